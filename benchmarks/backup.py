@@ -25,7 +25,7 @@ from runner.engine.run.step_driver import bind
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import cpu_model, git_commit, step_time
 from runner.strategies.synchronous.first_arrivals import CONTRIBUTORS
-from runner.system.cores import usable_cores
+from runner.system.machine import usable_cores
 from runner.training.build import build, open_session
 from runner.training.trainer import train_step
 

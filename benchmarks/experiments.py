@@ -20,7 +20,7 @@ from runner.engine.compile.program import Client
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import Session, scalar
-from runner.system.cores import usable_cores
+from runner.system.machine import usable_cores
 from runner.training.build import build
 from runner.training.experiment import Experiment
 

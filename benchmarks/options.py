@@ -16,7 +16,7 @@ from benchmarks.protocol import PHASES
 from benchmarks.scaling import SCALING_CASES
 from benchmarks.strategies import STRATEGY_CASES
 from benchmarks.subjects import PEERS, SubjectSpec
-from runner.system.cores import usable_cores
+from runner.system.machine import usable_cores
 
 NAMES = (*CASES, *SCALING_CASES, *STRATEGY_CASES, *COLLECTIVE_CASES, *OVERLAP_CASES)
 

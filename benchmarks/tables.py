@@ -21,7 +21,7 @@ from benchmarks.strategies import STRATEGY_CASES, measure_strategies
 from benchmarks.subjects import OURS
 from runner.errors import RunnerError
 from runner.records.summary import cpu_model, git_commit
-from runner.system.cores import usable_cores
+from runner.system.machine import usable_cores
 
 
 def main(arguments: Sequence[str]) -> int:

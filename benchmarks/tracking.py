@@ -29,7 +29,7 @@ from benchmarks.environments import ROOT
 from benchmarks.process import SubjectError
 from runner.commands.ui import HOST, SERVER_ENVIRONMENT
 from runner.records.summary import cpu_model, git_commit
-from runner.system.cores import usable_cores
+from runner.system.machine import usable_cores
 from runner.tracking import read_metrics
 from runner.tracking.mlflow_tracker import SPOOL_FILE
 

@@ -1,11 +1,12 @@
 """The command ``runner``: a thin dispatcher over Hydra. Without a verb it trains.
 
-Everything slow is imported where it is needed, so that ``runner --help`` answers at once.
+Slow modules are imported when they are needed, so that ``runner --help`` answers at once.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import select
 import signal
@@ -24,8 +25,8 @@ from runner.system.console import DEBUG_OPTION, print_error
 class Verb:
     """A command other than training.
 
-    text: its line in the help; empty for an internal one. plugins: whether it reads the tables that plugins add to.
-    debug: whether it takes --debug itself, first. before_plugins: called with the arguments before plugins are loaded.
+    text: its line in the help; empty for an internal command. plugins: whether plugins are loaded for it. debug:
+    whether it takes --debug as its first argument. before_plugins: called with the arguments before plugins are loaded.
     """
 
     text: str
@@ -38,8 +39,8 @@ class Verb:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line (without the program's name) and return its exit code.
 
-    A RunnerError becomes one message on standard error and its class's exit code, a MemoryError those of ResourceError.
-    Any other exception is a defect: it passes, and the interpreter prints its traceback and exits with 1.
+    A RunnerError is printed as one message on standard error and gives the exit code of its class; a MemoryError is
+    treated as a ResourceError. Any other exception is a defect and is raised.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = DEBUG_OPTION in arguments or os.environ.get("HYDRA_FULL_ERROR") == "1"
@@ -58,12 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not _output_was_closed():
             raise
         return 128 + signal.SIGPIPE
-    except SystemExit as stop:  # argparse and Hydra have said why
+    except SystemExit as stop:  # argparse or Hydra has printed the reason
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
 
 
 def _output_was_closed() -> bool:
-    """Whether nobody reads standard output any more, as behind ``| head``; the rest of it is then dropped."""
+    """Whether the reader of standard output has closed it, as ``| head`` does; further output is then discarded."""
     output = sys.stdout.fileno()
     poll = select.poll()
     poll.register(output, select.POLLERR)
@@ -124,15 +125,15 @@ def _refuse_unknown_verb(first: str) -> None:
 def _refuse_late_verb(arguments: Sequence[str]) -> None:
     verb = misplaced_verb(arguments, VERBS)
     if verb is not None:
-        raise ConfigError(f"verb {verb!r} stands behind {arguments[0]}: expected it first, as in `runner {verb} ...`")
+        raise ConfigError(f"verb {verb!r} after {arguments[0]}: expected the verb first, as in `runner {verb} ...`")
 
 
 def _refuse_pickles(arguments: Sequence[str]) -> None:
     # argparse accepts abbreviations, and no other option of Hydra starts with these letters.
     if any(argument.startswith("--ex") for argument in arguments):
         raise SecurityError(
-            "--experimental-rerun executes what a pickle says; repeat a stored run with "
-            "`runner -cp DIR -cn config`, DIR being the absolute path of its directory"
+            "--experimental-rerun executes code of a pickle; repeat a stored run with `runner rerun DIR`, or with "
+            "`runner -cp DIR -cn config`, where DIR is the absolute path of its directory"
         )
 
 
@@ -142,84 +143,21 @@ def _train(arguments: Sequence[str], *, debug: bool) -> int:
     return train(arguments, debug=debug)
 
 
-def _explain(arguments: Sequence[str]) -> int:
-    from runner.commands.explain import explain
+def _main_of(module: str) -> Callable[[Sequence[str]], int]:
+    """Return a function that imports a module when it is called, and calls its ``main``."""
 
-    return explain(arguments)
+    def run(arguments: Sequence[str]) -> int:
+        code: int = importlib.import_module(module).main(arguments)
+        return code
 
-
-def _rerun(arguments: Sequence[str]) -> int:
-    from runner.commands.rerun import main as rerun_main
-
-    return rerun_main(arguments)
-
-
-def _compare(arguments: Sequence[str]) -> int:
-    from runner.commands.compare import main as compare_main
-
-    return compare_main(arguments)
-
-
-def _list(arguments: Sequence[str]) -> int:
-    from runner.commands.list import main as list_main
-
-    return list_main(arguments)
-
-
-def _data(arguments: Sequence[str]) -> int:
-    from runner.data.fetch import main as data_main
-
-    data_main(arguments)
-    return 0
-
-
-def _eval(arguments: Sequence[str]) -> int:
-    from runner.commands.evaluate import main as evaluate_main
-
-    return evaluate_main(arguments)
-
-
-def _predict(arguments: Sequence[str]) -> int:
-    from runner.commands.predict import main as predict_main
-
-    return predict_main(arguments)
-
-
-def _ui(arguments: Sequence[str]) -> int:
-    from runner.commands.ui import main as ui_main
-
-    return ui_main(arguments)
-
-
-def _doctor(arguments: Sequence[str]) -> int:
-    from runner.commands.doctor import main as doctor_main
-
-    return doctor_main(arguments)
-
-
-def _new(arguments: Sequence[str]) -> int:
-    from runner.commands.new import main as new_main
-
-    return new_main(arguments)
-
-
-def _sweep(arguments: Sequence[str]) -> int:
-    from runner.commands.sweep import main as sweep_main
-
-    return sweep_main(arguments)
-
-
-def _sync(arguments: Sequence[str]) -> int:
-    from runner.commands.sync import main as sync_main
-
-    return sync_main(arguments)
+    return run
 
 
 def _worker_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="runner worker", description="One worker of a run (internal).")
-    parser.add_argument("--address", required=True, help="where the master listens")
-    parser.add_argument("--role", required=True, help="job of the device this process is, such as worker")
-    parser.add_argument("--index", required=True, type=int, help="its task number")
+    parser.add_argument("--address", required=True, help="address of the master")
+    parser.add_argument("--role", required=True, help="job name of the device, such as worker")
+    parser.add_argument("--index", required=True, type=int, help="task number of the device")
     parser.add_argument("--token-file", required=True, type=Path, help="file of mode 0600 with the run's token")
     parser.add_argument("--run", required=True, help="identifier of the run")
     parser.add_argument("--epoch", required=True, type=int, help="number of this start of the run")
@@ -231,7 +169,7 @@ def _worker_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _die_with_master(arguments: Sequence[str]) -> None:
-    """Have the kernel kill this worker when its master dies, before plugins and NumPy are imported."""
+    """Let the kernel kill this worker when its master dies; set before plugins and NumPy are imported."""
     from runner.engine.cluster.processes import die_with_parent
 
     die_with_parent(_worker_options(arguments).parent)
@@ -247,24 +185,30 @@ def _worker(arguments: Sequence[str]) -> int:
     return worker_main(WorkerOptions(**options), lambda description: source_from_config(**description))
 
 
-VERBS: dict[str, Verb] = {
-    "explain": Verb("what a configuration amounts to: parameters, cost, placement, memory; trains nothing", _explain),
-    "rerun": Verb("train a stored run again and say whether it came to the same weights", _rerun),
-    "compare": Verb("what is different between two runs: configuration, code, machine, results", _compare),
-    "list": Verb("models, data, optimizers, schedules, strategies, experiments, debug presets, a line each", _list),
-    "eval": Verb("score a trained network, on its own dataset or another", _eval),
-    "predict": Verb("say which classes a trained network sees in images and arrays", _predict),
-    "sweep": Verb(
-        "take a sweep up again where it was stopped (resume DIR), or print its table (status DIR)", _sweep, debug=True
-    ),
-    "data": Verb("list the datasets, or fetch one into the cache", _data),
-    "ui": Verb("show the recorded runs in the browser (MLflow, on this machine only)", _ui, plugins=False),
-    "sync": Verb(
-        "bring records that runs left in their directories (DIR...) to the tracking store", _sync, plugins=False
-    ),
-    "doctor": Verb("what this machine and installation offer, and what they lack", _doctor, plugins=False),
-    "new": Verb(
-        "write a starting point for a model, optimizer, dataset, strategy or op of your own", _new, plugins=False
-    ),
-    "worker": Verb("", _worker, before_plugins=_die_with_master),
+_TEXTS = {
+    "explain": "show parameters, cost, placement and memory of a configuration; trains nothing",
+    "rerun": "train a stored run again and compare the weights",
+    "compare": "show the differences of two runs: configuration, code, machine, results",
+    "list": "list models, data, optimizers, schedules, strategies, experiments, debug presets",
+    "eval": "score a trained network on its own dataset or another",
+    "predict": "predict the classes of images or arrays with a trained network",
+    "sweep": "finish an interrupted sweep (resume DIR), or print its table (status DIR)",
+    "data": "list the datasets, or fetch one into the cache",
+    "ui": "show the recorded runs in the browser (MLflow, on this machine only)",
+    "sync": "write records that wait in run directories (DIR...) to the tracking store",
+    "doctor": "report what this machine and this installation offer, and what is missing",
+    "new": "write a template for your own model, optimizer, dataset, strategy or op",
 }
+_MODULES = {"eval": "runner.commands.evaluate", "data": "runner.data.fetch"}
+"""Verb -> the module of its ``main``, where it is not the module of that name in ``runner.commands``."""
+
+VERBS: dict[str, Verb] = {
+    name: Verb(
+        text,
+        _main_of(_MODULES.get(name, f"runner.commands.{name}")),
+        plugins=name not in ("ui", "sync", "doctor", "new"),
+        debug=name == "sweep",
+    )
+    for name, text in _TEXTS.items()
+}
+VERBS["worker"] = Verb("", _worker, before_plugins=_die_with_master)

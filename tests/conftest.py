@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,10 @@ from llvmlite import binding
 
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
+from runner.training.run import run
 from tests.fake_training import FakeTraining
 from tests.kernels.gpu.emulation import sources_folder
+from tests.small_runs import small_config
 
 # Hundreds of processes are started here. Where bytecode is switched off, as images of containers do, each of them would
 # compile the whole project anew: a third of a short run.
@@ -60,6 +64,19 @@ def registry() -> Registry:
 def compiled_sources(request: pytest.FixtureRequest) -> Path:
     """Where sources that were compiled for the emulated GPU are kept."""
     return sources_folder(request)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return the directory of a finished small run with given overrides; each is trained once and never changed."""
+
+    @functools.cache
+    def train(*overrides: str) -> Path:
+        path = tmp_path_factory.mktemp("trained") / "run"
+        run(small_config(*overrides), path, overrides=[])
+        return path
+
+    return train
 
 
 @pytest.fixture

@@ -1,6 +1,9 @@
-"""Small configurations for tests of what stands around the engine: digits, one process, a few steps."""
+"""Small configurations: digits, one process, a few steps."""
 
 from __future__ import annotations
+
+import copy
+import functools
 
 from runner.config.configuration import fix_machine_values
 from runner.config.hydra_app import compose
@@ -13,5 +16,11 @@ SMALL_MODEL = ("model=mlp", "model.hidden=[8]")
 
 def small_config(*overrides: str) -> Config:
     """The checked configuration of a small run on one core of a machine without GPUs."""
+    return copy.deepcopy(_composed(overrides))
+
+
+@functools.cache
+def _composed(overrides: tuple[str, ...]) -> Config:
+    """Compose a configuration once, because that takes a quarter of a second."""
     model = () if any(override.startswith("model=") for override in overrides) else SMALL_MODEL
     return fix_machine_values(compose([*SMALL, *model, *overrides]).config(), cores=1, look=lambda: NO_DRIVER)

@@ -95,7 +95,7 @@ def test_the_version_is_the_projects_own(capsys: Capture):
     assert capsys.readouterr().out == f"runner {versions()['runner']}\n"
 
 
-def test_an_unknown_verb_is_told_the_verbs(folder: Path, capsys: Capture):
+def test_an_unknown_verb_is_refused_with_the_known_ones(folder: Path, capsys: Capture):
     message = refused(["explian"], capsys)
     verbs = ", ".join(name for name, verb in VERBS.items() if verb.text)
     assert f"unknown verb 'explian': expected one of {verbs}, or overrides" in message
@@ -116,7 +116,7 @@ def test_a_reader_that_has_seen_enough_is_no_error():
 
 
 @pytest.mark.parametrize("start", [("-m", "runner"), ("-P", "runner/__main__.py")], ids=" ".join)
-def test_a_checkout_uses_its_own_files_and_no_library_of_its_folder(start: tuple[str, str], tmp_path: Path):
+def test_a_checkout_uses_its_files_and_no_library_of_its_folder(start: tuple[str, str], tmp_path: Path):
     """In an interpreter that has another copy installed: this one."""
     package = tmp_path / "runner"
     package.mkdir()

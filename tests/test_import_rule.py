@@ -58,12 +58,11 @@ MAY_IMPORT = {
     "optimizers": "engine bounds errors",
     "strategies": "optimizers engine bounds errors records.decisions",
     # What feeds and what keeps.
-    "data": "system.cache_folder bounds errors system.files system.json_file system.schema kernels.philox",
+    "data": "bounds errors system.files system.json_file system.schema kernels.philox",
     "checkpoint": "errors system.files system.json_file system.schema system.text",
     "tracking": "bounds system.files system.redaction system.json_file system.schema",
     "tracing": "engine errors system.files",
-    "records": "errors system.files system.json_file system.schema engine tracking system.cores system.memory"
-    " system.redaction",
+    "records": "errors system.files system.json_file system.schema engine tracking system.machine system.redaction",
     "records.decisions": "system.files system.json_file system.schema",
     "records.data_facts": "data errors system.json_file system.schema",
     "records.late_tracking": "records.run_directory records.summary tracking config.safe_yaml errors",
@@ -75,24 +74,23 @@ MAY_IMPORT = {
     "config.configuration": "config bounds errors models optimizers strategies data tracking kernels.gpu.discovery",
     "config.outcome": "config config.configuration engine.graph.device",
     "config.devices": "kernels.gpu.driver config.schema errors engine.graph.device"
-    " kernels.gpu.discovery system.cpu_info",
+    " kernels.gpu.discovery system.machine",
     "config.hydra_app": "config config.configuration config.hydra_sweep errors",
     "config.hydra_sweep": "config.launcher errors system.redaction",
     "config.overriding": "config config.configuration config.hydra_app errors",
     # Training; build is the only wiring.
-    "training": "system.cache_folder system.console config config.configuration records strategies data checkpoint"
+    "training": "system.console config config.configuration records strategies data checkpoint"
     " tracking tracing plugin engine errors system.files system.json_file system.schema system.signals system.cleanup"
-    " system.memory system.redaction"
+    " system.machine system.redaction"
     " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
     # Commands.
     "sweep": "config config.configuration config.devices config.hydra_app system.console records"
-    " tracking system.files system.json_file system.schema errors system.redaction system.text_table",
-    "sweep.gpu_places": "config config.devices engine.graph.device sweep.locks",
-    "sweep.frozen_job": "sweep config config.configuration system.console system.cores records errors"
-    " kernels.gpu.discovery",
+    " tracking system.files system.json_file system.schema errors system.redaction system.text",
+    "sweep.frozen_job": "sweep config config.configuration config.devices engine.graph.device system.console"
+    " system.machine records errors kernels.gpu.discovery",
     "commands": "training sweep config config.configuration config.hydra_app config.hydra_sweep config.overriding"
-    " records checkpoint optimizers engine data tracking plugin system.console system.cores system.memory"
-    " system.cpu_info system.files errors system.redaction system.text_table kernels.gpu.discovery"
+    " records checkpoint optimizers engine data tracking plugin system.console system.machine"
+    " system.files errors system.redaction system.text kernels.gpu.discovery"
     " kernels.gpu.driver",
     "cli": "commands config records system.console data errors engine.cluster.processes engine.cluster.worker_process",
     "__main__": "cli",

@@ -13,7 +13,7 @@ from runner.engine.graph.device import Cluster, GpuOptions, Gpus, local_cluster
 from runner.engine.run.kernel_table import kernels_for
 from runner.engine.run.local_session import LocalSession
 from runner.kernels.registry import Registry
-from runner.system.cache_folder import gpu_code_folder
+from runner.system.files import gpu_code_folder
 
 DISTRIBUTIONS = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
 """Libraries whose versions are reported if they are installed."""

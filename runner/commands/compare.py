@@ -1,32 +1,146 @@
-"""The verb ``compare``: what is different between two runs, as a table."""
+"""The verb ``compare``: the differences of two runs in configuration, code, versions and machine, and results."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-from runner.commands.difference import Difference, changes_differ, differences
-from runner.commands.stored import named_run
-from runner.records.stored_run import StoredRun
-from runner.system.text_table import text_table
+from runner.config import safe_yaml
+from runner.errors import ConfigError, ResourceError
+from runner.records.provenance import CodeState, by_name
+from runner.records.stored_run import StoredRun, find_run
+from runner.system.console import verb_parser
+from runner.system.redaction import redact_overrides
+from runner.system.text import text_table
+from runner.tracking.mlflow_client import directories_of_runs, resolve_uri
+from runner.tracking.writer import StoreUnavailableError
+
+_RESULTS = ("status", "steps", "wall_seconds", "step_time_s", "examples_per_s", "final", "best", "weights_sha256")
+_MACHINE = ("versions", "platform", "cpu_model", "devices", "kernels", "kernels_missing")
+ABSENT = "-"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The differences of one topic. rows: name, and the value in either run. equal: the number of equal values."""
+
+    topic: str
+    rows: tuple[tuple[str, str, str], ...]
+    equal: int
+
+
+def differences(first: StoredRun, second: StoredRun) -> list[Difference]:
+    """Return the differences of all topics. Raises ConfigError if a stored configuration cannot be read."""
+    return [
+        _difference("configuration", _configuration(first), _configuration(second)),
+        *differences_of_origin(first, second),
+        _difference("results", _of_summary(first, _RESULTS), _of_summary(second, _RESULTS)),
+    ]
+
+
+def differences_of_origin(first: StoredRun, second: StoredRun) -> list[Difference]:
+    """Return the topics that may explain different results of equal configurations."""
+    repositories = by_name(_repositories(first), _repositories(second))
+    codes = [_code(run, named) for run, named in zip((first, second), repositories, strict=True)]
+    return [
+        _difference("code", *codes),
+        _difference("versions and machine", _machine(first), _machine(second)),
+    ]
+
+
+def changes_differ(first: StoredRun, second: StoredRun) -> bool:
+    """Whether the runs have different uncommitted changes of their code."""
+    one, other = by_name(_repositories(first), _repositories(second))
+    return _changes(one) != _changes(other)
+
+
+def _changes(named: Mapping[str, CodeState]) -> dict[str, str]:
+    return {name: code.diff_sha256 for name, code in named.items() if code.diff_bytes}
+
+
+def _difference(topic: str, first: Mapping[str, str], second: Mapping[str, str]) -> Difference:
+    names = dict.fromkeys([*first, *second])
+    rows = [(name, first.get(name, ABSENT), second.get(name, ABSENT)) for name in names]
+    differing = tuple(row for row in rows if row[1] != row[2])
+    return Difference(topic, differing, len(rows) - len(differing))
+
+
+def _configuration(run: StoredRun) -> dict[str, str]:
+    # Read without the schema, so that runs of older versions, or with plugins that are not loaded, can be compared.
+    return dict(_flat(safe_yaml.load(run.config_yaml)))
+
+
+def _of_summary(run: StoredRun, names: tuple[str, ...]) -> dict[str, str]:
+    if run.summary is None:
+        return {"status": "killed"} if "status" in names else {}
+    plain = asdict(run.summary)
+    # The median of the step time is compared instead of the last speed.
+    plain["final"] = {name: value for name, value in plain["final"].items() if not name.startswith("perf/")}
+    return dict(_flat({name: plain[name] for name in names if plain[name] not in (None, {}, [])}))
+
+
+def _machine(run: StoredRun) -> dict[str, str]:
+    found = _of_summary(run, _MACHINE)
+    if run.summary is not None and run.summary.provenance is not None:
+        found["cores"] = str(run.summary.provenance.cores)
+        found["memory"] = f"{run.summary.provenance.memory_bytes / 2**30:.1f} GiB"
+    return found
+
+
+def _code(run: StoredRun, repositories: Mapping[str, CodeState]) -> dict[str, str]:
+    """Return commit, changes and untracked files by repository; older summaries have the commit only."""
+    summary = run.summary
+    if summary is None:
+        return {}
+    found = {"commit of runner": summary.git_commit or ABSENT}
+    found |= {f"plugin {reference}": sha256[:12] for reference, sha256 in summary.plugins.items()}
+    for name, code in repositories.items():
+        found[f"{name} commit"] = code.commit or ABSENT
+        found[f"{name} changes"] = f"{code.diff_bytes:,} bytes, {code.diff_sha256[:12]}" if code.diff_bytes else ABSENT
+        found[f"{name} untracked"] = ", ".join(code.untracked) or ABSENT
+    return found
+
+
+def _repositories(run: StoredRun) -> Sequence[CodeState]:
+    return () if run.summary is None or run.summary.provenance is None else run.summary.provenance.code
+
+
+def _flat(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield dotted names and values as text, with secrets redacted."""
+    for key, value in plain.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{name}.")
+        else:
+            (shown,) = redact_overrides([f"{name}={_text(value)}"])
+            yield name, shown.partition("=")[2]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value if isinstance(value, str) else json.dumps(value)
+
 
 _WIDEST = 64
 """Characters of a value: as many as a SHA-256 has."""
 
 _EXAMPLE = """\
-A run is named by its directory, or by its run id (of which the first digits will do).
+A run is named by its directory, or by its run id or the first digits of it.
 
 example:
   runner compare outputs/2026-01-31/12-00-00 4f1c"""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the differences of two runs; return 0 whatever they are."""
-    parser = argparse.ArgumentParser(
-        prog="runner compare",
-        description="Print what is different between two runs: configuration, code, versions and machine, results.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    """Print the differences of two runs; return 0, also if there are some."""
+    parser = verb_parser(
+        "compare",
+        "Print the differences of two runs: configuration, code, versions and machine, results.",
+        _EXAMPLE,
     )
     parser.add_argument("runs", nargs=2, metavar="RUN", help="directory or run id")
     first, second = (named_run(text) for text in parser.parse_args(arguments).runs)
@@ -35,22 +149,39 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def comparison_text(first: StoredRun, second: StoredRun) -> str:
-    """A table of everything that differs, and one line of what does not."""
+    """Return a table of the differences, and one line with the number of equal values."""
     found = differences(first, second)
     named = [("directory", str(first.path), str(second.path))]
     lines = [text_table(("", first.run_id, second.run_id), [*named, *difference_rows(found)]), ""]
     lines.append("equal: " + ", ".join(f"{each.equal} of {each.topic}" for each in found))
     if changes_differ(first, second):
         kept = [str(run.code_diff) for run in (first, second) if run.code_diff.is_file()]
-        lines.append(f"Changes since a commit are in: {', '.join(kept) or 'no file that is there any more'}")
+        lines.append(f"Changes since a commit are in: {', '.join(kept) or 'no file that still exists'}")
     return "\n".join(lines)
 
 
 def difference_rows(found: Iterable[Difference]) -> list[tuple[str, str, str]]:
-    """Rows of a table, each with its topic before its name."""
+    """Return the rows of a table: topic and name, and the value in either run."""
     return [(f"{each.topic}: {row[0]}", _short(row[1]), _short(row[2])) for each in found for row in each.rows]
 
 
 def _short(text: str) -> str:
-    """Long values, such as lists of files, by their beginning and their end."""
+    """Shorten long values, such as lists of files, to their beginning and their end."""
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 25]} ... {text[-20:]}"
+
+
+def named_run(text: str) -> StoredRun:
+    """Return the run with this directory, or with this id among the outputs or in the tracking store of this folder.
+
+    Raises ConfigError if there is no such run, ResourceError if the store is needed and not available.
+    """
+    return find_run(text, Path.cwd(), _in_store)
+
+
+def _in_store(run_id: str) -> list[Path]:
+    try:
+        return directories_of_runs(resolve_uri(None, Path.cwd()), run_id)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    except StoreUnavailableError as error:
+        raise ResourceError(f"{error}; name the run by its directory") from error

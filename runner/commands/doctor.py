@@ -1,4 +1,4 @@
-"""``runner doctor``: what this machine and this installation offer to a run, and what they lack."""
+"""``runner doctor``: report what this machine and this installation offer to a run, and what is missing."""
 
 from __future__ import annotations
 
@@ -19,20 +19,26 @@ from packaging.requirements import Requirement
 from runner.config.conf_dir import conf_dir
 from runner.errors import ResourceError
 from runner.kernels.gpu.discovery import discover
-from runner.system import cpu_info
-from runner.system.cores import usable_cores
-from runner.system.memory import available_memory, usable_memory
+from runner.system.machine import (
+    BFLOAT16_FLAGS,
+    available_memory,
+    bfloat16_flags,
+    cpu_facts,
+    cpu_flags,
+    usable_cores,
+    usable_memory,
+)
 
 DISTRIBUTION = "runner-dataflow"
 CPU_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
-"""Instructions that decide how fast the kernel libraries are."""
+"""Instruction sets that determine the speed of the kernel libraries."""
 
 SHARED_MEMORY = Path("/dev/shm")
 MIN_SHARED_MEMORY = 64 * 2**20
-"""The tensors in flight between the workers of a small run fit into this."""
+"""Enough for the tensors in flight between the workers of a small run."""
 
 MIN_DISK = 1 << 30
-"""Three checkpoints of a network with some tens of millions of parameters fit into this."""
+"""Enough for three checkpoints of a network with some tens of millions of parameters."""
 _LITTLE_SPACE = "{} has less than 1 GiB free: checkpoints and plots need room"
 
 MIN_LIBZMQ = (4, 3, 5)
@@ -41,7 +47,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. trouble: why a run would fail because of it; empty when it would not."""
+    """One line of the report. trouble: why a run would fail because of it; "" if it would not."""
 
     topic: str
     found: str
@@ -49,7 +55,7 @@ class Finding:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the report; return the exit code of ResourceError when something would make a run fail."""
+    """Print the report; return the exit code of ResourceError if a finding would make a run fail."""
     parser = argparse.ArgumentParser(prog="runner doctor", description=__doc__, epilog="example:  runner doctor")
     parser.parse_args(arguments)
     findings = [finding for examine in EXAMINATIONS for finding in examine()]
@@ -70,18 +76,18 @@ def _system() -> Iterator[Finding]:
 
 
 def _cpu() -> Iterator[Finding]:
-    present = [flag for flag in CPU_FLAGS if flag in cpu_info.flags()]
-    yield Finding("cpu", cpu_info.facts().get("model name", platform.processor() or "unknown"))
+    present = [flag for flag in CPU_FLAGS if flag in cpu_flags()]
+    yield Finding("cpu", cpu_facts().get("model name", platform.processor() or "unknown"))
     yield Finding("cpu flags", " ".join(present) or "none of " + " ".join(CPU_FLAGS))
-    native = ", ".join(cpu_info.bfloat16_flags())
-    lacking = f"not native, precision=bfloat16 is refused: none of {', '.join(cpu_info.BFLOAT16_FLAGS)}"
+    native = ", ".join(bfloat16_flags())
+    lacking = f"not native, precision=bfloat16 is refused: none of {', '.join(BFLOAT16_FLAGS)}"
     yield Finding("bfloat16", f"native ({native})" if native else lacking)
     yield Finding("cores", f"{usable_cores()} usable of {os.cpu_count()}")
     yield Finding("memory", f"{available_memory() / _GIB:.1f} GiB available of {usable_memory() / _GIB:.1f} GiB")
 
 
 def _gpus() -> Iterator[Finding]:
-    """GPUs and their libraries; without them everything runs, only slower."""
+    """GPUs and their libraries, which are optional: without them runs are slower."""
     found = discover()
     verdict = f"none is used: {found.obstacle}" if found.obstacle else "cluster.device=auto takes them"
     yield Finding("gpu", f"{len(found.gpus)} gpu(s), {verdict}")
@@ -132,7 +138,7 @@ def _dependencies() -> Iterator[Finding]:
 
 
 def _requirements() -> list[Requirement]:
-    """What the base install needs, as the installed distribution says, or else pyproject.toml beside it."""
+    """Return the requirements of the installed distribution or, without one, those of pyproject.toml."""
     try:
         lines = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
@@ -154,11 +160,11 @@ def _libraries() -> Iterator[Finding]:
     yield Finding("blas", "; ".join(named) or "unknown to threadpoolctl")
     yield Finding("kernels", f"reference (numpy {np.__version__})")
     for library in native_libraries():
-        # Without it everything runs, only slower.
+        # Optional: without it runs are slower.
         yield Finding(f"kernels of {library.name}", library.version or f"none: {library.missing}")
     old = zmq.zmq_version_info() < MIN_LIBZMQ
     needed = ".".join(map(str, MIN_LIBZMQ))
-    yield Finding("libzmq", zmq.zmq_version(), f"older than {needed}, which closes known holes" if old else "")
+    yield Finding("libzmq", zmq.zmq_version(), f"older than {needed}, which fixes known vulnerabilities" if old else "")
 
 
 def _datasets() -> Iterator[Finding]:
@@ -172,14 +178,13 @@ def _datasets() -> Iterator[Finding]:
 
 
 def _tracking_store() -> Iterator[Finding]:
-    from runner.commands.store_answer import store_answer
-    from runner.commands.ui import store_state
+    from runner.commands.ui import store_answer, store_state
 
     yield Finding("tracking store", f"{store_state()}, {store_answer()}")
 
 
 def _launchers() -> Iterator[Finding]:
-    """The plug-ins of Hydra that run jobs of a sweep side by side; without them sweeps run one job after the other."""
+    """Hydra plugins that run jobs of a sweep in parallel, which are optional."""
     for name in ("joblib", "submitit"):
         try:
             version = importlib.metadata.version(f"hydra-{name}-launcher")

@@ -1,4 +1,4 @@
-"""The verb ``eval``: score a trained network, on its own dataset or another."""
+"""The verb ``eval``: score a trained network on its own dataset or another."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.commands.asked_device import DEVICE_HELP, split_device, with_device
-from runner.commands.stored_network import StoredNetwork, add_arguments, stored_network
+from runner.commands.device_arguments import DEVICE_HELP, split_device, with_device
+from runner.commands.stored_network import StoredNetwork, add_arguments, stored_network, write_output
 from runner.config.check import check
 from runner.config.configuration import from_plain, to_plain
 from runner.config.overriding import overridden
 from runner.config.schema import Config
-from runner.errors import ConfigError, ResourceError
-from runner.system.cores import usable_cores
-from runner.system.files import replace_durably
+from runner.errors import ConfigError
+from runner.system.console import verb_parser
+from runner.system.machine import usable_cores
 from runner.system.redaction import redact
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _MOVABLE = ("data", "train.eval_batch_size")
 _OTHERWISE = (
-    "the network is evaluated as its run stored it; only data=NAME, data.KEY, train.eval_batch_size, cluster.device, "
+    "the stored configuration is evaluated; only data=NAME, data.KEY, train.eval_batch_size, cluster.device, "
     "cluster.gpus and cluster.tf32 may be given, and --config-dir DIR for a NAME of your own"
 )
 
@@ -41,12 +41,11 @@ examples:
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``runner eval`` with the arguments that follow it."""
-    parser = argparse.ArgumentParser(
-        prog="runner eval",
-        description="Score a trained network on the test split, and on the validation split if there is one, with one "
-        f"device whatever trained it. Images are normalised as in training.\n{DEVICE_HELP}.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = verb_parser(
+        "eval",
+        "Score a trained network on the test split, and on the validation split if there is one, with one "
+        f"device, whichever strategy trained it. Images are normalised as in training.\n{DEVICE_HELP}.",
+        _EXAMPLE,
     )
     add_arguments(parser)
     parser.add_argument(
@@ -75,13 +74,13 @@ def main(arguments: Sequence[str]) -> int:
     scored = score(device, network.checkpoint, config.data, network.normalisation())
     results = _results(network, config, device, scored)
     path = options.output or network.run_dir / _file_name(network, config, _words(options))
-    _write(path, results)
+    write_output(path, json.dumps(results, indent=1) + "\n")
     print(_table(results, path))
     return 0
 
 
 def _evaluated(stored: Config, overrides: Sequence[str], config_dir: Path | None) -> Config:
-    """The stored configuration with another dataset; raises ConfigError where that does not suit the network."""
+    """Return the stored configuration with the given dataset; raise ConfigError if it does not fit the network."""
     config = from_plain(overridden(stored, overrides, _MOVABLE, _OTHERWISE, config_dir=config_dir))
     check(replace(config, train=replace(config.train, monitor=None)))
     known, given = stored.data.facts(), config.data.facts()
@@ -94,12 +93,12 @@ def _evaluated(stored: Config, overrides: Sequence[str], config_dir: Path | None
 
 
 def _words(options: argparse.Namespace) -> list[str]:
-    """What was asked for beyond the run's own data: a name may mean another thing in another folder."""
+    """Return the overrides and the folder of YAML files, because a name can differ between folders."""
     return [*options.overrides, *([str(options.config_dir.absolute())] if options.config_dir else [])]
 
 
 def _file_name(network: StoredNetwork, config: Config, words: Sequence[str]) -> str:
-    """Of the results: evaluations that were asked for in other words do not overwrite each other."""
+    """Return the name of the results file, which differs for different overrides."""
     digest = f"-{hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8]}" if words else ""
     return f"eval-{network.checkpoint.name}-{config.data.name}{digest}.json"
 
@@ -120,15 +119,6 @@ def _results(network: StoredNetwork, config: Config, device: OneDevice, scored: 
         "confusion": {split: scores.confusion.tolist() for split, scores in scored.items()},
         "class_names": list(config.data.facts().class_names),
     }
-
-
-def _write(path: Path, results: Mapping[str, Any]) -> None:
-    try:
-        replace_durably(path, (json.dumps(results, indent=1) + "\n").encode())
-    except OSError as error:
-        raise ResourceError(
-            f"{path}: cannot be written: {error.strerror}; choose another file with --output"
-        ) from error
 
 
 def _table(results: Mapping[str, Any], path: Path) -> str:

@@ -22,13 +22,13 @@ from runner.config.schema import (
 )
 
 _USAGE = """\
-runner trains neural networks in parallel, as a configuration of YAML files and overrides says.
+runner trains neural networks in parallel, as configured by YAML files and overrides.
 
   runner [KEY=VALUE ...]                     train
   runner -m KEY=V1,V2 ...                    sweep: train every combination; seed=1,2,3 repeats each: mean and spread
-  runner sweep resume DIR                    finish a sweep that was stopped: what is done is not done again
+  runner sweep resume DIR                    finish an interrupted sweep; finished jobs are not repeated
   runner resume=DIR [train.steps=N] [parallelism=NAME]
-                                             continue the run in DIR, in another way if wished
+                                             continue the run in DIR, if wanted with another strategy
   runner VERB [...]                          see `runner VERB --help`
 """
 
@@ -39,14 +39,14 @@ Examples:
   runner -m optimizer.lr=0.01,0.05 parallelism=single,sync_data
   runner +debug=fast                         a few steps, every value checked; also overfit, profile
   runner -m seed=1,2,3,4 hydra/launcher=joblib hydra.launcher.n_jobs=2     two jobs at a time, each with half the cores
-  runner --config-dir my_configs model=mine  with YAML files of your own
-  runner --plugin mine.py --config-dir conf model=mine    with code of your own: see `runner new`
+  runner --config-dir my_configs model=mine  with your own YAML files
+  runner --plugin mine.py --config-dir conf model=mine    with your own code: see `runner new`
   runner --cfg job optimizer=adam            print the configuration instead of training
   runner --cfg job --package parallelism parallelism=async_data    print the keys of a strategy
-  runner --info defaults                     print which files it comes from
+  runner --info defaults                     print the files it is composed from
   eval "$(runner -sc install=bash)"          complete keys and options in this shell
 
-More of the options come from Hydra: runner --hydra-help
+Options of Hydra: runner --hydra-help
 --debug prints the traceback of an error."""
 
 _SECTIONS: dict[str, type] = {
@@ -68,7 +68,7 @@ def help_text(conf: Path, verbs: Mapping[str, str]) -> str:
             "Verbs:",
             *(f"  {name:12} {text}" for name, text in verbs.items()),
             "",
-            "Groups, chosen by GROUP=OPTION (* is the default), or added by +GROUP=OPTION where they stand with a +:",
+            "Groups, chosen by GROUP=OPTION (* is the default), or added by +GROUP=OPTION if marked with a +:",
             *_group_lines(conf, _chosen(primary)),
             "",
             "Keys, set by KEY=VALUE, with their defaults (all of them: runner --cfg job):",
@@ -87,7 +87,7 @@ def options(conf: Path) -> dict[str, list[str]]:
 
 
 def _chosen(primary: Mapping[str, Any]) -> dict[str, str | None]:
-    """The option that the defaults list of config.yaml names for each group, None where it leaves the group empty."""
+    """Return the default option of each group in config.yaml; None for a group that is empty by default."""
     entries = (entry for entry in primary["defaults"] if isinstance(entry, dict))
     return {group: option for entry in entries for group, option in entry.items()}
 

@@ -1,8 +1,7 @@
-"""The verb ``list``: what there is to choose from, a line each, from the tables and the YAML files themselves."""
+"""The verb ``list``: the options of each group, one line for each, from the tables and the YAML files."""
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import itertools
 import re
@@ -11,7 +10,8 @@ from pathlib import Path
 
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import GROUPS
-from runner.system.text_table import text_table
+from runner.system.console import verb_parser
+from runner.system.text import text_table
 
 KINDS = {
     "models": "model",
@@ -22,10 +22,10 @@ KINDS = {
     "experiments": "experiment",
     "debug": "debug",
 }
-"""What can be listed -> its group of the configuration."""
+"""Kind -> its group of the configuration."""
 
 _CHOSEN_BY = {"debug": "+debug"}
-"""Groups from which nothing is chosen unless the command line adds it."""
+"""Groups that the command line adds."""
 
 _EXAMPLE = """\
 examples:
@@ -36,14 +36,11 @@ examples:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the options of one kind, or the kinds."""
-    parser = argparse.ArgumentParser(
-        prog="runner list",
-        description="List what a configuration can choose from, a line each; without an argument the kinds.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("list", "List the options of a kind, or, without an argument, the kinds.", _EXAMPLE)
     parser.add_argument("kind", nargs="?", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="YAML files of your own, listed too")
+    parser.add_argument(
+        "--config-dir", "-cd", type=Path, metavar="DIR", help="your own YAML files, which are also listed"
+    )
     options = parser.parse_args(arguments)
     folders = [conf_dir(), *([options.config_dir] if options.config_dir else [])]
     print(kinds_text(folders) if options.kind is None else options_text(options.kind, folders))
@@ -51,18 +48,18 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def kinds_text(folders: Sequence[Path]) -> str:
-    """A row for each kind: how many there are, and how one is chosen."""
+    """Return a table of the kinds, with the number of options and the key that chooses one."""
     rows = [(kind, str(len(lines(kind, folders))), f"{_key(kind)}=NAME") for kind in KINDS]
     return text_table(("kind", "options", "chosen by"), rows)
 
 
 def options_text(kind: str, folders: Sequence[Path]) -> str:
-    """A row for each option of a kind."""
+    """Return a table of the options of a kind."""
     return text_table((f"{_key(kind)}=", ""), list(lines(kind, folders).items()))
 
 
 def lines(kind: str, folders: Sequence[Path]) -> dict[str, str]:
-    """Option -> one line: the first of a table entry's docstring, or the leading comment of another YAML file."""
+    """Return option -> one line: the first line of its docstring, or the leading comment of its YAML file."""
     group = KINDS[kind]
     table: Mapping[str, type] = GROUPS.get(group, {})
     found = {name: _first_line(inspect.getdoc(schema) or "") for name, schema in table.items()}
@@ -73,13 +70,13 @@ def lines(kind: str, folders: Sequence[Path]) -> dict[str, str]:
 
 
 def leading_comment(file: Path) -> str:
-    """The first sentence of the comment a YAML file begins with; "" where it begins with none.
+    """Return the first sentence of the comment at the beginning of a YAML file; "" if there is none.
 
-    Lines that are indented, such as commands, are no part of it.
+    Indented lines, such as commands, are skipped.
     """
     comment = itertools.takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
     prose = [line[2:] for line in comment if not line.startswith(("# @package", "#  "))]
-    # A full stop inside of a sentence, as in "et al. 2012", is followed by no capital.
+    # A full stop within a sentence, as in "et al. 2012", is not followed by a capital letter.
     return re.split(r"(?<=[.?!]) (?=[A-Z])", " ".join(prose), maxsplit=1)[0]
 
 

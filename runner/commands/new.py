@@ -1,8 +1,7 @@
-"""The verb ``new``: a commented starting point for something of one's own, and the command that runs it."""
+"""The verb ``new``: a commented template of a plugin, and the command that runs it."""
 
 from __future__ import annotations
 
-import argparse
 import keyword
 import string
 from collections.abc import Sequence
@@ -11,11 +10,12 @@ from importlib.resources import files
 from pathlib import Path
 
 from runner.errors import ConfigError, ResourceError
+from runner.system.console import verb_parser
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What can be begun. group: of the configuration that chooses it. suffix: of the option behind the name."""
+    """A kind of template. group: of the configuration that chooses it. suffix: of the option, after the name."""
 
     text: str
     group: str
@@ -34,14 +34,12 @@ KINDS = {
 def main(arguments: Sequence[str]) -> int:
     """Write NAME.py and conf/GROUP/NAME.yaml into the working directory; print how to run them.
 
-    Raises ConfigError for a name that cannot be used and for a file that is there already, ResourceError where nothing
-    can be written.
+    Raises ConfigError for an unusable name and for a file that exists, ResourceError if a file cannot be written.
     """
-    parser = argparse.ArgumentParser(
-        prog="runner new",
-        description="Write a commented starting point, NAME.py and conf/GROUP/NAME.yaml, and print how to run it.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="kinds:\n"
+    parser = verb_parser(
+        "new",
+        "Write a commented template, NAME.py and conf/GROUP/NAME.yaml, and print how to run it.",
+        "kinds:\n"
         + "\n".join(f"  {name:10} {kind.text}" for name, kind in KINDS.items())
         + "\n\nexample:\n  runner new model my_net",
     )
@@ -59,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def starting_point(kind: str, name: str) -> dict[Path, str]:
-    """Return the texts of both files, by their paths below the working directory."""
+    """Return the texts of both files by their paths below the working directory."""
     group, option = KINDS[kind].group, name + KINDS[kind].suffix
     words = {
         "name": name,
@@ -78,29 +76,31 @@ def _template(name: str) -> string.Template:
 
 
 def _require_free(kind: str, name: str) -> None:
-    """Raise ConfigError for a name that is none, or that the package has already."""
+    """Raise ConfigError for an invalid name, or one that the package uses."""
     from runner.config.configuration import GROUPS
     from runner.engine.graph.op import OPS
     from runner.plugin.contract import NAME
 
     if NAME.fullmatch(name) is None or keyword.iskeyword(name):
         raise ConfigError(
-            f"name {name!r}: expected small letters, digits and underscores, a letter first, no word of Python's, such "
-            f"as my_{kind}"
+            f"name {name!r}: expected small letters, digits and underscores, a letter first; no Python keyword, "
+            f"such as my_{kind}"
         )
     if name in (OPS if kind == "op" else GROUPS[KINDS[kind].group]):
-        raise ConfigError(f"name {name!r} is that of a {kind} of runner's own; choose another, such as my_{name}")
+        raise ConfigError(f"name {name!r}: runner has a {kind} of this name; choose another, such as my_{name}")
 
 
 def _write(texts: dict[Path, str]) -> None:
-    """Create all files, or none where one is there already."""
+    """Create all files, or none if one of them exists."""
     for path in texts:
         if path.exists() or path.is_symlink():
-            raise ConfigError(f"{path} is there already; choose another name, or move it away")
+            raise ConfigError(f"{path} exists; choose another name, or move the file")
     try:
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
     except OSError as error:
-        raise ResourceError(f"cannot write {error.filename}: {error.strerror}; go to a folder of your own") from error
+        raise ResourceError(
+            f"cannot write {error.filename}: {error.strerror}; change to a folder that you can write to"
+        ) from error

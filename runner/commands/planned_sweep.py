@@ -1,4 +1,4 @@
-"""Running the jobs of a planned sweep: through Hydra's launcher, here or in processes of their own."""
+"""Run the jobs of a planned sweep through Hydra's launcher, in this process or in separate ones."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from runner.sweep.outcome import FINISHED, last_ended, note_failure, recorded
 from runner.sweep.plan import Plan, PlannedJob, place_of
 from runner.sweep.report import report_plan
 from runner.system.console import DEBUG_OPTION
-from runner.system.cores import usable_cores
+from runner.system.machine import usable_cores
 
 JOB_LOG = "job.log"
-"""What a job in a process of its own prints."""
+"""The output of a job in a separate process."""
 
 
 def run_planned(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], *, debug: bool = False) -> int:
-    """Run ``jobs`` of a sweep, then report on all of it; return the exit code.
+    """Run ``jobs`` of a sweep, then report on the whole sweep; return the exit code.
 
-    The caller holds the sweep. Raises Interrupted, after the report, when a job in this process was; ResourceError
-    when the launcher leaves jobs undone.
+    The caller holds the lock of the sweep. Raises Interrupted, after the report, if a job in this process was
+    interrupted; ResourceError if the launcher leaves jobs undone.
     """
     try:
         _run_all(plan, sweep_dir, jobs, debug)
@@ -52,7 +52,7 @@ def run_planned(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], *, debu
 
 
 def train_frozen(work: Work, sweep_dir: Path) -> Summary:
-    """Train a job of a planned sweep in this process, from where its run stands."""
+    """Train a job of a planned sweep in this process, or resume its run."""
     from runner.training.run import run
 
     place = place_of(work.job, sweep_dir, work.gpus)
@@ -60,20 +60,20 @@ def train_frozen(work: Work, sweep_dir: Path) -> Summary:
 
 
 def run_here(sweep_dir: Path, number: int, at_once: int, *, debug: bool = False) -> None:
-    """Run one job in this process, one of so many; raises what :func:`run_frozen_job` raises."""
+    """Run one job in this process; see :func:`run_frozen_job` for errors. at_once: jobs that share the machine."""
     job = planned_job(sweep_dir, number)
     run_frozen_job(job, sweep_dir, at_once, lambda work: train_frozen(work, sweep_dir), debug=debug)
 
 
 def planned_job(sweep_dir: Path, number: int) -> PlannedJob:
-    """The job of this number in the plan on the disk."""
+    """Return the job with this number in the stored plan."""
     return next(job for job in Plan.read(sweep_dir).jobs if job.number == number)
 
 
 def task(composed: Mapping[str, Any]) -> None:
-    """What Hydra's launcher calls, in whatever process, for every job."""
+    """Run one job. Hydra's launcher calls this for every job, in a process of its choice."""
     sweep_dir, number = Path(composed["sweep_dir"]), int(composed[JOB])
-    # What they share, and on which machine, is only known where the job runs.
+    # The cores and GPUs that the jobs share are known only on the machine that runs the job.
     at_once = int(composed["jobs_at_once"])
     if not composed["here"]:
         apart = Apart(at_once, list(composed["plugins"]), composed["joined"], composed["debug"])
@@ -82,12 +82,12 @@ def task(composed: Mapping[str, Any]) -> None:
     try:
         run_here(sweep_dir, number, at_once, debug=composed["debug"])
     except Interrupted as stop:
-        # Meant for the whole sweep: Hydra does not take it for the failure of one job.
+        # An interruption ends the whole sweep; Hydra does not treat a KeyboardInterrupt as the failure of one job.
         raise KeyboardInterrupt from stop
 
 
 def _run_all(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool) -> None:
-    """Launch until every job has come to an end; one that takes its launcher with it stops none of the others."""
+    """Launch jobs until all have ended; a job that ends its launcher does not stop the others."""
     left = list(jobs)
     while left:
         before = {job.number: last_ended(sweep_dir / job.directory) for job in left}
@@ -95,14 +95,14 @@ def _run_all(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: boo
         undone = [job for job in left if not _came_to_an_end(sweep_dir / job.directory, before[job.number])]
         if undone and (failure is None or len(undone) == len(left)):
             raise ResourceError(
-                f"launcher {plan.launcher.name} left {len(undone)} of {len(left)} jobs undone: {failure}; go on with "
+                f"launcher {plan.launcher.name} left {len(undone)} of {len(left)} jobs undone: {failure}; use "
                 f"`runner sweep resume {shlex.quote(str(sweep_dir))}`"
             ) from failure
         left = undone
 
 
 def _launch(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool) -> Exception | None:
-    """Launch jobs once and return what went wrong: how each of them ended is in its directory."""
+    """Launch jobs once and return the error of the launcher; the outcome of each job is in its directory."""
     launcher = plan.launcher
     settings = {
         "sweep_dir": str(sweep_dir),
@@ -114,7 +114,7 @@ def _launch(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool
     }
     directories = {job.number: sweep_dir / job.directory for job in jobs}
     if launcher.shares_process:
-        # Hydra would compose a configuration for every job twice over, only to hand its number on.
+        # Hydra would compose two configurations for every job, only to pass its number.
         return run_in_turn(lambda number: task({**settings, JOB: str(number)}), directories, launcher)
     try:
         launch_planned(task, settings, directories, launcher, sweep_dir)
@@ -130,11 +130,11 @@ def _came_to_an_end(directory: Path, before: int | None) -> bool:
 
 @dataclass(frozen=True)
 class Apart:
-    """What a job in a process of its own is given.
+    """The settings of a job in a separate process.
 
-    at_once: jobs that share the machine, itself counted. plugins: those of the sweep, with the digests of their
-    sources. joined: the launcher's processes are the sweep's own: one that outlives it starts nothing more. debug:
-    whether tracebacks are wanted, in its log.
+    at_once: jobs that share the machine, this one included. plugins: of the sweep, with the digests of their sources.
+    joined: whether processes of the launcher that outlive the sweep start no more jobs. debug: whether tracebacks are
+    written to the log of the job.
     """
 
     at_once: int
@@ -144,7 +144,7 @@ class Apart:
 
 
 def _run_apart(sweep_dir: Path, job: PlannedJob, apart: Apart) -> None:
-    """Run one job in a process of its own, which may die without the launcher's process, and tell how it ended."""
+    """Run one job in a separate process, whose death does not end the launcher, and report how it ended."""
     directory = sweep_dir / job.directory
     if apart.joined and not sweep_is_running(sweep_dir):
         return
@@ -162,7 +162,7 @@ def _run_apart(sweep_dir: Path, job: PlannedJob, apart: Apart) -> None:
     ]
     command += [DEBUG_OPTION] if apart.debug else []
     with (directory / JOB_LOG).open("a", encoding="utf-8") as log:
-        # Whether Hydra is to show its errors, which here it always is, says nothing of what a user wants to see.
+        # Hydra always sets this variable here, so it does not show whether the user requested tracebacks.
         environment = {name: value for name, value in os.environ.items() if name != FULL_ERROR}
         code = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
@@ -177,6 +177,6 @@ def _run_apart(sweep_dir: Path, job: PlannedJob, apart: Apart) -> None:
 
 
 def _killed(code: int, directory: Path) -> RunnerError:
-    """A job that ended without a word."""
+    """Return the error of a job that ended without recording one."""
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"left with exit code {code}"
     return ClusterError(f"the process of the job {how}; see {directory / JOB_LOG}")

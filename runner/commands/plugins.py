@@ -1,4 +1,4 @@
-"""The option ``--plugin`` of every verb that reads configurations, and the plugins that installed packages bring."""
+"""The option ``--plugin`` of verbs that read configurations, and the plugins of installed packages."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ GROUP = "runner.plugins"
 
 
 def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return what ``--plugin`` names, in order, and the arguments without it.
+    """Return the values of ``--plugin``, in order, and the other arguments.
 
-    Raises ConfigError where nothing stands behind it.
+    Raises ConfigError if a value is missing.
     """
     references: list[str] = []
     others: list[str] = []
@@ -27,7 +27,7 @@ def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             continue
         reference = reference if given else next(waiting, "")
         if not reference or reference.startswith("-"):
-            raise ConfigError(f"{OPTION}: expected a Python file or module behind it, as in {OPTION} my_model.py")
+            raise ConfigError(f"{OPTION}: expected a Python file or module, as in {OPTION} my_model.py")
         references.append(reference)
     return references, others
 
@@ -36,19 +36,19 @@ def install_plugins(references: Sequence[str]) -> None:
     """Load the plugins of the command line, then those of installed packages; see :func:`runner.plugin.install`."""
     wanted = [*references, *_installed()]
     if wanted:
-        # Late: most commands have none, and need not load what a plugin may add to.
+        # Imported here, because commands without plugins need not load the tables.
         from runner.plugin import install
 
         install(wanted)
 
 
 def _installed() -> list[str]:
-    """Modules that entry points name. Raises ConfigError for one that names another object than ``plugin``."""
+    """Return the modules that entry points name; raise ConfigError if one names an object other than ``plugin``."""
     points = sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: point.name)
     for point in points:
         if point.attr and point.attr != "plugin":
             raise ConfigError(
                 f"entry point {point.name} = {point.value} of group {GROUP}: expected a module, or MODULE:plugin; "
-                "correct or uninstall the package that brings it"
+                "correct or uninstall its package"
             )
     return [point.module for point in points]

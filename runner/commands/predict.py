@@ -1,8 +1,7 @@
-"""The verb ``predict``: which classes a trained network sees in images of the user's own."""
+"""The verb ``predict``: the classes that a trained network predicts for images of the user."""
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
@@ -15,12 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.commands.asked_device import DEVICE_HELP, split_device, with_device
-from runner.commands.stored_network import StoredNetwork, add_arguments, stored_network
+from runner.commands.device_arguments import DEVICE_HELP, split_device, with_device
+from runner.commands.stored_network import StoredNetwork, add_arguments, stored_network, write_output
 from runner.data.pictures import read_pictures
-from runner.errors import ConfigError, ResourceError
-from runner.system.cores import usable_cores
-from runner.system.files import replace_durably
+from runner.errors import ConfigError
+from runner.system.console import verb_parser
+from runner.system.machine import usable_cores
 
 if TYPE_CHECKING:
     from runner.training.inference import OneDevice
@@ -36,7 +35,7 @@ examples:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the network says of one image. ranked: (class name, probability) of the likeliest classes, best first."""
+    """The prediction for one image. ranked: (class name, probability) of the likeliest classes, best first."""
 
     label: str
     ranked: tuple[tuple[str, float], ...]
@@ -44,12 +43,11 @@ class Prediction:
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``runner predict`` with the arguments that follow it."""
-    parser = argparse.ArgumentParser(
-        prog="runner predict",
-        description="Say which classes a trained network sees in images: PNG, JPEG, or NumPy arrays (.npy) of one or "
-        f"several, with pixels as the dataset has them.\n{DEVICE_HELP}.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = verb_parser(
+        "predict",
+        "Predict the classes of images with a trained network: PNG, JPEG, or NumPy arrays (.npy) of one or "
+        f"several, with pixels in the range of the dataset.\n{DEVICE_HELP}.",
+        _EXAMPLE,
     )
     add_arguments(parser)
     parser.add_argument(
@@ -62,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--resize",
         action="store_true",
-        help="cut and resize images to what the network takes (of data=image_folder: always, as in training)",
+        help="crop and resize images to the size of the network (always done for data=image_folder)",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the predictions: .csv or .json")
     options = parser.parse_intermixed_args(arguments)
@@ -72,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(f"--output {options.output}: expected a file that ends in {' or '.join(_SUFFIXES)}")
     asked, files = split_device(options.files)
     if not files:
-        parser.error(f"expected a FILE beside {' '.join(asked)}")
+        parser.error(f"expected a FILE besides {' '.join(asked)}")
     network = stored_network(options.checkpoint, options.which)
     asking = with_device(network.config, asked)
     from runner.training.inference import one_device
@@ -81,7 +79,8 @@ def main(arguments: Sequence[str]) -> int:
     predictions = predict(network, device, list(map(Path, files)), top=options.top, resize=options.resize)
     print(_table(predictions))
     if options.output is not None:
-        _write(options.output, predictions)
+        text = _json(predictions) if options.output.suffix == ".json" else _csv(predictions)
+        write_output(options.output, text)
     print(f"computed on {device.what}", file=sys.stderr)
     return 0
 
@@ -89,11 +88,10 @@ def main(arguments: Sequence[str]) -> int:
 def predict(
     network: StoredNetwork, device: OneDevice, files: Sequence[Path], *, top: int, resize: bool
 ) -> list[Prediction]:
-    """Return what a network says of the images in ``files``; see :func:`~runner.data.pictures.read_pictures`.
+    """Return the predictions for the images in ``files``; see :func:`~runner.data.pictures.read_pictures`.
 
-    device: on which it computes. resize: fit them; those of a network that was trained on an image folder always are,
-    as they were in training. Raises DataError for a file that does not fit, CheckpointError for a checkpoint that does
-    not.
+    device: computes the network. resize: resize the images; for a network that was trained on an image folder this is
+    always done. Raises DataError or CheckpointError if a file or the checkpoint does not fit the network.
     """
     from runner.training.inference import probabilities
 
@@ -110,7 +108,7 @@ def predict(
 
 
 def _ranked(row: NDArray[np.float64], names: Sequence[str], top: int) -> tuple[tuple[str, float], ...]:
-    """The likeliest classes; of equally likely ones the first."""
+    """Return the likeliest classes; of equally likely ones the first."""
     order = np.argsort(-row, kind="stable")[:top]
     return tuple((names[i], float(row[i])) for i in order)
 
@@ -123,16 +121,6 @@ def _table(predictions: Sequence[Prediction]) -> str:
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def _write(path: Path, predictions: Sequence[Prediction]) -> None:
-    text = _json(predictions) if path.suffix == ".json" else _csv(predictions)
-    try:
-        replace_durably(path, text.encode())
-    except OSError as error:
-        raise ResourceError(
-            f"{path}: cannot be written: {error.strerror}; choose another file with --output"
-        ) from error
-
-
 def _json(predictions: Sequence[Prediction]) -> str:
     rows: list[Mapping[str, object]] = [
         {"file": each.label, "classes": [{"class": name, "probability": p} for name, p in each.ranked]}
@@ -142,7 +130,7 @@ def _json(predictions: Sequence[Prediction]) -> str:
 
 
 def _csv(predictions: Sequence[Prediction]) -> str:
-    """A row for each image and place."""
+    """Return CSV with a row for each image and rank."""
     stream = io.StringIO()
     writer = csv.writer(stream)
     writer.writerow(("file", "place", "class", "probability"))

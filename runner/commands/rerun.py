@@ -1,29 +1,89 @@
-"""The verb ``rerun``: a stored run once more, and whether it came to the same weights."""
+"""The verb ``rerun``: repeat a stored run and compare the weights."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from runner.commands.compare import difference_rows
-from runner.commands.difference import differences_of_origin
-from runner.commands.repetition import Repetition, repetition_here
+from runner.commands.compare import difference_rows, differences_of_origin, named_run
 from runner.commands.results import results_table
-from runner.commands.stored import named_run
 from runner.config.configuration import load_stored
+from runner.config.devices import Look, retake_devices
+from runner.config.outcome import changes_on_the_way
+from runner.config.schema import Config, StragglersConfig
+from runner.kernels.gpu.discovery import discover
 from runner.plugin import changed_plugins, plugin_notes
-from runner.records.stored_run import StoredRun, read_plugins, read_run
-from runner.system.text_table import text_table
+from runner.records.stored_run import StoredRun, earlier_configurations, read_plugins, read_run
+from runner.system.console import verb_parser
+from runner.system.text import text_table
+
+_ENDINGS = "endings-1.jsonl"
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """How a run is repeated.
+
+    config: to train. replayed: the record of decisions that the configuration does not determine; None if there are no
+    such decisions, or no record. doubt: why the same weights are not guaranteed, "" if they are.
+    """
+
+    config: Config
+    replayed: Path | None = None
+    doubt: str = ""
+
+
+def repetition_here(config: Config, run: StoredRun, look: Look = discover) -> Repetition:
+    """Return how to repeat a run on the devices of this machine; on different devices no record is replayed.
+
+    Raises ResourceError if a requested GPU is not available, and the errors of :func:`repetition_of`.
+    """
+    here, other = retake_devices(config, look)
+    if other:
+        return Repetition(here, doubt=other)
+    # The record belongs to the stored configuration; it does not depend on which GPUs of this machine are used.
+    repetition = repetition_of(config, run)
+    cluster = replace(repetition.config.cluster, gpus=here.cluster.gpus)
+    return replace(repetition, config=replace(repetition.config, cluster=cluster))
+
+
+def repetition_of(config: Config, run: StoredRun) -> Repetition:
+    """Return how to repeat a run whose last configuration is ``config``; if its workers raced, by its record.
+
+    Raises ConfigError or SecurityError if the configuration of an earlier start cannot be read.
+    """
+    changes = list(changes_on_the_way(earlier_configurations(run.path), config))
+    if changes:
+        changed = f"it was started {run.starts} times and its configuration changed: {'; '.join(changes)}"
+        return Repetition(config, doubt=f"{changed}. All steps are repeated with the last configuration")
+    race = config.parallelism.race
+    if race is None or race.decided:
+        return Repetition(config)
+    if race.decisions is None and run.starts > 1:
+        return Repetition(
+            config,
+            doubt=f"{race.racers} raced, and it was started {run.starts} times: each start has a separate record",
+        )
+    record = run.path / (_ENDINGS if race.decisions is None else f"{race.decisions}.jsonl")
+    if not record.is_file():
+        return Repetition(config, doubt=f"{race.racers} raced, and {record} does not exist")
+    config = replace(config, parallelism=config.parallelism.replaying(str(record)))
+    if race.decisions is None:
+        # The record holds the order in which all clients ended, so one process replays it without emulated delays.
+        cluster = replace(config.cluster, one_process=None, emulate=False, stragglers=StragglersConfig())
+        config = replace(config, cluster=cluster)
+    return Repetition(config, record)
+
 
 SAME, OTHER = 0, 1
-"""Exit codes: the weights came out the same, or did not or cannot be told to have."""
+"""Exit codes: the weights are the same; or they differ or cannot be compared."""
 
 _EXAMPLE = """\
-The run starts from step 0 with its stored configuration, in a directory of its own. Where its workers raced, the record
-of their order is replayed. Exit code 0: weights_sha256 came out the same; 1: it did not.
+The run starts from step 0 with its stored configuration, in a new directory. If its workers raced, the record of their
+order is replayed. Exit code 0: weights_sha256 is the same; 1: it is not.
 
 examples:
   runner rerun outputs/2026-01-31/12-00-00
@@ -32,12 +92,7 @@ examples:
 
 def main(arguments: Sequence[str]) -> int:
     """Repeat a stored run, print its results and the verdict; return :data:`SAME` or :data:`OTHER`."""
-    parser = argparse.ArgumentParser(
-        prog="runner rerun",
-        description="Train a stored run again and say whether it came to the same weights.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("rerun", "Train a stored run again and compare the weights.", _EXAMPLE)
     parser.add_argument("run", metavar="RUN", help="directory or run id")
     parser.add_argument("--output", type=Path, metavar="DIR", help="directory of the new run (default: below outputs)")
     options = parser.parse_args(arguments)
@@ -61,42 +116,40 @@ def _train(first: StoredRun, repetition: Repetition, output: Path) -> StoredRun:
 
 
 def _notes(first: StoredRun, repetition: Repetition) -> Iterator[str]:
-    """What a user should know before it starts."""
+    """Yield the notes for the user before the repetition starts."""
     if _weights(first) is None:
         status = "killed" if first.summary is None else first.summary.status
         yield f"run {first.run_id} was {status}: it has no weights_sha256 to compare with"
     if repetition.replayed is not None:
-        yield f"the order in which workers came is that of {repetition.replayed}"
+        yield f"the order of the workers is replayed from {repetition.replayed}"
     if repetition.doubt:
-        yield f"the same weights are not promised: {repetition.doubt}"
+        yield f"the same weights are not guaranteed: {repetition.doubt}"
     plugins = read_plugins(first.path)
     yield from map(str, changed_plugins(plugins or {}))
     yield from plugin_notes(plugins)
     started = None if first.summary is None else first.summary.provenance
     if started is not None and started.working_directory != str(Path.cwd()):
-        yield f"it was started in {started.working_directory}; relative paths of its configuration are looked for here"
+        yield f"it was started in {started.working_directory}; relative paths of its configuration refer to this folder"
 
 
 def verdict(first: StoredRun, second: StoredRun, doubt: str) -> str:
-    """Whether two runs came to the same weights and, where not, what may be the reason."""
+    """Return whether two runs have the same weights and, if not, the possible reasons."""
     if _same(first, second):
         return f"the same weights as run {first.run_id}: weights_sha256 {_weights(second)}"
     before = _weights(first)
     if before is None:
         return f"not compared: run {first.run_id} has no weights_sha256"
-    return "\n".join(
-        [f"other weights than run {first.run_id}, which came to {before}", *_reasons(first, second, doubt)]
-    )
+    return "\n".join([f"other weights than run {first.run_id}, which has {before}", *_reasons(first, second, doubt)])
 
 
 def _reasons(first: StoredRun, second: StoredRun, doubt: str) -> Iterator[str]:
     if doubt:
-        yield f"they were not promised to be the same: {doubt}"
+        yield f"the same weights were not guaranteed: {doubt}"
     rows = difference_rows(differences_of_origin(first, second))
     if rows:
         yield text_table(("different", first.run_id, second.run_id), rows)
     else:
-        yield "code, versions and machine are the same as far as they are recorded"
+        yield "the recorded code, versions and machine are the same"
 
 
 def _same(first: StoredRun, second: StoredRun) -> bool:

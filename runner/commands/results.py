@@ -1,4 +1,4 @@
-"""The table a finished run leaves on the terminal."""
+"""The table of results that a finished run prints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MIB = 2**20
 
 
 def results_table(summary: Summary) -> str:
-    """What came out, how fast, and where it lies: one aligned line per fact."""
+    """Return results, speed and the run directory, one aligned line for each."""
     facts = list(_facts(summary))
     width = max(len(name) for name, _ in facts)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in facts)

@@ -1,4 +1,4 @@
-"""A checkpoint together with the run it belongs to: verbs that use a trained network start from here."""
+"""A checkpoint and its run, for the verbs that use a trained network."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from runner.config.schema import Config
 from runner.data.dataset import Facts, Normalisation
 from runner.data.own_files import OwnFiles
 from runner.data.settings import DatasetSettings
-from runner.errors import ConfigError, DataError
+from runner.errors import ConfigError, DataError, ResourceError
 from runner.records.data_facts import FACTS_FILE, DataRecord, difference, read_record
 from runner.records.run_directory import CONFIG_FILE
+from runner.system.files import replace_durably
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class StoredNetwork:
-    """A trained network. config: of its run, as stored. checkpoint: its directory, ``step-N``. data: as in training.
+    """A trained network.
 
-    data is None where an earlier version kept nothing of them.
+    config: stored configuration of its run. checkpoint: its directory, ``step-N``. data: record of the training data;
+    None for runs of earlier versions.
     """
 
     config: Config
@@ -33,14 +35,14 @@ class StoredNetwork:
     data: DataRecord | None
 
     def normalisation(self) -> Normalisation:
-        """How pixels became inputs in training; where that was not kept, it is computed from the data, with a warning.
+        """Return the normalisation of training; if it was not stored, compute it from the data, with a warning.
 
-        Raises DataError where the data must be read for it and cannot be.
+        Raises DataError if the data cannot be read.
         """
         if self.data is not None and self.data.normalisation is not None:
             return self.data.normalisation
         _log.warning(
-            "%s does not say how the training images were normalised: computed from the data as they are now",
+            "%s does not hold the normalisation of training: computed from the present data",
             self.run_dir / FACTS_FILE,
         )
         data: DatasetSettings = self.config.data
@@ -48,7 +50,7 @@ class StoredNetwork:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what says which network is meant; :func:`stored_network` takes it."""
+    """Add the arguments of :func:`stored_network`."""
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a run directory, or a checkpoint in one")
     parser.add_argument(
         "--which", choices=(BEST, NEWEST), help="of a run's checkpoints (default: the best if one is kept, else newest)"
@@ -56,10 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def stored_network(path: Path, which: str | None) -> StoredNetwork:
-    """Return what ``path``, the directory of a run or of a checkpoint in one, holds.
+    """Return the network in ``path``, the directory of a run or of one of its checkpoints.
 
-    Raises CheckpointError where there is no checkpoint, ConfigError where there is no configuration beside it,
-    DataError where the data of the run are not of the kind any more that it was trained on.
+    Raises CheckpointError if there is no checkpoint, ConfigError if the run has no configuration, DataError if the
+    classes or images of the data changed since training.
     """
     checkpoint = find(path.absolute(), which)
     run_dir = checkpoint.parent.parent
@@ -75,15 +77,25 @@ def stored_network(path: Path, which: str | None) -> StoredNetwork:
     return StoredNetwork(config, run_dir, checkpoint, kept)
 
 
+def write_output(path: Path, text: str) -> None:
+    """Write a file that the user named. Raises ResourceError if that fails."""
+    try:
+        replace_durably(path, text.encode())
+    except OSError as error:
+        raise ResourceError(
+            f"{path}: cannot be written: {error.strerror}; choose another file with --output"
+        ) from error
+
+
 def _require_same_data(data: DatasetSettings, known: Facts, run_dir: Path) -> None:
-    """Raise DataError where classes or images changed since the run; warn where its validation split may have."""
+    """Raise DataError if classes or images changed since the run; warn if the validation split may have changed."""
     found = data.facts()
     where = data.path if isinstance(data, OwnFiles) else f"data={data.name}"
     if changed := difference(found, known):
-        raise DataError(f"{where}: {changed} ({run_dir / FACTS_FILE}); bring the data back that the run had")
+        raise DataError(f"{where}: {changed} ({run_dir / FACTS_FILE}); restore the data of the run")
     if found.train_examples != known.train_examples:
         _log.warning(
-            "%s: there are %d train examples, in training there were %d: the validation split may be another now",
+            "%s: %d train examples, but %d in training: the validation split can differ",
             where,
             found.train_examples,
             known.train_examples,

@@ -1,4 +1,4 @@
-"""``runner sweep``: take a sweep up again, or see how far it is."""
+"""``runner sweep``: resume a sweep, or print its table."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from runner.sweep.locks import sweep_lock
 from runner.sweep.outcome import FAILED, FINISHED, read_outcome
 from runner.sweep.plan import FROZEN_FILE, PLAN_FILE, Plan, PlannedJob
 from runner.sweep.report import show_plan
+from runner.system.console import verb_parser
 
 _AS_WRITTEN = argparse.RawDescriptionHelpFormatter
 
 _DESCRIPTION = """\
-A sweep (runner -m KEY=V1,V2 ...) freezes the configuration of every job before the first one starts, so that editing
-YAML files meanwhile changes nothing. Its directory holds plan.json, N/frozen.yaml and the run of every job N, and the
+A sweep (runner -m KEY=V1,V2 ...) freezes the configuration of every job before the first one starts, so that later
+edits of YAML files have no effect. Its directory holds plan.json, N/frozen.yaml and the run of every job N, and the
 table as jobs.csv, jobs.md and, where seed=1,2,3 repeats every combination, seeds.csv with mean and spread (sample
-standard deviation) over the n seeds that finished. Jobs that run at the same time share out
-the cores, and the GPUs if there are any. As a sweep ends, it brings to the tracking store what its jobs had no time to
-record; `runner sync DIR` tries that again."""
+standard deviation) over the n seeds that finished. Jobs that run at the same time share the cores and the GPUs. When a
+sweep ends, it writes waiting records of its jobs to the tracking store; `runner sync DIR` tries that again."""
 
 _EXAMPLE = """\
 examples:
@@ -39,12 +39,11 @@ examples:
   runner sweep resume multirun/2026-01-31/12-00-00"""
 
 _RESUME = """\
-Finished jobs are left as they are. Jobs that were killed or interrupted go on from their newest checkpoint, in their
-own directory; failed ones are tried again in the same way; the others are started. Without further arguments nothing
-but the frozen configurations is read, and the plugins that the sweep was started with, which must not have changed
-since. Arguments after DIR take the place of those of the same keys, or are added:
-another launcher is just used (hydra/launcher=joblib hydra.launcher.n_jobs=4); another grid is refused unless
---accept-changes is given. New jobs get new numbers.
+Finished jobs are kept. Jobs that were killed or interrupted continue from their newest checkpoint in their directory;
+failed jobs are tried again in the same way; the other jobs are started. Without further arguments only the frozen
+configurations and the plugins of the sweep are read, and the plugins must not have changed. Arguments after DIR replace
+those with the same keys, or are added: another launcher is used at once (hydra/launcher=joblib
+hydra.launcher.n_jobs=4); another grid is refused unless --accept-changes is given. New jobs get new numbers.
 
 A sweep is resumed in the folder in which it was started. Stored settings that can run code are not used unless they
 are repeated here: a launcher other than basic and joblib, environment variables, folders of YAML files, and other keys
@@ -73,7 +72,7 @@ def start(jobs: Sequence[Job], arguments: Sequence[str], *, debug: bool = False)
 
 
 def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:
-    Plan.read(sweep_dir)  # before a lock is put into a directory that is no sweep's
+    Plan.read(sweep_dir)  # raises before a lock is created in a directory without a sweep
     with sweep_lock(sweep_dir):
         plan = Plan.read(sweep_dir)
         _require_folder(plan, sweep_dir)
@@ -89,33 +88,33 @@ def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:
 
 
 def _require_folder(plan: Plan, sweep_dir: Path) -> None:
-    """Raise ConfigError unless the sweep was started in the working directory: a stored plan does not choose it."""
+    """Raise ConfigError unless the sweep was started in the working directory, which no plan may choose."""
     if Path(plan.folder).resolve() != Path.cwd().resolve():
         raise ConfigError(
-            f"{sweep_dir}: the sweep was started in {plan.folder!r}, where its relative paths begin, but the working "
-            f"directory is {str(Path.cwd())!r}; change to the former and resume it there"
+            f"{sweep_dir}: the sweep was started in {plan.folder!r}, to which its relative paths refer; the working "
+            f"directory is {str(Path.cwd())!r}; change to the first folder and resume the sweep there"
         )
 
 
 def _require_plain_launcher(plan: Plan, sweep_dir: Path) -> None:
-    """Raise SecurityError for a stored launcher or environment that can run code; the command line must name them."""
+    """Raise SecurityError for stored launcher settings or variables that can run code and must be repeated."""
     foreign = ", ".join(map(repr, plan.launcher.foreign_settings()))
     if foreign:
         raise SecurityError(
             f"{sweep_dir / PLAN_FILE} has {foreign}: such settings can run code and are not taken from a stored "
-            "sweep; if you trust them, name them behind the directory as on the command line that started the "
+            "sweep; if you trust them, repeat them after the directory as on the command line that started the "
             f"sweep: runner sweep resume {shlex.quote(str(sweep_dir))} KEY=VALUE ..."
         )
 
 
 def _require_plugins(plan: Plan, sweep_dir: Path) -> None:
-    """Raise ConfigError unless the plugins that the sweep was started with are loaded, from the same sources.
+    """Raise ConfigError unless the plugins of the sweep are loaded from the same sources.
 
-    They are named by the command line, like all code: a stored plan executes nothing.
+    The command line must name them, because a stored plan never loads code.
     """
     recorded = dict(reference.split(PIN, 1) for reference in plan.plugins)
     for changed in changed_plugins(recorded):
-        raise ConfigError(f"{sweep_dir}: {changed}; a sweep goes on with the plugins it was started with")
+        raise ConfigError(f"{sweep_dir}: {changed}; a sweep is resumed with the plugins with which it was started")
     missing = [reference for reference in recorded if reference not in provenance()]
     if missing:
         words = [*itertools.chain(*((OPTION, reference) for reference in missing)), "sweep", "resume", str(sweep_dir)]
@@ -123,11 +122,11 @@ def _require_plugins(plan: Plan, sweep_dir: Path) -> None:
 
 
 def _with_grid(plan: Plan, sweep_dir: Path, overrides: Sequence[str], *, accept: bool) -> Plan:
-    """Compose the sweep's command line again, with ``overrides``, and take over what comes of it."""
+    """Compose the command line of the sweep again, with ``overrides``, and return the changed plan."""
     arguments = merged_arguments(plan.arguments, overrides)
     jobs = hydra_app.compose_jobs([*arguments, f"hydra.sweep.dir={quoted(str(sweep_dir))}"], run=lambda job: None)
     if not jobs or any(job.launcher is None for job in jobs):
-        raise ConfigError(f"{' '.join(overrides)}: a sweep is taken up again as a sweep of Hydra's basic sweeper")
+        raise ConfigError(f"{' '.join(overrides)}: expected a sweep of Hydra's basic sweeper")
     try:
         change = change_of(plan, jobs, sweep_dir)
         if not accept:
@@ -138,19 +137,19 @@ def _with_grid(plan: Plan, sweep_dir: Path, overrides: Sequence[str], *, accept:
 
 
 def _frozen(jobs: Sequence[PlannedJob], sweep_dir: Path) -> list[PlannedJob]:
-    """The jobs that can be run; the others had no possible configuration, and have their failure noted."""
+    """Return the jobs with a frozen configuration; those without one had an impossible configuration."""
     return [job for job in jobs if (sweep_dir / job.directory / FROZEN_FILE).exists()]
 
 
 def _remove_empty(jobs: Sequence[Job]) -> None:
-    """Remove the directories that Hydra made for jobs which then came to lie elsewhere, or nowhere."""
+    """Remove the empty directories that Hydra made for jobs whose directory is another one."""
     for job in jobs:
         if job.run_dir.is_dir() and not any(job.run_dir.iterdir()):
             job.run_dir.rmdir()
 
 
 def _hydra_options(options: argparse.Namespace) -> list[str]:
-    """Return the options for Hydra, as they stand on a command line."""
+    """Return the options for Hydra as arguments of a command line."""
     given = {
         "--config-dir": options.config_dir,
         "--config-path": options.config_path,
@@ -162,7 +161,7 @@ def _hydra_options(options: argparse.Namespace) -> list[str]:
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = _parser()
     options, others = parser.parse_known_args(arguments)
-    # argparse takes overrides behind an option for something unknown.
+    # argparse does not recognise overrides after an option.
     if others and (options.verb != "resume" or any(other.startswith("-") for other in others)):
         parser.error(f"unrecognized arguments: {' '.join(others)}")
     if others:
@@ -171,26 +170,26 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="runner sweep", description=_DESCRIPTION, epilog=_EXAMPLE, formatter_class=_AS_WRITTEN
-    )
+    parser = verb_parser("sweep", _DESCRIPTION, _EXAMPLE)
     parser.add_argument("--debug", action="store_true", help="show the traceback of a job that fails")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="{resume,status}")
     resume = verbs.add_parser(
-        "resume", help="do what is left of a sweep", description=_RESUME, formatter_class=_AS_WRITTEN
+        "resume", help="run the remaining jobs of a sweep", description=_RESUME, formatter_class=_AS_WRITTEN
     )
     resume.add_argument("directory", metavar="DIR", help="of the sweep")
-    resume.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="in place of, or beside, those it began with")
+    resume.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="replace stored overrides with the same key, or are added"
+    )
     resume.add_argument(
         "--retry-failed",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="try failed jobs again; without it only what was killed, interrupted or never started is done",
+        help="also run failed jobs again, besides those that were killed, interrupted or never started",
     )
     resume.add_argument(
         "--accept-changes",
         action="store_true",
-        help="compose the grid again and take it over: add its new jobs, leave out those that are gone",
+        help="compose the grid again: add its new jobs, leave out removed ones",
     )
     for short, name, what in (
         ("-cd", "--config-dir", "folder of your own YAML files"),

@@ -1,28 +1,28 @@
-"""``runner sync``: bring records that runs could not bring to the tracking store there, now that they have ended."""
+"""``runner sync``: write records that wait in the directories of ended runs to the tracking store."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from runner.errors import ConfigError, DirectoryInUseError, RunnerError
 from runner.records.late_tracking import bring_over, late_runs
-from runner.sweep.late_end import end_late, recorded_sweeps
+from runner.sweep.report import end_late, recorded_sweeps
+from runner.system.console import verb_parser
 from runner.tracking.replay import Replay
 from runner.tracking.writer import StoreUnavailableError
 
 LEFT_EXIT_CODE = 1
 
 _DESCRIPTION = """\
-Where the tracking store is slow or away as a run ends, the rest of the run's records waits in tracking-spool.jsonl of
-its directory. This writes it to the store the run is recorded in: in order, nothing twice, with the end of the run as
-it was. A sweep does the same for its jobs as it ends; where it could not, its own record is ended here too, with its
-tables. Runs that are still running are left alone."""
+If the tracking store is slow or not available when a run ends, the remaining records wait in tracking-spool.jsonl in
+the run directory. This verb writes them to the store of the run: in order, each once, with the original end time. A
+sweep does the same for its jobs when it ends; if that failed, this verb also ends the record of the sweep, with its
+tables. Active runs are skipped."""
 
 _EXAMPLE = """\
-Exit code 0: nothing waits any more, but in runs that are still running; 1: something does.
+Exit code 0: no records wait, except in active runs; 1: some records still wait.
 
 examples:
   runner sync outputs/2026-01-31/12-00-00
@@ -30,20 +30,15 @@ examples:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Bring over what waits in and below the directories named and say so; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="runner sync",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    """Write the records that wait in and below the given directories; return the exit code."""
+    parser = verb_parser("sync", _DESCRIPTION, _EXAMPLE)
     parser.add_argument("directories", nargs="+", metavar="DIR", help="of a run, of a sweep, or of many of them")
     places = [_directory(text) for text in parser.parse_args(arguments).directories]
-    # A directory may be named twice, itself and by one above it.
+    # A directory may be given twice: by its own path and by that of a folder above it.
     runs = dict.fromkeys(run for place in places for run in late_runs(place))
     outcome = bring_over(runs, Replay())
     left = [run for directories in outcome.left.values() for run in directories]
-    # The store of their sweep is away, or it has not ended.
+    # Their sweeps have not ended, or their store is not available.
     unfinished = recorded_sweeps([*left, *outcome.running])
     sweeps = [sweep for sweep in recorded_sweeps([*places, *outcome.records]) if sweep not in unfinished]
     warnings = [warning for sweep in sweeps for warning in _end(sweep)]
@@ -53,13 +48,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _end(sweep: Path) -> list[str]:
-    """End the tracking record of a sweep, unless it is running; return what is to be said where that fails."""
+    """End the tracking record of a sweep that is not running; return warnings if that fails."""
     try:
         end_late(sweep)
     except DirectoryInUseError:
         return []
     except (StoreUnavailableError, OSError, ValueError, RunnerError) as error:
-        return [f"warning: the tracking record of the sweep in {sweep} is not ended ({error}); try it again"]
+        return [f"warning: the tracking record of the sweep in {sweep} could not be ended ({error}); try again"]
     return []
 
 

@@ -1,21 +1,92 @@
-"""What the command line does with configurations: train one, sweep many, continue a run."""
+"""Train a configuration or a sweep of configurations, or continue a stored run (``resume=DIR``)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 from runner.commands.results import results_table
-from runner.commands.resume import is_resume, stored_run
 from runner.commands.sweep import start
 from runner.config import hydra_app
-from runner.config.configuration import fix_machine_values
+from runner.config.check import check
+from runner.config.configuration import LIMITS, fix_machine_values, from_plain, load_stored
 from runner.config.hydra_app import Job
-from runner.config.schema import Config
-from runner.errors import Interrupted, RunnerError
+from runner.config.overriding import overridden
+from runner.config.schema import AUTO, FILLED_IN, Config
+from runner.engine.graph.device import CPU
+from runner.errors import ConfigError, Interrupted, RunnerError
+from runner.records.run_directory import CONFIG_FILE
 from runner.records.summary import Summary
 from runner.sweep.sweep import Sweep
-from runner.system.cores import usable_cores
+from runner.system.machine import usable_cores
+
+KEY = "resume"
+
+MOVABLE = (*LIMITS, "train.patience", "train.min_delta", "train.microbatches", "parallelism", "cluster")
+"""Keys that may change in a resumed run: its length, and the workers that compute it; never the computation itself."""
+
+_OF_THE_DEVICE = ("device_taken", "gpus", "collectives")
+"""Keys of the cluster that follow the device unless this command line names them."""
+
+
+def is_resume(arguments: Sequence[str]) -> bool:
+    """Whether the command line asks to continue a run."""
+    return any(argument.startswith(f"{KEY}=") and argument != f"{KEY}=null" for argument in arguments)
+
+
+def stored_run(arguments: Sequence[str]) -> tuple[Config, Path, list[str]]:
+    """Return the configuration to continue with, the run's directory and what was overridden.
+
+    If the strategy changes, the keys of the cluster that the run had filled in are filled in again; keys that a command
+    line named keep their values. If the device changes, GPUs are assigned again. Raises ConfigError when the directory
+    holds no stored run, or when anything but :data:`MOVABLE` is overridden.
+    """
+    directories = [argument.partition("=")[2] for argument in arguments if argument.startswith(f"{KEY}=")]
+    overrides = [argument for argument in arguments if not argument.startswith(f"{KEY}=")]
+    if len(directories) != 1:
+        raise ConfigError(f"{KEY} is given {len(directories)} times; expected once")
+    run_dir = Path(directories[0]).absolute()
+    if not (run_dir / CONFIG_FILE).is_file():
+        raise ConfigError(
+            f"{KEY}={directories[0]}: {run_dir} holds no {CONFIG_FILE}: not the directory of a run. If a run was "
+            "killed before it stored its configuration, start it again with its original command"
+        )
+    return _continued(load_stored(run_dir / CONFIG_FILE), overrides), run_dir, overrides
+
+
+def _continued(stored: Config, overrides: Sequence[str]) -> Config:
+    *first, last = MOVABLE
+    otherwise = (
+        f"a resumed run uses its stored configuration; besides {KEY}=DIR only {', '.join(first)} and {last} "
+        "may be given"
+    )
+    plain = overridden(_with_later_keys(stored), overrides, MOVABLE, otherwise)
+    cluster, named = plain["cluster"], {override.partition("=")[0].removeprefix("cluster.") for override in overrides}
+    cluster["filled_in"] = [key for key in cluster["filled_in"] or () if key not in named]
+    if plain["parallelism"] != dataclasses.asdict(stored.parallelism):
+        _release(cluster, cluster["filled_in"])
+    if "device" in named:
+        _release(cluster, [key for key in _OF_THE_DEVICE if key not in named])
+    config = from_plain(plain)
+    check(config)
+    return fix_machine_values(config, usable_cores())
+
+
+def _with_later_keys(stored: Config) -> Config:
+    """Fill in keys that earlier versions did not store: they used the CPU, and did not store which keys were named."""
+    cluster = stored.cluster
+    if cluster.device == AUTO and cluster.device_taken is None:
+        cluster = dataclasses.replace(cluster, device_taken=CPU)
+    if cluster.filled_in is None:
+        cluster = dataclasses.replace(cluster, filled_in=list(FILLED_IN))
+    return dataclasses.replace(stored, cluster=cluster)
+
+
+def _release(cluster: dict[str, Any], keys: Iterable[str]) -> None:
+    cluster |= dict.fromkeys(keys)
 
 
 def train(arguments: Sequence[str], *, debug: bool = False) -> int:
@@ -62,7 +133,7 @@ def _train_job(config: Config, job: Job) -> Summary:
 
 
 def continue_run(arguments: Sequence[str]) -> Summary:
-    """Continue a stored run from its newest checkpoint, into its own directory."""
+    """Resume a stored run from its newest checkpoint in its directory."""
     config, run_dir, overrides = stored_run(arguments)
     from runner.training.run import run
 

@@ -1,14 +1,19 @@
-"""``runner ui``: MLflow's pages over the store of this folder's runs, for this machine only."""
+"""``runner ui``: MLflow's pages over the tracking store of this folder, for this machine only."""
 
 from __future__ import annotations
 
 import argparse
+import http.client
 import itertools
 import os
 import socket
+import sqlite3
 import sys
 import sysconfig
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,24 +26,24 @@ HOST = "127.0.0.1"
 DEFAULT_PORT = 5000
 
 SERVER_ENVIRONMENT = {
-    # The pages need no jobs, and a server that runs none cannot be talked into running a stranger's.
+    # The pages need no jobs, and a server without jobs cannot run those of an attacker.
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    # What MLflow checks by itself, whatever the user's other servers are allowed: see security_environment.
+    # Protections of MLflow, also if the environment turns them off for other servers: see security_environment.
     "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "false",
     "MLFLOW_SERVER_X_FRAME_OPTIONS": "SAMEORIGIN",
-    # A file in the working directory, such as random.py, must not be imported in place of a library: Python puts the
-    # working directory first on sys.path, and so does uvicorn unless it is given another folder.
+    # A file in the working directory, such as random.py, must not be imported in place of a library. By default Python
+    # and uvicorn put the working directory first on sys.path.
     "PYTHONSAFEPATH": "1",
     "UVICORN_APP_DIR": sysconfig.get_path("stdlib"),
 }
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Become the MLflow server; returns only when the store has a server of its own.
+    """Replace this process by the MLflow server; return only if the store already has a server.
 
-    Raises ConfigError for an unusable store address and ResourceError when there is no store yet, when it cannot
-    be read or the port is taken.
+    Raises ConfigError for an unusable store address; ResourceError if there is no store yet, if it cannot be read or if
+    the port is in use.
     """
     parser = argparse.ArgumentParser(prog="runner ui", description=__doc__, epilog="example:  runner ui --port 5001")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="on 127.0.0.1 (default: %(default)s)")
@@ -50,20 +55,20 @@ def main(arguments: Sequence[str]) -> int:
         page = _page_of_runs(uri)
         print(f"recorded runs: http://{HOST}:{port}/{page}  (store {plain_address(uri)}; Ctrl-C ends)", flush=True)
         _become_server(uri, port)
-    print(f"the runs are recorded by a server that has its own pages: {plain_address(uri)}")
+    print(f"the runs are recorded by a server, which has its own pages: {plain_address(uri)}")
     return 0
 
 
 def _become_server(uri: str, port: int) -> NoReturn:
     options = {"--host": HOST, "--port": str(port), "--workers": "1"}
     command = [sys.executable, "-m", "mlflow", "server", *itertools.chain(*options.items())]
-    # Not an option: whoever may list processes would read the password in it.
+    # In the environment and not an option, because every user can read the options of processes.
     store = {"MLFLOW_BACKEND_STORE_URI": uri}
     os.execve(command[0], command, os.environ | SERVER_ENVIRONMENT | security_environment(port) | store)
 
 
 def security_environment(port: int) -> dict[str, str]:
-    """Answer only pages that were asked for at this address: no other page in the browser reads or changes runs."""
+    """Return settings by which the server answers its own pages only: no other web page reads or changes runs."""
     hosts = [f"{name}:{port}" for name in (HOST, "localhost")]
     return {
         "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(hosts),
@@ -72,7 +77,7 @@ def security_environment(port: int) -> dict[str, str]:
 
 
 def _page_of_runs(uri: str) -> str:
-    """Where the runs are: MLflow's first page, and its first page of an experiment, are about language models."""
+    """Return the path of the table of runs; MLflow's default pages are about language models."""
     try:
         experiment = experiment_of_newest_run(uri)
     except StoreUnavailableError as error:
@@ -81,7 +86,7 @@ def _page_of_runs(uri: str) -> str:
 
 
 def store_state() -> str:
-    """One line on the store of this folder: its address and, for a database file, whether it exists."""
+    """Return the address of the store of this folder; of a database file, also whether it exists."""
     uri = _store_uri()
     path = sqlite_path(uri)
     return plain_address(uri) + (" (no runs recorded yet)" if path is not None and not path.is_file() else "")
@@ -110,3 +115,39 @@ def _require_free_port(port: int) -> None:
             probe.bind((HOST, port))
         except (OSError, OverflowError) as error:
             raise ResourceError(f"port {port} of {HOST} cannot be used: {error}; choose one with --port N") from error
+
+
+_TIMEOUT_S = 3.0
+
+
+def store_answer() -> str:
+    """Return whether the store answers. MLflow is not used, because it takes seconds to import.
+
+    Runs train without the store: their records wait in the run directory.
+    """
+    uri = resolve_uri(None, Path.cwd())
+    database = sqlite_path(uri)
+    if database is not None:
+        return "to be created by the first run" if not database.is_file() else _answer_of_file(database)
+    if uri.startswith(("http:", "https:")):
+        return _answer_of_server(plain_address(uri))
+    return "not asked"
+
+
+def _answer_of_file(database: Path) -> str:
+    try:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=_TIMEOUT_S)) as connection:
+            connection.execute("SELECT count(*) FROM runs")
+    except sqlite3.Error as error:
+        return f"does not answer: {error}; records will wait in the run directories"
+    return "answers"
+
+
+def _answer_of_server(uri: str) -> str:
+    try:
+        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=_TIMEOUT_S):
+            return "answers"
+    except urllib.error.HTTPError as error:
+        return f"answers with {error.code}"
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return f"does not answer: {error}; records will wait in the run directories"

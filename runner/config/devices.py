@@ -11,7 +11,7 @@ from runner.engine.graph.device import CPU, GPU, NCCL, NO_LIBRARY
 from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import BFLOAT16_CAPABILITY, NO_GPUS, Found, discover
 from runner.kernels.gpu.driver import GpuFacts
-from runner.system.cpu_info import BFLOAT16_FLAGS, bfloat16_flags
+from runner.system.machine import BFLOAT16_FLAGS, bfloat16_flags
 
 _LIBRARY = "NCCL"
 

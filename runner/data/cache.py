@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from runner.data.dataset import Dataset, Facts, Normalisation, Split
 from runner.errors import DataError
-from runner.system.cache_folder import user_cache_folder
-from runner.system.files import open_regular
+from runner.system.files import open_regular, user_cache_folder
 
 _UNSIGNED_BYTE = 8
 

@@ -86,7 +86,7 @@ def _verify_archive(path: Path, archive: Archive) -> None:
         raise DataError(f"{archive.filename} is not the known file: {algorithm} is {found}, expected {expected}")
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> int:
     """Run ``runner data`` with the arguments that follow it.
 
     Wrong arguments end the process with exit code 2, as argparse does; see ``fetch`` for other errors.
@@ -105,6 +105,7 @@ def main(arguments: Sequence[str]) -> None:
         fetch(options.name, options.cache_dir)
     else:
         print(describe_datasets(cache_root(options.cache_dir)))
+    return 0
 
 
 def describe_datasets(root: Path) -> str:

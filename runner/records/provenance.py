@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner.system.cores import usable_cores
-from runner.system.memory import usable_memory
+from runner.system.machine import usable_cores, usable_memory
 from runner.system.redaction import redact_code, redact_overrides
 
 MAX_DIFF_BYTES = 1 << 20

@@ -1,1 +1,1 @@
-"""Many runs as one: their order, their places and the table that compares them."""
+"""Sweeps: the plan of the jobs, their locks and outcomes, and the table that compares them."""

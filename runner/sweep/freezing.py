@@ -1,4 +1,4 @@
-"""From composed jobs to a plan and the frozen configuration of every job, all on the disk before the first one runs."""
+"""Write the plan of a sweep and the frozen configuration of every job before the first job runs."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ HYDRA_FILE = "multirun.yaml"
 
 
 def sweep_directory(jobs: Sequence[Job]) -> Path:
-    """The directory that these jobs of one sweep share."""
+    """Return the directory of the sweep of these jobs."""
     assert jobs[0].sweep is not None
     return jobs[0].sweep.directory
 
 
 def planned(job: Job) -> PlannedJob:
-    """The plan of one composed job, under the number and the directory that Hydra gave it."""
+    """Return the planned job of a composed one, with the number and the directory that Hydra gave it."""
     assert job.sweep is not None
     directory = os.path.relpath(job.run_dir, job.sweep.directory)
     return PlannedJob(job.sweep.number, directory, list(job.overrides), dict(job.sweep.swept))
 
 
 def freeze_sweep(jobs: Sequence[Job], arguments: Sequence[str], plugins: Sequence[str] = ()) -> Plan:
-    """Put plan and configurations of a new sweep on the disk and return the plan. plugins: those it needs, pinned.
+    """Write the plan and the configurations of a new sweep; return the plan. plugins: with their digests.
 
-    A job whose configuration is impossible has its error noted instead. Raises DirectoryInUseError where the
-    directory holds a sweep or a run already, ConfigError where two jobs would share a directory.
+    For a job with an impossible configuration the error is recorded instead. Raises DirectoryInUseError if the
+    directory holds a sweep or a run, ConfigError if two jobs have the same directory.
     """
     directory = sweep_directory(jobs)
     launcher = jobs[0].launcher
     assert launcher is not None
     if (directory / PLAN_FILE).exists():
         raise DirectoryInUseError(
-            f"{directory} already holds a sweep: take it up again with `runner sweep resume "
+            f"{directory} already holds a sweep: resume it with `runner sweep resume "
             f"{shlex.quote(str(directory))}`, or choose another directory with hydra.sweep.dir=DIR"
         )
     plan = Plan(os.getcwd(), list(arguments), launcher, [planned(job) for job in jobs], list(plugins))
@@ -63,7 +63,7 @@ def freeze_sweep(jobs: Sequence[Job], arguments: Sequence[str], plugins: Sequenc
 
 
 def freeze_job(job: Job, directory: Path, of_plan: PlannedJob) -> None:
-    """Write what a job will train, or else why it cannot."""
+    """Write the configuration of a job, or the error if it is impossible."""
     create_directory(directory)
     try:
         config = checked_config(job)
@@ -87,7 +87,7 @@ def checked_config(job: Job) -> Config:
 
 
 def require_own_directories(jobs: Sequence[PlannedJob]) -> None:
-    """Raise ConfigError unless every job has a directory of its own inside that of the sweep."""
+    """Raise ConfigError unless every job has a separate directory inside that of the sweep."""
     seen: dict[str, PlannedJob] = {}
     for job in jobs:
         first = seen.setdefault(job.directory, job)
@@ -95,7 +95,7 @@ def require_own_directories(jobs: Sequence[PlannedJob]) -> None:
             raise ConfigError(
                 f"hydra.sweep.subdir: {job.label} would lie in {job.directory!r}, "
                 + (f"as {first.label} does" if first is not job else "outside the directory of the sweep")
-                + "; expected a directory of its own for every job, such as ${hydra.job.num}"
+                + "; expected a separate directory for every job, such as ${hydra.job.num}"
             )
 
 

@@ -1,33 +1,61 @@
-"""One job of a planned sweep: from its frozen configuration, or from where its run was cut off, to its outcome."""
+"""One job of a planned sweep: from its frozen configuration, or from an interrupted run, to its outcome."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from runner.config.configuration import fix_machine_values, load_stored
-from runner.config.devices import Look
-from runner.config.schema import Config
+from runner.config.devices import ALL_GPUS, GpuShare, Look
+from runner.config.schema import Config, LocalCluster
+from runner.engine.graph.device import GPU
 from runner.errors import Interrupted, RunnerError
 from runner.kernels.gpu.discovery import discover
 from runner.records.run_directory import CONFIG_FILE, holds_run
-from runner.sweep.gpu_places import dealt_text, gpu_share
-from runner.sweep.locks import job_lock
+from runner.sweep.locks import job_lock, place_lock
 from runner.sweep.outcome import FINISHED, forget, note_failure, recorded
 from runner.sweep.plan import FROZEN_FILE, PlannedJob
 from runner.system.console import print_error
-from runner.system.cores import usable_cores
+from runner.system.machine import usable_cores
+
+
+@contextmanager
+def gpu_share(sweep_dir: Path, at_once: int, look: Look, *, had: Sequence[int] = ()) -> Iterator[GpuShare]:
+    """Yield the share of the GPUs for one of ``at_once`` jobs, and hold a lock on it.
+
+    had: GPUs of a resumed run. The share with these GPUs is preferred, so that no other job receives them.
+    """
+    if at_once == 1:
+        yield ALL_GPUS
+        return
+    wanted = _place_of(had, at_once, look) if had else 0
+    with place_lock(sweep_dir, wanted) as place:
+        yield GpuShare(place, at_once)
+
+
+def dealt_text(asked: LocalCluster, taken: LocalCluster, share: GpuShare, look: Look) -> str:
+    """Return the share of a job as text; "" if it has no GPU, named its GPUs or has the machine to itself."""
+    if share == ALL_GPUS or asked.gpus is not None or taken.device_taken != GPU:
+        return ""
+    return share.text(look().gpus)
+
+
+def _place_of(had: Sequence[int], at_once: int, look: Look) -> int:
+    """Return the first place with one of these GPUs, 0 if there is none."""
+    gpus = look().gpus
+    shares = (GpuShare(place, at_once).of(gpus) for place in range(at_once))
+    return next((place for place, own in enumerate(shares) if {gpu.number for gpu in own} & set(had)), 0)
 
 
 @dataclass(frozen=True)
 class Work:
-    """What there is to train.
+    """A job to train.
 
-    resume: a run lies in ``directory`` and goes on from its newest checkpoint. gpus: that it was dealt, in words, ""
-    where it was not dealt any.
+    resume: whether the run in ``directory`` continues from its newest checkpoint. gpus: its share of the GPUs as text,
+    "" if it has none.
     """
 
     config: Config
@@ -46,14 +74,14 @@ def run_frozen_job(
     debug: bool = False,
     look: Look = discover,
 ) -> None:
-    """Train a job unless it is finished, and leave its outcome in its directory.
+    """Train a job unless it is finished; its outcome is recorded in its directory.
 
-    at_once: jobs that share the machine, for what its configuration leaves open. Where another process still runs it,
-    that one is waited for. A RunnerError is told and noted, not raised: it is no concern of the other jobs. An
-    interruption is raised as Interrupted, a defect as it is, both noted. look: finds the GPUs.
+    at_once: jobs that share the machine. look: finds the GPUs. If another process still runs the job, wait for its end.
+    A RunnerError is printed and recorded but not raised, so that other jobs run. Raises Interrupted for an interruption
+    and the exception of a defect; both are recorded as well.
     """
     directory = sweep_dir / job.directory
-    with job_lock(directory, lambda: _tell(f"{job.label}: another process still runs it; waiting for its end")):
+    with job_lock(directory, lambda: _tell(f"{job.label}: another process still runs this job; waiting for its end")):
         if recorded(directory)[0] == FINISHED:
             return
         _tell(job.label)
@@ -72,9 +100,9 @@ def run_frozen_job(
 
 @contextmanager
 def _prepared(job: PlannedJob, sweep_dir: Path, at_once: int, look: Look) -> Iterator[Work]:
-    """What there is to train, with a share of the machine's GPUs that is the job's own meanwhile.
+    """Yield the job to train, while its share of the GPUs is locked.
 
-    A run that was begun goes on with the machine values it began with: it then comes to the same bits.
+    A run that was started keeps its machine values, so that its bits stay the same.
     """
     directory = sweep_dir / job.directory
     if holds_run(directory):

@@ -1,4 +1,4 @@
-"""Taking up a sweep with another grid: which jobs stay, which are new, which are gone, and who must agree to that."""
+"""Resume a sweep with another grid: which jobs stay, are new or are removed, and whether that was requested."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _SWEEP_KEYS = re.compile(
     r"|hydra\.sweep\.(dir=.*|subdir=[^:]*)",
     re.IGNORECASE | re.DOTALL,
 )
-"""Overrides of Hydra's own section that only choose values. The directory is replaced by that of the stored sweep."""
+"""Overrides of Hydra's settings that only choose values; the directory is replaced by that of the stored sweep."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A planned sweep beside the jobs that its command line comes to now.
+    """The differences between a planned sweep and the present jobs of its command line.
 
-    jobs: of the new grid, each with its composed self. new, gone: jobs of one grid only. altered: of both, with
-    another configuration than when they were frozen.
+    jobs: of the new grid, each with its composed job. new, gone: jobs of one grid only. altered: jobs of both grids
+    whose configuration differs from the frozen one.
     """
 
     jobs: list[tuple[PlannedJob, Job]]
@@ -49,25 +49,25 @@ class Change:
     altered: list[PlannedJob]
 
     def require_none(self) -> None:
-        """Raise ConfigError, with every difference, unless the grid and its configurations are what they were."""
+        """Raise ConfigError, with every difference, if the grid or its configurations changed."""
         lines = [f"  new: {job.label}" for job in self.new]
         lines += [f"  gone: {job.label}" for job in self.gone]
-        lines += [f"  {job.label}: would have another configuration than the one frozen" for job in self.altered]
+        lines += [f"  {job.label}: its configuration differs from the frozen one" for job in self.altered]
         if lines:
             raise ConfigError(
-                "the sweep is no longer the one that was started:\n"
+                "the grid of the sweep changed:\n"
                 + "\n".join(lines)
-                + "\nleave out the arguments after the directory to go on with what was frozen. With --accept-changes "
-                "new jobs are added, jobs that are gone are left alone and out of the table, frozen ones stay frozen"
+                + "\nleave out the arguments after the directory to resume the stored sweep. With --accept-changes "
+                "new jobs are added, removed jobs are left out of the table, and frozen configurations stay"
             )
 
 
 def merged_arguments(stored: Sequence[str], given: Sequence[str]) -> list[str]:
-    """Return the command line of a sweep with ``given`` arguments in place of stored ones, or behind them.
+    """Return the command line of a sweep in which ``given`` arguments replace stored ones, or are added.
 
-    A given override replaces the stored one of the same key, and another launcher also the settings of the former.
-    Given options such as ``--config-dir`` replace all stored ones but ``--multirun``. Raises SecurityError for stored
-    arguments that can name code and are not replaced.
+    A given override replaces the stored one with the same key; another launcher also replaces the settings of the
+    stored one. Given options such as ``--config-dir`` replace all stored options except ``--multirun``. Raises
+    SecurityError for stored arguments that can name code and are not replaced.
     """
     overrides, options = split_arguments(stored)
     given, given_options = split_arguments(given)
@@ -82,23 +82,23 @@ def merged_arguments(stored: Sequence[str], given: Sequence[str]) -> list[str]:
         shown = ", ".join(map(repr, redact_overrides(foreign)))
         raise SecurityError(
             f"the stored command line of the sweep has {shown}: such arguments can name code and are not taken from a "
-            "stored sweep; if you trust them, repeat them behind the directory"
+            "stored sweep; if you trust them, repeat them after the directory"
         )
     return [*(option for option in options if option in _MULTIRUN), *merged, *fresh.values(), *given_options]
 
 
 def _is_plain(override: str) -> bool:
-    """Whether a stored override can only choose values, so that it may be used although another user stored it."""
+    """Whether a stored override only chooses values, so that it is safe even if another user stored it."""
     key, _, value = override.partition("=")
     if _SWEEP_KEYS.fullmatch(override):
         return True
-    # A group, whose key has no point, is a file, and ".." would lead out of the folder of the YAML files. A resolver
-    # such as ${oc.env:TOKEN} reads what the author of the sweep must not learn.
+    # The value of a group, whose key has no dot, names a file, and ".." would leave the folder of the YAML files. A
+    # resolver such as ${oc.env:TOKEN} reads secrets that the author of the sweep must not learn.
     return bool(_CONFIG_KEY.fullmatch(key)) and not (".." in value and "." not in key) and not _RESOLVER.search(value)
 
 
 def change_of(plan: Plan, jobs: Sequence[Job], sweep_dir: Path) -> Change:
-    """Compare a plan with freshly composed jobs; a job is recognised by its overrides.
+    """Compare a plan with newly composed jobs; a job is identified by its overrides.
 
     Raises ConfigError where the directory of a new job is taken.
     """
@@ -124,9 +124,9 @@ def change_of(plan: Plan, jobs: Sequence[Job], sweep_dir: Path) -> Change:
 def changed_plan(
     plan: Plan, change: Change, arguments: Sequence[str], sweep_dir: Path, plugins: Sequence[str] = ()
 ) -> Plan:
-    """Put the new grid on the disk and return its plan. Frozen configurations and numbers stay as they are.
+    """Write the new grid and return its plan; frozen configurations and numbers stay.
 
-    plugins: those that the sweep needs now, pinned.
+    plugins: of the sweep, with their digests.
     """
     kept, known = {job.number for job, _ in change.jobs}, {job.number for job in plan.jobs}
     others = [dataclasses.replace(job, in_grid=False) for job in plan.jobs if job.number not in kept]
@@ -134,7 +134,7 @@ def changed_plan(
     require_own_directories(jobs)
     for of_plan, job in change.jobs:
         directory = sweep_dir / of_plan.directory
-        # What lies there under a number of no plan is left from a change that was killed before its plan was written.
+        # A directory whose number is in no plan is left from a change that was killed before its plan was written.
         if of_plan.number not in known or not (directory / FROZEN_FILE).exists():
             freeze_job(job, directory, of_plan)
     launcher = change.jobs[0][1].launcher if change.jobs else None
@@ -144,7 +144,7 @@ def changed_plan(
 
 
 def _identified(jobs: Sequence[_J]) -> list[tuple[_Identity, _J]]:
-    """Each with its overrides and how often they came before: a grid may ask for the same twice."""
+    """Return jobs by overrides and occurrence, because a grid may contain the same overrides twice."""
     seen: Counter[tuple[str, ...]] = Counter()
     found = []
     for job in jobs:
@@ -155,7 +155,7 @@ def _identified(jobs: Sequence[_J]) -> list[tuple[_Identity, _J]]:
 
 
 def _numbered(job: PlannedJob, number: int) -> PlannedJob:
-    """A new job under a number nobody has; a directory named after Hydra's number follows."""
+    """Return a job with an unused number; a directory that is named after the number changes with it."""
     directory = str(number) if job.directory == str(job.number) else job.directory
     return dataclasses.replace(job, number=number, directory=directory)
 

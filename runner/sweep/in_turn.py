@@ -1,4 +1,4 @@
-"""The jobs of a sweep one after the other in its own process, each in the surroundings its launcher asks for."""
+"""Run the jobs of a sweep one after the other in this process, each in the environment that its launcher sets."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from runner.config.launcher import Launcher
 
 
 def run_in_turn(run: Callable[[int], None], jobs: Mapping[int, Path], launcher: Launcher) -> Exception | None:
-    """Call ``run`` with the number of every job; return the first exception, which ends its job and no other.
+    """Call ``run`` with the number of every job; return the first exception, which ends its job only.
 
-    jobs: number -> its directory. What is no Exception, such as an interruption, ends them all.
+    jobs: number -> its directory. A BaseException such as KeyboardInterrupt ends all jobs.
     """
     first: Exception | None = None
     for number, directory in jobs.items():
@@ -27,7 +27,7 @@ def run_in_turn(run: Callable[[int], None], jobs: Mapping[int, Path], launcher: 
 
 @contextlib.contextmanager
 def _surroundings(launcher: Launcher, directory: Path) -> Iterator[None]:
-    """The variables and the working directory of a job."""
+    """Set the environment variables and the working directory of a job."""
     before = dict(os.environ)
     os.environ.update(launcher.environment)
     try:

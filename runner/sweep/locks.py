@@ -1,8 +1,8 @@
-"""One process at a time: for a whole sweep, where a second one is refused, for a job, where it waits, and for a place
-among the jobs that run at the same time, where it takes the next.
+"""Locks: of a sweep (a second process is refused), of a job (a second process waits), and of a place among the jobs
+that run at the same time (a second process takes the next place).
 
-The operating system drops the lock of a process that dies, so none is ever stale. A job outlives the sweep that
-started it when only the sweep is killed; whoever takes the sweep up again then waits for it.
+The operating system releases the lock of a process that dies, so no lock is stale. If only the sweep is killed, its
+jobs continue, and a process that resumes the sweep waits for them.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ JOB_LOCK = "job.lock"
 
 @contextmanager
 def sweep_lock(directory: Path) -> Iterator[None]:
-    """Hold the sweep in ``directory``; raises DirectoryInUseError when another process does."""
+    """Hold the lock of a sweep; raises DirectoryInUseError if another process holds it."""
     with _open(directory / SWEEP_LOCK) as lock:
         if not _taken(lock):
             raise DirectoryInUseError(
                 f"the sweep in {directory} is running: wait for it, or stop it; `runner sweep status "
-                f"{shlex.quote(str(directory))}` shows how far it is"
+                f"{shlex.quote(str(directory))}` shows its progress"
             )
         yield
 
 
 @contextmanager
 def job_lock(directory: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the job in ``directory``, after its present holder if there is one; ``on_wait`` is called before waiting."""
+    """Hold the lock of a job, after waiting for another holder; ``on_wait`` is called before waiting."""
     with _open(directory / JOB_LOCK) as lock:
         if not _taken(lock):
             on_wait()
@@ -45,7 +45,7 @@ def job_lock(directory: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def place_lock(directory: Path, wanted: int = 0) -> Iterator[int]:
-    """Hold a place among the jobs of a sweep that run now, ``wanted`` or else the first that is free, and say which."""
+    """Hold a place among the active jobs of a sweep, ``wanted`` or else the first free one, and yield its number."""
     for place in itertools.chain([wanted], itertools.count()):
         with _open(directory / f".place-{place}.lock") as lock:
             if _taken(lock):
@@ -54,12 +54,12 @@ def place_lock(directory: Path, wanted: int = 0) -> Iterator[int]:
 
 
 def sweep_is_running(directory: Path) -> bool:
-    """Whether a process holds the sweep in ``directory`` now."""
+    """Whether a process holds the lock of the sweep."""
     return _held(directory / SWEEP_LOCK)
 
 
 def job_is_running(directory: Path) -> bool:
-    """Whether a process holds the job in ``directory`` now."""
+    """Whether a process holds the lock of the job."""
     return _held(directory / JOB_LOCK)
 
 

@@ -1,4 +1,4 @@
-"""What became of a job, read from the files in its directory: true whichever process ran it, and however it ended."""
+"""The outcome of a job, read from the files in its directory, whichever process ran it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from runner.sweep.locks import job_is_running
 from runner.sweep.plan import PlannedJob
 
 FAILURE_FILE = "failure.json"
-"""A summary of a job that failed where its run could not write one, or must not: before it was a run, or killed."""
+"""The summary of a job that failed without a summary of its run: before the run began, or because it was killed."""
 
 _RECORDS = (FAILURE_FILE, SUMMARY_FILE)
-"""The newer tells: a run that was taken up elsewhere meanwhile may have come further than its sweep knows."""
+"""Files with an outcome; the newer one counts, because a run can be resumed outside of its sweep."""
 
 FINISHED, FAILED, INTERRUPTED = "finished", "failed", "interrupted"
 RUNNING, KILLED, NOT_STARTED = "running", "killed", "not started"
@@ -25,7 +25,7 @@ RUNNING, KILLED, NOT_STARTED = "running", "killed", "not started"
 
 @dataclass(frozen=True)
 class Outcome:
-    """One job and how it stands. summary: of its run, None while there is none."""
+    """A job and its status. summary: of its run, None if there is none yet."""
 
     number: int
     overrides: Sequence[str]
@@ -35,24 +35,24 @@ class Outcome:
 
     @property
     def error(self) -> Failure | None:
-        """Why it did not finish, as far as it could say."""
+        """The recorded error, None if there is none."""
         return None if self.summary is None else self.summary.error
 
     @property
     def best(self) -> Mapping[str, float]:
-        """Metric -> best value of its run."""
+        """Metric -> best value of the run."""
         return {} if self.summary is None else self.summary.best
 
 
 def read_outcome(job: PlannedJob, sweep_dir: Path) -> Outcome:
-    """How a job stands now. Raises DataError when what it wrote is damaged."""
+    """Return the present outcome of a job. Raises DataError if its files are damaged."""
     directory = sweep_dir / job.directory
     status, summary = (RUNNING, None) if job_is_running(directory) else recorded(directory)
     return Outcome(job.number, job.overrides, job.swept, status, summary)
 
 
 def recorded(directory: Path) -> tuple[str, Summary | None]:
-    """Status and summary that the files in a job's directory tell, for a job that is not running."""
+    """Return status and summary from the files in the directory of a job that is not running."""
     there = [directory / name for name in _RECORDS if (directory / name).exists()]
     if there:
         summary = Summary.read(max(there, key=lambda path: path.stat().st_mtime_ns))
@@ -61,13 +61,13 @@ def recorded(directory: Path) -> tuple[str, Summary | None]:
 
 
 def last_ended(directory: Path) -> int | None:
-    """When a job last came to an end, in nanoseconds as its file system counts; None before that."""
+    """Return the last end of a job in nanoseconds of its file system; None if it never ended."""
     times = [(directory / name).stat().st_mtime_ns for name in _RECORDS if (directory / name).exists()]
     return max(times, default=None)
 
 
 def failure_summary(error: Exception, directory: Path, overrides: Sequence[str]) -> Summary:
-    """What is known of a job that an error ended before it was a run."""
+    """Return the summary of a job that an error ended before its run began."""
     exit_code = error.exit_code if isinstance(error, RunnerError) else None
     return Summary(
         run_id="",
@@ -85,7 +85,7 @@ def failure_summary(error: Exception, directory: Path, overrides: Sequence[str])
 
 
 def note_failure(error: Exception, directory: Path, overrides: Sequence[str]) -> None:
-    """Leave a record of the error that ended a job, unless its run has written its own; raises OSError."""
+    """Record the error that ended a job unless its run has recorded one; raises OSError."""
     # A directory in use holds the record of another run.
     if isinstance(error, DirectoryInUseError) or not (directory / SUMMARY_FILE).exists():
         directory.mkdir(parents=True, exist_ok=True)
@@ -93,6 +93,6 @@ def note_failure(error: Exception, directory: Path, overrides: Sequence[str]) ->
 
 
 def forget(directory: Path) -> None:
-    """Remove how a job ended, before it is tried again: were it killed now, nothing would tell an old story."""
+    """Remove the outcome of a job before it is tried again, so that no old outcome remains if it is killed."""
     for name in _RECORDS:
         (directory / name).unlink(missing_ok=True)

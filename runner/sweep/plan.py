@@ -1,7 +1,7 @@
-"""The plan of a sweep: which jobs it has, where they lie and how they are run; ``plan.json`` in its directory.
+"""The plan of a sweep, ``plan.json`` in its directory: its jobs, their directories, and how they are run.
 
-Written before the first job starts and replaced in one step, so a sweep that is killed can be taken up again. What a
-job became is not in it: that is read from the job's own directory, see :mod:`runner.sweep.outcome`.
+It is written before the first job starts and replaced atomically, so that a killed sweep can be resumed. The outcome of
+a job is not in the plan but in the directory of the job, see :mod:`runner.sweep.outcome`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from runner.system.schema import LenientRecord
 
 PLAN_FILE = "plan.json"
 FROZEN_FILE = "frozen.yaml"
-"""The configuration of one job, in its directory: what it will train, whatever becomes of the YAML files meanwhile."""
+"""The configuration of one job, in its directory, which later edits of YAML files do not change."""
 
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """One job. Its number and its directory are its own for ever, also when the grid no longer has it.
+    """One job. Its number and its directory are never reused, even if the grid no longer has the job.
 
-    directory: relative to that of the sweep. overrides: by which it is recognised. swept: key -> value, as text, of
+    directory: relative to that of the sweep. overrides: which identify the job. swept: key -> value, as text, of
     those that vary. in_grid: False once a later grid left it out: it is neither run nor shown.
     """
 
@@ -38,13 +38,13 @@ class PlannedJob:
 
     @property
     def label(self) -> str:
-        """For messages: ``job 3 (seed=1)``."""
+        """The name of the job in messages: ``job 3 (seed=1)``."""
         return job_label(self.number, self.swept)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All of a sweep that is decided before its jobs run.
+    """The decisions of a sweep before its jobs run.
 
     folder: working directory in which it was started; relative paths in configurations start there.
     arguments: its command line. plugins: references of those it was started with, each with the SHA-256 of its source.
@@ -58,23 +58,23 @@ class Plan:
 
     @property
     def grid(self) -> list[PlannedJob]:
-        """The jobs that count."""
+        """The jobs of the present grid."""
         return [job for job in self.jobs if job.in_grid]
 
     @property
     def private(self) -> bool:
-        """Whether it holds a secret, of a job or of Hydra: what holds them is for the eyes of its owner only."""
+        """Whether it contains a secret; its file is then readable by its owner only."""
         plain = dataclasses.asdict(self)
         arguments = [self.arguments, *(job.overrides for job in self.jobs)]
         return redact(plain) != plain or any(redact_overrides(each) != each for each in arguments)
 
     def write(self, directory: Path) -> None:
-        """Put the plan on the disk, in one step; raises OSError."""
+        """Write the plan atomically; raises OSError."""
         _plan_file().write(directory / PLAN_FILE, self, mode=0o600 if self.private else 0o666)
 
     @classmethod
     def read(cls, directory: Path) -> Plan:
-        """Read the plan of the sweep in ``directory``; raises ConfigError where there is none or it is damaged."""
+        """Read the plan of the sweep in ``directory``; raises ConfigError if there is none or if it is damaged."""
         path = directory / PLAN_FILE
         if not directory.exists():
             raise ConfigError(f"{directory}: no such directory; expected that of a sweep")
@@ -82,9 +82,9 @@ class Plan:
             plan = _plan_file().read(path)
         except FileNotFoundError:
             raise ConfigError(
-                f"{directory} holds no {PLAN_FILE}: expected the directory of a sweep that began to train. One that "
-                "was stopped before that is started anew. One whose sweeper is not Hydra's basic one has none: its "
-                "next job is chosen by results of the last, so it cannot be taken up again"
+                f"{directory} holds no {PLAN_FILE}: expected the directory of a sweep that began to train. "
+                "Start a sweep that was stopped earlier again. A sweep with a sweeper other than Hydra's basic one "
+                "cannot be resumed, because its next job is chosen by results of the last"
             ) from None
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error}") from error
@@ -103,11 +103,11 @@ def _plan_file() -> JsonFile[Plan]:
 
 
 def job_label(number: int, swept: Mapping[str, str]) -> str:
-    """What messages call a job."""
+    """Return the name of a job in messages."""
     text = ", ".join(redact_overrides(f"{key}={value}" for key, value in swept.items()))
     return f"job {number}" + (f" ({text})" if text else "")
 
 
 def place_of(job: PlannedJob, directory: Path, gpus: str) -> SweepPlace:
-    """What the run of this job is told of the sweep in ``directory``. gpus: that it was dealt, in words."""
+    """Return the place of a job in its sweep, for its run. gpus: its share of the GPUs as text."""
     return SweepPlace(directory, job.number, job.swept, gpus)

@@ -1,20 +1,24 @@
-"""What a sweep leaves to read: its table on the terminal, in files and in the tracking record, and its exit code."""
+"""The report of a sweep: tables on the terminal, in files and in the tracking record, and the exit code."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from runner.config.configuration import load_stored
 from runner.config.monitor import Monitor, monitor_of, monitor_of_stored
 from runner.config.schema import Config
-from runner.records.late_tracking import BroughtOver, bring_over, late_runs
-from runner.sweep.outcome import FAILED, FINISHED, INTERRUPTED, Outcome, read_outcome
+from runner.records.late_tracking import BroughtOver, bring_over, late_runs, store_setting
+from runner.sweep.locks import sweep_lock
+from runner.sweep.outcome import FAILED, FINISHED, INTERRUPTED, RUNNING, Outcome, last_ended, read_outcome
 from runner.sweep.plan import FROZEN_FILE, PLAN_FILE, Plan
 from runner.sweep.seeds import over_seeds, seeds_table
 from runner.sweep.table import SweepTable, sweep_table
+from runner.tracking.mlflow_sweep import SWEEP_FILE, end_parent
+from runner.tracking.origin import ORIGIN_FILE, Origin
+from runner.tracking.records import End
 from runner.tracking.replay import Replay
 
 TABLE_FILE = "jobs.csv"
@@ -25,25 +29,25 @@ _ANY_METRIC = Monitor("test/accuracy")
 
 
 def report_plan(plan: Plan, directory: Path, *, interrupted: bool = False) -> int:
-    """Read how the jobs of a planned sweep stand and report it; return the exit code."""
+    """Report on the jobs of a planned sweep; return the exit code."""
     outcomes = [read_outcome(job, directory) for job in plan.grid]
     return report(outcomes, frozen_config(plan, directory), directory, interrupted=interrupted)
 
 
 def show_plan(plan: Plan, directory: Path) -> None:
-    """Print how the jobs of a planned sweep stand, and write nothing; no plugin is needed for it."""
+    """Print the table of a planned sweep and write nothing; works without the plugins of the sweep."""
     outcomes = [read_outcome(job, directory) for job in plan.grid]
     _terminal_table(outcomes, planned_monitor(plan, directory)).print()
 
 
 def planned_monitor(plan: Plan, directory: Path) -> Monitor:
-    """By what the jobs of a planned sweep are compared; no plugin is needed for it."""
+    """Return the metric by which the jobs of a planned sweep are compared; works without its plugins."""
     frozen = _frozen_file(plan, directory)
     return _ANY_METRIC if frozen is None else monitor_of_stored(frozen)
 
 
 def frozen_config(plan: Plan, directory: Path) -> Config | None:
-    """The configuration of some job: how jobs are compared and recorded is the same in all of them."""
+    """Return the configuration of one job: metric and tracking settings are the same in all jobs."""
     frozen = _frozen_file(plan, directory)
     return None if frozen is None else load_stored(frozen)
 
@@ -54,11 +58,11 @@ def _frozen_file(plan: Plan, directory: Path) -> Path | None:
 
 
 def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, *, interrupted: bool) -> int:
-    """Print and store the tables, end the sweep's tracking record, return its exit code: 0 if all jobs finished.
+    """Print and store the tables, end the tracking record of the sweep, and return the exit code: 0 if all finished.
 
-    Before the record ends, what jobs could not record in time is brought over, of those that are not running; after an
-    interruption, which is to end soon, it is only said. config: of one of the jobs; None where none could be composed,
-    so that nothing was recorded.
+    Waiting records of jobs that are not running are written to the tracking store first. After an interruption they are
+    only reported, because the process should end soon. config: of one of the jobs; None if no job could be composed, so
+    that nothing was recorded.
     """
     monitor = _monitor(config)
     _terminal_table(outcomes, monitor).print()
@@ -76,9 +80,9 @@ def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, 
 
 
 def _how_to_go_on(directory: Path) -> str:
-    """What to type for a sweep that can be taken up again; "" for one whose jobs were not known beforehand."""
+    """Return the command that resumes a sweep; "" if its jobs were not known beforehand."""
     planned = (directory / PLAN_FILE).exists()
-    return f"; try what is not done again with: runner sweep resume {shlex.quote(str(directory))}" if planned else ""
+    return f"; run the remaining jobs with: runner sweep resume {shlex.quote(str(directory))}" if planned else ""
 
 
 def _bring_over(directory: Path, interrupted: bool) -> None:
@@ -111,3 +115,48 @@ def write_tables(outcomes: Sequence[Outcome], monitor: Monitor, directory: Path)
     for name, text in contents.items():
         (directory / name).write_text(text, encoding="utf-8")
     return [directory / name for name in contents], markdown
+
+
+def recorded_sweeps(directories: Iterable[Path]) -> list[Path]:
+    """Return the planned sweeps with a tracking record that contain or hold these directories, each once."""
+    found = (next(filter(_is_recorded, (directory, *directory.parents)), None) for directory in directories)
+    return [sweep for sweep in dict.fromkeys(found) if sweep is not None]
+
+
+def end_late(directory: Path) -> None:
+    """End the tracking record of a sweep after its last job: status by the outcomes of the jobs, and the tables.
+
+    Does nothing while a job runs. Raises DirectoryInUseError while the sweep runs; StoreUnavailableError; ConfigError,
+    DataError, OSError or ValueError if its files are damaged.
+    """
+    with sweep_lock(directory):
+        plan = Plan.read(directory)
+        jobs = [directory / job.directory for job in plan.grid]
+        outcomes = [read_outcome(job, directory) for job in plan.grid]
+        recorded = next((job for job in jobs if (job / ORIGIN_FILE).exists()), None)
+        ended_ns = list(_ended_ns(jobs))
+        if recorded is None or not ended_ns or any(outcome.status == RUNNING for outcome in outcomes):
+            return
+        files, description = write_tables(outcomes, planned_monitor(plan, directory), directory)
+        end = End(_status(outcomes), max(ended_ns) // 1_000_000)
+        origin = Origin.read(recorded)
+        uri = origin.address(store_setting(recorded), Path.cwd())
+        end_parent(uri, origin.experiment, directory, end, files, description)
+
+
+def _is_recorded(directory: Path) -> bool:
+    return all((directory / name).is_file() for name in (PLAN_FILE, SWEEP_FILE))
+
+
+def _ended_ns(jobs: Iterable[Path]) -> Iterator[int]:
+    for job in jobs:
+        ended = last_ended(job)
+        if ended is not None:
+            yield ended
+
+
+def _status(outcomes: Sequence[Outcome]) -> str:
+    found = {outcome.status for outcome in outcomes}
+    if found <= {FINISHED}:
+        return FINISHED
+    return FAILED if found <= {FINISHED, FAILED} else INTERRUPTED

@@ -1,4 +1,4 @@
-"""Jobs that differ by their seed alone are one experiment, repeated: its mean and its spread."""
+"""Mean and spread over the jobs of a sweep that differ in their seed only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEED = "seed"
 
 @dataclass(frozen=True)
 class OverSeeds:
-    """The jobs of one combination of the other keys. Only those that finished count in means and spreads."""
+    """The jobs of one combination of the other keys. Means and spreads are over finished jobs only."""
 
     swept: Mapping[str, str]
     outcomes: Sequence[Outcome]
@@ -37,12 +37,12 @@ class OverSeeds:
         return [outcome for outcome in self.outcomes if outcome.status == FINISHED]
 
     def values(self, metric: str) -> list[float]:
-        """Best values of a metric, one a seed."""
+        """Best values of a metric, one for each seed."""
         return [outcome.best[metric] for outcome in self.finished if metric in outcome.best]
 
     @property
     def status(self) -> str:
-        """One status where all agree, else how many have which, with the first error."""
+        """The status if all jobs finished; otherwise the number of jobs with each status, and the first error."""
         counts = Counter(outcome.status for outcome in self.outcomes)
         if list(counts) == [FINISHED]:
             return FINISHED
@@ -52,19 +52,19 @@ class OverSeeds:
 
 
 def mean_of(values: Sequence[float]) -> float | None:
-    """Arithmetic mean, None of nothing."""
+    """Return the arithmetic mean; None for no values."""
     return statistics.fmean(values) if values else None
 
 
 def spread_of(values: Sequence[float]) -> float | None:
-    """Sample standard deviation (divided by n - 1), None of fewer than two values; nan where one is not finite."""
+    """Return the sample standard deviation (divisor n - 1); None for one value, nan if a value is not finite."""
     if len(values) < 2:
         return None
     return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def over_seeds(outcomes: Sequence[Outcome], monitor: Monitor) -> list[OverSeeds]:
-    """Combinations of the keys besides the seed, best mean first; empty unless several seeds were swept."""
+    """Return the combinations of keys other than the seed, best mean first; empty unless several seeds were swept."""
     swept = swept_values(outcomes)
     if len({values[SEED] for values in swept if SEED in values}) < 2:
         return []
@@ -77,9 +77,9 @@ def over_seeds(outcomes: Sequence[Outcome], monitor: Monitor) -> list[OverSeeds]
 
 
 def seeds_table(groups: Sequence[OverSeeds], monitor: Monitor, *, columns_apart: bool = False) -> SweepTable:
-    """One row a combination: its keys, n (seeds that finished), mean and spread of every metric, step time, status.
+    """Return a row for each combination: keys, n (finished seeds), mean and spread of metrics, step time, status.
 
-    columns_apart: mean and spread in a column each, as programs read them, instead of ``mean ± spread``.
+    columns_apart: mean and spread in separate columns, for programs, instead of ``mean ± spread``.
     """
     keys = list(dict.fromkeys(key for group in groups for key in group.swept))
     metrics = shown_metrics([outcome for group in groups for outcome in group.outcomes], monitor)

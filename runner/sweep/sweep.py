@@ -1,4 +1,4 @@
-"""A sweep whose sweeper chooses the next job by the results of the last: each job runs as soon as it is composed."""
+"""A sweep whose sweeper chooses each job by earlier results, so that a job runs as soon as it is composed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.system.console import print_error
 
 
 class Sweep:
-    """Runs the jobs that Hydra hands it and keeps how they ended, those of failed jobs included."""
+    """Runs the jobs that Hydra passes, and stores their outcomes."""
 
     def __init__(self, train: Callable[[Config, Job], Summary], *, debug: bool = False) -> None:
         self._train = train
@@ -27,11 +27,11 @@ class Sweep:
         self._outcomes: list[Outcome] = []
 
     def run(self, job: Job) -> None:
-        """Train one job and note how it ended.
+        """Train one job and record its outcome.
 
-        A RunnerError is told here and not raised: Hydra would tell it once more and, between batches of jobs,
-        stop. A defect is raised again. An interruption is meant for the whole sweep: it is raised as
-        KeyboardInterrupt, which Hydra does not take for the failure of one job.
+        A RunnerError is printed and not raised, because Hydra would print it again and stop between batches of jobs. A
+        defect is raised. An interruption ends the whole sweep: it is raised as KeyboardInterrupt, which Hydra does not
+        treat as the failure of one job.
         """
         assert job.sweep is not None
         self._directory = job.sweep.directory
@@ -54,7 +54,7 @@ class Sweep:
             self._outcomes.append(Outcome(job.sweep.number, job.overrides, job.sweep.swept, status, summary))
 
     def finish(self, *, interrupted: bool = False) -> int:
-        """Print and store the table of jobs, end the sweep's tracking record, return its exit code."""
+        """Print and store the table of jobs, end the tracking record of the sweep, and return the exit code."""
         if self._directory is None:
             return 0
         return report(self._outcomes, self._config, self._directory, interrupted=interrupted)

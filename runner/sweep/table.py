@@ -1,4 +1,4 @@
-"""The jobs of a sweep side by side: best first, unfinished ones at the end with their error."""
+"""The table of the jobs of a sweep: best first, unfinished jobs at the end with their error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from runner.config.monitor import Monitor
 from runner.sweep.outcome import FINISHED, Outcome
 from runner.system.redaction import redact_overrides
-from runner.system.text_table import text_table
+from runner.system.text import text_table
 
 _METRICS = ("test/accuracy", "test/loss", "train/loss")
 _ERROR_LENGTH = 60
@@ -19,28 +19,28 @@ _ERROR_LENGTH = 60
 
 @dataclass(frozen=True)
 class SweepTable:
-    """A table as text: column headers and rows of as many cells each."""
+    """A table of text: column headers, and rows with as many cells."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
     def text(self) -> str:
-        """Columns aligned with spaces."""
+        """Return the table with aligned columns."""
         return text_table(self.headers, self.rows, ruled=True)
 
     def markdown(self) -> str:
-        """A table of GitHub-flavoured Markdown."""
+        """Return the table in GitHub-flavoured Markdown."""
         lines = [self.headers, tuple("---" for _ in self.headers), *self.rows]
         return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
     def csv(self) -> str:
-        """Comma-separated values as in RFC 4180."""
+        """Return comma-separated values as in RFC 4180."""
         file = io.StringIO()
         csv.writer(file).writerows([self.headers, *self.rows])
         return file.getvalue()
 
     def print(self) -> None:
-        """Show the table on standard output, with lines and bold headers where it is a terminal."""
+        """Print the table, with lines and bold headers on a terminal."""
         from rich.console import Console
         from rich.markup import escape
         from rich.table import Table
@@ -56,10 +56,10 @@ class SweepTable:
 
 
 def sweep_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
-    """One row a job: swept values, best value of every metric, step time, status.
+    """Return a row for each job: swept values, best value of every metric, step time, status.
 
     Jobs are sorted by the metric of ``monitor``, then by test loss; jobs that did not finish come last, with their
-    error. Columns no job has a value for are left out.
+    error. Columns without values are left out.
     """
     swept = swept_values(outcomes)
     keys = list(dict.fromkeys(key for values in swept for key in values))
@@ -79,7 +79,7 @@ def sweep_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
 
 
 def swept_values(outcomes: Sequence[Outcome]) -> list[dict[str, str]]:
-    """For each job the overrides that are not the same in all of them; of a single job, all. Secrets are in them."""
+    """Return, for each job, the overrides that differ between jobs; of a single job, all. Secrets are included."""
     jobs = [_overrides(outcome) for outcome in outcomes]
     if len(jobs) < 2:
         return jobs
@@ -87,19 +87,19 @@ def swept_values(outcomes: Sequence[Outcome]) -> list[dict[str, str]]:
 
 
 def shown_value(values: Mapping[str, str], key: str) -> str:
-    """A cell with the value of ``key``, empty where there is none, hidden where it looks secret."""
+    """Return the cell of a key: its value, "" if there is none, redacted if it is a secret."""
     (shown,) = redact_overrides([f"{key}={values.get(key, '')}"])
     return shown.partition("=")[2]
 
 
 def shown_metrics(outcomes: Sequence[Outcome], monitor: Monitor) -> list[str]:
-    """Metrics some job has a value of, the one they are compared by first."""
+    """Return the metrics with values; the one that compares jobs comes first."""
     names = dict.fromkeys((monitor.metric, *_METRICS))
     return [name for name in names if any(name in outcome.best for outcome in outcomes)]
 
 
 def rank(finished: bool, best: Mapping[str, float], monitor: Monitor) -> tuple[bool, float, float]:
-    """Sort key: finished first, then the best monitored value, then low test loss; an unknown one is the worst."""
+    """Return the sort key: finished first, then the best monitored value, then low test loss; unknown values last."""
     value = best.get(monitor.metric, math.nan)
     signed = -value if monitor.highest else value
     loss = best.get("test/loss", math.nan)
@@ -107,18 +107,18 @@ def rank(finished: bool, best: Mapping[str, float], monitor: Monitor) -> tuple[b
 
 
 def number(value: float | None, digits: int) -> str:
-    """A cell; empty where there is no value."""
+    """Return the cell of a number; "" for None."""
     return "" if value is None else f"{value:.{digits}f}"
 
 
 def step_milliseconds(outcome: Outcome) -> float | None:
-    """Median time of a step of a job, None before it has one."""
+    """Return the median step time of a job; None if it has none."""
     median = None if outcome.summary is None else outcome.summary.step_time_s.get("median")
     return None if median is None else median * 1000
 
 
 def status_text(outcome: Outcome) -> str:
-    """Status and the beginning of the error."""
+    """Return the status and the beginning of the error."""
     if outcome.error is None:
         return outcome.status
     text = f"{outcome.status}: {outcome.error.class_name}: {' '.join(outcome.error.message.split())}"

@@ -1,4 +1,4 @@
-"""What is done at the end of a block however it ends, without hiding the error that ended it."""
+"""Actions at the end of a block that do not hide the error that ended it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def at_the_end(what: str, act: Callable[[BaseException | None], object]) -> Iterator[None]:
-    """Do something when the block ends; ``act`` is told the error that ended it, None where it ended well.
+    """Call ``act`` when the block ends, with the error that ended it, or None.
 
-    That error stays the one that is raised: what ``act`` raises besides is a warning in the log, with ``what`` was
-    done. Where the block ended well it is raised.
+    The error of the block is raised. If ``act`` fails as well, its error is logged as a warning that names ``what``; it
+    is raised only if the block ended without an error.
     """
     try:
         yield

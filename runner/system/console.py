@@ -1,7 +1,8 @@
-"""Errors and the log of the package on the terminal."""
+"""The terminal: parsers of verbs, errors, and the log of the package."""
 
 from __future__ import annotations
 
+import argparse
 import logging
 import sys
 import traceback
@@ -70,3 +71,13 @@ class _TerminalHandler(logging.Handler):
             print(f"runner: {record.levelname.lower()}: {self.format(record)}", file=sys.stderr, flush=True)
         except OSError:
             self.handleError(record)
+
+
+def verb_parser(verb: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """Return the parser of ``runner VERB``; description and epilog are printed as they are."""
+    return argparse.ArgumentParser(
+        prog=f"runner {verb}",
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )

@@ -1,7 +1,7 @@
-"""Files that survive a crash and a hostile neighbour: durable writes, reads that follow no link.
+"""Durable writes, reads that follow no symbolic link, and the folder for caches.
 
-These functions raise plain ``OSError`` where the machine refuses; the caller knows what the file meant and
-says so in its own error.
+If the operating system refuses an operation, these functions raise ``OSError``; callers turn it into an error that
+names the purpose of the file.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import BinaryIO
 
 from runner.errors import DataError, SecurityError
 
-# O_NONBLOCK: opening a FIFO that nobody writes to must fail the check below, not wait for ever.
+# O_NONBLOCK: without it, opening a FIFO that has no writer would wait for ever.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def read_regular(path: Path, limit: int, directory: int | None = None) -> bytes:
-    """Read a whole regular file of at most ``limit`` bytes; a longer one comes back cut at ``limit`` + 1.
+    """Read a regular file; of a file longer than ``limit`` bytes, the first ``limit`` + 1 bytes are returned.
 
-    ``directory`` is a descriptor that a relative ``path`` starts from. Raises SecurityError when the file
-    is a symbolic link, a device, a pipe, a socket or a directory, because each can lead the read elsewhere.
+    directory: descriptor of the folder to which a relative ``path`` refers. Raises SecurityError if the file is a
+    symbolic link, a device, a pipe, a socket or a directory, because each can redirect the read.
     """
     try:
         descriptor = os.open(path, _READ, dir_fd=directory)
@@ -36,7 +36,7 @@ def read_regular(path: Path, limit: int, directory: int | None = None) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise SecurityError(f"{path} is not a regular file")
         with open(descriptor, "rb", closefd=False) as file:
-            # read() allocates what it is asked for at once, so ask for no more than there is.
+            # read() allocates the requested size at once, so request no more than the size of the file.
             return file.read(min(status.st_size, limit) + 1)
     finally:
         os.close(descriptor)
@@ -45,8 +45,7 @@ def read_regular(path: Path, limit: int, directory: int | None = None) -> bytes:
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading, through symbolic links.
 
-    Raises DataError when the path is a FIFO, a device, a socket or a directory, because reading one may never end;
-    OSError when the file cannot be opened.
+    Raises DataError if the path is a FIFO, a device, a socket or a directory, because reading one may never end.
     """
     descriptor = os.open(path, _READ & ~os.O_NOFOLLOW)
     mode = os.fstat(descriptor).st_mode
@@ -58,10 +57,9 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def write_durably(path: Path, payload: bytes, mode: int = 0o666) -> None:
-    """Create ``path`` with ``payload``, allocated before and on the disk after; the name is not yet durable.
+    """Create ``path`` with ``payload``: allocate the space, write, and flush to the disk. The name is not yet durable.
 
-    mode: permissions, less those that the process masks. Raises FileExistsError when the name is taken, OSError
-    when the space is not there or a write fails.
+    mode: permissions, reduced by the umask. Raises FileExistsError if the file exists, OSError if space is missing.
     """
     with open(os.open(path, _CREATE, mode), "wb") as file:
         if payload:
@@ -72,9 +70,9 @@ def write_durably(path: Path, payload: bytes, mode: int = 0o666) -> None:
 
 
 def replace_durably(path: Path, payload: bytes, mode: int = 0o666) -> None:
-    """Give ``path`` the content ``payload`` in one step: readers and crashes meet the old file or the new.
+    """Replace the content of ``path`` atomically: readers, and a crash, find the old content or the new.
 
-    mode: as of :func:`write_durably`. The caller must be the only writer. Raises OSError when the machine refuses.
+    mode: see :func:`write_durably`. The caller must be the only writer.
     """
     temporary = path.with_name(f"{path.name}.tmp")
     temporary.unlink(missing_ok=True)
@@ -84,9 +82,9 @@ def replace_durably(path: Path, payload: bytes, mode: int = 0o666) -> None:
 
 
 def create_directory(path: Path) -> None:
-    """Create a directory, with its parents, unless it is there; its own name is then durable.
+    """Create a directory and its parents if it does not exist, and make its name durable.
 
-    Raises NotADirectoryError when something else has the name, OSError when the machine refuses.
+    Raises NotADirectoryError if the path is a file.
     """
     if path.is_dir():
         return
@@ -98,9 +96,22 @@ def create_directory(path: Path) -> None:
 
 
 def fsync_directory(path: Path) -> None:
-    """Put the names inside a directory on the disk; a rename counts only after this."""
+    """Flush the names in a directory to the disk, which makes a rename durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def user_cache_folder() -> Path:
+    """Return the folder ``runner`` in the user's cache folder (XDG base directory specification)."""
+    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # By the specification, a relative path there is ignored.
+    base = configured if configured.is_absolute() else Path.home() / ".cache"
+    return base / "runner"
+
+
+def gpu_code_folder() -> Path:
+    """Return the cache folder of machine code that was compiled for GPUs."""
+    return user_cache_folder() / "gpu_code"

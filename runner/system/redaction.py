@@ -1,9 +1,8 @@
-"""What looks like a secret does not leave the run: no record, log or table shows it.
+"""Secrets are removed from every record, log and table of a run.
 
 A value is a secret by the name of its key (``db.password``, ``hub_token``, ``apiKey``, everything below
-``credentials``), and user and password of an address are whatever the key. Only the stored configuration keeps
-them, because a run is continued from it. A name is all there is to go by: a secret under the key ``note`` is
-not recognised.
+``credentials``). User and password in an address are secrets under any key. Only the stored configuration keeps
+secrets, because a run is resumed from it. A secret under a key such as ``note`` is not recognised.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ REDACTED = "[redacted]"
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _ANYWHERE = {"passwords", "passphrase", "secret", "secrets", "credential", "credentials"}
 _ENDINGS = ("password", "passwd")
-"""Of a word: databases know ``sslpassword`` and ``PGPASSWORD``."""
+"""Endings of a word, as in ``sslpassword`` and ``PGPASSWORD``."""
 _AT_THE_END = {"token", "pwd", "apikey", "auth", "authorization"}
-"""Not so ``token_count``."""
+"""Last words of a key; ``token_count`` is no secret."""
 _KINDS_OF_KEY = {"api", "access", "private", "secret", "signing", "encryption"}
 
 # The part before the last @ of an address. A password may hold / and @, but a number before / is a port.
@@ -39,12 +38,12 @@ _PIECE = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
 
 
 def is_secret(key: str) -> bool:
-    """Whether a key, dotted or not, looks like that of a secret or of something inside one."""
+    """Whether a key, dotted or not, names a secret or a part of one."""
     return any(_is_secret_part(part) for part in key.split("."))
 
 
 def redact(value: Any, key: str = "") -> Any:
-    """Copy plain data without its secrets; ``key`` is where it stands. What is not set (None) stays as it is."""
+    """Return a copy of plain data without secrets. key: of the value. None stays None."""
     if value is None:
         return None
     if is_secret(key):
@@ -57,7 +56,7 @@ def redact(value: Any, key: str = "") -> Any:
 
 
 def redact_overrides(overrides: Iterable[str]) -> list[str]:
-    """Arguments of a command line without secrets: ``key=value``, all values of a swept key, and ``--key value``."""
+    """Return arguments of a command line without secrets: ``key=value``, values of a swept key, and ``--key value``."""
     shown: list[str] = []
     for override in overrides:
         follows = bool(shown) and shown[-1].startswith("--") and "=" not in shown[-1] and is_secret(shown[-1])
@@ -66,29 +65,29 @@ def redact_overrides(overrides: Iterable[str]) -> list[str]:
 
 
 def redact_text(text: str) -> str:
-    """Text without user and password of addresses and without what follows the key of a secret."""
+    """Return text without the user and password of addresses and without values after the key of a secret."""
     text = _BEARER.sub(rf"\1 {REDACTED}", _USERINFO.sub(REDACTED, text))
     return _MAPPED.sub(_redact_mapped, _ASSIGNED.sub(_redact_assigned, text))
 
 
 def redact_code(text: str) -> str:
-    """Text of programs without literals that are given to the name of a secret, and without users in addresses.
+    """Return source code without literals that are assigned to the name of a secret, and without users in addresses.
 
-    A program that takes a secret from elsewhere (``token = tokens[0]``) stays as it is.
+    Other assignments, such as ``token = tokens[0]``, stay.
     """
     return _LITERAL.sub(_redact_assigned, _USERINFO.sub(REDACTED, text))
 
 
 def plain_address(address: str) -> str:
-    """An address without user and password, to be opened."""
+    """Return an address without user and password, which can be opened."""
     return redact_text(address).replace(f"{REDACTED}@", "")
 
 
 class SecretlessFormatter(logging.Formatter):
-    """Formats records of a log as usual, and hides what ``redact_text`` finds in them."""
+    """A log formatter that removes secrets by :func:`redact_text`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as text, its traceback included."""
+        """Return the record and its traceback as text."""
         return redact_text(super().format(record))
 
 
@@ -113,7 +112,7 @@ def _redact_assigned(match: re.Match[str]) -> str:
 
 
 def _redact_mapped(match: re.Match[str]) -> str:
-    """Of ``key: value`` the value; of a sentence about the key only what it quotes, so that it can be understood."""
+    """Redact the value in ``key: value``; in a sentence about the key, redact quoted parts only."""
     rest = match["value"]
     if not is_secret(match["key"]):
         return f"{match['key']}{match['sign']}{_MAPPED.sub(_redact_mapped, rest)}"

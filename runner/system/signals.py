@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request the training loop answers between two steps."""
+"""Ctrl-C and SIGTERM as a request that the training loop checks between two steps."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """While active, the first signal is noted and the second one raises Interrupted at once.
+    """While active, stores the first signal; the second signal raises Interrupted at once.
 
-    Signals can be handled by a process's main thread only; in another thread the request is never made and the
-    caller's own handling stays in place.
+    Only the main thread of a process can handle signals. In another thread this has no effect.
     """
 
     def __init__(self) -> None:
@@ -36,5 +35,5 @@ class StopRequest:
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         if self.signum is not None:
-            raise Interrupted(signum, "stopped at once by a second signal; the last checkpoint stands")
+            raise Interrupted(signum, "stopped at once by a second signal; the last checkpoint is intact")
         self.signum = signum

@@ -1,14 +1,17 @@
-"""Text that came from somebody else, made fit for a log line or an error message.
+"""Text for terminals and logs: escaped text of other processes, and tables.
 
-Names and messages from a peer, and lines from a worker's log, may hold anything: terminal escape sequences,
-right-to-left overrides, a megabyte without a newline. Whatever reaches a terminal goes through here first.
+Names and messages from a peer, and lines from a worker's log, may contain anything: terminal escape sequences,
+right-to-left overrides, a megabyte without a newline. They are escaped here before they are shown.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
+
 
 def printable(text: str, limit: int = 120) -> str:
-    """Return ``text`` in one line: at most ``limit`` of its characters, what is not printable escaped."""
+    """Return ``text`` as one line of at most ``limit`` of its characters, with unprintable ones escaped."""
     if len(text) <= limit and text.isprintable():
         return text
     cut = text[:limit]
@@ -22,8 +25,30 @@ def printable_lines(text: str, lines: int, width: int = 200) -> list[str]:
 
 
 def ascii_only(text: str) -> str:
-    """Return ``text`` with everything beyond ASCII escaped, newlines kept.
-
-    One character is then one byte, so a limit in characters is also one in bytes of a message header.
-    """
+    """Return ``text`` with characters beyond ASCII escaped, so that one character is one byte. Newlines are kept."""
     return text.encode("ascii", "backslashreplace").decode("ascii")
+
+
+def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, ruled: bool = False) -> str:
+    """Return a table: text columns aligned to the left, number columns to the right. ruled: rule off the headers."""
+    body = [tuple(row) for row in rows]
+    columns = list(zip(headers, *body, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    numeric = [all(cell[:1].isdigit() for cell in column[1:]) for column in columns]
+    rule = [tuple("-" * width for width in widths)] if ruled else []
+    return "\n".join(
+        "  ".join(
+            cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(row, widths, numeric, strict=True)
+        ).rstrip()
+        for row in (tuple(headers), *rule, *body)
+    )
+
+
+def number(count: int) -> str:
+    """Return a count with thousands separators."""
+    return f"{count:,}"
+
+
+def mean_number(count: float) -> str:
+    """Return a mean count, with decimals only if it is not a whole number."""
+    return number(round(count)) if math.isclose(count, round(count)) else f"{count:,.2f}"

@@ -1,4 +1,4 @@
-"""Configuration to experiment, and experiment to session: the only place that wires the parts together."""
+"""From a configuration to an experiment, and from an experiment to a session: the only place that wires the parts."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from runner.training.preconditions import replayed_decisions
 
 
 def build(config: Config, kept_placement: Path | None = None) -> Experiment:
-    """Wire a checked configuration; nothing is written or started, and only files that parallelism names are read.
+    """Return the experiment of a checked configuration. Nothing is written or started.
 
-    kept_placement: where layers are in a run that goes on, so that they stay there. Raises ConfigError when model, data
-    and strategy do not fit each other, or when a plugin's part of them fails.
+    kept_placement: the stored placement of a resumed run. Raises ConfigError if model, data and strategy do not fit
+    each other, or if the code of a plugin fails.
     """
     with plugin_errors(provenance()):
         return _build(config, kept_placement)
@@ -59,7 +59,7 @@ def _build(config: Config, kept_placement: Path | None) -> Experiment:
     if config.train.steps is not None:
         total_steps = config.train.steps
     else:
-        assert config.train.epochs is not None, "a checked configuration says how long to train"
+        assert config.train.epochs is not None, "a checked configuration has steps or epochs"
         total_steps = math.ceil(config.train.epochs * steps_per_epoch)
     program = _program(config, facts, total_steps)
     require_variables_fit(program)
@@ -101,14 +101,14 @@ def _program(config: Config, facts: Facts, total_steps: int) -> Program:
     program = in_one_process(config.cluster, built, strategy.name)
     if config.cluster.emulate and program.one_process is not None:
         raise ConfigError(
-            f"cluster.emulate=true with parallelism={strategy.name} in one process: it has no link to wait for; use "
-            "cluster.emulate=false, or let its workers be processes"
+            f"cluster.emulate=true with parallelism={strategy.name} in one process: it has no link to emulate; use "
+            "cluster.emulate=false, or workers in separate processes"
         )
     return program
 
 
 def task_of(config: Config, facts: Facts) -> Task:
-    """What a configuration trains, whatever its strategy. facts: of its data."""
+    """Return the task of a configuration, which is the same for every strategy. facts: of its data."""
     parts: Any = config
     return Task(
         network=parts.model.network(facts.classes),
@@ -124,10 +124,10 @@ def task_of(config: Config, facts: Facts) -> Task:
 
 @contextmanager
 def open_session(experiment: Experiment, directory: RunDirectory, check_finite: bool) -> Iterator[Session]:
-    """Start what runs the experiment: this very process if its program wishes that, worker processes otherwise.
+    """Open the session of an experiment: in this process if the program requests that, otherwise on worker processes.
 
-    check_finite: stop at the first value that is not finite, and name its node. Raises ConfigError if the record of an
-    earlier run cannot be used.
+    check_finite: stop at the first value that is not finite and name its node. Raises ConfigError if the record that
+    the run replays cannot be used.
     """
     config: Any = experiment.config
     source_document = {
@@ -137,7 +137,7 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
         "eval_batch_size": config.train.eval_batch_size,
         "dtype": state_dtype(config.precision),
     }
-    # Before the budget of threads is set: it holds for libraries that are loaded.
+    # Kernels are loaded first, because the thread limit applies to loaded libraries only.
     registry = kernels_for(experiment.cluster.devices)
     if experiment.program.one_process is not None:
         interleaving = _interleaving(experiment)
@@ -175,11 +175,11 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
 
 
 def _require_own_record(path: Path, outcome: str) -> None:
-    """Raise ConfigError where what was decided in an earlier run is to count again in a run of something else."""
+    """Raise ConfigError if the replayed record belongs to a run with another configuration."""
     if outcome_of(path) != outcome:
         raise ConfigError(
-            f"parallelism.replay={path} is not the record of a run with this configuration: repeat it with that run's "
-            "config.yaml"
+            f"parallelism.replay={path} is not the record of a run with this configuration: replay it with the "
+            "config.yaml of that run"
         )
 
 

@@ -30,7 +30,7 @@ from runner.errors import ConfigError
 from runner.kernels.gpu.discovery import Found
 from runner.kernels.registry import Registry
 from runner.records.summary import Summary
-from runner.system.cache_folder import gpu_code_folder
+from runner.system.files import gpu_code_folder
 from runner.training.experiment import Experiment
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: a progress bar on a terminal, plain lines elsewhere."""
+"""The progress of a training run on standard error: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ PLAIN_INTERVAL_S = 5.0
 
 
 class Display(Protocol):
-    """Receives the course of a run. Calls cost microseconds."""
+    """Receives the progress of a run. Calls take microseconds."""
 
     def start(self, first_step: int, total_steps: int) -> None:
-        """Training begins; ``first_step`` steps are already done (after a resume)."""
+        """Training begins; ``first_step`` steps were done before (of a resumed run)."""
         ...
 
     def step(self, done: int, loss: float, examples_per_s: float) -> None:
@@ -22,16 +22,16 @@ class Display(Protocol):
         ...
 
     def message(self, text: str) -> None:
-        """A line worth keeping: an evaluation, a checkpoint."""
+        """Show a line that stays, such as the result of an evaluation."""
         ...
 
     def close(self) -> None:
-        """Training is over, whichever way."""
+        """Training has ended, with or without an error."""
         ...
 
 
 def create_display() -> Display:
-    """A bar when standard error is a terminal, plain lines otherwise."""
+    """Return a bar if standard error is a terminal, plain lines otherwise."""
     return BarDisplay() if sys.stderr.isatty() else PlainDisplay()
 
 
@@ -69,7 +69,7 @@ class BarDisplay:
     """A rich progress bar with step, loss, rate and remaining time."""
 
     def __init__(self) -> None:
-        # rich takes long to import and is not needed where there is no terminal.
+        # rich takes long to import and is needed on a terminal only.
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -92,7 +92,7 @@ class BarDisplay:
         self._progress.start()
 
     def step(self, done: int, loss: float, examples_per_s: float) -> None:
-        """Advance the bar; rich redraws it ten times a second at most."""
+        """Advance the bar; rich redraws it at most ten times a second."""
         self._progress.update(self._task, completed=done, loss=loss, rate=examples_per_s)
 
     def message(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Memory of GPUs that a run is planned to take, and the refusal of one that they cannot hold."""
+"""The planned memory of each GPU of a run, and the refusal of a run that its GPUs cannot hold."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from runner.training.experiment import Experiment
 from runner.training.memory import gib, most_bytes, plans_of_device
 
 CONTEXT_BYTES = 500 << 20
-"""Of each process on a GPU: what its driver and libraries are assumed to keep there."""
+"""Assumed GPU memory of driver and libraries for each process."""
 
 
 @dataclass(frozen=True)
 class GpuMemory:
     """Planned bytes of one GPU.
 
-    devices: the logical devices on it. processes: that these are in, and the master where it plans there. variables:
-    parameters and slots of the optimizer. step: the largest arena of each device. moved: tensors that are fed, and
-    that are sent.
+    devices: the logical devices on it. processes: the number of processes that use it, with the master if it plans
+    there. variables: parameters and slots of the optimizer. step: the largest arena of each device. moved: tensors that
+    are fed or sent.
     """
 
     gpu: int
@@ -35,12 +35,12 @@ class GpuMemory:
 
     @property
     def total(self) -> int:
-        """All of it, with :data:`CONTEXT_BYTES` of each process."""
+        """The sum, with :data:`CONTEXT_BYTES` for each process."""
         return self.variables + self.step + self.moved + self.processes * CONTEXT_BYTES
 
 
 def planned_gpu_memory(experiment: Experiment, planned: ProgramPlans) -> list[GpuMemory]:
-    """What a run is planned to take of every GPU that it uses, by the GPU's number."""
+    """Return the planned memory of every GPU that a run uses, by GPU number."""
     found: dict[int, GpuMemory] = {}
     workers = experiment.program.one_process is None
     for device in experiment.cluster.devices:
@@ -48,7 +48,7 @@ def planned_gpu_memory(experiment: Experiment, planned: ProgramPlans) -> list[Gp
             continue
         plans = plans_of_device(device.name, experiment.program, planned)
         variables = {name: slot.layout.nbytes for plan in plans for name, slot in plan.variables.items()}
-        # What a step reads waits in two places beside its own.
+        # Each fed tensor has two more copies, which wait for their step.
         fed = sum(2 * feed.spec.nbytes for plan in plans for feed in plan.feeds)
         received = sum(sum(plan.received_bytes.values()) for plan in plans)
         before = found.get(device.gpu, GpuMemory(device.gpu))
@@ -62,16 +62,16 @@ def planned_gpu_memory(experiment: Experiment, planned: ProgramPlans) -> list[Gp
             moved=before.moved + fed + received + sum(plan.sent_bytes for plan in plans),
         )
     if workers and found:
-        # The master plans for all on the GPU of the first of them.
+        # The master plans for all devices on the GPU of the first one.
         home = next(iter(found))
         found[home] = replace(found[home], processes=found[home].processes + 1)
     return [found[gpu] for gpu in sorted(found)]
 
 
 def require_gpu_memory(experiment: Experiment, gpus: Sequence[GpuFacts]) -> None:
-    """Raise ResourceError for a run that its GPUs cannot hold beside what is on them.
+    """Raise ResourceError for a run that exceeds the free memory of its GPUs. gpus: of this machine.
 
-    gpus: those of this machine. Only where it may come near is anything planned, for plans take time.
+    Memory is planned only if an upper bound exceeds half of a GPU's memory, because planning takes time.
     """
     used = {device.gpu for device in experiment.cluster.devices}
     sizes = [gpu.available_bytes for gpu in gpus if gpu.number in used]
@@ -83,7 +83,7 @@ def require_gpu_memory(experiment: Experiment, gpus: Sequence[GpuFacts]) -> None
 
 
 def require_gpu_fit(memory: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> None:
-    """Raise ResourceError, with the numbers, for the first GPU that would have to hold more than it has free."""
+    """Raise ResourceError, with the numbers, for the first GPU whose free memory is exceeded."""
     there = {gpu.number: gpu for gpu in gpus}
     for each in memory:
         gpu = there[each.gpu]
@@ -94,17 +94,17 @@ def require_gpu_fit(memory: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> No
                 f"{gib(each.step)} in a step, {gib(each.variables)} of variables, {gib(each.moved)} fed and sent. Use "
                 "a smaller train.batch_size or train.eval_batch_size, more train.microbatches (parallelism=single), "
                 "fewer workers on the GPU (cluster.gpus), precision=bfloat16, or cluster.device=cpu; `nvidia-smi` "
-                "lists who else has memory there"
+                "lists the processes on the GPU"
             )
 
 
 def gpu_fit_text(memory: GpuMemory, gpu: GpuFacts) -> str:
-    """One line: what is needed of a GPU beside what it has."""
+    """Return one line with the needed and the free memory of a GPU."""
     verdict = "" if memory.total <= gpu.available_bytes else ", it cannot fit"
     free = "" if gpu.free_bytes is None else f", {gib(gpu.free_bytes)} free"
     return f"memory needed {gib(memory.total)} of GPU {gpu.number} ({gpu}{free}){verdict}"
 
 
 def room_text(gpu: GpuFacts) -> str:
-    """What a GPU has, and what is free of it where that is known."""
+    """Return the memory of a GPU and, if known, the free memory, as text."""
     return gib(gpu.memory_bytes) if gpu.free_bytes is None else f"{gib(gpu.free_bytes)} free of {gib(gpu.memory_bytes)}"

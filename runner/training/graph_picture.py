@@ -1,4 +1,4 @@
-"""Pictures of a training graph, small enough to look at: one box per layer and device."""
+"""Pictures of a training graph with one box for each layer and device."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ class _Layers:
 
 
 def draw_graph(graph: Graph, path: Path, pictures: bool = True) -> list[Path]:
-    """Write ``path`` in Graphviz's language, a PNG beside it and, where Graphviz's program is installed, an SVG.
+    """Write ``path`` in the language of Graphviz, a PNG and, if the program of Graphviz is installed, an SVG.
 
-    pictures: False leaves out PNG and SVG.
-    A box is a layer on a device and says how many nodes it stands for; an arrow, how many tensors flow. The PNG
-    leaves out what a step hands to every layer, and back: that is the same in all networks and would hide the
-    rest. Returns the paths of what was written.
+    A box is a layer on a device and shows its number of nodes; an arrow shows the number of tensors. The PNG omits the
+    tensors between the step itself and each layer, which are the same in all networks. pictures: False omits PNG and
+    SVG. Returns the paths of the files.
     """
     layers = _layers_of(graph)
     described = _in_graphviz(layers)

@@ -1,4 +1,4 @@
-"""Weights that a run begins with instead of initial values: which of a checkpoint's fit, and why others do not."""
+"""The weights of another run with which a run begins (``init_from``): which of them fit, and why others do not."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from runner.training.inference import weights_of
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """What is taken of a checkpoint, and what is not.
+    """The weights that a new run takes from a checkpoint.
 
-    path: of the checkpoint. values: by name, in the dtype of the network that begins. left: weights of the network that
-    keep their initial value -> why.
+    path: of the checkpoint. values: by name, in the dtype of the new network. left: weights of the network that keep
+    their initial value -> the reason.
     """
 
     path: Path
@@ -30,7 +30,7 @@ class InitialWeights:
     left: Mapping[str, str]
 
     def report(self) -> str:
-        """What was taken and what was not, a line for each weight."""
+        """Return a line for each weight: taken, or left and why."""
         return "\n".join(
             [
                 f"weights from {self.path}: {len(self.values)} taken, {len(self.left)} left at their initial value",
@@ -41,20 +41,20 @@ class InitialWeights:
 
 
 def with_checkpoint_named(config: Config) -> Config:
-    """Return the configuration with the checkpoint that ``init_from`` means now in place of the run that has it.
+    """Return the configuration with the present checkpoint of the run that ``init_from`` names in place of that run.
 
-    The other run may go on. A start that was killed, or is repeated, must begin with the same weights all the same.
-    Raises CheckpointError if there is no checkpoint.
+    The other run may continue, but a repeated start must begin with the same weights. Raises CheckpointError if there
+    is no checkpoint.
     """
     return config if config.init_from is None else replace(config, init_from=str(find(Path(config.init_from))))
 
 
 def initial_weights(config: Config) -> InitialWeights | None:
-    """Return the weights that ``init_from`` asks for, None where it does not.
+    """Return the weights that ``init_from`` names; None without ``init_from``.
 
-    Weights are what the network itself holds, moving averages too; slots of the optimizer are left. Floats of another
-    width are converted. Raises CheckpointError where there is no checkpoint that can be used, or nothing in it matches,
-    and ConfigError for a pattern that names nothing.
+    Weights are the variables of the network, moving averages included, without slots of the optimizer. Floats of
+    another width are converted. Raises CheckpointError if no checkpoint is usable or none of its weights match,
+    ConfigError for a pattern that matches no weight.
     """
     if config.init_from is None:
         return None
@@ -76,21 +76,21 @@ def initial_weights(config: Config) -> InitialWeights | None:
 
 
 def _require_names(key: str, patterns: list[str], weights: Iterable[str]) -> None:
-    """Raise ConfigError for a pattern that names no weight: it would silently have no effect."""
+    """Raise ConfigError for a pattern that matches no weight, because it would silently have no effect."""
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in weights):
-            raise ConfigError(f"{key}={patterns}: {pattern} names no weight; the network has {', '.join(weights)}")
+            raise ConfigError(f"{key}={patterns}: {pattern} matches no weight; the network has {', '.join(weights)}")
 
 
 def _reason_against(
     name: str, spec: TensorSpec, found: Checkpoint, include: list[str], exclude: list[str]
 ) -> str | None:
-    """Why a weight is not taken; None where it is."""
+    """Return why a weight is not taken; None if it is taken."""
     if not any(fnmatchcase(name, pattern) for pattern in include):
-        return "init_include does not name it"
+        return "init_include does not match it"
     for pattern in exclude:
         if fnmatchcase(name, pattern):
-            return f"init_exclude names it ({pattern})"
+            return f"init_exclude matches it ({pattern})"
     value = found.variables.get(name)
     if value is None:
         return "it is not in the checkpoint"

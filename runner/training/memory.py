@@ -1,4 +1,4 @@
-"""Memory that a run is planned to take, process by process, and the refusal of one that this machine cannot hold."""
+"""The planned memory of each process of a run, and the refusal of a run that this machine cannot hold."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from runner.engine.compile.program import Program
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.run.kernel_table import kernels_for
 from runner.errors import ResourceError
-from runner.system.memory import available_memory, process_room, usable_memory
+from runner.system.machine import available_memory, process_room, usable_memory
 from runner.training.experiment import Experiment
 
 log = logging.getLogger(__name__)
 
 PROGRAM_BYTES = 150 << 20
-"""Interpreter and libraries of a process: what workers of tiny networks were measured to take."""
+"""Interpreter and libraries of a process, as measured for workers of tiny networks."""
 
 CHECKPOINT_COPIES = 5
-"""Of all variables, in the process that writes them: fetched, packed, and read back to be verified."""
+"""Copies of all variables in the process that writes a checkpoint: fetched, packed, and read back to be verified."""
 
 _FETCH_COPIES = 2
-"""Of what a worker hands to the master: one of its own, and one in shared memory."""
+"""Copies of tensors that a worker returns to the master: its own, and one in shared memory."""
 
 _LABEL_BYTES = 8
 _RESTORE = "restore"
@@ -36,9 +36,9 @@ _GIB = 2**30
 class ProcessMemory:
     """Planned bytes of one process.
 
-    variables: parameters and slots of the optimizer. step: the largest arena, of a step of training, as a rule. sent:
-    tensors on wires, and what the master fetches for a checkpoint. data: the whole dataset, and the batch that is read
-    ahead. checkpoint: copies of all variables as one is written.
+    variables: parameters and slots of the optimizer. step: the largest arena, usually that of a training step. sent:
+    tensors between devices, and tensors that the master fetches for a checkpoint. data: the dataset, and the batch that
+    is read ahead. checkpoint: copies of all variables while a checkpoint is written.
     """
 
     process: str
@@ -50,14 +50,14 @@ class ProcessMemory:
 
     @property
     def total(self) -> int:
-        """All of it, with :data:`PROGRAM_BYTES`."""
+        """The sum, with :data:`PROGRAM_BYTES`."""
         return self.variables + self.step + self.sent + self.data + self.checkpoint + PROGRAM_BYTES
 
 
 def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[ProcessMemory]:
-    """What every process of a run is planned to take on this machine, the master, which computes nothing, first.
+    """Return the planned memory of every process on this machine; the master, which computes nothing, comes first.
 
-    Variables and steps of devices with a GPU are on the GPU.
+    Variables and steps of devices with a GPU are not counted, because they are on the GPU.
     """
     program = experiment.program
     own_process = program.one_process is not None
@@ -75,7 +75,7 @@ def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[Proces
 
 
 def dataset_bytes(experiment: Experiment) -> int:
-    """Of both splits, C * H * W + 8 bytes an example: pixels as stored and a label."""
+    """Return the bytes of both splits: C * H * W pixels and 8 bytes of label for each example."""
     facts = experiment.facts
     return (facts.train_examples + facts.test_examples) * (math.prod(facts.shape) + _LABEL_BYTES)
 
@@ -83,7 +83,7 @@ def dataset_bytes(experiment: Experiment) -> int:
 def require_variables_fit(program: Program) -> None:
     """Raise ResourceError if this machine cannot hold one copy of all variables.
 
-    Needs no plan: the kernel libraries that a plan asks refuse very large tensors with errors of their own.
+    This needs no plan, because planning asks the kernel libraries, which fail for very large tensors.
     """
     if _variable_bytes(program) > usable_memory():
         raise ResourceError(
@@ -93,9 +93,9 @@ def require_variables_fit(program: Program) -> None:
 
 
 def require_memory(experiment: Experiment) -> None:
-    """Raise ResourceError for a run that this machine cannot hold, whatever else runs on it; warn where it is full now.
+    """Raise ResourceError for a run that exceeds the memory of this machine; warn if it exceeds the free memory.
 
-    Only where it may come near is anything planned, for plans take time.
+    Memory is planned only if an upper bound exceeds half of the machine's memory, because planning takes time.
     """
     room = process_room()
     if most_bytes(experiment) > (usable_memory() if room is None else min(usable_memory(), room)) // 2:
@@ -109,8 +109,7 @@ def require_memory(experiment: Experiment) -> None:
 def require_fit(memory: Sequence[ProcessMemory], usable: int, room: int | None = None) -> None:
     """Raise ResourceError, with the numbers, if the processes need more memory than there is.
 
-    usable: bytes of this machine. room: bytes that resource limits leave to each process beside its program; None for
-    no limits.
+    usable: bytes of this machine. room: bytes by which resource limits let each process grow; None for no limits.
     """
     largest = max(memory, key=lambda each: each.total)
     parts = (
@@ -126,26 +125,26 @@ def require_fit(memory: Sequence[ProcessMemory], usable: int, room: int | None =
         )
     if room is not None and largest.total - PROGRAM_BYTES > room:
         raise ResourceError(
-            f"a process of the run needs {gib(largest.total - PROGRAM_BYTES)} of memory beside its program, and its "
+            f"a process of the run needs {gib(largest.total - PROGRAM_BYTES)} of memory besides its program, and its "
             f"resource limits (ulimit -v, ulimit -d) leave {gib(room)}; {parts}; or raise the limits"
         )
 
 
 def fit_text(memory: Sequence[ProcessMemory], usable: int, available: int) -> str:
-    """One line: what is needed beside what there is. usable, available: bytes of this machine, in all and now."""
+    """Return one line with the needed, the usable and the available memory. usable, available: bytes."""
     needed = _total(memory)
     verdict = "" if needed <= available else ", less than it needs" if needed <= usable else ", it cannot fit"
     return f"memory needed {gib(needed)}; this machine has {gib(usable)}, {gib(available)} available now{verdict}"
 
 
 def plans_of_device(device: str, program: Program, planned: ProgramPlans) -> list[DevicePlan]:
-    """Of a device, for all that a run does which is not resumed."""
+    """Return the plans of a device for all clients but the one that restores a checkpoint."""
     every = (planned.plans(client.signature) for client in program.clients.values() if client.name != _RESTORE)
     return [plans[device] for plans in every if device in plans]
 
 
 def _with_device(memory: ProcessMemory, plans: Sequence[DevicePlan], fetch_copies: int) -> ProcessMemory:
-    """The process with one device more. fetch_copies: of what is handed out."""
+    """Add a device to a process. fetch_copies: copies of fetched tensors."""
     fetched = sum(plan.slots[slot].spec.nbytes for plan in plans for slot in plan.fetches.values())
     variables = {name: slot.layout.nbytes for plan in plans for name, slot in plan.variables.items()}
     return replace(
@@ -158,7 +157,7 @@ def _with_device(memory: ProcessMemory, plans: Sequence[DevicePlan], fetch_copie
 
 
 def most_bytes(experiment: Experiment) -> int:
-    """More than any plan takes: every value of the graph in a place of its own."""
+    """Return an upper bound for every plan: every value of the graph in a separate buffer."""
     program = experiment.program
     values = sum(spec.nbytes for node in program.graph for spec in node.outputs)
     processes = 1 if program.one_process is not None else program.workers + program.servers + 1
@@ -167,7 +166,7 @@ def most_bytes(experiment: Experiment) -> int:
 
 
 def _variable_bytes(program: Program) -> int:
-    """Of one copy of everything that a checkpoint holds."""
+    """Return the bytes of one copy of all variables."""
     return sum(spec.nbytes for spec in program.variables.values())
 
 
@@ -176,5 +175,5 @@ def _total(memory: Sequence[ProcessMemory]) -> int:
 
 
 def gib(count: int) -> str:
-    """Bytes as text."""
+    """Return bytes as text in GiB."""
     return f"{count / _GIB:,.2f} GiB"

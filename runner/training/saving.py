@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Start:
-    """Where a run starts: at a checkpoint of its own, or at step 0.
+    """Where a run starts: at its newest checkpoint, or at step 0.
 
     checkpoint: the checkpoint from which the run continues. weights: the weights of another run with which a run
     without a checkpoint begins.

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from itertools import count
 
 from benchmarks.protocol import Run, serve
-from runner.system.cores import usable_cores
+from runner.system.machine import usable_cores
 
 
 class Fake:

@@ -30,7 +30,7 @@ def test_every_subject_has_its_turn_in_every_round_and_another_begins() -> None:
     assert [each.seconds for each in contestants] == [{"step": [1.0] * 12}] * 3
 
 
-def test_who_fails_is_out_and_the_others_go_on() -> None:
+def test_a_failing_subject_is_dropped_and_the_others_continue() -> None:
     calls: list[str] = []
     first = Contestant("a", Recorder("a", calls, fails_at=2))
     second = Contestant("b", Recorder("b", calls))

@@ -33,7 +33,7 @@ def test_other_variables_stay_as_they_are() -> None:
     assert channels_last(dense, "weights", values) is values
 
 
-def test_places_count_what_is_inside_the_image() -> None:
+def test_places_count_positions_inside_the_image() -> None:
     settings = {"window": [3, 2], "strides": [2, 2], "padding": [1, 0, 0, 1], "image": [4, 3], "count_padding": False}
     layer = Layer("pool", "avg_pool", ("x",), (1, 1, 2, 2), {}, settings)
     np.testing.assert_array_equal(places(layer), [[4, 2], [6, 3]])

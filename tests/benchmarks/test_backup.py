@@ -46,7 +46,7 @@ def test_a_turn_is_timed_but_for_its_first_steps_and_settled(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", sorted(SUBJECTS))
-def test_what_is_compared_can_be_configured(name: str) -> None:
+def test_compared_cases_can_be_configured(name: str) -> None:
     assert configuration(["model=resnet_cifar", "data=synthetic", *SUBJECTS[name]]).parallelism.workers == 4
 
 

@@ -82,7 +82,7 @@ def test_the_table_sets_our_bandwidth_against_theirs() -> None:
     assert cells(text, "4 B") == ["4 B", "0.004 (0.004-0.004)", "0.001", "-", "-", "-"]
 
 
-def test_sizes_are_told_in_the_largest_unit_that_holds_them_whole() -> None:
+def test_sizes_are_in_the_largest_unit_with_a_whole_number() -> None:
     assert [size_text(each) for each in (4, 1024, 1 << 20, 64 << 20, 1025)] == [
         "4 B",
         "1 KiB",

@@ -49,7 +49,7 @@ def test_only_who_computes_the_same_is_compared(result: CaseResult) -> None:
     assert result.best_peer("step") is again
 
 
-def test_who_is_missing_or_broken_says_why(result: CaseResult) -> None:
+def test_a_missing_or_broken_subject_has_a_reason(result: CaseResult) -> None:
     _, _, missing, wrong, broken = result.subjects
     assert missing.failure == "not installed: make bench-peers ARGS=nonesuch"
     assert broken.failure == "ended with code 1: RuntimeError: out of luck"

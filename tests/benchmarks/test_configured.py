@@ -13,7 +13,7 @@ from benchmarks.strategies import StrategyTable, configured
 from tests.benchmarks.made import subject
 
 
-def test_a_configuration_trains_on_its_own_data(tmp_path: Path) -> None:
+def test_a_configuration_trains_on_its_data(tmp_path: Path) -> None:
     smoke = CASES["smoke"]
     with configured("single", smoke, ["parallelism=single"], tmp_path, threads=1, batch=smoke.batch) as process:
         process.ask("load")

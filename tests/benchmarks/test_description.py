@@ -48,7 +48,7 @@ def test_a_bias_belongs_to_its_convolution() -> None:
     assert layers["relu1/relu"].inputs == ("conv1/conv2d",)
 
 
-def test_a_bias_belongs_to_its_dense_layer_which_knows_what_was_flattened() -> None:
+def test_a_bias_belongs_to_its_dense_layer_with_the_flattened_shape() -> None:
     layers = described(lambda net, x: nn.dense(net, nn.flatten(net, x, name="flat"), 5, name="fc"))
     assert layers["fc/matmul"].variables == {"weights": "fc/weights", "bias": "fc/bias"}
     assert layers["fc/matmul"].settings["image"] == list(IMAGE[1:])
@@ -59,7 +59,7 @@ def test_layers_without_bias_have_none() -> None:
     assert layers["conv1/conv2d"].variables == {"weights": "conv1/weights"}
 
 
-def test_uneven_padding_is_told_as_it_is() -> None:
+def test_uneven_padding_is_described() -> None:
     layers = described(lambda net, x: nn.max_pool(net, x, 2, ceil=True, name="pool"))
     pool = layers["pool/max_pool"]
     assert pool.settings == {"window": (2, 2), "strides": (2, 2), "padding": (0, 1, 0, 1), "image": (9, 9)}
@@ -93,7 +93,7 @@ def test_a_sum_of_branches_is_no_bias_and_is_the_last_use_of_both() -> None:
     assert layers["relu1/relu"].last_uses == ("x",)
 
 
-def test_what_peers_do_not_make_is_refused_by_name() -> None:
+def test_layers_that_peers_lack_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"node 'squash': op 'tanh' is no layer that peers make; they make add, "):
         described(lambda net, x: net.graph.add("tanh", [x], name="squash")[0])
 

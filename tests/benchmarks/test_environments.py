@@ -16,7 +16,7 @@ def made(peers: Path, environment: str, stamp: str) -> None:
     (peers / environment / "installed.txt").write_text(stamp)
 
 
-def test_an_environment_is_found_by_what_is_installed_in_it(tmp_path: Path) -> None:
+def test_an_environment_is_found_by_its_packages(tmp_path: Path) -> None:
     made(tmp_path, "jax", "\n".join(REQUIREMENTS["jax"]) + "\n")
     assert python_of("jax", tmp_path) == tmp_path / "jax" / "bin" / "python"
 

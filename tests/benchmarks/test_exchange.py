@@ -48,7 +48,7 @@ def test_a_wrong_sum_shows() -> None:
         assert deviation(right, 2) == float("inf")
 
 
-def test_an_exchange_is_read_as_it_was_written_and_others_are_refused() -> None:
+def test_a_written_exchange_is_read_back_and_others_are_refused() -> None:
     for exchange in EXCHANGES:
         assert Exchange.of(exchange.arguments) == exchange
     assert (Exchange(RING, 3).processes, Exchange(PUSH_PULL, 3).processes) == (3, 4)

@@ -47,6 +47,6 @@ def test_classic_networks_are_those_of_the_papers(name: str, multiplications: in
     assert phase_work(CASES[name])["forward"] == CASES[name].batch * multiplications
 
 
-def test_the_convolution_of_the_machine_is_as_large_as_it_says() -> None:
+def test_the_convolution_of_the_machine_has_the_stated_size() -> None:
     program = convolution("float32")
     assert multiply_adds(program.graph, program.clients["train"]) == CONV_MULTIPLY_ADDS

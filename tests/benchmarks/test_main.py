@@ -76,7 +76,7 @@ runpy.run_module("benchmarks", run_name="__main__")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_subjects_and_what_they_have_started(signum: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_ends_the_subjects_and_their_processes(signum: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-c", BUSY, "mlp", str(tmp_path / "log")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as benchmarks:
         assert benchmarks.stdout is not None

@@ -8,7 +8,7 @@ from benchmarks.options import HIDDEN, NAMES, parse, parse_peers
 from benchmarks.subjects import PEERS
 
 
-def test_without_words_everything_is_measured_but_what_is_hidden() -> None:
+def test_without_arguments_everything_is_measured_except_overlap() -> None:
     options = parse([])
     assert options.cases == tuple(name for name in NAMES if name not in HIDDEN)
     assert options.peers == PEERS
@@ -34,7 +34,7 @@ def test_words_choose_by_their_beginning() -> None:
         (["--rounds", "0"], "argument --rounds: 0: expected 1 or more"),
     ],
 )
-def test_what_is_not_there_is_refused_with_what_is(
+def test_an_unknown_case_is_refused_with_the_known_ones(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stop:

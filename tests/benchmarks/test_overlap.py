@@ -32,7 +32,7 @@ def result(free: Sequence[float], blocking: Sequence[float], overlapped: Sequenc
     return OverlapResult("sharded_reduce", "net, batch 4", 4, "100 Mbit/s, 0.5 ms", turn, ways)
 
 
-def test_what_is_hidden_is_a_part_of_what_a_blocking_exchange_costs() -> None:
+def test_hidden_time_is_part_of_the_cost_of_a_blocking_exchange() -> None:
     assert result([100, 100, 900], [140, 140, 140], [110, 110, 50], turn=3).hidden == pytest.approx(0.75)
 
 
@@ -46,7 +46,7 @@ def test_a_network_that_costs_nothing_hides_nothing() -> None:
     assert math.isnan(result([100], [100], [90], turn=1).hidden)
 
 
-def test_the_section_has_medians_quartiles_and_what_is_hidden() -> None:
+def test_the_section_has_medians_quartiles_and_hidden_time() -> None:
     found = result([100, 102, 104], [140, 142, 144], [106, 108, 110], turn=3)
     row = "| sharded_reduce | 102 (101-103) | 142 (141-143) | 108 (107-109) | 0.85 | 0.85-0.85 |"
     assert row in overlap_section([found])
@@ -67,7 +67,7 @@ def test_ways_that_fail_or_compute_something_else_are_refused() -> None:
 
 
 @pytest.mark.parametrize("combine", OVERLAP_CASES.values())
-def test_ways_differ_in_waits_and_in_what_is_held_back_alone(combine: str) -> None:
+def test_variants_differ_in_waits_and_held_back_transfers_only(combine: str) -> None:
     workers = ("parallelism=sync_data", f"parallelism.workers={WORKERS}", f"parallelism.combine={combine}")
     free, blocking, overlapped = (
         build(configuration(CASE.overrides(threads=1, parallelism=(*workers, *overrides))))

@@ -29,7 +29,7 @@ SMALL = {
 }
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_a_written_result_is_read_back(tmp_path: Path) -> None:
     written = prepare(CASES["smoke"], tmp_path, threads=1, precision="bfloat16")
     read = load_problem(tmp_path)
     plain = {field.name for field in dataclasses.fields(read)} - {"layers", "folder"}
@@ -51,7 +51,7 @@ def test_every_trainable_variable_has_a_value_and_so_have_moving_averages(tmp_pa
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_the_layers_compute_what_the_network_does(name: str, tmp_path: Path, registry: Registry) -> None:
+def test_the_layers_compute_the_same_as_the_network(name: str, tmp_path: Path, registry: Registry) -> None:
     problem = prepare(SMALL[name], tmp_path, threads=1, precision="float32")
     experiment = timed_experiment(problem.overrides)
     with opened(experiment, fixed_batch(experiment, problem.x, problem.y)) as session:

@@ -12,7 +12,7 @@ from benchmarks.environments import MissingEnvironmentError
 from benchmarks.process import SubjectError, SubjectProcess
 from benchmarks.protocol import peak_memory_mib
 from benchmarks.subjects import SubjectSpec
-from runner.system.cores import usable_cores
+from runner.system.machine import usable_cores
 
 CORES = usable_cores()
 
@@ -35,14 +35,14 @@ def test_a_run_is_answered_with_times_and_losses(tmp_path: Path) -> None:
         assert process.ask("memory")["memory_mib"] >= started["memory_mib"] > 1.0
 
 
-def test_what_a_library_prints_is_no_answer(tmp_path: Path) -> None:
+def test_output_of_a_library_is_not_an_answer(tmp_path: Path) -> None:
     with start(tmp_path, "chatty") as process:
         assert process.ask("load") == {}
         assert process.ask("run", phase="step", times=1)["losses"] == [3.0]
     assert "a library that talks" in (tmp_path / "fake.log").read_text()
 
 
-def test_a_fault_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_a_fault_is_reported_with_its_last_output(tmp_path: Path) -> None:
     with start(tmp_path, "breaks") as process:
         process.ask("run", phase="step", times=1)
         with pytest.raises(SubjectError, match="ended with code 1: RuntimeError: out of luck"):

@@ -27,7 +27,7 @@ def test_a_peer_that_computes_something_else_does_not_count() -> None:
     assert (best and best.name, lean and lean.name) == ("same", "same")
 
 
-def test_without_losses_of_ours_nobody_counts() -> None:
+def test_without_losses_of_runner_no_subject_counts() -> None:
     result = case(subject("runner", failure="ended", losses=()), subject("peer", [9]))
     assert result.comparable() == []
 

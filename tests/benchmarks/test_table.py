@@ -58,7 +58,7 @@ def test_another_computation_is_named_and_has_no_ratios() -> None:
     assert cells(text, "runner")[8] == "-"
 
 
-def test_a_missing_peer_is_said_in_its_row() -> None:
+def test_a_missing_peer_is_reported_in_its_row() -> None:
     text = case_section(case(subject("runner", [10]), subject("peer", failure="not installed: a | b")))
     row = cells(text, "peer")
     assert row[1] == "not installed: a / b"

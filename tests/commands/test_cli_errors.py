@@ -1,4 +1,4 @@
-"""Bad input: the exit code of its class, and one message that says what, where and what else there is."""
+"""Invalid input: the exit code of its class, and one message with the key, the value and the options."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from runner.system import cpu_info as cpu_model
 from tests.fake_training import FakeTraining
 from tests.refusal import Capture, refused
 
@@ -47,13 +46,13 @@ from tests.refusal import Capture, refused
         (["--cfg", "job", "--package", "absent"], ["package 'absent' not found in config"]),
         (["-m", "seed=1,2", "~hydra.callbacks.runner"], ["'hydra.callbacks.runner' does not exist"]),
         (["--no-such-option"], ["unrecognized arguments: --no-such-option"]),
-        (["--config-dir", "conf", "list"], ["verb 'list' stands behind --config-dir: expected it first"]),
+        (["--config-dir", "conf", "list"], ["verb 'list' after --config-dir: expected the verb first"]),
         (["-m", "--cfg", "job"], ["Only one of --run, --multirun, --cfg"]),
         (["-m", "seed=1,2", "optimizer.lr=fast,slow"], ["optimizer.lr: Value 'fast' of type 'str'"]),
     ],
     ids=" ".join,
 )
-def test_a_configuration_error_leaves_with_2_and_says_what_and_where(
+def test_a_configuration_error_exits_with_2_and_names_the_key(
     fake_training: FakeTraining, capsys: Capture, arguments: list[str], complaints: list[str]
 ):
     message = refused(arguments, capsys)
@@ -68,7 +67,7 @@ def test_a_configuration_error_leaves_with_2_and_says_what_and_where(
 def test_a_precision_that_the_cpu_lacks_is_refused_before_anything_is_created(
     command: tuple[str, ...], folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(cpu_model, "flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset({"avx2"}))
     run_dir = f"hydra.run.dir={folder / 'run'}"
     message = refused([*command, "precision=bfloat16", "tracking=none", run_dir], capsys)
     assert "precision=bfloat16: expected a CPU with one of avx512_bf16, amx_bf16" in message
@@ -89,4 +88,4 @@ def test_a_directory_that_cannot_be_made_leaves_with_4(
 
 @pytest.mark.parametrize("option", ["--experimental-rerun=run.pickle", "--exp=run.pickle"])
 def test_pickles_are_not_run(fake_training: FakeTraining, capsys: Capture, option: str):
-    assert "executes what a pickle says" in refused([option], capsys, code=8)
+    assert "executes code of a pickle" in refused([option], capsys, code=8)

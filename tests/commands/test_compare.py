@@ -1,4 +1,4 @@
-"""What is told of two runs: what differs by name, the rest by number."""
+"""The comparison of two runs: differing values by name, equal ones by number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli import main
-from runner.commands.difference import differences
+from runner.commands.compare import differences
 from runner.config.configuration import dump
 from runner.records.provenance import CodeState, Provenance
 from runner.records.run_directory import RunDirectory
@@ -58,7 +58,7 @@ def test_equal_runs_have_no_rows(tmp_path: Path) -> None:
     assert all(not each.rows and each.equal > 2 for each in found)
 
 
-def test_what_differs_is_told_by_name(tmp_path: Path) -> None:
+def test_differences_are_listed_by_name(tmp_path: Path) -> None:
     changed = replace(CODE, diff_sha256="b" * 64, diff_bytes=1200, untracked=["new.py"])
     other = replace(
         SUMMARY,
@@ -93,7 +93,7 @@ def test_a_killed_run_has_a_configuration_and_no_results(tmp_path: Path) -> None
     assert not [name for name in found if name.startswith("configuration")]
 
 
-def test_the_command_prints_a_table_and_sums_up_what_is_equal(folder: Path, capsys: Capture) -> None:
+def test_the_command_prints_a_table_and_the_number_of_equal_values(folder: Path, capsys: Capture) -> None:
     first, second = make_run(folder / "outputs" / "a", SUMMARY), make_run(folder / "b", SUMMARY, "seed=7")
     assert main(["compare", first.run_id[:10], "b"]) == 0
     header, directories, seed, _, equal = capsys.readouterr().out.splitlines()
@@ -129,7 +129,7 @@ def test_long_values_are_cut_in_the_middle(folder: Path, capsys: Capture) -> Non
     assert re.search(r"_18\.py, a_file_19\.py +b_file_0\.py", output)
 
 
-def test_repositories_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_repositories_of_one_name_are_distinguished(tmp_path: Path) -> None:
     def at(place: str, **commits: str) -> StoredRun:
         codes = [replace(CODE, folder=f"/home/{parent}/project", commit=c * 40) for parent, c in commits.items()]
         return make_run(tmp_path / place, replace(SUMMARY, provenance=Provenance("", "", 1, 1, codes)))
@@ -140,7 +140,7 @@ def test_repositories_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert "code: x/project commit" not in rows(both, alone)
 
 
-def test_where_changes_are_is_said_only_where_they_differ(folder: Path, capsys: Capture) -> None:
+def test_files_of_changes_are_named_only_if_they_differ(folder: Path, capsys: Capture) -> None:
     changed = replace(CODE, diff_sha256="b" * 64, diff_bytes=9)
     for name, code in (("a", changed), ("b", replace(changed, commit="c" * 40)), ("c", CODE)):
         make_run(folder / name, replace(SUMMARY, provenance=Provenance("", "", 1, 1, [code])))

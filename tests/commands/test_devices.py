@@ -1,4 +1,4 @@
-"""The command line where a GPU is asked for and none is there."""
+"""The command line if a GPU is requested and none is available."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ SMALL = ("model=mlp", "parallelism=single", "tracking=none")
 
 
 @pytest.mark.parametrize("verb", [(), ("explain",)])
-def test_a_gpu_that_is_not_there_is_an_error_of_resources(verb: tuple[str, ...], folder: Path, capsys: Capture) -> None:
+def test_a_missing_gpu_is_a_resource_error(verb: tuple[str, ...], folder: Path, capsys: Capture) -> None:
     message = refused([*verb, *SMALL, "cluster.device=gpu"], capsys, code=4)
     assert "cluster.device=gpu: expected a GPU that can be used, but " in message
     assert "`runner doctor` lists what is available; cluster.device=cpu computes without a GPU" in message
     assert list(folder.glob("outputs/**/run.json")) == [], "nothing was begun"
 
 
-def test_explain_says_why_the_cpu_computes(folder: Path, capsys: Capture) -> None:
+def test_explain_gives_the_reason_for_the_cpu(folder: Path, capsys: Capture) -> None:
     assert main(["explain", *SMALL]) == 0
     out, _ = capsys.readouterr()
     assert "\ndevices                 1 on CPU; in one process\nchosen because          cluster.device=auto " in out

@@ -1,4 +1,4 @@
-"""``runner doctor``: what it reports, and what it calls trouble."""
+"""``runner doctor``: its report, and the findings that are trouble."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import zmq
 
 from runner.cli import main
 from runner.commands import doctor
-from runner.system import cpu_info
 from tests.gpus import NO_DRIVER, gpu, machine
 
 Capture = pytest.CaptureFixture[str]
@@ -54,7 +53,7 @@ def test_everything_a_run_relies_on_is_reported(folder: Path, capsys: Capture):
     assert text.endswith("\nno trouble found\n")
 
 
-def test_gpus_and_what_they_need_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_and_their_libraries_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "discover", lambda: machine(gpu(0), gpu(1)))
     assert [f"{each.topic}: {each.found}" for each in doctor._gpus()] == [
         "gpu: 2 gpu(s), cluster.device=auto takes them",
@@ -73,7 +72,7 @@ def test_a_machine_without_gpus_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -
     ]
 
 
-def test_what_would_make_a_run_fail_is_trouble(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+def test_a_cause_of_failure_is_trouble(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(doctor, "SHARED_MEMORY", folder / "absent")
     monkeypatch.setattr(zmq, "zmq_version_info", lambda: (4, 3, 4))
     monkeypatch.setattr(
@@ -131,10 +130,10 @@ def test_git_that_does_not_answer_is_no_trouble(error: Exception, monkeypatch: p
         ({"avx2"}, "not native, precision=bfloat16 is refused: none of avx512_bf16, amx_bf16"),
     ],
 )
-def test_it_says_whether_bfloat16_is_native(
+def test_it_reports_whether_bfloat16_is_native(
     flags: set[str], line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ):
-    monkeypatch.setattr(cpu_info, "flags", lambda: frozenset(flags))
+    monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset(flags))
     assert main(["doctor"]) == 0
     assert f"bfloat16         {line}" in report(capsys)
 
@@ -145,7 +144,7 @@ def test_requirements_come_from_the_base_install_only():
     assert "pytest" not in names
 
 
-def test_it_says_how_to_get_a_launcher(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+def test_it_reports_how_to_install_a_launcher(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
     found = {"hydra-joblib-launcher": "1.2.0"}
 
     def version(name: str) -> str:

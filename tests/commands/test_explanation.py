@@ -54,7 +54,7 @@ def test_classic_networks_have_the_counts_of_their_specifications(
     assert sum(row.multiply_adds for row in rows) == multiply_adds
 
 
-def test_rows_are_the_layers_of_one_example_whatever_the_batch_and_the_strategy() -> None:
+def test_rows_describe_one_example_for_every_batch_size_and_strategy() -> None:
     model = ("model=alexnet", *IMAGENET)
     rows = layer_rows(build(small_config(*model)))
     shared = ("parallelism=sync_data", "parallelism.workers=3", "train.batch_size=7", "train.eval_batch_size=5")
@@ -105,14 +105,14 @@ def test_bytes_sent_are_those_of_the_plans() -> None:
         assert f"{plan.arena_bytes:,}" in text
 
 
-def test_parameter_servers_are_devices_beside_the_workers() -> None:
+def test_parameter_servers_are_devices_besides_the_workers() -> None:
     servers = ("parallelism.combine=parameter_server", "parallelism.servers=2")
     text = explain(small_config("parallelism=sync_data", "parallelism.workers=3", *servers))
     assert "parallelism sync_data with 3 worker(s) and 2 parameter server(s)" in text
     assert all(f"/job:ps/task:{server}/device:cpu:0" in text for server in range(2))
 
 
-def test_what_is_sent_is_told_by_wire_and_layer_and_in_total() -> None:
+def test_transfers_are_listed_by_link_and_layer_and_in_total() -> None:
     sent = [
         Sent(Transfer("b", "a", None, 4, 0.5e-3, 0.0)),
         Sent(Transfer("a", "b", "fc2", 1_000, 1e-3, 1e-3)),
@@ -135,12 +135,12 @@ def test_what_is_sent_is_told_by_wire_and_layer_and_in_total() -> None:
             "",
             "Milliseconds are estimated by the cost model, summed over messages. "
             "In the hidden ones the receiver computes,",
-            "between a send and the first node that needs it. Messages may hide behind the same compute.",
+            "between a send and the first node that needs it. Several messages can overlap the same computation.",
         ]
     )
 
 
-def test_what_is_sent_so_often_on_average_counts_so_often() -> None:
+def test_transfers_count_by_their_average_frequency() -> None:
     sent = [
         Sent(Transfer("a", "b", "fc1", 1_000, 1e-3, 0.5e-3), 1 / 3),
         Sent(Transfer("a", "b", "fc1", 1_000, 1e-3, 0.5e-3), 1 / 3),
@@ -180,7 +180,7 @@ def test_a_single_device_sends_nothing() -> None:
     assert explain(small_config()).endswith("\n\nNothing is sent between devices.")
 
 
-def test_the_text_says_what_would_run() -> None:
+def test_the_text_describes_the_run() -> None:
     text = explain(small_config("train.steps=7", "train.batch_size=16"))
     assert "model mlp on digits, float32, optimizer momentum, parallelism single" in text
     assert "7 of 16 examples" in text
@@ -204,9 +204,7 @@ def sent_by(text: str, job: str) -> int:
 @pytest.mark.parametrize(
     ("loop", "n_fetch", "n_push"), [("overlapped", 1, 1), ("overlapped", 5, 2), ("sequential", 2, 4), ("direct", 1, 1)]
 )
-def test_replicas_that_fetch_and_push_now_and_then_send_what_their_formula_says(
-    loop: str, n_fetch: int, n_push: int
-) -> None:
+def test_replicas_with_rare_fetches_send_the_bytes_of_the_formula(loop: str, n_fetch: int, n_push: int) -> None:
     workers, servers = 4, 2
     rhythm = (f"parallelism.loop={loop}", f"parallelism.n_fetch={n_fetch}", f"parallelism.n_push={n_push}")
     several = (f"parallelism.workers={workers}", f"parallelism.servers={servers}")
@@ -217,7 +215,7 @@ def test_replicas_that_fetch_and_push_now_and_then_send_what_their_formula_says(
 
 
 @pytest.mark.parametrize("batch", [96, 71])
-def test_an_evaluation_of_sandblaster_sends_what_its_formula_says(batch: int) -> None:
+def test_an_evaluation_of_sandblaster_sends_the_bytes_of_the_formula(batch: int) -> None:
     """Portions of one size, and of two."""
     workers, servers, portions = 3, 2, 8
     several = (f"parallelism.workers={workers}", f"parallelism.servers={servers}")
@@ -230,7 +228,7 @@ def test_an_evaluation_of_sandblaster_sends_what_its_formula_says(batch: int) ->
     assert sent_by(text, "worker") == workers * portions * PARAMETERS * VALUE
 
 
-def test_backup_workers_send_what_their_formula_says() -> None:
+def test_backup_workers_send_the_bytes_of_the_formula() -> None:
     backed = ("parallelism.combine=parameter_server", "parallelism.workers=2", "parallelism.backup_workers=1")
     text = explain(small_config("parallelism=sync_data", *backed))
     assert sent_by(text, "ps") == 3 * PARAMETERS * VALUE

@@ -1,4 +1,4 @@
-"""Everything there is to choose from has a line of its own."""
+"""``runner list``: one line for each option."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.refusal import Capture, refused
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_entry_of_a_table_and_every_yaml_file_has_a_line_of_its_own(kind: str) -> None:
+def test_every_entry_of_a_table_and_every_yaml_file_has_a_separate_line(kind: str) -> None:
     found = lines(kind, [conf_dir()])
     group = KINDS[kind]
     assert set(found) == {*GROUPS.get(group, ()), *(file.stem for file in (conf_dir() / group).glob("*.yaml"))}
@@ -42,7 +42,7 @@ def test_without_a_kind_the_kinds_are_listed(capsys: Capture) -> None:
     assert "+debug=NAME" in output[7]
 
 
-def test_yaml_files_of_ones_own_are_listed_beside(folder: Path, capsys: Capture) -> None:
+def test_yaml_files_of_the_user_are_listed_too(folder: Path, capsys: Capture) -> None:
     (folder / "own" / "experiment").mkdir(parents=True)
     (folder / "own" / "experiment" / "mine.yaml").write_text(
         "# @package _global_\n# Mine (after X et al. 2012). More.\n"
@@ -54,7 +54,7 @@ def test_yaml_files_of_ones_own_are_listed_beside(folder: Path, capsys: Capture)
     assert "\nmnist_lenet " in output
 
 
-def test_an_unknown_kind_is_told_the_kinds(capsys: Capture) -> None:
+def test_an_unknown_kind_is_refused_with_the_known_ones(capsys: Capture) -> None:
     assert "invalid choice: 'model'" in refused(["list", "model"], capsys)
 
 

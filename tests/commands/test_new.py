@@ -1,4 +1,4 @@
-"""The verb ``new``: what it writes runs as it is, and nothing is overwritten."""
+"""The verb ``new``: its templates run unchanged, and no file is overwritten."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FEW_STEPS = (
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_written_runs_as_it_was_printed(kind: str, folder: Path, capsys: Capture) -> None:
+def test_a_template_runs_with_the_printed_command(kind: str, folder: Path, capsys: Capture) -> None:
     assert main(["new", kind, "my_own"]) == 0
     *wrote, run = capsys.readouterr().out.splitlines()
     assert [line.removeprefix("wrote ") for line in wrote] == sorted(map(str, written(folder)), key=len)
@@ -49,7 +49,7 @@ def test_nothing_is_overwritten(taken: str, folder: Path, capsys: Capture) -> No
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("mine")
     message = refused(["new", "model", "my_own"], capsys)
-    assert f"{taken} is there already; choose another name, or move it away" in message
+    assert f"{taken} exists; choose another name, or move the file" in message
     assert path.read_text() == "mine"
     assert written(folder) == [Path(taken)]
 
@@ -60,8 +60,8 @@ def test_nothing_is_overwritten(taken: str, folder: Path, capsys: Capture) -> No
         ("model", "MyNet", "name 'MyNet': expected small letters, digits and underscores"),
         ("model", "../net", "name '../net': expected small letters"),
         ("op", "lambda", "name 'lambda': expected small letters"),
-        ("model", "lenet", "name 'lenet' is that of a model of runner's own; choose another, such as my_lenet"),
-        ("op", "relu", "name 'relu' is that of a op of runner's own"),
+        ("model", "lenet", "name 'lenet': runner has a model of this name; choose another, such as my_lenet"),
+        ("op", "relu", "name 'relu': runner has a op of this name"),
     ],
 )
 def test_impossible_names_are_refused(kind: str, name: str, complaint: str, folder: Path, capsys: Capture) -> None:

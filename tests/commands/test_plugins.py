@@ -27,7 +27,7 @@ def test_plugins_are_taken_out_wherever_they_stand() -> None:
 
 @pytest.mark.parametrize("arguments", [["--plugin"], ["--plugin="], ["seed=1", "--plugin", "--cfg"]])
 def test_a_plugin_without_a_name_is_refused(arguments: list[str]) -> None:
-    with pytest.raises(ConfigError, match="--plugin: expected a Python file or module behind it"):
+    with pytest.raises(ConfigError, match="--plugin: expected a Python file or module, as in"):
         split_plugins(arguments)
 
 
@@ -41,7 +41,7 @@ def test_training_and_verbs_know_the_model(fake_training: FakeTraining, capsys: 
     assert fake_training.only.overrides == ["model=all_conv", "model.filters=4"]
 
 
-def test_yaml_without_its_plugin_says_what_is_missing(folder: Path, capsys: Capture) -> None:
+def test_yaml_without_its_plugin_reports_the_missing_plugin(folder: Path, capsys: Capture) -> None:
     Path("conf/model").mkdir(parents=True)
     Path("conf/model/absent.yaml").write_text('defaults: ["/schema/model/absent@_here_"]')
     message = refused(["--config-dir", "conf", "model=absent"], capsys)

@@ -1,4 +1,4 @@
-"""Which configuration repeats a run, and when none is promised to."""
+"""The configuration that repeats a run, and the reasons against a guarantee."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.commands.repetition import repetition_here, repetition_of
+from runner.commands.rerun import repetition_here, repetition_of
 from runner.config.check import check
 from runner.config.configuration import dump, fix_machine_values, to_plain
 from runner.config.hydra_app import compose
@@ -37,7 +37,7 @@ def stored(path: Path, *, starts: int = 1) -> StoredRun:
         (*BACKUPS, "parallelism.replay=contributors.jsonl"),
     ],
 )
-def test_what_the_configuration_decides_is_repeated_as_it_is(overrides: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_run_without_a_race_is_repeated_with_its_configuration(overrides: tuple[str, ...], tmp_path: Path) -> None:
     config = small_config(*overrides)
     for record in ("endings-1.jsonl", "contributors.jsonl"):
         (tmp_path / record).touch()
@@ -46,7 +46,7 @@ def test_what_the_configuration_decides_is_repeated_as_it_is(overrides: tuple[st
 
 
 @pytest.mark.parametrize("overrides", [("parallelism=single",), ("parallelism=async_data",)])
-def test_where_the_gpus_of_a_run_are_gone_the_cpu_repeats_it_and_nothing_is_promised(
+def test_without_the_gpus_of_a_run_the_cpu_repeats_it_without_guarantee(
     overrides: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "endings-1.jsonl").touch()
@@ -75,9 +75,7 @@ def test_on_a_machine_with_fewer_gpus_the_record_is_replayed_on_those(tmp_path: 
         ((*BACKUPS, *SLOW), "contributors.jsonl", 2),
     ],
 )
-def test_where_workers_raced_the_record_is_replayed(
-    overrides: tuple[str, ...], record: str, starts: int, tmp_path: Path
-) -> None:
+def test_the_record_of_a_race_is_replayed(overrides: tuple[str, ...], record: str, starts: int, tmp_path: Path) -> None:
     (tmp_path / record).touch()
     found = repetition_of(small_config(*overrides), stored(tmp_path, starts=starts))
     assert (found.replayed, found.doubt) == (tmp_path / record, "")
@@ -97,9 +95,9 @@ def test_replicas_that_had_processes_of_their_own_are_replayed_in_one(tmp_path: 
 @pytest.mark.parametrize(
     ("overrides", "starts", "doubt"),
     [
-        (("parallelism=async_data",), 1, "its replicas raced, and .*endings-1.jsonl is not there"),
+        (("parallelism=async_data",), 1, "its replicas raced, and .*endings-1.jsonl does not exist"),
         (("parallelism=async_data",), 2, "its replicas raced, and it was started 2 times"),
-        (BACKUPS, 1, "backup workers raced, and .*contributors.jsonl is not there"),
+        (BACKUPS, 1, "backup workers raced, and .*contributors.jsonl does not exist"),
     ],
 )
 def test_without_a_whole_record_nothing_is_promised(
@@ -127,7 +125,7 @@ def test_without_a_whole_record_nothing_is_promised(
         (("parallelism=async_data",), ("parallelism=async_data", "train.patience=2"), "train.patience"),
     ],
 )
-def test_what_changed_on_the_way_is_no_repetition_of_one_configuration(
+def test_a_run_whose_configuration_changed_is_not_guaranteed(
     overrides: tuple[str, ...], earlier: tuple[str, ...], keys: str, tmp_path: Path
 ) -> None:
     (tmp_path / "contributors.jsonl").touch()
@@ -135,11 +133,11 @@ def test_what_changed_on_the_way_is_no_repetition_of_one_configuration(
     config = small_config(*overrides, "cluster.threads_per_worker=1")
     found = repetition_of(config, stored(tmp_path, starts=3))
     assert (found.config, found.replayed) == (config, None)
-    assert "it was started 3 times and changed on the way: config-2.yaml has other " in found.doubt
+    assert "it was started 3 times and its configuration changed: config-2.yaml has other " in found.doubt
     assert keys in found.doubt
 
 
-def test_what_decides_nothing_may_change_on_the_way(tmp_path: Path) -> None:
+def test_keys_without_influence_on_results_may_change(tmp_path: Path) -> None:
     (tmp_path / "contributors.jsonl").touch()
     (tmp_path / "config-x.yaml").write_text("no configuration of an earlier start")
     (tmp_path / "config-1.yaml").write_text(dump(small_config(*BACKUPS, "checkpoint.keep=9", "trace=true")))

@@ -1,4 +1,4 @@
-"""``runner rerun``: the stored configuration again, in a directory of its own, and a verdict on the weights."""
+"""``runner rerun``: the stored configuration in a new directory, and a comparison of the weights."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def edit_summary(run: StoredRun, **changes: object) -> None:
     replace(run.summary, **changes).write(run.path / "summary.json")  # type: ignore[arg-type]
 
 
-def test_the_same_weights_come_out_and_the_record_says_of_what_it_is_a_repetition(
+def test_a_repetition_has_the_same_weights_and_names_the_repeated_run(
     run: StoredRun, folder: Path, capsys: Capture
 ) -> None:
     capsys.readouterr()
@@ -58,14 +58,14 @@ def test_the_same_weights_come_out_and_the_record_says_of_what_it_is_a_repetitio
     assert second.config_yaml.read_bytes() == run.config_yaml.read_bytes()
 
 
-def test_other_weights_leave_with_1_and_what_differs(run: StoredRun, folder: Path, capsys: Capture) -> None:
+def test_other_weights_exit_with_1_and_list_the_differences(run: StoredRun, folder: Path, capsys: Capture) -> None:
     assert run.summary is not None
     edit_summary(run, weights_sha256="0" * 64, versions=run.summary.versions | {"numpy": "1.0.0"})
     capsys.readouterr()
     assert main(["rerun", "outputs/day/first"]) == 1
     lines = capsys.readouterr().out.splitlines()
     (begin,) = [number for number, line in enumerate(lines) if line.startswith("other weights than run ")]
-    assert lines[begin] == f"other weights than run {run.run_id}, which came to {'0' * 64}"
+    assert lines[begin] == f"other weights than run {run.run_id}, which has {'0' * 64}"
     assert lines[begin + 1].split()[:2] == ["different", run.run_id]
     assert lines[begin + 2].split()[:5] == ["versions", "and", "machine:", "versions.numpy", "1.0.0"]
     (again,) = [path for path in (folder / "outputs").glob("*/*") if path != run.path]
@@ -91,14 +91,14 @@ def test_plugins_of_a_run_that_was_killed_are_compared(
     assert f"plugin pack.m was changed: its SHA-256 was {'a' * 64}, and is {'b' * 64}\n" in capsys.readouterr().err
 
 
-def test_a_run_that_was_started_elsewhere_is_said_to_be(
+def test_a_run_that_was_started_elsewhere_is_reported(
     run: StoredRun, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     (folder / "elsewhere").mkdir()
     monkeypatch.chdir(folder / "elsewhere")
     assert main(["rerun", str(run.path)]) == 0
     assert (
-        f"it was started in {folder}; relative paths of its configuration are looked for here"
+        f"it was started in {folder}; relative paths of its configuration refer to this folder"
         in capsys.readouterr().err
     )
 
@@ -109,9 +109,9 @@ def test_a_resumed_run_is_repeated_from_its_last_configuration(run: StoredRun, c
     # The rate of a cosine schedule depends on the length of the run, so its first steps were others.
     assert main(["rerun", run.run_id, "--output", "second"]) == 1
     out, err = capsys.readouterr()
-    doubt = "it was started 2 times and changed on the way: config-1.yaml has other train.steps. All its steps"
-    assert f"the same weights are not promised: {doubt}" in err
-    assert f"\nthey were not promised to be the same: {doubt}" in out
+    doubt = "it was started 2 times and its configuration changed: config-1.yaml has other train.steps. All steps"
+    assert f"the same weights are not guaranteed: {doubt}" in err
+    assert f"\nthe same weights were not guaranteed: {doubt}" in out
     second = read_run(Path("second")).summary
     assert second is not None
     assert second.steps == 5
@@ -132,16 +132,16 @@ def stored(path: Path, weights: str | None) -> StoredRun:
     )
 
 
-def test_what_was_not_promised_is_said_with_other_weights() -> None:
+def test_a_missing_guarantee_is_reported_with_other_weights() -> None:
     first, second = stored(Path("one"), "a" * 64), stored(Path("two"), "b" * 64)
     assert verdict(first, second, "its replicas raced") == "\n".join(
         [
-            f"other weights than run one, which came to {'a' * 64}",
-            "they were not promised to be the same: its replicas raced",
-            "code, versions and machine are the same as far as they are recorded",
+            f"other weights than run one, which has {'a' * 64}",
+            "the same weights were not guaranteed: its replicas raced",
+            "the recorded code, versions and machine are the same",
         ]
     )
-    assert "promised" not in verdict(first, replace(second, summary=first.summary), "its replicas raced")
+    assert "guaranteed" not in verdict(first, replace(second, summary=first.summary), "its replicas raced")
 
 
 def test_a_stored_configuration_that_names_code_is_refused(folder: Path, capsys: Capture) -> None:
@@ -158,7 +158,7 @@ def test_an_unknown_run_is_refused_without_a_store_being_made(folder: Path, caps
     assert list(folder.iterdir()) == []
 
 
-def test_where_a_run_comes_from_is_in_its_summary(run: StoredRun) -> None:
+def test_the_summary_has_the_provenance_of_a_run(run: StoredRun) -> None:
     assert run.summary is not None
     found = json.loads((run.path / "summary.json").read_text())["provenance"]
     assert found["working_directory"] == str(run.path.parents[2])

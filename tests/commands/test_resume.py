@@ -10,7 +10,7 @@ import yaml
 
 import runner
 from runner.cli import main
-from runner.commands import resume
+from runner.commands.train import _continued
 from runner.config.configuration import dump, fix_machine_values, load_stored
 from runner.config.hydra_app import compose
 from tests.fake_training import FakeTraining
@@ -49,10 +49,10 @@ def test_the_limits_may_be_moved(
     assert fake_training.only.overrides == [override]
 
 
-def test_another_strategy_comes_with_its_own_defaults_and_shares_the_cores_out_anew(
+def test_another_strategy_has_its_defaults_and_shares_the_cores_again(
     fake_training: FakeTraining, stored: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(resume, "usable_cores", lambda: 6)
+    monkeypatch.setattr("runner.commands.train.usable_cores", lambda: 6)
     before = fix_machine_values(load_stored(stored / "config.yaml"), cores=2)
     (stored / "config.yaml").write_text(dump(before))
     assert (before.parallelism.name, before.cluster.workers, before.cluster.threads_per_worker) == ("sync_data", 2, 1)
@@ -70,7 +70,7 @@ def test_another_strategy_comes_with_its_own_defaults_and_shares_the_cores_out_a
 def test_keys_of_the_cluster_that_are_named_stay_as_they_were_named(
     fake_training: FakeTraining, stored: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(resume, "usable_cores", lambda: 6)
+    monkeypatch.setattr("runner.commands.train.usable_cores", lambda: 6)
     assert main([f"resume={stored}", "parallelism=single", "cluster.threads_per_worker=4"]) == 0
     cluster = fake_training.only.config.cluster
     assert (cluster.workers, cluster.threads_per_worker, cluster.cores_per_worker) == (1, 4, 6.0)
@@ -80,14 +80,14 @@ def test_keys_of_the_cluster_that_are_named_stay_as_they_were_named(
     ("named", "expected"),
     [([], (1, 6, 6.0)), (["cluster.threads_per_worker=1"], (1, 1, 6.0)), (["cluster.cores_per_worker=2"], (1, 6, 2.0))],
 )
-def test_another_strategy_keeps_what_the_run_was_started_with_by_name(
+def test_another_strategy_keeps_keys_that_the_command_line_named(
     fake_training: FakeTraining,
     stored: Path,
     monkeypatch: pytest.MonkeyPatch,
     named: list[str],
     expected: tuple[int, int, float],
 ):
-    monkeypatch.setattr(resume, "usable_cores", lambda: 6)
+    monkeypatch.setattr("runner.commands.train.usable_cores", lambda: 6)
     (stored / "config.yaml").write_text(dump(fix_machine_values(compose(["model=mlp", *named]).config(), cores=2)))
     for strategy in ("hybrid", "single"):  # the second resume finds what the first one stored
         assert main([f"resume={stored}", f"parallelism={strategy}"]) == 0
@@ -102,7 +102,7 @@ def test_another_strategy_keeps_what_the_run_was_started_with_by_name(
 def test_a_key_that_a_resume_names_stays_from_then_on(
     fake_training: FakeTraining, stored: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(resume, "usable_cores", lambda: 6)
+    monkeypatch.setattr("runner.commands.train.usable_cores", lambda: 6)
     assert main([f"resume={stored}", "cluster.threads_per_worker=2"]) == 0
     (stored / "config.yaml").write_text(dump(fake_training.calls[-1].config))
     assert main([f"resume={stored}", "parallelism=single"]) == 0
@@ -124,20 +124,20 @@ def test_without_another_strategy_the_budget_of_threads_stays(
     fake_training: FakeTraining, stored: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (stored / "config.yaml").write_text(dump(fix_machine_values(load_stored(stored / "config.yaml"), cores=8)))
-    monkeypatch.setattr(resume, "usable_cores", lambda: 2)
+    monkeypatch.setattr("runner.commands.train.usable_cores", lambda: 2)
     assert main([f"resume={stored}", "train.steps=9", "train.patience=4"]) == 0
     config = fake_training.only.config
     assert (config.cluster.threads_per_worker, config.train.patience) == (4, 4)
 
 
-def test_waiting_can_be_given_up_where_better_was_better_by_something(fake_training: FakeTraining, stored: Path):
+def test_patience_can_be_dropped_together_with_min_delta(fake_training: FakeTraining, stored: Path):
     (stored / "config.yaml").write_text(dump(compose(["train.patience=3", "train.min_delta=0.1"]).config()))
     assert main([f"resume={stored}", "train.patience=null", "train.min_delta=0"]) == 0
     train = fake_training.only.config.train
     assert (train.patience, train.min_delta) == (None, 0.0)
 
 
-def test_a_run_of_a_gpu_goes_on_without_one_only_if_told_to(
+def test_a_run_on_a_gpu_is_resumed_without_one_only_on_request(
     fake_training: FakeTraining, stored: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     config = load_stored(stored / "config.yaml")
@@ -150,11 +150,11 @@ def test_a_run_of_a_gpu_goes_on_without_one_only_if_told_to(
     assert (cluster.device, cluster.device_taken, cluster.gpus) == ("cpu", "cpu", None)
 
 
-def test_a_run_of_an_earlier_version_stays_on_the_cpu_unless_it_is_told_otherwise(
-    stored: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_run_of_an_earlier_version_stays_on_the_cpu_by_default(stored: Path, monkeypatch: pytest.MonkeyPatch):
     here = machine(gpu(0), gpu(1))
-    monkeypatch.setattr(resume, "fix_machine_values", lambda config, cores: fix_machine_values(config, 2, lambda: here))
+    monkeypatch.setattr(
+        "runner.commands.train.fix_machine_values", lambda config, cores: fix_machine_values(config, 2, lambda: here)
+    )
     plain = yaml.safe_load((stored / "config.yaml").read_text())
     for key in ("device", "device_taken", "server_device", "gpus", "one_process", "tf32", "compare_plans"):
         del plain["cluster"][key]  # which that version did not have
@@ -162,7 +162,7 @@ def test_a_run_of_an_earlier_version_stays_on_the_cpu_unless_it_is_told_otherwis
     earlier = load_stored(stored / "config.yaml")
 
     def goes_on(*overrides: str) -> tuple[str | None, list[int] | None]:
-        cluster = resume._continued(earlier, overrides).cluster
+        cluster = _continued(earlier, overrides).cluster
         return cluster.device_taken, cluster.gpus
 
     assert goes_on("train.steps=9") == goes_on("parallelism.workers=3") == ("cpu", None)
@@ -170,14 +170,16 @@ def test_a_run_of_an_earlier_version_stays_on_the_cpu_unless_it_is_told_otherwis
     assert goes_on("cluster.device=gpu", "cluster.gpus=[1,1]") == ("gpu", [1, 1])
 
 
-def test_another_strategy_shares_the_gpus_out_anew(stored: Path, monkeypatch: pytest.MonkeyPatch):
+def test_another_strategy_shares_the_gpus_again(stored: Path, monkeypatch: pytest.MonkeyPatch):
     here = machine(gpu(0), gpu(1), gpu(2))
     config = fix_machine_values(load_stored(stored / "config.yaml"), 2, lambda: here)
     assert config.cluster.gpus == [0, 1]
-    monkeypatch.setattr(resume, "fix_machine_values", lambda config, cores: fix_machine_values(config, 2, lambda: here))
-    assert resume._continued(config, ["parallelism.workers=3"]).cluster.gpus == [0, 1, 2]
-    assert resume._continued(config, ["train.steps=9"]).cluster.gpus == [0, 1]
-    assert resume._continued(config, ["cluster.device=gpu", "cluster.gpus=[2,2]"]).cluster.gpus == [2, 2]
+    monkeypatch.setattr(
+        "runner.commands.train.fix_machine_values", lambda config, cores: fix_machine_values(config, 2, lambda: here)
+    )
+    assert _continued(config, ["parallelism.workers=3"]).cluster.gpus == [0, 1, 2]
+    assert _continued(config, ["train.steps=9"]).cluster.gpus == [0, 1]
+    assert _continued(config, ["cluster.device=gpu", "cluster.gpus=[2,2]"]).cluster.gpus == [2, 2]
 
 
 def test_from_python_too(fake_training: FakeTraining, stored: Path):
@@ -193,20 +195,20 @@ def test_resume_null_is_a_run_like_any_other(fake_training: FakeTraining):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["optimizer.lr=0.1"], "optimizer.lr=0.1: a run continues with its stored configuration"),
+        (["optimizer.lr=0.1"], "optimizer.lr=0.1: a resumed run uses its stored configuration"),
         (
             ["optimizer.lr=0.1"],
-            "beside resume=DIR only train.epochs, train.steps, train.patience, train.min_delta, train.microbatches, "
+            "besides resume=DIR only train.epochs, train.steps, train.patience, train.min_delta, train.microbatches, "
             "parallelism and cluster may be given",
         ),
-        (["parallelisms=single"], "parallelisms=single: a run continues with its stored configuration"),
+        (["parallelisms=single"], "parallelisms=single: a resumed run uses its stored configuration"),
         (["parallelism=none"], "Could not find 'parallelism/none'"),
         (["parallelism.depth=3"], "Key 'depth' not in 'SyncData'"),
         (["parallelism.a.b=3"], "parallelism.a.b=3: there is no section parallelism.a"),
         (["parallelism=single", "parallelism.workers=2"], "parallelism.workers=2 with parallelism=single"),
-        (["model=lenet"], "model=lenet: a run continues with its stored configuration"),
-        (["-m"], "-m: a run continues with its stored configuration"),
-        (["+train.steps=3"], "+train.steps=3: a run continues with its stored configuration"),
+        (["model=lenet"], "model=lenet: a resumed run uses its stored configuration"),
+        (["-m"], "-m: a resumed run uses its stored configuration"),
+        (["+train.steps=3"], "+train.steps=3: a resumed run uses its stored configuration"),
         (["resume=other"], "resume is given 2 times"),
         (["train.steps=few"], "train.steps: Value 'few' of type 'str' could not be converted to Integer"),
         (["train.steps=["], "train.steps=[: not a value in YAML"),

@@ -10,20 +10,20 @@ from threading import Thread
 
 import pytest
 
-from runner.commands.store_answer import store_answer
+from runner.commands.ui import store_answer
 
 
-def test_a_database_that_is_not_there_is_to_be_made_and_is_not_made(folder: Path) -> None:
-    assert store_answer() == "to be made by the first run"
+def test_a_missing_database_is_reported_and_not_created(folder: Path) -> None:
+    assert store_answer() == "to be created by the first run"
     assert list(folder.iterdir()) == []
 
 
-def test_a_database_answers_or_says_why_not(folder: Path) -> None:
+def test_a_database_answers_or_the_reason_is_reported(folder: Path) -> None:
     with closing(sqlite3.connect(folder / "mlflow.db")) as database:
         database.execute("CREATE TABLE runs (id)")
     assert store_answer() == "answers"
     (folder / "mlflow.db").write_bytes(b"no database" * 100)
-    assert store_answer().startswith("does not answer: file is not a database; records would wait in")
+    assert store_answer().startswith("does not answer: file is not a database; records will wait in")
 
 
 class Health(BaseHTTPRequestHandler):
@@ -55,7 +55,7 @@ def test_a_server_is_asked_without_the_password(folder: Path, port: int, monkeyp
     assert store_answer() == "answers with 404"
 
 
-def test_a_server_that_is_away_is_said_to_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_server_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     assert "does not answer: " in store_answer()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://127.0.0.1:9/x")

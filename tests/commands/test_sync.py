@@ -1,4 +1,4 @@
-"""``runner sync``: what was left is brought over, and the exit code says whether something still waits."""
+"""``runner sync``: waiting records are written, and the exit code reports whether some still wait."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_each_run_is_brought_over_once(left: Path, capsys: Capture, monkeypatch:
     assert capsys.readouterr().out == "written to the tracking store: 1 record of 1 run\n"
 
 
-def test_what_could_not_be_brought_over_waits_on(left: Path, capsys: Capture):
+def test_records_that_could_not_be_written_keep_waiting(left: Path, capsys: Capture):
     assert main(["sync", "outputs"]) == 1
     out, err = capsys.readouterr()
     assert out == ""
@@ -50,11 +50,11 @@ def test_a_run_that_is_running_is_no_failure(left: Path, capsys: Capture):
     assert capsys.readouterr().out == f"skipped, still running: {left}\n"
 
 
-def test_where_nothing_waits_nothing_is_done(folder: Path, capsys: Capture):
+def test_without_waiting_records_nothing_is_done(folder: Path, capsys: Capture):
     assert main(["sync", "."]) == 0
     assert capsys.readouterr().out == "no tracking records wait there\n"
     assert list(folder.iterdir()) == []
 
 
-def test_a_directory_that_is_not_there_is_refused(folder: Path, capsys: Capture):
+def test_a_missing_directory_is_refused(folder: Path, capsys: Capture):
     assert "nowhere: no such directory; expected that of a run or a sweep" in refused(["sync", "nowhere"], capsys)

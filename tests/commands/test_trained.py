@@ -1,4 +1,4 @@
-"""``runner eval`` and ``runner predict``: a trained network at work, from a run directory and from a checkpoint."""
+"""``runner eval`` and ``runner predict``, from a run directory and from a checkpoint."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def refused(capsys: Capture, *arguments: str) -> str:
     return f"{code} {capsys.readouterr().err}"
 
 
-def test_an_evaluation_comes_to_what_the_run_came_to(stored: Path, capsys: Capture) -> None:
+def test_an_evaluation_equals_that_of_the_run(stored: Path, capsys: Capture) -> None:
     assert main(["eval", "run", "--which", "newest"]) == 0
     path = stored / "eval-step-12-digits.json"
     found, summary = json.loads(path.read_text()), Summary.read(stored / "summary.json")
@@ -82,7 +82,7 @@ def test_the_best_is_evaluated_unless_another_is_named(stored: Path) -> None:
     assert evaluated("run/checkpoints/step-12")["checkpoint"].endswith("/run/checkpoints/step-12")
 
 
-def test_every_evaluation_has_its_own_file_that_says_what_was_evaluated(stored: Path) -> None:
+def test_every_evaluation_has_a_separate_file_with_its_settings(stored: Path) -> None:
     for limit in ("", "5", "6", "5"):
         assert main(["eval", "run", *([f"data.test_limit={limit}"] if limit else [])]) == 0
     found = [json.loads(path.read_text()) for path in stored.glob("eval-*-digits*.json")]
@@ -124,7 +124,7 @@ def test_another_dataset_of_the_same_kind_is_normalised_as_in_training(folder: P
     assert found["results"]["test/loss"] == pytest.approx(cross_entropy(inputs, arrays["y_test"]), rel=1e-5)
 
 
-def test_another_dataset_may_be_named_by_yaml_of_ones_own(stored: Path, folder: Path, capsys: Capture) -> None:
+def test_another_dataset_may_be_named_by_yaml_of_the_user(stored: Path, folder: Path, capsys: Capture) -> None:
     (folder / "conf" / "data").mkdir(parents=True)
     mine = folder / "conf" / "data" / "mine.yaml"
     mine.write_text('defaults: ["/schema/data/digits@_here_"]\ntest_limit: 7\n')
@@ -175,15 +175,15 @@ def test_the_same_pixels_of_another_type_are_refused(folder: Path, capsys: Captu
             ["data=synthetic"],
             "2 runner: error: data=synthetic has images of (3, 224, 224) and 1000 classes; the network was trained on",
         ),
-        (["model=lenet"], "model=lenet: the network is evaluated as its run stored it; only data=NAME, data.KEY, "),
-        (["cluster.workers=3"], "cluster.workers=3: the network is evaluated as its run stored it"),
-        (["train.steps=3"], "train.steps=3: the network is evaluated as its run stored it"),
+        (["model=lenet"], "model=lenet: the stored configuration is evaluated; only data=NAME, data.KEY, "),
+        (["cluster.workers=3"], "cluster.workers=3: the stored configuration is evaluated"),
+        (["train.steps=3"], "train.steps=3: the stored configuration is evaluated"),
         (["data.colour=3"], "Key 'colour' not in 'Digits'"),
         (["data=mnist", "data.cache_dir=absent"], "data=mnist has images of (1, 28, 28)"),
         (["--output", "absent/file.json"], "4 runner: error: absent/file.json: cannot be written: No such file"),
     ],
 )
-def test_what_does_not_suit_the_network_is_refused(
+def test_data_that_does_not_fit_the_network_is_refused(
     stored: Path, capsys: Capture, arguments: list[str], complaint: str
 ) -> None:
     assert complaint in refused(capsys, "eval", "run", *arguments)
@@ -208,14 +208,16 @@ def test_classes_that_changed_since_the_run_are_refused(
     arguments = ["run", str(images / "test" / "cat" / "0.png")] if verb == "predict" else ["run"]
     (images / "train" / "cat" / "1.png").unlink()
     assert main([verb, *arguments]) == 0
-    assert f"{images}: there are 3 train examples, in training there were 4" in caplog.text
+    assert f"{images}: 3 train examples, but 4 in training" in caplog.text
     for split in ("train", "test"):
         (images / split / "dog").rename(images / split / "ant")
-    complaint = f"{images}: class 0 is 'ant', in training it was 'cat' ({folder / 'run' / 'data.json'}); bring the data"
+    complaint = (
+        f"{images}: class 0 is 'ant', in training it was 'cat' ({folder / 'run' / 'data.json'}); restore the data"
+    )
     assert complaint in refused(capsys, verb, *arguments)
 
 
-def test_the_normalisation_is_that_of_training_whatever_became_of_the_data(
+def test_the_normalisation_of_training_is_used_after_the_data_changed(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     arrays = small_arrays()
@@ -236,7 +238,7 @@ def test_the_normalisation_is_that_of_training_whatever_became_of_the_data(
     del kept["normalisation"]
     path.write_text(json.dumps(kept))
     assert seen() != before
-    assert f"{path} does not say how the training images were normalised: computed from the data" in caplog.text
+    assert f"{path} does not hold the normalisation of training: computed from the present data" in caplog.text
 
 
 def test_a_checkpoint_of_another_network_is_refused(stored: Path, capsys: Capture) -> None:
@@ -295,7 +297,7 @@ def test_all_classes_together_are_certain(stored: Path) -> None:
     assert probabilities == sorted(probabilities, reverse=True)
 
 
-def test_with_logistic_units_each_class_stands_for_itself(folder: Path) -> None:
+def test_probabilities_of_logistic_units_are_independent(folder: Path) -> None:
     run(small_config("model.loss=logistic", "train.steps=1"), folder / "run", overrides=[])
     np.save("one.npy", TEST.images[0])
     assert main(["predict", "run", "one.npy", "--top", "10", "--output", "out.json"]) == 0

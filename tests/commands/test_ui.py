@@ -1,4 +1,4 @@
-"""``runner ui``: which server it becomes, and when it refuses."""
+"""``runner ui``: the server that it becomes, and refusals."""
 
 from __future__ import annotations
 
@@ -75,9 +75,7 @@ def test_the_variable_that_moves_the_store_moves_the_pages(folder: Path, port: i
 
 
 @pytest.mark.usefixtures("no_exec")
-def test_what_other_servers_of_the_user_are_allowed_is_not_allowed_here(
-    folder: Path, port: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_permissions_of_other_servers_do_not_apply(folder: Path, port: int, monkeypatch: pytest.MonkeyPatch):
     (folder / "mlflow.db").touch()
     monkeypatch.setenv("MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE", "true")
     monkeypatch.setenv("MLFLOW_SERVER_ALLOWED_HOSTS", "*")
@@ -117,7 +115,7 @@ def test_a_store_that_cannot_be_read_is_refused(folder: Path, port: int, capsys:
 
 
 @pytest.mark.usefixtures("no_exec")
-def test_without_a_store_it_says_how_to_get_one(folder: Path, capsys: Capture):
+def test_without_a_store_the_error_explains_how_to_get_one(folder: Path, capsys: Capture):
     assert main(["ui"]) == 4
     assert f"no runs are recorded here yet: {folder}/mlflow.db does not exist. Train first" in capsys.readouterr().err
 

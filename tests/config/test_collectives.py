@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.commands.resume import _continued
+from runner.commands.train import _continued
 from runner.config.configuration import fix_machine_values, to_plain
 from runner.config.devices import retake_devices, sums_text, take_devices
 from runner.config.hydra_app import compose

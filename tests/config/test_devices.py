@@ -25,7 +25,6 @@ from runner.config.outcome import outcome_hash
 from runner.config.schema import Config
 from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import NO_GPUS, Found
-from runner.system import cpu_info as cpu_model
 from tests.gpus import NO_DRIVER, gpu, machine
 
 TWO = ("parallelism=sync_data", "parallelism.workers=2", "tracking=none")
@@ -116,7 +115,7 @@ def test_a_gpu_without_bfloat16_is_refused_for_it() -> None:
 
 @pytest.fixture
 def cpu_without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_model, "flags", lambda: frozenset({"avx2", "avx512f"}))
+    monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset({"avx2", "avx512f"}))
 
 
 @pytest.mark.usefixtures("cpu_without_bfloat16")

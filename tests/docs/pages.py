@@ -1,8 +1,8 @@
-"""The fenced blocks of a page, and what its comments say about trying them.
+"""The fenced blocks of a page, and the comments that say how tests run them.
 
-A comment of HTML on the line before a block, which readers do not see, is one of
+An HTML comment on the line before a block is one of
 
-    <!-- run: KEY=VALUE ... -->   every `runner` command of the block that trains gets these overrides too
+    <!-- run: KEY=VALUE ... -->   these overrides are added to every `runner` command of the block that trains
     <!-- not run: REASON -->
     <!-- file: PATH -->           the block is a file in the folder of the page, not commands
 """
@@ -24,7 +24,7 @@ VERBS = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block. kind: one of KINDS. said: what stands behind the kind in its comment."""
+    """One fenced block. kind: one of KINDS. said: the text after the kind in its comment."""
 
     language: str
     text: str
@@ -33,7 +33,7 @@ class Block:
 
     @property
     def commands(self) -> list[str]:
-        """One command a line, with what is given to those that train; comments of the shell are left to the shell."""
+        """The commands, one for each line; the given overrides are added to those that train."""
         given = " ".join(map(shlex.quote, self.said.split()))
         return [_limited(line, given) for line in self.text.replace("\\\n", " ").splitlines() if line.strip()]
 
@@ -45,7 +45,7 @@ def _limited(line: str, given: str) -> str:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """The blocks of a page in order; raises ValueError for a comment that is none of the kinds."""
+    """Yield the blocks of a page in order; raises ValueError for a comment of an unknown kind."""
     for found in BLOCK.finditer(page.read_text(encoding="utf-8")):
         kind, _, said = (found["said"] or "run:").partition(":")
         if kind not in KINDS:

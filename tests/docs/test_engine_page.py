@@ -1,4 +1,4 @@
-"""The names on the page about the engine are those of the default configuration."""
+"""The nodes and files that the page about the engine names exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages build without a warning, and a reader's browser asks no other host for anything."""
+"""The pages build without a warning and load nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 LOADED = re.compile(r"""(?:<script[^>]*\bsrc|<link[^>]*\bhref|<img[^>]*\bsrc)=["']?(https?:)?//""")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.command import run_command, summary_of
+from tests.integration.command import succeed, summary_of
 from tests.plugin_tables import EXAMPLES
 
 FOLDERS = sorted(path.parent.name for path in EXAMPLES.glob("*/README.md"))
@@ -46,13 +46,11 @@ def test_the_commands_run(folder: str, tmp_path: Path) -> None:
         assert program == "runner"
         if [program, *arguments] not in trained:
             assert arguments[0] == "explain"
-            command = run_command(place, *arguments)
-            assert command.finish() == 0, command.errors
+            succeed(place, *arguments)
             continue
         runs = f"runs/{number}"
         directories = (f"hydra.run.dir={runs}", f"hydra.sweep.dir={runs}")
-        command = run_command(place, *arguments, *FEW_STEPS, *directories)
-        assert command.finish() == 0, command.errors
+        succeed(place, *arguments, *FEW_STEPS, *directories)
         summaries = [summary_of(path.parent) for path in (place / runs).rglob("summary.json")]
         assert summaries
         for summary in summaries:

@@ -13,7 +13,7 @@ import pytest
 
 from runner.kernels.gpu.cuda import GpusError, open_gpus
 from runner.kernels.gpu.runtime import Runtime
-from runner.system.cache_folder import gpu_code_folder
+from runner.system.files import gpu_code_folder
 from tests.gpu.gpus import Gpu
 from tests.kernels.gpu.emulation import EmulatedRuntime, sources_folder
 
@@ -29,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers of these tests."""
     config.addinivalue_line("markers", "small: quick on the emulated GPU, and part of the suite")
+    config.addinivalue_line("markers", "slow: part of the suite in `make test-all` only")
     config.addinivalue_line("markers", "gpu_only: needs libraries, memory or speed that only a real GPU has")
     if config.getoption("--on", SMALL) == GPU:
         try:

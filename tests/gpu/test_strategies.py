@@ -73,9 +73,9 @@ POOLED: Mapping[str, Made] = {
 """Strategies that equal ``single`` on all networks."""
 
 SMALL = {
-    ("sync_data", "hybrid", "float64"),
-    ("hybrid_b", "hybrid", "float32"),
-    ("model", "batch_normalised", "float64"),
+    ("sync_data", "hybrid", "float64"): [pytest.mark.small, pytest.mark.slow],
+    ("hybrid_b", "hybrid", "float32"): [pytest.mark.small],
+    ("model", "batch_normalised", "float64"): [pytest.mark.small],
 }
 """Strategy, network and dtype of the cases that the suite runs on the emulated GPU."""
 
@@ -85,10 +85,7 @@ def cases() -> list[Any]:
     mixing = "batch_normalised"
     pairs = [(s, n) for s in PER_EXAMPLE for n in sorted(ALL) if n != mixing] + [(s, n) for s in POOLED for n in ALL]
     triples = [(strategy, network, dtype) for strategy, network in pairs for dtype in TOLERANCES]
-    return [
-        pytest.param(*triple, id="-".join(triple), marks=[pytest.mark.small] if triple in SMALL else [])
-        for triple in triples
-    ]
+    return [pytest.param(*triple, id="-".join(triple), marks=SMALL.get(triple, [])) for triple in triples]
 
 
 def momentum() -> Optimizer:

@@ -1,25 +1,37 @@
-"""The command ``runner`` as a user types it: in a process of its own, in a folder of its own."""
+"""The command ``runner`` in a folder: in this process, or in a separate one that can be killed."""
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import psutil
 
+from runner.cli import main
 from runner.engine.cluster.transport.private_directory import SHARED_MEMORY, remove_abandoned
+from runner.engine.run.kernel_table import load_kernels
 from runner.records.summary import Summary
+from tests.plugin_tables import restored_tables
 
 LIMIT_S = 90.0
+QUIET = ("tracking=none", "tracking.pictures=false", "cluster.threads_per_worker=1")
+"""Overrides of a run that records little and has one thread for each worker."""
+
+ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 class Command:
-    """A started ``runner``; its output is collected when it ends. environment: variables it has besides ours."""
+    """A ``runner`` in a separate process; its output is collected when it ends. environment: additional variables."""
 
     def __init__(
         self,
@@ -34,7 +46,7 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **(environment or {})},
+            env={**os.environ, **ENVIRONMENT, **(environment or {})},
         )
         self.pid = self._process.pid
         self.output = ""
@@ -62,11 +74,36 @@ class Command:
         return [found[index] for index in sorted(found, key=str)]
 
 
-def run_command(folder: Path, *arguments: str) -> Command:
-    """Run ``runner`` to its end."""
-    command = Command(folder, *arguments)
-    command.finish()
-    return command
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended: its exit code and what it printed on standard output and standard error."""
+
+    code: int
+    output: str
+    errors: str
+
+
+def run_command(folder: Path, *arguments: str) -> Ended:
+    """Run ``runner`` in this process, with ``folder`` as the working directory. Its workers are processes as usual."""
+    load_kernels()  # the tables are restored to a state with all kernels
+    output, errors = io.StringIO(), io.StringIO()
+    with (
+        warnings.catch_warnings(action="ignore"),  # tests turn warnings of libraries into errors
+        chdir(folder),
+        redirect_stdout(output),
+        redirect_stderr(errors),
+        restored_tables(),
+        patch.dict(os.environ, ENVIRONMENT),
+    ):
+        code = main(arguments)
+    return Ended(code, output.getvalue(), errors.getvalue())
+
+
+def succeed(folder: Path, *arguments: str) -> Ended:
+    """Run a command as :func:`run_command` does and require exit code 0."""
+    ended = run_command(folder, *arguments)
+    assert ended.code == 0, ended.errors
+    return ended
 
 
 def summary_of(run_dir: Path) -> Summary:

@@ -1,4 +1,4 @@
-"""Commands that a failing test leaves running are ended with it."""
+"""A fixture that starts commands and ends them with the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``async_data`` on real processes: one worker is ``single``, and what several did is repeated to the bit."""
+"""``async_data`` on worker processes: the updates of several workers are repeated bit for bit."""
 
 from __future__ import annotations
 
@@ -7,29 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.command import run_command, summary_of
+from tests.integration.command import QUIET, succeed, summary_of
 
 TEN_STEPS = (
-    "tracking=none",
-    "tracking.pictures=false",
+    *QUIET,
     "train.steps=10",
-    "cluster.threads_per_worker=1",
-    "hydra.run.dir=run",
+    *("parallelism=async_data", "parallelism.workers=3", "parallelism.servers=2"),
 )
-
-
-def train(folder: Path, *overrides: str) -> Path:
-    folder.mkdir()
-    command = run_command(folder, *TEN_STEPS, *overrides)
-    assert command.finish() == 0, command.errors
-    return folder / "run"
-
-
-def test_one_worker_that_sees_its_own_writes_is_single(tmp_path: Path) -> None:
-    single = train(tmp_path / "single", "parallelism=single")
-    settings = ("parallelism.workers=1", "parallelism.servers=2", "parallelism.loop=sequential")
-    served = train(tmp_path / "served", "parallelism=async_data", *settings)
-    assert summary_of(served).weights_sha256 == summary_of(single).weights_sha256
 
 
 @pytest.mark.parametrize(
@@ -42,11 +26,11 @@ def test_one_worker_that_sees_its_own_writes_is_single(tmp_path: Path) -> None:
     ids=["overlapped", "rare", "direct"],
 )
 def test_a_run_is_repeated_from_its_endings_in_one_process(settings: tuple[str, ...], tmp_path: Path) -> None:
-    shape = ("parallelism=async_data", "parallelism.workers=3", "parallelism.servers=2")
-    first = train(tmp_path / "first", *shape, *settings)
-    second = train(tmp_path / "second", *shape, *settings, f"parallelism.replay={first / 'endings-1.jsonl'}")
-    assert summary_of(second).weights_sha256 == summary_of(first).weights_sha256
-    assert set(summary_of(first).peak_memory_bytes) == {"master", "worker-0", "worker-1", "worker-2", "ps-0", "ps-1"}
-    assert set(summary_of(second).peak_memory_bytes) == {"main"}
-    decided = [json.loads((folder / "asynchronous.json").read_text()) for folder in (first, second)]
+    succeed(tmp_path, *TEN_STEPS, *settings, "hydra.run.dir=first")
+    succeed(tmp_path, *TEN_STEPS, *settings, "hydra.run.dir=second", "parallelism.replay=first/endings-1.jsonl")
+    first, second = summary_of(tmp_path / "first"), summary_of(tmp_path / "second")
+    assert second.weights_sha256 == first.weights_sha256
+    assert set(first.peak_memory_bytes) == {"master", "worker-0", "worker-1", "worker-2", "ps-0", "ps-1"}
+    assert set(second.peak_memory_bytes) == {"main"}
+    decided = [json.loads((tmp_path / run / "asynchronous.json").read_text()) for run in ("first", "second")]
     assert decided[0] == decided[1]

@@ -1,4 +1,4 @@
-"""Backup workers as real processes: what counted is recorded, a replay comes to the same bits, a death is told."""
+"""Backup workers as processes: contributions are recorded and replayed bit for bit, and a death is reported."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from pathlib import Path
 
 from runner.records.decisions import read_decisions
 from runner.records.summary import Summary
-from tests.integration.command import Command, run_command, summary_of, wait_until
+from tests.integration.command import QUIET, Command, run_command, succeed, summary_of, wait_until
 
 STEPS = 12
 BACKED = (
+    *QUIET,
     *(
         "model=mlp",
         "model.hidden=[8]",
         "data=digits",
-        "tracking=none",
-        "tracking.pictures=false",
         "train.batch_size=8",
         "schedule=constant",
     ),
     *("parallelism.workers=2", "parallelism.combine=parameter_server", "parallelism.backup_workers=1"),
-    *("parallelism.servers=2", "cluster.threads_per_worker=1", "train.eval_every=6", "hydra.run.dir=run"),
+    *("parallelism.servers=2", "train.eval_every=6", "hydra.run.dir=run"),
 )
 STRAGGLERS = (
     *("cluster.emulate=true", "cluster.stragglers.distribution=lognormal"),
@@ -30,8 +29,7 @@ STRAGGLERS = (
 
 def finished(folder: Path, *overrides: str) -> Summary:
     folder.mkdir(exist_ok=True)
-    command = run_command(folder, *overrides)
-    assert command.finish() == 0, command.errors
+    succeed(folder, *overrides)
     return summary_of(folder / "run")
 
 
@@ -64,7 +62,7 @@ def test_a_resumed_run_with_slow_workers_is_replayed_to_the_bit(tmp_path: Path) 
 
 def test_a_loss_that_is_not_finite_is_traced_to_its_node_over_the_same_shares(tmp_path: Path) -> None:
     command = run_command(tmp_path, *BACKED, *STRAGGLERS, f"train.steps={STEPS}", "optimizer.lr=1e30")
-    assert command.finish() == 5
+    assert command.code == 5
     assert "repeating steps 0 to" in (tmp_path / "run" / "run.log").read_text()
     assert "it is the first node that produced any" in command.errors
 

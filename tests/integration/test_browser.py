@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.integration.browser import Browser, chromium
-from tests.integration.command import run_command
+from tests.integration.command import succeed
 from tests.tracking.mlflow_server import free_port, wait_for_server
+
+pytestmark = pytest.mark.slow
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 SWEEP = (
@@ -42,8 +44,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 @pytest.fixture
 def page(browser: Browser, tmp_path: Path) -> Iterator[str]:
     """The address that ``runner ui`` names after a sweep in this folder."""
-    sweep = run_command(tmp_path, *SWEEP)
-    assert sweep.finish() == 0, sweep.errors
+    succeed(tmp_path, *SWEEP)
     port = free_port()
     command = [sys.executable, "-m", "runner", "ui", "--port", str(port)]
     with (

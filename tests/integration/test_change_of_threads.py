@@ -11,6 +11,8 @@ import pytest
 
 from tests.integration.command import Command
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 CHECKING = "libc_malloc_debug.so.0"
 """The part of glibc that, where a process begins with it, looks at what lies around memory that is given back."""
@@ -47,7 +49,9 @@ def watching() -> dict[str, str]:
     return {"LD_PRELOAD": CHECKING, "MALLOC_CHECK_": "3"}
 
 
-def test_a_process_that_goes_on_with_more_threads_keeps_to_its_memory(tmp_path: Path, watching: dict[str, str]) -> None:
+def test_a_process_with_more_threads_than_before_stays_within_its_memory(
+    tmp_path: Path, watching: dict[str, str]
+) -> None:
     """A primitive works in memory for each of its threads; that of the first run would not do for the second.
 
     The losses are those of one thread: nothing of what is trained was written over either.

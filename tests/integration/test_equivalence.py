@@ -1,68 +1,94 @@
-"""The contract of ``sync_data`` on real processes: the weights of ``single``, to the bit where that is promised."""
+"""Strategies on worker processes equal ``single``: to 1e-10 in float64, or bit for bit where that is promised."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from runner.checkpoint import load
-from tests.integration.command import run_command, summary_of
+from tests.integration.command import QUIET, succeed, summary_of
 
-TEN_STEPS = (
+STEPS = 4
+COMMON = (
+    *QUIET,
     "experiment=digits_equivalence",
-    "tracking=none",
-    "tracking.pictures=false",
-    "train.steps=10",
-    "cluster.threads_per_worker=1",
-    "hydra.run.dir=run",
+    "schedule=constant",
+    "train.batch_size=12",
 )
+Train = Callable[..., Path]
 
-
-def train(folder: Path, *overrides: str) -> Path:
-    command = run_command(folder, *TEN_STEPS, *overrides)
-    assert command.finish() == 0, command.errors
-    return folder / "run"
+SYNC = ("parallelism=sync_data", "parallelism.workers=2")
+SYNC_OF_THREE = ("parallelism=sync_data", "parallelism.workers=3")
+SERVED = (*SYNC, "parallelism.combine=parameter_server", "parallelism.servers=2")
+HYBRID = ("parallelism=hybrid", "parallelism.workers=3", "parallelism.scheme=c")
+ASYNC = ("parallelism=async_data", "parallelism.workers=1", "parallelism.servers=2", "parallelism.loop=sequential")
+SHARDED = (
+    *("model=mlp", "parallelism=model", "parallelism.workers=3", "parallelism.concurrent_steps=2"),
+    "parallelism.shard={fc1: column, fc2: row, fc3: column}",
+)
+POOLED = ("model=cifar_convnet", *SYNC_OF_THREE, "parallelism.statistics=pooled")
 
 
 @pytest.fixture(scope="module")
-def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(tmp_path_factory.mktemp("single"), "parallelism=single")
+def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Return the directory of a run with these overrides, which is trained once."""
+    trained: dict[tuple[str, ...], Path] = {}
+
+    def train(*overrides: str) -> Path:
+        if overrides not in trained:
+            folder = tmp_path_factory.mktemp("run")
+            succeed(folder, *COMMON, f"train.steps={STEPS}", *overrides, "hydra.run.dir=run")
+            trained[overrides] = folder / "run"
+        return trained[overrides]
+
+    return train
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_sync_data_equals_single(single: Path, tmp_path: Path, workers: int) -> None:
-    (tmp_path / "sync").mkdir()
-    (tmp_path / "parts").mkdir()
-    sync = train(tmp_path / "sync", "parallelism=sync_data", f"parallelism.workers={workers}")
-    expected = load(single / "checkpoints" / "step-10").variables
-    found = load(sync / "checkpoints" / "step-10").variables
-    assert expected.keys() == found.keys()
-    largest = max(float(np.abs(expected[name] - found[name]).max()) for name in expected)
-    assert 0 < largest <= 1e-10
-    parts = train(tmp_path / "parts", "parallelism=single", f"train.microbatches={workers}")
-    assert summary_of(sync).weights_sha256 == summary_of(parts).weights_sha256
+@pytest.mark.parametrize(
+    ("strategy", "model"),
+    [(SYNC, ()), (SYNC_OF_THREE, ()), (HYBRID, ()), (SHARDED, ("model=mlp",)), (POOLED, ("model=cifar_convnet",))],
+    ids=["sync_data of two", "sync_data of three", "hybrid", "cut layers", "pooled statistics"],
+)
+def test_a_strategy_equals_single_to_rounding(train: Train, strategy: tuple[str, ...], model: tuple[str, ...]) -> None:
+    runs = train(*model, "parallelism=single"), train(*strategy)
+    expected, found = (load(run / "checkpoints" / f"step-{STEPS}").variables for run in runs)
+    assert list(expected) == list(found)
+    assert 0 < max(float(np.abs(expected[name] - found[name]).max()) for name in expected) <= 1e-10
+    assert min(summary_of(runs[1]).bytes_sent_per_worker) > 0
+    assert any(name.endswith("moving_variance") for name in found) == (strategy == POOLED)
 
 
-def test_pooled_statistics_of_batch_normalisation_equal_single(tmp_path: Path) -> None:
-    pooled = ("parallelism=sync_data", "parallelism.workers=3", "parallelism.statistics=pooled")
-    runs = {"one": ("parallelism=single",), "three": pooled}
-    for name, overrides in runs.items():
-        (tmp_path / name).mkdir()
-        train(tmp_path / name, "model=cifar_convnet", *overrides)
-    expected, found = (load(tmp_path / name / "run" / "checkpoints" / "step-10").variables for name in runs)
-    assert any(name.endswith("moving_variance") for name in found)
-    assert max(float(np.abs(expected[name] - found[name]).max()) for name in expected) <= 1e-10
-
-
-def test_parameter_servers_equal_single_in_as_many_microbatches(tmp_path: Path) -> None:
-    served = ("parallelism=sync_data", "parallelism.combine=parameter_server", "parallelism.servers=2")
-    runs = {"served": served, "parts": ("parallelism=single", "train.microbatches=2")}
-    for name, overrides in runs.items():
-        (tmp_path / name).mkdir()
-        train(tmp_path / name, *overrides)
-    found, expected = (summary_of(tmp_path / name / "run") for name in runs)
+@pytest.mark.parametrize(
+    ("strategy", "microbatches", "processes"),
+    [
+        (SYNC, 2, {"worker-0", "worker-1"}),
+        (SYNC_OF_THREE, 3, {"worker-0", "worker-1", "worker-2"}),
+        (SERVED, 2, {"worker-0", "worker-1", "ps-0", "ps-1"}),
+        (ASYNC, 1, {"worker-0", "ps-0", "ps-1"}),
+    ],
+    ids=["sync_data of two", "sync_data of three", "parameter servers", "one asynchronous worker"],
+)
+def test_a_strategy_equals_single_in_as_many_microbatches_bit_for_bit(
+    train: Train, strategy: tuple[str, ...], microbatches: int, processes: set[str]
+) -> None:
+    parts = (
+        ("parallelism=single",) if microbatches == 1 else ("parallelism=single", f"train.microbatches={microbatches}")
+    )
+    found, expected = summary_of(train(*strategy)), summary_of(train(*parts))
     assert found.weights_sha256 == expected.weights_sha256
-    assert len(found.bytes_sent_per_worker) == 2 + 2
-    assert set(found.peak_memory_bytes) == {"master", "worker-0", "worker-1", "ps-0", "ps-1"}
+    assert set(found.peak_memory_bytes) == {"master", *processes}
+    assert len(found.bytes_sent_per_worker) == len(processes)
+
+
+def test_a_run_with_cut_layers_resumes_to_the_same_bits(train: Train, tmp_path: Path) -> None:
+    succeed(tmp_path, *COMMON, *SHARDED, "train.steps=2", "hydra.run.dir=half")
+    succeed(tmp_path, "resume=half", f"train.steps={STEPS}")
+    assert summary_of(tmp_path / "half").weights_sha256 == summary_of(train(*SHARDED)).weights_sha256
+
+
+def test_partial_updates_of_dense_layers_train(train: Train) -> None:
+    summary = summary_of(train("parallelism=hybrid", "parallelism.fc_batch=6", "parallelism.dense_lr_factor=0.5"))
+    assert (summary.strategy, summary.steps) == ("hybrid", STEPS)

@@ -1,4 +1,4 @@
-"""A package that brings a model by an entry point: installed by pip, and there without being named."""
+"""A model of an installed package, found by its entry point."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pytest
 
 from runner.commands.plugins import GROUP
 from tests.integration.command import Command, summary_of
+
+pytestmark = pytest.mark.slow
 
 MODULE = '''
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A machine without a library of fast kernels trains on those that are left, and the run says what it lacks."""
+"""Without a library of fast kernels a run uses the remaining ones and reports the missing one."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ import pytest
 
 from runner.kernels.cpu.onednn.library import SETTING
 from runner.records.summary import Summary
-from tests.integration.command import Command, summary_of
+from tests.integration.command import QUIET, Command, summary_of
 
 SMALL = (
+    *QUIET,
     "model=lenet",
     "data=digits",
-    "tracking=none",
-    "tracking.pictures=false",
     "parallelism=single",
     "hydra.run.dir=run",
     "train.steps=2",
     "train.eval_every=1000",
-    "cluster.threads_per_worker=1",
 )
 
 
@@ -72,7 +70,7 @@ def test_without_onednn_the_reference_kernels_compute_the_layers(runs: dict[str,
     assert run.first_loss == pytest.approx(runs["all"].first_loss, rel=1e-5)
 
 
-def test_without_llvmlite_nothing_is_machine_code_of_its_own(runs: dict[str, Ended]) -> None:
+def test_without_llvmlite_no_kernel_is_compiled(runs: dict[str, Ended]) -> None:
     run = runs["no llvm"]
     assert run.libraries == {"numpy", "onednn"}
     reason = "llvmlite cannot be loaded (not for this CPU); pip install llvmlite"
@@ -82,7 +80,7 @@ def test_without_llvmlite_nothing_is_machine_code_of_its_own(runs: dict[str, End
     assert run.first_loss == pytest.approx(runs["all"].first_loss, rel=1e-5)
 
 
-def test_where_all_libraries_are_nothing_is_missing(runs: dict[str, Ended]) -> None:
+def test_with_all_libraries_none_is_reported_missing(runs: dict[str, Ended]) -> None:
     assert runs["all"].libraries == {"llvm", "numpy", "onednn"}
     assert runs["all"].summary.kernels_missing == {}
     assert "slower ones are used" not in runs["all"].log

@@ -1,4 +1,4 @@
-"""A run of several processes is had again: by its configuration, or by the record of what its workers did."""
+"""A run of several processes is repeated: by its configuration, or by the record of its workers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.command import run_command, summary_of
+from tests.integration.command import QUIET, run_command, succeed, summary_of
 
 SHORT = (
-    "tracking=none",
-    "tracking.pictures=false",
+    *QUIET,
     "train.steps=8",
     "train.eval_every=1000",
-    "cluster.threads_per_worker=1",
     "hydra.run.dir=first",
 )
 
@@ -34,10 +32,9 @@ SHORT = (
     ],
     ids=["synchronous", "asynchronous", "backup workers"],
 )
-def test_a_run_comes_to_the_same_weights_again(settings: tuple[str, ...], note: str, tmp_path: Path) -> None:
+def test_a_repeated_run_has_the_same_weights(settings: tuple[str, ...], note: str, tmp_path: Path) -> None:
     assert "weights_sha256" in run_command(tmp_path, *SHORT, *settings).output
-    again = run_command(tmp_path, "rerun", "first", "--output", "second")
-    assert again.finish() == 0, again.errors
+    again = succeed(tmp_path, "rerun", "first", "--output", "second")
     assert "\nthe same weights as run " in again.output
     assert note in again.errors
     first, second = summary_of(tmp_path / "first"), summary_of(tmp_path / "second")
@@ -45,12 +42,10 @@ def test_a_run_comes_to_the_same_weights_again(settings: tuple[str, ...], note: 
     assert second.repeats == first.run_id
 
 
-def test_a_run_is_found_by_its_id_in_the_store_which_holds_where_it_comes_from(tmp_path: Path) -> None:
+def test_a_run_is_found_by_its_id_in_the_store(tmp_path: Path) -> None:
     one = ("model=mlp", "parallelism=single", "cluster.threads_per_worker=1", "train.steps=2", "hydra.run.dir=far/away")
     assert "weights_sha256" in run_command(tmp_path, *one).output
     run_id = summary_of(tmp_path / "far" / "away").run_id
-    again = run_command(tmp_path, "rerun", run_id, "--output", "second")
-    assert again.finish() == 0, again.errors
-    compared = run_command(tmp_path, "compare", run_id, "second")
-    assert compared.finish() == 0, compared.errors
+    succeed(tmp_path, "rerun", run_id, "--output", "second")
+    compared = succeed(tmp_path, "compare", run_id, "second")
     assert "equal: " in compared.output

@@ -1,4 +1,4 @@
-"""Sweeps that are killed and taken up again, with jobs one after the other and several at a time."""
+"""Sweeps that are killed and resumed, with one job or several jobs at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from runner.tracking import read_metrics
-from tests.integration.command import Command, run_command, summary_of, wait_until
+from tests.integration.command import QUIET, Command, run_command, succeed, summary_of, wait_until
 
 # Dozens of processes and a full machine.
 pytestmark = pytest.mark.timeout(300)
@@ -22,10 +22,8 @@ pytestmark = pytest.mark.timeout(300)
 Start = Callable[..., Command]
 
 TINY = (
-    "tracking=none",
-    "tracking.pictures=false",
+    *QUIET,
     "parallelism=single",
-    "cluster.threads_per_worker=1",
     "optimizer.clip_norm=null",
 )
 IN_SWEEP = "hydra.sweep.dir=sweep"
@@ -72,7 +70,7 @@ def test_of_twenty_jobs_three_fail_and_a_kill_and_broken_files_cost_nothing(star
     assert len(before) < 17
 
     resumed = run_command(tmp_path, "sweep", "resume", "sweep")
-    assert resumed.finish() == 1
+    assert resumed.code == 1
     assert "runner: 3 of 20 jobs failed" in resumed.errors
     after = finished(sweep)
     assert [path.parent.name for path in after] == [str(number) for number in range(17)]
@@ -83,12 +81,12 @@ def test_of_twenty_jobs_three_fail_and_a_kill_and_broken_files_cost_nothing(star
     assert errors == {"-1": "ConfigError", "1e+30": "NumericError", "1e+32": "NumericError"}
 
     again = run_command(tmp_path, "sweep", "resume", "sweep", "--no-retry-failed")
-    assert again.finish() == 1
+    assert again.code == 1
     assert [starts(path.parent) for path in after if path in before] == [1] * len(before)
     assert again.output == resumed.output
 
 
-def test_a_job_killed_among_others_fails_alone_and_goes_on_from_its_checkpoint(start: Start, tmp_path: Path) -> None:
+def test_a_killed_job_fails_alone_and_resumes_from_its_checkpoint(start: Start, tmp_path: Path) -> None:
     sweep = tmp_path / "sweep"
     arguments = (*TINY, "model=mlp", "model.hidden=[4]", "checkpoint.every_steps=50", IN_SWEEP, *TWO_AT_ONCE)
     running = start(tmp_path, "-m", *arguments, "train.steps=2000,2,3,4")
@@ -99,8 +97,7 @@ def test_a_job_killed_among_others_fails_alone_and_goes_on_from_its_checkpoint(s
     assert [path.parent.name for path in finished(sweep)] == ["1", "2", "3"]
     assert [starts(path.parent) for path in finished(sweep)] == [1, 1, 1]
 
-    resumed = run_command(tmp_path, "sweep", "resume", "sweep", "hydra/launcher=basic")
-    assert resumed.finish() == 0, resumed.errors
+    succeed(tmp_path, "sweep", "resume", "sweep", "hydra/launcher=basic")
     assert [starts(sweep / str(number)) for number in range(4)] == [2, 1, 1, 1]
     assert steps(sweep / "0") == [1, *range(10, 2001, 10)]
 
@@ -112,8 +109,7 @@ def test_jobs_outlive_a_killed_sweep_and_are_waited_for(start: Start, tmp_path: 
     wait_until(lambda: all((sweep / job / "run.json").exists() for job in "01"), "two jobs in flight")
     helpers = psutil.Process(killed.pid).children(recursive=True)
     killed.send(signal.SIGKILL)
-    resumed = run_command(tmp_path, "sweep", "resume", "sweep")
-    assert resumed.finish() == 0, resumed.errors
+    succeed(tmp_path, "sweep", "resume", "sweep")
     assert [starts(sweep / str(number)) for number in range(3)] == [1, 1, 1]
     assert {row["status"] for row in rows(sweep)} == {"finished"}
     # joblib's processes stay for minutes in case there is more to do, and hold the output open.
@@ -134,8 +130,7 @@ def test_parallel_jobs_share_the_cores(tmp_path: Path) -> None:
         IN_SWEEP,
     )
     at_once = f"hydra.launcher.n_jobs={len(os.sched_getaffinity(0))}"
-    sweep = run_command(tmp_path, "-m", *arguments, "seed=1,2", "hydra/launcher=joblib", at_once)
-    assert sweep.finish() == 0, sweep.errors
+    sweep = succeed(tmp_path, "-m", *arguments, "seed=1,2", "hydra/launcher=joblib", at_once)
     share = max(1, len(os.sched_getaffinity(0)) // 2)
     stored = [(tmp_path / "sweep" / job / "config.yaml").read_text() for job in "01"]
     assert all(f"threads_per_worker: {share}\n" in text for text in stored)
@@ -143,7 +138,7 @@ def test_parallel_jobs_share_the_cores(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("debug", [(), ("--debug",)])
-def test_a_job_in_a_process_of_its_own_shows_its_traceback_when_asked(tmp_path: Path, debug: tuple[str, ...]) -> None:
+def test_a_job_in_a_separate_process_shows_its_traceback_on_request(tmp_path: Path, debug: tuple[str, ...]) -> None:
     """Of a job without a fault in its configuration: its weights are taken from where there are none."""
     arguments = (
         "-m",
@@ -155,6 +150,6 @@ def test_a_job_in_a_process_of_its_own_shows_its_traceback_when_asked(tmp_path: 
         *TWO_AT_ONCE,
         *debug,
     )
-    assert run_command(tmp_path, *arguments).finish() == 1
+    assert run_command(tmp_path, *arguments).code == 1
     for job in "01":
         assert ("Traceback" in (tmp_path / "sweep" / job / "job.log").read_text()) == bool(debug)

@@ -1,4 +1,4 @@
-"""Sandblaster on real processes, one of them slow, and stopped halfway: the numbers of ``single``."""
+"""Sandblaster on processes, one of them slow, stopped halfway and resumed: the numbers of ``single``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.integration.command import run_command, summary_of
+from tests.integration.command import QUIET, succeed, summary_of
 
 SMALL = (
+    *QUIET,
     "model=mlp",
     "model.hidden=[8]",
     "data=digits",
@@ -16,13 +17,10 @@ SMALL = (
     "optimizer.history=2",
     "schedule=constant",
     "precision=float64",
-    "tracking=none",
-    "tracking.pictures=false",
     "train.batch_size=128",
     "train.epochs=null",
     "train.eval_every=100",
     "train.log_every=1",
-    "cluster.threads_per_worker=1",
 )
 SANDBLASTER = ("parallelism=sandblaster", "parallelism.servers=2", "parallelism.portions_per_worker=4")
 SLOW = (
@@ -35,8 +33,7 @@ SLOW = (
 
 def train(folder: Path, *overrides: str) -> Path:
     folder.mkdir()
-    command = run_command(folder, *overrides, "hydra.run.dir=run")
-    assert command.finish() == 0, command.errors
+    succeed(folder, *overrides, "hydra.run.dir=run")
     return folder / "run"
 
 
@@ -49,8 +46,7 @@ def curve(run: Path) -> list[dict[str, Any]]:
 def test_with_a_slow_process_and_a_stop_it_makes_the_iterations_of_single_to_the_bit(tmp_path: Path) -> None:
     single = train(tmp_path / "single", *SMALL, "parallelism=single", "train.microbatches=8", "train.steps=6")
     slow = train(tmp_path / "slow", *SMALL, *SANDBLASTER, *SLOW, "train.steps=4")
-    command = run_command(tmp_path / "slow", f"resume={slow}", "train.steps=6")
-    assert command.finish() == 0, command.errors
+    succeed(tmp_path / "slow", f"resume={slow}", "train.steps=6")
     assert summary_of(slow).weights_sha256 == summary_of(single).weights_sha256
     assert [each["train/objective"] for each in curve(slow)] == [each["train/objective"] for each in curve(single)]
     assert sum(each["comm/duplicated_portions"] for each in curve(slow)) > 0

@@ -1,4 +1,4 @@
-"""What looks like a secret stays in the stored configuration, which is its owner's, and shows nowhere else."""
+"""Secrets stay in stored configurations, which are private, and appear nowhere else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 from runner.config.configuration import load_stored
-from tests.integration.command import run_command
+from tests.integration.command import run_command, succeed
 
 SECRET = "hunter2"
 # Nobody listens there, so that the address comes up in what is said of the failure.
@@ -23,14 +23,13 @@ def files_that_tell(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in files if SECRET.encode() in path.read_bytes()}
 
 
-def test_a_run_keeps_its_secret_where_only_its_owner_reads_it_and_goes_on_with_it(tmp_path: Path) -> None:
+def test_a_run_keeps_its_secret_in_private_files_and_resumes_with_it(tmp_path: Path) -> None:
     kept = {"run/config.yaml"}
     for arguments, earlier in (
         ((*SMALL, "hydra.run.dir=run"), []),
         (("resume=run", "train.steps=3"), ["run/config-1.yaml"]),
     ):
-        command = run_command(tmp_path, *arguments)
-        assert command.finish() == 0, command.errors
+        command = succeed(tmp_path, *arguments)
         assert SECRET not in command.errors + command.output
         kept.update(earlier)
         assert files_that_tell(tmp_path) == kept
@@ -39,9 +38,8 @@ def test_a_run_keeps_its_secret_where_only_its_owner_reads_it_and_goes_on_with_i
     assert "http://[redacted]@127.0.0.1:9" in (tmp_path / "run" / "run.log").read_text()
 
 
-def test_a_sweep_keeps_its_secret_in_files_that_only_its_owner_reads(tmp_path: Path) -> None:
-    command = run_command(tmp_path, "-m", *SMALL, "optimizer.lr=0.01,0.1", "hydra.sweep.dir=sweep")
-    assert command.finish() == 0, command.errors
+def test_a_sweep_keeps_its_secret_in_private_files(tmp_path: Path) -> None:
+    command = succeed(tmp_path, "-m", *SMALL, "optimizer.lr=0.01,0.1", "hydra.sweep.dir=sweep")
     assert SECRET not in command.errors + command.output
     told = files_that_tell(tmp_path)
     assert {"sweep/plan.json", "sweep/0/frozen.yaml", "sweep/1/config.yaml"} <= told
@@ -50,6 +48,6 @@ def test_a_sweep_keeps_its_secret_in_files_that_only_its_owner_reads(tmp_path: P
 
 def test_an_error_message_does_not_repeat_a_secret(tmp_path: Path) -> None:
     command = run_command(tmp_path, f"tracking.uri=ftp://me:{SECRET}@host")
-    assert command.finish() == 2
+    assert command.code == 2
     assert "ftp://[redacted]@host" in command.errors
     assert SECRET not in command.errors

@@ -1,4 +1,4 @@
-"""What MLflow's store holds after a sweep, and after a run that was killed and resumed."""
+"""The contents of the MLflow store after a sweep, and after a run that was killed and resumed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.integration.command import Command, run_command, wait_until
+from tests.integration.command import Command, run_command, succeed, wait_until
 
 Start = Callable[..., Command]
 
@@ -46,7 +46,7 @@ def test_a_sweep_is_a_parent_run_with_a_child_per_job_and_a_table_with_the_best_
         "train.log_every=1",
         *ONE_PROCESS,
     )
-    assert sweep.finish() == 1
+    assert sweep.code == 1
     _, _, *rows = (line.split() for line in sweep.output.splitlines())
     assert [(row[0], "finished" in row) for row in rows] == [("0.05", True), ("0.0001", True), ("1000000.0", False)]
     assert "failed: NumericError" in sweep.output
@@ -75,7 +75,7 @@ def test_a_killed_run_resumes_into_the_same_run_with_contiguous_curves(start: St
         tmp_path,
         *ONE_PROCESS,
         "train.steps=1000000",
-        # Most of such a step is spent in matrix products, beside which another thread imports MLflow undisturbed.
+        # Most of such a step is spent in matrix products, beside which another thread imports MLflow uninterrupted.
         "train.batch_size=256",
         f"train.log_every={every}",
         "train.eval_every=1000000",
@@ -91,8 +91,7 @@ def test_a_killed_run_resumes_into_the_same_run_with_contiguous_curves(start: St
     assert stored(tmp_path, "SELECT status FROM runs") == ["RUNNING"]
 
     total = last_logged_step(run_dir) + 4 * every
-    resumed = run_command(tmp_path, "resume=run", f"train.steps={total}")
-    assert resumed.finish() == 0, resumed.errors
+    succeed(tmp_path, "resume=run", f"train.steps={total}")
     ((run, status),) = stored(tmp_path, "SELECT run_uuid, status FROM runs")
     assert status == "FINISHED"
     assert steps(tmp_path, run, "train/loss") == [1, *range(every, total + 1, every)]
@@ -101,7 +100,7 @@ def test_a_killed_run_resumes_into_the_same_run_with_contiguous_curves(start: St
     assert sampled == sorted(set(sampled))
 
 
-def test_what_a_run_could_not_record_is_there_once_it_is_resumed_although_nothing_is_left_to_train(
+def test_resuming_a_finished_run_writes_its_waiting_records(
     tmp_path: Path,
 ) -> None:
     small = (
@@ -117,8 +116,7 @@ def test_what_a_run_could_not_record_is_there_once_it_is_resumed_although_nothin
     assert run.finish() == 0, run.errors
     assert "tracking-spool.jsonl" in {path.name for path in (tmp_path / "run").iterdir()}
 
-    again = run_command(tmp_path, "resume=run")
-    assert again.finish() == 0, again.errors
+    succeed(tmp_path, "resume=run")
     ((stored_run, status),) = stored(tmp_path, "SELECT run_uuid, status FROM runs")
     assert status == "FINISHED"
     assert steps(tmp_path, stored_run, "train/loss") == [1, 2, 3]

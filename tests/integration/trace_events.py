@@ -1,4 +1,4 @@
-"""A trace file of a run, read back: its events, and what holds for those of any run."""
+"""The events of a trace file, and the rules that hold for every run."""
 
 from __future__ import annotations
 

@@ -20,8 +20,7 @@ from runner.records.provenance import (
     provenance_tags,
     text_of,
 )
-from runner.system.cores import usable_cores
-from runner.system.memory import usable_memory
+from runner.system.machine import usable_cores, usable_memory
 
 
 def test_the_command_can_be_typed_again_without_its_secrets() -> None:

@@ -20,6 +20,7 @@ from runner.strategies.base import Task
 from runner.strategies.downpour.model_replica import compute_name
 from runner.strategies.downpour.staleness import Staleness
 from runner.strategies.single import Single
+from tests.all_pairs import all_pairs
 from tests.strategies.networks import NETWORKS, task_of
 from tests.strategies.training import Trainer, Weights, difference, opened, trained
 
@@ -47,9 +48,7 @@ def expect_equal_bits(found: Weights, expected: Weights) -> None:
         np.testing.assert_array_equal(found[name], value, err_msg=name, strict=True)
 
 
-@pytest.mark.parametrize("loop", ["sequential", "direct"])
-@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
-@pytest.mark.parametrize("network", sorted(NETWORKS))
+@all_pairs(network=sorted(NETWORKS), optimizer=sorted(OPTIMIZERS), loop=["sequential", "direct"])
 def test_one_worker_that_sees_its_own_writes_is_single_bit_for_bit(
     network: str, optimizer: str, loop: str, registry: Registry
 ) -> None:

@@ -22,6 +22,7 @@ from runner.strategies.exchange import COMBINES
 from runner.strategies.replica import shares
 from runner.strategies.sync_data import SyncData
 from runner.strategies.synchronous.batch_statistics import STATISTICS
+from tests.all_pairs import all_pairs
 from tests.engine.running import client, session
 from tests.strategies.networks import NETWORKS, task_of
 from tests.strategies.training import Trainer, Weights, expect_same_bits, opened
@@ -104,10 +105,7 @@ def test_only_training_is_compressed(strategy: SyncData) -> None:
     assert {name for name, each in clients.items() if not each.signature.exact} == {"train"}
 
 
-@pytest.mark.parametrize("statistics", sorted(STATISTICS))
-@pytest.mark.parametrize("combine", sorted(COMBINES))
-@pytest.mark.parametrize("workers", [2, 3, 4])
-@pytest.mark.parametrize("network", TRAINED)
+@all_pairs(workers=[2, 3, 4], combine=sorted(COMBINES), statistics=sorted(STATISTICS), network=list(TRAINED))
 def test_replicas_stay_identical(network: str, workers: int, combine: str, statistics: str, registry: Registry) -> None:
     strategy = SyncData(workers=workers, combine=combine, statistics=statistics)
     with begun(strategy, task_for(network), registry, "high16") as trainer:

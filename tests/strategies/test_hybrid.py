@@ -23,6 +23,7 @@ from runner.strategies.base import Strategy, Task
 from runner.strategies.hybrid import Hybrid
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
+from tests.all_pairs import all_pairs
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, hybrid, task_of
 from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
 
@@ -57,9 +58,7 @@ def single(network: str, dtype: str = "float64") -> Run:
     return trained(Single(), task_for(network, dtype), load_kernels(), STEPS)
 
 
-@pytest.mark.parametrize("scheme", ["a", "b", "c"])
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
-@pytest.mark.parametrize("network", sorted(ALL))
+@all_pairs(network=sorted(ALL), workers=[1, 2, 3, 4], scheme=["a", "b", "c"])
 def test_it_equals_single_with_the_same_batch(network: str, workers: int, scheme: str, registry: Registry) -> None:
     strategy = Hybrid(workers=workers, scheme=scheme, statistics="pooled")
     (weights, history), (expected, reference) = trained(strategy, task_for(network), registry, STEPS), single(network)

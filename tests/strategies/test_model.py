@@ -25,6 +25,7 @@ from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
 from runner.strategies.model import ModelParallel
 from runner.strategies.single import Single
+from tests.all_pairs import all_pairs
 from tests.strategies.networks import NETWORKS, task_of
 from tests.strategies.placing import Placed, layers_of, near
 from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
@@ -60,9 +61,7 @@ def model(network: str, strategy: ModelParallel, dtype: str = "float64") -> tupl
     return trained(Placed(strategy), task_for(network, dtype=dtype), load_kernels(), STEPS)
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3])
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
-@pytest.mark.parametrize("network", sorted(NETWORKS))
+@all_pairs(network=sorted(NETWORKS), workers=[1, 2, 3, 4], parts=[1, 2, 3])
 def test_it_equals_single_in_as_many_microbatches_bit_for_bit(network: str, workers: int, parts: int) -> None:
     found, history = model(network, ModelParallel(workers=workers, concurrent_steps=parts))
     expected, reference = single(network, parts)

@@ -25,6 +25,7 @@ from runner.strategies.exchange import COMBINES
 from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
+from tests.all_pairs import all_pairs
 from tests.strategies.networks import NETWORKS, task_of
 from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
 
@@ -59,9 +60,7 @@ def sync(network: str, workers: int, dtype: str = "float64", combine: str = "sha
     return trained(strategy, task_for(network, dtype=dtype), load_kernels(), STEPS)
 
 
-@pytest.mark.parametrize("combine", sorted(COMBINES))
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
-@pytest.mark.parametrize("network", PER_EXAMPLE)
+@all_pairs(network=PER_EXAMPLE, workers=[1, 2, 3, 4], combine=sorted(COMBINES))
 def test_it_equals_single_with_the_same_batch(network: str, workers: int, combine: str) -> None:
     (weights, history), (expected, reference) = sync(network, workers, combine=combine), single(network)
     assert difference(weights, expected) <= 1e-10
@@ -104,9 +103,7 @@ def test_statistics_of_batch_normalisation_are_those_of_shares_not_of_the_batch(
     assert np.abs(weights["norm1/moving_variance"] - pooled["norm1/moving_variance"]).max() > 1e-4
 
 
-@pytest.mark.parametrize("combine", sorted(COMBINES))
-@pytest.mark.parametrize("workers", [2, 3, 4])
-@pytest.mark.parametrize("network", sorted(NETWORKS))
+@all_pairs(network=sorted(NETWORKS), workers=[2, 3, 4], combine=sorted(COMBINES))
 def test_replicas_stay_identical(network: str, workers: int, combine: str, registry: Registry) -> None:
     strategy, task = SyncData(workers=workers, combine=combine), task_for(network)
     names = list(strategy.build(task).variables)

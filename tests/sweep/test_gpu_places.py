@@ -1,4 +1,4 @@
-"""Jobs that run at the same time have GPUs of their own; who ends leaves them to the next."""
+"""Jobs that run at the same time have separate GPUs, which the next job takes over."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from runner.config.devices import GpuShare
 from runner.config.hydra_app import compose
 from runner.config.schema import Config
 from runner.kernels.gpu.discovery import Found
-from runner.sweep.frozen_job import Work, run_frozen_job
-from runner.sweep.gpu_places import gpu_share
+from runner.sweep.frozen_job import Work, gpu_share, run_frozen_job
 from runner.sweep.locks import place_lock
 from runner.sweep.plan import FROZEN_FILE, PlannedJob
-from runner.system.cores import usable_cores
+from runner.system.machine import usable_cores
 from tests.gpus import NO_DRIVER, gpu, machine
 from tests.small_runs import SMALL, SMALL_MODEL
 
@@ -38,7 +37,7 @@ def test_who_has_the_machine_to_itself_holds_no_place(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_that_goes_on_takes_the_place_of_its_gpus_if_it_is_free(tmp_path: Path) -> None:
+def test_a_resumed_run_takes_the_place_of_its_gpus_if_it_is_free(tmp_path: Path) -> None:
     def places(*had: list[int]) -> list[int]:
         with ExitStack() as stack:
             shares = [stack.enter_context(gpu_share(tmp_path, 2, lambda: FOUR, had=gpus)) for gpus in had]
@@ -109,7 +108,7 @@ def test_more_jobs_than_gpus_share_them_and_know_it(folder: Path) -> None:
         (["parallelism=sync_data", "parallelism.workers=5"], 1, FOUR, [0, 1, 2, 3, 0]),
     ],
 )
-def test_nothing_is_dealt_where_gpus_are_named_or_nobody_shares_them(
+def test_gpus_are_not_shared_if_they_are_named_or_one_job_runs(
     folder: Path, overrides: list[str], at_once: int, found: Found, expected: list[int] | None
 ) -> None:
     freeze(folder, 0, *overrides)

@@ -9,7 +9,7 @@ from runner.config.launcher import Launcher
 from runner.sweep.in_turn import run_in_turn
 
 
-def test_every_job_runs_and_the_first_failure_is_told() -> None:
+def test_every_job_runs_and_the_first_failure_is_returned() -> None:
     ran: list[int] = []
 
     def run(number: int) -> None:

@@ -1,4 +1,4 @@
-"""A sweep with plugins: whoever takes it up again has the same ones, from the same sources."""
+"""A sweep with plugins is resumed with the same plugins from the same sources."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def interrupted(fake_training: FakeTraining, folder: Path) -> FakeTraining:
     return fake_training
 
 
-def test_a_sweep_goes_on_with_its_plugins(interrupted: FakeTraining) -> None:
+def test_a_sweep_is_resumed_with_its_plugins(interrupted: FakeTraining) -> None:
     with restored_tables():
         assert main([*PLUGIN, *RESUME]) == 0
     assert [call.config.model.name for call in interrupted.calls] == ["all_conv", "all_conv"]
@@ -72,11 +72,11 @@ def test_a_plugin_that_was_edited_is_refused(interrupted: FakeTraining, folder: 
     with restored_tables():
         message = refused([*PLUGIN, *RESUME], capsys)
     assert f"plugin {folder / 'all_conv.py'} was changed: its SHA-256 was" in message
-    assert "a sweep goes on with the plugins it was started with" in message
+    assert "a sweep is resumed with the plugins with which it was started" in message
     assert interrupted.calls == []
 
 
-def test_a_plan_of_before_names_no_plugins(interrupted: FakeTraining, folder: Path) -> None:
+def test_a_plan_of_an_earlier_version_names_no_plugins(interrupted: FakeTraining, folder: Path) -> None:
     path = folder / "sweep" / "plan.json"
     stored = json.loads(path.read_text())
     del stored["plugins"]

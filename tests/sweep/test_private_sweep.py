@@ -1,4 +1,4 @@
-"""A sweep that is told a secret, by whatever key, keeps what holds it for the eyes of its owner."""
+"""Files of a sweep that contain a secret are readable by their owner only."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_in_a_directory_that_is_there_the_files_are_the_owners(folder: Path) -> 
     assert {mode(folder / "sweep" / name) for name in told} == {0o600}
 
 
-def test_what_launchers_are_told_is_the_owners(tmp_path: Path) -> None:
+def test_files_of_launchers_are_private(tmp_path: Path) -> None:
     numbers: list[str] = []
     launch_planned(lambda composed: numbers.append(composed[JOB]), {}, {3: tmp_path / "3"}, Launcher(), tmp_path)
     assert numbers == ["3"]

@@ -1,4 +1,4 @@
-"""Seeds are repetitions: one row a combination of the other keys, with mean and spread."""
+"""Jobs that differ in their seed are one row of a table, with mean and spread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep: every job runs, a failed one does not stop it, the table and the exit code tell."""
+"""A sweep: every job runs, a failed job does not stop it, and the table and the exit code report it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from runner.errors import ConfigError, DirectoryInUseError, Interrupted, Numeric
 from runner.records.summary import Failure, Summary
 from runner.sweep.freezing import checked_config
 from runner.sweep.locks import sweep_lock
-from runner.system import cpu_info
 from runner.tracking.replay import Replay
 from tests.fake_training import Call, FakeTraining, summary_of
 
@@ -67,13 +66,13 @@ def test_a_failed_job_does_not_stop_the_sweep_but_shows(fake_training: FakeTrain
     assert "failed: NumericError: the loss of step 3 is nan" in out
     assert "job 0 (seed=2): error: the loss of step 3 is nan\n" in err
     sweep_dir = folder / "sweep"
-    again = f"try what is not done again with: runner sweep resume {sweep_dir}"
+    again = f"run the remaining jobs with: runner sweep resume {sweep_dir}"
     assert err.endswith(f"runner: 1 of 3 jobs failed; see {sweep_dir}; {again}\n")
     assert "Traceback" not in err
     assert "Error executing job" not in err
 
 
-def test_a_defect_in_a_job_shows_its_traceback_and_the_sweep_goes_on(fake_training: FakeTraining, capsys: Capture):
+def test_a_defect_in_a_job_shows_its_traceback_and_the_sweep_continues(fake_training: FakeTraining, capsys: Capture):
     def break_down(call: Call) -> None:
         if call.config.seed == 2:
             raise ZeroDivisionError("a defect")
@@ -100,7 +99,7 @@ def test_an_impossible_combination_fails_its_job_only(fake_training: FakeTrainin
 def test_a_precision_that_the_cpu_lacks_is_refused_before_the_first_job(
     fake_training: FakeTraining, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(cpu_info, "flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset({"avx2"}))
     fake_training.act = lambda call: print("job 0 trains", file=sys.stderr)
     assert main([*SWEEP, "precision=float32,bfloat16"]) == 1
     assert [call.config.precision for call in fake_training.calls] == ["float32"]
@@ -116,14 +115,14 @@ def test_a_precision_that_the_cpu_lacks_is_refused_before_the_first_job(
 def test_the_cpu_of_this_machine_does_not_matter_to_jobs_that_other_machines_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(cpu_info, "flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset({"avx2"}))
     job = replace(compose(["precision=bfloat16"]), launcher=Launcher("submitit_slurm"))
     assert checked_config(job).precision == "bfloat16"
     with pytest.raises(ConfigError, match="precision=bfloat16"):
         checked_config(replace(job, launcher=Launcher("submitit_local")))
 
 
-def test_what_a_failed_run_wrote_about_itself_is_in_the_table(fake_training: FakeTraining, folder: Path):
+def test_the_summary_of_a_failed_run_is_in_the_table(fake_training: FakeTraining, folder: Path):
     def fail_after_some_steps(call: Call) -> None:
         written = summary_of(call)
         call.run_dir.mkdir(exist_ok=True)
@@ -159,8 +158,7 @@ def test_an_interruption_ends_the_whole_sweep(fake_training: FakeTraining, folde
     err = capsys.readouterr().err
     assert err.count("stopped by SIGINT") == 1
     assert (
-        f"runner: sweep interrupted, 0 of 3 jobs failed; see {folder / 'sweep'}; try what is not done again with: "
-        in err
+        f"runner: sweep interrupted, 0 of 3 jobs failed; see {folder / 'sweep'}; run the remaining jobs with: " in err
     )
 
 
@@ -183,7 +181,7 @@ def test_the_tracking_record_of_the_sweep_is_ended(
     assert (folder / "sweep" / "jobs.md").read_text() == ended[0][3] + "\n"
 
 
-def test_what_jobs_could_not_record_in_time_is_brought_over_before_the_record_of_the_sweep_ends(
+def test_waiting_records_of_jobs_are_written_before_the_record_of_the_sweep_ends(
     fake_training: FakeTraining, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     def leave_records(call: Call) -> None:
@@ -202,7 +200,7 @@ def test_what_jobs_could_not_record_in_time_is_brought_over_before_the_record_of
     assert happened == ["0", "1", "end"] * 2, "also when nothing is left to do"
 
 
-def test_after_an_interruption_nothing_is_brought_over_and_it_is_said_how(
+def test_after_an_interruption_waiting_records_are_only_reported(
     fake_training: FakeTraining, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     def leave_records_and_stop(call: Call) -> None:
@@ -226,20 +224,18 @@ def test_a_directory_that_holds_a_sweep_is_refused(fake_training: FakeTraining, 
     main([*SWEEP, "seed=1"])
     capsys.readouterr()
     assert main([*SWEEP, "seed=2"]) == 9
-    assert f"take it up again with `runner sweep resume {folder / 'sweep'}`" in capsys.readouterr().err
+    assert f"resume it with `runner sweep resume {folder / 'sweep'}`" in capsys.readouterr().err
     assert len(fake_training.calls) == 1
 
 
-def test_what_is_to_be_typed_for_a_sweep_is_quoted_for_the_shell(
-    fake_training: FakeTraining, folder: Path, capsys: Capture
-) -> None:
-    sweep, arguments = folder / "my sweep", ["-m", "seed=1", 'hydra.sweep.dir="my sweep"']
+def test_printed_commands_are_quoted_for_the_shell(fake_training: FakeTraining, folder: Path, capsys: Capture) -> None:
+    sweep, arguments = folder / "my sweep", ["-m", "tracking=none", "seed=1", 'hydra.sweep.dir="my sweep"']
     main(arguments)
     assert main(arguments) == 9
     assert f"with `runner sweep resume '{sweep}'`, or choose another" in capsys.readouterr().err
     with sweep_lock(sweep):
         assert main(["sweep", "resume", str(sweep)]) == 9
-    assert f"`runner sweep status '{sweep}'` shows how far it is" in capsys.readouterr().err
+    assert f"`runner sweep status '{sweep}'` shows its progress" in capsys.readouterr().err
 
 
 def test_values_swept_by_a_configuration_are_swept_values_too(fake_training: FakeTraining, folder: Path):

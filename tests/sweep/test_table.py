@@ -69,14 +69,14 @@ def test_jobs_are_compared_by_the_monitored_metric_and_show_it_first(metric: str
     assert table.headers[1] == f"best {metric}"
 
 
-def test_a_job_without_a_summary_shows_where_it_stands() -> None:
+def test_a_job_without_a_summary_shows_its_status() -> None:
     table = sweep_table(
         [Outcome(0, ["lr=1"], {}, "not started"), Outcome(1, ["lr=2"], {}, "finished", SUMMARY)], ACCURACY
     )
     assert [(row[0], row[-1]) for row in table.rows] == [("2", "finished"), ("1", "not started")]
 
 
-def test_only_what_differs_is_a_column(jobs: list[Outcome]) -> None:
+def test_only_differing_keys_are_columns(jobs: list[Outcome]) -> None:
     assert swept_values(jobs) == [{"optimizer.lr": lr} for lr in ("10", "0.1", "0.2", "0.3")]
     assert swept_values(jobs[:1]) == [{"optimizer.lr": "10", "model": "mlp"}]
     assert swept_values([]) == []

@@ -1,4 +1,4 @@
-"""A sweep whose sweeper needs results to go on: its jobs run as they come, and there is nothing to take up again."""
+"""A sweep whose sweeper needs results: its jobs run as they are composed, and it cannot be resumed."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ def test_it_is_done_when_the_block_has_ended_well() -> None:
     assert told == [None]
 
 
-def test_an_error_is_told_and_goes_on() -> None:
+def test_the_action_receives_the_error_which_is_raised() -> None:
     told: list[BaseException | None] = []
     error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt), at_the_end("noting", told.append):
@@ -26,7 +26,7 @@ def failing(error: BaseException | None) -> None:
     raise OSError("no space")
 
 
-def test_a_failure_of_its_own_is_raised_after_a_good_end() -> None:
+def test_a_failure_of_the_action_is_raised_after_success() -> None:
     with pytest.raises(OSError, match="no space"), at_the_end("noting", failing):
         pass
 

@@ -44,7 +44,7 @@ def test_a_terminal_that_is_gone_ends_no_run(tmp_path: Path, monkeypatch: pytest
     assert "the store does not answer" in (tmp_path / "run.log").read_text()
 
 
-def test_a_run_that_has_nothing_left_to_train_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_with_nothing_left_to_train_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     run(small_config("train.steps=2"), folder, overrides=[])
     assert "warning" not in capsys.readouterr().err

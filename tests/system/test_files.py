@@ -84,7 +84,7 @@ def test_directory_is_created_with_its_parents(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [("pipe", "a FIFO"), ("link_to_pipe", "a FIFO"), ("folder", "a folder"), ("null", "a device")]
 )
-def test_what_may_never_end_is_not_opened_as_a_file(name: str, kind: str, tmp_path: Path) -> None:
+def test_a_file_that_may_never_end_is_not_opened(name: str, kind: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link_to_pipe").symlink_to("pipe")
     (tmp_path / "folder").mkdir()

@@ -1,4 +1,4 @@
-"""Timelines by hand: devices are called by a letter, times are whole numbers."""
+"""Timelines for tests: devices are letters, times are whole numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file for trace viewers: what they require of it, and what every event says."""
+"""The file for trace viewers: required fields, and the arguments of events."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_events_have_microseconds_from_the_first_beginning() -> None:
     ]
 
 
-def test_every_process_and_row_has_a_number_of_its_own_and_a_name() -> None:
+def test_every_process_and_row_has_a_unique_number_and_a_name() -> None:
     names = {(e["name"], e["pid"], e["tid"]): e["args"]["name"] for e in events("M")}
     a, b = f"train {device('a')}", f"train {device('b')}"
     assert sorted(names.values()) == sorted([SESSION, "worker-0", "worker-1", "steps", "train", a, b])
@@ -59,7 +59,7 @@ def test_every_process_and_row_has_a_number_of_its_own_and_a_name() -> None:
     assert [names["thread_name", e["pid"], e["tid"]] for e in events("X")] == ["steps", "train", a, a, b, b]
 
 
-def test_arguments_say_what_an_event_was() -> None:
+def test_arguments_describe_an_event() -> None:
     step, whole, part, compute, _, send = (event["args"] for event in events("X"))
     of_run = {"step": 3, "client": "train", "number": 7}
     assert step == {"step": 3}
@@ -69,7 +69,7 @@ def test_arguments_say_what_an_event_was() -> None:
     assert send == {**of_run, "node": "k", "op": "send", "layer": "", **transfer}
 
 
-def test_launched_clients_have_rows_of_their_own_with_what_was_waited_for() -> None:
+def test_launched_clients_have_separate_rows_with_their_waits() -> None:
     found = document(LAUNCHED, [])
     names = rows(found)
     a, b = device("a"), device("b")

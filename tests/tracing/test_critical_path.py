@@ -1,4 +1,4 @@
-"""The path that decides how long a step takes, on timelines whose path is known."""
+"""The critical path of a step, on timelines whose path is known."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ LATE_BEGINNING = [
     ],
     ids=["alone", "waits", "came-early", "overlap", "there-and-back", "sender-unknown", "late-beginning"],
 )
-def test_the_path_goes_to_the_sender_where_it_was_waited_for(spans: list[Span], path: list[Piece]) -> None:
+def test_the_path_continues_at_the_sender_of_an_awaited_transfer(spans: list[Span], path: list[Piece]) -> None:
     assert pieces(*one_run(spans)) == path
     assert pieces(*one_run(spans[::-1])) == path
 
@@ -114,11 +114,11 @@ def test_the_path_goes_over_the_session_from_launch_to_the_run_that_led_to_it() 
     assert pieces(LAUNCHED, Update(0, 0, 30)) == [*FIRST_RUN, *BACK_TO_THE_SEND]
 
 
-def test_the_path_is_cut_where_the_update_begins() -> None:
+def test_the_path_is_cut_at_the_beginning_of_the_update() -> None:
     assert pieces(LAUNCHED, Update(0, 15, 30)) == [("a", "compute", 15, 20), *BACK_TO_THE_SEND]
 
 
-def test_a_device_that_was_busy_is_what_a_launched_run_waited_for() -> None:
+def test_a_launched_run_waited_for_its_busy_device() -> None:
     busy = [span("a", "compute", 0, 8, client="slow"), span("a", "compute", 9, 11, client="next")]
     runs = (run(0, 10, client="slow", launched=True), run(2, 12, client="next", launched=True))
     path = [("a", "compute", 0, 8), ("a", "other", 8, 9), ("a", "compute", 9, 11), ("m", "other", 11, 12)]

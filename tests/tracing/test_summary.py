@@ -1,4 +1,4 @@
-"""Sums over critical paths, and the table of them."""
+"""Sums over critical paths, and their table."""
 
 from __future__ import annotations
 
@@ -76,5 +76,5 @@ def test_many_layers_are_cut_and_the_rest_is_summed() -> None:
     assert (layers[-1][1:3], layers[-1][-1]) == (["2", "more"], "20.0%")
 
 
-def test_nothing_recorded_is_said() -> None:
+def test_an_empty_recording_is_reported() -> None:
     assert summary_table(trace_summary(TimelineIndex(Timeline((), ())), [])) == "no step was recorded"

@@ -1,4 +1,4 @@
-"""Who was idle for whom, on timelines where that is known."""
+"""Idle times of devices, on timelines where they are known."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_all_waits_of_an_update_count_whether_on_the_path_or_not() -> None:
     assert waited(index, [], Update(0, 4, 20)) == {(A, B): Waited(1, 5)}
 
 
-def test_before_a_launched_run_a_device_waits_for_its_launch_and_then_for_what_comes_last() -> None:
+def test_before_a_launched_run_a_device_waits_for_its_launch_then_for_the_last_transfer() -> None:
     between = [(each.first.device, each.whom, each.begin_ns, each.end_ns) for each in waits_between(LAUNCHED)]
     assert between == [(A, SESSION, 8, 10), (B, SESSION, 4, 10), (B, A, 10, 24)]
     assert waited(LAUNCHED, waits_between(LAUNCHED), Update(0, 0, 12)) == {
@@ -37,7 +37,7 @@ def test_before_a_launched_run_a_device_waits_for_its_launch_and_then_for_what_c
     }
 
 
-def test_a_device_that_is_busy_until_it_can_begin_waits_for_nobody() -> None:
+def test_a_device_that_is_busy_until_it_can_begin_does_not_wait() -> None:
     busy = span("b", "compute", 9, 24, client="other")
     index = TimelineIndex(Timeline((busy, *SHARE), (run(10, 28, client="share", launched=True),)))
     assert list(waits_between(index)) == []

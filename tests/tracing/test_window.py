@@ -1,4 +1,4 @@
-"""Which steps are recorded, and when their files are written."""
+"""The recorded steps, and the time at which their files are written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.strategies.training import Trainer, opened
         (7, 7, 10, 5, range(7, 7)),
     ],
 )
-def test_a_window_lies_within_what_the_process_trains(
+def test_a_window_lies_within_the_steps_of_the_process(
     first: int, total: int, skip: int, count: int, steps: range
 ) -> None:
     assert recorded_steps(first, total, skip, count) == steps
@@ -82,7 +82,7 @@ def test_the_steps_asked_for_are_recorded_and_written_once(registry: Registry, t
 
 
 @pytest.mark.parametrize(("steps", "begins"), [(range(2), 0), (range(3, 4), 2)])
-def test_recording_begins_a_step_early_where_it_can(
+def test_recording_begins_a_step_early_if_possible(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: range, begins: int
 ) -> None:
     with opened(Single(), TASK, registry) as trainer:
@@ -93,7 +93,7 @@ def test_recording_begins_a_step_early_where_it_can(
     assert begun == [begins]
 
 
-def test_a_run_that_stops_early_keeps_what_it_has(registry: Registry, tmp_path: Path) -> None:
+def test_a_run_that_stops_early_keeps_its_recording(registry: Registry, tmp_path: Path) -> None:
     with opened(Single(), TASK, registry) as trainer:
         loop = Loop(trainer, tmp_path, range(1, 9))
         loop.run(3)
@@ -103,7 +103,7 @@ def test_a_run_that_stops_early_keeps_what_it_has(registry: Registry, tmp_path: 
     assert len(loop.announced) == 2
 
 
-def test_an_update_that_fails_is_as_long_as_it_took_until_then(registry: Registry, tmp_path: Path) -> None:
+def test_a_failed_update_ends_at_its_failure(registry: Registry, tmp_path: Path) -> None:
     with opened(Single(), TASK, registry) as trainer:
         loop = Loop(trainer, tmp_path, range(1, 9))
         loop.run(2)
@@ -117,7 +117,7 @@ def lose(*arguments: object) -> NoReturn:
     raise ClusterError("worker 1 is gone")
 
 
-def test_after_a_failure_a_line_says_that_workers_have_no_timeline_to_give(
+def test_after_a_failure_the_missing_timeline_is_logged(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with opened(Single(), TASK, registry) as trainer:
@@ -176,7 +176,7 @@ def test_no_steps_no_recording(registry: Registry, tmp_path: Path, monkeypatch: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_cannot_be_written_is_told(registry: Registry, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_an_error(registry: Registry, tmp_path: Path) -> None:
     with opened(Single(), TASK, registry) as trainer:
         loop = Loop(trainer, tmp_path / "absent", range(1))
         with pytest.raises(ResourceError, match=r"cannot write .*trace\.json: No such file .* trace=false"):

@@ -1,4 +1,4 @@
-"""A run of ``async_data`` in one process: what it leaves, and what it refuses."""
+"""A run of ``async_data`` in one process: its files, its repetition, and refused settings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from runner.training.build import build
 from runner.training.experiment import Experiment
 from runner.training.run import run
 from tests.small_runs import small_config
+
+Trained = Callable[..., Path]
 
 ASYNC = ("parallelism=async_data", "parallelism.workers=2", "parallelism.servers=2", "train.steps=4")
 VIRTUAL = "parallelism.virtual_time=true"
@@ -62,16 +65,15 @@ def test_a_run_is_repeated_from_its_endings(tmp_path: Path) -> None:
     assert decided(tmp_path / "second") == decided(tmp_path / "first")
 
 
-def test_a_record_that_was_cut_off_repeats_no_further(tmp_path: Path) -> None:
-    train(tmp_path / "first", VIRTUAL)
-    lines = (tmp_path / "first" / "endings-1.jsonl").read_text().splitlines(keepends=True)
+def test_a_record_that_was_cut_off_repeats_no_further(tmp_path: Path, trained: Trained) -> None:
+    lines = (trained(*ASYNC, VIRTUAL) / "endings-1.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "cut.jsonl").write_text("".join(lines[:9]))
     with pytest.raises(RunnerError, match=r"^the record (ends after|lacks)"):
         train(tmp_path / "second", f"parallelism.replay={tmp_path / 'cut.jsonl'}")
 
 
-def test_a_run_goes_on_from_a_checkpoint_with_endings_of_its_own(tmp_path: Path) -> None:
-    train(tmp_path / "run", VIRTUAL)
+def test_a_resumed_run_records_its_endings_in_a_new_file(tmp_path: Path, trained: Trained) -> None:
+    shutil.copytree(trained(*ASYNC, VIRTUAL), tmp_path / "run")
     summary = train(tmp_path / "run", VIRTUAL, "train.steps=6", resume=True)
     assert (summary.status, summary.steps) == ("finished", 6)
     assert json.loads((tmp_path / "run" / "endings-2.jsonl").read_text().splitlines()[0])["first_step"] == 4
@@ -90,20 +92,21 @@ CHECKPOINTED = (VIRTUAL, "optimizer=adam", "train.steps=9", "train.eval_every=2"
     ],
     ids=" ".join,
 )
-def test_a_killed_run_in_virtual_time_resumes_to_the_weights_of_the_undisturbed_one(
-    tmp_path: Path, settings: tuple[str, ...]
+def test_a_killed_run_in_virtual_time_resumes_to_the_weights_of_the_uninterrupted_one(
+    tmp_path: Path, trained: Trained, settings: tuple[str, ...]
 ) -> None:
-    undisturbed = train(tmp_path / "run", *CHECKPOINTED, *settings)
-    saved = sorted(int(path.name.removeprefix("step-")) for path in (tmp_path / "run" / "checkpoints").iterdir())
+    whole = trained(*ASYNC, *CHECKPOINTED, *settings)
+    uninterrupted = Summary.read(whole / "summary.json")
+    saved = sorted(int(path.name.removeprefix("step-")) for path in (whole / "checkpoints").iterdir())
     assert len(saved) > 1
     for step in saved[:-1]:
-        killed = shutil.copytree(tmp_path / "run", tmp_path / f"killed-{step}")
+        killed = shutil.copytree(whole, tmp_path / f"killed-{step}")
         for later in saved[saved.index(step) + 1 :]:
             shutil.rmtree(killed / "checkpoints" / f"step-{later}")
         (killed / "summary.json").unlink()
         resumed = train(killed, *CHECKPOINTED, *settings, resume=True)
-        assert resumed.weights_sha256 == undisturbed.weights_sha256
-        assert resumed.final["test/loss"] == undisturbed.final["test/loss"]
+        assert resumed.weights_sha256 == uninterrupted.weights_sha256
+        assert resumed.final["test/loss"] == uninterrupted.final["test/loss"]
 
 
 def test_a_run_with_checkpoints_is_repeated_from_its_endings(tmp_path: Path) -> None:
@@ -132,35 +135,35 @@ def stopped_after(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch, *ove
 
 
 @pytest.mark.parametrize(("step", "saved"), [(2, []), (3, ["step-3"]), (5, ["step-3"])])
-def test_a_stopped_run_in_virtual_time_saves_only_where_the_undisturbed_one_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, saved: list[str]
+def test_a_stopped_run_in_virtual_time_saves_only_where_the_uninterrupted_one_does(
+    tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch, step: int, saved: list[str]
 ) -> None:
-    undisturbed = train(tmp_path / "undisturbed", *CHECKPOINTED)
+    uninterrupted = Summary.read(trained(*ASYNC, *CHECKPOINTED) / "summary.json")
     message = stopped_after(step, tmp_path / "run", monkeypatch, *CHECKPOINTED)
     assert message.startswith(f"stopped after step {step} of 9")
     assert ("without a checkpoint, because a checkpoint changes the order of virtual time" in message) == (step != 3)
     assert message.endswith(f"; continue with: runner resume={tmp_path / 'run'}")
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == saved
     resumed = train(tmp_path / "run", *CHECKPOINTED, resume=True)
-    assert resumed.weights_sha256 == undisturbed.weights_sha256
+    assert resumed.weights_sha256 == uninterrupted.weights_sha256
 
 
-def test_a_stopped_repetition_says_that_it_cannot_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train(tmp_path / "first", VIRTUAL)
-    replay = f"parallelism.replay={tmp_path / 'first' / 'endings-1.jsonl'}"
+def test_a_stopped_repetition_reports_that_it_cannot_be_resumed(
+    tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay = f"parallelism.replay={trained(*ASYNC, VIRTUAL) / 'endings-1.jsonl'}"
     message = stopped_after(2, tmp_path / "run", monkeypatch, replay)
     assert message == f"stopped after step 2 of 4; start it again: a run with {replay} cannot be resumed"
     with pytest.raises(ConfigError, match="a run is repeated from its first step on; start it again"):
         train(tmp_path / "run", replay, resume=True)
 
 
-def test_a_run_of_one_client_leaves_no_such_files(tmp_path: Path) -> None:
-    run(small_config(), tmp_path / "run", overrides=[])
-    assert {path.name for path in (tmp_path / "run").iterdir()}.isdisjoint({"endings-1.jsonl", "asynchronous.json"})
+def test_a_run_of_one_client_leaves_no_such_files(trained: Trained) -> None:
+    assert {path.name for path in trained().iterdir()}.isdisjoint({"endings-1.jsonl", "asynchronous.json"})
 
 
-def test_a_timeline_in_virtual_time_changes_no_bit(tmp_path: Path) -> None:
-    plain = train(tmp_path / "plain", VIRTUAL)
+def test_a_timeline_in_virtual_time_changes_no_bit(tmp_path: Path, trained: Trained) -> None:
+    plain = Summary.read(trained(*ASYNC, VIRTUAL) / "summary.json")
     traced = train(tmp_path / "run", VIRTUAL, "trace=true", "trace_skip=1", "trace_steps=2")
     assert traced.weights_sha256 == plain.weights_sha256
     events = json.loads((tmp_path / "run" / "trace.json").read_text())["traceEvents"]
@@ -172,7 +175,7 @@ def test_a_timeline_in_virtual_time_changes_no_bit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", [VIRTUAL, "parallelism.replay=x"])
 def test_an_emulated_network_in_one_process_is_refused(order: str) -> None:
-    expected = r"^cluster.emulate=true with parallelism=async_data in one process: it has no link to wait for"
+    expected = r"^cluster.emulate=true with parallelism=async_data in one process: it has no link to emulate"
     with pytest.raises(ConfigError, match=expected):
         build(small_config(*ASYNC, order, "cluster=slow_network"))
 
@@ -186,9 +189,9 @@ def test_a_run_that_is_all_warm_start_is_refused(length: tuple[str, ...]) -> Non
     build(small_config(*ASYNC, "train.steps=4", "parallelism.warmstart_steps=3"))
 
 
-def test_explain_says_what_it_takes_for_a_step() -> None:
+def test_explain_describes_a_step_of_overlapping_clients() -> None:
     text = explain(small_config(*ASYNC))
-    assert "each is counted as often as it is run on average, when nobody is late" in text
+    assert "each is counted as often as it runs on average when all workers are equally fast" in text
     assert "one evaluation" not in text
     plans = training_plans(build(small_config(*ASYNC)))
     assert len(plans) == 4

@@ -1,4 +1,4 @@
-"""A placement beside one device and data parallelism: predicted, measured, and said in a sentence."""
+"""A placement compared with one device and with data parallelism: predicted and measured step times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.small_runs import small_config
 SPLIT = ("parallelism=model", "parallelism.constraints={fc1: 0, fc2: 1}")
 
 
-def test_who_is_faster_is_said_in_a_sentence() -> None:
+def test_the_verdict_names_the_faster_strategy() -> None:
     assert verdict({"model": 4e-3, "single": 1e-3, "sync_data": 2e-3}, "measured") == (
         "model is slower, as measured: single takes 25% of its step "
         "(model 4.000 ms, single 1.000 ms, sync_data 2.000 ms)"
@@ -26,14 +26,14 @@ def test_who_is_faster_is_said_in_a_sentence() -> None:
     )
 
 
-def test_everything_on_one_device_is_predicted_to_take_what_single_takes() -> None:
+def test_the_prediction_for_one_device_equals_single() -> None:
     """On as many cores."""
     predicted = predicted_step_s(build(small_config("parallelism=model", "parallelism.workers=1")))
     assert predicted["model"] == pytest.approx(predicted["single"])
     assert list(predicted) == ["model", "single", "sync_data"]
 
 
-def test_a_forced_split_of_a_small_network_loses_and_is_told() -> None:
+def test_a_forced_split_of_a_small_network_is_slower_and_reported() -> None:
     predicted = predicted_step_s(build(small_config(*SPLIT)))
     assert predicted["model"] > predicted["single"] + 2 * 5e-4
     text = explain(small_config(*SPLIT))
@@ -54,7 +54,7 @@ def test_measured_costs_are_those_of_all_that_is_compared(tmp_path: Path) -> Non
     assert min(predicted.values()) > 3e-3
 
 
-def test_data_parallelism_is_left_out_where_a_worker_would_have_no_example() -> None:
+def test_data_parallelism_is_left_out_if_a_worker_has_no_example() -> None:
     config = small_config("parallelism=model", "parallelism.workers=4", "train.batch_size=3")
     assert list(predicted_step_s(build(config))) == ["model", "single"]
 

@@ -1,4 +1,4 @@
-"""A run that goes on under another strategy: what it takes along, what it leaves, and what it keeps of before."""
+"""Resumed runs: with another strategy, with other data, and after a kill at any operation on files."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_start_that_is_killed_leaves_no_summary_of_an_earlier_one(
     assert Summary.read(tmp_path / "summary.json").steps == 4
 
 
-def test_a_placement_is_that_of_the_strategy_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_placement_is_dropped_if_the_strategy_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers stay where they are as long as the strategy stays; another one must not be held to devices of before."""
     train(tmp_path, "train.steps=1")
     placement = tmp_path / "placement.json"
@@ -112,7 +112,7 @@ def test_a_placement_is_that_of_the_strategy_that_goes_on(tmp_path: Path, monkey
         ({"class_names": np.array(["a", "b", "c"])}, "class 0 is 'a', in training it was '0'"),
     ],
 )
-def test_a_run_does_not_go_on_with_other_data(tmp_path: Path, changed: dict[str, Any], told: str) -> None:
+def test_a_run_is_not_resumed_with_other_data(tmp_path: Path, changed: dict[str, Any], told: str) -> None:
     data = ("data=arrays", f"data.path={write_arrays(tmp_path / 'mine.npz')}", "train.batch_size=4")
     before = train(tmp_path / "run", *data, "train.steps=2")
     write_arrays(tmp_path / "mine.npz", **changed)
@@ -143,7 +143,7 @@ def test_own_files_are_read_once_more_only_for_a_mean_that_the_run_kept(
     del kept["normalisation"]
     path.write_text(json.dumps(kept))
     (note,) = require_same_data(config, tmp_path / "run")
-    assert "did not keep the mean and deviation of its data" in note
+    assert "has no record of the mean and deviation of its data" in note
     require_same_normalisation(config, tmp_path / "run")
 
 
@@ -152,12 +152,12 @@ def test_a_built_in_set_that_changed_is_refused_too(tmp_path: Path) -> None:
     path = tmp_path / "data.json"
     path.write_text(path.read_text().replace('"train_examples": 1438', '"train_examples": 1439'))
     with pytest.raises(
-        DataError, match=r"data=digits changed .*there are 1438 train examples, there were 1439\. Bring"
+        DataError, match=r"data=digits changed .*there are 1438 train examples, there were 1439\. Restore"
     ):
         train(tmp_path, "train.steps=4", resume=True)
 
 
-def test_what_was_not_kept_of_the_data_is_not_compared_which_is_said(
+def test_facts_of_the_data_that_were_not_stored_are_not_compared(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     train(tmp_path, "train.steps=2")
@@ -165,10 +165,10 @@ def test_what_was_not_kept_of_the_data_is_not_compared_which_is_said(
     kept = json.loads(path.read_text())
     path.write_text(json.dumps({key: value for key, value in kept.items() if key != "normalisation"}))
     train(tmp_path, "train.steps=3", resume=True)
-    assert "did not keep the mean and deviation of its data (data.json): not compared" in caplog.text
+    assert "has no record of the mean and deviation of its data (data.json): not compared" in caplog.text
     path.unlink()
     train(tmp_path, "train.steps=4", resume=True)
-    assert "did not keep what its data were (data.json): not compared" in caplog.text
+    assert "has no record of its data (data.json): not compared" in caplog.text
 
 
 def test_a_changed_budget_of_threads_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

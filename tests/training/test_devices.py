@@ -1,4 +1,4 @@
-"""The devices of a run: every strategy is planned on GPUs as it is on CPUs, in one process where that pays."""
+"""The devices of a run: every strategy is planned on GPUs as on CPUs, in one process if that is faster."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_gpus_are_in_one_process_unless_clients_overlap(strategy: str) -> None:
 
 
 @pytest.mark.usefixtures("gpu_kernels")
-def test_the_number_of_processes_can_be_said() -> None:
+def test_the_configuration_can_set_the_number_of_processes() -> None:
     apart = placed(machine(gpu()), *STRATEGIES["sync_data"], "cluster.one_process=false")
     assert apart.program.one_process is None
     together = placed(NO_DRIVER, *STRATEGIES["sync_data"], "cluster.one_process=true")
@@ -152,7 +152,7 @@ def test_an_op_without_a_kernel_for_gpus_is_named() -> None:
     require_kernels(program, local_cluster(2, servers=2), Registry())
 
 
-def test_a_strategy_that_names_cpus_is_told_how_to_leave_the_type_open() -> None:
+def test_the_refusal_of_cpu_names_advises_names_without_a_type() -> None:
     program = placed(NO_DRIVER, *STRATEGIES["sync_data"]).program
     fixed = Graph({node.name: replace(node, device=f"{task_of(node.device)}/device:cpu:0") for node in program.graph})
     on_gpus = cluster_of(config_on(machine(gpu()), *STRATEGIES["sync_data"]).cluster, program)
@@ -201,7 +201,7 @@ def test_a_placement_of_cpus_holds_on_gpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("gpu_kernels")
-def test_log_and_summary_say_what_computes_and_why(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_and_summary_have_the_devices_and_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     here = machine(gpu())
     with caplog.at_level(logging.INFO, "runner"):
         asked = ("parallelism=single", "cluster.tf32=true", "cluster.compare_plans=true")
@@ -235,7 +235,7 @@ def test_a_gpu_that_lies_idle_is_warned_of(
     assert caplog.records[-1].levelno == level
 
 
-def test_keys_that_only_gpus_heed_are_warned_of_where_there_is_none(caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_for_gpus_cause_a_warning_without_gpus(caplog: pytest.LogCaptureFixture) -> None:
     def warnings(*overrides: str) -> list[str]:
         caplog.clear()
         log_run_devices(placed(NO_DRIVER, *STRATEGIES["servers"], *overrides), NO_DRIVER, DRAFT)
@@ -250,7 +250,7 @@ def test_keys_that_only_gpus_heed_are_warned_of_where_there_is_none(caplog: pyte
 
 
 @pytest.mark.usefixtures("gpu_kernels")
-def test_a_library_of_fast_kernels_that_a_gpu_lacks_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_library_of_fast_gpu_kernels_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     bare = replace(machine(gpu()), libraries=(Library("cuDNN", "", "convolutions crawl", fast=True),))
     told = log_run_devices(placed(bare, "parallelism=single"), bare, DRAFT)
     missing = f"not installed, convolutions crawl: {INSTALL}"
@@ -282,7 +282,7 @@ def test_a_run_leaves_its_devices_in_its_summary(tmp_path: Path) -> None:
     assert summary.device_reason.startswith("cluster.device=auto f")
 
 
-def test_the_log_says_which_gpus_a_job_of_a_sweep_was_dealt(tmp_path: Path) -> None:
+def test_the_log_has_the_gpus_of_a_job_of_a_sweep(tmp_path: Path) -> None:
     config = config_on(NO_DRIVER, "parallelism=single")
     for text in ("this one has GPU 1 of 2", ""):
         place = SweepPlace(tmp_path, 0, {}, text)

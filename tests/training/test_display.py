@@ -1,4 +1,4 @@
-"""What a person sees of a run, and how it ends when they press Ctrl-C."""
+"""The display of a run, its results table, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def facts(summary: Summary) -> dict[str, str]:
     return {name.strip(): value.strip() for name, value in lines.items()}
 
 
-def test_the_results_table_shows_what_came_out() -> None:
+def test_the_results_table_shows_the_results() -> None:
     values = facts(finished())
     assert values["test/accuracy"] == "0.9700  (best 0.9800)"
     assert values["step time"] == "median 2.00 ms, p10 1.00 ms, p90 4.00 ms"
@@ -82,12 +82,12 @@ def test_the_results_table_shows_what_came_out() -> None:
     assert values["run directory"] == "/here"
 
 
-def test_a_network_that_was_emulated_is_told() -> None:
+def test_an_emulated_network_is_in_the_results_table() -> None:
     assert "network" not in facts(finished())
     assert facts(replace(finished(), emulated="100 Mbit/s, 1 ms"))["network"] == "emulated: 100 Mbit/s, 1 ms"
 
 
-def test_what_parameter_servers_sent_is_not_among_what_workers_sent() -> None:
+def test_bytes_of_parameter_servers_and_workers_are_separate() -> None:
     values = facts(replace(finished(), bytes_sent_per_worker=[2**20, 3 * 2**20, 5 * 2**20]))
     assert values["MiB sent per worker"] == "1.0, 3.0"
     assert values["MiB sent per server"] == "5.0"

@@ -1,4 +1,4 @@
-"""Planned memory of GPUs: what a GPU is counted to hold, and which runs are refused."""
+"""Planned memory of GPUs, and the refusal of runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["gpu_kernels"]
 
 
 @pytest.mark.usefixtures("gpu_kernels")
-def test_devices_on_a_gpu_add_up_and_leave_the_host_its_own() -> None:
+def test_memory_of_devices_on_one_gpu_adds_up_and_is_not_host_memory() -> None:
     experiment = placed(machine(gpu(0), gpu(1)), *STRATEGIES["sync_data"], "cluster.gpus=[0,0,1]")
     plans = plans_of(experiment)
     first, second = planned_gpu_memory(experiment, plans)
@@ -52,7 +52,7 @@ def test_without_gpus_nothing_is_planned() -> None:
     assert planned_gpu_memory(experiment, plans_of(experiment)) == []
 
 
-def test_what_does_not_fit_is_refused_with_numbers() -> None:
+def test_a_run_that_exceeds_a_gpu_is_refused_with_numbers() -> None:
     devices = ("/job:worker/task:0/device:gpu:0", "/job:worker/task:1/device:gpu:0")
     memory = GpuMemory(1, devices, variables=GIB, step=4 * GIB, moved=GIB)
     needed = 6 * GIB + CONTEXT_BYTES
@@ -71,7 +71,7 @@ def test_what_does_not_fit_is_refused_with_numbers() -> None:
     )
 
 
-def test_what_others_have_of_a_gpu_is_not_there_for_a_run() -> None:
+def test_memory_used_by_other_processes_is_not_available() -> None:
     memory = GpuMemory(0, ("/job:worker/task:0/device:gpu:0",), variables=GIB)
     needed = GIB + CONTEXT_BYTES
     enough, little = gpu(free_bytes=needed), gpu(free_bytes=needed - 1)

@@ -1,4 +1,4 @@
-"""Pictures of a graph: one box per layer and device, with or without Graphviz's program."""
+"""Pictures of a graph: one box for each layer and device, with or without the program of Graphviz."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_boxes_say_their_nodes_and_arrows_their_tensors(
     assert text.count("subgraph") == 2
 
 
-def test_the_png_leaves_out_what_a_step_hands_to_every_layer(
+def test_the_png_omits_tensors_between_the_step_and_every_layer(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,4 +1,4 @@
-"""A trained network on one device of this machine: a GPU where there is one, and what computes is said."""
+"""A trained network on one device of this machine, a GPU if there is one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from runner.engine.run import kernel_table
 from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import Found
 from runner.kernels.registry import Registry
-from runner.system import cpu_info as cpu_model
 from runner.training import inference
 from runner.training.inference import OneDevice, one_device, probabilities, score
 from runner.training.run import run
@@ -50,7 +49,7 @@ def on(found: Found, *overrides: str, **cluster: Any) -> OneDevice:
     return one_device(replace(config, cluster=LocalCluster(**cluster)), 2, lambda: found)
 
 
-def test_a_gpu_is_taken_where_there_is_one_whatever_trained(caplog: pytest.LogCaptureFixture) -> None:
+def test_inference_uses_a_gpu_if_there_is_one_whichever_device_trained(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "runner"):
         device = on(machine(gpu(4), gpu(5)), "parallelism=sync_data", "parallelism.workers=2", tf32=True)
     assert [(each.name, each.gpu, each.use.tf32) for each in device.cluster.devices] == [
@@ -95,7 +94,7 @@ def test_a_gpu_that_cannot_be_had_is_refused(
     complaint: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cpu_model, "flags", lambda: frozenset({"avx512_bf16"}))
+    monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset({"avx512_bf16"}))
     with pytest.raises(ResourceError, match=complaint):
         on(found, *overrides, **cluster)
 
@@ -136,8 +135,8 @@ def test_an_op_without_a_kernel_for_gpus_is_named(trained: Path, monkeypatch: py
         scores_on(on(machine(gpu())), trained)
 
 
-def test_bfloat16_needs_instructions_of_the_cpu_only_where_the_cpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_model, "flags", lambda: frozenset({"avx2"}))
+def test_bfloat16_needs_cpu_instructions_only_if_the_cpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset({"avx2"}))
     config = compose([*SMALL_DATA, "precision=bfloat16"]).config()
     assert one_device(config, 2, lambda: machine(gpu())).what.startswith("GPU 0")
     with pytest.raises(ConfigError, match="precision=bfloat16: expected a CPU with one of avx512_bf16, amx_bf16"):
@@ -151,7 +150,7 @@ def big_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("gpu_kernels", "big_gpu")
-def test_both_verbs_say_what_computed(trained: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_verbs_print_the_device(trained: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", str(trained), "--output", "out.json"]) == 0
     found = json.loads(Path("out.json").read_text())
     assert found["device"].startswith("GPU 0: Big GPU, compute capability 9.0")
@@ -168,4 +167,4 @@ def test_both_verbs_say_what_computed(trained: Path, folder: Path, capsys: pytes
 
 def test_a_device_without_a_file_predicts_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "run", "cluster.device=cpu"]) == 2
-    assert "expected a FILE beside cluster.device=cpu" in capsys.readouterr().err
+    assert "expected a FILE besides cluster.device=cpu" in capsys.readouterr().err

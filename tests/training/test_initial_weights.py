@@ -1,4 +1,4 @@
-"""Weights of another run to begin with: what matches, what is left and why, and what the run makes of them."""
+"""Initial weights of another run: matching weights, the others with the reason, and the run that uses them."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def test_weights_are_taken_and_slots_are_left(trained: Path) -> None:
         np.testing.assert_array_equal(value, stored[name], strict=True)
 
 
-def test_what_does_not_fit_is_left_and_said(trained: Path) -> None:
+def test_weights_that_do_not_fit_are_left_and_reported(trained: Path) -> None:
     weights = taken(trained, "model.hidden=[8,8]", "init_exclude=[fc1/b*]")
     assert list(weights.values) == ["fc1/weights"]
     assert weights.left == {
-        "fc1/bias": "init_exclude names it (fc1/b*)",
+        "fc1/bias": "init_exclude matches it (fc1/b*)",
         "fc2/weights": "its shape is (8, 8), in the checkpoint (8, 10)",
         "fc2/bias": "its shape is (8,), in the checkpoint (10,)",
         "fc3/weights": "it is not in the checkpoint",
@@ -68,10 +68,10 @@ def test_what_does_not_fit_is_left_and_said(trained: Path) -> None:
     ]
 
 
-def test_only_what_is_named_is_taken(trained: Path) -> None:
+def test_only_matching_weights_are_taken(trained: Path) -> None:
     weights = taken(trained, "init_include=[fc1/*,*/bias]")
     assert list(weights.values) == ["fc1/weights", "fc1/bias", "fc2/bias"]
-    assert weights.left == {"fc2/weights": "init_include does not name it"}
+    assert weights.left == {"fc2/weights": "init_include does not match it"}
 
 
 def test_floats_of_another_width_are_converted(trained: Path) -> None:
@@ -82,7 +82,7 @@ def test_floats_of_another_width_are_converted(trained: Path) -> None:
 @pytest.mark.parametrize("key", ["init_include", "init_exclude"])
 def test_a_pattern_that_names_nothing_is_refused(trained: Path, key: str) -> None:
     with pytest.raises(
-        ConfigError, match=rf"{key}=\['fc1/\*', 'conv\*'\]: conv\* names no weight; the network has fc1/w"
+        ConfigError, match=rf"{key}=\['fc1/\*', 'conv\*'\]: conv\* matches no weight; the network has fc1/w"
     ):
         taken(trained, f"{key}=[fc1/*,conv*]")
 
@@ -93,7 +93,7 @@ def test_a_checkpoint_of_another_network_is_refused_before_anything_is_written(t
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_begins_where_the_other_one_ended_without_its_momentum(trained: Path, tmp_path: Path) -> None:
+def test_a_run_begins_with_the_weights_of_another_without_its_momentum(trained: Path, tmp_path: Path) -> None:
     held = load(trained / "checkpoints" / "step-3").variables
     summary = train(tmp_path / "run", f"init_from={trained}", "optimizer.lr=1e-12", "train.steps=1")
     found = load(tmp_path / "run" / "checkpoints" / "step-1").variables
@@ -105,7 +105,7 @@ def test_a_run_begins_where_the_other_one_ended_without_its_momentum(trained: Pa
     assert "4 taken, 0 left" in (tmp_path / "run" / "run.log").read_text()
 
 
-def test_what_is_left_has_the_initial_value_it_always_has(trained: Path, tmp_path: Path) -> None:
+def test_weights_that_are_left_have_their_usual_initial_value(trained: Path, tmp_path: Path) -> None:
     still = ("optimizer.lr=1e-12", "train.steps=1")
     train(tmp_path / "plain", *still)
     train(tmp_path / "run", f"init_from={trained}", "init_include=[fc1/*]", *still)
@@ -114,7 +114,7 @@ def test_what_is_left_has_the_initial_value_it_always_has(trained: Path, tmp_pat
     assert not np.allclose(found["fc1/weights"], plain["fc1/weights"])
 
 
-def test_a_run_that_goes_on_has_its_own_weights(trained: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_its_weights(trained: Path, tmp_path: Path) -> None:
     begun = (f"init_from={trained}", "schedule=constant")
     whole = train(tmp_path / "whole", *begun, "train.steps=4")
     train(tmp_path / "run", *begun, "train.steps=2")
@@ -128,12 +128,12 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_with_the_same_
 ) -> None:
     """Although the run that they are from has gone on."""
     source = shutil.copytree(trained, tmp_path / "source")
-    undisturbed = train(tmp_path / "run", f"init_from={source}")
+    uninterrupted = train(tmp_path / "run", f"init_from={source}")
     assert load_stored(tmp_path / "run" / "config.yaml").init_from == str(source / "checkpoints" / "step-3")
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-3")
     train(source, "train.steps=5", resume=True)
     resumed = run(load_stored(tmp_path / "run" / "config.yaml"), tmp_path / "run", overrides=[], resume=True)
-    assert resumed.weights_sha256 == undisturbed.weights_sha256
+    assert resumed.weights_sha256 == uninterrupted.weights_sha256
 
 
 def test_moving_averages_are_weights_too(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Planned memory: what a process is counted to take, and which runs are refused."""
+"""Planned memory of processes, and the refusal of runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_one_process_has_everything() -> None:
     assert found.total == found.variables + found.step + found.data + found.checkpoint + PROGRAM_BYTES
 
 
-def test_every_worker_and_server_holds_its_own_and_the_data() -> None:
+def test_every_process_holds_its_variables_and_the_data() -> None:
     servers = ("parallelism.combine=parameter_server", "parallelism.servers=2")
     found = planned("parallelism=sync_data", "parallelism.workers=2", *servers)
     assert list(found) == ["master", "worker-0", "worker-1", "ps-0", "ps-1"]
@@ -60,7 +60,7 @@ def test_a_larger_batch_needs_more_in_a_step_and_fewer_examples_less_data() -> N
     assert planned("data.train_limit=100")["main"].data < small["main"].data
 
 
-def test_what_fits_is_told_and_what_does_not_is_refused_with_numbers() -> None:
+def test_a_fitting_run_is_reported_and_a_larger_one_refused_with_numbers() -> None:
     two = [ProcessMemory("worker-0", variables=GIB), ProcessMemory("worker-1", variables=GIB, step=4 * GIB, data=GIB)]
     needed = 7 * GIB + 2 * PROGRAM_BYTES
     require_fit(two, needed)
@@ -81,7 +81,7 @@ def test_a_process_that_exceeds_its_resource_limits_is_refused_with_numbers() ->
     with pytest.raises(ResourceError) as refusal:
         require_fit(two, 16 * GIB, room=6 * GIB - 1)
     assert str(refusal.value).startswith(
-        "a process of the run needs 6.00 GiB of memory beside its program, and its resource limits (ulimit -v, "
+        "a process of the run needs 6.00 GiB of memory besides its program, and its resource limits (ulimit -v, "
         "ulimit -d) leave 6.00 GiB; the largest, worker-1: 0.00 GiB in a step, 1.00 GiB of variables, 0.00 GiB of data,"
     )
     assert str(refusal.value).endswith("; or raise the limits")
@@ -140,13 +140,13 @@ def test_a_machine_that_is_full_now_is_warned_of(
     assert "0.00 GiB available now, less than it needs" in caplog.text
 
 
-def test_explain_says_what_is_needed_and_refuses_what_cannot_fit(
+def test_explain_prints_the_needed_memory_and_refuses_runs_that_cannot_fit(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["explain", "model=mlp", "parallelism=single"]
     assert main(arguments) == 0
     assert "\nprocess  variables  step  sent  data  checkpoint  program  MiB in all\nmain " in capsys.readouterr().out
-    monkeypatch.setattr("runner.system.memory.usable_memory", lambda: SMALL_MACHINE)
+    monkeypatch.setattr("runner.system.machine.usable_memory", lambda: SMALL_MACHINE)
     assert main(arguments) == 4
     out, err = capsys.readouterr()
     assert "\nmain " in out

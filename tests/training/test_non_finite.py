@@ -1,4 +1,4 @@
-"""Where a loss that is not finite began: found by repeating the run as it went, as far as that is known."""
+"""The origin of a loss that is not finite, found by repeating the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from runner.config.outcome import outcome_hash
 from runner.engine.run.session import Session
-from runner.errors import NumericError
+from runner.errors import NonFiniteLossError, NumericError
 from runner.records.endings import read_endings
 from runner.records.run_directory import RunDirectory
 from runner.training import non_finite as origin
@@ -57,7 +57,7 @@ def test_overlapping_clients_are_repeated_in_the_order_in_which_they_ended(tmp_p
     assert not strategy.virtual_time
 
 
-def test_what_is_under_way_when_a_run_is_ruined_is_in_its_record(tmp_path: Path) -> None:
+def test_clients_that_overlap_a_failure_are_in_the_record(tmp_path: Path) -> None:
     """Without what was begun before them, parts that have ended cannot be repeated in their turns."""
     config = small_config(*RUINED, "parallelism.workers=3", "train.eval_every=20")
     with pytest.raises(NumericError, match="Its origin: "):
@@ -96,13 +96,13 @@ def test_the_order_of_virtual_time_is_known_after_a_checkpoint_and_that_of_a_rac
     assert strategy.virtual_time
 
 
-def test_what_does_not_overlap_is_repeated_as_it_is(directory: RunDirectory) -> None:
+def test_a_run_without_overlap_is_repeated_unchanged(directory: RunDirectory) -> None:
     experiment = build(small_config())
     assert repeated_experiment(experiment, directory, 0) is experiment
     assert repeated_experiment(experiment, directory, 5) is experiment
 
 
-def test_what_overlaps_and_comes_to_the_same_is_repeated_as_it_is(directory: RunDirectory) -> None:
+def test_overlap_that_changes_no_result_is_repeated_unchanged(directory: RunDirectory) -> None:
     settings = ("parallelism=sandblaster", "optimizer=lbfgs", "schedule=constant", "train.batch_size=32")
     experiment = build(small_config(*settings))
     assert any(client.deferred for client in experiment.program.training)
@@ -123,8 +123,11 @@ def test_a_run_over_an_emulated_network_is_repeated_without_it(directory: RunDir
 def test_a_record_that_is_damaged_leaves_the_first_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(RunDirectory, "endings_jsonl", property(lambda directory: directory.path / "config.yaml"))
-    monkeypatch.setattr("runner.training.trainer.NotingClients.finished", lambda clients: clients._clients.finished())
+    def damage(error: NonFiniteLossError, experiment: Experiment, directory: RunDirectory) -> None:
+        directory.endings_jsonl.write_text("{}")
+        origin.name_the_node(error, experiment, directory)
+
+    monkeypatch.setattr("runner.training.run.name_the_node", damage)
     with pytest.raises(NumericError, match=r"^the loss of step \d+ is .*: lower optimizer.lr or optimizer.clip_norm$"):
         run(small_config(*RUINED), tmp_path / "run", overrides=[])
     assert any(message.startswith("the origin was not found: ") for message in caplog.messages)

@@ -1,4 +1,4 @@
-"""placement.json and measured costs: what a run writes, another reads, and nothing that does not fit is used."""
+"""placement.json and measured costs: one run writes them, another reads them, and unfitting files are refused."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def stored(path: Path, change: Callable[[dict[str, Any]], None] = lambda documen
     return path
 
 
-def test_a_stored_placement_is_used_as_it_is(tmp_path: Path) -> None:
+def test_a_stored_placement_is_used_unchanged(tmp_path: Path) -> None:
     path = stored(tmp_path / "placement.json")
     placement = placement_of(experiment(f"parallelism.placement={path}"))
     assert placement.layers == {layer: worker_device(k) for layer, k in LAYERS.items()}
     assert placement.found_by == "given"
 
 
-def test_what_a_run_found_can_be_written_and_read(tmp_path: Path) -> None:
+def test_a_placement_can_be_written_and_read(tmp_path: Path) -> None:
     found = experiment("parallelism.constraints={fc1: 2}")
     placement_of(found).write(tmp_path / "placement.json")
     again = experiment(f"parallelism.placement={tmp_path / 'placement.json'}")
@@ -71,14 +71,14 @@ def test_shards_of_a_layer_are_kept_with_their_workers(tmp_path: Path) -> None:
         experiment(f"parallelism.placement={tmp_path / 'placement.json'}")
 
 
-def test_a_run_that_goes_on_stays_where_it_was(tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_its_placement(tmp_path: Path) -> None:
     path = stored(tmp_path / "placement.json")
     config = small_config(*MODEL, "parallelism.costs=gone.json")
     kept = build(config, kept_placement=path)
     assert placement_of(kept).layers["fc1"] == worker_device(2)
 
 
-def test_layers_and_idle_devices_are_told() -> None:
+def test_layers_and_idle_devices_are_in_the_text() -> None:
     text = placement_text(placement_of(experiment("parallelism.constraints={*: 1}")))
     assert text.splitlines()[1:] == [
         f"  {worker_device(0)}: no layer",
@@ -134,7 +134,7 @@ def test_a_placement_that_does_not_fit_is_refused(
 
 @pytest.mark.parametrize("key", ["placement", "costs"])
 @pytest.mark.parametrize("content", ["", "[]", "[" * 100_000])
-def test_what_is_no_object_is_refused(tmp_path: Path, key: str, content: str) -> None:
+def test_a_file_without_a_json_object_is_refused(tmp_path: Path, key: str, content: str) -> None:
     path = tmp_path / "file.json"
     path.write_text(content)
     with pytest.raises(ConfigError, match=r"is damaged: .*; expected the (placement|trace_summary)\.json of a run"):
@@ -142,7 +142,7 @@ def test_what_is_no_object_is_refused(tmp_path: Path, key: str, content: str) ->
 
 
 @pytest.mark.parametrize("key", ["placement", "costs"])
-def test_a_file_that_is_not_there_is_told(tmp_path: Path, key: str) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path, key: str) -> None:
     with pytest.raises(ConfigError, match=f"parallelism.{key}=.*: cannot be read: No such file"):
         experiment(f"parallelism.{key}={tmp_path / 'none.json'}")
     (tmp_path / "link.json").symlink_to(tmp_path / "none.json")
@@ -168,7 +168,7 @@ def test_costs_that_do_not_fit_are_refused(tmp_path: Path, recorded: dict[str, A
     assert f"parallelism.costs={path}{complaint}" in str(caught.value)
 
 
-def test_measured_costs_change_what_is_predicted(tmp_path: Path) -> None:
+def test_measured_costs_change_the_prediction(tmp_path: Path) -> None:
     built = experiment()
     compiled = built.program.graph
     path = tmp_path / "trace_summary.json"

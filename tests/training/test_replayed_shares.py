@@ -1,4 +1,4 @@
-"""A record of whose shares counted is replayed by the run that it is of, and as a whole."""
+"""A record of contributions is replayed as a whole, by a run with the same configuration."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_record_of_a_run_with_the_same_outcome_is_taken(tmp_path: Path) -> N
 @pytest.mark.parametrize("outcome", ["another", None])
 def test_the_record_of_another_run_is_refused_before_anything_is_started(outcome: str | None, tmp_path: Path) -> None:
     path = record(tmp_path, outcome, SHARES)
-    expected = r"contributors\.jsonl is not the record of a run with this configuration: repeat it with that run's"
+    expected = r"contributors\.jsonl is not the record of a run with this configuration: replay it with the config"
     with pytest.raises(ConfigError, match=expected):
         build(replaying(path))
 
@@ -56,13 +56,13 @@ def test_another_seed_is_another_run(tmp_path: Path) -> None:
 
 def test_a_record_that_is_too_short_is_refused_before_anything_is_started(tmp_path: Path) -> None:
     path = record(tmp_path, outcome_hash(small_config(*BACKED)), SHARES[:2])
-    expected = r"contributors\.jsonl: it has 2 updates, but 3 are to be made: that run did not end"
+    expected = r"contributors\.jsonl: it has 2 updates; expected 3\. The recorded run did not end"
     with pytest.raises(ConfigError, match=expected):
         run(replaying(path), tmp_path / "run", overrides=[])
     assert not (tmp_path / "run").exists()
 
 
-def test_a_record_that_patience_ended_is_as_long_as_it_can_be(tmp_path: Path) -> None:
+def test_the_record_of_a_run_that_stopped_early_is_complete(tmp_path: Path) -> None:
     patient = ("train.patience=1", "train.eval_every=2")
     path = record(tmp_path, outcome_hash(small_config(*BACKED, *patient)), SHARES[:2])
     require_whole_record(build(replaying(path, *patient)))
@@ -78,29 +78,31 @@ def left_by(config: Config, folder: Path, *earlier: Config) -> Path:
 
 def test_the_record_of_a_run_that_changed_on_the_way_is_refused_before_anything_is_started(tmp_path: Path) -> None:
     path = left_by(small_config(*BACKED), tmp_path, small_config(*BACKED, "optimizer.lr=0.5"))
-    expected = r"contributors\.jsonl: its run changed on the way: config-1\.yaml has other optimizer\.lr\. Its"
+    expected = (
+        r"contributors\.jsonl: the configuration of its run changed: config-1\.yaml has other optimizer\.lr\. No single"
+    )
     with pytest.raises(ConfigError, match=expected):
         run(replaying(path), tmp_path / "run", overrides=[])
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_was_made_longer_changed_where_the_rate_goes_by_the_length(tmp_path: Path) -> None:
+def test_more_steps_change_a_run_only_if_the_rate_depends_on_them(tmp_path: Path) -> None:
     shorter = "train.steps=2"
     constant = (*BACKED, "schedule=constant")
     path = left_by(small_config(*constant), tmp_path, small_config(*constant, shorter))
     require_record_of_one_configuration(replaying(path, "schedule=constant"))
     falling = (*BACKED, "schedule=cosine")
     path = left_by(small_config(*falling), tmp_path, small_config(*falling, shorter))
-    with pytest.raises(ConfigError, match=r"config-1\.yaml has other train\.steps\. Its"):
+    with pytest.raises(ConfigError, match=r"config-1\.yaml has other train\.steps\. No single"):
         require_record_of_one_configuration(replaying(path, "schedule=cosine"))
 
 
-def test_the_record_of_a_run_that_went_on_as_it_was_is_taken(tmp_path: Path) -> None:
+def test_the_record_of_a_run_resumed_without_changes_is_accepted(tmp_path: Path) -> None:
     alike = small_config(*BACKED, "checkpoint.keep=9")
     require_record_of_one_configuration(replaying(left_by(small_config(*BACKED), tmp_path, alike)))
 
 
-def test_a_record_that_was_brought_elsewhere_says_what_it_can(tmp_path: Path) -> None:
+def test_a_record_without_its_run_is_accepted(tmp_path: Path) -> None:
     path = record(tmp_path, outcome_hash(small_config(*BACKED)), SHARES)
     (tmp_path / "config-1.yaml").write_text("of something else")
     require_record_of_one_configuration(replaying(path))

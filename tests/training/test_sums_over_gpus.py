@@ -1,4 +1,4 @@
-"""A run whose gradients NCCL sums: a process for each GPU, and it is said; where NCCL cannot, that is said."""
+"""A run whose gradients NCCL sums: a process for each GPU; the log reports if NCCL cannot be used."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_nccl_has_a_process_for_each_gpu() -> None:
 
 
 @pytest.mark.usefixtures("gpu_kernels")
-def test_nccl_that_is_installed_and_cannot_be_loaded_is_told_before_anything_is_planned() -> None:
+def test_an_nccl_that_cannot_be_loaded_is_reported_before_planning() -> None:
     expected = r"^cluster\.collectives=nccl: the library is not available, expected with CuPy; see `runner doctor`"
     with pytest.raises(ResourceError, match=expected):
         placed(TWO)
@@ -84,7 +84,9 @@ def test_clients_that_overlap_cannot_have_it() -> None:
         (machine(gpu(0)), "parts are sent from GPU to GPU and every worker sums them: some share a GPU"),
     ],
 )
-def test_log_and_explanation_say_what_sums(found: Found, said: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_and_explanation_name_the_library_that_sums(
+    found: Found, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
     experiment = placed(found)
     with caplog.at_level(logging.INFO, "runner.training.devices"):
         log_run_devices(experiment, found, DRAFT)
@@ -92,7 +94,7 @@ def test_log_and_explanation_say_what_sums(found: Found, said: str, caplog: pyte
     assert any(line.startswith("sums of all_reduce") and said in line for line in device_lines(experiment, found))
 
 
-def test_on_the_cpu_nothing_is_said_of_sums_but_of_what_is_not_heeded(caplog: pytest.LogCaptureFixture) -> None:
+def test_on_the_cpu_collectives_cause_a_warning_only(caplog: pytest.LogCaptureFixture) -> None:
     experiment = placed(NO_DRIVER, "cluster.collectives=nccl")
     with caplog.at_level(logging.INFO, "runner.training.devices"):
         log_run_devices(experiment, NO_DRIVER, DRAFT)

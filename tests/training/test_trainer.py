@@ -1,4 +1,4 @@
-"""The training loop in one process: what it does at each step, and what it leaves when it is stopped."""
+"""The training loop in one process: steps, evaluations, checkpoints, and its end after errors and signals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_epochs_become_steps_that_see_every_example() -> None:
     assert experiment.eval_every == 14
 
 
-def test_steps_are_repeated_with_their_ends_where_they_were() -> None:
+def test_repeated_steps_synchronize_at_evaluations() -> None:
     experiment = build(small_config("train.eval_every=2"))
     events: list[Any] = []
 
@@ -183,7 +183,7 @@ def refuse(*arguments: object, **named: object) -> Any:
         ("records.record.Record.plots", "drawing plots"),
     ],
 )
-def test_what_fails_after_a_failure_is_a_warning_and_the_record_is_closed(
+def test_an_error_after_a_failure_is_a_warning_and_the_record_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str, said: str
 ) -> None:
     monkeypatch.setattr(f"runner.{what}", refuse)
@@ -194,7 +194,7 @@ def test_what_fails_after_a_failure_is_a_warning_and_the_record_is_closed(
     assert statuses == ["failed"]
 
 
-def test_what_fails_after_a_good_end_fails_the_run_and_closes_its_record(
+def test_an_error_after_the_last_step_fails_the_run_and_closes_its_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("runner.training.summary.step_time", refuse)
@@ -255,7 +255,7 @@ def test_a_trace_is_two_files_and_a_table_and_changes_no_bit(tmp_path: Path) -> 
     assert "critical path of 3 step(s)" in (folder / "run.log").read_text()
 
 
-def test_a_run_that_is_stopped_within_its_trace_writes_what_there_is(
+def test_a_run_stopped_within_its_trace_writes_the_recorded_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(driver: StepDriver, experiment: Experiment, step: int, rate: float) -> Mapping[str, NDArray[Any]]:
@@ -270,7 +270,7 @@ def test_a_run_that_is_stopped_within_its_trace_writes_what_there_is(
     assert [each["step"] for each in summary["steps"]] == [2, 3]
 
 
-def test_a_run_that_fails_within_its_trace_writes_what_there_is(
+def test_a_run_that_fails_within_its_trace_writes_the_recorded_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(driver: StepDriver, experiment: Experiment, step: int, rate: float) -> Mapping[str, NDArray[Any]]:

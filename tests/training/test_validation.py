@@ -1,4 +1,4 @@
-"""A run with a validation split: what it scores, when it ends early, which checkpoint it keeps, and how it goes on."""
+"""A run with a validation split: scores, early stopping, the best checkpoint, and resuming."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_epochs_count_the_examples_that_are_left_to_train_on() -> None:
     assert experiment.eval_batches == {"test": 2, "val": 2}
 
 
-def test_without_a_validation_split_the_program_is_as_it_was() -> None:
+def test_without_a_validation_split_the_program_has_no_such_client() -> None:
     assert "validate" not in build(small_config()).program.clients
     assert build(small_config()).facts.train_examples == 1438
 
@@ -105,7 +105,7 @@ def scores(*overrides: str, registry: Registry) -> dict[str, Scores]:
 
 
 @pytest.mark.usefixtures("accuracies")
-def test_a_run_ends_when_nothing_better_came_for_as_long_as_it_was_told_to_wait(tmp_path: Path) -> None:
+def test_a_run_ends_after_patience_evaluations_without_improvement(tmp_path: Path) -> None:
     summary = train(tmp_path, *STOPPING)
     assert (summary.status, summary.steps, summary.best_step, summary.best_value) == ("finished", 12, 8, 0.6)
     assert summary.stopped == (
@@ -116,14 +116,14 @@ def test_a_run_ends_when_nothing_better_came_for_as_long_as_it_was_told_to_wait(
 
 
 @pytest.mark.usefixtures("accuracies")
-def test_what_is_not_better_by_enough_is_waited_through(tmp_path: Path) -> None:
+def test_an_improvement_below_min_delta_does_not_reset_patience(tmp_path: Path) -> None:
     summary = train(tmp_path, *STOPPING, "train.min_delta=0.15")
     assert (summary.steps, summary.best_step) == (8, 8), "0.6 is not 0.15 above 0.5, and yet the best"
     assert "was not better by more than 0.15 than 0.5000" in summary.stopped
 
 
 @pytest.mark.usefixtures("accuracies")
-def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path: Path) -> None:
+def test_the_best_checkpoint_is_kept_besides_the_newest(tmp_path: Path) -> None:
     summary = train(tmp_path, *VALIDATED, "train.steps=13", "checkpoint.every_steps=1")
     assert checkpoints(tmp_path) == ["step-8", "step-11", "step-12", "step-13"]
     assert summary.best_checkpoint == "checkpoints/step-8"
@@ -137,7 +137,7 @@ def test_the_best_is_saved_though_no_checkpoint_was_due(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("accuracies")
-def test_no_best_is_kept_where_that_is_not_wanted(tmp_path: Path) -> None:
+def test_no_best_checkpoint_is_kept_if_keep_best_is_off(tmp_path: Path) -> None:
     summary = train(tmp_path, *VALIDATED, "train.steps=13", "checkpoint.keep_best=false")
     assert checkpoints(tmp_path) == ["step-13"]
     assert (summary.best_step, summary.best_checkpoint) == (8, None)
@@ -151,7 +151,7 @@ def test_a_run_that_asks_for_no_comparison_keeps_no_best(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("accuracies")
 @pytest.mark.parametrize("died_after", [1, 5, 7, 11])
-def test_a_run_that_died_anywhere_ends_early_where_the_undisturbed_one_does(
+def test_a_killed_run_ends_early_at_the_step_of_the_uninterrupted_one(
     tmp_path: Path, died_after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = train(tmp_path / "whole", *STOPPING)
@@ -217,7 +217,7 @@ def test_the_loss_of_training_can_be_watched_too(tmp_path: Path) -> None:
     assert summary.best_value == min(r.values["train/loss"] for r in records if "train/loss" in r.values)
 
 
-def test_a_signal_keeps_what_was_waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_keeps_the_count_of_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer.Trainer, "_stop_if_asked", stop_at_6)
     with pytest.raises(Interrupted):
         train(tmp_path, *VALIDATED, "train.steps=20", "train.patience=5", "train.min_delta=1")

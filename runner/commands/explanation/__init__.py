@@ -1,4 +1,4 @@
-"""``runner explain``: what a configuration amounts to, one part of the answer per file."""
+"""The text of ``runner explain``; each file makes one part."""
 
 from runner.commands.explanation.devices import training_plans
 from runner.commands.explanation.layers import LayerRow, layer_rows

@@ -1,4 +1,4 @@
-"""What every device does in a step, and where layers were placed."""
+"""The devices of a run, their work in a step, and the placement of layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph.device import GPU
 from runner.engine.run.kernel_table import kernels_for
 from runner.kernels.gpu.discovery import Found
-from runner.system.text_table import mean_number, number, text_table
+from runner.system.text import mean_number, number, text_table
 from runner.training.comparison import predicted_step_s, verdict
 from runner.training.devices import sums_over_workers
 from runner.training.experiment import Experiment
@@ -19,18 +19,18 @@ from runner.training.placement import placement_text
 
 
 def plans_of(experiment: Experiment) -> ProgramPlans:
-    """The plans of its program, none made yet."""
+    """Return the plans of an experiment, which are made when they are requested."""
     return ProgramPlans(experiment.program, experiment.cluster, kernels_for(experiment.cluster.devices))
 
 
 def training_plans(experiment: Experiment) -> dict[str, list[DevicePlan]]:
-    """The plans of every device in a training step, one for each client that has a part there."""
+    """Return device -> its plans in a training step, one for each client that uses the device."""
     plans = _training_plans(experiment, plans_of(experiment))
     return {device: [plan for plan, _ in own] for device, own in plans.items()}
 
 
 def _training_plans(experiment: Experiment, planned: ProgramPlans) -> dict[str, list[tuple[DevicePlan, float]]]:
-    """The plans of every device, each with how often a step runs it."""
+    """Return device -> its plans, each with the number of times that a step runs it."""
     plans: dict[str, list[tuple[DevicePlan, float]]] = {}
     for client in experiment.program.training:
         for device, plan in planned.plans(client.signature).items():
@@ -39,7 +39,7 @@ def _training_plans(experiment: Experiment, planned: ProgramPlans) -> dict[str, 
 
 
 def device_lines(experiment: Experiment, found: Found) -> list[str]:
-    """What the devices are, why, and how many processes they are in. found: the GPUs of this machine."""
+    """Return lines on the devices, the reason for their choice, and their processes. found: GPUs of this machine."""
     cluster = experiment.config.cluster
     texts = device_texts({device.name: device.gpu for device in experiment.cluster.devices}, found)
     counts = Counter(texts.values())
@@ -57,7 +57,7 @@ def device_lines(experiment: Experiment, found: Found) -> list[str]:
 
 
 def device_table(experiment: Experiment, planned: ProgramPlans, per: str) -> str:
-    """A row for each device. per: what is called a step."""
+    """Return a table with a row for each device. per: the word for a step."""
     plans = _training_plans(experiment, planned)
     return text_table(
         ("device", "nodes", "planned peak bytes", "variable bytes", f"bytes sent per {per}", "messages"),
@@ -66,7 +66,7 @@ def device_table(experiment: Experiment, planned: ProgramPlans, per: str) -> str
 
 
 def placed_lines(experiment: Experiment) -> list[str]:
-    """How the layers were placed, and the predicted time of a step beside that of other strategies."""
+    """Return lines on the placement of layers, and the predicted step times of this and other strategies."""
     if experiment.placed is None:
         return []
     predicted = predicted_step_s(experiment)
@@ -81,7 +81,7 @@ def placed_lines(experiment: Experiment) -> list[str]:
 
 
 def _device_row(device: str, plans: Sequence[tuple[DevicePlan, float]]) -> tuple[str, ...]:
-    """plans: each with how often a step runs it."""
+    """Return the row of a device. plans: each with the number of times that a step runs it."""
     variables = {name: slot.layout.nbytes for plan, _ in plans for name, slot in plan.variables.items()}
     return (
         device,

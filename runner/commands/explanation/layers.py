@@ -1,4 +1,4 @@
-"""Layers of a network: what each puts out, holds and multiplies."""
+"""The layers of a network: output, parameters and multiply-adds of each."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variables
-from runner.system.text_table import number, text_table
+from runner.system.text import number, text_table
 from runner.training.experiment import Experiment
 from runner.training.placement import place_text
 
 _MULTIPLYING = ("matmul", "conv2d")
-"""Ops whose floating-point operations come in pairs of a multiplication and an addition."""
+"""Ops whose floating-point operations are pairs of a multiplication and an addition."""
 _PASSING_ON = ("reshape", "identity")
-"""Ops that give out their input's memory."""
+"""Ops whose output shares the memory of their input."""
 
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One layer: what it puts out for one example, holds and multiplies.
+    """One layer, for one example.
 
-    output: extents. parameters: values that are trained. multiply_adds: of the forward pass, in convolutions and matrix
-    products. activation_bytes: of the output; 0 where that is the input in another shape.
+    output: shape. parameters: number of trained values. multiply_adds: of convolutions and matrix products in the
+    forward pass. activation_bytes: of the output; 0 if the output shares the memory of the input.
     """
 
     name: str
@@ -40,7 +40,7 @@ class LayerRow:
 
 
 def layer_rows(experiment: Experiment) -> list[LayerRow]:
-    """Rows in the order of the network, from a training copy of it over one example that no pass has touched.
+    """Return rows in the order of the network, from a training graph of one example before any compiler pass.
 
     Layers that add nothing, such as dropout at rate 0, have no row.
     """
@@ -60,7 +60,7 @@ def layer_rows(experiment: Experiment) -> list[LayerRow]:
 
 
 def layer_table(rows: Sequence[LayerRow], experiment: Experiment) -> str:
-    """A row for each layer; with its device where layers were placed."""
+    """Return a table with a row for each layer; with a column of devices if layers were placed."""
     headers = ("layer", "kind", "output (one example)", "parameters", "multiply-adds", "activation bytes")
     cells = [
         (r.name, r.kind, r.output, number(r.parameters), number(r.multiply_adds), number(r.activation_bytes))
@@ -75,7 +75,7 @@ def layer_table(rows: Sequence[LayerRow], experiment: Experiment) -> str:
 
 
 def totals(rows: Sequence[LayerRow]) -> list[str]:
-    """Lines with the sums over all layers."""
+    """Return lines with the sums over all layers."""
     return [
         f"parameters              {number(sum(r.parameters for r in rows))}",
         f"multiply-adds/example   {number(sum(r.multiply_adds for r in rows))} (forward)",
@@ -84,7 +84,7 @@ def totals(rows: Sequence[LayerRow]) -> list[str]:
 
 
 def _network_of_one_example(experiment: Experiment) -> NetworkBuilder:
-    """The network in a graph of its own, fed as the training step is."""
+    """Return the network in a separate graph with the inputs of the training step."""
     program, config = experiment.program, experiment.config
     inputs = [slot for client in program.training for slot in client.inputs]
     specs = {slot.field: program.graph.spec(slot.tensor) for slot in inputs}

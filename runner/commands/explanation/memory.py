@@ -1,12 +1,12 @@
-"""What every process of a run needs of this machine's memory, and what all need of its GPUs."""
+"""The planned memory of every process and every GPU of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from runner.kernels.gpu.driver import GpuFacts
-from runner.system.memory import available_memory, usable_memory
-from runner.system.text_table import number, text_table
+from runner.system.machine import available_memory, usable_memory
+from runner.system.text import number, text_table
 from runner.training.gpu_memory import CONTEXT_BYTES, GpuMemory, gpu_fit_text
 from runner.training.memory import PROGRAM_BYTES, ProcessMemory, fit_text
 
@@ -14,14 +14,14 @@ _MIB = 2**20
 
 
 def memory_text(memory: Sequence[ProcessMemory]) -> str:
-    """A row for each process, in MiB, and whether all of them fit."""
+    """Return a table with a row for each process, in MiB, and whether all processes fit."""
     headers = ("process", "variables", "step", "sent", "data", "checkpoint", "program", "MiB in all")
     table = text_table(headers, [(each.process, *map(_mib, _parts(each))) for each in memory])
     return f"{table}\n\n{fit_text(memory, usable_memory(), available_memory())}"
 
 
 def gpu_memory_lines(memory: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> list[str]:
-    """A row for each GPU that is used, in MiB, and whether it fits; nothing where none is."""
+    """Return a table with a row for each used GPU, in MiB, and whether the run fits; empty without GPUs."""
     if not memory:
         return []
     there = {gpu.number: gpu for gpu in gpus}
@@ -43,5 +43,5 @@ def _parts(each: ProcessMemory) -> tuple[int, ...]:
 
 
 def _mib(count: int) -> str:
-    """Whole MiB, rounded up."""
+    """Return bytes as whole MiB, rounded up."""
     return number(-(-count // _MIB))

@@ -1,4 +1,4 @@
-"""The text of ``runner explain``: what a configuration amounts to, before anything runs."""
+"""The text of ``runner explain``, from its parts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.config.devices import look_at
 from runner.config.schema import Config
 from runner.kernels.gpu.discovery import Found
 from runner.optimizers.lbfgs import Lbfgs
-from runner.system.text_table import number
+from runner.system.text import number
 from runner.training.build import build
 from runner.training.experiment import Experiment
 from runner.training.gpu_memory import GpuMemory, planned_gpu_memory
@@ -21,19 +21,19 @@ Planned peak: largest sum of activations, gradients and inputs alive at once in 
 """
 
 _OVERLAPPING = """\
-Clients of this strategy overlap: each is counted as often as it is run on average, when nobody is late, and what hides
-behind another is not estimated."""
+Clients of this strategy overlap: each is counted as often as it runs on average when all workers are equally fast, and
+the overlap is not estimated."""
 
 _EVALUATION = "Bytes and messages are those of one evaluation of the batch; an update makes two or more."
 
 
 def explain(config: Config) -> str:
-    """Describe layers, totals, devices, planned memory and transfers of a training step as text."""
+    """Return layers, totals, devices, planned memory and transfers of a training step as text."""
     return explain_with_memory(config, look_at(config.cluster))[0]
 
 
 def explain_with_memory(config: Config, found: Found) -> tuple[str, list[ProcessMemory], list[GpuMemory]]:
-    """The same text, and what is planned to be taken of every process and GPU. found: the GPUs of this machine."""
+    """Return the same text, and the planned memory of every process and GPU. found: the GPUs of this machine."""
     experiment = build(config)
     planned = plans_of(experiment)
     rows = layer_rows(experiment)
@@ -46,7 +46,7 @@ def explain_with_memory(config: Config, found: Found) -> tuple[str, list[Process
         layer_table(rows, experiment),
         "",
         *totals(rows),
-        *_course(experiment),
+        *_length_lines(experiment),
         *device_lines(experiment, found),
         *placed_lines(experiment),
         "",
@@ -74,8 +74,8 @@ def _title(experiment: Experiment) -> str:
     )
 
 
-def _course(experiment: Experiment) -> list[str]:
-    """How long the run is, and over which network."""
+def _length_lines(experiment: Experiment) -> list[str]:
+    """Return lines on the length of the run and its network."""
     steps = (
         f"steps                   {number(experiment.total_steps)} of {experiment.config.train.batch_size} examples, "
         f"{experiment.steps_per_epoch:.1f} steps per epoch"

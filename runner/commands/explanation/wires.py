@@ -1,4 +1,4 @@
-"""What a step sends, by wire and layer."""
+"""The transfers of a step, by link and layer."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.compile.transfer_times import Transfer, transfers
-from runner.system.text_table import mean_number, number, text_table
+from runner.system.text import mean_number, number, text_table
 from runner.training.experiment import Experiment
 
 _ESTIMATED = """\
 Milliseconds are estimated by the cost model, summed over messages. In the hidden ones the receiver computes,
-between a send and the first node that needs it. Messages may hide behind the same compute."""
+between a send and the first node that needs it. Several messages can overlap the same computation."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Sent:
 
 
 def sent_text(sent: Sequence[Sent], per: str = "step") -> str:
-    """Two tables of the transfers of a step: by wire and layer, and by wire with the times of the cost model.
+    """Return two tables of the transfers of a step: by link and layer, and by link with times of the cost model.
 
     Wires are sorted by name, the layers of one by their first send. A dash stands for no layer. Bytes are rounded.
     per: what is called a step.
@@ -75,7 +75,7 @@ def _milliseconds(sent: Sequence[Sent]) -> tuple[str, str]:
 
 
 def sent_of(experiment: Experiment, planned: ProgramPlans) -> list[Sent]:
-    """What every client that trains sends. A part of a deferred one waits for all it receives: nothing hides in it."""
+    """Return the transfers of every training client. A deferred client waits for all its inputs, so none overlap it."""
     return [
         Sent(replace(each, hidden_s=0.0) if client.deferred else each, client.per_update)
         for client in experiment.program.training

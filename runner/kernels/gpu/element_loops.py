@@ -37,13 +37,13 @@ class Elements:
 
     @property
     def pack(self) -> int:
-        """Elements that a thread handles at once: as many as are 16 bytes in the widest dtype."""
+        """Elements per thread and iteration: 16 bytes in the widest dtype."""
         return _PACK_BYTES // max(numpy_dtype(dtype).itemsize for dtype in (*self.inputs, *self.outputs))
 
 
 @cache
 def flat(elements: Elements, wide: tuple[bool, ...]) -> str:
-    """Source of the kernel ``flat``. wide: for each input, False where one element serves all."""
+    """Return the source of the kernel ``flat``. wide: for each input, False for a scalar."""
     return _with_loop(elements, wide) + (
         f'extern "C" __global__ void flat({_pointers(elements)}, int64 count) {{\n'
         f"    loop({', '.join(_names(elements))}, first_element(), stride_of_grid(), count);\n}}\n"
@@ -52,7 +52,7 @@ def flat(elements: Elements, wide: tuple[bool, ...]) -> str:
 
 @cache
 def batch(elements: Elements, wide: tuple[bool, ...]) -> str:
-    """Source of the kernel ``batch``, which does what many calls of ``flat`` do, by a table with a row for each."""
+    """Return the source of the kernel ``batch``: many calls of ``flat``, given by a table with a row for each."""
     width = 2 + len(elements.inputs) + len(elements.outputs)
     return _with_loop(elements, wide) + (
         f"// A row of the table is one call: its first chunk, its number of elements, and its pointers.\n"
@@ -66,9 +66,9 @@ def batch(elements: Elements, wide: tuple[bool, ...]) -> str:
 
 @cache
 def strided(elements: Elements, index: str) -> str:
-    """Source of the kernel ``strided``; places are computed in C++ type ``index``.
+    """Return the source of the kernel ``strided``. index: C++ type of offsets.
 
-    Its arguments: the pointers, int64 count, int axes, then for each of AXES axes, the innermost first, its extent and
+    Its arguments: the pointers, int64 count, int axes, then for each of AXES axes, the innermost first, the extent and
     the stride of each input. Outputs have no gaps.
     """
     count = len(elements.inputs)
@@ -87,7 +87,7 @@ def strided(elements: Elements, index: str) -> str:
 
 
 def _with_loop(elements: Elements, wide: Sequence[bool]) -> str:
-    """The loop over neighbouring elements: whole packs, then what is left, which is less than one."""
+    """Return the loop over adjacent elements: whole packs, then the remaining elements."""
     return with_common(
         f"{elements.helpers}\n{_packs(elements)}\n"
         f"__device__ __forceinline__ void loop({_pointers(elements)}, int64 first, int64 step, int64 count) {{\n"
@@ -118,7 +118,7 @@ def _names(elements: Elements) -> list[str]:
 
 
 def _packs(elements: Elements) -> str:
-    """A type of neighbouring elements for each dtype, which is read and written at once."""
+    """Return a type of adjacent elements for each dtype, which is read and written at once."""
     sizes = {dtype: elements.pack * numpy_dtype(dtype).itemsize for dtype in (*elements.inputs, *elements.outputs)}
     return "".join(
         f"struct alignas({size}) pack_{dtype} {{ {_c(dtype)} e[{elements.pack}]; }};\n"
@@ -127,7 +127,7 @@ def _packs(elements: Elements) -> str:
 
 
 def _loaded(elements: Elements, wide: Sequence[bool], which: bool, place: Callable[[int], str]) -> list[str]:
-    """Declarations of the inputs that are wide, or of those that are not."""
+    """Return declarations of the inputs whose ``wide`` is ``which``."""
     return [
         f"const {_c(computed_in(dtype))} x{k} = ({_c(computed_in(dtype))}){place(k)};"
         for k, (dtype, each) in enumerate(zip(elements.inputs, wide, strict=True))
@@ -137,12 +137,12 @@ def _loaded(elements: Elements, wide: Sequence[bool], which: bool, place: Callab
 
 def _stored(elements: Elements) -> str:
     typed = zip(elements.outputs, elements.results, strict=True)
-    # A result may be the name of an input that lies where an output does: it has been read by value before.
+    # A result may name an input that shares memory with an output, because inputs are read by value before.
     return _lines([f"q{k}[i] = ({_c(dtype)})({result});" for k, (dtype, result) in enumerate(typed)], 8)
 
 
 def _pack_body(elements: Elements, wide: Sequence[bool]) -> str:
-    """Whole packs come in, each of their elements is computed, whole packs go out."""
+    """Return code that loads whole packs, computes each element, and stores whole packs."""
     inputs = [(k, dtype) for k, dtype in enumerate(elements.inputs) if wide[k]]
     outputs = list(enumerate(elements.outputs))
     results = [f"b{k}.e[e] = ({_c(dtype)})({elements.results[k]});" for k, dtype in outputs]
@@ -158,7 +158,7 @@ def _pack_body(elements: Elements, wide: Sequence[bool]) -> str:
 
 
 def _row_of_chunk(width: int) -> str:
-    """Find the last row whose first chunk is not behind this one."""
+    """Return code that finds the row of a chunk by bisection."""
     return _lines(
         [
             "int low = 0, high = rows - 1;",
@@ -174,7 +174,7 @@ def _row_of_chunk(width: int) -> str:
 
 
 def _from_row(elements: Elements, wide: Sequence[bool]) -> list[str]:
-    """The pointers of a row, moved to the start of the chunk."""
+    """Return the pointers of a row, moved to the start of the chunk."""
     inputs = [f"(const {_c(dtype)} *)row[{2 + k}]" for k, dtype in enumerate(elements.inputs)]
     moved = [f"{pointer} + start" if each else pointer for pointer, each in zip(inputs, wide, strict=True)]
     begin = 2 + len(inputs)

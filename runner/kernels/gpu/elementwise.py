@@ -49,7 +49,7 @@ def _elements(program_of: ProgramOf, attributes: Attributes, inputs: Specs, outp
 
 
 def _sum(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
-    """Add from left to right; None for a single term."""
+    """Add from left to right; a single term is copied."""
     count, dtype = len(inputs), inputs[0].dtype
     if count == 1:
         return Elements((dtype,), (dtype,), (), ("x0",))
@@ -65,7 +65,7 @@ def _unary(function: str, attributes: Attributes, inputs: Specs, outputs: Specs)
 
 
 def _power(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
-    """Squares are one correctly rounded product."""
+    """A power, or one correctly rounded product for squares."""
     dtype, exponent = inputs[0].dtype, attributes["exponent"]
     computed = computed_in(dtype)
     if exponent == 2.0:

@@ -1,8 +1,8 @@
-"""The functions of the element-wise language, and a few more, as expressions of CUDA C++.
+"""Functions of the element-wise language, and a few more, as expressions of CUDA C++.
 
-Every function of the language is its IEEE operations, each correctly rounded by itself: sources are compiled without
-contraction. NaN goes where NumPy lets it go, and of zeros of both signs an extreme is the second, as on the host.
-Integers wrap around, as NumPy's do.
+Every function of the language consists of IEEE operations that are rounded separately: sources are compiled without
+contraction. NaN propagates as in NumPy, and of two zeros with different signs a maximum or minimum is the second, as on
+the host. Integers wrap around, as in NumPy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from runner.kernels.elementwise import Program
 from runner.kernels.gpu.source import C_TYPES, computed_in
 
 _EXTREMES = {
-    # A comparison with NaN fails: b is taken where it is one, and a where it is.
+    # A comparison with NaN is false: the result is b if b is NaN, and a if a is NaN.
     "maximum": "({0} > {1} || {0} != {0} ? {0} : {1})",
     "minimum": "({0} < {1} || {0} != {0} ? {0} : {1})",
 }
@@ -40,7 +40,7 @@ _FLOATS = {
     "log": "log({0})",
     "log1p": "log1p({0})",
     "tanh": "tanh({0})",
-    # The exponential never overflows, unlike that of -x.
+    # exp(-fabs(x)) never overflows, unlike exp(-x).
     "sigmoid": "(({0} >= 0 ? 1 : exp(-fabs({0}))) / (1 + exp(-fabs({0}))))",
     "pow": "pow({0}, {1})",
 }
@@ -60,14 +60,14 @@ _UNSIGNED = {"int32": "unsigned int", "int64": "unsigned long long"}
 
 
 def expression(function: str, dtype: str, *operands: str) -> str:
-    """A function of values that are computed in ``dtype``, given as names or literals; KeyError where it has none."""
+    """Return a function of operands, computed in ``dtype``, as an expression; raises KeyError for others."""
     if dtype in _UNSIGNED:
         return _INTEGERS[function].format(*operands, c=C_TYPES[dtype], u=_UNSIGNED[dtype])
     return _FLOATS[function].format(*operands)
 
 
 def literal(value: float, dtype: str) -> str:
-    """A number as it is in float32 or float64, to the bit."""
+    """Return a literal that equals a float32 or float64 number bit for bit."""
     with np.errstate(over="ignore"):
         rounded = float(np.dtype(dtype).type(value))
     if math.isfinite(rounded):
@@ -77,7 +77,7 @@ def literal(value: float, dtype: str) -> str:
 
 
 def statements(program: Program, dtype: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """A program over x0, x1, ... of elements of ``dtype``: its statements, and the names of its outputs."""
+    """Return the statements of a program over x0, x1, ... of ``dtype``, and the names of its outputs."""
     computed = computed_in(dtype)
     names = [f"x{number}" for number in range(program.inputs)]
 

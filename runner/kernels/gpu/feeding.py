@@ -1,4 +1,4 @@
-"""Values on their way to a GPU: through pinned memory, and ahead of their step where somebody knows them by then."""
+"""Feeding of values to a GPU: through pinned memory, and before their step if they are known in time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from runner.kernels.gpu.runtime import DeviceMemory, Event, Runtime, Stream
 Array = NDArray[Any]
 
 _OFTEN = 3
-"""Initial values and those of a checkpoint come once; what comes this often comes in every step."""
+"""The number of writes from which on a value counts as fed in every step, unlike initial and restored values."""
 
 
 class PinnedStage:
-    """Pinned memory for one value after the other, as large as the largest so far."""
+    """Pinned memory for one value at a time, as large as the largest so far."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -26,7 +26,7 @@ class PinnedStage:
         self._left = runtime.event()
 
     def bring(self, value: Array, target: int, stream: Stream) -> None:
-        """Put a copy of the value to an address on a stream; it may change afterwards."""
+        """Enqueue a copy of the value to an address; the value may change afterwards."""
         runtime = self._runtime
         runtime.wait_on_host(self._left)
         if self._pinned.nbytes < value.nbytes:
@@ -38,7 +38,7 @@ class PinnedStage:
 
 @dataclass
 class _Landing:
-    """Where a value waits on the GPU for its step. arrived, taken: when it is there, and when it may be replaced."""
+    """GPU memory for a value before its step. arrived, taken: events after its copy and after its use."""
 
     stage: PinnedStage
     memory: DeviceMemory
@@ -50,10 +50,9 @@ class _Landing:
 class GpuWriter:
     """See :class:`~runner.kernels.platform.Writer`.
 
-    allocate: makes memory of the GPU. stage: for values that nobody brought ahead, shared by the writers of a device.
-    copies: the stream of transfers from the host. main: the stream of the device's work. Memory to bring values ahead
-    is made when the first one is: two places that take turns, so that the next step's value comes over while this
-    one's is put in place.
+    allocate: allocates GPU memory. stage: for values that are not copied ahead, shared by the writers of a device.
+    copies: the stream of transfers from the host. main: the stream of the device's work. The first value copied ahead
+    allocates two landings that alternate, so that the value of the next step is copied while this one is used.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class GpuWriter:
         self._landings: list[_Landing] = []
 
     def __call__(self, value: Array) -> None:
-        """Have a value in place for what is called next."""
+        """Put a value in place for later calls."""
         if not self._landings or self._landings[0].value is not value:
             self._bring(value)
             return
@@ -87,14 +86,14 @@ class GpuWriter:
         self._landings.reverse()
 
     def _bring(self, value: Array) -> None:
-        """Straight to its place. What comes again and again has a stage of its own, so that it waits for no other."""
+        """Copy a value directly to its place. Values of every step get a separate stage and wait for no others."""
         self._brought += 1
         if self._brought == _OFTEN:
             self._stage = PinnedStage(self._runtime)
         self._stage.bring(value, self._target.address, self._main)
 
     def ahead(self, value: Array) -> None:
-        """Begin to bring over the value that is put in place next; what was brought for another is left."""
+        """Start to copy the value that is put in place next; an earlier value that was not used is dropped."""
         self._landings = self._landings or [self._landing(), self._landing()]
         landing = self._landings[0]
         self._runtime.wait(self._copies, landing.taken)

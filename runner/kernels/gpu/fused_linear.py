@@ -58,7 +58,7 @@ def _bias_gradient(runtime: Runtime, multiplier: Multiplier) -> Kernel:
 
 
 def _parts(inputs: Sequence[Spec], attributes: Attributes) -> tuple[Dense, Reduction]:
-    """x' dy, and the sum of dy over its rows."""
+    """Return x' dy and the sum of dy over its rows."""
     x, dy = inputs
     dense = Dense(product_of(x, dy, {**attributes, "transpose_a": True, "transpose_b": False}))
     return dense, reduced_shape(dy.shape, (dy.shape[1], 1), (0,))
@@ -117,7 +117,7 @@ def _between(dense: Dense) -> ScratchMatrix:
 
 
 def _arranged(program: Kernel, attributes: Attributes, dense: Dense, inputs: Specs, outputs: Specs) -> Arrangement:
-    """What the program asks of memory, with everything in C order."""
+    """Return the arrangement of the program, with everything in C order."""
     place, operands = attributes["product"], inputs[2:]
     specs = [*operands[:place], _between(dense), *operands[place:]]
     found = program.arrange(attributes, specs, outputs, [plain(spec) for spec in specs])
@@ -126,5 +126,5 @@ def _arranged(program: Kernel, attributes: Attributes, dense: Dense, inputs: Spe
 
 
 def _input_of(taken: int, place: int) -> int:
-    """Number among the node's inputs of an input of the program that is not the product."""
+    """Return the input of the node that is an input of the program other than the product."""
     return taken + (2 if taken < place else 1)

@@ -30,7 +30,7 @@ def _gather(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> Strea
     (table, indices), (y,) = buffers.inputs, buffers.outputs
     rows, *row = table.spec.shape
     itemsize = numpy_dtype(table.spec.dtype).itemsize
-    # A row that is not empty decides in which units it can be moved; one that is moves nothing, but has an index.
+    # The size of a row determines the unit of copies. Empty rows move nothing, but their indices are checked.
     unit, ((columns, _),) = copies.in_units([(math.prod(row), 1)], itemsize, (table.address, y.address))
     count = math.prod(indices.spec.shape) * columns
     source = text("indexing", T=copies.UNITS[unit], A="float32", I=indices.spec.dtype)
@@ -69,7 +69,7 @@ def _function(runtime: Runtime, name: str, values: Operand, indices: Operand) ->
 
 
 _RECORD = 24
-"""Bytes: the status in the first four, position and value of the index from the eighth on."""
+"""Bytes: the status in the first four, position and value of the index from byte 8 on."""
 
 
 def refusing(

@@ -1,7 +1,7 @@
-"""Machine code of our sources, kept in a folder from run to run, so that only the first run of a network compiles.
+"""A cache of machine code of our sources, so that only the first run of a network compiles.
 
-A file is named by all that decides what the compiler gives: the source, what the compiler is told, and its version. It
-begins with a digest of the code behind it. Files may be deleted at any time.
+The name of a file is a hash of the source, the options and the version of the compiler. A file starts with a digest of
+its code. Files may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class KeptCode:
-    """Compiles what is not kept. folder: made when it is first needed; None keeps nothing."""
+    """A compiler with a cache. folder: created at its first use; None disables the cache."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
     def compiled(self, source: str, capability: int) -> bytes:
-        """The machine code of a source for a compute capability; raises what :func:`nvrtc.compiled` does.
+        """Return the machine code of a source for a compute capability; raises the errors of :func:`nvrtc.compiled`.
 
-        A file that is damaged is made anew, and where none can be written none is kept; the log says either.
+        Damaged files are replaced. If files cannot be written, the cache is disabled. Both are logged.
         """
         if self._folder is None:
             return nvrtc.compiled(source, capability)
@@ -40,7 +40,7 @@ class KeptCode:
         return code
 
     def _keep(self, path: Path, code: bytes) -> None:
-        """Whoever looks finds all of the file or none of it, also when two processes make it at once."""
+        """Write to a temporary name and rename it, so that other processes never see a partial file."""
         own = path.with_suffix(f".{os.getpid()}")
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ class KeptCode:
         except OSError as error:
             log.warning("compiled GPU code cannot be cached, so every run compiles it: %s", error)
             self._folder = None
-            with suppress(OSError):  # A disk that is full has a part of it.
+            with suppress(OSError):  # A full disk leaves a partial file.
                 own.unlink()
 
 
@@ -59,7 +59,7 @@ def _name(source: str, capability: int) -> str:
 
 
 def _read(path: Path) -> bytes | None:
-    """The code of a file, None where there is none or it is damaged."""
+    """Return the code of a file, or None if it is missing or damaged."""
     try:
         found = path.read_bytes()
     except FileNotFoundError:

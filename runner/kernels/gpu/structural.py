@@ -128,7 +128,7 @@ def _cast(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
 
 
 _TRUNCATED = """
-// The upper half. What tells a NaN from an infinity may be in the bits that are cut off alone.
+// The upper half. The bits that distinguish NaN from infinity may all be cut off.
 __device__ __forceinline__ bfloat16 truncated(float x) {
     bfloat16 y;
     y.bits = (unsigned short)((__float_as_uint(x) >> 16) | (x != x ? 0x40u : 0u));

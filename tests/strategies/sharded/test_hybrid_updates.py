@@ -20,6 +20,7 @@ from runner.strategies.hybrid import Hybrid
 from runner.strategies.replica import shares
 from runner.strategies.sharded.schemes import dense_passes
 from runner.strategies.single import Single
+from tests.all_pairs import all_pairs
 from tests.strategies.networks import Examples, dense, hybrid, task_of
 from tests.strategies.training import Trainer, Weights, difference, opened, trained
 
@@ -110,12 +111,11 @@ class Oracle:
             self.weights[name] = self.weights[name] + self.velocity[name]
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.5])
-@pytest.mark.parametrize("fc_batch", [2, 3, 4, 6])
-@pytest.mark.parametrize(("scheme", "workers"), [("b", 1), ("b", 2), ("b", 3), ("c", 2), ("c", 4)])
+@all_pairs(split=[("b", 1), ("b", 2), ("b", 3), ("c", 2), ("c", 4)], fc_batch=[2, 3, 4, 6], clip_norm=[None, 0.5])
 def test_dense_layers_are_updated_after_each_pass(
-    scheme: str, workers: int, fc_batch: int, clip_norm: float | None, registry: Registry
+    split: tuple[str, int], fc_batch: int, clip_norm: float | None, registry: Registry
 ) -> None:
+    scheme, workers = split
     strategy = Hybrid(workers=workers, scheme=scheme, fc_batch=fc_batch, dense_lr_factor=0.5)
     optimizer = Momentum(momentum=MOMENTUM, weight_decay=DECAY, clip_norm=clip_norm)
     with opened(strategy, task_of(hybrid, optimizer, batch_size=BATCH), registry) as trainer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from runner.strategies.base import Strategy, Task
 from runner.strategies.servers import shard_by_size
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
+from tests.all_pairs import all_pairs
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, task_of
 from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
 
@@ -37,9 +37,6 @@ BATCH = 13
 
 PER_EXAMPLE = sorted(set(NETWORKS) - {"batch_normalised"})
 """Networks that treat every example separately."""
-
-SIZES = list(product([1, 2, 3, 4], [1, 2, 3]))
-"""Numbers of workers and of servers."""
 
 CLIP_NORM = 0.5
 
@@ -70,16 +67,14 @@ def through_servers(network: str, workers: int, servers: int, dtype: str = "floa
     return trained(served(workers, servers), task_for(network, dtype=dtype), load_kernels(), STEPS)
 
 
-@pytest.mark.parametrize(("workers", "servers"), SIZES)
-@pytest.mark.parametrize("network", PER_EXAMPLE)
+@all_pairs(network=PER_EXAMPLE, workers=[1, 2, 3, 4], servers=[1, 2, 3])
 def test_it_equals_single_with_the_same_batch(network: str, workers: int, servers: int) -> None:
     (weights, history), (expected, reference) = through_servers(network, workers, servers), single(network)
     assert difference(weights, expected) <= 1e-10
     np.testing.assert_allclose(history, reference, rtol=1e-10)
 
 
-@pytest.mark.parametrize(("workers", "servers"), SIZES)
-@pytest.mark.parametrize("network", sorted(NETWORKS))
+@all_pairs(network=sorted(NETWORKS), workers=[1, 2, 3, 4], servers=[1, 2, 3])
 def test_it_equals_single_in_as_many_microbatches_bit_for_bit(network: str, workers: int, servers: int) -> None:
     (weights, history), (expected, reference) = through_servers(network, workers, servers), single(network, workers)
     expect_same_bits(weights, expected)
@@ -159,12 +154,11 @@ def bytes_of_a_step(program: Program, workers: int, servers: int, clips: bool) -
     return sent
 
 
-@pytest.mark.parametrize("clip_norm", [None, CLIP_NORM])
-@pytest.mark.parametrize(("workers", "servers"), [(1, 1), (2, 1), (3, 2), (4, 3)])
-@pytest.mark.parametrize("network", sorted(NETWORKS))
+@all_pairs(network=sorted(NETWORKS), processes=[(1, 1), (2, 1), (3, 2), (4, 3)], clip_norm=[None, CLIP_NORM])
 def test_bytes_sent_in_a_step_are_those_of_the_formula(
-    network: str, workers: int, servers: int, clip_norm: float | None, registry: Registry
+    network: str, processes: tuple[int, int], clip_norm: float | None, registry: Registry
 ) -> None:
+    workers, servers = processes
     strategy = served(workers, servers)
     with opened(strategy, task_for(network, optimizer=momentum(clip_norm)), registry) as trainer:
         trainer.session.run("init")

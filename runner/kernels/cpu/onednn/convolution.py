@@ -25,11 +25,11 @@ matrices if the image is given as plain. A training step of LeNet on one AVX2 wo
 
 def register(registry: Registry, library: Library) -> None:
     """Add the kernels of this family."""
-    add_kernel(registry, library, "conv2d", _forward, _wish_forward)
-    add_kernel(registry, library, "conv2d_fused", _fused, _wish_forward)
-    add_kernel(registry, library, "conv2d_input_gradient", _input_gradient, _wish_input_gradient)
-    add_kernel(registry, library, "conv2d_weight_gradient", _weight_gradient, _wish_weight_gradient)
-    add_kernel(registry, library, "conv2d_weight_bias_gradient", _weight_gradient, _wish_weight_gradient)
+    add_kernel(registry, library, "conv2d", _forward, _request_forward)
+    add_kernel(registry, library, "conv2d_fused", _fused, _request_forward)
+    add_kernel(registry, library, "conv2d_input_gradient", _input_gradient, _request_input_gradient)
+    add_kernel(registry, library, "conv2d_weight_gradient", _weight_gradient, _request_weight_gradient)
+    add_kernel(registry, library, "conv2d_weight_bias_gradient", _weight_gradient, _request_weight_gradient)
 
 
 def preferred_layout(library: Library, images: Spec) -> Layout:
@@ -42,17 +42,17 @@ def preferred_layout(library: Library, images: Spec) -> Layout:
     return made.layout(dnnl.QUERY_DST, images)
 
 
-def _wish_nothing(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
+def _request_nothing(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
     return [None] * len(node.inputs), [None] * len(node.outputs)
 
 
-def _wish_forward(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
-    inputs, outputs = _wish_nothing(node, offered)
+def _request_forward(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
+    inputs, outputs = _request_nothing(node, offered)
     return [_image_as_it_is(node.inputs[0], offered[0]), *inputs[1:]], outputs
 
 
-def _wish_input_gradient(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
-    (dy, w), (dx,) = _wish_nothing(node, offered)
+def _request_input_gradient(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
+    (dy, w), (dx,) = _request_nothing(node, offered)
     came = offered[0]
     # oneDNN itself chooses channels last for strided convolutions. This is not faster, and the neighbouring
     # convolutions use blocks, so it would cost conversions on both sides.
@@ -61,8 +61,8 @@ def _wish_input_gradient(node: Node, offered: Layouts) -> tuple[Layouts, Layouts
     return [dy, w], [dx]
 
 
-def _wish_weight_gradient(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
-    (dy, _), outputs = _wish_nothing(node, offered)
+def _request_weight_gradient(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
+    (dy, _), outputs = _request_nothing(node, offered)
     return [dy, _image_as_it_is(node.inputs[1], offered[1])], outputs
 
 

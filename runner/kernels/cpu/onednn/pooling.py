@@ -22,11 +22,11 @@ _MOST_IN_BYTES = 255
 
 def register(registry: Registry, library: Library) -> None:
     """Add the kernels of this family. Nearly all keep the layout of the images."""
-    add_kernel(registry, library, "max_pool", _max, _wish_maxima)
-    add_kernel(registry, library, "max_pool_gradient", _max_gradient, _wish_maxima)
+    add_kernel(registry, library, "max_pool", _max, _request_maxima)
+    add_kernel(registry, library, "max_pool_gradient", _max_gradient, _request_maxima)
     add_kernel(registry, library, "avg_pool", _average, as_offered)
     add_kernel(registry, library, "avg_pool_gradient", _average_gradient, as_offered)
-    add_kernel(registry, library, "reduce_mean", _mean_of_image, _wish_whole_images)
+    add_kernel(registry, library, "reduce_mean", _mean_of_image, _request_whole_images)
 
 
 def _window(library: Library, node: Node) -> tuple[Any, ...]:
@@ -57,7 +57,7 @@ def _positions(library: Library, pooling: Description) -> Port:
     return Port(dnnl.WORKSPACE, kept, BYTES if data_type(library, kept) == dnnl.TYPES["uint8"] else "")
 
 
-def _wish_maxima(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
+def _request_maxima(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
     """Request plain images if the library gets positions wrong otherwise: in bfloat16, if they fit in no byte."""
     if node.outputs[0].dtype == "bfloat16" and math.prod(node.attributes["window"]) > _MOST_IN_BYTES:
         return [plain(spec) for spec in node.inputs], [None] * len(node.outputs)
@@ -105,7 +105,7 @@ def _average_gradient(library: Library, node: Node, inputs: Layouts, outputs: La
     return Recipe(made, [dy], [Port(dnnl.DIFF_SRC, made.descriptor(dnnl.QUERY_DIFF_SRC))])
 
 
-def _wish_whole_images(node: Node, offered: Layouts) -> tuple[Layouts, Layouts] | None:
+def _request_whole_images(node: Node, offered: Layouts) -> tuple[Layouts, Layouts] | None:
     whole = len(node.inputs[0].shape) == 4 and node.attributes["axes"] == (2, 3)
     return as_offered(node, offered) if whole else None
 

@@ -72,7 +72,7 @@ class Recipe:
 Describe = Callable[[Library, Node, Layouts, Layouts], Recipe]
 """(library, node, fixed layouts of inputs, of outputs) -> recipe; None is a layout that is not fixed yet."""
 
-Wish = Callable[[Node, Layouts], tuple[Layouts, Layouts] | None]
+Request = Callable[[Node, Layouts], tuple[Layouts, Layouts] | None]
 """(node, offered layouts) -> requested layouts of inputs and outputs, or None if the node is not supported."""
 
 Finish = Callable[[Buffers], PythonCall]
@@ -84,15 +84,15 @@ def add_kernel(
     library: Library,
     op: str,
     describe: Describe,
-    wish: Wish,
+    request: Request,
     dtypes: frozenset[str] = FLOATS,
     finish: Finish | None = None,
 ) -> None:
     """Register a oneDNN kernel made of one primitive. finish: makes the function that runs after it, if any."""
 
     def arrange(node: Node, offered: Layouts) -> Arrangement | None:
-        wished = wish(node, offered)
-        return None if wished is None else _arranged(library, describe(library, node, *wished), node)
+        requested = request(node, offered)
+        return None if requested is None else _arranged(library, describe(library, node, *requested), node)
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
         node = Node(attributes, [each.spec for each in buffers.inputs], [each.spec for each in buffers.outputs])

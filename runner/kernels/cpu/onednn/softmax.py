@@ -34,14 +34,14 @@ def register(registry: Registry, library: Library) -> None:
     """Add the kernels of this family. Functions of one variable keep the layout of their input."""
     for op, algorithm in ALGORITHMS.items():
         _add_function(registry, library, op, algorithm)
-    add_kernel(registry, library, "softmax", _softmax, _wish_plain)
+    add_kernel(registry, library, "softmax", _softmax, _request_plain)
     _add_cross_entropy(registry, library)
 
 
 def _add_function(registry: Registry, library: Library, op: str, algorithm: int) -> None:
     keeps_zero = op == "tanh"
 
-    def wish(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
+    def request(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
         (x,), (given,) = node.inputs, offered
         if given is None or keeps_zero or given.nbytes == x.nbytes:
             return as_offered(node, offered)
@@ -55,10 +55,10 @@ def _add_function(registry: Registry, library: Library, op: str, algorithm: int)
         made = Description(library, "eltwise_forward", library.engine, goal, algorithm, x, x, 0.0, 0.0, attr)
         return Recipe(made, [Port(dnnl.SRC, x)], [Port(dnnl.DST, x)], in_place=((0, 0),))
 
-    add_kernel(registry, library, op, describe, wish)
+    add_kernel(registry, library, op, describe, request)
 
 
-def _wish_plain(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
+def _request_plain(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
     return list(map(plain, node.inputs)), list(map(plain, node.outputs))
 
 

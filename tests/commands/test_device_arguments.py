@@ -1,4 +1,4 @@
-"""What is asked of the device of an evaluation: keys of the cluster, one device, and nothing of what trained."""
+"""The device of an evaluation: one device, chosen by keys of the cluster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.commands.asked_device import split_device, with_device
+from runner.commands.device_arguments import split_device, with_device
 from runner.config.schema import Config, LocalCluster
 from runner.errors import ConfigError
 from tests.small_runs import small_config
@@ -19,7 +19,7 @@ def stored(**cluster: object) -> Config:
     return replace(config, cluster=LocalCluster(**known))
 
 
-def test_keys_of_the_device_are_told_from_files_and_other_overrides() -> None:
+def test_keys_of_the_device_are_split_from_files_and_other_overrides() -> None:
     arguments = [
         "a.png",
         "cluster.device=cpu",
@@ -33,13 +33,13 @@ def test_keys_of_the_device_are_told_from_files_and_other_overrides() -> None:
     assert others == ["a.png", "./cluster.device=cpu", "cluster.workers=2", "tf32", "cluster.tf32"]
 
 
-def test_what_trained_the_network_does_not_count() -> None:
+def test_the_devices_of_training_do_not_matter() -> None:
     assert with_device(stored(), []).cluster == LocalCluster()
     asked = ["cluster.device=gpu", "cluster.gpus=[1]"]
     assert with_device(stored(), asked).cluster == LocalCluster(device="gpu", gpus=[1])
 
 
-def test_gpus_round_as_in_training_unless_told_otherwise() -> None:
+def test_gpus_round_as_in_training_by_default() -> None:
     rounded = stored(tf32=True)
     assert with_device(rounded, []).cluster.tf32
     assert not with_device(rounded, ["cluster.tf32=false"]).cluster.tf32
@@ -50,7 +50,7 @@ def test_gpus_round_as_in_training_unless_told_otherwise() -> None:
 @pytest.mark.parametrize(
     ("asked", "complaint"),
     [
-        (["cluster.gpus=[0,1]"], r"gpus=\[0, 1\]: one device computes, .*; expected the number of one GPU, such as"),
+        (["cluster.gpus=[0,1]"], r"gpus=\[0, 1\]: expected the number of one GPU, such as"),
         (["cluster.device=cpu", "cluster.gpus=[0]"], r"gpus=\[0\] with cluster\.device=cpu: the run uses no GPU; use"),
         (
             ["cluster.device=cpu", "cluster.tf32=true"],
@@ -59,6 +59,6 @@ def test_gpus_round_as_in_training_unless_told_otherwise() -> None:
         (["cluster.device=tpu"], r"cluster\.device='tpu': expected one of auto, cpu, gpu"),
     ],
 )
-def test_what_is_no_single_device_is_refused(asked: list[str], complaint: str) -> None:
+def test_anything_but_one_device_is_refused(asked: list[str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         with_device(stored(), asked)

@@ -1,4 +1,4 @@
-"""What ``eval`` and ``predict`` are told of the device to compute on: the keys of the cluster that runs have for it."""
+"""The device on which ``eval`` and ``predict`` compute: the keys of the cluster that training runs have for it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from runner.engine.graph.device import CPU
 from runner.errors import ConfigError
 
 DEVICE_KEYS = ("cluster.device", "cluster.gpus", "cluster.tf32")
-DEVICE_HELP = "cluster.device=cpu, gpu or auto, cluster.gpus=[K] and cluster.tf32=true say what computes, as in a run"
+DEVICE_HELP = "cluster.device=cpu, gpu or auto, cluster.gpus=[K] and cluster.tf32=true choose the device, as in a run"
 
 
 def split_device(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return what asks for a device, "KEY=VALUE" with one of :data:`DEVICE_KEYS`, and the rest of ``arguments``."""
+    """Split arguments into those of the form KEY=VALUE with a key of :data:`DEVICE_KEYS`, and the others."""
     asked: list[str] = []
     others: list[str] = []
     for argument in arguments:
@@ -27,10 +27,10 @@ def split_device(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def with_device(stored: Config, asked: Sequence[str]) -> Config:
-    """The configuration of a trained network with a cluster that asks for one device, by default ``auto``.
+    """Return the configuration of a trained network with a cluster of one device, by default ``auto``.
 
-    What trained it, and where, does not count: only whether GPUs rounded to TF32 stays, unless it is named. Raises
-    ConfigError for what is no device, or more than one.
+    Of the stored cluster only ``tf32`` is kept, unless the arguments name it. Raises ConfigError if the arguments name
+    no device, or more than one.
     """
     tf32 = stored.cluster.tf32 and f"cluster.device={CPU}" not in asked
     fresh = replace(stored, cluster=LocalCluster(tf32=tf32))
@@ -38,8 +38,5 @@ def with_device(stored: Config, asked: Sequence[str]) -> Config:
     check_devices(config)
     gpus = config.cluster.gpus
     if gpus is not None and len(gpus) != 1:
-        raise ConfigError(
-            f"cluster.gpus={gpus}: one device computes, whatever trained the network; expected the number of one "
-            "GPU, such as [0], or null for the first"
-        )
+        raise ConfigError(f"cluster.gpus={gpus}: expected the number of one GPU, such as [0], or null for the first")
     return config

@@ -1,4 +1,4 @@
-"""The record of a sweep is ended late as the sweep went, and only when all of it has come to an end."""
+"""The tracking record of a sweep is ended after its last job, with the status of its jobs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from runner.cli import main
 from runner.errors import DirectoryInUseError, NumericError
-from runner.sweep.late_end import end_late, recorded_sweeps
 from runner.sweep.locks import job_lock, sweep_lock
+from runner.sweep.report import end_late, recorded_sweeps
 from runner.tracking.mlflow_tracker import SPOOL_FILE
 from runner.tracking.origin import ORIGIN_FILE, Origin
 from runner.tracking.records import End, Tags
@@ -29,7 +29,7 @@ Ended = list[tuple[Any, ...]]
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> Ended:
     calls: Ended = []
-    monkeypatch.setattr("runner.sweep.late_end.end_parent", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr("runner.sweep.report.end_parent", lambda *arguments: calls.append(arguments))
     return calls
 
 
@@ -83,7 +83,7 @@ def test_a_sweep_is_found_from_its_jobs_and_once(sweep: Path) -> None:
     assert recorded_sweeps([sweep]) == []
 
 
-def test_synchronising_ends_it_and_says_what_it_could_not(
+def test_sync_ends_the_record_and_reports_failures(
     sweep: Path, ended: Ended, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sync", "sweep"]) == 0
@@ -95,4 +95,4 @@ def test_synchronising_ends_it_and_says_what_it_could_not(
     (sweep / "1" / SPOOL_FILE).unlink()
     Origin.begun("http://me:hunter2@host", "mine", a_run(sweep / "0"))
     assert main(["sync", "sweep/1"]) == 1
-    assert f"warning: the tracking record of the sweep in {sweep} is not ended (" in capsys.readouterr().err
+    assert f"warning: the tracking record of the sweep in {sweep} could not be ended (" in capsys.readouterr().err

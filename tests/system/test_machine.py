@@ -1,3 +1,5 @@
+"""The cores, the CPU and the memory of this machine."""
+
 from __future__ import annotations
 
 import resource
@@ -6,7 +8,20 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runner.system.memory import available_memory, process_room, usable_memory
+from runner.system.machine import available_memory, bfloat16_flags, cpu_facts, process_room, usable_memory
+
+
+def test_the_lines_of_the_first_cpu_are_read(tmp_path: Path):
+    info = tmp_path / "cpuinfo"
+    info.write_text("model name\t: A CPU\nflags\t\t: avx2 amx_bf16\n\nmodel name\t: another\n")
+    assert cpu_facts(info) == {"model name": "A CPU", "flags": "avx2 amx_bf16"}
+    assert cpu_facts(tmp_path / "absent") == {}
+
+
+@pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16"])
+def test_one_of_the_instructions_for_bfloat16_is_enough(flag: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset({"avx2", flag}))
+    assert bfloat16_flags() == [flag]
 
 
 def test_a_container_has_no_more_than_its_limit(tmp_path: Path) -> None:
@@ -21,14 +36,12 @@ def test_without_a_limit_it_is_the_machines(tmp_path: Path) -> None:
     assert usable_memory((limit,)) == psutil.virtual_memory().total
 
 
-def test_what_is_available_is_part_of_what_is_usable() -> None:
+def test_available_memory_is_part_of_usable_memory() -> None:
     assert 0 < available_memory() <= usable_memory()
 
 
 @pytest.mark.parametrize("limited", [resource.RLIMIT_AS, resource.RLIMIT_DATA])
-def test_resource_limits_leave_a_process_what_it_does_not_use_yet(
-    limited: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resource_limits_leave_the_unused_part(limited: int, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {resource.RLIMIT_AS: resource.RLIM_INFINITY, resource.RLIMIT_DATA: resource.RLIM_INFINITY}
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (limits[kind], resource.RLIM_INFINITY))
     assert process_room() is None

@@ -1,0 +1,14 @@
+"""Cases of several independent settings: every pair of their values, not every combination."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from allpairspy import AllPairs
+
+
+def all_pairs(**values: Sequence[Any]) -> pytest.MarkDecorator:
+    """Parametrize a test by names and their values, so that any two values of different names share a case."""
+    return pytest.mark.parametrize(tuple(values), [tuple(row) for row in AllPairs(list(values.values()))])
