@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -109,11 +108,6 @@ def _fused_product(transpose_a: bool, transpose_b: bool, bias: bool, relu: bool)
         "dtype": PRECISION,
     }
     return Case((a, b, normal(5)) if bias else (a, b), attributes, 0)
-
-
-def _product_of_cast_weights(*choice: bool) -> Case:
-    fused = _fused_product(*choice)
-    return replace(fused, attributes={**fused.attributes, "cast_to": PRECISION})
 
 
 _TURNS = (
@@ -266,7 +260,6 @@ CASES: dict[str, list[Case]] = {
         for tb in (False, True)
     ],
     "matmul_fused": [_fused_product(*choice) for choice in itertools.product((False, True), repeat=4)],
-    "matmul_cast": [_product_of_cast_weights(*choice) for choice in itertools.product((False, True), repeat=4)],
     "matmul_bias_gradient": [
         Case((normal(7, 3), normal(7, 5)), {"dtype": PRECISION}, 0),
         Case((normal(1, 2), normal(1, 4)), {"dtype": PRECISION}, 0),

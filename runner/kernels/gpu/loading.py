@@ -22,7 +22,6 @@ MODULES = tuple(
         "indexing",
         "linear",
         "local_response_normalization",
-        "matmul_cast",
         "pooling",
         "random",
         "reduction",

@@ -30,7 +30,7 @@ from tests.kernels.special_cases import SPECIAL
 from tests.op_cases import CASES
 
 REGISTRY = load_kernels()
-ELSEWHERE = {*FUNCTIONS, "elementwise", "convert", "matmul_cast"}
+ELSEWHERE = {*FUNCTIONS, "elementwise", "convert"}
 KERNELS = [
     pytest.param(kernel, dtype, id=f"{op}-{kernel.library}-{dtype}", marks=marks)
     for op in CASES

@@ -214,11 +214,11 @@ def drawn(case: Case, dtype: str, seed: int = 4) -> tuple[list[Array], dict[str,
 
 
 def drawn_for(op: str, case: Case, dtype: str) -> tuple[list[Array], dict[str, Any]]:
-    """Return the same with float32 inputs where bfloat16 nodes have them: vectors of channels, weights to cast."""
+    """Return the same with float32 inputs where bfloat16 nodes have them: vectors of channels."""
     arrays, attributes = drawn(case, dtype)
     for number, array in enumerate(arrays):
         of_channels = op.startswith("batch_norm") and array.ndim == 1
-        if dtype == "bfloat16" and (of_channels or (op == "matmul_cast" and number == 1)):
+        if dtype == "bfloat16" and of_channels:
             arrays[number] = array.astype(np.float32)
     return arrays, attributes
 

@@ -122,39 +122,7 @@ at +0. Only a z with NaN may receive dy elsewhere in a window: argmax then point
 """
 
 SMALLEST_BYTES = 4 << 20
-"""Size in bytes from which the two fusions below pay: smaller weights and products stay in a cache between nodes."""
-
-
-def cast_weights_in_products(
-    graph: Graph, roots: Roots, registry: Registry | None = None, smallest_bytes: int = SMALLEST_BYTES
-) -> Rewrite:
-    """Let products read float32 weights and cast them to bfloat16 themselves, instead of reading a cast of the weights.
-
-    The cast writes the weights and each product reads them again; for few rows that takes longer than to multiply. The
-    decision depends only on the shapes of a product, so that all strategies compute a product alike. A cast without
-    readers is left to the pass that removes dead code. registry: if given, a product is fused only where it has a
-    faster kernel than the reference. smallest_bytes: of the weights.
-    """
-
-    def is_large(match: Match) -> bool:
-        return match.spec("w").nbytes >= smallest_bytes
-
-    given = "c = cast(w, dtype='bfloat16')"
-    rules = (
-        Rule(
-            "y = matmul(x, c, transpose_a=False)",
-            "y = matmul_cast(x, w, cast_to='bfloat16', bias=False, relu=False, dtype=y.dtype)",
-            given,
-            is_large,
-        ),
-        Rule(
-            "y = matmul_fused(x, c, *bias, transpose_a=False)",
-            "y = matmul_cast(x, w, *bias, cast_to='bfloat16')",
-            given,
-            is_large,
-        ),
-    )
-    return rewrite(graph, roots, rules, accept=_faster_by(registry))
+"""Size in bytes from which :func:`fuse_updates` pays: smaller products stay in a cache between nodes."""
 
 
 def fuse_updates(

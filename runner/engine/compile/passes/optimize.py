@@ -19,7 +19,6 @@ from runner.engine.compile.passes.fusion_rules import (
     NORMALIZATION_AND_RELU,
     RELU_GRADIENTS,
     UNROUNDED_SUMS,
-    cast_weights_in_products,
     fuse_updates,
 )
 from runner.engine.compile.passes.matching import rewrite
@@ -70,7 +69,6 @@ def default_passes(registry: Registry) -> tuple[Pass, ...]:
         Pass("common subexpressions", merge_common_subexpressions),
         Pass("dead code", remove_dead_code),
         *FUSIONS,
-        Pass("casts of weights", partial(cast_weights_in_products, registry=registry)),
         Pass("updates", partial(fuse_updates, registry=registry)),
         Pass("dead code after fusion", remove_dead_code),
     )

@@ -10,8 +10,8 @@ passes make have no functions; their files state what they compute. Read in this
 * ``arithmetic``, ``comparison``, ``structural``, ``shape``, ``reduction``, ``indexing``: the basic ops.
 * ``activation``, ``linear``, ``convolution``, ``pooling``, ``random``, ``loss``: the layers of networks.
 * ``batch_normalization``, ``local_response_normalization``: layers with decompositions.
-* ``fused_linear``, ``fused_convolution``, ``fused_normalization``, ``elementwise``, ``matmul_elementwise``,
-  ``matmul_cast``: ops that passes put in the place of several others.
+* ``fused_linear``, ``fused_convolution``, ``fused_normalization``, ``elementwise``, ``matmul_elementwise``: ops that
+  replace several others in passes.
 * ``collective``: sums over workers; ``executor``: instructions without kernels.
 """
 
@@ -53,7 +53,6 @@ from runner.engine.graph.ops.local_response_normalization import (
     local_response_normalization_gradient,
 )
 from runner.engine.graph.ops.loss import sigmoid_cross_entropy, softmax_cross_entropy, softmax_cross_entropy_gradient
-from runner.engine.graph.ops.matmul_cast import matmul_cast
 from runner.engine.graph.ops.pooling import (
     avg_pool,
     avg_pool_gradient,

@@ -11,48 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypedDict
 
 from runner.engine.graph.expression import Expr, apply
-from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register
+from runner.engine.graph.op import Attributes, OpDef, expect, register
 from runner.engine.graph.ops.activation import relu as add_relu
 from runner.engine.graph.ops.common import MADE_BY_PASSES, decomposition, expect_result_dtype
 from runner.engine.graph.ops.linear import TRANSPOSES, matmul, product_flops, product_spec
 from runner.engine.graph.ops.reduction import reduce_sum
 from runner.engine.graph.ops.structural import as_dtype
-from runner.engine.graph.tensor import Tensor, TensorSpec
-
-
-class Followed(TypedDict, total=False):
-    """Options of a product: False by default, and dtype, of y, that of a.
-
-    A float32 y is possible for bfloat16 inputs. relu: y becomes max(y, 0).
-    """
-
-    transpose_a: bool
-    transpose_b: bool
-    relu: bool
-    dtype: str
-
-
-def add_followed(
-    graph: Builder,
-    op: str,
-    operands: tuple[Tensor, Tensor, Tensor | None],
-    name: str | None,
-    options: Followed,
-    **more: Any,
-) -> Tensor:
-    """Add a product of a and b, and a bias unless it is None. more: attributes that only ``op`` has."""
-    a, b, bias = operands
-    attributes = {
-        **dict.fromkeys((*TRANSPOSES, "relu"), False),
-        "dtype": graph.spec(a).dtype,
-        **options,
-        "bias": bias is not None,
-        **more,
-    }
-    return graph.add(op, [a, b] if bias is None else [a, b, bias], attributes, name=name)[0]
+from runner.engine.graph.tensor import TensorSpec
 
 
 def infer_fused(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:

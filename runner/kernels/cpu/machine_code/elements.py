@@ -36,25 +36,14 @@ def store(builder: ir.IRBuilder, lanes: Lanes, dtype: str, value: Value, place: 
 
 def fetch_for_writing(builder: ir.IRBuilder, place: Value) -> None:
     """Append a prefetch of a cache line that will be read and written soon. No address is a fault."""
-    _fetch(builder, place, _FOR_WRITING, _INTO_ALL_CACHES)
-
-
-def fetch_for_reading(builder: ir.IRBuilder, place: Value) -> None:
-    """Append a prefetch of a cache line that will be read a little later. No address is a fault."""
-    _fetch(builder, place, _FOR_READING, _INTO_SECOND_CACHE)
-
-
-def _fetch(builder: ir.IRBuilder, place: Value, purpose: int, caches: int) -> None:
     word = ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), word, word, word])
     function = builder.module.globals.get(_PREFETCH) or ir.Function(builder.module, kind, _PREFETCH)
-    builder.call(function, [place, word(purpose), word(caches), word(_DATA)])
+    builder.call(function, [place, word(_FOR_WRITING), word(_INTO_ALL_CACHES), word(_DATA)])
 
 
 _PREFETCH = "llvm.prefetch.p0"
-_FOR_READING, _FOR_WRITING = 0, 1
-_INTO_SECOND_CACHE, _INTO_ALL_CACHES = 2, 3
-_DATA = 1
+_FOR_WRITING, _INTO_ALL_CACHES, _DATA = 1, 3, 1
 
 
 def _rounded(builder: ir.IRBuilder, lanes: Lanes, value: Value) -> Value:

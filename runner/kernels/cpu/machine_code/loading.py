@@ -17,7 +17,6 @@ def register(registry: Registry) -> tuple[str, str]:
         classification,
         dispatch,
         elementwise,
-        matmul_cast,
         pooling,
         products,
         sums,
@@ -29,7 +28,6 @@ def register(registry: Registry) -> tuple[str, str]:
     sums.register(registry)
     pooling.register(registry)
     products.register(registry)
-    matmul_cast.register(registry)
     return version, ""
 
 

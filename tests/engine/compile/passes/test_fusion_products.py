@@ -1,4 +1,4 @@
-"""Products that cast their weights, updates that compute their gradient: graphs before and after, sizes, kernels."""
+"""Updates that compute their gradient: graphs before and after, sizes, kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from runner.engine.compile.passes.fusion_rules import (
     SMALLEST_BYTES,
-    cast_weights_in_products,
     fuse_updates,
 )
 from runner.engine.compile.passes.optimize import FUSIONS, optimize
@@ -26,40 +25,6 @@ from tests.engine.compile.passes.graph_text import Case, Text, check
 from tests.engine.compile.passes.training_graphs import NETWORKS, training_step
 from tests.engine.graph.random_graphs import TrainingSample, training_samples
 from tests.engine.run.fake_kernels import PLAIN, always, fake_kernel, fake_registry, reference_registry
-
-WEIGHTS = """
-    w = weights(6, 2, dtype='float32'); x = input(4, 6); dy = input(4, 2); b = input(2); c = cast(w, dtype='bfloat16')
-"""
-CAST = "cast_to='bfloat16'"
-WEIGHT_CASES = {
-    "forward": Case("y = matmul(x, c)", f"y = matmul_cast(x, w, {CAST})"),
-    "a layer": Case(
-        "y = matmul_fused(x, c, b, bias=True, relu=True)", f"y = matmul_cast(x, w, b, bias=True, relu=True, {CAST})"
-    ),
-    "logits": Case("y = matmul_fused(x, c, dtype='float32')", f"y = matmul_cast(x, w, dtype='float32', {CAST})"),
-    "backward": Case("y = matmul(dy, c, transpose_b=True)", f"y = matmul_cast(dy, w, transpose_b=True, {CAST})"),
-    "every product of the weights": Case(
-        "y = matmul_fused(x, c, relu=True); d = matmul(dy, c, transpose_b=True)",
-        f"y = matmul_cast(x, w, relu=True, {CAST}); d = matmul_cast(dy, w, transpose_b=True, {CAST})",
-        fetch="y d",
-    ),
-    "no cast": Case("v = input(6, 2); y = matmul(x, v)"),
-    "a cast of the other factor": Case("v = input(2, 3); y = matmul(c, v)"),
-    "a transposed x": Case("v = input(6, 4); y = matmul(v, c, transpose_a=True)"),
-    "no product": Case("v = input(6, 2); y = add(c, v)"),
-    **{
-        f"weights of {dtype}": Case(
-            f"v = weights(6, 2, dtype='{dtype}'); d = cast(v, dtype='bfloat16'); y = matmul(x, d)"
-        )
-        for dtype in ("float64", "int32")
-    },
-    "a cast to float32": Case(
-        """v = weights(6, 2, dtype='float64'); d = cast(v, dtype='float32'); u = input(4, 6, dtype='float32')
-        y = matmul(u, d)"""
-    ),
-    "a cast on another device": Case("d = cast(w, dtype='bfloat16', on='there'); y = matmul(x, d)"),
-    "a cast that waits": Case("d = cast(w, dtype='bfloat16', after='x'); y = matmul(x, d)"),
-}
 
 UPDATES = "x = input(4, 3); dy = input(4, 2)\nw = weights(3, 2); v = weights(3, 2); rate = input()\n"
 DENSE, PRODUCT = "dw, db = matmul_bias_gradient(x, dy)", "dw = matmul(x, dy, transpose_a=True)"
@@ -121,15 +86,7 @@ UPDATE_CASES = {
     ),
 }
 
-CAST_WEIGHTS, FUSE_UPDATES = (
-    partial(cast_weights_in_products, smallest_bytes=0),
-    partial(fuse_updates, smallest_bytes=0),
-)
-
-
-@pytest.mark.parametrize("name", WEIGHT_CASES)
-def test_products_read_weights_as_the_table_says(name: str) -> None:
-    check(replace(WEIGHT_CASES[name], dtype="bfloat16"), CAST_WEIGHTS, WEIGHTS)
+FUSE_UPDATES = partial(fuse_updates, smallest_bytes=0)
 
 
 @pytest.mark.parametrize("name", UPDATE_CASES)
@@ -140,11 +97,9 @@ def test_updates_compute_their_gradient_as_the_table_says(name: str) -> None:
 LARGE = """
     x = input(2, 1024, on='here'); dy = input(2, {columns}, on='here')
     w = weights(1024, {columns}, on='here', dtype='float32')
-    w16 = cast(w, dtype='bfloat16', on='here')
     dw = matmul(x, dy, transpose_a=True, on='here')
 """
 FUSABLE = {
-    "matmul_cast": (cast_weights_in_products, "bfloat16", "y = matmul(x, w16, on='here')"),
     "matmul_elementwise": (
         fuse_updates,
         "float32",

@@ -157,7 +157,6 @@ def test_passes_are_observed_in_their_order() -> None:
         "gradient precision",
         "relu gradients",
         "elementwise",
-        "casts of weights",
         "updates",
         "dead code after fusion",
     ]

@@ -21,7 +21,6 @@ EXACT = {
     "matmul_bias_gradient",
     "matmul_elementwise",
     "matmul_fused",
-    "matmul_cast",
 }
 """Ops that replace others in a graph and must not change a bit."""
 
