@@ -57,6 +57,10 @@ class Command:
         self.output, self.errors = self._process.communicate(timeout=LIMIT_S)
         return self._process.returncode
 
+    def wait(self) -> None:
+        """Wait for the end while other processes may still hold its output open."""
+        self._process.wait(timeout=LIMIT_S)
+
     def kill(self) -> None:
         """End it at once, if it still runs."""
         if self._process.poll() is None:

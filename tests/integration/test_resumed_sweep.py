@@ -109,6 +109,7 @@ def test_jobs_outlive_a_killed_sweep_and_are_waited_for(start: Start, tmp_path: 
     wait_until(lambda: all((sweep / job / "run.json").exists() for job in "01"), "two jobs in flight")
     helpers = psutil.Process(killed.pid).children(recursive=True)
     killed.send(signal.SIGKILL)
+    killed.wait()
     succeed(tmp_path, "sweep", "resume", "sweep")
     assert [starts(sweep / str(number)) for number in range(3)] == [1, 1, 1]
     assert {row["status"] for row in rows(sweep)} == {"finished"}
