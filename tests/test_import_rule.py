@@ -273,6 +273,20 @@ def test_libraries_stay_in_their_rooms(found: list[Import]) -> None:
     assert strangers(found) == []
 
 
+MANY = 5
+"""Files from which a folder needs a reading order; its ``__init__`` is not counted."""
+
+
+def test_a_folder_of_many_files_gives_a_reading_order() -> None:
+    for folder in {path.parent for path in modules(SOURCE).values()} - {SOURCE}:
+        names = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+        if len(names) >= MANY:
+            order = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+            assert "Read " in order, folder
+            missing = {name for name in names if f"``{name}``" not in order}
+            assert not missing or "every other file" in order, f"{folder}: {missing}"
+
+
 def test_every_module_is_in_the_table_and_every_row_is_there() -> None:
     found = modules(SOURCE)
     assert {room_of(name) for name in found} == set(MAY_IMPORT)

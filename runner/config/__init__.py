@@ -1,1 +1,9 @@
-"""The configuration: from names and numbers in YAML to one typed, checked object."""
+"""The configuration: from names and numbers in YAML to one typed, checked object.
+
+Read in this order:
+
+* ``schema``: the sections and their bounds. ``configuration``: YAML to dataclasses. ``check``: combinations of keys.
+* ``safe_yaml``, ``overriding`` and ``outcome``: stored configurations, their overrides, and their comparison.
+* ``devices``, ``launcher`` and ``monitor``: devices of a run, launchers of jobs, and the metric of the best run.
+* ``hydra_app``, ``hydra_sweep``, ``command_line``, ``conf_dir`` and ``error_text``: everything that depends on Hydra.
+"""

@@ -1,4 +1,12 @@
-"""Datasets by the name that the configuration uses. To add one: write its settings class and list it here."""
+"""Datasets by the name that the configuration uses. To add one: write its settings class and list it here.
+
+Read in this order:
+
+* ``dataset`` and ``settings``: a dataset and its settings. ``pipeline`` and ``augment``: batches. ``source``: workers.
+* ``digits`` and ``synthetic``: data without files.
+* ``published``, with ``origins``, ``archive``, ``cache`` and ``fetch``: datasets that are downloaded.
+* ``own_files``, with ``arrays``, ``npz``, ``image_folder`` and ``pictures``: the user's files.
+"""
 
 from runner.data.arrays import Arrays
 from runner.data.digits import Digits

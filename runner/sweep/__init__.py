@@ -1,1 +1,9 @@
-"""Sweeps: the plan of the jobs, their locks and outcomes, and the table that compares them."""
+"""Sweeps: the plan of the jobs, their locks and outcomes, and the table that compares them.
+
+Read in this order:
+
+* ``plan``: the jobs. ``freezing``: the files of a sweep before its first job. ``frozen_job``: the run of one job.
+* ``in_turn``: jobs in this process. ``sweep``: sweepers that choose jobs by results. ``locks``: one process per job.
+* ``outcome``: the result of a job. ``table`` and ``seeds``: comparison of jobs. ``report``: the end of a sweep.
+* ``grid``: resume with another grid.
+"""

@@ -1,0 +1,8 @@
+"""The operating system and the terminal; no module imports the rest of the package, except its errors.
+
+Read in any order:
+
+* ``files`` and ``json_file``: durable files, and JSON from outside. ``schema``: the strict reader of all documents.
+* ``machine``: cores, CPU and memory. ``signals``: Ctrl-C and SIGTERM. ``cleanup``: actions at the end of a block.
+* ``console`` and ``text``: the terminal and its text. ``redaction``: secrets.
+"""

@@ -1,4 +1,12 @@
-"""Experiment tracking by MLflow or not at all; metrics.jsonl and plots are written with any tracker."""
+"""Experiment tracking by MLflow or not at all; metrics.jsonl and plots are written with any tracker.
+
+Read in this order:
+
+* ``base``: the interface. ``metrics_log``: metrics.jsonl. ``plots`` and ``system``: pictures and system metrics.
+* ``records``: tracking records as values. ``writer``: the thread that writes them. ``spool``: a file of waiting
+  records; ``origin`` and ``replay``: their transfer by another process.
+* ``mlflow_tracker``, ``mlflow_store``, ``mlflow_sweep``, ``mlflow_rules``, ``mlflow_client``: MLflow.
+"""
 
 from runner.tracking.base import NoTracking, NullTracker, RunInfo, Tracker, Tracking, job_name, sweep_name
 from runner.tracking.metrics_log import MetricsLog, read_metrics

@@ -1,4 +1,7 @@
-"""The text of ``runner explain``; each file makes one part."""
+"""The text of ``runner explain``. Read ``text`` first, which puts the parts together:
+
+``layers``, ``memory``, ``devices`` and ``wires``: parameters and FLOPs, memory, placement, bytes on each link.
+"""
 
 from runner.commands.explanation.devices import training_plans
 from runner.commands.explanation.layers import LayerRow, layer_rows

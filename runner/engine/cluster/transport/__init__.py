@@ -7,5 +7,5 @@ Read in this order:
 * ``zmq_endpoint`` (``zmq_inbox``, ``zmq_outbox``, ``zmq_sockets``): between processes.
 * ``shared_memory``: the bytes of tensors.
 * ``heartbeat`` and ``heartbeat_monitor``: detection of silent and stuck workers.
-* ``private_directory``, ``address``, ``tokens``: files and sockets, accessible to this user only.
+* ``private_directory``, ``address``, ``names``, ``tokens``: files and sockets, accessible to this user only.
 """
