@@ -1,16 +1,16 @@
 """A custom strategy with an outer optimizer: DiLoCo (Douillard et al. 2023, arXiv:2311.08105)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from runner.engine.compile.program import Client, DriverSettings, Program
+from runner.engine.compile.program import Client, Program
 from runner.engine.graph import ops
 from runner.engine.graph.device import worker_task
 from runner.engine.graph.expression import Expr
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variables
-from runner.engine.run.step_driver import Array, Clients, StepDriver, drives, number_of
+from runner.engine.run.step_driver import Rounds
 from runner.plugin import Plugin
 from runner.strategies.base import Strategy, Task, require
 from runner.strategies.clients import program_of, train_client
@@ -67,9 +67,7 @@ class DiLoCo(Strategy):
         weights = [(hi - lo) / task.batch_size for lo, hi in own]
         loss, accuracy = batch_scores(replicas[0], computed, weights)
         train = train_client(replicas, loss=loss, accuracy=accuracy, targets=targets)
-        return program_of(
-            graph, replicas, [train, outer], scratch=anchors, step_driver=OuterStepEvery(self.inner_steps)
-        )
+        return program_of(graph, replicas, [train, outer], scratch=anchors, step_driver=Rounds(OUTER, self.inner_steps))
 
     def _outer(
         self, replicas: Sequence[Replica], computed: Sequence[Gradients], anchors: Sequence[Variables]
@@ -97,37 +95,6 @@ class DiLoCo(Strategy):
                 with replica.within(OUTER):
                     targets.append(ops.assign(graph, average.tensor, mean).node)
         return targets
-
-
-@dataclass(frozen=True)
-class OuterStepEvery(DriverSettings):
-    """Settings of :class:`Rounds`. steps: updates in a round."""
-
-    steps: int
-
-
-@drives(OuterStepEvery)
-class Rounds(StepDriver):
-    """Trains, and makes an outer step after every round and before the network is evaluated or saved."""
-
-    def __init__(self, clients: Clients, settings: OuterStepEvery) -> None:
-        self._clients = clients
-        self._every = settings.steps
-        self._in_round = False
-
-    def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
-        """Run ``train``, and an outer step if it is due; see :class:`StepDriver`."""
-        found = self._clients.run("train", step=step, feeds={"step": number_of(step), "learning_rate": learning_rate})
-        self._in_round = True
-        if (step + 1) % self._every == 0:
-            self.synchronize()
-        return found
-
-    def synchronize(self) -> None:
-        """End the round that is under way, if any."""
-        if self._in_round:
-            self._clients.run(OUTER)
-            self._in_round = False
 
 
 def _over_workers(replicas: Sequence[Replica], name: str, parts: Sequence[Tensor]) -> list[Tensor]:

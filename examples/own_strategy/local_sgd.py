@@ -1,14 +1,14 @@
 """A custom strategy: local SGD (Stich 2019, "Local SGD Converges Fast and Communicates Little")."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from runner.bounds import Count, SmallCount
-from runner.engine.compile.program import Client, DriverSettings, Program
+from runner.engine.compile.program import Client, Program
 from runner.engine.graph import ops
 from runner.engine.graph.device import worker_task
 from runner.engine.graph.graph import Graph
-from runner.engine.run.step_driver import Array, Clients, StepDriver, drives, number_of
+from runner.engine.run.step_driver import Rounds
 from runner.plugin import Plugin
 from runner.strategies.base import Strategy, Task
 from runner.strategies.clients import program_of, train_client
@@ -51,38 +51,7 @@ class LocalSgd(Strategy):
         loss, accuracy = batch_scores(replicas[0], computed, weights)
         train = train_client(replicas, loss=loss, accuracy=accuracy, targets=targets)
         average = Client(AVERAGE, targets=tuple(_average(replicas)), exact=True, per_update=1 / self.every)
-        return program_of(graph, replicas, [train, average], step_driver=AverageEvery(self.every))
-
-
-@dataclass(frozen=True)
-class AverageEvery(DriverSettings):
-    """Settings of :class:`Averaging`. steps: updates between averages."""
-
-    steps: int
-
-
-@drives(AverageEvery)
-class Averaging(StepDriver):
-    """Trains, and averages after every few updates and before the network is evaluated or saved."""
-
-    def __init__(self, clients: Clients, settings: AverageEvery) -> None:
-        self._clients = clients
-        self._every = settings.steps
-        self._differ = False
-
-    def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
-        """Run ``train``, and ``average`` if it is due; see :class:`StepDriver`."""
-        found = self._clients.run("train", step=step, feeds={"step": number_of(step), "learning_rate": learning_rate})
-        self._differ = True
-        if (step + 1) % self._every == 0:
-            self.synchronize()
-        return found
-
-    def synchronize(self) -> None:
-        """Average, unless the replicas are equal already."""
-        if self._differ:
-            self._clients.run(AVERAGE)
-            self._differ = False
+        return program_of(graph, replicas, [train, average], step_driver=Rounds(AVERAGE, self.every))
 
 
 def _average(replicas: Sequence[Replica]) -> list[str]:

@@ -137,3 +137,38 @@ class Synchronous(StepDriver):
 
     def synchronize(self) -> None:
         """Return at once, because no client is launched."""
+
+
+@dataclass(frozen=True)
+class Rounds(DriverSettings):
+    """Settings of a driver that runs ``train``, and ``client`` after every ``steps`` updates.
+
+    ``client`` also ends a round early, before the network is evaluated or saved.
+    """
+
+    client: str
+    steps: int
+
+
+@drives(Rounds)
+class InRounds(Synchronous):
+    """Every update is one step of the client ``train``; see :class:`Rounds`."""
+
+    def __init__(self, clients: Clients, settings: Rounds) -> None:
+        super().__init__(clients, settings)
+        self._rounds = settings
+        self._in_round = False
+
+    def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
+        """Run ``train``, and the client that ends a round if it is due; see :class:`StepDriver`."""
+        found = super().update(step, learning_rate)
+        self._in_round = True
+        if (step + 1) % self._rounds.steps == 0:
+            self.synchronize()
+        return found
+
+    def synchronize(self) -> None:
+        """End the running round, if any."""
+        if self._in_round:
+            self._clients.run(self._rounds.client)
+            self._in_round = False
