@@ -23,7 +23,7 @@ def overlap_section(results: Sequence[OverlapResult]) -> str:
         "Hidden: (blocking - overlapped) / (blocking - no network), of medians over all steps and by rounds.",
         f"The three take turns, and the first {SETTLING} of a turn's steps does not count. Times are medians, with "
         "quartiles, in ms.",
-        f"Losses of the first {LOSSES} steps are equal to the bit in all three.",
+        f"Losses of the first {LOSSES} steps are equal bit for bit in all three.",
         "",
         markdown(header, [_overlap_row(result) for result in results]),
     ]

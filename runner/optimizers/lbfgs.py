@@ -17,9 +17,9 @@ class Lbfgs(Optimizer):
     each two vectors of the size of the parameters. max_evaluations: evaluations of the batch in a line search; each
     iteration begins with one more, and ends with one more if the best point of the search is not its last.
 
-    lr is 1: the line search finds the length of a step. clip_norm: the greatest length of the first step tried while no
-    pair is known and the direction is the gradient's; the line search may go further. weight_decay: strength of the
-    penalty weight_decay / 2 * w'w that the objective has for decayed variables; the reported loss excludes it.
+    lr is 1: the line search finds the length of a step. clip_norm: largest length of the first trial step while the
+    history is empty and the direction is that of the gradient; the line search may go further. weight_decay: strength
+    of the penalty weight_decay / 2 * w'w that the objective has for decayed variables; the reported loss excludes it.
     Variables: the pairs, named "conv1/weights/step_0" and ".../change_0", and numbers in "lbfgs/...".
     """
 

@@ -160,7 +160,7 @@ class _Building:
 
     def _gradient(self, vectors: Vectors, scope: str) -> list[Tensor]:
         """Add variables for a gradient, on the servers."""
-        return [vectors.beside(variable, scope) for variable in vectors.trained]
+        return [vectors.new_like(variable, scope) for variable in vectors.trained]
 
     def _compute(self, worker: int, computation: _Computation, inbox: Sequence[Tensor]) -> Client:
         name = compute_name(worker, computation.size)

@@ -71,14 +71,14 @@ class Vectors:
         self.trained = variables.trainable
         self._pieces = {X: [variable.tensor for variable in self.trained]}
         for name in (GRADIENT, DIRECTION, START, START_GRADIENT):
-            self._pieces[name] = [self.beside(variable, f"lbfgs/{name}") for variable in self.trained]
+            self._pieces[name] = [self.new_like(variable, f"lbfgs/{name}") for variable in self.trained]
         for place in range(history):
             for name in (step_name(place), change_name(place)):
                 self._pieces[name] = [variables.slot(variable, name).tensor for variable in self.trained]
         devices = dict.fromkeys(map(variables.device_of, self.trained))
         self._factors = {device: self._factor(device) for device in devices}
 
-    def beside(self, variable: Variable, scope: str) -> Tensor:
+    def new_like(self, variable: Variable, scope: str) -> Tensor:
         """Add a tensor with the shape, dtype and device of a variable; it is state that is not in checkpoints."""
         with self._graph.absolute_scope(scope), self._at(variable):
             return ops.variable(self._graph, variable.spec.shape, variable.spec.dtype, name=variable.name)
