@@ -149,7 +149,10 @@ def test_the_summary_adds_up_and_lists_the_work_of_processes(traced: tuple[str, 
         assert {each["for"] for each in step["waited"]} <= known
     text = (run / "run.log").read_text()
     assert f"critical path of {len(STEPS)} step(s), ms per step, share" in text
-    assert re.search(r"^  worker-1 +.*compute \d+\.\d%.*idle \d+\.\d%$", text, re.MULTILINE)
+    # Where runs are launched ahead, all computations of a worker may lie outside the recorded steps.
+    computed = any("compute" in step["processes_ns"]["worker-1"] for step in steps)
+    row = re.search(r"^  worker-1 +(.*)idle \d+\.\d%$", text, re.MULTILINE)
+    assert row and bool(re.search(r"compute \d+\.\d%, ", row[1])) == computed
     assert len(re.findall(r"^step \d: [\d.]+ ms; waited: ", text, re.MULTILINE)) == len(STEPS)
 
 
