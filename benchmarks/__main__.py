@@ -1,7 +1,5 @@
 """``python -m benchmarks [VERB]``: see its ``--help``."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Alternating runs: every subject has a turn in every round, so that a drift of the machine affects all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol

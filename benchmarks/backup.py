@@ -3,8 +3,6 @@
 ``python -m benchmarks backup``: see its ``--help``.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import statistics

@@ -1,7 +1,5 @@
 """The measured cases: networks, images and batches, by their names on the command line."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

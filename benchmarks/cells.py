@@ -1,7 +1,5 @@
 """Tables of Markdown and the format of their numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 NOTHING = "-"

@@ -6,8 +6,6 @@ round trip through the master, which the other libraries do not need, is part of
 of 4 bytes shows its cost.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """The tables of :mod:`benchmarks.collectives`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from benchmarks.cells import NOTHING, markdown, milliseconds, ratio

@@ -1,7 +1,5 @@
 """Measure one case: prepare its problem, start and warm up every subject, and alternate their turns."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack

@@ -3,8 +3,6 @@
 Data pipeline and worker processes included. Its only phase is "step".
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Convert runner's graph to the neutral layers of a problem, with folded biases and named variables."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The peers' virtual environments, below ``.peers``: each library in a separate one, at a fixed version."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence

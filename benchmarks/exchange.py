@@ -1,7 +1,5 @@
 """runner's collectives as a subject, in worker processes: ``python -m benchmarks.exchange COLLECTIVE WORKERS``."""
 
-from __future__ import annotations
-
 import secrets
 import sys
 import tempfile

@@ -8,8 +8,6 @@ request are checked once, after the timed exchanges. The end of the requests end
 NumPy, because peers use it in other environments.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -50,7 +48,7 @@ class Exchange:
         return self.workers + (self.collective == PUSH_PULL)
 
     @classmethod
-    def of(cls, arguments: Sequence[str]) -> Exchange:
+    def of(cls, arguments: Sequence[str]) -> "Exchange":
         """Read :attr:`arguments`."""
         collective, workers = arguments
         return cls(collective, int(workers))

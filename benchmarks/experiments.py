@@ -1,7 +1,5 @@
 """Configurations of runner, wired for measurement."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """``python -m benchmarks peers``: see its ``--help``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from benchmarks.environments import install

@@ -1,7 +1,5 @@
 """The physical limit of a phase: multiply-adds over the best rate of the cores, plus optimizer bytes over bandwidth."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Mapping

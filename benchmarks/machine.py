@@ -4,8 +4,6 @@ Its phases are "gemm", a large float32 matrix product by NumPy; "conv", a convol
 "add", a += b over arrays far larger than the caches.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor

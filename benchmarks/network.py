@@ -1,7 +1,5 @@
 """The neutral description of a task's network, and a batch for it; no configuration is needed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The command line of the measurements."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass

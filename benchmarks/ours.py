@@ -1,7 +1,5 @@
 """runner as a subject: ``python -m benchmarks.ours FOLDER`` answers requests about the problem in FOLDER."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack

@@ -5,8 +5,6 @@ One case is measured in three ways, alternating: overlapped, with all gradients 
 and the last have equal plans.
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The table of overlapped exchange."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from benchmarks.alternate import SETTLING

@@ -1,7 +1,5 @@
 """Convert a case to its problem: description of the network, initial values and a batch, in a folder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Its folder has ``problem.json``, ``x.npy``, ``y.npy`` and ``variables/NAME.npy``
 load one variable at a time. Nothing of runner is imported here, because peers use this module too.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """The process of a subject: start it with a thread budget, send requests, and end it."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

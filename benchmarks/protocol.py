@@ -8,8 +8,6 @@
 The end of the requests ends the process. An error ends it too, with its traceback on standard error.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

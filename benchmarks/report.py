@@ -1,7 +1,5 @@
 """All results of one command: gathered case by case, and written after each, so that none is lost."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """The results of a comparison, as plain data for tables and ``--json``."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The cost of exchange: ``sync_data`` on one-thread workers against as many independent one-thread ``single`` runs."""
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 from contextlib import ExitStack

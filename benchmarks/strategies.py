@@ -1,7 +1,5 @@
 """The same network and batch under several strategies, each trained as ``runner`` trains it, alternating."""
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The subjects: name, environment and module of each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 
@@ -17,7 +15,7 @@ class SubjectSpec:
     module: str
     arguments: tuple[str, ...] = ()
 
-    def on(self, problem: str) -> SubjectSpec:
+    def on(self, problem: str) -> "SubjectSpec":
         """Return the subject on the problem in a folder."""
         return SubjectSpec(self.name, self.environment, self.module, (*self.arguments, problem))
 

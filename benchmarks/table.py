@@ -1,7 +1,5 @@
 """Results as Markdown: compared values are side by side, below a description of the measurement."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from benchmarks.alternate import SETTLING

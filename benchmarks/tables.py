@@ -1,7 +1,5 @@
 """``python -m benchmarks``: the networks, strategies and collectives on CPUs; see its ``--help``."""
 
-from __future__ import annotations
-
 import datetime
 import platform
 import sys

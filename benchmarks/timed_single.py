@@ -1,7 +1,5 @@
 """``single`` with its training step cut into the phases that are timed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

@@ -5,8 +5,6 @@ every step; windows in which the store answers alternate with windows in which i
 time between two lines of metrics.jsonl, so that it includes all costs of recording.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import itertools

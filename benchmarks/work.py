@@ -1,7 +1,5 @@
 """The arithmetic of a phase, counted in the graph before any pass."""
 
-from __future__ import annotations
-
 from runner.engine.compile.cost import node_cost
 from runner.engine.compile.program import Client
 from runner.engine.graph.graph import Graph

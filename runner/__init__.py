@@ -1,7 +1,5 @@
 """Declarative, config-driven experiment runner for parallel neural-network training."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +9,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 
-def run(overrides: Sequence[str] = ()) -> Summary:
+def run(overrides: Sequence[str] = ()) -> "Summary":
     """Train what the command line ``runner OVERRIDES`` would, and return the summary of the run.
 
     Raises a subclass of :class:`runner.errors.RunnerError` where the command line would exit with its code.

@@ -1,7 +1,5 @@
 """Bounds of the numbers in a configuration, declared in the annotation of a field: ``units: Count = 500``."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Iterator, Mapping

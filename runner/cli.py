@@ -3,8 +3,6 @@
 Slow modules are imported when they are needed, so that ``runner --help`` answers at once.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

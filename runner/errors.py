@@ -4,8 +4,6 @@ A message names where the fault is, what came, what was expected and what to do.
 reaches the user and is not one of these is a defect of runner.
 """
 
-from __future__ import annotations
-
 import signal
 
 

@@ -1,7 +1,5 @@
 """Cases of several independent settings: every pair of their values, not every combination."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

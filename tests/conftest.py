@@ -1,7 +1,5 @@
 """What tests share: how examples are searched for, the kernels, and a command line that trains nothing."""
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

@@ -1,7 +1,5 @@
 """A training entry that trains nothing: it records its calls and returns, or raises, what a test sets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

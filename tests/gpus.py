@@ -1,7 +1,5 @@
 """A machine with GPUs that are not there: what is found on it, and kernels for the emulated GPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 Samples keep away from kinks (|x| at 0, ties of a maximum) by more than the steps of difference quotients.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Oracles of tests: an interpreter of graphs, and derivatives by differences."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Restoring the tables that plugins extend, for tests that install plugins."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

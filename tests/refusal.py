@@ -1,7 +1,5 @@
 """A command line that is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.cli import main

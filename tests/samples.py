@@ -1,7 +1,5 @@
 """Sample inputs of ops: random arrays with a seed, and cases that combine them with attributes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

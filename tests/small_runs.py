@@ -1,7 +1,5 @@
 """Small configurations: digits, one process, a few steps."""
 
-from __future__ import annotations
-
 import copy
 import functools
 

@@ -1,7 +1,5 @@
 """Every number in the schema of a configuration has finite bounds, and each bound is enforced."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math

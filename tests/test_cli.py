@@ -1,7 +1,5 @@
 """The command line: what it prints, what it refuses, how it leaves."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import os

@@ -3,8 +3,6 @@
 Read from the source, nothing is executed. A new module fails here until the table says what it may know.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

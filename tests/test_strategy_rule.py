@@ -3,8 +3,6 @@
 Read from the syntax tree, nothing is executed.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tracked files refer to nothing outside the repository: they mean the same in every clone."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterator

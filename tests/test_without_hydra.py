@@ -1,7 +1,5 @@
 """What trains works where Hydra, OmegaConf and MLflow are not installed: only the command line wants them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """``python -m benchmarks gpu``: see its ``--help``."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import re

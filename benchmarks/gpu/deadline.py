@@ -1,7 +1,5 @@
 """The time that is left for measuring, so that it ends in time with partial results."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

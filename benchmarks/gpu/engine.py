@@ -1,7 +1,5 @@
 """The device of runner's side: a GPU or, for a trial without one, CPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Measure one network in one precision: start all subjects, warm them up one by one, then time them in turns."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Sequence

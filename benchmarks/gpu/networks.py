@@ -1,7 +1,5 @@
 """The networks measured on a GPU: those of convnet-benchmarks at its batches, and a deep residual network."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -3,8 +3,6 @@
 DEVICE is "cuda", or "cpu" to try it on CPUs; CASE is one of :data:`~benchmarks.gpu.networks.GPU_CASES`.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack

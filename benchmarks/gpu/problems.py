@@ -1,7 +1,5 @@
 """The problems of the measured networks: written once for all precisions and modes, and without Hydra."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

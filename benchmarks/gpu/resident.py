@@ -1,7 +1,5 @@
 """``single`` on a batch that stays on the device, so that steps transfer only the loss to the host."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 

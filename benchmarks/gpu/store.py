@@ -1,7 +1,5 @@
 """The results of one GPU, in a file that several calls fill."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """The results of a GPU as Markdown. Missing results are shown as *not run*, never as an estimate."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from benchmarks.cells import markdown, milliseconds, ratio

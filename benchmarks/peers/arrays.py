@@ -1,7 +1,5 @@
 """Shared by peers: variables in the shapes of channels-last networks, and divisors of average pooling."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ This process starts one process per rank and forwards requests over a socket, on
 a rank that waited within its library would take time from the subject whose turn it is.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

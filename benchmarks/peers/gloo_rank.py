@@ -1,7 +1,5 @@
 """One rank of Gloo: ``python -m benchmarks.peers.gloo_rank COLLECTIVE WORKERS FOLDER RANK``."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from contextlib import closing

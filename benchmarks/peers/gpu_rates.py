@@ -3,8 +3,6 @@
 Its phases are matrix products by PyTorch in each precision, and "copy", from one place of the GPU's memory to another.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 

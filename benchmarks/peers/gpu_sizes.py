@@ -1,7 +1,5 @@
 """The amount of work of the phases of :mod:`benchmarks.peers.gpu_rates`."""
 
-from __future__ import annotations
-
 PRODUCTS = ("float32", "tf32", "bfloat16")
 """Phases that are matrix products."""
 

@@ -3,8 +3,6 @@
 One jitted function per phase; a step gives the buffers of variables and velocities to its results.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One rank of MPI: ``mpiexec -n N python -m benchmarks.peers.mpi_rank COLLECTIVE WORKERS FOLDER``."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Shared by the ranks of other libraries: waiting for requests, timing exchanges, checking sums."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time

@@ -3,8 +3,6 @@
 Images are (N, H, W, C): on CPUs convolutions of the other layout have no gradient.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

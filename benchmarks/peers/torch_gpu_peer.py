@@ -3,8 +3,6 @@
 DEVICE is "cuda", or "cpu" to try it; PRECISION "float32", "tf32" or "bfloat16"; MODE one of :data:`MODES`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable, Mapping

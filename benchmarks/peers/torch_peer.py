@@ -1,7 +1,5 @@
 """PyTorch as a subject: ``python -m benchmarks.peers.torch_peer VARIANT FOLDER``, a variant of :data:`VARIANTS`."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """Find the checkpoint of a path: the path itself, or the best or the newest checkpoint of a run."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 from or to ``step-N`` in one step, so a name without a suffix is always a complete checkpoint.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -6,8 +6,6 @@ encodes them again and compares the bytes, so that a flipped bit anywhere in the
 for writing and for reading.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

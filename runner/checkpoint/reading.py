@@ -1,7 +1,5 @@
 """Load a checkpoint, or find the newest one that can be loaded. Every returned value has been checked."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -1,7 +1,5 @@
 """A shard: one safetensors file, packed from variables, and unpacked only after every check has passed."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 

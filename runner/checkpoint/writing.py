@@ -5,8 +5,6 @@ temporary directory, the directory is flushed and renamed, its parent is flushed
 disk. Only then are older checkpoints deleted.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The verb ``compare``: the differences of two runs in configuration, code, versions and machine, and results."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The device on which ``eval`` and ``predict`` compute: the keys of the cluster that training runs have for it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

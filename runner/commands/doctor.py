@@ -1,7 +1,5 @@
 """``runner doctor``: report what this machine and this installation offer to a run, and what is missing."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import os

@@ -1,7 +1,5 @@
 """The verb ``eval``: score a trained network on its own dataset or another."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
@@ -103,7 +101,9 @@ def _file_name(network: StoredNetwork, config: Config, words: Sequence[str]) -> 
     return f"eval-{network.checkpoint.name}-{config.data.name}{digest}.json"
 
 
-def _results(network: StoredNetwork, config: Config, device: OneDevice, scored: Mapping[str, Scores]) -> dict[str, Any]:
+def _results(
+    network: StoredNetwork, config: Config, device: "OneDevice", scored: "Mapping[str, Scores]"
+) -> dict[str, Any]:
     values: dict[str, float] = {}
     for split, scores in scored.items():
         values |= {f"{split}/loss": scores.loss, f"{split}/accuracy": scores.accuracy}

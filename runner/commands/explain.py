@@ -1,7 +1,5 @@
 """The verb ``explain``: parameters, cost, placement and memory of a configuration, before anything is trained."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

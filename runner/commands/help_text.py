@@ -1,7 +1,5 @@
 """The text of ``runner --help``, made from the schema, the YAML files and the table of verbs."""
 
-from __future__ import annotations
-
 import dataclasses
 import textwrap
 from collections.abc import Mapping

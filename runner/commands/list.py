@@ -1,7 +1,5 @@
 """The verb ``list``: the options of each group, one line for each, from the tables and the YAML files."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import re

@@ -1,7 +1,5 @@
 """The verb ``new``: a commented template of a plugin, and the command that runs it."""
 
-from __future__ import annotations
-
 import keyword
 import string
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Run the jobs of a planned sweep through Hydra's launcher, in this process or in separate ones."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

@@ -1,7 +1,5 @@
 """The option ``--plugin`` of verbs that read configurations, and the plugins of installed packages."""
 
-from __future__ import annotations
-
 import importlib.metadata
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The verb ``predict``: the classes that a trained network predicts for images of the user."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -86,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def predict(
-    network: StoredNetwork, device: OneDevice, files: Sequence[Path], *, top: int, resize: bool
+    network: StoredNetwork, device: "OneDevice", files: Sequence[Path], *, top: int, resize: bool
 ) -> list[Prediction]:
     """Return the predictions for the images in ``files``; see :func:`~runner.data.pictures.read_pictures`.
 

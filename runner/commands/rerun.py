@@ -1,7 +1,5 @@
 """The verb ``rerun``: repeat a stored run and compare the weights."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

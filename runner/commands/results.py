@@ -1,7 +1,5 @@
 """The table of results that a finished run prints."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from runner.records.summary import Summary

@@ -1,7 +1,5 @@
 """A checkpoint and its run, for the verbs that use a trained network."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """``runner sweep``: resume a sweep, or print its table."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import shlex

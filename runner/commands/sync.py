@@ -1,7 +1,5 @@
 """``runner sync``: write records that wait in the directories of ended runs to the tracking store."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Train a configuration or a sweep of configurations, or continue a stored run (``resume=DIR``)."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Sequence
 from contextlib import suppress

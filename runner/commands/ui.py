@@ -1,7 +1,5 @@
 """``runner ui``: MLflow's pages over the tracking store of this folder, for this machine only."""
 
-from __future__ import annotations
-
 import argparse
 import http.client
 import itertools

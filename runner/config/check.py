@@ -3,8 +3,6 @@
 Each check yields one line per fault, with the keys, what came, what was expected and what to do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from runner.config.monitor import MONITORED, monitor_of

@@ -3,8 +3,6 @@
 Does not import Hydra, so that a mistake is reported before Hydra is loaded.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Collection, Sequence

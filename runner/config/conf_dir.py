@@ -1,7 +1,5 @@
 """The folder of the YAML files of the configuration, and the groups within its groups."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ Every value goes through :func:`from_plain`, both those that Hydra composed and 
 refused. Nothing in a configuration names code.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path

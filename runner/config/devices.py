@@ -1,7 +1,5 @@
 """The devices of a run, GPUs or the CPU, and the library that sums gradients between them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

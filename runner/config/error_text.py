@@ -1,7 +1,5 @@
 """Error messages of Hydra and OmegaConf about a configuration, rewritten in the terms of this project."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import re

@@ -4,8 +4,6 @@ Hydra composes and creates directories; it does not decide how a run ends. An er
 ConfigError or a ResourceError; an error in a job keeps its class.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

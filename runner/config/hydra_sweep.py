@@ -1,7 +1,5 @@
 """Running Hydra's application, and sweeps: this process composes all jobs before the user's launcher runs them."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

@@ -1,7 +1,5 @@
 """A job's place in its sweep, and the Hydra launcher that runs the jobs, as plain data that can be stored."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

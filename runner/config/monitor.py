@@ -1,7 +1,5 @@
 """The metric that determines the best run of a sweep and the best checkpoint of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The part of a configuration that decides the values of a run, and its comparison with earlier configurations."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

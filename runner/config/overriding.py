@@ -1,7 +1,5 @@
 """Overrides of a stored configuration: a few keys and groups, under the same strict schema."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any

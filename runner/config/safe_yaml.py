@@ -4,8 +4,6 @@ A stored configuration is data. It must not name code, use aliases or repeat a k
 object is built from it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

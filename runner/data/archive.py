@@ -1,7 +1,5 @@
 """Archives of datasets: downloaded, and read without trusting them; nothing is run, and all sizes are limited."""
 
-from __future__ import annotations
-
 import io
 import lzma
 import shutil

@@ -2,8 +2,6 @@
 
 The checksums are those of the decoded arrays, so every origin of a dataset gives the same files."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import struct

@@ -1,7 +1,5 @@
 """A dataset, before and after it is in memory, and splits of it that keep the share of every class."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -76,7 +74,7 @@ class Facts:
         """Number of classes; labels are 0..classes-1."""
         return len(self.class_names)
 
-    def carved(self, val_fraction: float) -> Facts:
+    def carved(self, val_fraction: float) -> "Facts":
         """Return the facts with this fraction of the train split, in (0, 1), as validation split; 0: unchanged."""
         if not val_fraction:
             return self

@@ -1,7 +1,5 @@
 """The command ``runner data``: fetch a published dataset into the cache, or list all datasets."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os

@@ -4,8 +4,6 @@ An .npz file is a zip file of .npy files (NumPy enhancement proposal 1). Shapes 
 of each. Nothing is allocated before the size of an array in the zip file is known to fit its shape and dtype.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import zipfile

@@ -4,8 +4,6 @@ Archives are checked against the size and checksum below before they are opened;
 those of ``PublishedDataset`` afterwards.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

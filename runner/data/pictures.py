@@ -1,7 +1,5 @@
 """Image files of the user's own, PNG, JPEG and NumPy arrays, read as arrays of one shape."""
 
-from __future__ import annotations
-
 import struct
 import sys
 from collections.abc import Iterator, Sequence

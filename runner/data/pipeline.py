@@ -1,7 +1,5 @@
 """Batches of a dataset as a pure function of (seed, split, step, share)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """A worker's input source, built from the data section of the configuration; it reads one step ahead."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self

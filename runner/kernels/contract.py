@@ -5,8 +5,6 @@ how much scratch memory it needs, and which outputs may share memory with inputs
 fixes all arguments including the buffers; the result is called once per step without arguments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

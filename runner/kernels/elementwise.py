@@ -10,8 +10,6 @@ As text: steps joined by "; ". A step is a function and its operands, which are 
 ``mul 0 #0.9; sub 3 1`` with 3 inputs computes value 3 = 0.9 * input 0 and value 4 = value 3 - input 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Kernels that are functions of NumPy arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The platform of the host: memory of the process; calls are complete when they return."""
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Callable, Sequence
 from contextlib import suppress

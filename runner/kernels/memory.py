@@ -1,7 +1,5 @@
 """Memory of the host and of GPUs, and arrays over it."""
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 import numpy as np

@@ -5,8 +5,6 @@ depend on the process, the order or the device that computes it. This makes data
 initial values independent of the number of workers.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 

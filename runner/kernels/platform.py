@@ -4,8 +4,6 @@ The executor knows no array library: it allocates, copies and calls through a :c
 at once in the memory of the process. A GPU platform puts work on a stream and waits only when the host needs a value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """The one table of kernels: (op, device type) -> implementations in order of priority."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -33,7 +31,7 @@ class Registry:
         self.platforms: dict[str, PlatformOf] = {}
         self.communicators: dict[str, CommunicatorLibrary] = {}
 
-    def copy(self) -> Registry:
+    def copy(self) -> "Registry":
         """Return a copy, to which kernels can be added."""
         copied = Registry()
         copied.join = self.join

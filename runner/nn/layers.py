@@ -5,8 +5,6 @@ Images are (N, C, H, W). The name of a layer is unique within its network and pr
 model is wrong.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """The head of a classifier: loss and prediction of each example, and whether the prediction is correct."""
 
-from __future__ import annotations
-
 from runner.engine.graph import ops
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.tensor import Tensor

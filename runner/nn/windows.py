@@ -1,7 +1,5 @@
 """Windows of convolution and pooling: from padding as models write it to the four numbers of the ops."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

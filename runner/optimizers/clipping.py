@@ -3,8 +3,6 @@
 Gradients may be on several devices: each is read on its own device, and scalars are computed on the caller's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from runner.engine.graph import ops

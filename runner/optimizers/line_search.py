@@ -1,7 +1,5 @@
 """Line search under the strong Wolfe conditions (Nocedal and Wright 2006, algorithms 3.5 and 3.6)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

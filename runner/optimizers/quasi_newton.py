@@ -5,8 +5,6 @@ its objective, and both gradients of the pair that it keeps are gradients of thi
 2007, section 3.2.1): y is the change due to the step, not to the batch.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Commands of a minimizer of many variables: arithmetic on named vectors in a machine, which returns only numbers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """The content of a plugin, and its requirements."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re

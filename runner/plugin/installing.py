@@ -1,7 +1,5 @@
 """The tables of the package, extended by plugins: once, at the start of a process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

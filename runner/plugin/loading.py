@@ -1,7 +1,5 @@
 """Load the plugin of a file or module with its checksum, and locate the errors of its code."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util

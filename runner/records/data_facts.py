@@ -1,7 +1,5 @@
 """``data.json``: the facts of the data at the beginning of a run, to notice when the data change later."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass

@@ -3,8 +3,6 @@
 The first line identifies the run; every other line is an object with its "step".
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ Each line is one JSON document. The first is an :class:`Origin`; every other is 
 turn}]``, in which a device is its number in the first line.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Tracking records that did not reach the store before their run ended, written to it from the run's directory."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

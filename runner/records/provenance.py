@@ -1,7 +1,5 @@
 """The origin of a run: its command, its machine, and the commits and changes of its code."""
 
-from __future__ import annotations
-
 import hashlib
 import shlex
 import subprocess

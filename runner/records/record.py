@@ -1,7 +1,5 @@
 """The record of a run in progress: metrics.jsonl and the tracker, tags, plots and artifacts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The directory of one run: its lock, the identity and the number of starts of the run, and the paths of its files."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
@@ -75,7 +73,7 @@ class RunDirectory:
         self.workers = path / "workers"  # the logs of the workers
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], resume: bool) -> RunDirectory:
+    def open(cls, path: str | os.PathLike[str], resume: bool) -> "RunDirectory":
         """Lock the directory for a new run or, with ``resume``, for the next start of the run in it.
 
         A new run gets an unguessable ``run_id`` and epoch 1; each resume increments the epoch on the disk, under the

@@ -3,8 +3,6 @@
 ``plugins.json`` has the plugins of the newest start of a run, written at its beginning: a killed run has no summary.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ in which numbers that are not finite are the strings "nan", "inf" and "-inf". A 
 which then have their defaults.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import json

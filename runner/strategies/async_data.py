@@ -1,7 +1,5 @@
 """``async_data``: asynchronous data parallelism, Downpour SGD (Dean et al. 2012, section 4.1)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace

@@ -6,8 +6,6 @@ that configuration, training and commands need to know about a strategy they ask
 its name or type, so that a strategy of a plugin can do what a built-in one can.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The clients of a program: initialise, train, evaluate, save and restore."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 

@@ -3,8 +3,6 @@
 There is no message code here: an edge between devices becomes a Send and a Recv node when the graph is partitioned.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The exchange of gradients and statistics between workers, in buckets, by a collective."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """``hybrid``: data parallelism below the dense layers, model parallelism in them (Krizhevsky 2014, section 4)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain

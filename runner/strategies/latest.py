@@ -1,7 +1,5 @@
 """Several updates of the same variables within one step, with one assignment at the end."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

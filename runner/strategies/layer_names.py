@@ -1,7 +1,5 @@
 """Names of layers: settings by shell patterns of names, and the names of shards."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase

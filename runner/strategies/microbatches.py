@@ -1,7 +1,5 @@
 """One copy of a network that computes a batch in parts and sums their gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

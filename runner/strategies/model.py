@@ -1,7 +1,5 @@
 """``model``: model parallelism. One copy of the network, with its layers distributed over the workers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """A copy of the network on one device, and sums over the shares of a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

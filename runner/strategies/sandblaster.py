@@ -1,7 +1,5 @@
 """``sandblaster``: L-BFGS with portions of the batch on replicas and shards of the vectors on servers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar

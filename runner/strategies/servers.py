@@ -1,7 +1,5 @@
 """Variables on parameter servers: their distribution, the views of workers, and one update per batch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -30,7 +28,7 @@ class ServedVariables(Variables):
         self.placed = {name: server_task(j) for name, j in shard_by_size(specs_of(task), servers).items()}
 
     def replica(
-        self, index: int, view: type[ReadVariables], role: str = "replica", task: Task | None = None
+        self, index: int, view: "type[ReadVariables]", role: str = "replica", task: Task | None = None
     ) -> Replica:
         """Return a copy of the network on worker ``index``, in the scope ``ROLE_INDEX``.
 

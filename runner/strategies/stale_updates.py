@@ -12,8 +12,6 @@ in another. g_i is the gradient of the mean loss over part i, as if the part wer
 learning rate of the step, and update i of step s has number s n + i. With n = 1 this equals ``single``.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from runner.engine.compile.program import Program

@@ -1,7 +1,5 @@
 """Write the plan of a sweep and the frozen configuration of every job before the first job runs."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """One job of a planned sweep: from its frozen configuration, or from an interrupted run, to its outcome."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Resume a sweep with another grid: which jobs stay, are new or are removed, and whether that was requested."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Run the jobs of a sweep one after the other in this process, each in the environment that its launcher sets."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping

@@ -5,8 +5,6 @@ The operating system releases the lock of a process that dies, so no lock is sta
 jobs continue, and a process that resumes the sweep waits for them.
 """
 
-from __future__ import annotations
-
 import fcntl
 import itertools
 import os

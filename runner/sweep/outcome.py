@@ -1,7 +1,5 @@
 """The outcome of a job, read from the files in its directory, whichever process ran it."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ It is written before the first job starts and replaced atomically, so that a kil
 a job is not in the plan but in the directory of the job, see :mod:`runner.sweep.outcome`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -73,7 +71,7 @@ class Plan:
         _plan_file().write(directory / PLAN_FILE, self, mode=0o600 if self.private else 0o666)
 
     @classmethod
-    def read(cls, directory: Path) -> Plan:
+    def read(cls, directory: Path) -> "Plan":
         """Read the plan of the sweep in ``directory``; raises ConfigError if there is none or if it is damaged."""
         path = directory / PLAN_FILE
         if not directory.exists():

@@ -1,7 +1,5 @@
 """The report of a sweep: tables on the terminal, in files and in the tracking record, and the exit code."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence

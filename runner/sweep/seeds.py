@@ -1,7 +1,5 @@
 """Mean and spread over the jobs of a sweep that differ in their seed only."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter

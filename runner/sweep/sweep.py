@@ -1,7 +1,5 @@
 """A sweep whose sweeper chooses each job by earlier results, so that a job runs as soon as it is composed."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The table of the jobs of a sweep: best first, unfinished jobs at the end with their error."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

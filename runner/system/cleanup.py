@@ -1,7 +1,5 @@
 """Actions at the end of a block that do not hide the error that ended it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The terminal: parsers of verbs, errors, and the log of the package."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys

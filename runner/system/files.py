@@ -4,8 +4,6 @@ If the operating system refuses an operation, these functions raise ``OSError``;
 names the purpose of the file.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """JSON from outside: parsed within limits, and files that hold one value of a schema."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

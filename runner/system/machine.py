@@ -1,7 +1,5 @@
 """The cores, the CPU and the memory of this machine, as the operating system reports them."""
 
-from __future__ import annotations
-
 import os
 import resource
 from pathlib import Path

@@ -5,8 +5,6 @@ A value is a secret by the name of its key (``db.password``, ``hub_token``, ``ap
 secrets, because a run is resumed from it. A secret under a key such as ``note`` is not recognised.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import re

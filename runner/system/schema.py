@@ -12,8 +12,6 @@ A missing field, an unknown field, a field of a wrong type and a value out of bo
 The same rules hold for writing, where a violation is a defect of the writer.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import sys

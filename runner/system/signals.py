@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM as a request that the training loop checks between two steps."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from types import FrameType, TracebackType

@@ -4,8 +4,6 @@ Names and messages from a peer, and lines from a worker's log, may contain anyth
 right-to-left overrides, a megabyte without a newline. They are escaped here before they are shown.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

@@ -4,8 +4,6 @@ Format: "Trace Event Format", Google, 2016: complete events ("X") with times in 
 from one to another, and metadata events ("M") with names.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -90,7 +88,7 @@ def _facts(span: Span) -> dict[str, Any]:
     return facts
 
 
-def _flows(index: TimelineIndex, rows: _Rows) -> Iterator[dict[str, Any]]:
+def _flows(index: TimelineIndex, rows: "_Rows") -> Iterator[dict[str, Any]]:
     """Yield a flow for each transfer with both ends recorded."""
     received = [span for span in index.timeline.spans if span.kind == RECEIVE]
     ends = [(send, span) for span in received if (send := index.send_of(span)) is not None]

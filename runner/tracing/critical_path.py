@@ -8,8 +8,6 @@ In synchronous training the chain begins with the update. If clients run across 
 the chain is cut at the beginning of the update. All functions here are pure.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from runner.engine.run.recording import WAIT

@@ -1,7 +1,5 @@
 """Summary of the recorded updates: critical paths, waits and node times, as a document and as a table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any

@@ -1,7 +1,5 @@
 """An index over a timeline: which span or run precedes another, on a device, on a link or in the session."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Idle time of devices: how long each waited, and for which other device. Pure functions of the timeline."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Record the timeline of some updates of a run and write its files."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

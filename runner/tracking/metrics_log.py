@@ -5,8 +5,6 @@ that are not finite are the strings "nan", "inf" and "-inf". Steps are contiguou
 process beyond the checkpoint of the resume are cut off.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The connection to MLflow: the one module that imports it, and what is used of its client."""
 
-from __future__ import annotations
-
 import fcntl
 import getpass
 import logging

@@ -1,7 +1,5 @@
 """Limits of MLflow for names and values, and the conversions to fit them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Write tracking records to one MLflow run."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence

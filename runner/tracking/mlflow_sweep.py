@@ -1,7 +1,5 @@
 """A sweep in MLflow: one parent run, which the processes of its jobs share through ``sweep.json``."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass

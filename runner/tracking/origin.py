@@ -1,7 +1,5 @@
 """``tracking.json``, next to the spool of a run: the facts that another process needs to write the pending records."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging

@@ -1,7 +1,5 @@
 """Pictures and tables of a run, drawn without a display and without Graphviz's program."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -71,7 +69,7 @@ def confusion_matrix(counts: NDArray[np.integer], classes: Sequence[str], out_pa
     return save_figure(figure, out_path)
 
 
-def _draw_curve(axes: Axes, records: Iterable[Metrics], key: str, label: str) -> None:
+def _draw_curve(axes: "Axes", records: Iterable[Metrics], key: str, label: str) -> None:
     """Draw one line; values that are not finite leave a gap."""
     points = [(record.step, record.values[key]) for record in records if key in record.values]
     if points:
@@ -82,14 +80,14 @@ def _draw_curve(axes: Axes, records: Iterable[Metrics], key: str, label: str) ->
         axes.plot(steps, gaps, label=label, marker=marker, markersize=3, linewidth=1.2)
 
 
-def _number_cells(axes: Axes, counts: NDArray[np.integer], shares: NDArray[np.float64]) -> None:
+def _number_cells(axes: "Axes", counts: NDArray[np.integer], shares: NDArray[np.float64]) -> None:
     for (row, column), count in np.ndenumerate(counts):
         if count:
             colour = "white" if shares[row, column] > 0.5 else "black"
             axes.text(column, row, str(count), ha="center", va="center", color=colour, fontsize=8)
 
 
-def new_figure(width_inches: float, height_inches: float) -> Figure:
+def new_figure(width_inches: float, height_inches: float) -> "Figure":
     """Return an empty picture."""
     # A figure made this way draws with Agg and leaves pyplot's global state, and any display, alone.
     from matplotlib.figure import Figure
@@ -97,7 +95,7 @@ def new_figure(width_inches: float, height_inches: float) -> Figure:
     return Figure(figsize=(width_inches, height_inches), dpi=_DPI, layout="constrained")
 
 
-def save_figure(figure: Figure, out_path: Path) -> Path:
+def save_figure(figure: "Figure", out_path: Path) -> Path:
     """Write a picture as PNG and return ``out_path``; creates its folders."""
     out_path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out_path, format="png")
@@ -182,7 +180,7 @@ def box_diagram(boxes: Mapping[Box, str], arrows: Mapping[tuple[Box, Box], str],
     return out_path
 
 
-def _draw_box(axes: Axes, centre: _Point, text: str) -> FancyBboxPatch:
+def _draw_box(axes: "Axes", centre: _Point, text: str) -> "FancyBboxPatch":
     from matplotlib.patches import FancyBboxPatch
 
     x, y = centre
@@ -194,7 +192,7 @@ def _draw_box(axes: Axes, centre: _Point, text: str) -> FancyBboxPatch:
     return box
 
 
-def _draw_arrow(axes: Axes, start: _Point, end: _Point, ends: dict[str, Any], label: str) -> None:
+def _draw_arrow(axes: "Axes", start: _Point, end: _Point, ends: dict[str, Any], label: str) -> None:
     """Draw an arrow that bends to its right, so that arrows in both directions do not overlap."""
     (x0, y0), (x1, y1) = start, end
     bend = 0.2 if x0 != x1 else 0.45

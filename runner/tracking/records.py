@@ -4,8 +4,6 @@ Writing a record twice has the same effect as writing it once: metrics have a ti
 point, and the other records set a value by its key.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping

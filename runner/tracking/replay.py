@@ -1,7 +1,5 @@
 """Write the records that a run left in its spool to its store, from another process."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A queue of records in a file of the run directory: records that the store could not take, in order."""
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

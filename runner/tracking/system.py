@@ -1,7 +1,5 @@
 """System metrics: CPU and memory use of the machine, and memory use of this run."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping
 

@@ -6,8 +6,6 @@ again. The order is kept: no record enters the queue while the spool has one, an
 queue go to the front of the spool.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """From a configuration to an experiment, and from an experiment to a session: the only place that wires the parts."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator

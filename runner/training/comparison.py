@@ -1,7 +1,5 @@
 """The step of a placed program compared with steps of other strategies: predicted by the cost model, and measured."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from statistics import median

@@ -1,7 +1,5 @@
 """The devices of a run: their types, their processes, and what the log says about them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

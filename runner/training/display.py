@@ -1,7 +1,5 @@
 """The progress of a training run on standard error: a bar on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Mapping

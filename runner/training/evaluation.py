@@ -1,7 +1,5 @@
 """Evaluation: scores of a split, the best value of the monitored metric, and early stopping."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -75,7 +73,7 @@ class BestMetric:
     waited: int = 0
 
     @classmethod
-    def at_start(cls, config: Config, progress: Mapping[str, float]) -> BestMetric:
+    def at_start(cls, config: Config, progress: Mapping[str, float]) -> "BestMetric":
         """Return the state that a checkpoint stores in its progress.
 
         The state is empty if the best checkpoint is to be kept from now on but was not kept before: otherwise the
@@ -96,7 +94,7 @@ class BestMetric:
         values = {"best": self.best, "best_step": self.best_step, "reference": self.reference, "waited": self.waited}
         return {_PREFIX + name: value for name, value in values.items() if value is not None}
 
-    def updated(self, config: Config, done: int, value: float, *, counted: bool) -> BestMetric:
+    def updated(self, config: Config, done: int, value: float, *, counted: bool) -> "BestMetric":
         """Return the state after the metric had ``value`` after ``done`` updates.
 
         counted: whether ``train.patience`` counts this evaluation. A run without patience counts none, so that

@@ -1,7 +1,5 @@
 """An experiment: a configuration with its program, cluster and data facts, before anything is started."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

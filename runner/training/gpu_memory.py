@@ -1,7 +1,5 @@
 """The planned memory of each GPU of a run, and the refusal of a run that its GPUs cannot hold."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

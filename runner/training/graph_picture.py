@@ -1,7 +1,5 @@
 """Pictures of a training graph with one box for each layer and device."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from dataclasses import dataclass
@@ -62,7 +60,7 @@ def _box(node: Node) -> _Box:
     return (node.layer.name if node.layer else _OTHER, node.device or "any device")
 
 
-def _in_graphviz(layers: _Layers) -> Digraph:
+def _in_graphviz(layers: _Layers) -> "Digraph":
     import graphviz
 
     picture = graphviz.Digraph("graph", node_attr={"shape": "box", "style": "rounded"})
@@ -78,7 +76,7 @@ def _in_graphviz(layers: _Layers) -> Digraph:
     return picture
 
 
-def _rendered(described: Digraph, path: Path) -> list[Path]:
+def _rendered(described: "Digraph", path: Path) -> list[Path]:
     if shutil.which("dot") is None:
         return []
     return [Path(described.render(outfile=path.with_suffix(".svg"), cleanup=True))]

@@ -1,7 +1,5 @@
 """Scores and predictions of a trained network on one device of this machine, whichever strategy trained it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

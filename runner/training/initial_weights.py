@@ -1,7 +1,5 @@
 """The weights of another run with which a run begins (``init_from``): which of them fit, and why others do not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase

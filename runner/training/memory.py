@@ -1,7 +1,5 @@
 """The planned memory of each process of a run, and the refusal of a run that this machine cannot hold."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Sequence

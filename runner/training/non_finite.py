@@ -1,7 +1,5 @@
 """The origin of a loss that is not finite: repeat the steps since the last checkpoint and check every value."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from typing import Any

@@ -1,7 +1,5 @@
 """The placement of layers in a model-parallel run: found once, stored as ``placement.json``, read from there."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace

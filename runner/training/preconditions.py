@@ -1,7 +1,5 @@
 """Conditions for starting or resuming a run that depend on its directory, its data or a record that it replays."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One training run: from a checked configuration and a directory to a summary, with or without an error."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import time

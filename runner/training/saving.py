@@ -1,7 +1,5 @@
 """Where a run starts, how far it has come, and the checkpoints that it writes."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The summary of a run: a draft before training, then with the results, then with the error that ended the run."""
 
-from __future__ import annotations
-
 import dataclasses
 import platform
 from collections.abc import Sequence

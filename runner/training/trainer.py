@@ -1,7 +1,5 @@
 """The training loop: steps, evaluations, checkpoints, and an orderly end after the last step or any error."""
 
-from __future__ import annotations
-
 import logging
 import math
 import shlex

@@ -4,8 +4,6 @@ BEHAVIOUR: "falls", its losses are 3, 2, 1, ...; "flat", they are 3, 3, ...; "ch
 it fails in the second run; "sleeps", it does not answer a run, and has started a process that sleeps as well.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

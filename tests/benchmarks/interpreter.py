@@ -1,7 +1,5 @@
 """The layers of a problem, put back into a graph of ours: what was described must compute what was there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from benchmarks.problem import Layer, Problem

@@ -1,7 +1,5 @@
 """Results made by hand, for tests of what is done with them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

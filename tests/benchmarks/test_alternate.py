@@ -1,7 +1,5 @@
 """Turns: who runs when, what counts, and who is out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from benchmarks.alternate import SETTLING, Contestant, alternate

@@ -1,7 +1,5 @@
 """Variables for channels-last networks, and what average pooling divides by."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from benchmarks.peers.arrays import TO_NHWC, channels_last, places

@@ -1,7 +1,5 @@
 """The document about backup workers: every subject's steps, and where the shares of every worker went."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 import pytest

@@ -1,7 +1,5 @@
 """The comparison of collectives: whose numbers count, and what the tables say."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A whole comparison of the smallest case: runner, and peers that are missing, wrong or broken."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from pathlib import Path

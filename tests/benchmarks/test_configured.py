@@ -1,7 +1,5 @@
 """Configurations trained as runner trains them, and the rates that are made of their steps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

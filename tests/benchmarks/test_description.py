@@ -1,7 +1,5 @@
 """Graphs in neutral words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Environments of peers: found when they are complete and of the versions asked for, else missing."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Exchanges: what goes in, what has to come out, and that our programs compute it with the bytes of the formula."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

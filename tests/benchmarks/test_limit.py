@@ -1,7 +1,5 @@
 """The physical limit, and the arithmetic that is counted for it."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.cases import CASES

@@ -1,7 +1,5 @@
 """The command line: what is chosen, and what is refused in which words."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.options import HIDDEN, NAMES, parse, parse_peers

@@ -1,7 +1,5 @@
 """What is hidden of an exchange, from times made by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Problems on the disk: what was written is read, and it is the same computation."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

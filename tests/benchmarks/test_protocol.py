@@ -1,7 +1,5 @@
 """Subjects in processes of their own: asked, timed, and found out when they fail."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which peers count, and which of them is the best."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The tables, read cell by cell."""
 
-from __future__ import annotations
-
 from benchmarks.cases import PRECISIONS
 from benchmarks.cells import markdown
 from benchmarks.gpu.networks import PRECISIONS as ON_GPUS

@@ -1,7 +1,5 @@
 """The measurement of a store that fails: what is compared with what, and that a point that is missing shows."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

@@ -6,8 +6,6 @@ SEED is a folder of checkpoints 1, 2 and 3. For k = 0, 1, ... a forked child sav
 of it, and dies before its k-th call. Prints the name of each such call, and ends when a child lives.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

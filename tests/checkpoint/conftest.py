@@ -1,7 +1,5 @@
 """A checkpoint that tests damage."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A save is atomic: whatever fails and whenever, the newest checkpoint on the disk is complete."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

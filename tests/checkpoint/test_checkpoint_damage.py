@@ -1,7 +1,5 @@
 """Damaged checkpoints: refused with the reason, never returned."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

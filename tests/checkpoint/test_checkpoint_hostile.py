@@ -1,7 +1,5 @@
 """Foreign and forged checkpoints: refused with the reason, never executed, never a reason to allocate."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

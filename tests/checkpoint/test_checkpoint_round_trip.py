@@ -1,7 +1,5 @@
 """Variables of any layout are saved and read back, misfits are named, and the hash is the documented one."""
 
-from __future__ import annotations
-
 import hashlib
 import tempfile
 from dataclasses import replace

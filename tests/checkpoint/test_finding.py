@@ -1,7 +1,5 @@
 """Finding the checkpoint of a path."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Invalid input: the exit code of its class, and one message with the key, the value and the options."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The comparison of two runs: differing values by name, equal ones by number."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The device of an evaluation: one device, chosen by keys of the cluster."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The command line if a GPU is requested and none is available."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

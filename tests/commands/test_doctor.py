@@ -1,7 +1,5 @@
 """``runner doctor``: its report, and the findings that are trouble."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`runner explain`: its numbers are those of the networks and of the plans."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.commands.explanation import LayerRow, Sent, explain, layer_rows, sent_text, training_plans

@@ -1,7 +1,5 @@
 """``runner list``: one line for each option."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The verb ``new``: its templates run unchanged, and no file is overwritten."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The option ``--plugin``, and the entry points of installed packages."""
 
-from __future__ import annotations
-
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 

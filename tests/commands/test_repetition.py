@@ -1,7 +1,5 @@
 """The configuration that repeats a run, and the reasons against a guarantee."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

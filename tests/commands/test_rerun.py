@@ -1,7 +1,5 @@
 """``runner rerun``: the stored configuration in a new directory, and a comparison of the weights."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``runner resume=DIR``: the stored configuration, its limits, and nothing else."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``runner sync``: waiting records are written, and the exit code reports whether some still wait."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

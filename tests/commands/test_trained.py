@@ -1,7 +1,5 @@
 """``runner eval`` and ``runner predict``, from a run directory and from a checkpoint."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

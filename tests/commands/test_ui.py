@@ -1,7 +1,5 @@
 """``runner ui``: the server that it becomes, and refusals."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

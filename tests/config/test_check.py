@@ -1,7 +1,5 @@
 """Impossible values and combinations, each refused with advice."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

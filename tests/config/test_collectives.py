@@ -1,7 +1,5 @@
 """The library that sums gradients on GPUs: NCCL if possible, else with the reason."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Every option of every group under its schema: stored configurations are read back, others are refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``+debug=...``: presets that combine with any experiment and yield to the command line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

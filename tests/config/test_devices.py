@@ -1,7 +1,5 @@
 """The devices of a run: what is requested, what this machine has, and what is stored."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import Any

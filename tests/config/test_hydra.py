@@ -1,7 +1,5 @@
 """The command line of Hydra, the folder of YAML files, and groups within a group."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Launchers of sweeps, and the metric that compares runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.config.launcher import Launcher, jobs_at_once

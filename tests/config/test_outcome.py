@@ -1,7 +1,5 @@
 """Keys that decide the values of a run, and keys that do not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

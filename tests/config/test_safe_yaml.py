@@ -1,7 +1,5 @@
 """Plain YAML within bounds, and nothing else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A published dataset of a few bytes, and ways to serve it."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import shutil

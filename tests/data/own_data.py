@@ -1,7 +1,5 @@
 """Small data of the user, written to files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Downloading archives and reading them without trusting them."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import tracemalloc

@@ -1,7 +1,5 @@
 """Crops and mirror images, against an obvious loop."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray

@@ -1,7 +1,5 @@
 """The cache: loading, and errors of missing or damaged files."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Facts of datasets, their limits, and splits that keep the share of every class."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The digits of scikit-learn, read from its file."""
 
-from __future__ import annotations
-
 import gzip
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Fetching of archives that the tests make; no network is used."""
 
-from __future__ import annotations
-
 import os
 import tarfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reading .npz files: arrays written by NumPy are read, and others are refused."""
 
-from __future__ import annotations
-
 import io
 import os
 import struct

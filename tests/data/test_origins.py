@@ -1,7 +1,5 @@
 """Every way to decode an archive, on small archives laid out like the real ones."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

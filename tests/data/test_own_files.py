@@ -1,7 +1,5 @@
 """The common base of datasets in the user's files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

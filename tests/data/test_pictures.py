@@ -1,7 +1,5 @@
 """Images from files: their conversion, and refusals."""
 
-from __future__ import annotations
-
 import os
 import struct
 from pathlib import Path

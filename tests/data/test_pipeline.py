@@ -1,7 +1,5 @@
 """The stream: a batch depends only on seed, split, step and share."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

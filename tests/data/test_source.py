@@ -1,7 +1,5 @@
 """A worker's source: settings from plain data, batches, and reading ahead."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import asdict, dataclass
 from typing import Optional

@@ -1,7 +1,5 @@
 """Synthetic images: exact in shape and number, reproducible, learnable."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -7,8 +7,6 @@ An HTML comment on the line before a block is one of
     <!-- file: PATH -->           the block is a file in the folder of the page, not commands
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

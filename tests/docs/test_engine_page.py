@@ -1,7 +1,5 @@
 """The nodes and files that the page about the engine names exist."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

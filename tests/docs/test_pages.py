@@ -1,7 +1,5 @@
 """Every command of the documentation runs, page by page, in a separate folder for each page."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The pages build without a warning and load nothing from other hosts."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

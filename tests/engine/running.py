@@ -1,7 +1,5 @@
 """Running a single graph, with kernels replaced by functions of a test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any

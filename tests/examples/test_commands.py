@@ -1,7 +1,5 @@
 """The commands of ``examples/*/README.md``, as they stand there, with fewer steps."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """The examples compute what their texts say."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 `make gpu` needs a GPU and fails without one. The suite collects the small tests only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path

@@ -4,8 +4,6 @@ On a GPU machine without the libraries of fast CPU kernels, CPUs would need minu
 therefore stored in a file, which the suite compares with those of CPUs.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

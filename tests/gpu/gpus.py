@@ -1,7 +1,5 @@
 """The GPU under test, real or emulated, with the kernels and clusters of its sessions."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -26,7 +24,7 @@ class Gpu:
         """Return the kernels of the host and of the GPU."""
         return registry_of(self.opened(tf32))
 
-    def counted(self) -> tuple[Counted, Registry]:
+    def counted(self) -> "tuple[Counted, Registry]":
         """Return a runtime that counts calls, and the kernels for it."""
         runtime = Counted(self.opened(False))
         return runtime, registry_of(runtime)

@@ -1,7 +1,5 @@
 """Labelled images for training on a GPU machine without network access."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """The subject of `make gpu-bench`: the network of a case with the values of a problem, on the GPU."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """NCCL with a single GPU: it can be loaded, joined, and enqueued."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

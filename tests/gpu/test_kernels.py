@@ -1,7 +1,5 @@
 """Every kernel of every library against the reference, over the whole table of cases: dtypes, layouts, precisions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

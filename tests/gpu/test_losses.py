@@ -1,7 +1,5 @@
 """Whole networks: the losses of the first ten steps equal those of CPUs up to float32 rounding."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Steps on a GPU: replayed ones equal eager ones, the host does not wait, and memory is as planned."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -4,8 +4,6 @@ Stated tolerances, products not rounded: float64, after six steps, 1e-9 for weig
 weights and 1e-4 for losses. In float64 only our own kernels run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any

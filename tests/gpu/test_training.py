@@ -1,7 +1,5 @@
 """LeNet trained on a GPU to its usual accuracy, by one device and by two that share it."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A headless Chromium that reaches this machine and no other, driven through Debian's chromedriver."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

@@ -1,7 +1,5 @@
 """The command ``runner`` in a folder: in this process, or in a separate one that can be killed."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

@@ -1,7 +1,5 @@
 """A fixture that starts commands and ends them with the test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """``async_data`` on worker processes: the updates of several workers are repeated bit for bit."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

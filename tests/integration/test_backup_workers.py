@@ -1,7 +1,5 @@
 """Backup workers as processes: contributions are recorded and replayed bit for bit, and a death is reported."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from runner.records.decisions import read_decisions

@@ -3,8 +3,6 @@
 It takes the pictures that README shows; ``pytest --write-images`` puts them where README looks for them.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Runs with fewer threads, then with more, in one process whose memory is watched by the C library."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

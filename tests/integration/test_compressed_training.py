@@ -1,7 +1,5 @@
 """Runs with compressed transfers: about the same losses from half the bytes."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run on worker processes that stops early, at the same step if it was killed before."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from pathlib import Path

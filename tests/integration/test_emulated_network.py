@@ -1,7 +1,5 @@
 """Runs on an emulated slow network: reported, slower by the emulated times, and equal bit for bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from runner.commands.results import results_table

@@ -1,7 +1,5 @@
 """Strategies on worker processes equal ``single``: to 1e-10 in float64, or bit for bit where that is promised."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

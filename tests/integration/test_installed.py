@@ -1,7 +1,5 @@
 """The wheel, installed elsewhere: the script works from any folder and finds its configuration."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A model of an installed package, found by its entry point."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

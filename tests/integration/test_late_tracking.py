@@ -1,7 +1,5 @@
 """Waiting tracking records of jobs are in the store after the end of their sweep."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

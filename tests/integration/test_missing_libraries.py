@@ -1,7 +1,5 @@
 """Without a library of fast kernels a run uses the remaining ones and reports the missing one."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Model parallelism on worker processes: bits of ``single``; a placement that is stored, replayed and resumed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

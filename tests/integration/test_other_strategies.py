@@ -1,7 +1,5 @@
 """A run that is resumed with other strategies and numbers of workers has the weights of an uninterrupted run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A run with a plugin: in its workers, in its summary, and when it is resumed."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run of several processes is repeated: by its configuration, or by the record of its workers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

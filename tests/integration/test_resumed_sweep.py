@@ -1,7 +1,5 @@
 """Sweeps that are killed and resumed, with one job or several jobs at a time."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import json

@@ -1,7 +1,5 @@
 """Runs on worker processes to every kind of end: no checkpoint is lost and no process is left."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Sandblaster on processes, one of them slow, stopped halfway and resumed: the numbers of ``single``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

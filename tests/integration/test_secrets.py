@@ -1,7 +1,5 @@
 """Secrets stay in stored configurations, which are private, and appear nowhere else."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The contents of the MLflow store after a sweep, and after a run that was killed and resumed."""
 
-from __future__ import annotations
-
 import signal
 import sqlite3
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The timeline of runs on worker processes whose clients are launched and overlap."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable
@@ -152,7 +150,8 @@ def test_the_summary_adds_up_and_lists_the_work_of_processes(traced: tuple[str, 
     # Where runs are launched ahead, all computations of a worker may lie outside the recorded steps.
     computed = any("compute" in step["processes_ns"]["worker-1"] for step in steps)
     row = re.search(r"^  worker-1 +(.*)idle \d+\.\d%$", text, re.MULTILINE)
-    assert row and bool(re.search(r"compute \d+\.\d%, ", row[1])) == computed
+    assert row is not None
+    assert bool(re.search(r"compute \d+\.\d%, ", row[1])) == computed
     assert len(re.findall(r"^step \d: [\d.]+ ms; waited: ", text, re.MULTILINE)) == len(STEPS)
 
 

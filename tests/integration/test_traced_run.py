@@ -1,7 +1,5 @@
 """The timeline of a run on worker processes, as a file for viewers and an artifact of MLflow."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The events of a trace file, and the rules that hold for every run."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

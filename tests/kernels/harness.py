@@ -3,8 +3,6 @@
 Outputs and scratch memory hold garbage, and every buffer is followed by guard bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +42,7 @@ class Shaped:
         return int(np.prod(self.shape)) * numpy_dtype(self.dtype).itemsize
 
     @classmethod
-    def of(cls, array: Array) -> Shaped:
+    def of(cls, array: Array) -> "Shaped":
         return cls(array.shape, array.dtype.name)
 
 

@@ -3,8 +3,6 @@
 Only kernels are compared on them; ``tests/op_cases.py`` has the samples for which ops are differentiated too.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Activations against scipy, at ordinary and at extreme inputs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import special

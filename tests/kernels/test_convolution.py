@@ -1,7 +1,5 @@
 """Convolution against loops, and the order of its sums."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

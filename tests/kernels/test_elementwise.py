@@ -1,7 +1,5 @@
 """The language of element-wise programs: which values have the shape of the result."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

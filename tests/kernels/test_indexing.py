@@ -1,7 +1,5 @@
 """Rows by number: selection, the order of additions, and indices out of range."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

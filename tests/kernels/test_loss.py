@@ -1,7 +1,5 @@
 """Cross-entropies against scipy, at ordinary and at extreme logits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import special

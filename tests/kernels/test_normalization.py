@@ -1,7 +1,5 @@
 """Batch normalization and local response normalization against loops."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The generator against its published answers, and the independence of its draws."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

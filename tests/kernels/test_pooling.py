@@ -1,7 +1,5 @@
 """Pooling against loops; padding, ties and NaN."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

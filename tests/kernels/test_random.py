@@ -1,7 +1,5 @@
 """Draws are functions of their keys."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table of kernels: the choice for a node, and kernels made of functions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

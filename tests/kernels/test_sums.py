@@ -1,7 +1,5 @@
 """The order of additions depends on shapes only, not on the layout in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

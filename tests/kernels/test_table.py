@@ -1,7 +1,5 @@
 """Every reference kernel over the table of cases: shapes, dtypes and precisions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

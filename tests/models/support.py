@@ -1,7 +1,5 @@
 """Whole networks for tests: a model with its loss over random images, and its derivative by differences."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Facts about the models, as one table for each kind of fact."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Properties of single models: the tensors that layers read, normalization and initial values."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

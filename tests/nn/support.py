@@ -1,7 +1,5 @@
 """Small networks for tests: a builder over fed inputs, and their values under chosen variables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

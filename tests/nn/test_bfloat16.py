@@ -1,7 +1,5 @@
 """Layers over bfloat16 images: outputs are bfloat16, variables and scores are float32."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Layers: values, shapes, names, and refusals of wrong inputs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view

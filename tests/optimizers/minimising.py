@@ -1,7 +1,5 @@
 """Vectors in NumPy, and problems of known solution."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Runs an optimizer's nodes over several steps, committing new values after each as a session does."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Line searches end at a point under the strong Wolfe conditions, or return None."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

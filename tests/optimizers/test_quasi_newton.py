@@ -1,7 +1,5 @@
 """L-BFGS on problems of known minimum, compared with SciPy, and its commands."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Update rules against their papers' formulas in NumPy, and the properties that set each rule apart."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Every test here may install plugins: the tables are restored."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The content of a plugin: plain dataclasses by their names, and ops with kernels."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Plugins in the tables: installed completely or not at all, once, and recorded; and their changes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """From a name on the command line to a plugin, or to a message with file and line."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

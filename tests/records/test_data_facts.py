@@ -1,7 +1,5 @@
 """data.json: the stored facts of the data of a run, and their changes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of decisions: complete lines, continued from the first step of a process, counted by worker."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

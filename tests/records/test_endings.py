@@ -1,7 +1,5 @@
 """The file of endings: written endings are read back, and other files are refused."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Runs with pending tracking records, and the report of writing them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The origin of a run: command, machine, and the state of its code."""
 
-from __future__ import annotations
-
 import hashlib
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """The record of a run: parameters, artifacts, and final and best metrics."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

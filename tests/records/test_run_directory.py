@@ -1,7 +1,5 @@
 """One run, one process, one directory: locks, epochs, and the errors a user meets."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

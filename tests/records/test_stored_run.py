@@ -1,7 +1,5 @@
 """Earlier runs: found by directory or id, with their plugins."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Training with backup workers on a virtual clock, and what it must be equal to: ``single`` on the same shares."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

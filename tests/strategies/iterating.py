@@ -1,7 +1,5 @@
 """Iterations of L-BFGS under a strategy, in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Small networks, one for each property that a strategy must preserve, and endless examples for them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

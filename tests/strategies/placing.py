@@ -1,7 +1,5 @@
 """Placement of strategies that leave devices open, in this process."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from runner.engine.compile.passes.layer_groups import devices_of_layers

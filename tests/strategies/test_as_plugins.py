@@ -1,7 +1,5 @@
 """A strategy of a plugin can do what a built-in one can: two built-in ones pass their laws as plugins."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

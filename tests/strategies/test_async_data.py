@@ -1,7 +1,5 @@
 """``async_data``: one worker equals ``single``; with several, a seed determines the interleaving bit for bit."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """Shares of a batch, and the clients of every program."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Training in bfloat16: variables are float32, activations have half the bytes."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Every collective is the ordered sum and sends the bytes of its formula."""
 
-from __future__ import annotations
-
 from functools import reduce
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """``sync_data`` with compression: half the bytes, equal replicas, sums of the received values, and it learns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

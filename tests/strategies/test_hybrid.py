@@ -1,7 +1,5 @@
 """``hybrid`` equals ``single`` with the same batch, for any shards; its variables are those of the whole network."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache, partial
 from typing import Any

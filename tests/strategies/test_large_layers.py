@@ -1,7 +1,5 @@
 """Large dense layers: the gradient of their weights is part of the update and is not stored."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

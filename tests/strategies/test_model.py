@@ -1,7 +1,5 @@
 """``model`` equals ``single`` under any placement, and with n parts ``single`` with n microbatches."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """A training step of a small network is one call of machine code."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """``sandblaster`` equals ``single`` bit for bit, for any assignment and speed of replicas."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 

@@ -1,7 +1,5 @@
 """``single``, the oracle of the other strategies, against NumPy and against itself."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """``pipeline: stale``: ordered updates by gradients at the weights of the start of the step."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """``sync_data`` with K workers equals ``single`` with the same batch, and bit for bit with K microbatches."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

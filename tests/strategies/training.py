@@ -1,7 +1,5 @@
 """Training a small network under a strategy, in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace

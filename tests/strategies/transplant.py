@@ -4,8 +4,6 @@
 removes the built-in strategy from the table, and lets tests that import the built-in modules import the copies.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import sys

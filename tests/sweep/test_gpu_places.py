@@ -1,7 +1,5 @@
 """Jobs that run at the same time have separate GPUs, which the next job takes over."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from pathlib import Path
 

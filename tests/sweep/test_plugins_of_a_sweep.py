@@ -1,7 +1,5 @@
 """A sweep with plugins is resumed with the same plugins from the same sources."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

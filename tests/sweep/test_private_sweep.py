@@ -1,7 +1,5 @@
 """Files of a sweep that contain a secret are readable by their owner only."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The tracking record of a sweep is ended after its last job, with the status of its jobs."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

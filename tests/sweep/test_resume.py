@@ -1,7 +1,5 @@
 """``runner sweep resume``: finished jobs stay, the others are run, and the grid changes only on request."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

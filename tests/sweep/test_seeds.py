@@ -1,7 +1,5 @@
 """Jobs that differ in their seed are one row of a table, with mean and spread."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from dataclasses import replace

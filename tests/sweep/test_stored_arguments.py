@@ -1,7 +1,5 @@
 """The stored arguments of a sweep: which are used again on resume, and which the command line replaces."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """A sweep: every job runs, a failed job does not stop it, and the table and the exit code report it."""
 
-from __future__ import annotations
-
 import csv
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A sweep whose sweeper needs results: its jobs run as they are composed, and it cannot be resumed."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

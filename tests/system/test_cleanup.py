@@ -1,7 +1,5 @@
 """What is done at the end of a block: always, and an error before it stays the one that is told."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.system.cleanup import at_the_end

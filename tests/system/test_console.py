@@ -1,7 +1,5 @@
 """Where the log of a run goes, and what of it a person sees at once."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

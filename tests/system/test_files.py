@@ -1,7 +1,5 @@
 """Durable writes and reads that follow no link."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

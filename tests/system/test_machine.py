@@ -1,7 +1,5 @@
 """The cores, the CPU and the memory of this machine."""
 
-from __future__ import annotations
-
 import resource
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What counts as a secret, and that nothing of it is left in what is shown."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

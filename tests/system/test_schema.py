@@ -1,7 +1,5 @@
 """Schemas of records: every kind of value is read and written by one mechanism, and everything else is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Timelines for tests: devices are letters, times are whole numbers."""
 
-from __future__ import annotations
-
 from runner.engine.graph.device import worker_device
 from runner.engine.run.timeline import ClientRun, Span, Timeline
 from runner.tracing.timeline_index import TimelineIndex, Update

@@ -1,7 +1,5 @@
 """The file for trace viewers: required fields, and the arguments of events."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The critical path of a step, on timelines whose path is known."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

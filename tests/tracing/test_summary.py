@@ -1,7 +1,5 @@
 """Sums over critical paths, and their table."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Idle times of devices, on timelines where they are known."""
 
-from __future__ import annotations
-
 from runner.engine.run.timeline import Timeline
 from runner.tracing.timeline_index import TimelineIndex, Update
 from runner.tracing.waiting import Waited, spent, waited, waits_between

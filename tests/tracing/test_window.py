@@ -1,7 +1,5 @@
 """The recorded steps, and the time at which their files are written."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import NoReturn

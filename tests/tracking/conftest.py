@@ -1,7 +1,5 @@
 """A real SQLite store, one for all tests that record in MLflow: making one takes seconds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

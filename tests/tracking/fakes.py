@@ -1,7 +1,5 @@
 """A tracking store in memory that fails on request."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """A real MLflow server in a separate process, and a gate that closes, delays and requires a password."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import os
@@ -84,7 +82,7 @@ class Gate:
         self.port = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
 
-    def __enter__(self) -> Gate:
+    def __enter__(self) -> "Gate":
         self._thread.start()
         return self
 

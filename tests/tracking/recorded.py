@@ -1,7 +1,5 @@
 """Runs that tests record, and their content in the store."""
 
-from __future__ import annotations
-
 import uuid
 from pathlib import Path
 from typing import Any

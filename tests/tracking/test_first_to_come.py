@@ -1,7 +1,5 @@
 """Many processes that open a new store at once: every one gets a run, under one parent."""
 
-from __future__ import annotations
-
 import multiprocessing
 import sqlite3
 import uuid

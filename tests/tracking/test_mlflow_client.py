@@ -1,7 +1,5 @@
 """The connection to MLflow: imports, locks, and runs found by id."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

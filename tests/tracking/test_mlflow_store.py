@@ -1,7 +1,5 @@
 """The MLflow store against a real SQLite database."""
 
-from __future__ import annotations
-
 import math
 import sqlite3
 import time

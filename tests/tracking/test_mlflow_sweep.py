@@ -1,7 +1,5 @@
 """Jobs of a sweep are children of one run."""
 
-from __future__ import annotations
-
 import logging
 import uuid
 from pathlib import Path

@@ -1,7 +1,5 @@
 """System metrics in the record of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """How a run is recorded is kept in its directory, from its first start on and without secrets."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import stat

@@ -1,7 +1,5 @@
 """A store that is away, locked, slow, or whose answers get lost: every metric arrives, once and in order."""
 
-from __future__ import annotations
-
 import logging
 import sqlite3
 import subprocess

@@ -1,7 +1,5 @@
 """Pictures and tables of a run."""
 
-from __future__ import annotations
-
 import math
 import struct
 from pathlib import Path

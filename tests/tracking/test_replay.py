@@ -1,7 +1,5 @@
 """Pending records of a run are written to its store by another process, in order, under the same run."""
 
-from __future__ import annotations
-
 import fcntl
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run of ``async_data`` in one process: its files, its repetition, and refused settings."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The best value of the monitored metric, early stopping, and the state that a checkpoint stores."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A placement compared with one device and with data parallelism: predicted and measured step times."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Resumed runs: with another strategy, with other data, and after a kill at any operation on files."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """The devices of a run: every strategy is planned on GPUs as on CPUs, in one process if that is faster."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from pathlib import Path

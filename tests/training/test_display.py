@@ -1,7 +1,5 @@
 """The display of a run, its results table, and Ctrl-C."""
 
-from __future__ import annotations
-
 import os
 import signal
 from dataclasses import replace

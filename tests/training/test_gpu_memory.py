@@ -1,7 +1,5 @@
 """Planned memory of GPUs, and the refusal of runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.commands.explanation.devices import plans_of

@@ -1,7 +1,5 @@
 """Pictures of a graph: one box for each layer and device, with or without the program of Graphviz."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

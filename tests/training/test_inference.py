@@ -1,7 +1,5 @@
 """A trained network on one device of this machine, a GPU if there is one."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Sequence

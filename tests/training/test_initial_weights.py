@@ -1,7 +1,5 @@
 """Initial weights of another run: matching weights, the others with the reason, and the run that uses them."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

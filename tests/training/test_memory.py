@@ -1,7 +1,5 @@
 """Planned memory of processes, and the refusal of runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The origin of a loss that is not finite, found by repeating the run."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """placement.json and measured costs: one run writes them, another reads them, and unfitting files are refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A record of contributions is replayed as a whole, by a run with the same configuration."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

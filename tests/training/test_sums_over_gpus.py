@@ -1,7 +1,5 @@
 """A run whose gradients NCCL sums: a process for each GPU; the log reports if NCCL cannot be used."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 

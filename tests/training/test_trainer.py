@@ -1,7 +1,5 @@
 """The training loop in one process: steps, evaluations, checkpoints, and its end after errors and signals."""
 
-from __future__ import annotations
-
 import json
 import math
 import signal

@@ -1,7 +1,5 @@
 """A run with a validation split: scores, early stopping, the best checkpoint, and resuming."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The devices of a run, their work in a step, and the placement of layers."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The layers of a network: output, parameters and multiply-adds of each."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

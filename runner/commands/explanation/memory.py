@@ -1,7 +1,5 @@
 """The planned memory of every process and every GPU of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from runner.kernels.gpu.driver import GpuFacts

@@ -1,7 +1,5 @@
 """The text of ``runner explain``, from its parts."""
 
-from __future__ import annotations
-
 from runner.commands.explanation.devices import device_lines, device_table, placed_lines, plans_of
 from runner.commands.explanation.layers import layer_rows, layer_table, totals
 from runner.commands.explanation.memory import gpu_memory_lines, memory_text

@@ -1,7 +1,5 @@
 """The transfers of a step, by link and layer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 

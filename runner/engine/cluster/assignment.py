@@ -1,7 +1,5 @@
 """Assignments: the part of a client that the master sends to one worker, as plain data with a closed schema."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,7 +42,7 @@ class Assignment:
         return _DOCUMENT.write(self, "plan")
 
     @classmethod
-    def from_document(cls, document: object, registry: Registry) -> Assignment:
+    def from_document(cls, document: object, registry: Registry) -> "Assignment":
         """Read a document of :meth:`to_document`, verify the graph and infer every shape again.
 
         The returned assignment has a plan, and arenas with a place for every tensor that the plan transfers. Raises

@@ -1,7 +1,5 @@
 """A session whose devices are worker processes; the master plans, starts and feeds them and computes nothing."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Communicator setup: the GPUs of several processes join one communicator of a collective library."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from runner.engine.cluster.assignment import peer_of

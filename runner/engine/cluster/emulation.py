@@ -6,8 +6,6 @@ cable to each other process; messages to or from different processes do not dela
 process shared the bandwidth of one network card, transfers could take longer by a factor of up to the number of peers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The launch queue of a worker: launched steps that have not begun, their order and their time limit."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

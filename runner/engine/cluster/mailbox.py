@@ -3,8 +3,6 @@
 If a slow network is emulated, a tensor carries the time at which it is due and is not delivered earlier.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping

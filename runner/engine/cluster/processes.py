@@ -5,8 +5,6 @@ Each worker has a separate session, so that Ctrl-C at the terminal reaches only 
 readable when the process dies; the master polls it together with its inbox. Linux only.
 """
 
-from __future__ import annotations
-
 import ctypes
 import faulthandler
 import importlib.util
@@ -261,7 +259,7 @@ class Supervisor:
                 names = ", ".join(f"{worker.name} (pid {worker.pid})" for worker in self._update())
                 raise ClusterError(f"{names} survived SIGKILL by {_KILL_S:g} s: stuck in the kernel")
 
-    def __enter__(self) -> Supervisor:
+    def __enter__(self) -> "Supervisor":
         return self
 
     def __exit__(

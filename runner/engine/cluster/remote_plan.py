@@ -1,7 +1,5 @@
 """Remote plans and traces: the master's view of the parts that workers run, and of the spans that they record."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The rendezvous between processes: values in shared-memory arenas, references in messages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

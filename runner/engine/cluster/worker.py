@@ -5,8 +5,6 @@ it waits for a message and handles it; while a step waits for a tensor, the thre
 own thread moves bytes meanwhile, so sends overlap with kernels.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -214,7 +212,7 @@ class Worker:
         delay_s, turn = self._launched.begin(launched)
         self._run(launched.message.plan, launched.message.step, delay_s, {TURN: float(turn)})
 
-    def _plan(self, plan: str, step: int) -> _LoadedPlan:
+    def _plan(self, plan: str, step: int) -> "_LoadedPlan":
         if plan not in self._plans:
             raise SecurityError(f"step {step} of plan {plan!r} refused: loaded are {', '.join(self._plans) or 'none'}")
         return self._plans[plan]
@@ -230,7 +228,7 @@ class Worker:
         self._endpoint.send(MASTER, Done(plan, step, {PEAK_MEMORY: float(peak_rss_bytes()), **stats}))
         self._progress.enter(IDLE, step)
 
-    def _feeds(self, loaded: _LoadedPlan, step: int) -> dict[Tensor, Array]:
+    def _feeds(self, loaded: "_LoadedPlan", step: int) -> dict[Tensor, Array]:
         """Return all feeds of a step: inputs of this worker's source, and the master's values in shared memory."""
         read = loaded.inputs.read(step)
         from_master = [feed for feed in loaded.assignment.plan.feeds if feed.tensor not in read]

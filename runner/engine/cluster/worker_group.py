@@ -1,7 +1,5 @@
 """The worker processes of a session, and the master's messages to and from them."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections import deque
@@ -54,7 +52,7 @@ def start_workers(
     queued_messages: int,
     monitor: HeartbeatMonitor,
     options: Sequence[str] = (),
-) -> Iterator[WorkerGroup]:
+) -> "Iterator[WorkerGroup]":
     """Start worker processes and set them up; on exit all processes have ended and shared memory is freed.
 
     workers: names of all processes, including parameter servers. identity: the master's. setup: the setup document.

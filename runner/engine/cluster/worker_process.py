@@ -1,7 +1,5 @@
 """The process of a worker or parameter server: it connects to the master, sends heartbeats and runs the main loop."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The setup of all workers, which the master sends once before any plan."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,7 +50,7 @@ class WorkerSetup:
         return _SETUP.write(self, "setup")
 
     @classmethod
-    def from_document(cls, document: object) -> WorkerSetup:
+    def from_document(cls, document: object) -> "WorkerSetup":
         """Read a document of :meth:`to_document`; raises SecurityError if it is malformed."""
         setup: WorkerSetup = read_untrusted(_SETUP, document, "setup")
         return setup

@@ -1,7 +1,5 @@
 """The pipeline of passes: from a graph and a signature to one scheduled graph per device."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial

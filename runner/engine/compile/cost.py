@@ -1,7 +1,5 @@
 """Estimated durations of nodes and copies: the formulas of ops over the rates of devices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from runner.engine.graph import op as op_table

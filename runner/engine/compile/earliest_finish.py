@@ -12,8 +12,6 @@ training graphs:
   each device. A source (a node without inputs: a variable, a fed value, a constant) goes with its first reader.
 """
 
-from __future__ import annotations
-
 from collections import ChainMap, defaultdict
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -65,7 +63,7 @@ class _Clock:
     ends: MutableMapping[str, float] = field(default_factory=dict)
     arrivals: MutableMapping[tuple[Tensor, str], float] = field(default_factory=dict)
 
-    def copy(self) -> _Clock:
+    def copy(self) -> "_Clock":
         """Return a copy on which a choice can be tried."""
         return _Clock(ChainMap({}, self.free), ChainMap({}, self.ends), ChainMap({}, self.arrivals))
 

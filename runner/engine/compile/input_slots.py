@@ -3,8 +3,6 @@
 How sources are read, and read ahead of the step, is explained in :mod:`runner.engine.run.inputs`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -7,8 +7,6 @@ same holds for the result of a cast between floats, because a kernel casts and c
 memory. Values that enter or leave a device are plain.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

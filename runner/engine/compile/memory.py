@@ -7,8 +7,6 @@ this. All other values are allocated in the arena before their first use, in the
 after their last use.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

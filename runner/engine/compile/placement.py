@@ -5,8 +5,6 @@ groups (union-find) whose feasible sets are intersected. A group with several fe
 simulated execution, including transfers, finishes first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 

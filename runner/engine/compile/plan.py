@@ -5,8 +5,6 @@ share memory, in the memory of a variable, or on a wire. A sent value is compute
 received value is read from there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property

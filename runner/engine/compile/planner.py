@@ -1,7 +1,5 @@
 """The plan of a device's scheduled graph: layouts first, then memory."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The program that a strategy returns: one graph, and the clients that run parts of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property

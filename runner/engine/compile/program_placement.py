@@ -8,8 +8,6 @@ The caller chooses the durations by which placements are compared: formulas or m
 run always follows the formulas. So with measured costs the run may differ from the simulation, in order and in time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The plans of a program's clients, made on first use and with the same layouts of variables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 

@@ -13,8 +13,6 @@ making the step longer. So if a tensor arrives later than estimated, its device 
 The orders of the devices are slices of one global topological order. Therefore they cannot deadlock.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections import defaultdict
@@ -58,7 +56,7 @@ def _with_controls(node: Node, controls: tuple[str, ...]) -> Node:
     return Node(node.name, node.op, node.inputs, node.attributes, node.outputs, node.device, controls, (), node.layer)
 
 
-def _delays(work: _Work, starts: dict[str, float]) -> dict[str, float]:
+def _delays(work: "_Work", starts: dict[str, float]) -> dict[str, float]:
     """Return the delays in seconds of nodes that read received tensors and that a Send waits for."""
     latest = _latest_starts(work, starts)
     return {
@@ -68,7 +66,7 @@ def _delays(work: _Work, starts: dict[str, float]) -> dict[str, float]:
     }
 
 
-def _latest_starts(work: _Work, starts: dict[str, float]) -> dict[str, float]:
+def _latest_starts(work: "_Work", starts: dict[str, float]) -> dict[str, float]:
     """Return the latest start of each node that does not make the step longer, if devices were free at all times.
 
     Links are not free: each carries its tensors in the order in which they were received. starts: sorted by time.

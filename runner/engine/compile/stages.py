@@ -4,8 +4,6 @@ The greedy placement decides one group after the other. So it misses that a chai
 cuts, each where little has to be sent.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise

@@ -1,7 +1,5 @@
 """Estimates of the transfers in a step, and of the part of their time that compute hides. Nothing is run."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@
 paths join. The result consists of ordinary nodes: it can be differentiated again, placed, cut and fetched.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from runner.engine.graph import op as op_table

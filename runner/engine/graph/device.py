@@ -4,8 +4,6 @@ A full name is ``/job:worker/task:3/device:cpu:0``; a constraint may leave parts
 cluster the type of the task's device. Devices are logical: several may share a core or a GPU.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -25,7 +23,7 @@ class DeviceName:
     index: int | None = None
 
     @classmethod
-    def parse(cls, text: str) -> DeviceName:
+    def parse(cls, text: str) -> "DeviceName":
         """Read a full or partial name; raises ValueError with the expected form."""
         match = _PATTERN.fullmatch(text)
         if match is None:
@@ -51,7 +49,7 @@ class DeviceName:
     def is_full(self) -> bool:
         return None not in (self.job, self.task, self.type, self.index)
 
-    def matches(self, constraint: DeviceName) -> bool:
+    def matches(self, constraint: "DeviceName") -> bool:
         """Return whether this name satisfies every part that the constraint names."""
         return all(
             wanted is None or wanted == mine

@@ -3,8 +3,6 @@
 The expression ``0.9 * v - g * rate`` adds the nodes fill, mul, mul and sub, in this order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,64 +27,64 @@ class Expr:
         """Shape and dtype."""
         return self.graph.spec(self.tensor)
 
-    def __add__(self, other: Expr | float) -> Expr:
+    def __add__(self, other: "Expr | float") -> "Expr":
         return self._join("add", other)
 
-    def __radd__(self, other: float) -> Expr:
+    def __radd__(self, other: float) -> "Expr":
         return self._join("add", other)
 
-    def __sub__(self, other: Expr | float) -> Expr:
+    def __sub__(self, other: "Expr | float") -> "Expr":
         return self._join("sub", other)
 
-    def __rsub__(self, other: float) -> Expr:
+    def __rsub__(self, other: float) -> "Expr":
         return self.scalar(other)._join("sub", self)
 
-    def __mul__(self, other: Expr | float) -> Expr:
+    def __mul__(self, other: "Expr | float") -> "Expr":
         return self._join("mul", other)
 
-    def __rmul__(self, other: float) -> Expr:
+    def __rmul__(self, other: float) -> "Expr":
         return self._join("mul", other)
 
-    def __truediv__(self, other: Expr | float) -> Expr:
+    def __truediv__(self, other: "Expr | float") -> "Expr":
         return self._join("div", other)
 
-    def __rtruediv__(self, other: float) -> Expr:
+    def __rtruediv__(self, other: float) -> "Expr":
         return self.scalar(other)._join("div", self)
 
-    def __pow__(self, exponent: float) -> Expr:
+    def __pow__(self, exponent: float) -> "Expr":
         return Expr(self.graph, self.graph.add("pow", [self.tensor], {"exponent": exponent})[0])
 
-    def __neg__(self) -> Expr:
+    def __neg__(self) -> "Expr":
         return self._unary("neg")
 
-    def __abs__(self) -> Expr:
+    def __abs__(self) -> "Expr":
         return self._unary("abs")
 
-    def exp(self) -> Expr:
+    def exp(self) -> "Expr":
         """Add e ** self."""
         return self._unary("exp")
 
-    def sign(self) -> Expr:
+    def sign(self) -> "Expr":
         """Add -1, 0 or 1 by the sign of each element."""
         return self._unary("sign")
 
-    def sqrt(self) -> Expr:
+    def sqrt(self) -> "Expr":
         """Add the square root."""
         return self._unary("sqrt")
 
-    def square(self) -> Expr:
+    def square(self) -> "Expr":
         """Add self * self as one node."""
         return self._unary("square")
 
-    def scalar(self, value: float, dtype: str | None = None) -> Expr:
+    def scalar(self, value: float, dtype: str | None = None) -> "Expr":
         """Add a scalar constant, of the dtype of this tensor by default."""
         attributes = {"value": float(value), "shape": (), "dtype": dtype or self.spec.dtype}
         return Expr(self.graph, self.graph.add("fill", (), attributes)[0])
 
-    def _unary(self, op: str) -> Expr:
+    def _unary(self, op: str) -> "Expr":
         return Expr(self.graph, self.graph.add(op, [self.tensor])[0])
 
-    def _join(self, op: str, other: Expr | float) -> Expr:
+    def _join(self, op: str, other: "Expr | float") -> "Expr":
         right = other if isinstance(other, Expr) else self.scalar(other)
         return Expr(self.graph, self.graph.add(op, [self.tensor, right.tensor])[0])
 

@@ -4,8 +4,6 @@ A graph only grows: gradients, optimizers and strategies extend it, passes retur
 topological order by construction, because a node's inputs must exist before it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace

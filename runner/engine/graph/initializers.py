@@ -1,7 +1,5 @@
 """Initial values as graph nodes: pure functions of (seed, unsharded variable name)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

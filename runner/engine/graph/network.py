@@ -1,7 +1,5 @@
 """How a network is added to a graph: the builder that layers write to, and the outputs that strategies read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The nodes of a graph, and the layers they are stamped with."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

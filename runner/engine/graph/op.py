@@ -4,8 +4,6 @@ The mathematics of an op is stated once, here. The table ``OPS`` is filled when 
 imported and, at the start of a process, by plugins; it never changes afterwards.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager

@@ -4,8 +4,6 @@ A document is built of maps, lists, strings, numbers and bytes only. Reading one
 :func:`runner.engine.graph.verify.verify` infers every shape again, so a document cannot claim what ops do not infer.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The values that flow along the edges of a graph: references to them, and their shapes and dtypes."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +30,7 @@ class Tensor:
         return f"{self.node}:{self.port}"
 
     @classmethod
-    def parse(cls, text: str) -> Tensor:
+    def parse(cls, text: str) -> "Tensor":
         """Read ``node:port``; raises ValueError if the port is not a number."""
         node, _, port = text.rpartition(":")
         if not node or not port.isdigit():

@@ -1,7 +1,5 @@
 """Variables of one copy of a network, with their names in the unsharded network, on any device."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain

@@ -1,7 +1,5 @@
 """Checks that every legal graph passes, also one from another process or from a pass under test."""
 
-from __future__ import annotations
-
 from runner.engine.graph import op as op_table
 from runner.engine.graph.device import DeviceName
 from runner.engine.graph.graph import Graph

@@ -1,7 +1,5 @@
 """Binding of a plan: assign memory to every slot and a call to every instruction, once for all steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from runner.engine.compile.plan import DevicePlan, Instruction, Place, Slot, Wire

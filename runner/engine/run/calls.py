@@ -1,7 +1,5 @@
 """Calls of a step: instructions fused into as few calls as possible, called one by one, or timed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby

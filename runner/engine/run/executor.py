@@ -1,7 +1,5 @@
 """The static executor: it binds a plan to kernels and memory once; each step then walks a list of calls."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace

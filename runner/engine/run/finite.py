@@ -1,7 +1,5 @@
 """Check that every node's output is finite, and refuse the first other value before a variable keeps it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

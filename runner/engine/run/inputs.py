@@ -8,8 +8,6 @@ while the current step runs there. Between the two, :class:`SharedReading` reads
 process.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future

@@ -3,8 +3,6 @@
 An interleaving sees names, devices and sizes, never values; the session asks it for the next event and executes it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The kernels that an engine process can use. Only this module loads kernel modules."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any

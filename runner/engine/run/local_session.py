@@ -1,7 +1,5 @@
 """A session whose devices are threads of this process; the parts of launched clients run one by one."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -174,13 +172,13 @@ class LocalSession:
                 raise RunnerError(f"{device}: the device failed: {error}") from error
 
     def _feeds_of(
-        self, ready: _Prepared, client: Client, device: str, step: int, fed: Mapping[Tensor, Array]
+        self, ready: "_Prepared", client: Client, device: str, step: int, fed: Mapping[Tensor, Array]
     ) -> dict[Tensor, Array]:
         """Return the feeds of one device in a step: values from the caller and from the input source."""
         given = {tensor: fed[tensor] for tensor in ready.feeds[device] if tensor in fed}
         return {**given, **self._reading(ready, client)[device].read(step)}
 
-    def _reading(self, ready: _Prepared, client: Client) -> Mapping[str, ReadAhead]:
+    def _reading(self, ready: "_Prepared", client: Client) -> Mapping[str, ReadAhead]:
         """Return the reader of a client's inputs for each device."""
         if client.name not in self._readings:
             slots = {
@@ -193,7 +191,7 @@ class LocalSession:
             }
         return self._readings[client.name]
 
-    def _run_part(self, run: _LaunchedRun, device: str) -> None:
+    def _run_part(self, run: "_LaunchedRun", device: str) -> None:
         executor = run.ready.executors[device]
         run.turns[device] = self._begun[device]
         self._begun[device] += 1
@@ -201,7 +199,7 @@ class LocalSession:
         run.fetched.update({(device, tensor): value for tensor, value in values.items()})
         self._sent[device] += executor.plan.sent_bytes
 
-    def _prepare(self, signature: Signature) -> _Prepared:
+    def _prepare(self, signature: Signature) -> "_Prepared":
         ready = self._prepared.get(signature)
         if ready is None:
             rendezvous = LocalRendezvous(self._timeout_s)
@@ -226,7 +224,7 @@ class LocalSession:
         return wires_of(self._stores[device].platform, rendezvous, rendezvous, alike)
 
     def _execute(
-        self, ready: _Prepared, client: Client, step: int, jobs: Mapping[str, Mapping[Tensor, Array]]
+        self, ready: "_Prepared", client: Client, step: int, jobs: Mapping[str, Mapping[Tensor, Array]]
     ) -> dict[str, dict[Tensor, Array]]:
         readings = self._reading(ready, client)
         if self._pool is None or len(readings) == 1:

@@ -1,7 +1,5 @@
 """An active trace of the devices of one process."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from runner.engine.run.executor import DeviceExecutor

@@ -1,7 +1,5 @@
 """Recording: the times that an executor measures on one device, and the document that carries them to the master."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """Rendezvous: a Recv finds the value of its Send by key; each key is used exactly once per step of a plan."""
 
-from __future__ import annotations
-
 import threading
 import time
 from typing import Any, Protocol

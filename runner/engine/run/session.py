@@ -1,7 +1,5 @@
 """The interface of all sessions, what they share, and the statistics that workers report for a finished step."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol, TypeVar

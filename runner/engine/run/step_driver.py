@@ -4,8 +4,6 @@ A step driver decides from the endings that the session reports, and from nothin
 order of endings leads to the same decisions, on a cluster, on a virtual clock and in a repetition.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Memory that outlives a step: the variables of a device, and the arena in which its plans compute."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakSet

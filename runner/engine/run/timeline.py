@@ -4,8 +4,6 @@ Clients run one by one or, if launched, several at once. Every run of a client h
 client's parts on all devices share. By this number a send is matched with its receive, and a part with its launch.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -94,7 +92,7 @@ class Timeline:
     spans: tuple[Span, ...]
     runs: tuple[ClientRun, ...]
 
-    def between(self, begin_ns: int, end_ns: int) -> Timeline:
+    def between(self, begin_ns: int, end_ns: int) -> "Timeline":
         """Return the spans and runs that overlap the time from ``begin_ns`` to ``end_ns``."""
         return Timeline(
             tuple(span for span in self.spans if span.begin_ns <= end_ns and span.end_ns >= begin_ns),

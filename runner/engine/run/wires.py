@@ -1,7 +1,5 @@
 """Wires: the memory of the tensors that one device sends and receives, and how they reach the other device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol

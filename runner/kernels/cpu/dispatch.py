@@ -1,7 +1,5 @@
 """Join machine-code calls in Python, for machines where the loop over them cannot be compiled."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import cffi

@@ -1,7 +1,5 @@
 """The libraries of fast CPU kernels: each is loaded once, and a missing one is reported with the reason."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from importlib import import_module
 

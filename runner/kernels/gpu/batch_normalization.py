@@ -4,8 +4,6 @@ x keeps its layout. The first of two launches computes means and squared distanc
 combines these (Chan, Golub and LeVeque 1979), always in the same order on one GPU, and normalizes.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -4,8 +4,6 @@ A launch costs some microseconds, however few elements it has. Calls whose resul
 step, such as updates, are combined: they can wait for each other without delaying other work.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field

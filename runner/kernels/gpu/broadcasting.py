@@ -1,7 +1,5 @@
 """Loops over the elements of broadcast tensors, merged to as few axes as possible."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Bound calls of a GPU: each enqueues work on a stream."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The division of per-channel work among the blocks of a GPU, and sums over all axes but the channels."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

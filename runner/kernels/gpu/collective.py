@@ -1,7 +1,5 @@
 """Sums over GPUs, computed by a collective library."""
 
-from __future__ import annotations
-
 from functools import partial
 from math import prod
 from typing import Protocol

@@ -4,8 +4,6 @@ Each is a matrix product whose factors are gathered while it is computed. The we
 sums, is cut into runs of pixels whose results are added in one fixed order.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import partial

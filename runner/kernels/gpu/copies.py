@@ -1,7 +1,5 @@
 """Copies between strided blocks of GPU memory, from which all rearrangements are built."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

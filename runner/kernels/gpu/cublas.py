@@ -4,8 +4,6 @@ Handles are created by CuPy's bindings. Products are called in the library itsel
 handle to CuPy's current stream, which is not that of the caller, and thereby reset the workspace.
 """
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from collections.abc import Callable

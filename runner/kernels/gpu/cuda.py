@@ -1,7 +1,5 @@
 """The runtime of real GPUs, on CuPy. It is thin, because tests replace it by an emulated GPU."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

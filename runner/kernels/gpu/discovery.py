@@ -4,8 +4,6 @@ GPUs are reported by the driver, libraries by the metadata of installed packages
 imported.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

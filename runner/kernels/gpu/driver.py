@@ -1,7 +1,5 @@
 """Facts from the NVIDIA driver, read from its own library, so that no package is needed."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Kernels of element-wise ops: one pass over memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial

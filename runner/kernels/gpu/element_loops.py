@@ -5,8 +5,6 @@ call and for combined calls, see :mod:`runner.kernels.gpu.batched`. A strided lo
 inputs by strides along up to :data:`AXES` axes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -4,8 +4,6 @@ exp, log, log1p, tanh, sigmoid and pow are CUDA's functions, in float32 for bflo
 from NumPy's. All other functions give the bits of the reference kernels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -5,8 +5,6 @@ contraction. NaN propagates as in NumPy, and of two zeros with different signs a
 the host. Integers wrap around, as in NumPy.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Feeding of values to a GPU: through pinned memory, and before their step if they are known in time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Both parameter gradients of a dense layer in one call, and products consumed by element-wise chains."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ A kernel that meets an index out of range sets a status. The indices may be over
 status, so a second launch, which ends at once if all indices are valid, records the first invalid one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ The name of a file is a hash of the source, the options and the version of the c
 its code. Files may be deleted at any time.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

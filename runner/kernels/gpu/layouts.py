@@ -1,7 +1,5 @@
 """Layouts of tensors on a GPU: C order or, with four axes, channels last; and strided axes as plain data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 

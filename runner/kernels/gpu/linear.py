@@ -1,7 +1,5 @@
 """Matrix multiplication by our own kernel or by cuBLAS, optionally with bias and ReLU."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Protocol
 

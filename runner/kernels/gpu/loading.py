@@ -1,7 +1,5 @@
 """Registration of all GPU kernels and of the platform of GPU devices."""
 
-from __future__ import annotations
-
 from functools import partial
 from importlib import import_module
 

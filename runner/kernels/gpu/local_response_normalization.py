@@ -3,8 +3,6 @@
 Tensors keep their layout. The gradient takes two launches, so that each power is computed only once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

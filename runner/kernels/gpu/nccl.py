@@ -1,7 +1,5 @@
 """NCCL through CuPy: one communicator per GPU of a process, created when a run is set up."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Free memory of GPUs from NVIDIA's management library NVML, without a CUDA context."""
 
-from __future__ import annotations
-
 import ctypes
 import uuid
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Compilation of CUDA C++ sources by the run-time compiler NVRTC; no GPU is needed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 CONTRACT = "// fmad"

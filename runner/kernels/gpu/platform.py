@@ -1,7 +1,5 @@
 """The platform of a GPU: work on streams, captured once as a graph and replayed in every step."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

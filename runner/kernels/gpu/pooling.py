@@ -3,8 +3,6 @@
 Images keep their layout. Sums are added in the order of the reference kernels.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -3,8 +3,6 @@
 Uniform draws and masks equal those of the host bit for bit; normal draws differ by the errors of CUDA's functions.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -4,8 +4,6 @@ Long reductions are cut into slices, and a second launch reduces their results, 
 The order of additions depends only on shape and layout.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ One object represents the GPUs of a process and is passed to its users. Nothing 
 another implementation that runs the same sources without a GPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -26,7 +24,7 @@ class DeviceMemory:
     nbytes: int
     owner: object = field(repr=False, compare=False, default=None)
 
-    def __getitem__(self, part: slice) -> DeviceMemory:
+    def __getitem__(self, part: slice) -> "DeviceMemory":
         """Return a part without copying; raises ValueError for steps and for parts outside."""
         start, stop, step = part.indices(self.nbytes)
         asked = (part.start or 0, self.nbytes if part.stop is None else part.stop)

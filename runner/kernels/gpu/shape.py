@@ -1,7 +1,5 @@
 """Rearrangements: strided copies, in C order or channels last."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate
 

@@ -1,7 +1,5 @@
 """Softmax and its logarithm over the last axis, and cross-entropies of logits."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -4,8 +4,6 @@ The assignment is computed from the memory that works touch, before anything run
 keep their order if one of them writes; memory shared by values of disjoint lifetimes counts too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

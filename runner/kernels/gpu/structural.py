@@ -1,7 +1,5 @@
 """Constants, copies in any layout, and changes of dtype."""
 
-from __future__ import annotations
-
 from math import prod
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Batch normalization and its gradient, channel by channel."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from runner.kernels.contract import Array

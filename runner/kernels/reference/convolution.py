@@ -7,8 +7,6 @@ of a CPU; the length of a run changes no result.
 Letters: G groups, N examples, K = C/G * R * S values in a window, P = H' * W' windows, O outputs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

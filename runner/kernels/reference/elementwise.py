@@ -1,7 +1,5 @@
 """Element-wise arithmetic, comparison, choice, and chains of them: NumPy functions, which keep the dtype."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rows by number. NumPy counts negative indices from the end, so the range is checked here."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from runner.kernels.contract import Array

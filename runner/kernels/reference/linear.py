@@ -1,7 +1,5 @@
 """Matrix multiplication by the BLAS of NumPy, alone or followed by a chain of element-wise operations."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from runner.kernels.contract import Array

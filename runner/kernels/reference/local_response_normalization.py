@@ -1,7 +1,5 @@
 """Local response normalization across channels, and its gradient."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from runner.kernels.contract import Array

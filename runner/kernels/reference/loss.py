@@ -1,7 +1,5 @@
 """Activation functions, and cross-entropies of logits."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from runner.kernels.contract import Array

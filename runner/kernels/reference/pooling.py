@@ -1,7 +1,5 @@
 """Max and average pooling: one pass over the image for every position of the window."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from runner.kernels.contract import Array

@@ -1,7 +1,5 @@
 """Draws from counter-based streams, made in float64 and then cast, so that every precision has the same draws."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ NumPy adds in the order of memory, so arrays are first laid out in C order: the 
 function of the shape alone.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from runner.kernels.contract import Array

@@ -1,7 +1,5 @@
 """Constants, copies, sums of several tensors, changes of dtype, and rearrangements."""
 
-from __future__ import annotations
-
 from functools import reduce
 from itertools import accumulate
 

@@ -3,8 +3,6 @@
 Padding is (top, bottom, left, right), strides and windows are (rows, columns).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from runner.kernels.contract import Array

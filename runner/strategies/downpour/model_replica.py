@@ -1,7 +1,5 @@
 """A model replica of asynchronous training: its fetches, steps, accumulated gradients and pushes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

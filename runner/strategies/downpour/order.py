@@ -1,7 +1,5 @@
 """The order of events in Downpour SGD: which replica fetches, computes or pushes next (Dean et al. 2012, 4.1)."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

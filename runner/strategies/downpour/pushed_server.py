@@ -1,7 +1,5 @@
 """Parameter servers of asynchronous training: each applies every push as it arrives and counts pushes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

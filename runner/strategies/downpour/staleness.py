@@ -1,7 +1,5 @@
 """The treatment of stale gradients on a parameter server."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from runner.bounds import CountOrZero

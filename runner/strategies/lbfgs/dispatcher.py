@@ -1,7 +1,5 @@
 """The coordinator of Sandblaster: assigns portions of a batch to replicas and commands the servers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce

@@ -1,7 +1,5 @@
 """The step driver of L-BFGS: it commands the stored vectors and requests evaluations of the batch."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The assignment of portions of a batch to workers (Dean et al. 2012, section 4.2)."""
 
-from __future__ import annotations
-
 from collections import deque
 
 from runner.strategies.replica import shares

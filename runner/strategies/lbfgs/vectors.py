@@ -4,8 +4,6 @@ A coordinator minimises without holding a parameter (Dean et al. 2012, section 4
 hold the pieces compute and store, and only numbers are returned.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A forward pass in a separate graph, from which strategies that shard a network add its layers in parts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -31,7 +29,7 @@ class Blueprint:
     declarations: Mapping[Tensor, Declaration]
 
     @classmethod
-    def of(cls, task: Task, examples: int, *, training: bool) -> Blueprint:
+    def of(cls, task: Task, examples: int, *, training: bool) -> "Blueprint":
         """Build the network of a task over a batch of ``examples``."""
         graph = Graph()
         variables = _Recorded(graph, seed=task.seed)

@@ -1,7 +1,5 @@
 """The loss of a classifier whose classes are sharded over workers; workers exchange sums and maxima, not logits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from runner.engine.graph import ops

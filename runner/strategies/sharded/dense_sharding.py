@@ -1,7 +1,5 @@
 """Dense layers sharded by their units over several workers, added from a plain forward pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

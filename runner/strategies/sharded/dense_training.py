@@ -1,7 +1,5 @@
 """Training of sharded dense layers pass by pass: losses, gradients at the boundary, and updates in between."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace

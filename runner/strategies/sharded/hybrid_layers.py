@@ -1,7 +1,5 @@
 """The layers of a hybrid network on its workers: one body per worker, sharded dense layers, and losses."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

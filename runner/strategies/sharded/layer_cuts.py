@@ -1,7 +1,5 @@
 """The layers of a network that are sharded: the chosen dense layers, and element-wise layers that follow them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum

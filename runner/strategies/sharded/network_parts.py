@@ -1,7 +1,5 @@
 """The parts of a network for hybrid parallelism: the layers below the dense layers, the dense layers, and the loss."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,7 +27,7 @@ class Parts:
     head: Sequence[Node]
 
     @classmethod
-    def of(cls, blueprint: Blueprint) -> Parts:
+    def of(cls, blueprint: Blueprint) -> "Parts":
         """Cut a forward pass by its layer stamps.
 
         Raises ConfigError if there is no dense layer, or if a part reads anything but the results of the part before.

@@ -1,7 +1,5 @@
 """The schemes of Krizhevsky 2014, section 4: which examples go through the dense layers together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate
 

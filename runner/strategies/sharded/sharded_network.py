@@ -1,7 +1,5 @@
 """A network function with some of its dense layers sharded over workers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Units of dense layers sharded over workers: their assignment, and the ops that treat every unit separately."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Synchronous data parallelism with backup workers: in every update the shares that arrive first count."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

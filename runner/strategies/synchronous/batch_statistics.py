@@ -4,8 +4,6 @@ Each option of ``parallelism.statistics`` is a function from the replicas and th
 :class:`Normalised`. Networks without batch normalisation are the same under all options.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 

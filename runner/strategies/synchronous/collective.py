@@ -1,7 +1,5 @@
 """Synchronous data parallelism through a collective: every worker keeps the variables and applies the same update."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The step driver of backup workers: the first m shares to arrive in a step count."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

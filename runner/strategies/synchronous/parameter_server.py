@@ -1,7 +1,5 @@
 """Synchronous data parallelism through parameter servers, which keep the one copy of the variables."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The rewrite by which batch normalisation on several workers uses the statistics of the whole batch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 

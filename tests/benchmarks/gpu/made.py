@@ -1,7 +1,5 @@
 """Results of a GPU made by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from benchmarks.gpu.store import Measured

@@ -1,7 +1,5 @@
 """The command: the order of what is measured, the time it takes, and what it says where there is no GPU."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The measured networks: the same models that the configuration gives, made without it."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.cases import CASES

@@ -1,7 +1,5 @@
 """A batch that stays on the device: the same steps as with one that is fed, and nothing to feed but scalars."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from benchmarks.gpu.networks import GPU_CASES, task_of

@@ -1,7 +1,5 @@
 """Results of several calls in one file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The document of a GPU: what was measured stands beside what it is compared with, the rest says *not run*."""
 
-from __future__ import annotations
-
 from benchmarks.gpu.store import Store
 from benchmarks.gpu.table import NOT_RUN, document
 from tests.benchmarks.gpu.made import RATES, measured, subject

@@ -1,7 +1,5 @@
 """Fixtures of tests with workers, on a virtual network and in real processes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path

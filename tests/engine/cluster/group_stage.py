@@ -1,7 +1,5 @@
 """A group of two workers on a virtual clock; the worker processes only sleep."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

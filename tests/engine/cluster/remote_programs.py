@@ -1,7 +1,5 @@
 """A small program of two workers with all kinds of transfers: inputs, feeds, sends and fetches."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from runner.engine.cluster.remote_plan import RemotePlan

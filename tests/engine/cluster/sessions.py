@@ -1,7 +1,5 @@
 """Sessions on real worker processes, and what must not be left of them."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

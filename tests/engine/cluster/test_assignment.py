@@ -1,7 +1,5 @@
 """Assignments: a round trip preserves them, and malformed or inconsistent documents are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Failures of sessions on real worker processes, and what is left of them."""
 
-from __future__ import annotations
-
 import secrets
 import signal
 import sys

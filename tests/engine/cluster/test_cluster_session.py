@@ -1,7 +1,5 @@
 """Sessions on real worker processes: results, traces and launched clients."""
 
-from __future__ import annotations
-
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import closing

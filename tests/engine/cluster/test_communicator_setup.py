@@ -1,7 +1,5 @@
 """Communicator setup: GPUs of several processes join a communicator; errors and hostile documents are reported."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Emulated links on a virtual clock, and emulated slow workers: reproducible random delays."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sessions on several GPUs, and failures of GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

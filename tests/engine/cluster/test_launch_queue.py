@@ -1,7 +1,5 @@
 """The launch queue on a virtual clock: order and time limit."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.engine.cluster.launch_queue import LaunchQueue, QueuedLaunch

@@ -1,7 +1,5 @@
 """Launched clients in one process: results, order and refused calls."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace

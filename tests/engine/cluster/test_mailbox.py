@@ -1,7 +1,5 @@
 """The mailbox on a virtual clock: early tensors are stored, and unexpected messages are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

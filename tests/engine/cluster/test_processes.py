@@ -1,7 +1,5 @@
 """Processes of workers: start, end, causes of failures, logs and command lines."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

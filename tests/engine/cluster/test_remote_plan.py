@@ -1,7 +1,5 @@
 """Remote plans: feeds and fetches through shared memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Training with all-reduce by a collective library: bit-equal to training with transfers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

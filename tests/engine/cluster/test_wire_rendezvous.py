@@ -1,7 +1,5 @@
 """The rendezvous between processes: receivers view the sender's memory after checking the reference."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Workers on a virtual network: whole steps, delays, traces and shutdown."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Workers on a virtual network: the errors that they report, and their exit codes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

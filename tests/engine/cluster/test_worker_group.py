@@ -1,7 +1,5 @@
 """The master's side of all messages, on a virtual clock; the worker processes only sleep."""
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Callable, Collection, Iterator

@@ -1,7 +1,5 @@
 """Launched and delayed steps on a virtual network."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Workers on GPUs on a virtual network: values travel through host memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

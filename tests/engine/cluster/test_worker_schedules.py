@@ -1,7 +1,5 @@
 """For any delays, reordering and duplication of messages, the weights equal those of one process bit for bit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from typing import Any

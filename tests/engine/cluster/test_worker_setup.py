@@ -1,7 +1,5 @@
 """The setup document: round trips, and refusals of every malformed field."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Threads on the simulated network, of which one runs at a time; the schedule is a function of the seed."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Workers in threads on a virtual clock, with a test as the master that sends single messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial

@@ -1,7 +1,5 @@
 """Small graphs with kernels that request unusual layouts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from runner.engine.compile.layouts import Arranged, arrange

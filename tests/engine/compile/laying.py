@@ -1,7 +1,5 @@
 """Small graphs whose memory is laid out and played."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from runner.engine.compile.passes.order_writes import order_writes

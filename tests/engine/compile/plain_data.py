@@ -1,7 +1,5 @@
 """Plain data for tests: changed at one place, or at random."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A plan executed on names of values instead of bytes, to check that each value is where it is read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """From graph and signature to the parts of devices."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

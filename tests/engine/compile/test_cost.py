@@ -1,7 +1,5 @@
 """Estimated seconds of nodes, by which passes decide."""
 
-from __future__ import annotations
-
 from runner.engine.compile.cost import DISPATCH_S, node_cost, node_seconds
 from runner.engine.graph import ops
 from runner.engine.graph.device import Device

@@ -1,7 +1,5 @@
 """The greedy heuristic on graphs whose best placement is known."""
 
-from __future__ import annotations
-
 from runner.engine.compile.cost import node_seconds
 from runner.engine.compile.earliest_finish import earliest_finish
 from runner.engine.compile.placement import colocation_groups

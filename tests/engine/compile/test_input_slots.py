@@ -1,7 +1,5 @@
 """The examples that a step reads."""
 
-from __future__ import annotations
-
 from runner.engine.compile.input_slots import InputSlot
 from runner.engine.graph.tensor import Tensor
 

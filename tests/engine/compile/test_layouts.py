@@ -1,7 +1,5 @@
 """Physical layouts: kernels get the layouts that they request, with few conversions, and users see C order."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

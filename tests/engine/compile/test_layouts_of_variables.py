@@ -1,7 +1,5 @@
 """Layouts of variables: the first reader decides, and values computed from a variable follow it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

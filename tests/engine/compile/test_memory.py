@@ -4,8 +4,6 @@ A plan is described by its instructions, each with the places of its outputs, an
 offset into the arena in cache lines of 8 float64, a name is a variable, and ``~key`` a wire.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Places in memory, for any instructions over slots of any size, also such as no graph leads to."""
 
-from __future__ import annotations
-
 import random
 
 from hypothesis import given, settings

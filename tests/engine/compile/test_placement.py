@@ -1,7 +1,5 @@
 """The devices on which a node may run, and the one that it is placed on."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 

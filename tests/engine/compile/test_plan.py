@@ -1,7 +1,5 @@
 """The plan of a device as data: instructions, slots, places, and properties known before the first step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

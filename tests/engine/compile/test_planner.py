@@ -1,7 +1,5 @@
 """Small updates are at the end of a step, in their order, and every node runs after those that it needs."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from runner.engine.compile.passes.order_writes import order_writes

@@ -1,7 +1,5 @@
 """Placement of a whole program: feasible, never slower than one device, and optimal in known cases."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Plans of one program: the training step is planned first, each client once, with one layout per variable."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The order of each device: possible, repeatable, free of deadlock, with early sends and late receives."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Chains of layers cut into stages: balanced, and cut where few bytes are sent."""
 
-from __future__ import annotations
-
 from itertools import combinations, pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """Transfers of a step and the time that compute hides: numbers derived by hand from the cost model."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.engine.compile.compile import Compiled, compile_signature

@@ -1,7 +1,5 @@
 """Executes a step whose variables have separate memory, in any order that the edges of a graph allow."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Invariants of the parts of a graph that was cut for its devices."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 from runner.engine.graph.graph import Graph

@@ -1,7 +1,5 @@
 """Random graphs for laws: small tensors, several outputs, shared inputs, control edges, any devices."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

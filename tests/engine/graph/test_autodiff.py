@@ -1,7 +1,5 @@
 """Gradients by graph extension: of any tensor, with respect to any tensors, as ordinary nodes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Device names, constraints and clusters."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

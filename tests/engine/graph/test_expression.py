@@ -1,7 +1,5 @@
 """Operators on tensors: which nodes they add, in which order, and with which inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

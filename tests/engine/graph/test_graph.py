@@ -1,7 +1,5 @@
 """Names, contexts and errors of the graph."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.engine.graph import ops

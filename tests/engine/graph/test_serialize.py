@@ -1,7 +1,5 @@
 """Graphs as documents: nothing is lost, and no document is read that the ops' rules do not allow."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

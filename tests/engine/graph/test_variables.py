@@ -1,7 +1,5 @@
 """Variables of a replica: one per name, with the initial values of the unsharded network."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

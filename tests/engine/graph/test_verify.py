@@ -1,7 +1,5 @@
 """Each invariant of a legal graph is broken once, and refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -5,8 +5,6 @@ with an output are read earlier. At the end it fills its scratch memory with gar
 placed wrongly is therefore destroyed.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any

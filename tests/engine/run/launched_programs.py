@@ -1,7 +1,5 @@
 """A small program of launched clients whose result depends on the order in which their parts ran."""
 
-from __future__ import annotations
-
 from runner.engine.compile.program import Client, Program
 from runner.engine.graph import ops
 from runner.engine.graph.device import server_device, worker_device

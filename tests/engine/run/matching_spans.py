@@ -1,7 +1,5 @@
 """A check for the spans of transfers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from runner.engine.run.timeline import Span

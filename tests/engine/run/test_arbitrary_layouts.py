@@ -4,8 +4,6 @@ Random graphs run on random kernels that overwrite all memory they are allowed t
 :mod:`tests.engine.run.fake_kernels`). A value read from the wrong place, too late or in the wrong layout is garbage.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,7 +66,7 @@ class Stateful:
     devices: int
 
     @classmethod
-    def of(cls, sample: TrainingSample) -> Stateful:
+    def of(cls, sample: TrainingSample) -> "Stateful":
         graph = sample.graph
         given = {op: {t: v for t, v in sample.feeds.items() if graph.nodes[t.node].op == op} for op in _GIVEN}
         assigns = [node.name for node in graph if node.op == "assign"]

@@ -1,7 +1,5 @@
 """Hypothesis examples and random kernels are the same in every process."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import os

@@ -1,7 +1,5 @@
 """One device's step: feeds, calls, variables and errors."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from contextlib import nullcontext

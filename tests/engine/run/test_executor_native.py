@@ -1,7 +1,5 @@
 """Fused calls of machine code, and the node named when one of them fails."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

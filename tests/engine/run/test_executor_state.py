@@ -1,7 +1,5 @@
 """Variables across steps: all readers see the value at the start of the step; their memory is not shared."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The devices of one process read each share once."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Orders of launched parts: on a virtual clock, and as an earlier run recorded them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pytest

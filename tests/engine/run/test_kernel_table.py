@@ -1,7 +1,5 @@
 """Loading of the kernels that a process needs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

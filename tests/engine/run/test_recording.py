@@ -1,7 +1,5 @@
 """Spans of a recorder, and the document that carries them."""
 
-from __future__ import annotations
-
 from itertools import count
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The rendezvous of one process."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

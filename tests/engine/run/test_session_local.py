@@ -1,7 +1,5 @@
 """A session in one process: devices in threads, plans made once, errors that name the failed node."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The arena and the variables of a device."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

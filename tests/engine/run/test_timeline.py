@@ -1,7 +1,5 @@
 """Timelines of sessions in one process: every instruction once per step, in order, with the right fields."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 

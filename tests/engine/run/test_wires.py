@@ -1,7 +1,5 @@
 """Wires between GPUs, and between a GPU and the host."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One thread of OpenMP: tensors this small are not worth waking a second, and the tests run on every core at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

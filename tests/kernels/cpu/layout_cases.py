@@ -3,8 +3,6 @@
 Only kernels are compared on them; see ``tests/kernels/cpu/test_table.py``.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

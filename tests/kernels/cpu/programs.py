@@ -1,7 +1,5 @@
 """Random element-wise programs, and inputs with special values."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Cross-entropy in machine code, and its gradient: values, NaN, and labels out of range."""
 
-from __future__ import annotations
-
 import cffi
 import numpy as np
 import pytest

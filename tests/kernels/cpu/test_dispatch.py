@@ -1,7 +1,5 @@
 """Joined calls: order, the first failure, what they keep alive, and the GIL."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Element-wise kernels in machine code: equal to the definition bit for bit, in all layouts and in place."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The compiler, and machines without its requirements."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Sums over the first axis and over trailing axes in machine code: values, shapes, and the order of additions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Max pooling in machine code: NaN, ties, layouts of positions, and refusals; the table compares the other values."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

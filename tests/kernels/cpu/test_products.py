@@ -1,7 +1,5 @@
 """Products computed inside updates: values, bits, shared memory, and refusals."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sign analysis: programs reported to keep zeros do so, and those of optimizers are reported."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

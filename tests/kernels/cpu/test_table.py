@@ -4,8 +4,6 @@ Element-wise programs have a law of their own in ``test_elementwise.py``, change
 ``onednn/test_convert.py``. The values here are finite: fast kernels may spread NaN further than the reference does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An emulated GPU with cuBLAS: column-major products by NumPy, computed at synchronization."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

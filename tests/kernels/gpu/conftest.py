@@ -1,7 +1,5 @@
 """An emulated GPU for each test; compiled sources are shared by all tests and later runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -5,8 +5,6 @@ NaN and has guard bytes around it. A kernel fails if it is launched with argumen
 wait at different barriers.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os
@@ -44,9 +42,9 @@ class Capture:
     """A capture: works in a valid order, and the streams that take part."""
 
     works: list[Work] = field(default_factory=list)
-    streams: list[EmulatedStream] = field(default_factory=list)
+    streams: "list[EmulatedStream]" = field(default_factory=list)
 
-    def join(self, stream: EmulatedStream) -> None:
+    def join(self, stream: "EmulatedStream") -> None:
         """Capture later work of the stream."""
         stream.capturing = self
         self.streams.append(stream)
@@ -116,7 +114,7 @@ class EmulatedFunction:
     name: str
     entry: Any
     together: bool
-    runtime: EmulatedRuntime
+    runtime: "EmulatedRuntime"
     gpu: int = 0
 
     def __call__(self, stream: EmulatedStream, grid: Size, block: Size, arguments: Sequence[Argument]) -> None:

@@ -1,7 +1,5 @@
 """The used part of CuPy, which records its calls in order."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from itertools import count
 from types import SimpleNamespace
@@ -136,7 +134,7 @@ class FakeStream:
             raise CUDARuntimeError(901)
         return SimpleNamespace(launch=lambda stream: self.cupy.log.append(("graph", stream.ptr)))
 
-    def wait_event(self, event: FakeEvent) -> None:
+    def wait_event(self, event: "FakeEvent") -> None:
         self.cupy.log.append(("wait", self.ptr))
 
     def synchronize(self) -> None:

@@ -3,8 +3,6 @@
 Signatures are those of CuPy 14.2, ``cupy.cuda.nccl``; type numbers those of nccl.h.
 """
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -72,7 +70,7 @@ class FakeNccl:
             raise NcclError(self.refuses)
         return len(self.worlds).to_bytes(ID_BYTES, "big")
 
-    def NcclCommunicator(self, ndev: int, commId: bytes, rank: int) -> FakeCommunicator:  # noqa: N802, N803
+    def NcclCommunicator(self, ndev: int, commId: bytes, rank: int) -> "FakeCommunicator":  # noqa: N802, N803
         assert type(commId) is bytes
         assert len(commId) == ID_BYTES
         if self.refuses:

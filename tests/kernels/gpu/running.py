@@ -4,8 +4,6 @@ Each operand has separate GPU memory, which starts as garbage. Values are copied
 the kernel, so a kernel that does not synchronize finds garbage.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """Many element-wise calls as one launch: the grouping and the results."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Calls of GPU kernels: several calls of one node, blocks of a loop, and the functions that all sources share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

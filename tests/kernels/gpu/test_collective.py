@@ -1,7 +1,5 @@
 """Sums over emulated GPUs with a fake NCCL: its calls and its errors."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """cuBLAS: the arguments of its calls, its handles and workspaces, its errors, and the refused products."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import shutil

@@ -1,7 +1,5 @@
 """The runtime of real GPUs: its calls of a fake CuPy, and the errors without a GPU."""
 
-from __future__ import annotations
-
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,7 +1,5 @@
 """Usable GPUs and libraries, and the advice if there are none."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping

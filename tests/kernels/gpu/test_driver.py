@@ -1,7 +1,5 @@
 """Queries of the driver, with a compiled substitute for its library."""
 
-from __future__ import annotations
-
 import gc
 import shutil
 import subprocess

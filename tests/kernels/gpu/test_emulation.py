@@ -1,7 +1,5 @@
 """The emulated GPU itself: which streams join a capture."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.kernels.gpu.emulation import EmulatedRuntime

@@ -1,7 +1,5 @@
 """Results of GPU kernels that need more than a tolerance, and the division of work among blocks."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The names of the fake CuPy exist in the real one; skipped if CuPy is missing. No GPU is needed."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

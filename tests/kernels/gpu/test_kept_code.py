@@ -1,7 +1,5 @@
 """The cache of machine code: its key, damaged files, and folders that cannot be written."""
 
-from __future__ import annotations
-
 import errno
 import logging
 from pathlib import Path

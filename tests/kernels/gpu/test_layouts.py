@@ -1,7 +1,5 @@
 """Layouts of tensors on a GPU, and the layouts that kernels choose."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Registration of GPU kernels: every op has one, and the registry of the host does not change."""
 
-from __future__ import annotations
-
 from runner.engine.graph.device import Device
 from runner.engine.graph.op import OPS
 from runner.engine.run.wires import platform_of

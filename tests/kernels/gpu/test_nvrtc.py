@@ -1,7 +1,5 @@
 """NVRTC compiles all sources of our kernels; skipped if it is missing. No GPU is needed."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The platform of a GPU, on an emulated GPU that runs work at synchronization."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from dataclasses import dataclass

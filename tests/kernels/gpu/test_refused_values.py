@@ -1,7 +1,5 @@
 """An index or a label out of range: the GPU finds the first one, and the message is that of the reference kernel."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

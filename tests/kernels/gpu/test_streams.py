@@ -1,7 +1,5 @@
 """The assignment of streams keeps dependencies and omits redundant waits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

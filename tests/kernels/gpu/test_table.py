@@ -3,8 +3,6 @@
 cuBLAS computes with NumPy here and cuDNN with the reference kernels; see ``blas.py`` and ``cudnn/planning.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The order of Downpour SGD, on clients that end when the test says."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A shard's treatment of a push by its staleness; the test launches the clients."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

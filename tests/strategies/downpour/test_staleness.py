@@ -1,7 +1,5 @@
 """The section ``staleness`` of ``async_data``, and the staleness that a replica's own pushes cause."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

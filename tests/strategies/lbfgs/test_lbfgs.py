@@ -1,7 +1,5 @@
 """``optimizer=lbfgs`` under ``single``: the iterations of the algorithm on the objective of each batch."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

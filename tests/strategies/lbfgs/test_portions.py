@@ -1,7 +1,5 @@
 """Each portion is given out once, and then again until all are finished."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import given

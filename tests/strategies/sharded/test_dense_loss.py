@@ -1,7 +1,5 @@
 """The loss over sharded classes equals the loss over whole logits."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Bytes of hybrid parallelism on each link, and the dependences between passes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import permutations
 from typing import Any

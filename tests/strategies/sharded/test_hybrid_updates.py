@@ -1,7 +1,5 @@
 """Dense layers with several updates in a step and a separate rate, against the algorithm in NumPy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any

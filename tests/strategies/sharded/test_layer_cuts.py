@@ -1,7 +1,5 @@
 """Which layers are sharded together with the chosen dense layers, and which dense layers cannot be."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner import nn

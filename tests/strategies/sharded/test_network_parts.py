@@ -1,7 +1,5 @@
 """How a network is split into body, dense layers and head, and which networks are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Which examples go through the dense layers together, in each scheme."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """Sharded dense layers of ``model`` equal ``single``, for any shards and number of workers."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Backup workers in real processes, some with emulated delays: each step equals ``single`` over the counted shares."""
 
-from __future__ import annotations
-
 import secrets
 from pathlib import Path
 from typing import Any

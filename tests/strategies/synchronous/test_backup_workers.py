@@ -1,7 +1,5 @@
 """Backup workers: an update equals bit for bit that of ``single`` over the shares that arrived first."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

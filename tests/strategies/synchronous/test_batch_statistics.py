@@ -1,7 +1,5 @@
 """Statistics of batch normalisation: of shares, of the first worker, or of the batch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache

@@ -1,7 +1,5 @@
 """``overlap=false``: the same bits and bytes, and no gradient is sent before all exist."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.engine.compile.compile import compile_signature

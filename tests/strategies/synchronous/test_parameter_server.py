@@ -1,7 +1,5 @@
 """``combine=parameter_server`` obeys the laws of ``sync_data``, with one copy of the variables on servers."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

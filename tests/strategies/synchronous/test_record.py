@@ -1,7 +1,5 @@
 """Records of contributors are read strictly, and refused if the number of workers differs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

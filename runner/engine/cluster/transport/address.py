@@ -1,7 +1,5 @@
 """Addresses of inboxes: ``ipc://`` in a private directory, or loopback; all others are refused."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 from pathlib import Path

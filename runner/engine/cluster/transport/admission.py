@@ -5,8 +5,6 @@ process that can reach the socket end the run. A peer that has proven the token 
 is a defect or an attack and ends the run with an error that names the peer.
 """
 
-from __future__ import annotations
-
 import hmac
 import logging
 from collections import Counter

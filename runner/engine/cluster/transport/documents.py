@@ -5,8 +5,6 @@ only maps with text keys, lists, text, bytes, whole numbers, floats, booleans an
 msgpack value with a size limit; its reader checks the content against a closed schema.
 """
 
-from __future__ import annotations
-
 import msgpack
 
 from runner.errors import SecurityError

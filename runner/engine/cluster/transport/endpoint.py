@@ -10,8 +10,6 @@
 * An endpoint may be used only by the thread that created it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol

@@ -3,8 +3,6 @@
 A header is one msgpack map: the envelope ``{v, run, epoch, src, seq}``, the ``kind``, and that kind's fields.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any

@@ -4,8 +4,6 @@ A heartbeat reports the current section of the *main loop*; the ZMTP heartbeat, 
 A separate thread sends it on a separate connection, so that neither a long kernel nor a large save delays it.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -70,7 +68,7 @@ class HeartbeatThread:
         if self._failure is not None:
             raise self._failure
 
-    def __enter__(self) -> HeartbeatThread:
+    def __enter__(self) -> "HeartbeatThread":
         self._thread.start()
         return self
 

@@ -5,8 +5,6 @@ each :meth:`HeartbeatMonitor.tick` the caller reads all messages that have arriv
 like silence. If the caller itself was stopped or busy, it calls :meth:`HeartbeatMonitor.restart` first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum

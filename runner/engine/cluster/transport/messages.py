@@ -3,8 +3,6 @@
 One document frame follows the header of some kinds. :mod:`runner.engine.cluster.transport.header` encodes messages.
 """
 
-from __future__ import annotations
-
 import traceback as traceback_module
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,7 +33,7 @@ Section = Annotated[str, OneOf(SECTIONS)]
 Numbers = Annotated[Mapping[str, float], MapOf(Text(MAX_NAME), Number(), 64)]
 
 
-KINDS: dict[str, type[Message]] = {}
+KINDS: "dict[str, type[Message]]" = {}
 """The messages by kind."""
 
 
@@ -170,7 +168,7 @@ class Failed(Message, kind="failed", senders=DEVICE_ROLES):
     node: Name
 
     @classmethod
-    def of(cls, error: BaseException, node: str = "") -> Failed:
+    def of(cls, error: BaseException, node: str = "") -> "Failed":
         """Describe an exception, cut so that it always fits into a header."""
         lines = "".join(traceback_module.format_exception(error))
         return cls(

@@ -4,8 +4,6 @@ A process that runs a device is named after the device's job and task: ``/job:ps
 heartbeat thread is a separate peer, such as ``ps_heartbeat-0``, because it has a separate connection.
 """
 
-from __future__ import annotations
-
 import re
 
 MASTER_ROLE = "master"

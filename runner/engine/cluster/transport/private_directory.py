@@ -5,8 +5,6 @@
 releases the lock even after ``kill -9``, and the next run removes directories that are no longer locked.
 """
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os
@@ -40,7 +38,7 @@ class PrivateDirectory:
         self._lock = lock
 
     @classmethod
-    def create(cls, parent: Path | None = None) -> PrivateDirectory:
+    def create(cls, parent: Path | None = None) -> "PrivateDirectory":
         """Create a directory in ``parent``, by default in shared memory or else in the temporary directory.
 
         Directories of dead runs of this user are removed. Raises ResourceError if none can be created.
@@ -67,7 +65,7 @@ class PrivateDirectory:
             os.close(self._lock)
             self._lock = -1
 
-    def __enter__(self) -> PrivateDirectory:
+    def __enter__(self) -> "PrivateDirectory":
         return self
 
     def __exit__(

@@ -4,8 +4,6 @@ A reference may come from a hostile peer. Every field is checked with Python int
 against the real length of the bytes, *before* an array is created over them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ Every key has one slot, which its owner does not write again in a step after it 
 that make reuse safe and limit the validity of views are those of :class:`~runner.engine.run.rendezvous.Rendezvous`.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import secrets

@@ -5,8 +5,6 @@ file per reader, which removes it after reading, so a second reader finds no fil
 started is removed with the private directory.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

@@ -4,8 +4,6 @@ libzmq's own threads transfer the bytes, so that messages are sent while Python 
 read.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -68,7 +66,7 @@ class ZmqEndpoint:
         self._outbox.close()
         self._inbox.close()
 
-    def __enter__(self) -> ZmqEndpoint:
+    def __enter__(self) -> "ZmqEndpoint":
         return self
 
     def __exit__(

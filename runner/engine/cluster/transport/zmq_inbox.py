@@ -1,7 +1,5 @@
 """Receiving over ZeroMQ: one ROUTER socket per process, to which all peers connect."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

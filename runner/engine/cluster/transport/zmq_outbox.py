@@ -1,7 +1,5 @@
 """Sending over ZeroMQ: one DEALER socket per peer, connected to the peer's inbox."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ No socket sends ZMTP heartbeats. All peers are processes of this host, where the
 dead process; and a process that was stopped by a debugger must find its connections open when it continues.
 """
 
-from __future__ import annotations
-
 import math
 import resource
 import threading

@@ -13,8 +13,6 @@ Tensors of other dtypes, empty tensors and scalars are not compressed. Scalars a
 two saved bytes do not pay for two nodes.
 """
 
-from __future__ import annotations
-
 from runner.engine.compile.passes.rewriting import Rewrite, Roots, rewired
 from runner.engine.graph import ops
 from runner.engine.graph.device import device_slug

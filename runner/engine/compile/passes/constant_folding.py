@@ -4,8 +4,6 @@ A tensor whose elements are all equal stays a ``fill``, however large. Other res
 ``constant``, only if they are small.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

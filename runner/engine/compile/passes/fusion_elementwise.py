@@ -1,7 +1,5 @@
 """Fusion of chains of element-wise nodes into single nodes that pass over memory once."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

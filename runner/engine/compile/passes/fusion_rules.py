@@ -3,8 +3,6 @@
 Only fusions that involve bfloat16 change values: they leave out a rounding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from runner.engine.compile.passes.matching import Accept, Match, Rule, rewrite

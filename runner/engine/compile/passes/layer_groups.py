@@ -6,8 +6,6 @@ forward pass. On another device it would only cost transfers: of these, and of t
 back. So forward and backward pass stay together, as in DistBelief's partitions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

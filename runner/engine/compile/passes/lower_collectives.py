@@ -10,8 +10,6 @@ every device in the order of their groups, and in the order of execution the nod
 forever.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -21,8 +21,6 @@ nodes. Three keywords change this: ``like=t`` takes name and layer from the node
 control inputs, and ``name="part"`` appends to its name. A cast to the dtype that its input has is left out.
 """
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ With the reference kernels, and without bfloat16 and NaN, they change no bit of 
 fusions leave out roundings. The compression of transfers is separate: it runs only if the cluster asks for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

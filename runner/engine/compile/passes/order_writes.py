@@ -5,8 +5,6 @@ separate memory, so all reads, including those through aliases, must run before 
 the fused update whose result only assigns read, because the update can be computed in the memory of the variable.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping

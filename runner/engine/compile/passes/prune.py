@@ -3,8 +3,6 @@
 Partial execution follows the TensorFlow whitepaper 2016, section 4.2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Shared pieces of passes that rewrite graphs: roots, readers, and the exchange of nodes and tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,11 +26,11 @@ class Roots:
     targets: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, fetches: Iterable[Tensor], targets: Iterable[str] = ()) -> Roots:
+    def of(cls, fetches: Iterable[Tensor], targets: Iterable[str] = ()) -> "Roots":
         """Return roots from any collections."""
         return cls(frozenset(fetches), frozenset(targets))
 
-    def after(self, moved: Mapping[Tensor, Tensor]) -> Roots:
+    def after(self, moved: Mapping[Tensor, Tensor]) -> "Roots":
         """Return the same roots in a rewritten graph."""
         return replace(self, fetches=frozenset(moved.get(tensor, tensor) for tensor in self.fetches))
 

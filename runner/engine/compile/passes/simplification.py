@@ -3,8 +3,6 @@
 Readers of an identity read its input. x * 1, x / 1 and x - 0 keep every bit of x; x + 0 does not, because -0 + 0 is +0.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace

@@ -4,8 +4,6 @@ There is one pair per (tensor, destination device), however many nodes read the 
 devices becomes the transfer of an empty tensor. Constants are not sent but repeated on the devices that read them.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from runner.engine.graph.device import device_slug

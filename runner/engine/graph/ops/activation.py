@@ -1,7 +1,5 @@
 """Activation functions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply

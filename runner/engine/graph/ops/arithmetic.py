@@ -1,7 +1,5 @@
 """Element-wise arithmetic with NumPy broadcasting. Both operands have one dtype; nothing is promoted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr

@@ -1,7 +1,5 @@
 """Batch normalization over the examples (and pixels) of a batch (Ioffe and Szegedy 2015, algorithm 1)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply

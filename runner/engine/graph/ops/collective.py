@@ -1,7 +1,5 @@
 """Sums over workers, with a node for each worker: as plain mathematics, and as a library between GPUs sums."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from runner.engine.graph.op import Attributes, Builder, NotDifferentiable, OpDef, expect, register

@@ -4,8 +4,6 @@ Functions that need nodes name the ops (``graph.add("fill", ...)``) instead of i
 families import this module and never the other way round.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Protocol

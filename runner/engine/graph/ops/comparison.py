@@ -4,8 +4,6 @@ Ties of maximum and minimum give the whole gradient to the first operand: determ
 gradients always add up to the gradient of the output.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply

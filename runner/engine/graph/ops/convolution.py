@@ -1,7 +1,5 @@
 """Convolution (cross-correlation) of images and its two adjoints, which are closed under differentiation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, TypedDict, Unpack

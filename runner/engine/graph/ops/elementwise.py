@@ -4,8 +4,6 @@
 dtype.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register

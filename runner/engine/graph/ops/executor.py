@@ -1,7 +1,5 @@
 """Instructions of the executor, without kernels: what enters a step, what outlives it, and what crosses devices."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from runner.engine.graph.op import Attributes, Builder, NotDifferentiable, OpDef, expect, no_flops, register

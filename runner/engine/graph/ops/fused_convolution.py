@@ -6,8 +6,6 @@
   examples and pixels. dtype: of both; float32 is possible for bfloat16 inputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply

@@ -7,8 +7,6 @@
 dtype: of the results, float32 is possible for bfloat16 inputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

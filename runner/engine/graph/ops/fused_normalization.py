@@ -6,8 +6,6 @@
   batch_norm_gradient of dy where mask.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr

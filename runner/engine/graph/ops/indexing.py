@@ -1,7 +1,5 @@
 """Rows by number: gather, its adjoint scatter_add, and one-hot encoding."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from runner.engine.graph.node import Node

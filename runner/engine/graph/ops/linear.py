@@ -1,7 +1,5 @@
 """Matrix multiplication."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from runner.engine.graph.node import Node

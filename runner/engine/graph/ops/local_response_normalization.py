@@ -1,7 +1,5 @@
 """Local response normalization across channels (Krizhevsky, Sutskever and Hinton 2012, sec. 3.3)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypedDict, Unpack
 

@@ -1,7 +1,5 @@
 """Cross-entropies, computed from logits so that nothing overflows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply

@@ -5,8 +5,6 @@ input ``product``. Inputs A, B, and the program's other inputs in order, each (m
 dtype: of the product and of the outputs (m, n); float32 is possible for bfloat16 A and B.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

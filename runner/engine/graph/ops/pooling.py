@@ -3,8 +3,6 @@
 Padding is smaller than the window on every side, so that every window overlaps the image.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NotRequired, TypedDict, Unpack

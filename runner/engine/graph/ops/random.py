@@ -1,7 +1,5 @@
 """Draws. Each is a pure function of its attributes and inputs (counter-based Philox), on every device."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from runner.engine.graph.op import Attributes, Builder, NotDifferentiable, OpDef, expect, register

@@ -1,7 +1,5 @@
 """Reductions over axes, and broadcasting, which is the adjoint of the sum."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply

@@ -1,7 +1,5 @@
 """Ops that rearrange elements without computing: their gradients are each other."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Ops that hold a graph together: constants, copies, sums of many tensors, casts, and stops for gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ nor reorders them. NaN propagates as in NumPy, and of two zeros with different s
 that NumPy returns on x86-64. The payload of a NaN is unspecified.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Cross-entropy over few classes, and its gradient: for these a library call costs more than the computation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """Sums over the first axis, such as bias gradients, added row by row as in NumPy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import cache

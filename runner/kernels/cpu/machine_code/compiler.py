@@ -1,7 +1,5 @@
 """Compile LLVM's intermediate language for this CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Loops over integers in generated code."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from llvmlite import ir

@@ -1,7 +1,5 @@
 """The loop over a step's calls of machine code, itself in machine code."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial

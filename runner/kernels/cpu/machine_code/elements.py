@@ -4,8 +4,6 @@ bfloat16 is the upper half of a float32 and is computed as float32; a store roun
 conversion instructions of CPUs are not used because they flush subnormal numbers to zero.
 """
 
-from __future__ import annotations
-
 from llvmlite import ir
 
 from runner.kernels.cpu.machine_code.arithmetic import Lanes, Value

@@ -1,7 +1,5 @@
 """Kernels of element-wise ops: one pass over memory for a whole program."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import product

@@ -1,7 +1,5 @@
 """Registration of the machine-code kernels."""
 
-from __future__ import annotations
-
 from runner.kernels.cpu.dispatch import join_in_python
 from runner.kernels.registry import Registry
 

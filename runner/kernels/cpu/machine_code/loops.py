@@ -5,8 +5,6 @@ elements. ``arrays`` is the address of the addresses of the inputs and outputs. 
 input, because all inputs of an element are read before its outputs are written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Mathematical functions of the C library, for calls from compiled code."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import cffi

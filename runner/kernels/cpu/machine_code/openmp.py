@@ -1,7 +1,5 @@
 """The threads of GNU OpenMP. oneDNN uses the same pool, so that the two do not compete for cores."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

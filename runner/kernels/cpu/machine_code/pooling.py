@@ -3,8 +3,6 @@
 Images are plain, channels last, or in oneDNN's blocks of channels; results have the layout of the images.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from functools import cache

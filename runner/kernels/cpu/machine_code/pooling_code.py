@@ -4,8 +4,6 @@ A slice is a range of rows of the result, over all images (and blocks of channel
 image is unrolled; for a window that overlaps the border, a loop visits the places inside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce

@@ -4,8 +4,6 @@ The product is x' dy, a sum over few rows: the weight gradient of a dense layer.
 have as many elements. The product is computed block by block within the update, so it causes no memory traffic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -144,7 +142,7 @@ class _Writer:
 
         return write
 
-    def _block(self, block: _Block, column: Value) -> None:
+    def _block(self, block: "_Block", column: Value) -> None:
         """Append the sum of a block of the product and the program on this block."""
         builder, lanes = self._builder, block.lanes
         spread = {number: lanes.spread(builder, value) for number, value in self._shared.items()}
@@ -161,7 +159,7 @@ class _Writer:
             index = builder.add(start, self._plus(column, vector * lanes.count))
             self._run_program(lanes, index, total, spread)
 
-    def _fetch_ahead(self, block: _Block, column: Value, term: Value) -> None:
+    def _fetch_ahead(self, block: "_Block", column: Value, term: Value) -> None:
         """Prefetch some of the memory that the next block of columns will update.
 
         Prefetches are spread over the terms of a sum, so that arithmetic continues while they are in flight. Those
@@ -184,7 +182,7 @@ class _Writer:
         """Inputs of the program with the shape of the product, without the product."""
         return [number for number, wide in enumerate(self._update.loop.wide) if wide and number != self._update.place]
 
-    def _term(self, block: _Block, column: Value, term: Value, sums: Sequence[Value]) -> list[Value]:
+    def _term(self, block: "_Block", column: Value, term: Value, sums: Sequence[Value]) -> list[Value]:
         """Return the sums after adding one more row of x times a row of dy."""
         builder, update, lanes = self._builder, self._update, block.lanes
         start = builder.add(builder.mul(term, INDEX(update.columns)), column)

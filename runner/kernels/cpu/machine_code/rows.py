@@ -4,8 +4,6 @@ The function ``rows(arrays, rows, columns, 0)`` of a module returns 0, or a stat
 ``arrays`` is the address of the addresses of the inputs and outputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ analysis assumes that scalars are finite and not zero, and that results computed
 underflow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import product
 

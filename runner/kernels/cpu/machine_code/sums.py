@@ -1,7 +1,5 @@
 """Sums over the first axis, and sums of few numbers over trailing axes, for which a call of NumPy costs more."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

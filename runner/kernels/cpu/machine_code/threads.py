@@ -1,7 +1,5 @@
 """Calls of compiled loops over a range of elements, on the calling thread or on all threads of OpenMP."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache

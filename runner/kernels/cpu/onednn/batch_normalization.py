@@ -3,8 +3,6 @@
 The kernels are bound by memory, so x keeps its layout and all tensors of its shape have the same layout.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Numbers of oneDNN's C interface, version 3 (dnnl_types.h)."""
 
-from __future__ import annotations
-
 TYPES = {"bfloat16": 2, "float32": 3, "int32": 4, "uint8": 6, "bool": 6}
 """dtype -> dnnl_data_type_t. A bool is a byte."""
 

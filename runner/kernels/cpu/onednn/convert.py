@@ -1,7 +1,5 @@
 """Conversion of layouts, and casts between float32 and bfloat16."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

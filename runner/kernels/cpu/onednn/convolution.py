@@ -1,7 +1,5 @@
 """Convolution, its two gradients, and fused forms with bias, residual and ReLU."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -4,8 +4,6 @@ The library is the file named by the environment variable ``RUNNER_LIBDNNL``, el
 onednn-cpu-gomp, else the system's ``libdnnl.so.3``. This is a setting of the machine, not of a run.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from functools import cache

@@ -4,8 +4,6 @@ Every matrix is plain. oneDNN can also store weights in blocks, but with the rig
 are as fast forward and faster backward (two AVX-512 cores, 1 to 512 rows, float32 and bfloat16).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Registration of all oneDNN kernels."""
 
-from __future__ import annotations
-
 from runner.kernels.cpu.onednn import (
     batch_normalization,
     convert,

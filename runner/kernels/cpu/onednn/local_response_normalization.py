@@ -1,7 +1,5 @@
 """Local response normalization across channels, and its gradient."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

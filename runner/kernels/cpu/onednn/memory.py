@@ -4,8 +4,6 @@ A tag is the name of a oneDNN memory format, such as "aBcd16b", after an optiona
 the tensor, "g2:" splits its first axis into 2 groups; "u8:" stores its elements as bytes, "bits:" as bits.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 A tensor in blocks can be cut only between its blocks; an op that cuts elsewhere requests C order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate

@@ -3,8 +3,6 @@
 oneDNN's maximum ignores NaN. The kernel in machine code does not, and has priority if LLVM is available.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Descriptions of primitives and their bound calls."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

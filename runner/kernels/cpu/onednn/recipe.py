@@ -5,8 +5,6 @@ layouts and leaves the other layouts to the library. It is called with requested
 layouts fixed to bind it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Functions of one variable, softmax over the last axis, and the cross-entropy that uses it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

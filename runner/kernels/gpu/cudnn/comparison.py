@@ -4,8 +4,6 @@ Different plans add in different orders, and the fastest may differ between runs
 first plan of cuDNN's heuristics instead.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar

@@ -4,8 +4,6 @@ Nodes without a plan of cuDNN are left to our own kernels: images without elemen
 without bias.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 

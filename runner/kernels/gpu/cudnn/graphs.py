@@ -4,8 +4,6 @@ cuDNN names the axes of images N, C, H, W and those of filters K, C, R, S in any
 channels are last. It derives groups from filters with fewer channels than the image.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum

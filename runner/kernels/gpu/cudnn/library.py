@@ -1,7 +1,5 @@
 """cuDNN on the GPUs of a process: one plan per convolution, and its execution on a stream."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -53,7 +51,7 @@ class BuiltPlan:
     workspace_bytes: int
     number: int
     graph: Any = field(repr=False)
-    library: CudnnLibrary = field(repr=False)
+    library: "CudnnLibrary" = field(repr=False)
     target: Target = field(repr=False)
 
     def enqueue(self, stream: Stream, addresses: Mapping[Role, int], workspace: int) -> None:

@@ -4,8 +4,6 @@ A file ``NAME.cu`` uses types that it does not define: ``text("softmax", T="floa
 and ``common.cuh``, which has bfloat16 and common functions.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.resources import files
 

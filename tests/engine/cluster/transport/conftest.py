@@ -1,7 +1,5 @@
 """What the tests of the transport share: a private directory, a ZeroMQ context, identities of one run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -4,8 +4,6 @@ Its endpoints use the same encoding and admission as those over ZeroMQ; only the
 from the seed, so a schedule that finds a defect can be repeated.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import random
@@ -68,7 +66,7 @@ class FakeNetwork:
         self._islands: list[frozenset[str]] = []
         self._present: set[str] = set()
 
-    def endpoint(self, identity: Identity, peers: int, servers: int = 0) -> FakeEndpoint:
+    def endpoint(self, identity: Identity, peers: int, servers: int = 0) -> "FakeEndpoint":
         """Return a new endpoint of ``identity``, which replaces an earlier one of the same name."""
         self._present.add(identity.name)
         return FakeEndpoint(self, identity, peers, servers)

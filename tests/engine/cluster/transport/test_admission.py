@@ -1,7 +1,5 @@
 """Admission: which messages are delivered, dropped or refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

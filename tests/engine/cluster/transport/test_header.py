@@ -1,7 +1,5 @@
 """Message headers: round trips, refusals, and the frames that follow them."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from dataclasses import replace

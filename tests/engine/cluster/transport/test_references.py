@@ -1,7 +1,5 @@
 """References to tensors: bounds, lengths and dtypes are checked before an array is made."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Arenas: slots, references, and files that are private and freed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Endpoints over ZeroMQ: messages, refusals, time limits, and sockets that are removed."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

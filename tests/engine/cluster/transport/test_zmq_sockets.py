@@ -1,7 +1,5 @@
 """ZeroMQ contexts that end in time, and the options of sockets."""
 
-from __future__ import annotations
-
 import resource
 
 import pytest

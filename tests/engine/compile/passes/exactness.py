@@ -1,7 +1,5 @@
 """Checks of every pass: the graph stays legal, and no bit of its values changes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -6,8 +6,6 @@ Attributes in DEFAULTS may be left out; ``dtype`` is by default that of the firs
 and ``layer`` state device, control inputs, colocation and layer of the node.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -49,7 +47,7 @@ class Text:
     last: Node
 
     @classmethod
-    def parse(cls, text: str, dtype: str = "float32") -> Text:
+    def parse(cls, text: str, dtype: str = "float32") -> "Text":
         """Read a text; dtype: of inputs and weights that state none."""
         found = cls(Graph(), {}, Node("", "", (), {}, ()))
         for line in ast.parse("\n".join(map(str.strip, text.splitlines()))).body:

@@ -1,7 +1,5 @@
 """Compressed transfers: a tensor is truncated once and widened once per device; all readers see the same bits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Constants are computed before the first step, and never grow."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Groups of element-wise nodes: as large as possible, in one piece, and with every value that is needed."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.engine.compile.passes.fusion_elementwise import MAX_STEPS, fuse_elementwise

@@ -1,7 +1,5 @@
 """Updates that compute their gradient: graphs before and after, sizes, kernels."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Rules that fuse the nodes of a layer and its gradients: graphs before and after, and graphs that do not change."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The layer of each node, with or without a stamp; the nodes of a layer stay together."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.engine.compile.passes.layer_groups import colocate_layers, devices_of_layers, home_layers

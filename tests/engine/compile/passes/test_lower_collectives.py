@@ -1,7 +1,5 @@
 """Sums over workers by a library: on all devices or on none, in an order in which no device waits forever."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The notation of rules, and the laws that hold for every rule."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

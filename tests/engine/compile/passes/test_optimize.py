@@ -1,7 +1,5 @@
 """All passes together: they change the work, and no value."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

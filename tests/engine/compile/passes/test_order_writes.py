@@ -1,7 +1,5 @@
 """Variables in place: in every order that the edges allow, a step reads the values of its start."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

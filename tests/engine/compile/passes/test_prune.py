@@ -1,7 +1,5 @@
 """Partial execution: feeds and fetches on any edge, and no node that is not needed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

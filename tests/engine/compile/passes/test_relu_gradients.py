@@ -1,7 +1,5 @@
 """The gradient of a ReLU before a max pooling is computed from the pooled tensor; no bit changes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Nodes that compute their input are not read, and equal nodes are merged; nodes that differ in one bit stay."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

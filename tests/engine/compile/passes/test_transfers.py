@@ -1,7 +1,5 @@
 """Cut edges: one Send and one Recv per tensor and destination, and the same results."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 

@@ -1,7 +1,5 @@
 """One training step of real networks and optimizers, as the input of passes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

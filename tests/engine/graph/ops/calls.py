@@ -4,8 +4,6 @@ Inputs are written as dtype and shape, ``f4[()]`` for a scalar. Attributes in DE
 ``dtype`` is by default that of the first input.
 """
 
-from __future__ import annotations
-
 import ast
 
 from runner.engine.graph import op as op_table

@@ -1,7 +1,5 @@
 """Ops over bfloat16: which tensors stay float32, and how results are rounded."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Attributes that builder functions compute, and outputs that ops of the executor declare."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

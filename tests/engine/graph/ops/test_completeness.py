@@ -1,7 +1,5 @@
 """Every op has a kernel, a checked gradient decision, a function that adds it or a decomposition, and samples."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Mapping, Sequence

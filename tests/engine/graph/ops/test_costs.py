@@ -1,7 +1,5 @@
 """Work of ops as functions of shapes."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.engine.compile.cost import node_cost

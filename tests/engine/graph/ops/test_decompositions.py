@@ -1,7 +1,5 @@
 """Fused ops equal their decompositions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

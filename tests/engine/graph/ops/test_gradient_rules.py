@@ -1,7 +1,5 @@
 """Gradients that finite differences cannot check: ties, kinks, stops and dtypes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

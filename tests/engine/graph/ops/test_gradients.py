@@ -1,7 +1,5 @@
 """Every gradient rule against central differences in float64, to second order, over the table of cases."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

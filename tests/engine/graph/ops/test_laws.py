@@ -1,7 +1,5 @@
 """Laws that hold for every shape: adjoints, inverses and broadcasting."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

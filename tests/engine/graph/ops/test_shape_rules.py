@@ -1,7 +1,5 @@
 """Nodes that break an op's rule are refused with the broken condition and the value that came."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.engine.graph.graph import Graph

@@ -1,7 +1,5 @@
 """float32 to its upper 16 bits and back, by the reference kernels and by the fast kernels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Comparison of oneDNN kernels with the reference kernels in float64, over layouts; padding of blocks stays zero."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any

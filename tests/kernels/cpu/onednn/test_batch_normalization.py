@@ -1,7 +1,5 @@
 """Batch normalization: layouts, NaN before a ReLU, and the mask of the ReLU; the table compares the other values."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Layouts of broadcast_to; the table compares its values."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.kernels.cpu.onednn.checking import check, floats, normal, refused

@@ -1,7 +1,5 @@
 """Casts between float32 and bfloat16, between all layouts."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

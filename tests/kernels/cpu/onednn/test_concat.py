@@ -1,7 +1,5 @@
 """Concatenation of tensors in different layouts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

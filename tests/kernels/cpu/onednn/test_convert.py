@@ -1,7 +1,5 @@
 """Conversions of layouts: exact for every pair of formats, and refused for layouts without a common prefix."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

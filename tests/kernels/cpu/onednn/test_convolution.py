@@ -1,7 +1,5 @@
 """Layouts of convolutions, NaN before a ReLU, and biases in float32; the table compares the other values."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

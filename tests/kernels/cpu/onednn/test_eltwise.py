@@ -1,7 +1,5 @@
 """Functions of one variable: accuracy, layouts, and padded blocks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

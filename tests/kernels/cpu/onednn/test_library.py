@@ -1,7 +1,5 @@
 """Loading oneDNN: the chosen file, and the error without a library."""
 
-from __future__ import annotations
-
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Matrix products: layouts of weights, NaN before a ReLU, and refusals; the table compares the other values."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Layouts of local response normalization; the table compares its values."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.kernels.cpu.onednn.checking import IMAGE_TAGS, check, kernel, layout, normal

@@ -1,7 +1,5 @@
 """Names of memory formats, and tensors under prefixes."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.kernels.contract import Layout, plain

@@ -1,7 +1,5 @@
 """Split, slice and pad: in blocks if the parts end at blocks, else in C order."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Layouts of pooling and of the positions of maxima; the table compares the other values."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

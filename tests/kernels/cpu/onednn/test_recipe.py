@@ -1,7 +1,5 @@
 """The common part of oneDNN kernels: cached answers, refused nodes, calls in order."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from dataclasses import replace

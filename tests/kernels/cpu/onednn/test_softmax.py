@@ -1,7 +1,5 @@
 """Softmax and cross-entropy: sizes, extreme logits, dtypes of labels, and labels out of range."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The used part of cuDNN's front end, which records its calls."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -36,27 +34,27 @@ class FakeGraph:
     forbidden: set[str] = field(default_factory=set)
     built: list[int] = field(default_factory=list)
     dtypes: tuple[str, ...] = ()
-    tensors: list[FakeTensor] = field(default_factory=list)
+    tensors: "list[FakeTensor]" = field(default_factory=list)
 
-    def tensor(self, **told: Any) -> FakeTensor:
+    def tensor(self, **told: Any) -> "FakeTensor":
         return self._made(told)
 
-    def conv_fprop(self, image: FakeTensor, weight: FakeTensor, **geometry: Any) -> FakeTensor:
+    def conv_fprop(self, image: "FakeTensor", weight: "FakeTensor", **geometry: Any) -> "FakeTensor":
         return self._made({"made_by": ("conv_fprop", image, weight), "geometry": geometry})
 
-    def conv_dgrad(self, loss: FakeTensor, filter: FakeTensor, **geometry: Any) -> FakeTensor:  # noqa: A002
+    def conv_dgrad(self, loss: "FakeTensor", filter: "FakeTensor", **geometry: Any) -> "FakeTensor":  # noqa: A002
         return self._made({"made_by": ("conv_dgrad", loss, filter), "geometry": geometry})
 
-    def conv_wgrad(self, image: FakeTensor, loss: FakeTensor, **geometry: Any) -> FakeTensor:
+    def conv_wgrad(self, image: "FakeTensor", loss: "FakeTensor", **geometry: Any) -> "FakeTensor":
         return self._made({"made_by": ("conv_wgrad", image, loss), "geometry": geometry})
 
-    def add(self, a: FakeTensor, b: FakeTensor) -> FakeTensor:
+    def add(self, a: "FakeTensor", b: "FakeTensor") -> "FakeTensor":
         return self._made({"made_by": ("add", a, b)})
 
-    def relu(self, a: FakeTensor) -> FakeTensor:
+    def relu(self, a: "FakeTensor") -> "FakeTensor":
         return self._made({"made_by": ("relu", a)})
 
-    def _made(self, told: dict[str, Any]) -> FakeTensor:
+    def _made(self, told: dict[str, Any]) -> "FakeTensor":
         self.tensors.append(FakeTensor(told))
         return self.tensors[-1]
 

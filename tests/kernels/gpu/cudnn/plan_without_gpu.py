@@ -4,8 +4,6 @@ Reads from standard input a JSON object: driver (path of the stub), and jobs, ea
 Convolution]. Writes a JSON list: for each job [name of the plan, its workspace in bytes], or null without a plan.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import sys

@@ -1,7 +1,5 @@
 """A substitute for cuDNN: plans that compute with the reference kernels on a stream."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

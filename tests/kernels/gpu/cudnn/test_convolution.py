@@ -1,7 +1,5 @@
 """The kernels around cuDNN's plans, which compute with the reference kernels on an emulated GPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The graph of a convolution in cuDNN."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The choice of plans, their cache, and the arguments of an execution."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The real cuDNN has plans for our networks, also for absent GPUs; skipped if it is not installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import shutil
