@@ -6,9 +6,8 @@ from typing import Any
 
 from runner.engine.cluster.assignment import peer_of
 from runner.engine.run.recording import COMPUTE, KINDS
-from runner.tracing.critical_path import OTHER, Segment, critical_path
+from runner.tracing.critical_path import IDLE, OTHER, Segment, Wait, critical_path, spent, waited, waits_between
 from runner.tracing.timeline_index import TimelineIndex, Update
-from runner.tracing.waiting import IDLE, Wait, spent, waited, waits_between
 
 _MOST_LAYERS = 8
 _NO_LAYER = "-"

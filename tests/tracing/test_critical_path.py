@@ -157,13 +157,13 @@ def test_an_update_in_which_nothing_ended_is_the_session_alone(update: Update) -
     assert pieces(LAUNCHED, update) == [("m", "other", update.begin_ns, update.end_ns)]
 
 
-def test_nothing_recorded_is_one_piece_too() -> None:
+def test_path_of_an_empty_timeline_is_one_segment() -> None:
     (only,) = critical_path(TimelineIndex(Timeline((), ())), Update(0, 3, 5))
     assert (only.kind, only.ns) == ("other", 2)
 
 
 @st.composite
-def courses(draw: st.DrawFn) -> TimelineIndex:
+def timelines(draw: st.DrawFn) -> TimelineIndex:
     """Three devices with parts of runs one after the other; transfers find their ends, or not, at any time."""
     spans: list[Span] = []
     runs: list[ClientRun] = []
@@ -182,7 +182,7 @@ def courses(draw: st.DrawFn) -> TimelineIndex:
     return TimelineIndex(Timeline(tuple(spans), tuple(runs)))
 
 
-@given(courses(), st.integers(0, 30), st.integers(0, 30))
+@given(timelines(), st.integers(0, 30), st.integers(0, 30))
 def test_the_path_covers_the_update_without_gap_or_overlap(index: TimelineIndex, begin: int, ns: int) -> None:
     path = critical_path(index, Update(0, begin, begin + ns))
     assert sum(segment.ns for segment in path) == ns

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from runner.engine.cluster.transport.names import MASTER, peer_name
+from runner.engine.cluster.transport.messages import MASTER, peer_name
 from runner.engine.cluster.transport.shared_memory import ArenaSpec
 from runner.engine.compile.compile import Part
 from runner.engine.compile.input_slots import FIELDS, InputSlot

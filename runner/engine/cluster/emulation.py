@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from runner.engine.cluster.transport.messages import LONGEST_WAIT_S
-from runner.engine.cluster.transport.names import WORKER_ROLE, split_name
+from runner.engine.cluster.transport.messages import LONGEST_WAIT_S, WORKER_ROLE, split_name
 from runner.engine.graph.device import DISTRIBUTIONS, LONGEST_DELAY_S
 from runner.engine.run.interleaving import standard_normal
 from runner.errors import ClusterError

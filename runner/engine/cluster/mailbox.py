@@ -1,6 +1,7 @@
 """The mailbox of a worker: it stores tensors until a step receives them and passes on all other messages.
 
-If a slow network is emulated, a tensor carries the time at which it is due and is not delivered earlier.
+If a slow network is emulated, a tensor carries the time at which it is due and is not delivered earlier. The launch
+queue holds the launched steps that have not begun, in order, and applies their time limit.
 """
 
 import time
@@ -19,7 +20,7 @@ from runner.engine.cluster.transport.messages import (
     TensorReady,
     Welcome,
 )
-from runner.engine.cluster.transport.references import ArenaTensor
+from runner.engine.cluster.transport.shared_memory import ArenaTensor
 from runner.errors import ClusterError, SecurityError
 from runner.system.text import printable
 
@@ -80,9 +81,7 @@ class Mailbox:
         A request that was read during a step keeps the time of that reading. Raises SecurityError for a tensor
         that no loaded plan receives.
         """
-        if self._queued:
-            return self._queued.popleft()
-        return self._next(timeout_s)
+        return self._queued.popleft() if self._queued else self._next(timeout_s)
 
     def catch_up(self) -> None:
         """Read all messages that have arrived; requests are queued for :meth:`next`."""
@@ -196,3 +195,63 @@ class Mailbox:
 
 def _described(message: TensorReady) -> str:
     return f"tensor {printable(message.key)} of plan {printable(message.plan)}, step {message.step}"
+
+
+@dataclass(frozen=True)
+class QueuedLaunch:
+    """A launched step that has not begun. received: keys of the tensors that it receives. read_at: time at which its
+    message was read, by the mailbox's clock."""
+
+    message: Launch
+    received: Collection[str]
+    read_at: float
+
+
+class LaunchQueue:
+    """Steps begin in launch order, but each only when all tensors that it receives are there and due.
+
+    waiting: the launched steps that have not begun.
+    """
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self.waiting: list[QueuedLaunch] = []
+        self._begun = 0
+
+    def first(self) -> tuple[QueuedLaunch | None, float]:
+        """Return the step that can begin first and the seconds until then, or None and ``WAIT_S`` if none can by then.
+
+        If several can begin now, the one launched first is returned. Raises ClusterError for a step that still lacks a
+        tensor ``RECEIVE_LIMIT_S`` after its message was read.
+        """
+        now = self._mailbox.clock()
+        first, wait_s = None, WAIT_S
+        for step in self.waiting:
+            due = self._due(step)
+            if due is not None and max(0.0, due - now) < wait_s:
+                first, wait_s = step, max(0.0, due - now)
+        return first, wait_s
+
+    def begin(self, step: QueuedLaunch) -> tuple[float, int]:
+        """Remove a step; return the seconds left of its delay and the number of steps begun before it.
+
+        As for a Run message, the delay begins when the message is read, and tensors may arrive during the delay.
+        """
+        self.waiting.remove(step)
+        turn, self._begun = self._begun, self._begun + 1
+        return max(0.0, step.read_at + step.message.delay_s - self._mailbox.clock()), turn
+
+    def _due(self, step: QueuedLaunch) -> float | None:
+        """Return when a step can begin, None while it lacks a tensor. Raises ClusterError after the time limit."""
+        mailbox, plan = self._mailbox, step.message.plan
+        for _ in range(2):
+            due = mailbox.due(plan, step.received)
+            if due is not None or mailbox.clock() <= max(step.read_at, mailbox.resumed_at) + RECEIVE_LIMIT_S:
+                return due
+            # A tensor may have arrived while the worker was busy with other steps; it is unread, not late.
+            mailbox.catch_up()
+        tensors = ", ".join(f"{key!r} from {sender}" for key, sender in mailbox.missing(plan, step.received).items())
+        raise ClusterError(
+            f"step {step.message.step} of plan {plan!r}: {tensors} did not arrive within {RECEIVE_LIMIT_S:g} s of its "
+            "launch"
+        )

@@ -17,9 +17,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
-from runner.engine.cluster.transport.names import split_name
+from runner.engine.cluster.transport.messages import split_name
 from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
 from runner.system.text import printable_lines
 
@@ -262,9 +261,7 @@ class Supervisor:
     def __enter__(self) -> "Supervisor":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.terminate_all(self._grace_s)
         for worker in self.workers.values():
             worker.close()

@@ -1,7 +1,7 @@
 """The rendezvous between processes: values in shared-memory arenas, references in messages."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,49 +13,42 @@ from runner.engine.cluster.transport.endpoint import Endpoint
 from runner.engine.cluster.transport.messages import TensorReady
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter
 from runner.engine.compile.passes.transfers import sent_tensor
+from runner.kernels.contract import Array
 
-Array = NDArray[Any]
 
-
+@dataclass(frozen=True)
 class WireRendezvous:
-    """The :class:`~runner.engine.run.rendezvous.Rendezvous` of one plan."""
+    """The :class:`~runner.engine.run.rendezvous.Rendezvous` of one plan.
 
-    def __init__(
-        self,
-        plan: str,
-        endpoint: Endpoint,
-        mailbox: Mailbox,
-        writer: ArenaWriter,
-        readers: Mapping[str, ArenaReader],
-        links: Links | None = None,
-    ) -> None:
-        """writer: this process's arena. readers: the other arenas by peer. links: emulated links, or None."""
-        self._plan = plan
-        self._endpoint = endpoint
-        self._mailbox = mailbox
-        self._writer = writer
-        self._links = links
-        self._readers = readers
+    writer: this process's arena. readers: the other arenas by peer. links: emulated links, or None.
+    """
+
+    plan: str
+    endpoint: Endpoint
+    mailbox: Mailbox
+    writer: ArenaWriter
+    readers: Mapping[str, ArenaReader]
+    links: Links | None = None
 
     def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
         """Return the bytes of this process's arena for the value named ``sent``."""
-        return _of_size(self._writer.memory(sent), nbytes, sent)
+        return _of_size(self.writer.memory(sent), nbytes, sent)
 
     def incoming(self, key: str, source: str, nbytes: int) -> NDArray[np.uint8]:
         """Return the bytes of the sender's arena, mapped read-only."""
-        return _of_size(self._readers[peer_of(source)].memory(sent_tensor(key)), nbytes, key)
+        return _of_size(self.readers[peer_of(source)].memory(sent_tensor(key)), nbytes, key)
 
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
         """Send a reference to the value, which is copied only if it was not computed in the arena."""
-        reference = self._writer.put(sent_tensor(key), value)
+        reference = self.writer.put(sent_tensor(key), value)
         peer = peer_of(destination)
-        due = 0.0 if self._links is None else self._links.due(peer, value.nbytes)
-        self._endpoint.send(peer, TensorReady(self._plan, step, key, reference, due))
+        due = 0.0 if self.links is None else self.links.due(peer, value.nbytes)
+        self.endpoint.send(peer, TensorReady(self.plan, step, key, reference, due))
 
     def receive(self, step: int, key: str, source: str) -> Array:
         """Wait for the reference, check it, and return a view of the value that is valid for this step."""
-        reference = self._mailbox.tensor(self._plan, step, key)
-        return self._readers[peer_of(source)].view(sent_tensor(key), reference)
+        reference = self.mailbox.tensor(self.plan, step, key)
+        return self.readers[peer_of(source)].view(sent_tensor(key), reference)
 
 
 def _of_size(memory: NDArray[np.uint8], nbytes: int, what: str) -> NDArray[np.uint8]:

@@ -9,13 +9,23 @@ from pathlib import Path
 from typing import TypeVar
 
 from runner.engine.cluster.processes import Supervisor, thread_budget, worker_argv
-from runner.engine.cluster.transport.address import inbox_address
 from runner.engine.cluster.transport.endpoint import Endpoint, Identity, Limits, Received
-from runner.engine.cluster.transport.heartbeat_monitor import HeartbeatMonitor
-from runner.engine.cluster.transport.messages import Bye, Failed, Heartbeat, Hello, Message, Setup, Shutdown, Welcome
-from runner.engine.cluster.transport.names import MASTER, SERVER_ROLE, process_of_heartbeat, split_name
-from runner.engine.cluster.transport.private_directory import PrivateDirectory
-from runner.engine.cluster.transport.tokens import write_token
+from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
+from runner.engine.cluster.transport.messages import (
+    MASTER,
+    SERVER_ROLE,
+    Bye,
+    Failed,
+    Heartbeat,
+    Hello,
+    Message,
+    Setup,
+    Shutdown,
+    Welcome,
+    process_of_heartbeat,
+    split_name,
+)
+from runner.engine.cluster.transport.private_directory import inbox_address, private_directory, write_token
 from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
 from runner.engine.cluster.transport.zmq_sockets import open_context
 from runner.errors import ClusterError, Interrupted, RunnerError
@@ -66,18 +76,18 @@ def start_workers(
     peers = len(workers) - servers
     limits = Limits(peers, servers, queued_messages=SPARE_MESSAGES, send_timeout_s=_SEND_S)
     with (
-        PrivateDirectory.create() as directory,
+        private_directory() as directory,
         open_context(3 * len(workers) + 4) as context,
-        ZmqEndpoint(context, identity, inbox_address(directory.path, MASTER), limits) as endpoint,
+        ZmqEndpoint(context, identity, inbox_address(directory, MASTER), limits) as endpoint,
         Supervisor() as supervisor,
     ):
-        group = WorkerGroup(workers, directory.path, endpoint, supervisor, monitor)
+        group = WorkerGroup(workers, directory, endpoint, supervisor, monitor)
         for worker in workers:
             argv = [
                 *worker_argv(
-                    inbox_address(directory.path, MASTER),
+                    inbox_address(directory, MASTER),
                     worker,
-                    write_token(directory.path, worker, identity.token),
+                    write_token(directory, worker, identity.token),
                 ),
                 *("--run", identity.run, "--epoch", str(identity.epoch)),
                 *("--peers", str(peers), "--servers", str(servers), "--queued-messages", str(queued_messages)),

@@ -3,25 +3,22 @@
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from runner.engine.compile.plan import DevicePlan, Feed
 from runner.engine.graph.tensor import Tensor
 from runner.engine.run.binding import Binding
-from runner.engine.run.calls import CallGroup, TimedCalls, join_calls, separate_calls
-from runner.engine.run.finite import FiniteCheck
+from runner.engine.run.calls import CallGroup, FiniteCheck, TimedCalls, join_calls, separate_calls
 from runner.engine.run.recording import PlanRun, Recorder
 from runner.engine.run.storage import Arena, VariableStore
 from runner.engine.run.wires import Wires
 from runner.errors import ResourceError, RunnerError
-from runner.kernels.contract import as_array
+from runner.kernels.contract import Array, as_array
 from runner.kernels.platform import PartError, Platform, Writer
 from runner.kernels.registry import Registry
 
-Array = NDArray[Any]
 T = TypeVar("T")
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from runner.engine.compile.compile import Compiled, Signature
@@ -20,7 +19,6 @@ from runner.engine.graph.tensor import Tensor
 from runner.engine.run.executor import DeviceExecutor
 from runner.engine.run.inputs import ReadAhead, SharedReading
 from runner.engine.run.interleaving import Begin, End, Interleaving, Launched, VirtualTime
-from runner.engine.run.local_trace import LocalTrace
 from runner.engine.run.rendezvous import LocalRendezvous
 from runner.engine.run.session import (
     expand_feeds,
@@ -33,12 +31,11 @@ from runner.engine.run.session import (
 )
 from runner.engine.run.step_driver import Finished
 from runner.engine.run.storage import Arena, VariableStore
-from runner.engine.run.timeline import ClientRuns, RecordedPlan, Timeline
+from runner.engine.run.timeline import ClientRuns, LocalTrace, RecordedPlan, Timeline
 from runner.engine.run.wires import Wires, platform_of, wires_of
 from runner.errors import RunnerError
+from runner.kernels.contract import Array
 from runner.kernels.registry import Registry
-
-Array = NDArray[Any]
 
 PROCESS = "main"
 """Name of the process of a ``LocalSession``."""

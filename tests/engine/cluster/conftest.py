@@ -1,14 +1,15 @@
 """Fixtures of tests with workers, on a virtual network and in real processes."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from runner.engine.cluster.transport.private_directory import PrivateDirectory
+from runner.engine.cluster import worker_group
+from runner.engine.cluster.transport.private_directory import private_directory
 from runner.kernels.registry import Registry
 from tests.engine.cluster.remote_programs import there_and_back
 from tests.engine.cluster.sessions import Sessions, expect_nothing_left
@@ -63,14 +64,14 @@ def fed(cluster: VirtualCluster) -> VirtualCluster:
 def sessions(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sessions]:
     """Sessions of one test, after which no process or directory may be left."""
     directories: list[Path] = []
-    create = PrivateDirectory.create
 
-    def noted(parent: Path | None = None) -> PrivateDirectory:
-        directory = create(parent)
-        directories.append(directory.path)
-        return directory
+    @contextmanager
+    def noted() -> Iterator[Path]:
+        with private_directory() as directory:
+            directories.append(directory)
+            yield directory
 
-    monkeypatch.setattr(PrivateDirectory, "create", noted)
+    monkeypatch.setattr(worker_group, "private_directory", noted)
     sessions = Sessions(registry, tmp_path)
     yield sessions
     expect_nothing_left(sessions, directories)

@@ -8,21 +8,19 @@ from typing import Any
 
 import numpy as np
 import psutil
-from numpy.typing import NDArray
 
 from runner.engine.cluster.cluster_session import ClusterSession
-from runner.engine.cluster.transport.address import inbox_path
+from runner.engine.cluster.transport.private_directory import inbox_path
 from runner.engine.compile.program import Program
 from runner.engine.graph.device import local_cluster
 from runner.engine.run.session import Session
+from runner.kernels.contract import Array
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
 from tests.integration.command import processes_of
 from tests.strategies.networks import EXAMPLE_SHAPE, NETWORKS, TEST_BATCH, task_of
 from tests.strategies.training import Weights
-
-Array = NDArray[Any]
 
 WORKERS = 2
 BATCH = 5

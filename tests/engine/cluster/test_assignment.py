@@ -1,28 +1,40 @@
 """Assignments: a round trip preserves them, and malformed or inconsistent documents are refused."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.engine.cluster.assignment import Assignment, feed_sizes, peer_of, senders, sent_sizes
-from runner.engine.cluster.transport.documents import decode_document, encode_document
+from runner.engine.cluster.assignment import Assignment, feed_key, feed_sizes, fetch_key, peer_of, senders, sent_sizes
+from runner.engine.cluster.mailbox import Mailbox
+from runner.engine.cluster.remote_plan import RemotePlan
+from runner.engine.cluster.transport.encoding import decode_document, encode_document
+from runner.engine.cluster.transport.messages import Message, TensorReady
+from runner.engine.cluster.transport.private_directory import private_directory
+from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter, create_arena
+from runner.engine.cluster.wire_rendezvous import WireRendezvous
 from runner.engine.compile.input_slots import InputSlot
+from runner.engine.compile.program import Client, Program
 from runner.engine.graph.device import worker_device
 from runner.engine.graph.tensor import Tensor
-from runner.errors import SecurityError
+from runner.errors import RunnerError, SecurityError
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
-from tests.engine.cluster.remote_programs import plans_of, remote_plan, there_and_back
+from tests.engine.cluster.remote_programs import EPOCH, EXAMPLES, plans_of, remote_plan, there_and_back
+from tests.engine.cluster.transport.conftest import identity
+from tests.engine.cluster.transport.fake_network import FakeNetwork
 from tests.engine.compile.plain_data import EXTREMES, mutated, places, put, values, without
 from tests.engine.run.fake_kernels import random_registry
 from tests.strategies.networks import NETWORKS, task_of
 
-WORKER_0 = worker_device(0)
-THERE = f"scaled:0->{worker_device(1)}"
+WORKER_0, WORKER_1 = worker_device(0), worker_device(1)
+THERE = f"scaled:0->{WORKER_1}"
 X, RATE = "feed/x_0:0", "feed/rate_0:0"
 BACK = f"away:0->{WORKER_0}"
 
@@ -214,3 +226,134 @@ def test_mutated_document_is_refused_or_round_trips(sample: Any, registry: Regis
 def test_arbitrary_data_never_raises_another_error(registry: Registry, document: object) -> None:
     with pytest.raises(SecurityError):
         Assignment.from_document(document, registry)
+
+
+RATE, OLD, AWAY = Tensor("rate"), Tensor("w"), Tensor("away")
+
+
+@pytest.fixture
+def plan(tmp_path: Path, registry: Registry) -> RemotePlan:
+    return remote_plan(plans_of(there_and_back(), registry), "run", tmp_path, name="run-0")
+
+
+def test_only_workers_with_nodes_participate(tmp_path: Path, registry: Registry, plan: RemotePlan) -> None:
+    init = remote_plan(plans_of(there_and_back(), registry), "init", tmp_path)
+    assert (set(init.plans), set(init.assignments)) == ({"worker-0"}, {"worker-0"})
+    assert (set(plan.plans), set(plan.assignments)) == ({"worker-0", "worker-1"}, {"worker-0", "worker-1"})
+    nothing = Program(there_and_back().graph, {"nothing": Client("nothing")}, {}, workers=2)
+    assert remote_plan(plans_of(nothing, registry), "nothing", tmp_path).assignments == {}
+
+
+def test_all_workers_get_the_same_arenas_of_this_epoch(plan: RemotePlan) -> None:
+    first, second = (plan.assignments[worker].arenas for worker in ("worker-0", "worker-1"))
+    assert first == second
+    assert {owner: arena.name for owner, arena in first.items()} == {
+        owner: f"run-0 {owner}" for owner in ("master-0", "worker-0", "worker-1")
+    }
+    assert {arena.epoch for arena in first.values()} == {EPOCH}
+
+
+def test_worker_reads_its_feeds(plan: RemotePlan) -> None:
+    plan.feed({RATE: np.float64(0.25), Tensor("unused"): "whatever"})
+    arena = ArenaReader(plan.assignments["worker-0"].arenas["master-0"])
+    assert arena.read(feed_key(RATE), "float64", ()) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("value", "came"),
+    [
+        (np.float32(0.5), r"float32\[\]"),
+        (1, r"int64\[\]"),
+        ([0.5], r"float64\[1\]"),
+        (np.zeros((2, 3)), r"float64\[2, 3\]"),
+        ("half", r"str\d+\[\]"),
+    ],
+)
+def test_feed_of_wrong_shape_or_dtype_is_named(plan: RemotePlan, value: Any, came: str) -> None:
+    with pytest.raises(RunnerError, match=rf"^feed rate:0: came {came}, expected float64\[\]$"):
+        plan.feed({RATE: value})
+
+
+@pytest.mark.parametrize(("tensor", "worker"), [(OLD, "worker-0"), (AWAY, "worker-1")])
+def test_fetch_returns_a_copy(plan: RemotePlan, tensor: Tensor, worker: str) -> None:
+    arena = ArenaWriter(plan.assignments[worker].arenas[worker])
+    arena.put(fetch_key(tensor), np.arange(float(EXAMPLES)))
+    fetched = plan.fetch(tensor)
+    arena.put(fetch_key(tensor), np.zeros(EXAMPLES))
+    assert fetched.tolist() == [0.0, 1.0, 2.0]
+    assert fetched.flags.writeable
+
+
+def test_unlinked_arenas_still_work(plan: RemotePlan, tmp_path: Path) -> None:
+    arena = ArenaWriter(plan.assignments["worker-1"].arenas["worker-1"])
+    assert len(list(tmp_path.iterdir())) == 3
+    plan.unlink()
+    assert list(tmp_path.iterdir()) == []
+    arena.put(fetch_key(AWAY), np.ones(EXAMPLES))
+    assert plan.fetch(AWAY).tolist() == [1.0, 1.0, 1.0]
+
+
+KEY = f"x:0->{WORKER_1}"
+VALUE = np.arange(4, dtype=np.float32)
+
+
+class Wire:
+    """Worker 0, which sends ``x``, and worker 1, which receives it."""
+
+    def __init__(self, directory: Path) -> None:
+        network = FakeNetwork(0)
+        names = ("worker-0", "worker-1")
+        self.ends = [network.endpoint(identity(name), len(names)) for name in names]
+        for end, other in zip(self.ends, reversed(names), strict=True):
+            end.connect(other, "")
+        specs = [
+            create_arena(directory, f"plan {name}", name, 1, sizes)
+            for name, sizes in zip(names, ({"x:0": VALUE.nbytes}, {}), strict=True)
+        ]
+        self.sender, self.receiver = (
+            WireRendezvous("plan", end, mailbox, ArenaWriter(own), {other.owner: ArenaReader(other)})
+            for end, mailbox, own, other in zip(self.ends, map(Mailbox, self.ends), specs, specs[::-1], strict=True)
+        )
+        self.receiver.mailbox.expect("plan", {KEY: "worker-0"})
+
+    def send(self, message: Message) -> None:
+        self.ends[0].send("worker-1", message)
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    with private_directory() as directory:
+        yield Wire(directory)
+
+
+def test_receiver_reads_the_sender_s_memory(wire: Wire) -> None:
+    memory = wire.sender.outgoing("x:0", VALUE.nbytes).view(np.float32)
+    place = wire.receiver.incoming(KEY, WORKER_0, VALUE.nbytes)
+    for step in range(2):
+        memory[:] = VALUE + step
+        wire.sender.send(step, KEY, WORKER_1, memory)
+        received = wire.receiver.receive(step, KEY, WORKER_0)
+        np.testing.assert_array_equal(received, VALUE + step)
+        assert np.shares_memory(received, place)
+        assert not place.flags.writeable
+
+
+def test_value_from_other_memory_is_copied(wire: Wire) -> None:
+    value = VALUE.copy()
+    wire.sender.send(0, KEY, WORKER_1, value)
+    value[:] = -1.0
+    np.testing.assert_array_equal(wire.receiver.receive(0, KEY, WORKER_0), VALUE)
+
+
+def test_reference_to_another_slot_is_refused(wire: Wire) -> None:
+    right = wire.sender.writer.put("x:0", VALUE)
+    wire.send(TensorReady("plan", 0, KEY, replace(right, offset=64)))
+    with pytest.raises(SecurityError, match=r"tensor x:0 of worker-0: reference to .* expected"):
+        wire.receiver.receive(0, KEY, WORKER_0)
+
+
+def test_wrong_size_is_refused(wire: Wire) -> None:
+    with pytest.raises(ValueError, match="'x:0': memory of 16 bytes, expected 8"):
+        wire.sender.outgoing("x:0", 8)
+    with pytest.raises(ValueError, match="memory of 16 bytes, expected 24"):
+        wire.receiver.incoming(KEY, WORKER_0, 24)

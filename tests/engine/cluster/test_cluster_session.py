@@ -17,18 +17,8 @@ from runner.engine.run.interleaving import Ending, Recorded
 from runner.engine.run.local_session import LocalSession
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
-from tests.engine.cluster.sessions import (
-    PROGRAM,
-    SERVED,
-    SOURCE,
-    WORKERS,
-    Sessions,
-    expect_nothing_left,
-    losses,
-    train,
-)
-from tests.engine.run.launched_programs import pushed, tally
-from tests.engine.run.matching_spans import expect_matching_transfers
+from tests.engine.cluster.sessions import PROGRAM, SERVED, SOURCE, WORKERS, Sessions, expect_nothing_left, losses, train
+from tests.engine.run.launched_programs import expect_matching_transfers, pushed, tally
 from tests.strategies.networks import TEST_BATCH
 from tests.strategies.training import Weights, expect_same_bits
 
@@ -117,11 +107,6 @@ def test_wrong_feed_is_refused_and_the_session_continues(
     with pytest.raises(RunnerError, match=message):
         session.run("train", feeds={**right, **feeds})
     expect_same_bits(train(session, 0), expected[0][0])
-
-
-def test_unknown_client_is_refused(session: ClusterSession) -> None:
-    with pytest.raises(RunnerError, match="client 'predict': expected one of eval, init, restore, save, train"):
-        session.run("predict")
 
 
 def test_trace_has_the_steps_of_its_client_on_every_worker(session: ClusterSession) -> None:
@@ -264,14 +249,17 @@ def test_trace_begins_and_ends_while_clients_run(launching: ClusterSession) -> N
     session.run("save")
 
 
-def test_two_devices_of_one_process_are_refused(registry: Registry, tmp_path: Path) -> None:
-    one_worker = Cluster((Device(worker_device(0)), Device("/job:worker/task:0/device:cpu:1")))
-    skipping = Cluster((Device(worker_device(0)), Device(worker_device(2))))
-    second_server = Cluster((Device(worker_device(0)), Device(server_device(1))))
-    for cluster, names in (
-        (one_worker, "worker-0, worker-1"),
-        (skipping, "worker-0, worker-1"),
-        (second_server, "worker-0, ps-0"),
-    ):
-        with pytest.raises(ValueError, match=f"expected one device for each of {names}"):
-            ClusterSession(PROGRAM, cluster, registry, None, run_id="r", epoch=1, logs=tmp_path, threads=1)
+@pytest.mark.parametrize(
+    ("devices", "names"),
+    [
+        ((worker_device(0), "/job:worker/task:0/device:cpu:1"), "worker-0, worker-1"),
+        ((worker_device(0), worker_device(2)), "worker-0, worker-1"),
+        ((worker_device(0), server_device(1)), "worker-0, ps-0"),
+    ],
+)
+def test_two_devices_of_one_process_are_refused(
+    registry: Registry, tmp_path: Path, devices: tuple[str, str], names: str
+) -> None:
+    cluster = Cluster(tuple(map(Device, devices)))
+    with pytest.raises(ValueError, match=f"expected one device for each of {names}"):
+        ClusterSession(PROGRAM, cluster, registry, None, run_id="r", epoch=1, logs=tmp_path, threads=1)

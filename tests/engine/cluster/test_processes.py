@@ -1,6 +1,5 @@
 """Processes of workers: start, end, causes of failures, logs and command lines."""
 
-import contextlib
 import os
 import re
 import select
@@ -9,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -23,9 +23,8 @@ from runner.engine.cluster.processes import (
     thread_budget,
     worker_argv,
 )
-from runner.engine.cluster.transport.address import inbox_address
 from runner.engine.cluster.transport.endpoint import Limits
-from runner.engine.cluster.transport.private_directory import PrivateDirectory
+from runner.engine.cluster.transport.private_directory import inbox_address, private_directory
 from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
 from runner.engine.cluster.transport.zmq_sockets import open_context
 from runner.errors import ClusterError, ResourceError
@@ -100,10 +99,8 @@ def test_worker_has_a_separate_session(start: Start) -> None:
 def test_death_is_noticed_while_waiting_for_messages(supervisor: Supervisor, start: Start) -> None:
     with (
         open_context(connections=2) as context,
-        PrivateDirectory.create() as directory,
-        ZmqEndpoint(
-            context, identity("master-0"), inbox_address(directory.path, "master-0"), Limits(peers=1)
-        ) as master,
+        private_directory() as directory,
+        ZmqEndpoint(context, identity("master-0"), inbox_address(directory, "master-0"), Limits(peers=1)) as master,
     ):
         worker = start("worker-0", "import sys; print('I am\\x1b[2J ill'); sys.exit(5)")
         master.wake_on(supervisor.pidfds)
@@ -159,35 +156,22 @@ def test_first_failure_is_the_cause(supervisor: Supervisor, start: Start) -> Non
     with pytest.raises(ClusterError):
         supervisor.check()
     wait_until_dead(start("worker-0", "import os; os.abort()"))
-    with pytest.raises(
-        ClusterError,
-        match=r"(?s)^worker-1 .* code 5 .*After it, worker-0 was killed by SIGABRT after [\d.]+ s\.$",
-    ):
+    expected = r"(?s)^worker-1 .* code 5 .*After it, worker-0 was killed by SIGABRT after [\d.]+ s\.$"
+    with pytest.raises(ClusterError, match=expected):
         supervisor.check()
 
 
-def test_exit_ends_all_workers(tmp_path: Path) -> None:
-    with Supervisor(grace_s=SOON_S) as supervisor:
+@pytest.mark.parametrize("error", [None, ZeroDivisionError()])
+def test_exit_ends_all_workers(tmp_path: Path, error: Exception | None) -> None:
+    with suppress(ZeroDivisionError), Supervisor(grace_s=SOON_S) as supervisor:
         for index in range(3):
             argv = [sys.executable, "-c", WAITS]
             supervisor.start(f"worker-{index}", argv, tmp_path / f"{index}.log", os.environ)
         workers = list(supervisor.workers.values())
+        if error is not None:
+            raise error
     assert [worker.exit and worker.exit.code for worker in workers] == [-signal.SIGTERM] * 3
     assert not any(psutil.pid_exists(worker.pid) for worker in workers)
-
-
-def test_exit_by_an_error_ends_all_workers(tmp_path: Path) -> None:
-    started: list[WorkerProcess] = []
-
-    def fail_with_a_worker() -> None:
-        with Supervisor() as supervisor:
-            argv = [sys.executable, "-c", WAITS]
-            started.append(supervisor.start("worker-0", argv, tmp_path / "log", os.environ))
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail_with_a_worker()
-    assert not psutil.pid_exists(started[0].pid)
 
 
 def test_worker_ignoring_sigterm_dumps_its_stack_and_is_killed(supervisor: Supervisor, start: Start) -> None:
@@ -257,11 +241,8 @@ def test_command_line_contains_no_secret(tmp_path: Path) -> None:
         *("worker", "--address", "ipc:///dev/shm/run/master-0", "--role", "worker"),
         *("--index", "3", "--token-file", str(tmp_path / "token-worker-3"), "--parent", str(os.getpid())),
     ]
-
-
-def test_command_line_of_a_parameter_server(tmp_path: Path) -> None:
-    argv = worker_argv("ipc:///dev/shm/run/master-0", "ps-1", tmp_path / "token-ps-1")
-    assert argv[argv.index("--role") : argv.index("--token-file")] == ["--role", "ps", "--index", "1"]
+    of_server = worker_argv("ipc:///dev/shm/run/master-0", "ps-1", tmp_path / "token")
+    assert of_server[of_server.index("--role") : of_server.index("--token-file")] == ["--role", "ps", "--index", "1"]
 
 
 def test_tail_of_a_log_is_limited_and_escaped(tmp_path: Path) -> None:
@@ -301,7 +282,7 @@ def expect_death_with_parent(*child: str) -> None:
     try:
         process.wait(SOON_S)
     finally:
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with suppress(psutil.NoSuchProcess):
             process.kill()
 
 

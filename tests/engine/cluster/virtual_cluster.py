@@ -1,5 +1,7 @@
 """Workers in threads on a virtual clock, with a test as the master that sends single messages."""
 
+import random
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -7,15 +9,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from runner.engine.cluster.emulation import Link
 from runner.engine.cluster.mailbox import Mailbox
 from runner.engine.cluster.remote_plan import RemotePlan
-from runner.engine.cluster.transport.documents import encode_document
+from runner.engine.cluster.transport.encoding import encode_document
 from runner.engine.cluster.transport.endpoint import Received
 from runner.engine.cluster.transport.heartbeat import Progress
 from runner.engine.cluster.transport.messages import (
+    MASTER,
     Bye,
     Done,
     Failed,
@@ -27,21 +29,111 @@ from runner.engine.cluster.transport.messages import (
     Setup,
     Shutdown,
     Welcome,
+    process_names,
 )
-from runner.engine.cluster.transport.names import MASTER, process_names
 from runner.engine.cluster.worker import Worker
 from runner.engine.cluster.worker_setup import WorkerSetup
 from runner.engine.compile.input_slots import InputSource
 from runner.engine.compile.program import Program
 from runner.engine.graph.device import Gpus
 from runner.engine.run.session import expand_feeds
+from runner.kernels.contract import Array
 from runner.kernels.registry import Registry
 from tests.engine.cluster.remote_programs import plans_of, remote_plan
 from tests.engine.cluster.transport.conftest import identity
-from tests.engine.cluster.transport.fake_network import FakeNetwork, Faults
-from tests.engine.cluster.turns import Turns, TurnTaking
+from tests.engine.cluster.transport.fake_network import FakeEndpoint, FakeNetwork, Faults
 
-Array = NDArray[Any]
+JOIN_S = 20.0
+"""Time limit that only a failing test reaches."""
+
+
+class Over(BaseException):
+    """Ends a thread that still waits for a message at the end of a test."""
+
+
+class Turns:
+    """The turn to run. A thread gives it up when it waits for a message; when all wait, the clock advances."""
+
+    def __init__(self, network: FakeNetwork, seed: int) -> None:
+        self.network = network
+        self._random = random.Random(seed)
+        self._batons: dict[str, threading.Semaphore] = {}
+        self._waiting: dict[str, float] = {}
+        self._threads: list[threading.Thread] = []
+        self._over = False
+
+    def join(self, name: str) -> None:
+        """Add the calling thread as ``name``; it has the turn."""
+        self._batons[name] = threading.Semaphore(0)
+
+    def start(self, name: str, body: Callable[[], None]) -> None:
+        """Add ``body`` as ``name`` in a thread that begins with its first turn."""
+        self.join(name)
+        self._waiting[name] = self.network.clock.now
+
+        def take_part() -> None:
+            try:
+                self._await_turn(name)
+                body()
+            except Over:
+                return
+            self._pass_on()
+
+        self._threads.append(threading.Thread(target=take_part, name=name, daemon=True))
+        self._threads[-1].start()
+
+    def wait(self, name: str, deadline: float) -> None:
+        """Let others run until a message is due for ``name`` or its deadline has passed."""
+        self._waiting[name] = deadline
+        self._pass_on()
+        self._await_turn(name)
+
+    def end(self) -> None:
+        """End all threads. Called by the thread that has the turn."""
+        self._over = True
+        for baton in self._batons.values():
+            baton.release()
+        for thread in self._threads:
+            thread.join(JOIN_S)
+            assert not thread.is_alive(), f"{thread.name} still runs"
+
+    def _await_turn(self, name: str) -> None:
+        self._batons[name].acquire()
+        if self._over:
+            raise Over
+
+    def _pass_on(self) -> None:
+        """Give the turn to one of the threads that can continue first."""
+        ready = {name: min(deadline, self._due(name)) for name, deadline in self._waiting.items()}
+        now = max(self.network.clock.now, min(ready.values()))
+        chosen = self._random.choice(sorted(name for name, at in ready.items() if at <= now))
+        self.network.clock.advance_to(now)
+        del self._waiting[chosen]
+        self._batons[chosen].release()
+
+    def _due(self, name: str) -> float:
+        coming = self.network.next_for(name)
+        return float("inf") if coming is None else coming[1]
+
+
+class TurnTaking(FakeEndpoint):
+    """A FakeEndpoint that lets others run while it waits."""
+
+    def __init__(self, turns: Turns, name: str, workers: int, servers: int) -> None:
+        super().__init__(turns.network, identity(name), workers, servers)
+        self._turns = turns
+
+    def receive(self, timeout_s: float) -> Received | None:
+        """The next message; others run until it arrives."""
+        clock = self._turns.network.clock
+        deadline = clock.now + timeout_s
+        while True:
+            self._turns.wait(self.name, deadline)
+            received = super().receive(0)
+            if received is not None or clock.now >= deadline:
+                return received
+
+
 Kind = TypeVar("Kind", bound=Message)
 
 ADDRESS = "ipc:///virtual/master-0"
@@ -95,20 +187,13 @@ class VirtualCluster:
             self.turns.start(name, partial(self._work, name, endpoint))
 
     def _endpoint(self, name: str) -> TurnTaking:
-        return TurnTaking(self.turns, self.network.endpoint(identity(name), self.program.workers, self.program.servers))
+        return TurnTaking(self.turns, name, self.program.workers, self.program.servers)
 
     def _work(self, name: str, endpoint: TurnTaking) -> None:
         """The main function of a worker, in a thread."""
         endpoint.connect(MASTER)
-        worker = Worker(
-            endpoint,
-            self.mailboxes[name],
-            ADDRESS,
-            self.workers,
-            self._make_source,
-            self._registry,
-            self.progress[name],
-        )
+        given = (self.workers, self._make_source, self._registry, self.progress[name])
+        worker = Worker(endpoint, self.mailboxes[name], ADDRESS, *given)
         try:
             self.ended[name] = worker.serve(lambda: None)
         except Exception as error:  # noqa: BLE001 - a test looks at it
@@ -133,7 +218,7 @@ class VirtualCluster:
         while missing:
             received = self.receive()
             if isinstance(received.message, Failed) and not issubclass(kind, Failed):
-                raise WorkerFailed(f"{received.source}: {received.message.traceback}")
+                raise WorkerFailed(f"{received.source}: {received.message.error}: {received.message.text}")
             assert isinstance(received.message, kind), f"{received.source} sent {received.message}"
             missing.remove(received.source)
             answers[received.source] = received.message

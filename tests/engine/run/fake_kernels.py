@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from runner.engine.graph.op import OPS
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.contract import (
     Arrange,
     Arrangement,
+    Array,
     Attributes,
     Bound,
     Buffers,
@@ -29,8 +29,6 @@ from runner.kernels.contract import (
 )
 from runner.kernels.memory import ALIGNMENT, allocate
 from runner.kernels.registry import Registry
-
-Array = NDArray[Any]
 
 PLAIN = ""
 REVERSED = "reversed"

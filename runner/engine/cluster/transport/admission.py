@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from runner.engine.cluster.transport.encoding import Envelope, check_frames, decode_header
 from runner.engine.cluster.transport.endpoint import Identity, Received
-from runner.engine.cluster.transport.header import Envelope, check_frames, decode_header
-from runner.engine.cluster.transport.messages import Hello, Message
-from runner.engine.cluster.transport.names import (
+from runner.engine.cluster.transport.messages import (
     DEVICE_ROLES,
     HEARTBEAT_ROLES,
     MASTER_ROLE,
     SERVER_ROLE,
+    Hello,
+    Message,
     heartbeat_role,
     peer_name,
 )

@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.engine.cluster.transport.admission import Admission, Drop
+from runner.engine.cluster.transport.encoding import check_frames, encode_header
 from runner.engine.cluster.transport.endpoint import Frame, Identity, Received
-from runner.engine.cluster.transport.header import check_frames, encode_header
 from runner.engine.cluster.transport.messages import Hello, Message
 from runner.errors import ClusterError
 
@@ -55,7 +55,10 @@ Channel = tuple[str, str]
 
 
 class FakeNetwork:
-    """The channels between its endpoints. Each channel preserves order, as a connection does."""
+    """The channels between its endpoints. Each channel preserves order, as a connection does.
+
+    present: names of the endpoints that were not killed.
+    """
 
     def __init__(self, seed: int = 0, faults: Faults | None = None, clock: FakeClock | None = None) -> None:
         self.clock = clock or FakeClock()
@@ -64,28 +67,19 @@ class FakeNetwork:
         self._channels: dict[Channel, deque[_InFlight]] = {}
         self._order = itertools.count()
         self._islands: list[frozenset[str]] = []
-        self._present: set[str] = set()
+        self.present: set[str] = set()
 
     def endpoint(self, identity: Identity, peers: int, servers: int = 0) -> "FakeEndpoint":
-        """Return a new endpoint of ``identity``, which replaces an earlier one of the same name."""
-        self._present.add(identity.name)
+        """Return a new endpoint."""
         return FakeEndpoint(self, identity, peers, servers)
 
     def partition(self, *islands: Collection[str]) -> None:
-        """Hold back messages between islands until :meth:`heal`; they are not lost."""
+        """Hold back messages between islands from now on."""
         self._islands = [frozenset(island) for island in islands]
-
-    def heal(self) -> None:
-        """End the partition and deliver the messages held back."""
-        self._islands = []
 
     def kill(self, name: str) -> None:
         """Remove a peer: messages that it sent still arrive, sending to it fails."""
-        self._present.discard(name)
-
-    def is_present(self, name: str) -> bool:
-        """Whether there is an endpoint ``name`` that was not killed."""
-        return name in self._present
+        self.present.discard(name)
 
     def new_connection(self) -> bytes:
         """Return the identifier of a new connection."""
@@ -139,6 +133,7 @@ class FakeEndpoint:
         self._identity = identity
         self._admission = Admission(identity, peers, servers)
         self._connections: dict[str, bytes] = {}
+        network.present.add(identity.name)
         self._sequences: dict[str, int] = {}
 
     @property
@@ -153,7 +148,7 @@ class FakeEndpoint:
 
     def connect(self, peer: str, address: str = "") -> None:
         """Open the connection to ``peer``; names are addresses here."""
-        if not self._network.is_present(peer):
+        if peer not in self._network.present:
             raise ClusterError(f"{self.name} cannot reach {peer}: no process listens on {address or peer}")
         self._connections[peer] = self._network.new_connection()
         self._sequences[peer] = 0
@@ -163,7 +158,7 @@ class FakeEndpoint:
     def send(self, peer: str, message: Message, frames: Sequence[Frame] = ()) -> None:
         """Put a message on the wire to a connected peer."""
         check_frames(message, [memoryview(frame) for frame in frames])
-        if not (self._network.is_present(peer) and self._network.is_present(self.name)):
+        if not (peer in self._network.present and self.name in self._network.present):
             raise ClusterError(f"{self.name} could not send {message.kind!r} to {peer}: it is gone")
         header = encode_header(self._identity.envelope(self._sequences[peer]), message)
         copies = tuple(bytes(frame) for frame in frames)

@@ -4,14 +4,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runner.engine.cluster.transport.admission import Admission, Drop
+from runner.engine.cluster.transport.encoding import Envelope, encode_header
 from runner.engine.cluster.transport.endpoint import Received
-from runner.engine.cluster.transport.header import Envelope, encode_header
 from runner.engine.cluster.transport.messages import Heartbeat, Hello, Load, Loaded, Message, Run, Shutdown
 from runner.errors import ClusterError, RunnerError, SecurityError
 from tests.engine.cluster.transport.conftest import TOKEN, identity
-from tests.engine.cluster.transport.fake_network import check_state
+from tests.engine.cluster.transport.fake_network import FakeNetwork, Faults, check_state
 
 CONNECTION = b"connection"
 LOADED = Loaded("p")
@@ -176,3 +178,44 @@ def test_hello_must_match_its_envelope(master: Admission) -> None:
 
 def test_text_of_an_identity_hides_the_token() -> None:
     assert TOKEN not in repr(replace(identity("worker-0"), index=1))
+
+
+@given(st.integers(0, 2**32), st.tuples(st.floats(0, 1), st.floats(1, 5)), st.floats(0, 1), st.floats(0, 0.5))
+def test_messages_arrive_once_in_order_until_one_is_lost(
+    seed: int, delay_s: tuple[float, float], duplicate: float, drop: float
+) -> None:
+    network = FakeNetwork(seed)
+    master, worker = (network.endpoint(identity(name), peers=4) for name in ("master-0", "worker-0"))
+    worker.connect("master-0")
+    network.faults = Faults(delay_s, drop, duplicate)
+    sent = [str(i) for i in range(10)]
+    for plan in sent:
+        worker.send("master-0", Loaded(plan))
+    network.faults = Faults()
+    worker.send("master-0", Loaded("last"))
+    delivered: list[str] = []
+    try:
+        while (received := master.receive(10.0)) is not None:
+            delivered += [received.message.plan] if isinstance(received.message, Loaded) else []
+    except ClusterError:
+        assert drop
+        assert delivered == sent[: len(delivered)]
+        assert len(delivered) < len(sent)
+    else:
+        assert delivered == [*sent, "last"]
+
+
+def test_killed_peer_of_the_fake_network_cannot_send_or_receive() -> None:
+    network = FakeNetwork()
+    master, worker = (network.endpoint(identity(name), peers=4) for name in ("master-0", "worker-0"))
+    worker.connect("master-0")
+    master.connect("worker-0")
+    worker.send("master-0", Loaded("sent before"))
+    network.kill("worker-0")
+    assert [received.message for _ in range(2) if (received := master.receive(0.0))][1:] == [Loaded("sent before")]
+    with pytest.raises(ClusterError, match="master-0 could not send 'shutdown' to worker-0: it is gone"):
+        master.send("worker-0", Shutdown())
+    with pytest.raises(ClusterError, match="worker-0 could not send"):
+        worker.send("master-0", Loaded("p"))
+    with pytest.raises(ClusterError, match="master-0 cannot reach worker-0: no process listens"):
+        master.connect("worker-0")

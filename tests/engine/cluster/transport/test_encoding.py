@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.engine.cluster.transport.header import (
+from runner.engine.cluster.transport import encoding
+from runner.engine.cluster.transport.encoding import (
     MAX_HEADER_BYTES,
     Envelope,
     check_frames,
+    decode_document,
     decode_header,
+    encode_document,
     encode_header,
 )
 from runner.engine.cluster.transport.messages import (
+    HEARTBEAT_ROLES,
     KINDS,
     Bye,
     Done,
@@ -36,8 +41,13 @@ from runner.engine.cluster.transport.messages import (
     TensorReady,
     Traced,
     Welcome,
+    heartbeat_role,
+    peer_name,
+    process_names,
+    process_of_heartbeat,
+    split_name,
 )
-from runner.engine.cluster.transport.references import ArenaTensor
+from runner.engine.cluster.transport.shared_memory import ArenaTensor
 from runner.errors import SecurityError
 from runner.system.schema import Violation
 
@@ -58,7 +68,7 @@ EXAMPLES: tuple[Message, ...] = (
     Traced(),
     TENSOR,
     HEARTBEAT,
-    Failed("NumericError", "loss is nan", "Traceback ...", "loss/xent"),
+    Failed("NumericError", "loss is nan"),
     Shutdown(),
     Bye(),
 )
@@ -144,9 +154,9 @@ def test_random_bytes_are_refused(data: bytes) -> None:
         decode_header(data)
 
 
-SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=8)
+SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False)
 VALUES = st.recursive(
-    SCALARS | st.binary(max_size=8),
+    SCALARS | st.text(max_size=8) | st.binary(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=8,
 )
@@ -184,7 +194,7 @@ def test_failure_always_fits_a_header() -> None:
     try:
         raise ValueError("\U0001f4a5" * 100_000)
     except ValueError as error:
-        failed = Failed.of(error, node="é" * 1000)
+        failed = Failed.of(error)
     _, decoded = decode_header(encode_header(ENVELOPE, failed))
     assert decoded == failed
     assert failed.error == "ValueError"
@@ -208,3 +218,75 @@ DOCUMENT = memoryview(b"x")
 def test_frames_are_one_document_or_none(message: Message, frames: list[memoryview], reason: str) -> None:
     with pytest.raises(Violation, match=reason) if reason else contextlib.nullcontext():
         check_frames(message, frames)
+
+
+@given(VALUES)
+def test_document_round_trip(document: object) -> None:
+    assert decode_document(memoryview(encode_document(document))) == document
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_a_document_or_a_security_error(data: bytes) -> None:
+    with contextlib.suppress(SecurityError):
+        decode_document(memoryview(data))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\x82\xa1a\x01\xa1a\x02", "a map has the same key twice"),
+        (b"\x81\xa1a\x01\x01", "ExtraData"),
+        (b"\xd4\x01\x01", "exceeds max_ext_len"),
+        (b"\xc7\x00\x01", "extension type 1"),
+        (b"\xc7\x00\xff", "not one msgpack value"),
+        (b"\xd6\xff\x00\x00\x00\x00", "not one msgpack value"),
+        (b"\x81\xc4\x01a\x01", "a key of a map is not text"),
+        (b"\x91" * 5000 + b"\xc0", "StackError"),
+        (b"", "not one msgpack value"),
+    ],
+)
+def test_ambiguous_msgpack_is_refused(data: bytes, reason: str) -> None:
+    with pytest.raises(SecurityError, match=reason):
+        decode_document(memoryview(data))
+
+
+def test_size_limit_holds_for_encoding_and_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "MAX_DOCUMENT_BYTES", 100)
+    with pytest.raises(ValueError, match="document of 103 bytes, at most 100"):
+        encode_document(b"x" * 101)
+    with pytest.raises(SecurityError, match="103 bytes, at most 100 allowed"):
+        decode_document(memoryview(msgpack.packb(b"x" * 101)))
+
+
+def test_name_round_trip() -> None:
+    assert peer_name("worker", 12) == "worker-12"
+    assert split_name("ps-0") == ("ps", 0)
+    assert split_name("worker_heartbeat-0") == ("worker_heartbeat", 0)
+
+
+def test_processes_are_workers_and_then_parameter_servers() -> None:
+    assert process_names(2) == ["worker-0", "worker-1"]
+    assert process_names(1, 2) == ["worker-0", "ps-0", "ps-1"]
+
+
+@pytest.mark.parametrize("process", ["worker-3", "ps-3"])
+def test_every_process_has_a_heartbeat_peer(process: str) -> None:
+    role, index = split_name(process)
+    assert heartbeat_role(role) in HEARTBEAT_ROLES
+    assert process_of_heartbeat(peer_name(heartbeat_role(role), index)) == process
+
+
+@pytest.mark.parametrize(
+    "name", ["worker", "worker-", "worker-01", "worker--1", "slave-0", "heartbeat-0", "ps", "ps-01", "worker-1\n", ""]
+)
+def test_malformed_name_is_refused(name: str) -> None:
+    with pytest.raises(
+        ValueError,
+        match=re.escape("expected <role>-<index> with a role of master, worker, ps, worker_heartbeat, ps_heartbeat"),
+    ):
+        split_name(name)
+
+
+def test_negative_index_is_refused() -> None:
+    with pytest.raises(ValueError, match="peer name 'worker--1'"):
+        peer_name("worker", -1)
