@@ -10,6 +10,7 @@ In synchronous training the chain begins with the update. If clients run across 
 the chain is cut at the beginning of the update. All functions here are pure.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -100,11 +101,9 @@ class _Walk:
             return
         self._add(span, span.begin_ns)
         first = self._index.first_of_part(span)
-        if first.begin_ns >= self.now:
-            self._before_part(first)
-
-    def _before_part(self, first: Span) -> None:
-        """Go to the latest of three causes: the last received transfer, the start of the run, the device itself."""
+        if first.begin_ns < self.now:
+            return
+        # Go to the latest of three causes: the last received transfer, the start of the run, the device itself.
         known = self._index.start_of_part(first)
         free = self.start if known.free_ns is None else known.free_ns
         started = self.start if known.run is None else known.run.begin_ns
@@ -192,11 +191,10 @@ def spent(index: TimelineIndex, update: Update) -> dict[str, dict[str, int]]:
     """Return device -> kind -> ns for an update; the times of a device add up to the duration of the update."""
     found: dict[str, dict[str, int]] = {}
     for device, spans in index.devices.items():
-        own = found[device] = {}
+        own: Counter[str] = Counter()
         for span in spans:
-            if ns := _ns_within(span, update):
-                own[span.kind] = own.get(span.kind, 0) + ns
-        own[IDLE] = update.end_ns - update.begin_ns - sum(own.values())
+            own[span.kind] += _ns_within(span, update)
+        found[device] = {**+own, IDLE: update.end_ns - update.begin_ns - own.total()}
     return found
 
 

@@ -43,10 +43,7 @@ THERE_AND_BACK = [
     span("b", "send", 7, 8, "y", peer="a"),
 ]
 SENDER_UNKNOWN = [span("b", "compute", 0, 1), span("b", "wait", 1, 5, "k", peer="a"), span("b", "compute", 5, 6)]
-LATE_BEGINNING = [
-    span("a", "compute", 0, 1),
-    span("b", "compute", 4, 5),
-]
+LATE_BEGINNING = [span("a", "compute", 0, 1), span("b", "compute", 4, 5)]
 
 
 @pytest.mark.parametrize(

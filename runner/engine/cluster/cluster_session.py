@@ -11,20 +11,10 @@ from typing import Any, Self
 from runner.engine.cluster.assignment import peer_of
 from runner.engine.cluster.emulation import Emulation
 from runner.engine.cluster.remote_plan import RemotePlan, RemoteTrace
+from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.encoding import encode_document
 from runner.engine.cluster.transport.endpoint import Identity
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
-from runner.engine.cluster.transport.messages import (
-    MASTER_ROLE,
-    SERVER_ROLE,
-    Done,
-    Launch,
-    Load,
-    Loaded,
-    Run,
-    process_names,
-    split_name,
-)
 from runner.engine.cluster.transport.private_directory import new_token
 from runner.engine.cluster.worker_group import SPARE_MESSAGES, WorkerGroup, start_workers
 from runner.engine.cluster.worker_setup import WorkerSetup, new_communicator_setup
@@ -91,7 +81,7 @@ class ClusterSession:
             new_communicator_setup(cluster, registry),
         )
         self._emulation = emulation or Emulation()
-        self._identity = Identity(run_id, epoch, MASTER_ROLE, 0, new_token())
+        self._identity = Identity(run_id, epoch, messages.MASTER_ROLE, 0, new_token())
         self._logs = logs
         self._threads = threads
         self._worker_options = worker_options
@@ -102,7 +92,7 @@ class ClusterSession:
         self._plans: dict[tuple[Signature, tuple[InputSlot, ...]], RemotePlan] = {}
         self._launched: dict[str, _LaunchedRun] = {}
         self._by_plan: dict[str, _LaunchedRun] = {}
-        self._ended: deque[tuple[str, Done]] = deque()
+        self._ended: deque[tuple[str, messages.Done]] = deque()
         self._training_is_loaded = False
         self._trace: RemoteTrace | None = None
         self._stack = ExitStack()
@@ -138,8 +128,10 @@ class ClusterSession:
         plan = self._load(asked)
         number = self._begin(plan, fed)
         for worker in plan.plans:
-            self._group.send(worker, Run(plan.name, step, self._delay_s(asked, worker, step)))
-        done = self._group.gather(plan.plans, Done, lambda answer: (answer.plan, answer.step) == (plan.name, step))
+            self._group.send(worker, messages.Run(plan.name, step, self._delay_s(asked, worker, step)))
+        done = self._group.gather(
+            plan.plans, messages.Done, lambda answer: (answer.plan, answer.step) == (plan.name, step)
+        )
         for worker, answer in done.items():
             self._add_statistics(worker, plan, answer)
         fetched = {name: plan.fetch(tensor) for name, tensor in asked.fetches.items()}
@@ -162,14 +154,14 @@ class ClusterSession:
         number = self._begin(plan, fed)
         self._launched[client] = self._by_plan[plan.name] = _LaunchedRun(asked, plan, step, number, begin_ns)
         for worker in plan.plans:
-            self._group.send(worker, Launch(plan.name, step, self._delay_s(asked, worker, step)))
+            self._group.send(worker, messages.Launch(plan.name, step, self._delay_s(asked, worker, step)))
 
     def finished(self) -> Finished:
         """Wait until the next client has finished; see :class:`~runner.engine.run.step_driver.Clients`."""
         if not self._launched:
             raise RunnerError("no client is under way: launch one first")
         while True:
-            worker, answer = self._ended.popleft() if self._ended else self._group.next(Done)[:2]
+            worker, answer = self._ended.popleft() if self._ended else self._group.next(messages.Done)[:2]
             run = self._by_plan.get(answer.plan)
             if run is None or answer.step != run.step or worker not in run.plan.plans or worker in run.turns:
                 reported = f"step {answer.step} of plan {answer.plan!r}"
@@ -227,18 +219,12 @@ class ClusterSession:
             require_synchronized(f"client {client.name!r} was loaded", self._launched)
             group = self._group
             name = f"{client.name}-{len(self._plans)}"
-            plan = RemotePlan(
-                name,
-                client,
-                self._planned.compiled(signature),
-                self._planned.plans(signature),
-                self._planned.layouts,
-                group.directory,
-                self._identity.epoch,
-            )
+            compiled, plans = self._planned.compiled(signature), self._planned.plans(signature)
+            place = (group.directory, self._identity.epoch)
+            plan = RemotePlan(name, client, compiled, plans, self._planned.layouts, *place)
             for worker, assignment in plan.assignments.items():
-                group.send(worker, Load(name), encode_document(assignment.to_document()))
-            group.gather(plan.plans, Loaded, lambda answer: answer.plan == name)
+                group.send(worker, messages.Load(name), encode_document(assignment.to_document()))
+            group.gather(plan.plans, messages.Loaded, lambda answer: answer.plan == name)
             plan.unlink()
             self._plans[key] = plan
             for device_plan in plan.plans.values():
@@ -254,7 +240,7 @@ class ClusterSession:
     def _delay_s(self, client: Client, worker: str, step: int) -> float:
         return self._emulation.delay_s(worker, step) if client.slowed else 0.0
 
-    def _add_statistics(self, worker: str, plan: RemotePlan, answer: Done) -> None:
+    def _add_statistics(self, worker: str, plan: RemotePlan, answer: messages.Done) -> None:
         self._sent[worker] += plan.plans[worker].sent_bytes
         self._peaks[worker] = _statistic(worker, answer, PEAK_MEMORY)
 
@@ -289,14 +275,14 @@ class _LaunchedRun:
 def _worker_names(cluster: Cluster) -> list[str]:
     """Return the processes of a cluster's devices; raises ValueError unless each job has one per task from 0."""
     names = [peer_of(device.name) for device in cluster.devices]
-    servers = sum(split_name(name)[0] == SERVER_ROLE for name in names)
-    expected = process_names(len(names) - servers, servers)
+    servers = sum(messages.split_name(name)[0] == messages.SERVER_ROLE for name in names)
+    expected = messages.process_names(len(names) - servers, servers)
     if sorted(names) != sorted(expected):
         raise ValueError(f"devices of {', '.join(names)}: expected one device for each of {', '.join(expected)}")
     return names
 
 
-def _statistic(worker: str, answer: Done, name: str) -> int:
+def _statistic(worker: str, answer: messages.Done, name: str) -> int:
     if name not in answer.stats:
         raise SecurityError(f"{worker} finished step {answer.step} without the statistic {name!r}")
     return int(answer.stats[name])

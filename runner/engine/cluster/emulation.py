@@ -42,10 +42,6 @@ class Link:
             rate = f"{self.bytes_per_s / BYTES_PER_S_OF_MBIT:g} Mbit/s"
         return f"{rate}, {self.latency_s * 1e3:g} ms"
 
-    def occupied_s(self, nbytes: int) -> float:
-        """Return the seconds for which a message occupies the link."""
-        return 0.0 if self.bytes_per_s is None else nbytes / self.bytes_per_s
-
 
 class Links:
     """The outgoing links of one process and the times at which they become free."""
@@ -62,7 +58,8 @@ class Links:
         Raises ClusterError for a time more than ``LONGEST_WAIT_S`` away, which the receiver would refuse.
         """
         now = self._clock()
-        free = max(now, self._free.get(destination, now)) + self._link.occupied_s(nbytes)
+        occupied_s = 0.0 if self._link.bytes_per_s is None else nbytes / self._link.bytes_per_s
+        free = max(now, self._free.get(destination, now)) + occupied_s
         due = free + self._link.latency_s
         if due - now > LONGEST_WAIT_S:
             raise ClusterError(

@@ -233,7 +233,8 @@ class Supervisor:
     def _failed_workers(self) -> list[WorkerProcess]:
         """Return the workers that have died unexpectedly, the likely cause first."""
         self._update()
-        return [worker for worker in self._exited if not self._is_expected(worker)]
+        expected = [each for each in self._exited if each.name in self._leaving and each.exit and each.exit.code == 0]
+        return [worker for worker in self._exited if worker not in expected]
 
     def wait_for_exit(self, timeout_s: float) -> bool:
         """Wait at most ``timeout_s`` seconds for all workers to end; return whether they have."""
@@ -279,9 +280,6 @@ class Supervisor:
                 living.append(worker)
         self._exited += [self.workers[name] for _, name in sorted(ended)]
         return living
-
-    def _is_expected(self, worker: WorkerProcess) -> bool:
-        return worker.name in self._leaving and worker.exit is not None and worker.exit.code == 0
 
 
 def _wait_for_any(workers: Sequence[WorkerProcess], timeout_s: float) -> bool:

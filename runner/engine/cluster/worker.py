@@ -13,32 +13,13 @@ from typing import Any
 
 from runner.engine.cluster.assignment import Assignment, feed_key, fetch_key, peer_of, senders
 from runner.engine.cluster.emulation import Links
-from runner.engine.cluster.mailbox import LaunchQueue, Mailbox, QueuedLaunch, Request, Stopped
+from runner.engine.cluster.mailbox import LaunchQueue, Mailbox, QueuedLaunch, Request, Stopped, WireRendezvous
+from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.encoding import decode_document, encode_document
 from runner.engine.cluster.transport.endpoint import Endpoint
 from runner.engine.cluster.transport.heartbeat import Progress
-from runner.engine.cluster.transport.messages import (
-    IDLE,
-    LOAD,
-    MASTER,
-    SETUP,
-    STEP,
-    Bye,
-    Done,
-    Failed,
-    Launch,
-    Load,
-    Loaded,
-    Run,
-    Setup,
-    Shutdown,
-    StartTrace,
-    StopTrace,
-    Traced,
-)
 from runner.engine.cluster.transport.private_directory import sibling_address
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter
-from runner.engine.cluster.wire_rendezvous import WireRendezvous
 from runner.engine.cluster.worker_setup import WorkerSetup
 from runner.engine.compile.input_slots import InputSource
 from runner.engine.run.executor import DeviceExecutor
@@ -80,7 +61,7 @@ class Worker:
         self._check_finite: bool | None = None
         self._links: Links | None = None
         self._plans: dict[str, _LoadedPlan] = {}
-        self._trace: _Trace | None = None
+        self._trace: tuple[Recorder, list[DeviceExecutor]] | None = None
         self._launched = LaunchQueue(self.mailbox)
         self._leave_communicator: Callable[[], None] = lambda: None
 
@@ -97,18 +78,18 @@ class Worker:
                     delay_s, turn = self._launched.begin(launched)
                     self._run(launched.message.plan, launched.message.step, delay_s, {TURN: float(turn)})
         except Stopped:
-            self.endpoint.send(MASTER, Bye())
+            self.endpoint.send(messages.MASTER, messages.Bye())
             # Only on shutdown, when all workers leave: after an error others may wait for ever in the communicator.
             self._leave_communicator()
             return 0
         except (RunnerError, MemoryError) as raised:
             error = as_runner_error(raised)
             log.error("%s", error)
-            self.endpoint.send(MASTER, Failed.of(error))
+            self.endpoint.send(messages.MASTER, messages.Failed.of(error))
             return error.exit_code
         except Exception as error:
             # A defect: report it to the master before the interpreter prints the traceback.
-            self.endpoint.send(MASTER, Failed.of(error))
+            self.endpoint.send(messages.MASTER, messages.Failed.of(error))
             raise
         finally:
             close = getattr(self._source, "close", None)
@@ -118,27 +99,27 @@ class Worker:
     def _answer(self, request: Request) -> None:
         received = request.received
         match received.message:
-            case Setup():
+            case messages.Setup():
                 self._set_up(decode_document(received.frames[0]))
-            case Load(plan=plan):
+            case messages.Load(plan=plan):
                 self._load(plan, decode_document(received.frames[0]))
-            case Run(plan=plan, step=step, delay_s=delay_s):
+            case messages.Run(plan=plan, step=step, delay_s=delay_s):
                 self._run(plan, step, delay_s, {})
-            case Launch() as launched:
+            case messages.Launch() as launched:
                 loaded = self._plan(launched.plan, launched.step)
                 self._launched.waiting.append(QueuedLaunch(launched, loaded.received, request.read_at))
-            case StartTrace():
+            case messages.StartTrace():
                 self._start_trace(read_plans(decode_document(received.frames[0])))
-            case StopTrace():
+            case messages.StopTrace():
                 self._stop_trace()
-            case Shutdown():
+            case messages.Shutdown():
                 self._synchronize()
                 raise Stopped
             case _:
                 raise SecurityError(f"{received.message.kind!r} from {received.source}: unexpected message")
 
     def _set_up(self, document: object) -> None:
-        self.progress.enter(SETUP, 0)
+        self.progress.enter(messages.SETUP, 0)
         if self._check_finite is not None:
             raise SecurityError("setup refused: expected once, received again")
         setup = WorkerSetup.from_document(document)
@@ -155,7 +136,7 @@ class Worker:
         self._check_finite = setup.check_finite
         if setup.source is not None:
             self._source = self.make_source(setup.source)
-        self.progress.enter(IDLE, 0)
+        self.progress.enter(messages.IDLE, 0)
 
     def _synchronize(self) -> None:
         """Wait for the device; raises RunnerError if it has failed since the last synchronization."""
@@ -170,7 +151,7 @@ class Worker:
         self._arena = Arena(platform)
 
     def _load(self, plan: str, document: object) -> None:
-        self.progress.enter(LOAD, 0)
+        self.progress.enter(messages.LOAD, 0)
         if self._check_finite is None or plan in self._plans:
             raise SecurityError(f"plan {plan!r} refused: expected a new one, after setup")
         assignment = Assignment.from_document(document, self.registry)
@@ -192,9 +173,11 @@ class Worker:
         inputs = ReadAhead(executor, partial(shared.read, assignment.device))
         received = senders(assignment.plan)
         self.mailbox.expect(plan, received)
-        self._plans[plan] = _LoadedPlan(assignment, executor, inputs, writer, readers[MASTER], frozenset(received))
-        self.endpoint.send(MASTER, Loaded(plan))
-        self.progress.enter(IDLE, 0)
+        self._plans[plan] = _LoadedPlan(
+            assignment, executor, inputs, writer, readers[messages.MASTER], frozenset(received)
+        )
+        self.endpoint.send(messages.MASTER, messages.Loaded(plan))
+        self.progress.enter(messages.IDLE, 0)
 
     def _plan(self, plan: str, step: int) -> "_LoadedPlan":
         if plan not in self._plans:
@@ -202,7 +185,7 @@ class Worker:
         return self._plans[plan]
 
     def _run(self, plan: str, step: int, delay_s: float, stats: Mapping[str, float]) -> None:
-        self.progress.enter(STEP, step)
+        self.progress.enter(messages.STEP, step)
         loaded = self._plan(plan, step)
         if delay_s:
             loaded.executor.before_run(step, DELAY, lambda: self.mailbox.wait(delay_s, step))
@@ -213,29 +196,29 @@ class Worker:
                 feeds[feed.tensor] = loaded.feeds.read(feed_key(feed.tensor), feed.spec.dtype, feed.spec.shape)
         for tensor, value in loaded.inputs.run(step, feeds).items():
             loaded.writer.put(fetch_key(tensor), value)
-        self.endpoint.send(MASTER, Done(plan, step, {PEAK_MEMORY: float(peak_rss_bytes()), **stats}))
-        self.progress.enter(IDLE, step)
+        self.endpoint.send(messages.MASTER, messages.Done(plan, step, {PEAK_MEMORY: float(peak_rss_bytes()), **stats}))
+        self.progress.enter(messages.IDLE, step)
 
     def _start_trace(self, plans: Sequence[str]) -> None:
-        self.progress.enter(LOAD, 0)
+        self.progress.enter(messages.LOAD, 0)
         unknown = [plan for plan in plans if plan not in self._plans]
         if unknown or self._trace is not None:
             reason = f"plans {', '.join(unknown)} are not loaded" if unknown else "a trace is being recorded"
             raise SecurityError(f"trace of {len(plans)} plans refused: {reason}")
-        self._trace = _Trace(Recorder(), tuple(self._plans[plan].executor for plan in plans))
-        for number, executor in enumerate(self._trace.executors):
-            executor.record(self._trace.recorder, number)
-        self.progress.enter(IDLE, 0)
+        recorder, executors = self._trace = Recorder(), [self._plans[plan].executor for plan in plans]
+        for number, executor in enumerate(executors):
+            executor.record(recorder, number)
+        self.progress.enter(messages.IDLE, 0)
 
     def _stop_trace(self) -> None:
-        self.progress.enter(LOAD, 0)
+        self.progress.enter(messages.LOAD, 0)
         if self._trace is None:
             raise SecurityError("end of a trace refused: no trace is being recorded")
-        trace, self._trace = self._trace, None
-        for executor in trace.executors:
+        (recorder, executors), self._trace = self._trace, None
+        for executor in executors:
             executor.record(None)
-        self.endpoint.send(MASTER, Traced(), [encode_document(to_document(trace.recorder.spans))])
-        self.progress.enter(IDLE, 0)
+        self.endpoint.send(messages.MASTER, messages.Traced(), [encode_document(to_document(recorder.spans))])
+        self.progress.enter(messages.IDLE, 0)
 
 
 @dataclass(frozen=True)
@@ -249,11 +232,3 @@ class _LoadedPlan:
     writer: ArenaWriter
     feeds: ArenaReader
     received: frozenset[str]
-
-
-@dataclass(frozen=True)
-class _Trace:
-    """An active trace of the plans of these executors."""
-
-    recorder: Recorder
-    executors: tuple[DeviceExecutor, ...]

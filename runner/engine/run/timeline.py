@@ -116,8 +116,7 @@ def spans_of(process: str, recorded: Sequence[RecordedPlan], raw_spans: Iterable
     Raises SecurityError for spans that the plans cannot have produced, because they may come from a worker.
     """
     spans = [_span(process, recorded, each) for each in raw_spans]
-    times = [time for span in spans for time in (span.begin_ns, span.end_ns)]
-    for before, after in pairwise(times):
+    for before, after in pairwise(at for span in spans for at in (span.begin_ns, span.end_ns)):
         if after < before:
             raise SecurityError(
                 f"spans of {process} refused: {after} ns follows {before} ns, expected times in ascending order"
@@ -145,8 +144,7 @@ def _span(process: str, recorded: Sequence[RecordedPlan], each: RawSpan) -> Span
         )
     node = of.graph.nodes.get(instruction.node)
     layer = node.layer.name if node is not None and node.layer is not None else ""
-    key, peer, nbytes = _transfer(plan, instruction)
-    return Span(*run, instruction.node, instruction.op, layer, *times, key, peer, nbytes)
+    return Span(*run, instruction.node, instruction.op, layer, *times, *_transfer(plan, instruction))
 
 
 def _transfer(plan: DevicePlan, instruction: Instruction) -> tuple[str, str, int]:

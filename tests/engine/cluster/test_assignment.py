@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.engine.cluster.assignment import Assignment, feed_key, feed_sizes, fetch_key, peer_of, senders, sent_sizes
-from runner.engine.cluster.mailbox import Mailbox
+from runner.engine.cluster.mailbox import Mailbox, WireRendezvous
 from runner.engine.cluster.remote_plan import RemotePlan
 from runner.engine.cluster.transport.encoding import decode_document, encode_document
 from runner.engine.cluster.transport.messages import Message, TensorReady
 from runner.engine.cluster.transport.private_directory import private_directory
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter, create_arena
-from runner.engine.cluster.wire_rendezvous import WireRendezvous
 from runner.engine.compile.input_slots import InputSlot
 from runner.engine.compile.program import Client, Program
 from runner.engine.graph.device import worker_device
@@ -115,11 +114,7 @@ SLOT = ("inputs", 0)
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (
-            ("more",),
-            1,
-            r"plan: unknown \['more'\], expected the fields device, part, inputs, arenas",
-        ),
+        (("more",), 1, r"plan: unknown \['more'\], expected the fields device, part, inputs, arenas"),
         (("device",), 3, "plan.device: 3, expected text"),
         (("device",), "cpu", "device 'cpu': expected '/job:NAME"),
         (("device",), "/job:worker/task:0", "expected a full name"),
@@ -157,11 +152,7 @@ SLOT = ("inputs", 0)
         (("layouts",), {3: {"tag": "", "nbytes": 24}}, "name in plan.layouts: 3, expected text"),
         (("layouts",), {"w": {"tag": "aB8b", "nbytes": 64}}, "no kernel converts .* from .*'aB8b'"),
         (("arenas",), {}, "no arena of master-0, worker-0, worker-1, only of none"),
-        (
-            ("arenas", "worker-1", "owner"),
-            "worker-2",
-            "arenas of master-0, worker-0, worker-2 under the names",
-        ),
+        (("arenas", "worker-1", "owner"), "worker-2", "arenas of master-0, worker-0, worker-2 under the names"),
         (("arenas", "worker-0", "sizes", "scaled:0"), 16, "the arena of worker-0 does not have the layout"),
         (("arenas", "worker-1", "sizes", "away:0"), 16, "the arena of worker-1 has 16 bytes for away:0, .* 24"),
         (("arenas", "worker-1", "sizes"), {}, "the arena of worker-1 has no bytes for away:0, which recv/away"),

@@ -5,18 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from runner.engine.cluster.mailbox import RECEIVE_LIMIT_S, WAIT_S, LaunchQueue, Mailbox, QueuedLaunch, Stopped
+from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import Received
-from runner.engine.cluster.transport.messages import (
-    LONGEST_WAIT_S,
-    Launch,
-    Message,
-    Run,
-    Shutdown,
-    StartTrace,
-    StopTrace,
-    TensorReady,
-    Welcome,
-)
 from runner.engine.cluster.transport.shared_memory import ArenaTensor
 from runner.errors import ClusterError, SecurityError
 from tests.engine.cluster.transport.conftest import identity
@@ -45,13 +35,13 @@ class Inbox:
     ) -> None:
         """Send a tensor; its offset in the sender's arena is ``number``."""
         reference = ArenaTensor("uint8", (1,), "arena", number, 1, 1)
-        self._peers[f"worker-{source}"].send("worker-0", TensorReady(plan, step, key, reference, due))
+        self._peers[f"worker-{source}"].send("worker-0", messages.TensorReady(plan, step, key, reference, due))
 
-    def send(self, *messages: Message) -> None:
-        for message in messages:
+    def send(self, *sent: messages.Message) -> None:
+        for message in sent:
             self._peers["master-0"].send("worker-0", message, [b"plans"] if message.has_document else [])
 
-    def read(self, reads: int = 9) -> list[Message]:
+    def read(self, reads: int = 9) -> list[messages.Message]:
         """The requests among the next messages."""
         received = [self.mailbox.next(1.0) for _ in range(reads)]
         return [each.received.message for each in received if each is not None]
@@ -65,8 +55,8 @@ def test_early_tensors_are_stored_until_their_step_receives_them() -> None:
     inbox = Inbox()
     for step in range(3):
         inbox.tensor(step + 7, step=step)
-        inbox.send(Run("p", step))
-        assert inbox.read() == [Run("p", step)]
+        inbox.send(messages.Run("p", step))
+        assert inbox.read() == [messages.Run("p", step)]
         assert inbox.mailbox.pending == [("p", "a")]
         assert inbox.take(step) == step + 7
         assert inbox.mailbox.pending == []
@@ -113,7 +103,7 @@ def test_shutdown_ends_a_wait(due: float | None) -> None:
     inbox = Inbox(delay_s=1.0)
     if due is not None:
         inbox.tensor(due=due)
-    inbox.send(Shutdown())
+    inbox.send(messages.Shutdown())
     with pytest.raises(Stopped):
         inbox.take()
     assert inbox.clock.now == 1.0
@@ -129,13 +119,18 @@ def test_tensors_are_stored_during_a_delay() -> None:
 
 def test_launches_and_traces_during_a_delay_are_queued_in_order() -> None:
     inbox = Inbox(delay_s=1.0)
-    inbox.send(StartTrace(), Launch("q", 1), StopTrace(), Launch("r", 1))
+    inbox.send(messages.StartTrace(), messages.Launch("q", 1), messages.StopTrace(), messages.Launch("r", 1))
     inbox.mailbox.wait(2.5, step=4)
-    inbox.send(Launch("s", 1))
+    inbox.send(messages.Launch("s", 1))
     request = inbox.mailbox.next(0.0)
     assert request is not None
-    assert (request.received.message, request.read_at) == (StartTrace(), 1.0)
-    assert inbox.read() == [Launch("q", 1), StopTrace(), Launch("r", 1), Launch("s", 1)]
+    assert (request.received.message, request.read_at) == (messages.StartTrace(), 1.0)
+    assert inbox.read() == [
+        messages.Launch("q", 1),
+        messages.StopTrace(),
+        messages.Launch("r", 1),
+        messages.Launch("s", 1),
+    ]
 
 
 def test_missing_and_due_tensors_are_reported() -> None:
@@ -154,7 +149,7 @@ def test_missing_and_due_tensors_are_reported() -> None:
 
 def test_hello_and_welcome_are_ignored() -> None:
     inbox = Inbox()
-    inbox.send(Welcome())
+    inbox.send(messages.Welcome())
     assert inbox.read() == []
 
 
@@ -173,7 +168,7 @@ STEP_0 = "tensor a of plan p, step 0 from"
                 ({"source": 2}, f"{STEP_0} worker-2: expected from worker-1"),
                 ({"key": "\x1b[2J"}, r"tensor \\x1b\[2J of plan p, step 0 from worker-1: no loaded plan receives it"),
                 ({"plan": "q"}, "tensor a of plan q, step 0 from worker-1: no loaded plan receives it"),
-                ({"due": LONGEST_WAIT_S + 1}, f"{STEP_0} worker-1: due in 201 s, expected at most 200"),
+                ({"due": messages.LONGEST_WAIT_S + 1}, f"{STEP_0} worker-1: due in 201 s, expected at most 200"),
             )
             for receive in (READ, TAKE)
         ),
@@ -185,12 +180,12 @@ STEP_0 = "tensor a of plan p, step 0 from"
         ),
         (lambda i: i.tensor(step=4), lambda i: i.take(5), "'a' from worker-1 is for step 4, expected step 5"),
         (
-            lambda i: i.send(Run("q", 1)),
+            lambda i: i.send(messages.Run("q", 1)),
             TAKE,
             "'run' from master-0 arrived during step 0, while 'a' was awaited from wo",
         ),
         (
-            lambda i: i.send(Run("q", 1)),
+            lambda i: i.send(messages.Run("q", 1)),
             lambda i: i.mailbox.wait(2.5, 4),
             "arrived during step 4, while it was delayed",
         ),
@@ -241,7 +236,7 @@ def inbox() -> Inbox:
 
 
 def launched(inbox: Inbox, *received: str, delay_s: float = 0.0) -> QueuedLaunch:
-    return QueuedLaunch(Launch("p", 3, delay_s), frozenset(received), inbox.clock.now)
+    return QueuedLaunch(messages.Launch("p", 3, delay_s), frozenset(received), inbox.clock.now)
 
 
 def test_ready_steps_begin_in_launch_order(inbox: Inbox) -> None:
@@ -287,9 +282,9 @@ def test_unread_tensor_is_not_late(inbox: Inbox) -> None:
     for source, key in enumerate("ab", 1):
         inbox.tensor(step=3, key=key, source=source)
     inbox.clock.advance_to(2 * RECEIVE_LIMIT_S)
-    inbox.send(Launch("p", 4))
+    inbox.send(messages.Launch("p", 4))
     assert steps.first() == (step, 0.0)
-    assert inbox.read(1) == [Launch("p", 4)]
+    assert inbox.read(1) == [messages.Launch("p", 4)]
 
 
 def test_limit_holds_while_messages_are_always_waiting(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +296,7 @@ def test_limit_holds_while_messages_are_always_waiting(inbox: Inbox, monkeypatch
     def read(timeout_s: float) -> Received | None:
         """A message is always waiting and takes a second to read."""
         inbox.clock.advance(1.0)
-        inbox.send(Welcome())
+        inbox.send(messages.Welcome())
         return receive(timeout_s)
 
     monkeypatch.setattr(endpoint, "receive", read)

@@ -15,14 +15,7 @@ import psutil
 import pytest
 
 import runner
-from runner.engine.cluster.processes import (
-    Exit,
-    Supervisor,
-    WorkerProcess,
-    tail,
-    thread_budget,
-    worker_argv,
-)
+from runner.engine.cluster.processes import Exit, Supervisor, WorkerProcess, tail, thread_budget, worker_argv
 from runner.engine.cluster.transport.endpoint import Limits
 from runner.engine.cluster.transport.private_directory import inbox_address, private_directory
 from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint

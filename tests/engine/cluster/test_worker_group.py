@@ -55,10 +55,10 @@ class Stage:
     def _endpoint(self, name: str) -> FakeEndpoint:
         return self.network.endpoint(identity(name), peers=2)
 
-    def send(self, name: str, *messages: Message, after_s: float = 0.0) -> None:
+    def send(self, name: str, *sent: Message, after_s: float = 0.0) -> None:
         """Send a message from a peer that arrives after some seconds."""
         self.network.faults = Faults(delay_s=(after_s, after_s))
-        for message in messages:
+        for message in sent:
             self.peers[name].send(MASTER, message)
         self.network.faults = Faults()
 
@@ -135,7 +135,7 @@ def test_next_returns_answers_of_several_kinds_in_order_of_arrival(ready: Stage)
 @pytest.fixture
 def flooded(ready: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
     """A group with always a message of worker 0 waiting; reading one takes a millisecond."""
-    master, clock = ready.group._endpoint, ready.network.clock
+    master, clock = ready.group.endpoint, ready.network.clock
     receive = master.receive
 
     def read(timeout_s: float) -> Received | None:
@@ -189,7 +189,7 @@ def stop_and_continue(stage: Stage, monkeypatch: pytest.MonkeyPatch, living: Col
         stage.beat(worker, STEP, 7)
     stage.send("worker-0", Loaded("p"))
     stage.group.gather(["worker-0"], Loaded)
-    master = stage.group._endpoint
+    master = stage.group.endpoint
     receive = master.receive
 
     def wait(timeout_s: float) -> Received | None:
@@ -355,7 +355,7 @@ class Interruption(FakeEndpoint):
 
 
 def press_ctrl_c(stage: Stage) -> None:
-    stage.group._endpoint = Interruption(stage.network, identity(MASTER), peers=2)
+    stage.group.endpoint = Interruption(stage.network, identity(MASTER), peers=2)
     with pytest.raises(KeyboardInterrupt):
         stage.group.gather(WORKERS, Done)
 

@@ -1,6 +1,7 @@
 """Launched and delayed steps on a virtual network."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -31,25 +32,21 @@ from tests.strategies.training import Weights, expect_same_bits, trained
 SERVER = "ps-0"
 
 
-class Nothing:
-    """A source without examples."""
-
-    def __init__(self, description: Mapping[str, Any]) -> None:
-        assert description == {}
-
-    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, Any]:
-        raise AssertionError("the program reads no examples")
+@contextmanager
+def tally_cluster(folder: Path, registry: Registry, link: Link | None = None) -> Iterator[VirtualCluster]:
+    """The tally program on two workers and a server, with all clients loaded and initial values."""
+    program = tally()
+    with virtual_cluster(program, folder, registry, lambda description: Source()) as cluster:
+        cluster.set_up(link=link)
+        for client in program.clients:
+            cluster.load(client)
+        cluster.run("init")
+        yield cluster
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, registry: Registry) -> Iterator[VirtualCluster]:
-    """The tally program on two workers and a server, with all clients loaded."""
-    program = tally()
-    with virtual_cluster(program, tmp_path, registry, Nothing) as cluster:
-        cluster.set_up()
-        for client in program.clients:
-            cluster.load(client)
-        cluster.run("init")
+    with tally_cluster(tmp_path, registry) as cluster:
         yield cluster
 
 
@@ -86,11 +83,7 @@ def test_ready_steps_begin_in_launch_order(cluster: VirtualCluster) -> None:
 
 
 def test_step_begins_when_its_tensor_is_due(tmp_path: Path, registry: Registry) -> None:
-    with virtual_cluster(tally(), tmp_path, registry, Nothing) as cluster:
-        cluster.set_up(link=Link(latency_s=2.0))
-        for client in ("work_0", "push_0"):
-            cluster.load(client)
-        cluster.run("init")
+    with tally_cluster(tmp_path, registry, Link(latency_s=2.0)) as cluster:
         begun = cluster.network.clock.now
         launch(cluster, "work_0", "worker-0")
         launch(cluster, "push_0", "worker-0", SERVER)
@@ -106,11 +99,7 @@ def test_unknown_plan_is_refused(cluster: VirtualCluster) -> None:
 
 
 def test_other_tensor_does_not_begin_a_step_early(tmp_path: Path, registry: Registry) -> None:
-    with virtual_cluster(tally(), tmp_path, registry, Nothing) as cluster:
-        cluster.set_up(link=Link(latency_s=0.9))
-        for client in ("push_0", "push_1", "fetch_1"):
-            cluster.load(client)
-        cluster.run("init")
+    with tally_cluster(tmp_path, registry, Link(latency_s=0.9)) as cluster:
         for k in range(2):
             launch(cluster, f"push_{k}", SERVER)
             launch(cluster, f"push_{k}", f"worker-{k}")
@@ -158,75 +147,44 @@ STEPS = 3
 TASK = task_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
 
 
-def training_source(description: Mapping[str, Any]) -> Examples:
-    return Examples(BATCH)
-
-
-@cache
-def training_program(workers: int) -> Program:
-    return SyncData(workers=workers).build(TASK)
-
-
 @cache
 def expected(workers: int) -> tuple[Weights, list[Any]]:
     """Weights and history of the same program in one process."""
     return trained(SyncData(workers=workers), TASK, load_kernels(), STEPS)
 
 
-def rates(step: int) -> dict[str, object]:
-    """The feeds of ``trained``."""
-    return {"step": np.int64(step), "learning_rate": 0.1 / (1 + step)}
-
-
 def train(cluster: VirtualCluster) -> tuple[Weights, list[Any]]:
-    """Set up, train and shut down."""
+    """Set up, train as ``trained`` does, and shut down."""
     cluster.set_up()
     cluster.run("init")
-    fetched = [cluster.run("train", step, rates(step)) for step in range(STEPS)]
+    rates = [{"step": np.int64(step), "learning_rate": 0.1 / (1 + step)} for step in range(STEPS)]
+    fetched = [cluster.run("train", step, feeds) for step, feeds in enumerate(rates)]
     weights = cluster.run("save")
     assert [mailbox.pending for mailbox in cluster.mailboxes.values()] == [[]] * len(cluster.workers)
     cluster.shut_down()
     return weights, [(float(each["loss"]), float(each["accuracy"])) for each in fetched]
 
 
-def expect_the_weights_of_one_process(weights: Weights, history: list[Any], workers: int) -> None:
-    local_weights, local_history = expected(workers)
-    assert history == local_history
-    expect_same_bits(weights, local_weights)
-
-
-@settings(max_examples=16)
+@settings(max_examples=32)
 @given(
     seed=st.integers(0, 2**32),
     workers=st.sampled_from([2, 3]),
     longest_s=st.sampled_from([0.0, 0.01, 1.0, 100.0]),
     duplicate=st.sampled_from([0.0, 0.5]),
+    drop=st.sampled_from([0.0, 0.0, 0.005, 0.02]),
 )
 def test_schedule_does_not_change_weights(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, workers: int, longest_s: float, duplicate: float
+    tmp_path_factory: pytest.TempPathFactory, seed: int, workers: int, longest_s: float, duplicate: float, drop: float
 ) -> None:
-    faults = Faults(delay_s=(0.0, longest_s), duplicate=duplicate)
-    arenas = tmp_path_factory.mktemp("arenas")
-    with virtual_cluster(
-        training_program(workers), arenas, load_kernels(), training_source, seed=seed, faults=faults
-    ) as cluster:
-        weights, history = train(cluster)
-    assert cluster.ended == dict.fromkeys(cluster.workers, 0)
-    expect_the_weights_of_one_process(weights, history, workers)
-
-
-@settings(max_examples=16)
-@given(seed=st.integers(0, 2**32), drop=st.sampled_from([0.005, 0.02]))
-def test_lossy_network_gives_the_same_weights_or_an_error(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, drop: float
-) -> None:
-    faults = Faults(delay_s=(0.0, 1.0), drop=drop)
-    arenas = tmp_path_factory.mktemp("arenas")
-    with virtual_cluster(
-        training_program(2), arenas, load_kernels(), training_source, seed=seed, faults=faults
-    ) as cluster:
+    """A lossy network may also end the run with an error."""
+    faults, program = Faults((0.0, longest_s), drop, duplicate), SyncData(workers=workers).build(TASK)
+    made = (program, tmp_path_factory.mktemp("arenas"), load_kernels(), lambda description: Examples(BATCH))
+    with virtual_cluster(*made, seed=seed, faults=faults) as cluster:
         try:
             weights, history = train(cluster)
         except (NoAnswer, ClusterError, WorkerFailed):
+            assert drop
             return
-    expect_the_weights_of_one_process(weights, history, 2)
+    assert cluster.ended == dict.fromkeys(cluster.workers, 0)
+    assert history == expected(workers)[1]
+    expect_same_bits(weights, expected(workers)[0])

@@ -13,24 +13,10 @@ import numpy as np
 from runner.engine.cluster.emulation import Link
 from runner.engine.cluster.mailbox import Mailbox
 from runner.engine.cluster.remote_plan import RemotePlan
+from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.encoding import encode_document
 from runner.engine.cluster.transport.endpoint import Received
 from runner.engine.cluster.transport.heartbeat import Progress
-from runner.engine.cluster.transport.messages import (
-    MASTER,
-    Bye,
-    Done,
-    Failed,
-    Hello,
-    Load,
-    Loaded,
-    Message,
-    Run,
-    Setup,
-    Shutdown,
-    Welcome,
-    process_names,
-)
 from runner.engine.cluster.worker import Worker
 from runner.engine.cluster.worker_setup import WorkerSetup
 from runner.engine.compile.input_slots import InputSource
@@ -134,7 +120,7 @@ class TurnTaking(FakeEndpoint):
                 return received
 
 
-Kind = TypeVar("Kind", bound=Message)
+Kind = TypeVar("Kind", bound=messages.Message)
 
 ADDRESS = "ipc:///virtual/master-0"
 PATIENCE_S = 10_000.0
@@ -169,11 +155,11 @@ class VirtualCluster:
         self.program = program
         self.network = network
         self.turns = Turns(network, seed)
-        self.workers = process_names(program.workers, program.servers)
+        self.workers = messages.process_names(program.workers, program.servers)
         self.mailboxes: dict[str, Mailbox] = {}
         self.progress = {name: Progress() for name in self.workers}
         self.ended: dict[str, int | Exception] = {}
-        self.endpoint = self._endpoint(MASTER)
+        self.endpoint = self._endpoint(messages.MASTER)
         self._directory = directory
         self._registry = registry
         self._gpus = () if gpus is None else gpus.of_workers
@@ -181,7 +167,7 @@ class VirtualCluster:
         self._make_source = make_source
         self._plans: dict[str, RemotePlan] = {}
         self.endpoints = {name: self._endpoint(name) for name in self.workers}
-        self.turns.join(MASTER)
+        self.turns.join(messages.MASTER)
         for name, endpoint in self.endpoints.items():
             self.mailboxes[name] = Mailbox(endpoint, lambda: network.clock.now, network.clock.advance)
             self.turns.start(name, partial(self._work, name, endpoint))
@@ -191,7 +177,7 @@ class VirtualCluster:
 
     def _work(self, name: str, endpoint: TurnTaking) -> None:
         """The main function of a worker, in a thread."""
-        endpoint.connect(MASTER)
+        endpoint.connect(messages.MASTER)
         given = (self.workers, self._make_source, self._registry, self.progress[name])
         worker = Worker(endpoint, self.mailboxes[name], ADDRESS, *given)
         try:
@@ -199,7 +185,7 @@ class VirtualCluster:
         except Exception as error:  # noqa: BLE001 - a test looks at it
             self.ended[name] = error
 
-    def send(self, message: Message, workers: Collection[str] | None = None, *documents: object) -> None:
+    def send(self, message: messages.Message, workers: Collection[str] | None = None, *documents: object) -> None:
         """Send a message to some workers, by default to all."""
         for worker in self.workers if workers is None else workers:
             self.endpoint.send(worker, message, [encode_document(document) for document in documents])
@@ -217,7 +203,7 @@ class VirtualCluster:
         answers = {}
         while missing:
             received = self.receive()
-            if isinstance(received.message, Failed) and not issubclass(kind, Failed):
+            if isinstance(received.message, messages.Failed) and not issubclass(kind, messages.Failed):
                 raise WorkerFailed(f"{received.source}: {received.message.error}: {received.message.text}")
             assert isinstance(received.message, kind), f"{received.source} sent {received.message}"
             missing.remove(received.source)
@@ -226,24 +212,24 @@ class VirtualCluster:
 
     def greet(self) -> None:
         """Receive the hello of every worker and answer."""
-        self.answers(Hello)
+        self.answers(messages.Hello)
         for worker in self.workers:
             self.endpoint.connect(worker)
-        self.send(Welcome())
+        self.send(messages.Welcome())
 
     def set_up(self, check_finite: bool = False, link: Link | None = None) -> None:
         """Join and set up every worker."""
         self.greet()
         gpus = dict(zip(self.workers, self._gpus, strict=False))
-        self.send(Setup(), None, WorkerSetup({}, check_finite, link, gpus).to_document())
+        self.send(messages.Setup(), None, WorkerSetup({}, check_finite, link, gpus).to_document())
 
     def load(self, client: str) -> RemotePlan:
         """Load the parts of a client, once."""
         if client not in self._plans:
             plan = remote_plan(self._planned, client, self._directory, name=client)
             for worker, assignment in plan.assignments.items():
-                self.send(Load(client), [worker], assignment.to_document())
-            self.answers(Loaded, plan.plans)
+                self.send(messages.Load(client), [worker], assignment.to_document())
+            self.answers(messages.Loaded, plan.plans)
             plan.unlink()
             self._plans[client] = plan
         return self._plans[client]
@@ -252,7 +238,7 @@ class VirtualCluster:
         """Run one step."""
         plan = self.load(client)
         self.feed(client, feeds or {})
-        self.send(Run(client, step), plan.plans)
+        self.send(messages.Run(client, step), plan.plans)
         return self.finish(client, step)
 
     def feed(self, client: str, feeds: Mapping[str, object]) -> None:
@@ -263,21 +249,21 @@ class VirtualCluster:
     def finish(self, client: str, step: int) -> dict[str, Array]:
         """Wait until a step has finished, and fetch."""
         plan = self.load(client)
-        for answer in self.answers(Done, plan.plans).values():
+        for answer in self.answers(messages.Done, plan.plans).values():
             assert (answer.plan, answer.step) == (client, step)
         return {name: plan.fetch(tensor) for name, tensor in self.program.clients[client].fetches.items()}
 
     def shut_down(self) -> None:
         """Shut down all workers."""
-        self.send(Shutdown())
-        self.answers(Bye)
+        self.send(messages.Shutdown())
+        self.answers(messages.Bye)
         self.wait_for_ends()
 
     def wait_for_ends(self, workers: Collection[str] | None = None) -> None:
         """Advance the clock until workers have ended."""
         for worker in self.workers if workers is None else workers:
             while worker not in self.ended:
-                self.turns.wait(MASTER, self.network.clock.now + 1.0)
+                self.turns.wait(messages.MASTER, self.network.clock.now + 1.0)
                 assert self.network.clock.now < PATIENCE_S, f"{worker} does not end"
 
 

@@ -1,7 +1,7 @@
 """Orders of launched parts: on a virtual clock, and as an earlier run recorded them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import numpy as np
@@ -50,12 +50,7 @@ def events(interleaving: Interleaving, count: int) -> str:
         # A part waits for the tensors that it receives, and later launches overtake it.
         (["p:w>s=4", "a:s"], {"p:w": 1.0, "p:s": 1.0, "a:s": 2.0}, "p:w a:s a. p:s p.", 6.0),
         # A busy device continues in launch order with the parts that became ready meanwhile.
-        (
-            ["a:s", "p:w>s", "b:s"],
-            {"p:w": 1.0, "p:s": 1.0, "a:s": 3.0, "b:s": 1.0},
-            "a:s p:w a. p:s p. b:s b.",
-            5.0,
-        ),
+        (["a:s", "p:w>s", "b:s"], {"p:w": 1.0, "p:s": 1.0, "a:s": 3.0, "b:s": 1.0}, "a:s p:w a. p:s p. b:s b.", 5.0),
     ],
 )
 def test_parts_are_ordered_by_virtual_time(
@@ -146,20 +141,16 @@ Opened = Callable[..., LocalSession]
 @pytest.fixture
 def opened(registry: Registry) -> Iterator[Opened]:
     """Opens sessions of the tally program, whose variables are zero."""
-    sessions = []
+    with ExitStack() as stack:
 
-    def begin(interleaving: Interleaving | None = None, program: Program | None = None) -> LocalSession:
-        program = program or tally()
-        session = LocalSession(
-            program, local_cluster(program.workers, program.servers), registry, interleaving=interleaving
-        )
-        sessions.append(session)
-        session.run("init")
-        return session
+        def begin(interleaving: Interleaving | None = None, program: Program | None = None) -> LocalSession:
+            program = program or tally()
+            cluster = local_cluster(program.workers, program.servers)
+            session = stack.enter_context(closing(LocalSession(program, cluster, registry, interleaving=interleaving)))
+            session.run("init")
+            return session
 
-    yield begin
-    for session in sessions:
-        session.close()
+        yield begin
 
 
 def ends(session: Clients, *clients: str, step: int = 0) -> list[Finished]:
@@ -200,26 +191,21 @@ def test_fastest_worker_is_served_first(opened: Opened, seconds: tuple[float, fl
     assert value(session.run("save")["total"]) == total
 
 
-def draws(seed: int) -> VirtualTime:
-    """Virtual time with random durations."""
-    generator = np.random.default_rng(seed)
-    return VirtualTime(lambda client, device, step: float(generator.lognormal()), lambda nbytes: 0.1)
+def outcome(session: LocalSession) -> list[tuple[str, int, Any, dict[str, float]]]:
+    """The finished clients of nine rounds."""
+    finished = pushed(session, rounds=9)
+    return [(each.client, each.step, each.turns, {n: value(v) for n, v in each.fetches.items()}) for each in finished]
 
 
-def outcome(finished: list[Finished]) -> list[tuple[str, int, dict[str, float]]]:
-    return [(each.client, each.step, {name: value(v) for name, v in each.fetches.items()}) for each in finished]
+def test_interleaving_is_a_function_of_the_seed_and_its_record_replays_it(opened: Opened) -> None:
+    def drawn(seed: int) -> VirtualTime:
+        generator = np.random.default_rng(seed)
+        return VirtualTime(lambda client, device, step: float(generator.lognormal()), lambda nbytes: 0.1)
 
-
-def test_interleaving_is_a_function_of_the_seed(opened: Opened) -> None:
-    first, again, other = (outcome(pushed(opened(draws(seed)), rounds=9)) for seed in (1, 1, 2))
+    first, again, other = (outcome(opened(drawn(seed))) for seed in (1, 1, 2))
     assert first == again
     assert first[-1] != other[-1]
-
-
-def test_recorded_turns_replay_bit_for_bit(opened: Opened) -> None:
-    finished = pushed(opened(draws(3)), rounds=9)
-    record = Recorded([Ending(each.client, each.step, each.turns) for each in finished])
-    assert outcome(pushed(opened(record), rounds=9)) == outcome(finished)
+    assert outcome(opened(Recorded([Ending(client, step, turns) for client, step, turns, _ in first]))) == first
 
 
 def test_launches_and_runs_at_the_wrong_time_are_refused(opened: Opened) -> None:
@@ -239,6 +225,7 @@ def test_launches_and_runs_at_the_wrong_time_are_refused(opened: Opened) -> None
 
 def test_trace_begins_and_ends_while_clients_run(opened: Opened) -> None:
     session = opened()
+    ends(session, "work_0", "work_1")
     session.launch("work_0", step=4)
     session.start_trace(["work_0", "push_0"])
     session.finished()
@@ -246,24 +233,11 @@ def test_trace_begins_and_ends_while_clients_run(opened: Opened) -> None:
     session.launch("work_0", step=6)
     timeline = session.stop_trace()
     session.finished()
-    assert [(run.client, run.number, run.step, run.launched) for run in timeline.runs] == [
-        ("work_0", 0, 4, True),
-        ("push_0", 0, 5, True),
-    ]
-    assert {(span.client, span.number, span.step) for span in timeline.spans} == {("work_0", 0, 4), ("push_0", 0, 5)}
+    runs = [("work_0", 1, 4), ("push_0", 0, 5)]
+    assert [(run.client, run.number, run.step) for run in timeline.runs] == runs
+    assert all(run.launched for run in timeline.runs)
+    assert {(span.client, span.number, span.step) for span in timeline.spans} == set(runs)
     expect_matching_transfers(timeline.spans)
-
-
-def test_runs_before_the_trace_are_counted(opened: Opened) -> None:
-    session = opened()
-    ends(session, "work_0", "work_1")
-    ends(session, "work_0")
-    session.start_trace(["work_0", "work_1"])
-    ends(session, "work_0", "work_1")
-    timeline = session.stop_trace()
-    counted = {("work_0", 2), ("work_1", 1)}
-    assert {(run.client, run.number) for run in timeline.runs} == counted
-    assert {(span.client, span.number) for span in timeline.spans} == counted
 
 
 def fed() -> Program:
@@ -275,21 +249,15 @@ def fed() -> Program:
     return Program(graph, {"double": client, "init": Client("init")}, {}, workers=1)
 
 
-def test_feeds_are_copied_at_the_launch(opened: Opened) -> None:
+def test_feeds_are_checked_and_copied_at_the_launch(opened: Opened) -> None:
     session = opened(program=fed())
+    for wrong, came in ((np.ones(3), r"float64\[3\]"), (np.ones(2, "float32"), r"float32\[2\]")):
+        with pytest.raises(RunnerError, match=rf"^feed .*: came {came}, expected float64\[2\]$"):
+            session.launch("double", feeds={"x": wrong})
     value = np.ones(2)
     session.launch("double", feeds={"x": value})
     value[:] = 5.0
     assert session.finished().fetches["twice"].tolist() == [2.0, 2.0]
-
-
-@pytest.mark.parametrize(("value", "came"), [(np.ones(3), r"float64\[3\]"), (np.ones(2, "float32"), r"float32\[2\]")])
-def test_wrong_feed_is_refused_at_the_launch(opened: Opened, value: Any, came: str) -> None:
-    session = opened(program=fed())
-    with pytest.raises(RunnerError, match=rf"^feed .*: came {came}, expected float64\[2\]$"):
-        session.launch("double", feeds={"x": value})
-    session.launch("double", feeds={"x": np.ones(2)})
-    assert session.finished().client == "double"
 
 
 def test_deferred_client_whose_parts_wait_for_each_other_is_refused(registry: Registry) -> None:
@@ -306,9 +274,3 @@ def test_deferred_client_whose_parts_wait_for_each_other_is_refused(registry: Re
         pytest.raises(RunnerError, match=expected),
     ):
         session.launch("round", feeds={"there": np.ones(1)})
-
-
-def test_training_clients_are_the_deferred_ones() -> None:
-    assert {client.name for client in tally().training} == {
-        f"{n}_{k}" for n in ("fetch", "work", "push") for k in (0, 1)
-    }

@@ -121,22 +121,17 @@ def decode_header(header: bytes | memoryview) -> tuple[Envelope, Message]:
         plain = unpack(header, MAX_HEADER_BYTES)
         if not isinstance(plain, dict):
             raise Violation(f"{type(plain).__name__} at the top, expected a map")
-        return _read_header(plain)
+        version, kind = plain.pop("v", None), plain.pop("kind", None)
+        if type(version) is not int or version != PROTOCOL_VERSION:
+            raise Violation(
+                f"protocol version {printable(repr(version))}, expected {PROTOCOL_VERSION}: use one runner version"
+            )
+        if not isinstance(kind, str) or kind not in KINDS:
+            raise Violation(f"kind {printable(repr(kind))}, expected one of {', '.join(KINDS)}")
+        envelope = {name: plain.pop(name) for name in _ENVELOPE.fields if name in plain}
+        return _ENVELOPE.read(envelope, "envelope"), _RECORDS[kind].read(plain, kind)
     except Violation as violation:
         raise SecurityError(f"message header refused: {violation}") from violation
-
-
-def _read_header(plain: dict[str, object]) -> tuple[Envelope, Message]:
-    version = plain.pop("v", None)
-    if type(version) is not int or version != PROTOCOL_VERSION:
-        raise Violation(
-            f"protocol version {printable(repr(version))}, expected {PROTOCOL_VERSION}: use one runner version"
-        )
-    kind = plain.pop("kind", None)
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise Violation(f"kind {printable(repr(kind))}, expected one of {', '.join(KINDS)}")
-    envelope = {name: plain.pop(name) for name in _ENVELOPE.fields if name in plain}
-    return _ENVELOPE.read(envelope, "envelope"), _RECORDS[kind].read(plain, kind)
 
 
 def check_frames(message: Message, frames: Sequence[memoryview]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.engine.cluster.transport import encoding
+from runner.engine.cluster.transport import encoding, messages
 from runner.engine.cluster.transport.encoding import (
     MAX_HEADER_BYTES,
     Envelope,
@@ -21,74 +21,54 @@ from runner.engine.cluster.transport.encoding import (
     encode_document,
     encode_header,
 )
-from runner.engine.cluster.transport.messages import (
-    HEARTBEAT_ROLES,
-    KINDS,
-    Bye,
-    Done,
-    Failed,
-    Heartbeat,
-    Hello,
-    Launch,
-    Load,
-    Loaded,
-    Message,
-    Run,
-    Setup,
-    Shutdown,
-    StartTrace,
-    StopTrace,
-    TensorReady,
-    Traced,
-    Welcome,
-    heartbeat_role,
-    peer_name,
-    process_names,
-    process_of_heartbeat,
-    split_name,
-)
 from runner.engine.cluster.transport.shared_memory import ArenaTensor
 from runner.errors import SecurityError
 from runner.system.schema import Violation
 
 ENVELOPE = Envelope(run="run", epoch=3, src="worker-1", seq=7)
-TENSOR = TensorReady("plan", 5, "dense/gradient:0", ArenaTensor("float64", (2, 0), "arena", 64, 0, 3), due=1234.5)
-RUN, HEARTBEAT, DONE = Run("plan", 5), Heartbeat("step", 5), Done("plan", 5, {"step_s": 0.25, "bytes": 10})
-EXAMPLES: tuple[Message, ...] = (
-    Hello("worker", 1, 99, "t" * 64),
-    Welcome(),
-    Setup(),
-    Load("plan"),
-    Loaded("plan"),
+TENSOR = messages.TensorReady(
+    "plan", 5, "dense/gradient:0", ArenaTensor("float64", (2, 0), "arena", 64, 0, 3), due=1234.5
+)
+RUN, HEARTBEAT, DONE = (
+    messages.Run("plan", 5),
+    messages.Heartbeat("step", 5),
+    messages.Done("plan", 5, {"step_s": 0.25, "bytes": 10}),
+)
+EXAMPLES: tuple[messages.Message, ...] = (
+    messages.Hello("worker", 1, 99, "t" * 64),
+    messages.Welcome(),
+    messages.Setup(),
+    messages.Load("plan"),
+    messages.Loaded("plan"),
     RUN,
-    Launch("plan", 5, 0.5),
+    messages.Launch("plan", 5, 0.5),
     DONE,
-    StartTrace(),
-    StopTrace(),
-    Traced(),
+    messages.StartTrace(),
+    messages.StopTrace(),
+    messages.Traced(),
     TENSOR,
     HEARTBEAT,
-    Failed("NumericError", "loss is nan"),
-    Shutdown(),
-    Bye(),
+    messages.Failed("NumericError", "loss is nan"),
+    messages.Shutdown(),
+    messages.Bye(),
 )
 
 
-def plain_header(message: Message, **changes: Any) -> dict[str, Any]:
+def plain_header(message: messages.Message, **changes: Any) -> dict[str, Any]:
     header: dict[str, Any] = msgpack.unpackb(encode_header(ENVELOPE, message))
     return header | changes
 
 
 def test_every_kind_has_an_example() -> None:
-    assert [type(message) for message in EXAMPLES] == list(KINDS.values())
+    assert [type(message) for message in EXAMPLES] == list(messages.KINDS.values())
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: message.kind)
-def test_message_round_trip(message: Message) -> None:
+def test_message_round_trip(message: messages.Message) -> None:
     assert decode_header(encode_header(ENVELOPE, message)) == (ENVELOPE, message)
 
 
-REFUSED: list[tuple[Message, dict[str, Any], str]] = [
+REFUSED: list[tuple[messages.Message, dict[str, Any], str]] = [
     (HEARTBEAT, {"v": 2}, "protocol version 2, expected 1: use one runner version"),
     (HEARTBEAT, {"v": True}, "protocol version True"),
     (HEARTBEAT, {"kind": "exec"}, "kind 'exec', expected one of hello, welcome"),
@@ -101,7 +81,7 @@ REFUSED: list[tuple[Message, dict[str, Any], str]] = [
     (HEARTBEAT, {"\x1b[2Jnew": 1}, r"unknown \['\\\\x1b\[2Jnew'\]"),
     (TENSOR, {"reference": None}, "tensor.reference: None, expected a map"),
 ]
-UNWRITABLE: list[tuple[Message, dict[str, Any], str]] = [
+UNWRITABLE: list[tuple[messages.Message, dict[str, Any], str]] = [
     (HEARTBEAT, {"section": "sleep"}, "heartbeat.section: 'sleep', expected one of setup, load, step, idle"),
     *(
         (TENSOR, {"due": due}, f"tensor.due: {due}, expected a finite number from 0")
@@ -117,13 +97,13 @@ UNWRITABLE: list[tuple[Message, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("message", "changes", "reason"), [*REFUSED, *UNWRITABLE])
-def test_schema_violation_is_refused(message: Message, changes: dict[str, Any], reason: str) -> None:
+def test_schema_violation_is_refused(message: messages.Message, changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(SecurityError, match=reason):
         decode_header(msgpack.packb(plain_header(message, **changes)))
 
 
 @pytest.mark.parametrize(("message", "changes", "reason"), UNWRITABLE)
-def test_schema_violation_is_not_sent(message: Message, changes: dict[str, Any], reason: str) -> None:
+def test_schema_violation_is_not_sent(message: messages.Message, changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(Violation, match=reason):
         encode_header(ENVELOPE, replace(message, **changes))
 
@@ -145,7 +125,7 @@ def test_header_is_exactly_one_map_of_limited_size() -> None:
         with pytest.raises(SecurityError, match=reason):
             decode_header(header)
     with pytest.raises(ValueError, match="header of 'done' takes"):
-        encode_header(ENVELOPE, Done("plan", 0, {f"{chr(0x4E00 + i) * 512}": 1.0 for i in range(64)}))
+        encode_header(ENVELOPE, messages.Done("plan", 0, {f"{chr(0x4E00 + i) * 512}": 1.0 for i in range(64)}))
 
 
 @given(st.binary(max_size=300))
@@ -162,7 +142,7 @@ VALUES = st.recursive(
 )
 FIELDS = sorted(
     {"v", "kind", "run", "epoch", "src", "seq", "reference", "section"}.union(
-        *(message_type.__dataclass_fields__ for message_type in KINDS.values())
+        *(message_type.__dataclass_fields__ for message_type in messages.KINDS.values())
     )
 )
 
@@ -173,17 +153,17 @@ FIELDS = sorted(
     st.sets(st.sampled_from(FIELDS), max_size=2),
 )
 def test_changed_header_is_decoded_or_a_security_error(
-    message: Message, changes: dict[str, object], removed: set[str]
+    message: messages.Message, changes: dict[str, object], removed: set[str]
 ) -> None:
     plain = msgpack.unpackb(encode_header(ENVELOPE, message))
     plain = {name: value for name, value in (plain | changes).items() if name not in removed}
     with contextlib.suppress(SecurityError):
         _, decoded = decode_header(msgpack.packb(plain))
-        assert type(decoded) in KINDS.values()
+        assert type(decoded) in messages.KINDS.values()
 
 
 @given(st.sampled_from(EXAMPLES), st.integers(0, 10_000), st.integers(0, 255))
-def test_changed_byte_is_decoded_or_a_security_error(message: Message, at: int, value: int) -> None:
+def test_changed_byte_is_decoded_or_a_security_error(message: messages.Message, at: int, value: int) -> None:
     header = bytearray(encode_header(ENVELOPE, message))
     header[at % len(header)] = value
     with contextlib.suppress(SecurityError):
@@ -194,7 +174,7 @@ def test_failure_always_fits_a_header() -> None:
     try:
         raise ValueError("\U0001f4a5" * 100_000)
     except ValueError as error:
-        failed = Failed.of(error)
+        failed = messages.Failed.of(error)
     _, decoded = decode_header(encode_header(ENVELOPE, failed))
     assert decoded == failed
     assert failed.error == "ValueError"
@@ -207,15 +187,15 @@ DOCUMENT = memoryview(b"x")
 @pytest.mark.parametrize(
     ("message", "frames", "reason"),
     [
-        (Load("p"), [DOCUMENT], ""),
+        (messages.Load("p"), [DOCUMENT], ""),
         (TENSOR, [], ""),
-        (Load("p"), [], "load: 0 frames of .* expected one document of at most"),
-        (Load("p"), [DOCUMENT] * 2, "load: 2 frames of .* expected one document of at most"),
-        (Load("p"), [memoryview(bytes(64 * 2**20 + 1))], "expected one document of at most 67108864"),
+        (messages.Load("p"), [], "load: 0 frames of .* expected one document of at most"),
+        (messages.Load("p"), [DOCUMENT] * 2, "load: 2 frames of .* expected one document of at most"),
+        (messages.Load("p"), [memoryview(bytes(64 * 2**20 + 1))], "expected one document of at most 67108864"),
         (TENSOR, [DOCUMENT], "tensor: 1 frames, expected none"),
     ],
 )
-def test_frames_are_one_document_or_none(message: Message, frames: list[memoryview], reason: str) -> None:
+def test_frames_are_one_document_or_none(message: messages.Message, frames: list[memoryview], reason: str) -> None:
     with pytest.raises(Violation, match=reason) if reason else contextlib.nullcontext():
         check_frames(message, frames)
 
@@ -259,21 +239,21 @@ def test_size_limit_holds_for_encoding_and_decoding(monkeypatch: pytest.MonkeyPa
 
 
 def test_name_round_trip() -> None:
-    assert peer_name("worker", 12) == "worker-12"
-    assert split_name("ps-0") == ("ps", 0)
-    assert split_name("worker_heartbeat-0") == ("worker_heartbeat", 0)
+    assert messages.peer_name("worker", 12) == "worker-12"
+    assert messages.split_name("ps-0") == ("ps", 0)
+    assert messages.split_name("worker_heartbeat-0") == ("worker_heartbeat", 0)
 
 
 def test_processes_are_workers_and_then_parameter_servers() -> None:
-    assert process_names(2) == ["worker-0", "worker-1"]
-    assert process_names(1, 2) == ["worker-0", "ps-0", "ps-1"]
+    assert messages.process_names(2) == ["worker-0", "worker-1"]
+    assert messages.process_names(1, 2) == ["worker-0", "ps-0", "ps-1"]
 
 
 @pytest.mark.parametrize("process", ["worker-3", "ps-3"])
 def test_every_process_has_a_heartbeat_peer(process: str) -> None:
-    role, index = split_name(process)
-    assert heartbeat_role(role) in HEARTBEAT_ROLES
-    assert process_of_heartbeat(peer_name(heartbeat_role(role), index)) == process
+    role, index = messages.split_name(process)
+    assert messages.heartbeat_role(role) in messages.HEARTBEAT_ROLES
+    assert messages.process_of_heartbeat(messages.peer_name(messages.heartbeat_role(role), index)) == process
 
 
 @pytest.mark.parametrize(
@@ -284,9 +264,9 @@ def test_malformed_name_is_refused(name: str) -> None:
         ValueError,
         match=re.escape("expected <role>-<index> with a role of master, worker, ps, worker_heartbeat, ps_heartbeat"),
     ):
-        split_name(name)
+        messages.split_name(name)
 
 
 def test_negative_index_is_refused() -> None:
     with pytest.raises(ValueError, match="peer name 'worker--1'"):
-        peer_name("worker", -1)
+        messages.peer_name("worker", -1)
