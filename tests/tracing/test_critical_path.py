@@ -105,12 +105,18 @@ FIRST_RUN = [
 ]
 
 
-def test_the_path_goes_over_the_session_from_launch_to_the_run_that_led_to_it() -> None:
-    assert pieces(LAUNCHED, Update(0, 0, 30)) == [*FIRST_RUN, *BACK_TO_THE_SEND]
-
-
-def test_the_path_is_cut_at_the_beginning_of_the_update() -> None:
-    assert pieces(LAUNCHED, Update(0, 15, 30)) == [("a", "compute", 15, 20), *BACK_TO_THE_SEND]
+@pytest.mark.parametrize(
+    ("update", "path"),
+    [
+        (Update(0, 0, 30), [*FIRST_RUN, *BACK_TO_THE_SEND]),
+        (Update(0, 15, 30), [("a", "compute", 15, 20), *BACK_TO_THE_SEND]),
+        (Update(0, 40, 50), [("m", "other", 40, 50)]),
+        (Update(0, 28, 29), [("m", "other", 28, 29)]),
+    ],
+    ids=["launch after a run", "cut at the beginning", "after all runs", "between runs"],
+)
+def test_the_path_goes_over_the_session_to_the_run_that_ended_before(update: Update, path: list[Piece]) -> None:
+    assert pieces(LAUNCHED, update) == path
 
 
 def test_a_launched_run_waited_for_its_busy_device() -> None:
@@ -147,11 +153,6 @@ def test_transfers_of_another_run_are_others() -> None:
     spans = [span("a", "send", 0, 9, "k", peer="b"), span("b", "wait", 2, 5, "k", peer="a", number=1)]
     index = TimelineIndex(Timeline(tuple(spans), (run(0, 12), run(2, 6, number=1))))
     assert pieces(index, Update(0, 2, 6)) == [("b", "wait", 2, 5), ("m", "other", 5, 6)]
-
-
-@pytest.mark.parametrize("update", [Update(0, 40, 50), Update(0, 28, 29)])
-def test_an_update_in_which_nothing_ended_is_the_session_alone(update: Update) -> None:
-    assert pieces(LAUNCHED, update) == [("m", "other", update.begin_ns, update.end_ns)]
 
 
 def test_path_of_an_empty_timeline_is_one_segment() -> None:

@@ -11,9 +11,8 @@ import pytest
 from runner.engine.cluster import worker_group
 from runner.engine.cluster.transport.private_directory import private_directory
 from runner.kernels.registry import Registry
-from tests.engine.cluster.remote_programs import there_and_back
 from tests.engine.cluster.sessions import Sessions, expect_nothing_left
-from tests.engine.cluster.virtual_cluster import VirtualCluster, virtual_cluster
+from tests.engine.cluster.virtual_cluster import VirtualCluster, there_and_back, virtual_cluster
 
 Start = Callable[..., AbstractContextManager[VirtualCluster]]
 

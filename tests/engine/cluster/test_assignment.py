@@ -25,9 +25,9 @@ from runner.errors import RunnerError, SecurityError
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
-from tests.engine.cluster.remote_programs import EPOCH, EXAMPLES, plans_of, remote_plan, there_and_back
 from tests.engine.cluster.transport.conftest import identity
 from tests.engine.cluster.transport.fake_network import FakeNetwork
+from tests.engine.cluster.virtual_cluster import EPOCH, EXAMPLES, plans_of, remote_plan, there_and_back
 from tests.engine.compile.plain_data import EXTREMES, mutated, places, put, values, without
 from tests.engine.run.fake_kernels import random_registry
 from tests.strategies.networks import NETWORKS, task_of
@@ -42,23 +42,17 @@ def encoded_and_decoded(document: object) -> object:
     return decode_document(memoryview(encode_document(document)))
 
 
-def expect_round_trip(network: str, kernels: Registry, directory: Path) -> None:
+@pytest.mark.parametrize("network", [*sorted(NETWORKS), "random layouts"])
+def test_training_program_round_trip(network: str, registry: Registry, tmp_path: Path) -> None:
+    """Layouts are sent, so that plans are equal."""
+    network, kernels = ("batch_normalised", random_registry(1)) if " " in network else (network, registry)
     program = SyncData(workers=3).build(task_of(NETWORKS[network], Momentum(), batch_size=7))
     planned = plans_of(program, kernels)
     for client in program.clients:
-        for assignment in remote_plan(planned, client, directory).assignments.values():
+        for assignment in remote_plan(planned, client, tmp_path).assignments.values():
             received = Assignment.from_document(encoded_and_decoded(assignment.to_document()), kernels)
             assert received == assignment
             assert list(received.part.graph.nodes) == list(assignment.part.graph.nodes)
-
-
-@pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_training_program_round_trip(network: str, registry: Registry, tmp_path: Path) -> None:
-    expect_round_trip(network, registry, tmp_path)
-
-
-def test_layouts_are_sent_so_that_plans_are_equal(tmp_path: Path) -> None:
-    expect_round_trip("batch_normalised", random_registry(1), tmp_path)
 
 
 @pytest.fixture
@@ -75,30 +69,27 @@ def test_sizes_and_senders_of_transfers(assignments: dict[str, Assignment]) -> N
     assert sent_sizes(second.plan) == {"away:0": 24, "fetch away:0": 24}
     assert senders(first.plan) == {BACK: "worker-1"}
     assert senders(second.plan) == {THERE: "worker-0"}
-
-
-def test_arena_has_a_place_for_every_value_of_its_owner(assignments: dict[str, Assignment]) -> None:
-    arenas = assignments["worker-1"].arenas
-    assert {owner: set(arena.sizes) for owner, arena in arenas.items()} == {
-        "master-0": {"feed rate:0"},
-        "worker-0": {"scaled:0", "fetch w:0", "fetch back:0"},
-        "worker-1": {"away:0", "fetch away:0"},
+    assert {owner: (arena.owner, set(arena.sizes)) for owner, arena in second.arenas.items()} == {
+        "master-0": ("master-0", {"feed rate:0"}),
+        "worker-0": ("worker-0", {"scaled:0", "fetch w:0", "fetch back:0"}),
+        "worker-1": ("worker-1", {"away:0", "fetch away:0"}),
     }
-    assert {owner: arena.owner for owner, arena in arenas.items()} == {owner: owner for owner in arenas}
-    assert assignments["worker-0"].inputs == (InputSlot(Tensor("x"), "train", "x", 0, 3),)
-    assert assignments["worker-1"].inputs == ()
+    assert first.inputs == (InputSlot(Tensor("x"), "train", "x", 0, 3),)
+    assert second.inputs == ()
 
 
-def test_device_runs_in_the_process_of_its_task() -> None:
-    assert peer_of(worker_device(3)) == "worker-3"
-    for text, expected in {
-        "/job:worker": "device '/job:worker': expected a full name such as",
-        "/job:worker/task:1/device:cpu": "expected a full name",
-        "worker-1": "device 'worker-1': expected '/job:NAME",
-        "/job:thief/task:1/device:cpu:0": "peer name 'thief-1'",
-    }.items():
-        with pytest.raises(ValueError, match=expected):
-            peer_of(text)
+@pytest.mark.parametrize(
+    ("device", "text"),
+    [
+        ("/job:worker", "device '/job:worker': expected a full name such as"),
+        ("/job:worker/task:1/device:cpu", "expected a full name"),
+        ("worker-1", "device 'worker-1': expected '/job:NAME"),
+        ("/job:thief/task:1/device:cpu:0", "peer name 'thief-1'"),
+    ],
+)
+def test_device_without_a_process_is_refused(device: str, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        peer_of(device)
 
 
 @pytest.fixture

@@ -4,14 +4,11 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from runner.engine.cluster import worker_group
 from runner.engine.cluster.cluster_session import ClusterSession
-from runner.engine.cluster.processes import Supervisor
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
 from runner.engine.cluster.transport.messages import IDLE, STEP
 from runner.engine.compile.program import Program
@@ -36,19 +33,11 @@ def test_closed_session_has_no_workers_and_no_shared_memory(sessions: Sessions) 
     assert (sessions.logs / "worker-0.log").exists()
 
 
-def test_workers_exit_by_themselves_at_the_end(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
-    supervisors: list[Supervisor] = []
-
-    class Noted(Supervisor):
-        def __enter__(self) -> Supervisor:
-            supervisors.append(self)
-            return super().__enter__()
-
-    monkeypatch.setattr(worker_group, "Supervisor", Noted)
+def test_workers_exit_by_themselves_at_the_end(sessions: Sessions) -> None:
     with sessions.new() as session:
         session.run("init")
-    (supervisor,) = supervisors
-    assert [worker.exit and worker.exit.code for worker in supervisor.workers.values()] == [0, 0]
+        workers = session._group.supervisor.workers.values()
+    assert [worker.exit and worker.exit.code for worker in workers] == [0, 0]
 
 
 def test_exception_inside_the_block_leaves_nothing(sessions: Sessions) -> None:
@@ -77,18 +66,6 @@ def test_source_error_keeps_its_class_and_names_the_worker(sessions: Sessions) -
         session.run("init")
 
 
-class Listening(HeartbeatMonitor):
-    """Stores the last heartbeat of each worker."""
-
-    def __init__(self, limits_s: Mapping[str, float], silence_s: float) -> None:
-        super().__init__(limits_s, silence_s)
-        self.last: dict[str, str] = {}
-
-    def heartbeat(self, worker: str, section: str, step: int, now: float) -> None:
-        self.last[worker] = section
-        super().heartbeat(worker, section, step, now)
-
-
 @pytest.mark.parametrize(("program", "role"), [(PROGRAM, "worker"), (SERVED, "ps")], ids=["worker", "server"])
 def test_stopped_process_is_silent(sessions: Sessions, program: Program, role: str) -> None:
     expected = rf"^{role}-1 is silent: no heartbeat for .* the stacks of its threads, unless the process is stopped, "
@@ -100,11 +77,11 @@ def test_stopped_process_is_silent(sessions: Sessions, program: Program, role: s
 
 def test_stuck_worker_logs_its_stack(sessions: Sessions) -> None:
     """Worker 0 waits for worker 1, which is stopped while it is idle."""
-    monitor = Listening({STEP: 2.0}, silence_s=1000.0)
+    monitor = HeartbeatMonitor({STEP: 2.0}, silence_s=1000.0)
     with sessions.new(monitor=monitor) as session:
         session.run("init")
         train(session, 3)
-        while monitor.last.get("worker-1") != IDLE:
+        while monitor._watched["worker-1"].section != IDLE:
             # Only worker 0 runs "save"; meanwhile the master reads heartbeats.
             session.run("save")
         expected = "worker-0 is stuck: section 'step' at step 4 has taken"

@@ -102,13 +102,9 @@ def test_delays_are_a_function_of_seed_worker_and_step() -> None:
     forwards = delays(LOGNORMAL, steps=20)
     assert [again.delay_s(0, step) for step in reversed(range(20))] == forwards[::-1]
     assert len(set(forwards)) == 20
-    assert delays(LOGNORMAL, worker=1, steps=20) != forwards
-    assert delays(Stragglers("lognormal", 0.02, 0.5, seed=4), steps=20) != forwards
-
-
-def test_delays_of_workers_are_independent() -> None:
     first, second = (np.log(delays(LOGNORMAL, worker)) for worker in (0, 1))
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.1
+    assert delays(Stragglers("lognormal", 0.02, 0.5, seed=4), steps=20) != forwards
 
 
 def test_only_listed_workers_are_slow() -> None:
@@ -127,15 +123,12 @@ def test_delay_is_limited() -> None:
     assert max(delays(Stragglers("lognormal", median_s=50.0, sigma=5.0), steps=50)) == LONGEST_DELAY_S
 
 
-def test_unknown_distribution_is_refused() -> None:
-    with pytest.raises(ValueError, match="distribution 'normal': expected one of none, constant, lognormal"):
-        Stragglers("normal")
-
-
-def test_parameter_servers_are_not_delayed() -> None:
+def test_workers_are_delayed_by_known_distributions_and_servers_are_not() -> None:
     emulation = Emulation(stragglers=Stragglers("constant", 0.5))
     assert emulation.delay_s("worker-3", 7) == 0.5
     assert emulation.delay_s("ps-0", 7) == 0.0
+    with pytest.raises(ValueError, match="distribution 'normal': expected one of none, constant, lognormal"):
+        Stragglers("normal")
 
 
 @pytest.mark.parametrize(

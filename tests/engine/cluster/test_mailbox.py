@@ -62,12 +62,6 @@ def test_early_tensors_are_stored_until_their_step_receives_them() -> None:
         assert inbox.mailbox.pending == []
 
 
-def test_waiting_for_a_tensor_advances_the_clock() -> None:
-    inbox = Inbox(delay_s=200.0)
-    inbox.tensor(3)
-    assert (inbox.take(), inbox.clock.now) == (3, 200.0)
-
-
 @pytest.mark.parametrize("due", [0.0004, 0.001, 0.0123, 7.5, 150.0])
 def test_tensor_is_not_delivered_before_it_is_due(due: float) -> None:
     inbox = Inbox()
@@ -75,14 +69,10 @@ def test_tensor_is_not_delivered_before_it_is_due(due: float) -> None:
     inbox.take()
     assert inbox.clock.now == pytest.approx(due, rel=1e-12)
     assert inbox.clock.now >= due
-
-
-def test_overdue_tensor_is_delivered_at_once() -> None:
-    inbox = Inbox()
-    inbox.tensor(due=7.5)
-    inbox.clock.advance_to(9.0)
+    inbox.tensor(due=due)
+    inbox.clock.advance_to(190.0)
     inbox.take()
-    assert inbox.clock.now == 9.0
+    assert inbox.clock.now == 190.0, "an overdue tensor is delivered at once"
 
 
 def test_other_tensors_are_stored_while_waiting() -> None:
@@ -109,28 +99,19 @@ def test_shutdown_ends_a_wait(due: float | None) -> None:
     assert inbox.clock.now == 1.0
 
 
-def test_tensors_are_stored_during_a_delay() -> None:
+def test_messages_during_a_delay_are_stored_in_order() -> None:
     inbox = Inbox(delay_s=1.0)
     inbox.tensor(step=4)
+    inbox.send(messages.StartTrace(), messages.Launch("q", 1), messages.StopTrace(), messages.Launch("r", 1))
     inbox.mailbox.wait(2.5, step=4)
     assert inbox.clock.now == 2.5
     assert inbox.mailbox.pending == [("p", "a")]
-
-
-def test_launches_and_traces_during_a_delay_are_queued_in_order() -> None:
-    inbox = Inbox(delay_s=1.0)
-    inbox.send(messages.StartTrace(), messages.Launch("q", 1), messages.StopTrace(), messages.Launch("r", 1))
-    inbox.mailbox.wait(2.5, step=4)
-    inbox.send(messages.Launch("s", 1))
+    inbox.send(messages.Welcome(), messages.Launch("s", 1))
     request = inbox.mailbox.next(0.0)
     assert request is not None
     assert (request.received.message, request.read_at) == (messages.StartTrace(), 1.0)
-    assert inbox.read() == [
-        messages.Launch("q", 1),
-        messages.StopTrace(),
-        messages.Launch("r", 1),
-        messages.Launch("s", 1),
-    ]
+    rest = [messages.Launch("q", 1), messages.StopTrace(), messages.Launch("r", 1), messages.Launch("s", 1)]
+    assert inbox.read() == rest
 
 
 def test_missing_and_due_tensors_are_reported() -> None:
@@ -145,12 +126,6 @@ def test_missing_and_due_tensors_are_reported() -> None:
     inbox.tensor(key="b", source=2, due=3.0)
     inbox.read()
     assert inbox.mailbox.due("p", ("a", "b")) == 7.0
-
-
-def test_hello_and_welcome_are_ignored() -> None:
-    inbox = Inbox()
-    inbox.send(messages.Welcome())
-    assert inbox.read() == []
 
 
 Action = Callable[[Inbox], object]
@@ -235,88 +210,72 @@ def inbox() -> Inbox:
     return inbox
 
 
-def launched(inbox: Inbox, *received: str, delay_s: float = 0.0) -> QueuedLaunch:
-    return QueuedLaunch(messages.Launch("p", 3, delay_s), frozenset(received), inbox.clock.now)
+@pytest.fixture
+def queue(inbox: Inbox) -> LaunchQueue:
+    return LaunchQueue(inbox.mailbox)
 
 
-def test_ready_steps_begin_in_launch_order(inbox: Inbox) -> None:
-    steps = LaunchQueue(inbox.mailbox)
-    waits, first, second = launched(inbox, "a"), launched(inbox), launched(inbox)
-    for each in (waits, first, second):
-        steps.waiting.append(each)
-    assert steps.first() == (first, 0.0)
-    assert steps.begin(first) == (0.0, 0)
-    assert steps.begin(second) == (0.0, 1)
-    assert steps.first() == (None, WAIT_S)
+def launch(queue: LaunchQueue, *received: str) -> QueuedLaunch:
+    """Add a launched step that receives these tensors."""
+    queue.waiting.append(QueuedLaunch(messages.Launch("p", 3), frozenset(received), queue._mailbox.clock()))
+    return queue.waiting[-1]
+
+
+def test_ready_steps_begin_in_launch_order(inbox: Inbox, queue: LaunchQueue) -> None:
+    waits, first, second = launch(queue, "a"), launch(queue), launch(queue)
+    assert queue.first() == (first, 0.0)
+    assert queue.begin(first) == (0.0, 0)
+    assert queue.begin(second) == (0.0, 1)
+    assert queue.first() == (None, WAIT_S)
     inbox.tensor(step=3, due=0.5)
     inbox.read(1)
-    assert steps.first() == (waits, 0.5)
+    assert queue.first() == (waits, 0.5)
 
 
-def test_delay_begins_when_the_message_is_read(inbox: Inbox) -> None:
-    steps = LaunchQueue(inbox.mailbox)
-    for step in (launched(inbox, delay_s=5.0), launched(inbox, delay_s=1.0)):
-        steps.waiting.append(step)
-    inbox.clock.advance_to(2.0)
-    assert steps.begin(steps.first()[0] or step) == (3.0, 0)
-    assert steps.begin(steps.first()[0] or step) == (0.0, 1)
-
-
-def test_step_beyond_the_limit_names_missing_tensors(inbox: Inbox) -> None:
-    steps = LaunchQueue(inbox.mailbox)
-    steps.waiting.append(launched(inbox, "b", "a"))
-    while inbox.clock.now < RECEIVE_LIMIT_S:
-        assert steps.first() == (None, WAIT_S)
-        inbox.read(1)
-    inbox.read(1)
-    expected = r"^step 3 of plan 'p': 'a' from worker-1, 'b' from worker-2 did not arrive within 600 s of its launch$"
-    with pytest.raises(ClusterError, match=expected):
-        steps.first()
-
-
-def test_unread_tensor_is_not_late(inbox: Inbox) -> None:
-    """A worker that is busy with other steps reads no messages."""
-    steps = LaunchQueue(inbox.mailbox)
-    step = launched(inbox, "a", "b")
-    steps.waiting.append(step)
-    for source, key in enumerate("ab", 1):
-        inbox.tensor(step=3, key=key, source=source)
-    inbox.clock.advance_to(2 * RECEIVE_LIMIT_S)
-    inbox.send(messages.Launch("p", 4))
-    assert steps.first() == (step, 0.0)
-    assert inbox.read(1) == [messages.Launch("p", 4)]
-
-
-def test_limit_holds_while_messages_are_always_waiting(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = LaunchQueue(inbox.mailbox)
-    steps.waiting.append(launched(inbox, "a"))
+@pytest.mark.parametrize("always_waiting", [False, True])
+def test_step_beyond_the_limit_names_missing_tensors(
+    inbox: Inbox, queue: LaunchQueue, monkeypatch: pytest.MonkeyPatch, always_waiting: bool
+) -> None:
+    """always_waiting: whether a message is always waiting and takes a second to read."""
+    launch(queue, "b", "a")
     endpoint = inbox.mailbox._endpoint
     receive = endpoint.receive
 
     def read(timeout_s: float) -> Received | None:
-        """A message is always waiting and takes a second to read."""
         inbox.clock.advance(1.0)
         inbox.send(messages.Welcome())
         return receive(timeout_s)
 
-    monkeypatch.setattr(endpoint, "receive", read)
+    if always_waiting:
+        monkeypatch.setattr(endpoint, "receive", read)
     while inbox.clock.now < RECEIVE_LIMIT_S:
-        assert steps.first() == (None, WAIT_S)
+        assert queue.first() == (None, WAIT_S)
         inbox.read(1)
     inbox.read(1)
-    with pytest.raises(ClusterError, match=r"^step 3 of plan 'p': 'a' from worker-1 did not arrive within 600 s"):
-        steps.first()
+    expected = r"^step 3 of plan 'p': 'a' from worker-1, 'b' from worker-2 did not arrive within 600 s of its launch$"
+    with pytest.raises(ClusterError, match=expected):
+        queue.first()
 
 
-def test_limit_of_a_launch_restarts_after_the_worker_was_stopped(inbox: Inbox) -> None:
-    steps = LaunchQueue(inbox.mailbox)
-    steps.waiting.append(launched(inbox, "a"))
+def test_unread_tensor_is_not_late(inbox: Inbox, queue: LaunchQueue) -> None:
+    """A worker that is busy with other steps reads no messages."""
+    step = launch(queue, "a", "b")
+    for source, key in enumerate("ab", 1):
+        inbox.tensor(step=3, key=key, source=source)
+    inbox.clock.advance_to(2 * RECEIVE_LIMIT_S)
+    inbox.send(messages.Launch("p", 4))
+    assert queue.first() == (step, 0.0)
+    assert inbox.read(1) == [messages.Launch("p", 4)]
+
+
+def test_limit_of_a_launch_restarts_after_the_worker_was_stopped(inbox: Inbox, queue: LaunchQueue) -> None:
+    launch(queue, "a")
     inbox.clock.advance(2 * RECEIVE_LIMIT_S)
     inbox.read(1)
-    assert steps.first() == (None, WAIT_S)
+    assert queue.first() == (None, WAIT_S)
     while inbox.clock.now < 3 * RECEIVE_LIMIT_S:
         inbox.read(1)
-        assert steps.first() == (None, WAIT_S)
+        assert queue.first() == (None, WAIT_S)
     inbox.read(2)
     with pytest.raises(ClusterError, match="did not arrive within 600 s of its launch"):
-        steps.first()
+        queue.first()

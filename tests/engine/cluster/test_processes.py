@@ -84,11 +84,6 @@ def test_worker_has_a_log_no_input_and_the_given_environment(supervisor: Supervi
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
 
 
-def test_worker_has_a_separate_session(start: Start) -> None:
-    worker = start("worker-0", WAITS)
-    assert os.getsid(worker.pid) == worker.pid != os.getsid(0)
-
-
 def test_death_is_noticed_while_waiting_for_messages(supervisor: Supervisor, start: Start) -> None:
     with (
         open_context(connections=2) as context,
@@ -109,10 +104,6 @@ def test_death_is_noticed_while_waiting_for_messages(supervisor: Supervisor, sta
     assert re.fullmatch(expected, str(caught.value))
 
 
-def test_unnamed_signal_has_a_number() -> None:
-    assert str(Exit(-40, after_s=1.25)) == "was killed by signal 40 after 1.2 s"
-
-
 ENDS = {
     "a signal is named": (
         ["import os, signal; os.kill(os.getpid(), signal.SIGKILL)"],
@@ -128,6 +119,7 @@ ENDS = {
 
 @pytest.mark.parametrize(("scripts", "message"), ENDS.values(), ids=ENDS)
 def test_ends_of_workers_are_reported(supervisor: Supervisor, start: Start, scripts: list[str], message: str) -> None:
+    assert str(Exit(-40, after_s=1.25)) == "was killed by signal 40 after 1.2 s", "a signal without a name"
     for worker in [start(f"worker-{index}", script) for index, script in enumerate(scripts)]:
         wait_until_dead(worker)
     with pytest.raises(ClusterError, match=message):
@@ -198,10 +190,13 @@ def test_child_processes_of_a_worker_end_with_it(start: Start, supervisor: Super
     grandchild.wait(SOON_S)
 
 
-def test_wait_for_exit(supervisor: Supervisor, start: Start) -> None:
+def test_workers_are_started_once_and_awaited(supervisor: Supervisor, start: Start) -> None:
     start("worker-0", "pass")
+    with pytest.raises(ValueError, match="worker-0 has been started already"):
+        start("worker-0", "pass")
     assert supervisor.wait_for_exit(SOON_S)
     waiting = start("worker-1", WAITS)
+    assert os.getsid(waiting.pid) == waiting.pid != os.getsid(0), "a worker has a separate session"
     assert not supervisor.wait_for_exit(0.01)
     waiting.kill()
     assert supervisor.wait_for_exit(SOON_S)
@@ -212,12 +207,6 @@ def test_command_that_cannot_be_started_is_reported(supervisor: Supervisor, tmp_
         supervisor.start("worker-0", ["/no/such"], tmp_path / "log", {})
     with pytest.raises(ResourceError, match=r"cannot start worker-1 .*missing.log: No such file"):
         supervisor.start("worker-1", ["/bin/true"], tmp_path / "no" / "missing.log", {})
-
-
-def test_name_is_started_once(supervisor: Supervisor, start: Start) -> None:
-    start("worker-0", "pass")
-    with pytest.raises(ValueError, match="worker-0 has been started already"):
-        start("worker-0", "pass")
 
 
 def test_thread_budget_reaches_the_libraries(start: Start) -> None:

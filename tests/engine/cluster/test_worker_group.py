@@ -183,39 +183,33 @@ def test_heartbeats_behind_other_messages_count(ready: Stage) -> None:
         ready.network.clock.advance(4.0)
 
 
-def stop_and_continue(stage: Stage, monkeypatch: pytest.MonkeyPatch, living: Collection[str]) -> None:
-    """Stop the master for an hour in its next wait; messages of living workers arrive after it continues."""
+@pytest.mark.parametrize(("living", "limit_s"), [(WORKERS, None), (WORKERS, 5.0), (WORKERS[:1], None)])
+def test_time_limits_restart_after_the_master_was_stopped(
+    ready: Stage, monkeypatch: pytest.MonkeyPatch, living: Collection[str], limit_s: float | None
+) -> None:
+    """The master is stopped for an hour in a wait; messages of living workers arrive after it continues."""
     for worker in range(2):
-        stage.beat(worker, STEP, 7)
-    stage.send("worker-0", Loaded("p"))
-    stage.group.gather(["worker-0"], Loaded)
-    master = stage.group.endpoint
+        ready.beat(worker, STEP, 7)
+    ready.send("worker-0", Loaded("p"))
+    ready.group.gather(["worker-0"], Loaded)
+    master = ready.group.endpoint
     receive = master.receive
 
     def wait(timeout_s: float) -> Received | None:
         monkeypatch.setattr(master, "receive", receive)
-        stage.network.clock.advance(3600.0)
+        ready.network.clock.advance(3600.0)
         for worker in living:
-            stage.beat(WORKERS.index(worker), STEP, 7, *(second + 0.1 for second in range(60)))
-            stage.send(worker, Done("p", 7, {}), after_s=3.0)
+            ready.beat(WORKERS.index(worker), STEP, 7, *(second + 0.1 for second in range(60)))
+            ready.send(worker, Done("p", 7, {}), after_s=3.0)
         return None
 
     monkeypatch.setattr(master, "receive", wait)
-
-
-@pytest.mark.parametrize("limit_s", [None, 5.0])
-def test_time_limits_restart_after_the_master_was_stopped(
-    ready: Stage, monkeypatch: pytest.MonkeyPatch, limit_s: float | None
-) -> None:
-    stop_and_continue(ready, monkeypatch, living=WORKERS)
-    assert set(ready.group.gather(WORKERS, Done, limit_s=limit_s)) == set(WORKERS)
-
-
-def test_silent_worker_is_noticed_after_the_master_was_stopped(ready: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_and_continue(ready, monkeypatch, living=["worker-0"])
-    with pytest.raises(ClusterError, match=r"^worker-1 is silent: no heartbeat for 10\.\d s"):
-        ready.group.gather(WORKERS, Done)
-    assert ready.network.clock.now < 3600.0 + SILENCE_S + 1
+    if living == WORKERS:
+        assert set(ready.group.gather(WORKERS, Done, limit_s=limit_s)) == set(WORKERS)
+    else:
+        with pytest.raises(ClusterError, match=r"^worker-1 is silent: no heartbeat for 10\.\d s"):
+            ready.group.gather(WORKERS, Done)
+        assert ready.network.clock.now < 3600.0 + SILENCE_S + 1
 
 
 def test_worker_beyond_the_limit_is_named_with_its_log(ready: Stage, tmp_path: Path) -> None:

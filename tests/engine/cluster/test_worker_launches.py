@@ -22,9 +22,8 @@ from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
 from tests.engine.cluster.conftest import Source
-from tests.engine.cluster.remote_programs import there_and_back
 from tests.engine.cluster.transport.fake_network import Faults
-from tests.engine.cluster.virtual_cluster import NoAnswer, VirtualCluster, WorkerFailed, virtual_cluster
+from tests.engine.cluster.virtual_cluster import NoAnswer, VirtualCluster, WorkerFailed, there_and_back, virtual_cluster
 from tests.engine.run.launched_programs import tally
 from tests.strategies.networks import NETWORKS, Examples, task_of
 from tests.strategies.training import Weights, expect_same_bits, trained

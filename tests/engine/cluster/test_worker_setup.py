@@ -21,9 +21,8 @@ from runner.errors import ResourceError, SecurityError
 from runner.kernels.gpu.platform import GpuPlatform
 from runner.kernels.registry import Registry
 from runner.strategies.sync_data import SyncData
-from tests.engine.cluster.remote_programs import remote_plan, there_and_back
 from tests.engine.cluster.virtual_cluster import SETUP as PLAIN_SETUP
-from tests.engine.cluster.virtual_cluster import VirtualCluster, virtual_cluster
+from tests.engine.cluster.virtual_cluster import VirtualCluster, remote_plan, there_and_back, virtual_cluster
 from tests.engine.compile.plain_data import mutated, put
 from tests.gpu.gpus import registry_of
 from tests.kernels.gpu.emulation import EmulatedRuntime

@@ -13,7 +13,6 @@ from runner.engine.graph.tensor import Tensor
 from runner.errors import ClusterError, NumericError, ResourceError, RunnerError
 from runner.kernels.contract import KernelError
 from runner.kernels.registry import Registry
-from tests.engine.run.fake_kernels import reference_registry
 from tests.engine.running import CPU_0, CPU_1, GPU_0, Array, Bench, Function, Replaced
 
 X = Tensor("x")
@@ -55,11 +54,6 @@ def test_feed_of_wrong_shape_or_dtype_is_refused_by_name(
         Bench(graph, registry).run({X: value})
 
 
-def test_missing_feed_is_named(graph: Graph, registry: Registry) -> None:
-    with pytest.raises(RunnerError, match=f"step on {CPU_0}: no value was fed for x:0"):
-        Bench(graph, registry).run({Tensor("n"): ONES})
-
-
 def failing(error: Exception) -> Function:
     def broken(value: Array) -> Array:
         raise error
@@ -99,11 +93,6 @@ def test_op_without_kernel_for_the_device_type_is_refused(graph: Graph, registry
     expected = r"no kernel for op 'neg' with dtypes \['float64'\] on device type 'gpu'"
     with pytest.raises(KernelError, match=expected):
         Bench(graph, registry, device=GPU_0)
-
-
-def test_plan_lists_libraries_in_use(graph: Graph) -> None:
-    kernels = Replaced(reference_registry(), {"exp": np.exp})
-    assert Bench(graph, kernels).plan.libraries == {"numpy", "test"}
 
 
 def test_check_finite_names_the_first_node(graph: Graph, registry: Registry) -> None:
@@ -168,7 +157,7 @@ def test_feeds_are_not_kept(registry: Registry, missing: bool) -> None:
     value = np.ones(2)
     watched = weakref.ref(value)
     if missing:
-        with pytest.raises(RunnerError, match="no value was fed for b:0"):
+        with pytest.raises(RunnerError, match=f"^step on {CPU_0}: no value was fed for b:0$"):
             bench.run({a: value})
     else:
         bench.run({a: value, b: value})
@@ -219,17 +208,6 @@ def test_old_arena_is_freed_when_it_grows(graph: Graph, registry: Registry) -> N
     gc.collect()
     assert small() is None
     assert bench.run({X: ONES})[Tensor("e")].tolist() == np.exp(-ONES).tolist()
-
-
-def test_variables_keep_their_values_when_the_arena_grows(registry: Registry) -> None:
-    graph = Graph()
-    w = ops.variable(graph, (2,), "float64", name="w")
-    new = ops.assign(graph, w, ops.add(graph, w, ops.placeholder(graph, (2,), "float64", name="x")))
-    bench = Bench(graph, registry, [new])
-    bench.put("w", np.zeros(2))
-    bench.run({X: ONES})
-    bench.arena.at_least(10_000, bench.executor)
-    assert bench.run({X: ONES})[new].tolist() == [2.0, 2.0]
 
 
 def test_send_and_receive_match_by_step_and_key(registry: Registry) -> None:

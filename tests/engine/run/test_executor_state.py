@@ -222,21 +222,13 @@ def test_calls_are_not_fused_while_recording(graph: Graph) -> None:
     for chosen, runs in ((None, [4, 4]), (recorder, [2, 2, 2, 2]), (None, [4, 4])):
         machine.runs.clear()
         bench.executor.record(chosen, 4)
+        assert bench.executor.before_run(3, INPUT, lambda: "read") == "read"
         np.testing.assert_array_equal(bench.run({X: ONES}, step=3)[LAST], EXPECTED)
         assert machine.runs == runs
-    assert [each[:-2] for each in recorder.spans] == [(4, 1, 3, k, COMPUTE) for k in range(6)]
-
-
-def test_work_before_a_run_is_recorded_with_that_run(graph: Graph) -> None:
-    bench = Bench(graph, Machine("neg", "exp").kernels, [LAST])
-    assert bench.executor.before_run(5, INPUT, lambda: "read") == "read"
-    bench.run({X: ONES})
-    recorder = Recorder()
-    bench.executor.record(recorder)
-    assert bench.executor.before_run(6, INPUT, lambda: "read") == "read"
-    bench.run({X: ONES}, step=6)
-    assert {each[:3] for each in recorder.spans} == {(0, 1, 6)}
-    assert [each.kind for each in recorder.spans] == [INPUT, *[COMPUTE] * 6]
+    kinds = [INPUT, *[COMPUTE] * 6]
+    assert [each[:-2] for each in recorder.spans] == [
+        (4, 1, 3, position, kind) for position, kind in zip((0, *range(6)), kinds, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("recorded", [False, True])

@@ -1,6 +1,9 @@
 """The rendezvous of one process."""
 
 import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,34 +28,20 @@ JOIN_S = 10.0
 VALUE = np.arange(3.0)
 
 
-class Waiter:
-    """A thread that receives one value; ``waiting`` is set when it has begun to wait."""
+@contextmanager
+def receiving(rendezvous: LocalRendezvous, key: str) -> Iterator[Future[Any]]:
+    """A thread that receives one value and has begun to wait for it."""
+    waiting, wait = threading.Event(), rendezvous._condition.wait
 
-    def __init__(self, rendezvous: LocalRendezvous, key: str) -> None:
-        self.result: Any = None
-        self.waiting = threading.Event()
-        condition = rendezvous._condition
-        wait = condition.wait
+    def announced(timeout: float | None = None) -> bool:
+        waiting.set()
+        return wait(timeout)
 
-        def announced(timeout: float | None = None) -> bool:
-            self.waiting.set()
-            return wait(timeout)
-
-        condition.wait = announced  # type: ignore[method-assign]
-        self._thread = threading.Thread(target=self._receive, args=(rendezvous, key), daemon=True)
-        self._thread.start()
-        assert self.waiting.wait(JOIN_S)
-
-    def _receive(self, rendezvous: LocalRendezvous, key: str) -> None:
-        try:
-            self.result = rendezvous.receive(0, key, "peer")
-        except ClusterError as error:
-            self.result = error
-
-    def join(self) -> Any:
-        self._thread.join(JOIN_S)
-        assert not self._thread.is_alive(), "the receiver still waits"
-        return self.result
+    rendezvous._condition.wait = announced  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(rendezvous.receive, 0, key, "peer")
+        assert waiting.wait(JOIN_S)
+        yield future
 
 
 def test_value_is_received_once_by_step_and_key() -> None:
@@ -97,10 +86,10 @@ def test_second_value_for_a_key_is_refused() -> None:
 
 def test_receiver_waits_for_the_sender() -> None:
     rendezvous = LocalRendezvous()
-    waiter = Waiter(rendezvous, "a")
-    rendezvous.send(0, "other", "peer", VALUE)
-    rendezvous.send(0, "a", "peer", VALUE)
-    np.testing.assert_array_equal(waiter.join(), VALUE)
+    with receiving(rendezvous, "a") as received:
+        rendezvous.send(0, "other", "peer", VALUE)
+        rendezvous.send(0, "a", "peer", VALUE)
+        np.testing.assert_array_equal(received.result(JOIN_S), VALUE)
 
 
 def test_timeout_error_names_key_step_source_and_limit() -> None:
@@ -133,27 +122,23 @@ def test_time_stopped_does_not_count_as_waiting(monkeypatch: pytest.MonkeyPatch)
 
 def test_abort_fails_waiting_and_later_receivers() -> None:
     rendezvous = LocalRendezvous()
-    waiter = Waiter(rendezvous, "a")
-    rendezvous.abort(ValueError("no disk"))
-    rendezvous.abort(ValueError("a consequence"))
-    expected = "rendezvous: a peer failed while 'a' was awaited: no disk"
-    assert str(waiter.join()) == expected
+    expected = "^rendezvous: a peer failed while 'a' was awaited: no disk$"
+    with receiving(rendezvous, "a") as received:
+        rendezvous.abort(ValueError("no disk"))
+        rendezvous.abort(ValueError("a consequence"))
+        with pytest.raises(ClusterError, match=expected):
+            received.result(JOIN_S)
     with pytest.raises(ClusterError, match=expected):
         rendezvous.receive(0, "a", "peer")
-
-
-def test_arrived_value_is_delivered_after_a_failure() -> None:
-    rendezvous = LocalRendezvous()
-    rendezvous.send(0, "a", "peer", VALUE)
-    rendezvous.abort(ValueError("no disk"))
-    np.testing.assert_array_equal(rendezvous.receive(0, "a", "peer"), VALUE)
 
 
 def test_reset_discards_the_failed_step_and_returns_its_failure() -> None:
     rendezvous = LocalRendezvous(timeout_s=0.01)
     failure = ValueError("no disk")
-    rendezvous.send(0, "a", "peer", VALUE)
+    for key in ("a", "b"):
+        rendezvous.send(0, key, "peer", VALUE)
     rendezvous.abort(failure)
+    np.testing.assert_array_equal(rendezvous.receive(0, "b", "peer"), VALUE)
     assert rendezvous.reset() is failure
     assert rendezvous.reset() is None
     assert rendezvous.pending == []

@@ -103,20 +103,11 @@ def test_devices_run_in_separate_threads_that_end_with_the_session(
             assert [rendezvous.pending for rendezvous in rendezvous_made] == [[]]
         assert len(set(threads.values()) - {threading.current_thread().name}) == 2
     assert not [thread for thread in threading.enumerate() if thread.name in threads.values()]
-
-
-def test_single_device_runs_in_the_caller_s_thread(registry: Registry) -> None:
-    seen: list[threading.Thread] = []
     graph = Graph()
     ops.neg(graph, ops.placeholder(graph, (2,), "float64", name="x"), name="back")
-
-    def neg(value: Array) -> Array:
-        seen.append(threading.current_thread())
-        return -value
-
-    with session(graph, Replaced(registry, {"neg": neg}), CLIENT) as opened:
+    with session(graph, kernels, CLIENT) as opened:
         opened.run("run", feeds={"x:0": VALUE})
-    assert seen == [threading.current_thread()]
+    assert threads["neg"] == threading.current_thread().name, "a single device runs in the caller's thread"
 
 
 def test_plans_are_made_once_per_signature(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,20 +165,14 @@ def test_session_works_after_a_failed_step(registry: Registry, rendezvous_made: 
     assert [rendezvous.pending for rendezvous in rendezvous_made] == [[]]
 
 
-def test_receiver_reports_a_slow_sender(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-
-    released = threading.Event()
-
+def test_receiver_reports_a_slow_sender(registry: Registry, rendezvous_made: list[LocalRendezvous]) -> None:
     def slow(value: Array) -> Array:
-        assert released.wait(10)
+        """Compute after the receiver has failed."""
+        (rendezvous,) = rendezvous_made
+        with rendezvous._condition:
+            assert rendezvous._condition.wait_for(lambda: rendezvous.failure is not None, 10)
         return np.exp(value)
 
-    class Impatient(LocalRendezvous):
-        def abort(self, failure: BaseException) -> None:
-            super().abort(failure)
-            released.set()
-
-    monkeypatch.setattr(local_session, "LocalRendezvous", Impatient)
     kernels = Replaced(registry, {"exp": slow})
     expected = rf"'away:0->{CPU_0}' of step 0 did not arrive from {CPU_1} within 0\.05 s"
     with (

@@ -83,17 +83,13 @@ def test_times_ascend_on_every_device_and_lie_within_the_runs(traced: tuple[Trai
         assert run.begin_ns <= span.begin_ns <= span.end_ns <= run.end_ns
 
 
-def test_receive_ends_after_its_send_began_and_fields_match(traced: tuple[Trainer, Timeline]) -> None:
+def test_transfers_match_and_spans_name_their_layers(traced: tuple[Trainer, Timeline]) -> None:
     _, timeline = traced
     expect_matching_transfers(timeline.spans)
-
-
-def test_spans_name_their_layers(traced: tuple[Trainer, Timeline]) -> None:
-    _, timeline = traced
     assert {"fc1", "fc2", "fc3"} <= {span.layer for span in timeline.spans}
 
 
-def test_recording_ends_with_the_trace(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_ends_with_the_only_trace(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[bool] = []
 
     def record(executor: DeviceExecutor, recorder: object, plan: int = 0) -> None:
@@ -101,19 +97,13 @@ def test_recording_ends_with_the_trace(registry: Registry, monkeypatch: pytest.M
 
     monkeypatch.setattr(DeviceExecutor, "record", record)
     with opened(SyncData(workers=2), TASK, registry) as trainer:
-        trainer.session.start_trace(["train"])
-        trainer.session.stop_trace()
-    assert chosen == [True, True, False, False]
-
-
-def test_second_trace_is_refused(registry: Registry) -> None:
-    with opened(SyncData(workers=2), TASK, registry) as trainer:
         with pytest.raises(RunnerError, match="no trace is being recorded"):
             trainer.session.stop_trace()
         trainer.session.start_trace(["train"])
         with pytest.raises(RunnerError, match="a trace of eval was requested while another one is being recorded"):
             trainer.session.start_trace(["eval"])
         assert trainer.session.stop_trace() == Timeline((), ())
+    assert chosen == [True, True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import itertools
 import os
 import random
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.engine.cluster.transport.admission import Admission, Drop
@@ -57,7 +57,7 @@ Channel = tuple[str, str]
 class FakeNetwork:
     """The channels between its endpoints. Each channel preserves order, as a connection does.
 
-    present: names of the endpoints that were not killed.
+    present: names of the endpoints that were not killed. isolated: name of a peer whose messages are held back.
     """
 
     def __init__(self, seed: int = 0, faults: Faults | None = None, clock: FakeClock | None = None) -> None:
@@ -66,16 +66,12 @@ class FakeNetwork:
         self._random = random.Random(seed)
         self._channels: dict[Channel, deque[_InFlight]] = {}
         self._order = itertools.count()
-        self._islands: list[frozenset[str]] = []
+        self.isolated = ""
         self.present: set[str] = set()
 
     def endpoint(self, identity: Identity, peers: int, servers: int = 0) -> "FakeEndpoint":
         """Return a new endpoint."""
         return FakeEndpoint(self, identity, peers, servers)
-
-    def partition(self, *islands: Collection[str]) -> None:
-        """Hold back messages between islands from now on."""
-        self._islands = [frozenset(island) for island in islands]
 
     def kill(self, name: str) -> None:
         """Remove a peer: messages that it sent still arrive, sending to it fails."""
@@ -100,7 +96,7 @@ class FakeNetwork:
         heads = [
             (queue[0].due, queue[0].order, channel)
             for channel, queue in self._channels.items()
-            if channel[1] == destination and queue and not self._is_cut(channel)
+            if channel[1] == destination and queue and self.isolated not in channel
         ]
         if not heads:
             return None
@@ -111,10 +107,6 @@ class FakeNetwork:
         """Take the first message off a channel: its connection, header and frames."""
         message = self._channels[channel].popleft()
         return message.connection, message.header, message.frames
-
-    def _is_cut(self, channel: Channel) -> bool:
-        source, destination = channel
-        return any((source in island) != (destination in island) for island in self._islands)
 
 
 def check_state(admission: Admission) -> None:

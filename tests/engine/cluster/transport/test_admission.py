@@ -25,16 +25,11 @@ def hello(name: str, token: str = TOKEN) -> Hello:
 
 
 def admit(
-    admission: Admission,
-    source: str,
-    sequence: int,
-    message: Message,
-    *frames: bytes,
-    connection: bytes = CONNECTION,
-    run: str = "run",
-    epoch: int = 1,
+    admission: Admission, source: str, sequence: int, message: Message, *frames: bytes, **options: Any
 ) -> Received | None:
-    header = encode_header(identity(source, run=run, epoch=epoch).envelope(sequence), message)
+    """Send a message. options: connection, and those of ``identity``."""
+    connection = options.pop("connection", CONNECTION)
+    header = encode_header(identity(source, **options).envelope(sequence), message)
     received = admission.admit(connection, header, tuple(map(memoryview, frames)))
     check_state(admission)
     return received
@@ -94,12 +89,19 @@ def test_duplicate_is_dropped(after_hello: Admission) -> None:
     assert after_hello.drops == {Drop.DUPLICATE: 2}
 
 
-FORBIDDEN = [Shutdown(), Run("p", 0), Heartbeat("step", 0)]
-
-
 def expect_refused(admission: Admission, error: type[RunnerError], text: str, *sent: Any, **options: Any) -> None:
     with pytest.raises(error, match=text):
         admit(admission, *sent, **options)
+
+
+def test_kinds_of_another_role_are_refused() -> None:
+    for name in ("worker-0", "ps-0"):
+        master = Admission(identity("master-0"), peers=2, servers=1)
+        admit(master, name, 0, hello(name))
+        assert admit(master, name, 1, LOADED) == Received(name, LOADED)
+        for message in (Shutdown(), Run("p", 0), Heartbeat("step", 0), hello(name)):
+            forbidden = f"{name} sent '{message.kind}', which its role must not send"
+            expect_refused(master, SecurityError, forbidden, name, 2, message)
 
 
 def test_peer_that_violates_the_protocol_is_refused(after_hello: Admission) -> None:
@@ -109,9 +111,6 @@ def test_peer_that_violates_the_protocol_is_refused(after_hello: Admission) -> N
     expect_refused(after_hello, SecurityError, "worker-0: loaded: 1 frames, expected none", "worker-0", 1, LOADED, b"x")
     second = "second connection of worker-0 to master-0 in one epoch"
     expect_refused(after_hello, SecurityError, second, "worker-0", 0, hello("worker-0"), connection=b"another")
-    for message in (*FORBIDDEN, hello("worker-0")):
-        forbidden = f"worker-0 sent '{message.kind}', which its role must not send"
-        expect_refused(after_hello, SecurityError, forbidden, "worker-0", 1, message)
 
 
 def test_document_is_delivered(master: Admission) -> None:
@@ -123,16 +122,11 @@ def test_document_is_delivered(master: Admission) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inbox", "caller"),
-    [
-        ("master-0", "ps-0"),
-        ("master-0", "ps_heartbeat-0"),
-        ("worker-0", "ps-0"),
-        ("ps-0", "worker-1"),
-        ("ps-0", "ps-0"),
-    ],
+    ("caller", "inbox"),
+    [(f"ps{kind}-0", "master-0") for kind in ("", "_heartbeat")]
+    + [("ps-0", "worker-0"), ("worker-1", "ps-0"), ("ps-0", "ps-0")],
 )
-def test_parameter_servers_may_connect_like_workers(inbox: str, caller: str) -> None:
+def test_parameter_servers_may_connect_like_workers(caller: str, inbox: str) -> None:
     received = admit(Admission(identity(inbox), peers=2, servers=1), caller, 0, hello(caller))
     assert received is not None
     assert received.source == caller
@@ -159,15 +153,6 @@ def test_index_of_any_size_that_the_run_does_not_have_is_refused(role: str, inde
     header = encode_header(Envelope("run", 1, "worker-0", 0), message)
     with pytest.raises(SecurityError, match=f"hello of {role}-{index} to worker-0: .* and an index below"):
         Admission(identity("worker-0"), peers=2).admit(CONNECTION, header, ())
-
-
-def test_parameter_server_may_send_the_kinds_of_a_worker() -> None:
-    master = Admission(identity("master-0"), peers=2, servers=1)
-    admit(master, "ps-0", 0, hello("ps-0"))
-    assert admit(master, "ps-0", 1, LOADED) == Received("ps-0", LOADED)
-    for message in FORBIDDEN:
-        forbidden = f"ps-0 sent '{message.kind}', which its role must not send"
-        expect_refused(master, SecurityError, forbidden, "ps-0", 2, message)
 
 
 def test_hello_must_match_its_envelope(master: Admission) -> None:

@@ -129,9 +129,11 @@ def test_header_is_exactly_one_map_of_limited_size() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_random_bytes_are_refused(data: bytes) -> None:
+def test_random_bytes_raise_no_other_error(data: bytes) -> None:
     with pytest.raises(SecurityError):
         decode_header(data)
+    with contextlib.suppress(SecurityError):
+        decode_document(memoryview(data))
 
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False)
@@ -205,12 +207,6 @@ def test_document_round_trip(document: object) -> None:
     assert decode_document(memoryview(encode_document(document))) == document
 
 
-@given(st.binary(max_size=200))
-def test_random_bytes_are_a_document_or_a_security_error(data: bytes) -> None:
-    with contextlib.suppress(SecurityError):
-        decode_document(memoryview(data))
-
-
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -242,11 +238,10 @@ def test_name_round_trip() -> None:
     assert messages.peer_name("worker", 12) == "worker-12"
     assert messages.split_name("ps-0") == ("ps", 0)
     assert messages.split_name("worker_heartbeat-0") == ("worker_heartbeat", 0)
-
-
-def test_processes_are_workers_and_then_parameter_servers() -> None:
     assert messages.process_names(2) == ["worker-0", "worker-1"]
     assert messages.process_names(1, 2) == ["worker-0", "ps-0", "ps-1"]
+    with pytest.raises(ValueError, match="peer name 'worker--1'"):
+        messages.peer_name("worker", -1)
 
 
 @pytest.mark.parametrize("process", ["worker-3", "ps-3"])
@@ -260,13 +255,6 @@ def test_every_process_has_a_heartbeat_peer(process: str) -> None:
     "name", ["worker", "worker-", "worker-01", "worker--1", "slave-0", "heartbeat-0", "ps", "ps-01", "worker-1\n", ""]
 )
 def test_malformed_name_is_refused(name: str) -> None:
-    with pytest.raises(
-        ValueError,
-        match=re.escape("expected <role>-<index> with a role of master, worker, ps, worker_heartbeat, ps_heartbeat"),
-    ):
+    expected = "expected <role>-<index> with a role of master, worker, ps, worker_heartbeat, ps_heartbeat"
+    with pytest.raises(ValueError, match=re.escape(expected)):
         messages.split_name(name)
-
-
-def test_negative_index_is_refused() -> None:
-    with pytest.raises(ValueError, match="peer name 'worker--1'"):
-        messages.peer_name("worker", -1)

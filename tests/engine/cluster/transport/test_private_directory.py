@@ -50,20 +50,15 @@ def test_only_abandoned_directories_of_runs_are_removed(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [link, other]
 
 
-@pytest.mark.parametrize("mode", [0o755, 0o710, 0o701])
-def test_directory_accessible_to_others_is_refused(tmp_path: Path, mode: int) -> None:
-    open_directory = tmp_path / "open"
-    open_directory.mkdir()
-    open_directory.chmod(mode)
-    with pytest.raises(SecurityError, match=f"mode 0{mode:o} of user .*, expected 0700"):
-        check_private(open_directory)
-
-
-def test_symbolic_link_is_refused(tmp_path: Path) -> None:
-    private = tmp_path / "private"
-    private.mkdir(mode=0o700)
-    link = tmp_path / "link"
-    link.symlink_to(private)
+def test_directory_that_others_can_access_or_link_is_refused(tmp_path: Path) -> None:
+    directory, link = tmp_path / "directory", tmp_path / "link"
+    directory.mkdir()
+    link.symlink_to(directory)
+    for mode in (0o755, 0o710, 0o701):
+        directory.chmod(mode)
+        with pytest.raises(SecurityError, match=f"mode 0{mode:o} of user .*, expected 0700"):
+            check_private(directory)
+    directory.chmod(0o700)
     with pytest.raises(SecurityError, match="not a symbolic link"):
         check_private(link)
 
@@ -149,19 +144,10 @@ def test_private_ipc_and_loopback_are_allowed(directory: Path) -> None:
     check_bind_address("tcp://[::1]:5555")
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "tcp://0.0.0.0:5555",
-        "tcp://*:5555",
-        "tcp://192.168.1.2:5555",
-        "tcp://localhost:5555",
-        "tcp://eth0:5555",
-        "tcp://[::]:5555",
-        "inproc://x",
-        "pgm://127.0.0.1:5555",
-    ],
-)
+HOSTS = ("0.0.0.0", "*", "192.168.1.2", "localhost", "eth0", "[::]")
+
+
+@pytest.mark.parametrize("address", [*(f"tcp://{host}:5555" for host in HOSTS), "inproc://x", "pgm://127.0.0.1:5555"])
 def test_public_address_is_refused(address: str) -> None:
     with pytest.raises(SecurityError, match=r"refused to listen on .*: beyond this host a socket needs CURVE"):
         check_bind_address(address)

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from runner.engine.cluster.transport.shared_memory import (
     dtype_name,
     lay_out,
     nbytes_of,
-    unlink_arena,
     view_bytes,
 )
 from runner.errors import ResourceError, SecurityError
@@ -64,10 +62,6 @@ def test_reader_sees_the_written_value(spec: ArenaSpec) -> None:
     np.testing.assert_array_equal(view, transposed)
     assert not view.flags.writeable
     assert reader.view("empty", writer.put("empty", np.zeros((0, 3)))).shape == (0, 3)
-
-
-def test_slot_is_reused_in_the_next_step(spec: ArenaSpec) -> None:
-    writer, reader = ArenaWriter(spec), ArenaReader(spec)
     first = writer.put("a", np.full(3, 1.0))
     assert reader.view("a", first).tolist() == [1.0] * 3
     assert writer.put("a", np.full(3, 2.0)) == first
@@ -123,14 +117,6 @@ def test_file_of_another_kind_mode_or_size_is_refused(spec: ArenaSpec) -> None:
         ArenaWriter(replace(spec, path=str(link)))
 
 
-def test_memory_outlives_its_file(spec: ArenaSpec) -> None:
-    writer, reader = ArenaWriter(spec), ArenaReader(spec)
-    unlink_arena(spec)
-    assert not Path(spec.path).exists()
-    reference = writer.put("a", np.arange(3.0))
-    assert reader.view("a", reference).tolist() == [0.0, 1.0, 2.0]
-
-
 def test_full_shared_memory_is_reported_and_leaves_no_file(directory: Path) -> None:
     huge = 2**50
     with pytest.raises(ResourceError, match=f"needs {huge} bytes of shared memory, .* has [0-9]+ free"):
@@ -157,8 +143,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_next_run_removes_the_files_of_a_killed_master(tmp_path: Path) -> None:
-    script = textwrap.dedent(MASTER_THAT_IS_KILLED)
-    killed = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", MASTER_THAT_IS_KILLED, str(tmp_path)]
+    killed = subprocess.run(command, capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     left = Path(killed.stdout.strip())
     assert left.parent == tmp_path
@@ -206,11 +192,6 @@ def test_product_of_dimensions_does_not_overflow() -> None:
     assert nbytes_of("float64", (2**62,) * MAX_RANK) == 8 * 2**496
 
 
-def test_view_requires_the_exact_length() -> None:
-    with pytest.raises(Violation, match=r"here: 23 bytes, but float32\[2, 3\] takes 24"):
-        view_bytes(memoryview(bytes(23)), "float32", (2, 3), "here")
-
-
 @pytest.mark.parametrize("shape", [(0, 2**62), (2**63 - 1, 0), (0, 2**32, 2**32), (1, 0, 2**61)])
 def test_overflowing_shape_without_bytes_is_refused(shape: tuple[int, ...]) -> None:
     assert nbytes_of("float32", shape) == 0
@@ -218,7 +199,9 @@ def test_overflowing_shape_without_bytes_is_refused(shape: tuple[int, ...]) -> N
         view_bytes(memoryview(b""), "float32", shape, "here")
 
 
-def test_view_of_writable_memory_is_read_only() -> None:
+def test_view_is_read_only_and_of_the_exact_length() -> None:
+    with pytest.raises(Violation, match=r"here: 23 bytes, but float32\[2, 3\] takes 24"):
+        view_bytes(memoryview(bytes(23)), "float32", (2, 3), "here")
     memory = bytearray(8)
     view = view_bytes(memoryview(memory), "float64", (), "here")
     memory[:] = np.float64(1.5).tobytes()

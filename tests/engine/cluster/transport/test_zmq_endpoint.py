@@ -288,27 +288,32 @@ def test_limit_of_open_files_is_raised_or_reported(monkeypatch: pytest.MonkeyPat
         pass
 
 
-@pytest.mark.parametrize("kind", [zmq.ROUTER, zmq.DEALER])
-def test_every_socket_has_its_limits(kind: int) -> None:
-    limits = Limits(peers=3, queued_messages=77, send_timeout_s=1.5)
-    with open_context(connections=2) as context, context.socket(kind) as socket:
-        if kind == zmq.ROUTER:
-            configure_inbox(socket, limits)
-        else:
-            configure_outbox(socket, limits)
-        assert socket.getsockopt(zmq.LINGER) == 1000
-        assert socket.getsockopt(zmq.MAXMSGSIZE) == 64 * 2**20 + 64 * 2**10
-        assert socket.getsockopt(zmq.HANDSHAKE_IVL) == 2000
-        assert socket.getsockopt(zmq.SNDTIMEO) == socket.getsockopt(zmq.RCVTIMEO) == 1500
-        if kind == zmq.ROUTER:
-            assert socket.getsockopt(zmq.RCVHWM) == 77
-            assert socket.getsockopt(zmq.BACKLOG) == 25
-        else:
-            assert socket.getsockopt(zmq.SNDHWM) == 77
-            assert socket.getsockopt(zmq.IMMEDIATE) == 1
-            assert socket.getsockopt(zmq.RECONNECT_IVL) == -1
-        # libzmq would cut the connections of a process that is stopped for longer than its time-out.
-        assert socket.getsockopt(zmq.HEARTBEAT_IVL) == socket.getsockopt(zmq.HEARTBEAT_TTL) == 0
+OPTIONS = {
+    zmq.LINGER: 1000,
+    zmq.MAXMSGSIZE: 64 * 2**20 + 64 * 2**10,
+    zmq.HANDSHAKE_IVL: 2000,
+    zmq.SNDTIMEO: 1500,
+    zmq.RCVTIMEO: 1500,
+    # libzmq would cut the connections of a process that is stopped for longer than its time-out.
+    zmq.HEARTBEAT_IVL: 0,
+    zmq.HEARTBEAT_TTL: 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "configure", "special"),
+    [
+        (zmq.ROUTER, configure_inbox, {zmq.RCVHWM: 77, zmq.BACKLOG: 25}),
+        (zmq.DEALER, configure_outbox, {zmq.SNDHWM: 77, zmq.IMMEDIATE: 1, zmq.RECONNECT_IVL: -1}),
+    ],
+)
+def test_every_socket_has_its_limits(
+    context: Context, kind: int, configure: Callable[..., None], special: dict[int, int]
+) -> None:
+    with context.socket(kind) as socket:
+        configure(socket, Limits(peers=3, queued_messages=77, send_timeout_s=1.5))
+        expected = OPTIONS | special
+        assert {option: socket.getsockopt(option) for option in expected} == expected
 
 
 def test_milliseconds_are_rounded_up() -> None:
