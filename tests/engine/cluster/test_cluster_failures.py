@@ -13,7 +13,7 @@ from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
 from runner.engine.cluster.transport.messages import IDLE, STEP
 from runner.engine.compile.program import Program
 from runner.errors import ClusterError, ConfigError, ResourceError, RunnerError
-from tests.engine.cluster.sessions import PROGRAM, SERVED, SOURCE, WORKERS, Sessions, suspended, train
+from tests.engine.cluster.conftest import PROGRAM, SERVED, SOURCE, WORKERS, Sessions, suspended, train
 from tests.engine.run.launched_programs import pushed, tally
 from tests.integration.command import Command, processes_of, wait_until
 
@@ -109,7 +109,7 @@ from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.graph.device import local_cluster
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
-from tests.engine.cluster.sessions import PROGRAM, SOURCE, train
+from tests.engine.cluster.conftest import PROGRAM, SOURCE, train
 
 run = dict(run_id=sys.argv[1], epoch=1, logs=Path(sys.argv[2]), threads=1, monitor=HeartbeatMonitor(silence_s=3.0))
 with ClusterSession(PROGRAM, local_cluster({WORKERS}), load_kernels(), SOURCE, **run) as session:

@@ -17,7 +17,7 @@ from runner.engine.run.interleaving import Ending, Recorded
 from runner.engine.run.local_session import LocalSession
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
-from tests.engine.cluster.sessions import PROGRAM, SERVED, SOURCE, WORKERS, Sessions, expect_nothing_left, losses, train
+from tests.engine.cluster.conftest import PROGRAM, SERVED, SOURCE, WORKERS, Sessions, expect_nothing_left, losses, train
 from tests.engine.run.launched_programs import expect_matching_transfers, pushed, tally
 from tests.strategies.networks import TEST_BATCH
 from tests.strategies.training import Weights, expect_same_bits
