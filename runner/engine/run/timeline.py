@@ -144,7 +144,8 @@ def _span(process: str, recorded: Sequence[RecordedPlan], each: RawSpan) -> Span
         )
     node = of.graph.nodes.get(instruction.node)
     layer = node.layer.name if node is not None and node.layer is not None else ""
-    return Span(*run, instruction.node, instruction.op, layer, *times, *_transfer(plan, instruction))
+    key, peer, nbytes = _transfer(plan, instruction)
+    return Span(*run, instruction.node, instruction.op, layer, *times, key, peer, nbytes)
 
 
 def _transfer(plan: DevicePlan, instruction: Instruction) -> tuple[str, str, int]:
