@@ -4,7 +4,7 @@ import hashlib
 import io
 import shutil
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from runner.data.archive import read_tar
-from runner.data.cache import CachedArray, PublishedDataset, encode_idx
 from runner.data.dataset import Normalisation
 from runner.data.origins import Archive, Origin
+from runner.data.published import CachedArray, PublishedDataset, encode_idx
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,9 @@ def serve(tmp_path: Path, tiny: Tiny) -> Callable[..., Origin]:
         def obtain(wanted: Archive, folder: Path) -> None:
             shutil.copy(shop / wanted.filename, folder)
 
-        def decode(folder: Path) -> dict[str, bytes]:
+        def decode(paths: Sequence[Path]) -> dict[str, bytes]:
             sizes = {f"package/{array.filename}": array.size for array in tiny.published.arrays}
-            members = read_tar(folder / archive.filename, sizes)
+            members = read_tar(paths[0], sizes)
             return {Path(name).name: content for name, content in members.items()}
 
         return Origin(place, (archive,), obtain, decode)

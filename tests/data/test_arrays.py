@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from runner.data.arrays import Arrays
-from runner.data.augment import Augment
 from runner.data.pipeline import Pipeline
+from runner.data.settings import Augment
 from runner.errors import ConfigError, DataError
 from tests.data.own_data import Array, small_arrays, write_arrays
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runner.data.augment import Augment
 from runner.data.published import Mnist
+from runner.data.settings import Augment
 from runner.errors import ConfigError
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.data.cache import decode_idx, default_cache_dir, encode_idx, is_cached, load_published
-from runner.data.published import Mnist
+from runner.data.published import Mnist, decode_idx, encode_idx, is_cached, load_published
 from runner.errors import DataError
 
 
@@ -78,11 +77,11 @@ def test_missing_file_is_named(tmp_path: Path, tiny):
 def test_default_folder_follows_the_base_directory_specification(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert default_cache_dir() == tmp_path / "cache/runner/data"
+    assert cache_root(None) == tmp_path / "cache/runner/data"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert default_cache_dir() == tmp_path / "home/.cache/runner/data"
+    assert cache_root(None) == tmp_path / "home/.cache/runner/data"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert default_cache_dir() == tmp_path / "home/.cache/runner/data"
+    assert cache_root(None) == tmp_path / "home/.cache/runner/data"
 
 
 FILE = b"\x00\x00\x08\x02" + b"\x00\x00\x00\x02" + b"\x00\x00\x00\x03" + bytes([1, 2, 3, 4, 5, 6])

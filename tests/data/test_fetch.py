@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from runner.data import fetch as commands
-from runner.data.cache import load_published
 from runner.data.fetch import fetch, fetch_published, main
 from runner.data.origins import ORIGINS
+from runner.data.published import load_published
 from runner.errors import ConfigError, DataError, ResourceError, SecurityError
 
 

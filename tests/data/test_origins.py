@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from runner.data import DATASETS, origins
-from runner.data.cache import encode_idx
-from runner.data.origins import ORIGINS
+from runner.data.origins import ORIGINS, Origin
+from runner.data.published import encode_idx
 from runner.errors import DataError
 
 BATCHES = 6
@@ -38,6 +38,10 @@ def _expected_cifar_files(images: NDArray[np.uint8], labels: NDArray[np.uint8]) 
     }
 
 
+def paths(origin: Origin, folder: Path) -> list[Path]:
+    return [folder / archive.filename for archive in origin.archives]
+
+
 def _png(pixels: NDArray[np.uint8]) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
@@ -54,7 +58,7 @@ def test_cifar_binary_records(tmp_path: Path, cifar, make_tar, member):
     ]
     _, (web, _) = ORIGINS["cifar10"]
     (tmp_path / web.archives[0].filename).write_bytes(make_tar(members))
-    assert web.decode(tmp_path) == _expected_cifar_files(images, labels)
+    assert web.decode(paths(web, tmp_path)) == _expected_cifar_files(images, labels)
 
 
 def test_cifar_picture_sheets(tmp_path: Path, cifar, make_tar, member):
@@ -68,7 +72,7 @@ def test_cifar_picture_sheets(tmp_path: Path, cifar, make_tar, member):
     ]
     _, (_, package) = ORIGINS["cifar10"]
     (tmp_path / package.archives[0].filename).write_bytes(make_tar(members))
-    assert package.decode(tmp_path) == _expected_cifar_files(images, labels)
+    assert package.decode(paths(package, tmp_path)) == _expected_cifar_files(images, labels)
 
 
 @pytest.mark.parametrize(
@@ -94,21 +98,21 @@ def test_cifar_sheet_that_is_not_one(tmp_path: Path, make_tar, member, sheet: by
     _, (_, package) = ORIGINS["cifar10"]
     (tmp_path / package.archives[0].filename).write_bytes(make_tar(members))
     with pytest.raises(DataError, match=f"package/data_batch_1.png {message}"):
-        package.decode(tmp_path)
+        package.decode(paths(package, tmp_path))
 
 
 def test_gzip_files(tmp_path: Path):
     published, (web, _) = ORIGINS["mnist"]
     for archive in web.archives:
         (tmp_path / archive.filename).write_bytes(gzip.compress(archive.filename.encode(), mtime=0))
-    assert web.decode(tmp_path) == {array.filename: f"{array.filename}.gz".encode() for array in published.arrays}
+    assert web.decode(paths(web, tmp_path)) == {array.filename: f"{array.filename}.gz".encode() for array in published.arrays}
 
 
 def test_mnist_package(tmp_path: Path, make_tar, member):
     published, (_, package) = ORIGINS["mnist"]
     members = [member(f"package/data/{array.filename}", array.sha256.encode()) for array in published.arrays]
     (tmp_path / package.archives[0].filename).write_bytes(make_tar(members))
-    assert package.decode(tmp_path) == {array.filename: array.sha256.encode() for array in published.arrays}
+    assert package.decode(paths(package, tmp_path)) == {array.filename: array.sha256.encode() for array in published.arrays}
 
 
 def test_fashion_package(tmp_path: Path, make_tar, make_ar, member):
@@ -119,7 +123,7 @@ def test_fashion_package(tmp_path: Path, make_tar, make_ar, member):
     ]
     deb = make_ar({"debian-binary": b"2.0\n", "control.tar.xz": b"", "data.tar.xz": make_tar(members, "w:xz")})
     (tmp_path / package.archives[0].filename).write_bytes(deb)
-    assert package.decode(tmp_path) == {array.filename: array.sha256.encode() for array in published.arrays}
+    assert package.decode(paths(package, tmp_path)) == {array.filename: array.sha256.encode() for array in published.arrays}
 
 
 @pytest.mark.parametrize("name", ORIGINS)

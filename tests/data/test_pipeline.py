@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from runner.data.augment import Augment
 from runner.data.dataset import Dataset, Normalisation, Split
 from runner.data.pipeline import Batch, Pipeline
+from runner.data.settings import Augment
 from runner.kernels import philox
 
 FIELDS = ("x", "y", "index", "mask")

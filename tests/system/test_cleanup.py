@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.system.cleanup import at_the_end
+from runner.system.shutdown import at_the_end
 
 
 def test_it_is_done_when_the_block_has_ended_well() -> None:

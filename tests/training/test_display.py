@@ -9,12 +9,12 @@ import pytest
 from runner.commands.results import results_table
 from runner.errors import Interrupted
 from runner.records.summary import Summary
-from runner.system.signals import StopRequest
-from runner.training.display import PlainDisplay
+from runner.system.shutdown import StopRequest
+from runner.training.display import Display
 
 
 def test_plain_lines_say_step_loss_rate_and_remaining_time(capsys: pytest.CaptureFixture[str]) -> None:
-    display = PlainDisplay(interval_s=0.0)
+    display = Display(interval_s=0.0)
     display.start(10, 100)
     display.step(20, 0.51234, 1234.5)
     display.close()
@@ -23,7 +23,7 @@ def test_plain_lines_say_step_loss_rate_and_remaining_time(capsys: pytest.Captur
 
 
 def test_plain_lines_are_no_more_frequent_than_their_interval(capsys: pytest.CaptureFixture[str]) -> None:
-    display = PlainDisplay(interval_s=3600.0)
+    display = Display(interval_s=3600.0)
     display.start(0, 100)
     for done in range(1, 50):
         display.step(done, 1.0, 1.0)

@@ -4,16 +4,16 @@ import pytest
 
 from runner.commands.explanation.devices import plans_of
 from runner.errors import ResourceError
-from runner.training import gpu_memory
-from runner.training.gpu_memory import (
+from runner.training import memory as gpu_memory
+from runner.training.memory import (
     CONTEXT_BYTES,
     GpuMemory,
     gpu_fit_text,
     planned_gpu_memory,
+    planned_memory,
     require_gpu_fit,
     require_gpu_memory,
 )
-from runner.training.memory import planned_memory
 from tests.gpus import GIB, NO_DRIVER, gpu, gpu_kernels, machine
 from tests.training.test_devices import STRATEGIES, placed
 
