@@ -18,37 +18,17 @@ def test_written_file_reads_back(tmp_path: Path) -> None:
     write_durably(tmp_path / "file", b"content")
     write_durably(tmp_path / "empty", b"")
     assert read_regular(tmp_path / "file", limit=7) == b"content"
+    assert read_regular(tmp_path / "file", limit=3) == b"cont", "one byte more than the limit"
     assert read_regular(tmp_path / "empty", limit=7) == b""
 
 
-def test_file_over_the_limit_comes_back_one_byte_too_long(tmp_path: Path) -> None:
-    write_durably(tmp_path / "file", b"content")
-    assert read_regular(tmp_path / "file", limit=3) == b"cont"
-
-
-def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
-    write_durably(tmp_path / "file", b"old")
-    with pytest.raises(FileExistsError):
-        write_durably(tmp_path / "file", b"new")
-    assert (tmp_path / "file").read_bytes() == b"old"
-
-
-@pytest.mark.parametrize("name", ["link", "pipe", "folder"])
-def test_only_regular_files_are_read(name: str, tmp_path: Path) -> None:
-    (tmp_path / "target").write_bytes(b"secret")
-    (tmp_path / "link").symlink_to("target")
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "folder").mkdir()
-    before = open_descriptors()
-    with pytest.raises(SecurityError, match=f"{name} is (a symbolic link|not a regular file)"):
-        read_regular(tmp_path / name, limit=100)
-    assert open_descriptors() == before
-
-
-def test_write_does_not_follow_a_link(tmp_path: Path) -> None:
+def test_neither_an_existing_file_nor_the_target_of_a_link_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"old")
     (tmp_path / "link").symlink_to(tmp_path / "target")
-    with pytest.raises(FileExistsError):
-        write_durably(tmp_path / "link", b"content")
+    for name in ("file", "link"):
+        with pytest.raises(FileExistsError):
+            write_durably(tmp_path / name, b"new")
+    assert (tmp_path / "file").read_bytes() == b"old"
     assert not (tmp_path / "target").exists()
 
 
@@ -80,9 +60,15 @@ def test_directory_is_created_with_its_parents(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("pipe", "a FIFO"), ("link_to_pipe", "a FIFO"), ("folder", "a folder"), ("null", "a device")]
+    ("name", "kind", "read"),
+    [
+        ("pipe", "a FIFO", "is not a regular file"),
+        ("link_to_pipe", "a FIFO", "is a symbolic link: expected a regular file"),
+        ("folder", "a folder", "is not a regular file"),
+        ("null", "a device", "is a symbolic link"),
+    ],
 )
-def test_a_file_that_may_never_end_is_not_opened(name: str, kind: str, tmp_path: Path) -> None:
+def test_a_file_that_may_never_end_is_neither_opened_nor_read(name: str, kind: str, read: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link_to_pipe").symlink_to("pipe")
     (tmp_path / "folder").mkdir()
@@ -90,11 +76,15 @@ def test_a_file_that_may_never_end_is_not_opened(name: str, kind: str, tmp_path:
     before = open_descriptors()
     with pytest.raises(DataError, match=rf"{name} is {kind}: expected a regular file$"):
         open_regular(tmp_path / name)
+    with pytest.raises(SecurityError, match=f"{name} {read}"):
+        read_regular(tmp_path / name, limit=100)
     assert open_descriptors() == before
 
 
-def test_a_regular_file_is_opened_through_a_link(tmp_path: Path) -> None:
+def test_a_regular_file_is_opened_through_a_link_and_not_read_through_it(tmp_path: Path) -> None:
     (tmp_path / "target").write_bytes(b"content")
     (tmp_path / "link").symlink_to("target")
     with open_regular(tmp_path / "link") as file:
         assert file.read() == b"content"
+    with pytest.raises(SecurityError, match="link is a symbolic link"):
+        read_regular(tmp_path / "link", limit=100)

@@ -22,19 +22,12 @@ def test_one_of_the_instructions_for_bfloat16_is_enough(flag: str, monkeypatch: 
     assert bfloat16_flags() == [flag]
 
 
-def test_a_container_has_no_more_than_its_limit(tmp_path: Path) -> None:
+def test_a_container_has_no_more_than_its_limit_and_without_one_the_memory_of_the_machine(tmp_path: Path) -> None:
     limit = tmp_path / "memory.max"
     limit.write_text("1048576\n")
     assert usable_memory((tmp_path / "absent", limit)) == 1 << 20
-
-
-def test_without_a_limit_it_is_the_machines(tmp_path: Path) -> None:
-    limit = tmp_path / "memory.max"
     limit.write_text("max\n")
     assert usable_memory((limit,)) == psutil.virtual_memory().total
-
-
-def test_available_memory_is_part_of_usable_memory() -> None:
     assert 0 < available_memory() <= usable_memory()
 
 

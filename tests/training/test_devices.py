@@ -99,24 +99,13 @@ def test_gpus_are_in_one_process_unless_clients_overlap(strategy: str) -> None:
 
 @pytest.mark.usefixtures("gpu_kernels")
 def test_the_configuration_can_set_the_number_of_processes() -> None:
-    apart = placed(machine(gpu()), *STRATEGIES["sync_data"], "cluster.one_process=false")
-    assert apart.program.one_process is None
-    together = placed(NO_DRIVER, *STRATEGIES["sync_data"], "cluster.one_process=true")
-    assert together.program.one_process is not None
-    with pytest.raises(
-        ConfigError, match=r"one_process=true with parallelism=async_data: its clients overlap, and one"
-    ):
+    for apart in (("cluster.one_process=false",), ("cluster=slow_network", "cluster.emulate=true")):
+        assert placed(machine(gpu()), *STRATEGIES["sync_data"], *apart).program.one_process is None
+    assert placed(NO_DRIVER, *STRATEGIES["sync_data"], "cluster.one_process=true").program.one_process is not None
+    with pytest.raises(ConfigError, match="one_process=true with parallelism=async_data: its clients overlap, and one"):
         placed(NO_DRIVER, "parallelism=async_data", "cluster.one_process=true")
-    with pytest.raises(
-        ConfigError, match=r"one_process=false with parallelism=single: it has one process; use cluster"
-    ):
+    with pytest.raises(ConfigError, match="one_process=false with parallelism=single: it has one process; use cluster"):
         placed(NO_DRIVER, "parallelism=single", "cluster.one_process=false")
-
-
-@pytest.mark.usefixtures("gpu_kernels")
-def test_an_emulated_network_keeps_its_processes() -> None:
-    slow = placed(machine(gpu()), *STRATEGIES["sync_data"], "cluster=slow_network", "cluster.emulate=true")
-    assert slow.program.one_process is None
 
 
 @pytest.mark.usefixtures("gpu_kernels")
@@ -131,29 +120,20 @@ def test_links_of_gpus_are_those_of_a_process_unless_they_are_described() -> Non
 
 
 @pytest.mark.usefixtures("gpu_kernels")
-def test_that_plans_are_compared_reaches_the_devices() -> None:
-    (device,) = placed(machine(gpu()), "parallelism=single", "cluster.compare_plans=true").cluster.devices
-    assert replace(device.use, code_folder="") == GpuOptions(compare_plans=True)
+@pytest.mark.parametrize("option", ["compare_plans", "tf32", ""])
+def test_options_reach_the_devices(option: str) -> None:
+    given = [f"cluster.{option}=true"] if option else []
+    (device,) = placed(machine(gpu()), "parallelism=single", *given).cluster.devices
+    assert replace(device.use, code_folder="") == GpuOptions(**({option: True} if option else {}))
 
 
-@pytest.mark.usefixtures("gpu_kernels")
-def test_tf32_reaches_the_devices() -> None:
-    assert placed(machine(gpu()), "parallelism=single", "cluster.tf32=true").cluster.devices[0].use.tf32
-    assert not placed(machine(gpu()), "parallelism=single").cluster.devices[0].use.tf32
-
-
-def test_an_op_without_a_kernel_for_gpus_is_named() -> None:
+def test_an_op_without_a_kernel_for_gpus_and_a_node_on_a_cpu_are_named() -> None:
     program = placed(NO_DRIVER, *STRATEGIES["servers"]).program
     on_gpus = cluster_of(config_on(machine(gpu()), *STRATEGIES["servers"]).cluster, program)
     with pytest.raises(ConfigError, match=r"device=gpu: node 'replica_0/.*' is on a GPU, and its op '\w+' has kernels"):
         require_kernels(program, on_gpus, Registry())
     require_kernels(program, local_cluster(2, servers=2), Registry())
-
-
-def test_the_refusal_of_cpu_names_advises_names_without_a_type() -> None:
-    program = placed(NO_DRIVER, *STRATEGIES["sync_data"]).program
     fixed = Graph({node.name: replace(node, device=f"{task_of(node.device)}/device:cpu:0") for node in program.graph})
-    on_gpus = cluster_of(config_on(machine(gpu()), *STRATEGIES["sync_data"]).cluster, program)
     with pytest.raises(
         ConfigError,
         match=r"node '.*' has device '/job:worker/task:\d/device:cpu:0'; expected one of /job:.*\. "
@@ -163,23 +143,15 @@ def test_the_refusal_of_cpu_names_advises_names_without_a_type() -> None:
 
 
 @pytest.mark.usefixtures("gpu_kernels")
-def test_steps_are_compared_on_the_same_devices() -> None:
-    experiment = placed(machine(gpu(0), gpu(1)), *STRATEGIES["model"])
-    slow = placed(NO_DRIVER, *STRATEGIES["model"])
-    assert predicted_step_s(experiment)["single"] < predicted_step_s(slow)["single"]
-
-
-@pytest.mark.usefixtures("gpu_kernels")
 @pytest.mark.parametrize("apart", [False, True])
-def test_steps_are_measured_on_the_gpus_and_in_the_processes_of_the_run(apart: bool) -> None:
+def test_steps_are_compared_on_the_gpus_and_in_the_processes_of_the_run(apart: bool) -> None:
     asked = f"cluster.one_process={'false' if apart else 'null'}"
     experiment = placed(machine(gpu(0), gpu(1)), *STRATEGIES["model"], asked)
+    slow = placed(NO_DRIVER, *STRATEGIES["model"])
+    assert predicted_step_s(experiment)["single"] < predicted_step_s(slow)["single"]
     found = dict(_experiments(experiment))
-    assert {name: [device.gpu for device in each.cluster.devices] for name, each in found.items()} == {
-        "model": [0, 1],
-        "single": [0],
-        "sync_data": [0, 1],
-    }
+    gpus = {name: [device.gpu for device in each.cluster.devices] for name, each in found.items()}
+    assert gpus == {"model": [0, 1], "single": [0], "sync_data": [0, 1]}
     together = {name: each.program.one_process is not None for name, each in found.items()}
     assert together == {"model": not apart, "single": True, "sync_data": not apart}
 
@@ -214,17 +186,9 @@ def test_log_and_summary_have_the_devices_and_the_reason(caplog: pytest.LogCaptu
     assert f"devices: {told.device_reason}" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("obstacle", "overrides", "level"),
-    [
-        ("CuPy is not installed", (), logging.WARNING),
-        ("CuPy is not installed", ("cluster.device=cpu",), logging.INFO),
-    ],
-)
-def test_a_gpu_that_lies_idle_is_warned_of(
-    obstacle: str, overrides: tuple[str, ...], level: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    here = machine(gpu(), obstacle=obstacle)
+@pytest.mark.parametrize(("overrides", "level"), [((), logging.WARNING), (("cluster.device=cpu",), logging.INFO)])
+def test_an_idle_gpu_is_warned_of(overrides: tuple[str, ...], level: int, caplog: pytest.LogCaptureFixture) -> None:
+    here = machine(gpu(), obstacle="CuPy is not installed")
     experiment = placed(here, "parallelism=single", *overrides)
     with caplog.at_level(logging.INFO, "runner"):
         told = log_run_devices(experiment, here, DRAFT)
@@ -240,11 +204,8 @@ def test_keys_for_gpus_cause_a_warning_without_gpus(caplog: pytest.LogCaptureFix
         return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
     assert warnings() == warnings("cluster.device=cpu") == []
-    assert warnings("cluster.tf32=true", "cluster.compare_plans=true", "cluster.server_device=gpu") == [
-        "cluster.tf32=true has no effect: no GPU is used",
-        "cluster.compare_plans=true has no effect: no GPU is used",
-        "cluster.server_device=gpu has no effect: no GPU is used",
-    ]
+    keys = ("cluster.tf32=true", "cluster.compare_plans=true", "cluster.server_device=gpu")
+    assert warnings(*keys) == [f"{key} has no effect: no GPU is used" for key in keys]
 
 
 @pytest.mark.usefixtures("gpu_kernels")
@@ -274,17 +235,13 @@ def test_a_run_on_a_gpu_comes_near_to_that_on_the_cpu(
     assert on_gpu.final["train/loss"] == pytest.approx(on_cpu.final["train/loss"], rel=1e-4)
 
 
-def test_a_run_leaves_its_devices_in_its_summary(tmp_path: Path) -> None:
-    summary = run(config_on(NO_DRIVER, "parallelism=single"), tmp_path / "run", overrides=())
-    assert summary.devices == {"/job:worker/task:0/device:cpu:0": "CPU"}
-    assert summary.device_reason.startswith("cluster.device=auto f")
-
-
-def test_the_log_has_the_gpus_of_a_job_of_a_sweep(tmp_path: Path) -> None:
+def test_the_log_has_the_gpus_of_a_job_of_a_sweep_and_the_summary_the_devices(tmp_path: Path) -> None:
     config = config_on(NO_DRIVER, "parallelism=single")
     for text in ("this one has GPU 1 of 2", ""):
         place = SweepPlace(tmp_path, 0, {}, text)
-        run(config, tmp_path / (text or "none"), overrides=(), sweep=place)
+        summary = run(config, tmp_path / (text or "none"), overrides=(), sweep=place)
+        assert summary.devices == {"/job:worker/task:0/device:cpu:0": "CPU"}
+        assert summary.device_reason.startswith("cluster.device=auto f")
         log = (tmp_path / (text or "none") / "run.log").read_text()
         assert log.count(" devices: ") == 1 + bool(text)
         assert not text or f"devices: {text}\n" in log

@@ -56,17 +56,11 @@ def test_without_it_copies_go_from_gpu_to_gpu(overrides: tuple[str, ...]) -> Non
     assert experiment.cluster.collectives == "none"
 
 
-def test_a_strategy_that_sums_nothing_so_needs_no_nccl() -> None:
-    config = placed(NO_DRIVER).config
-    taken = replace(config.cluster, device_taken="gpu", gpus=[0, 1], collectives="nccl")
-    summing = placed(NO_DRIVER).program
-    other = placed(NO_DRIVER, "parallelism.combine=sharded_reduce").program
-    assert [cluster_of(taken, program).collectives for program in (summing, other)] == ["nccl", "none"]
-
-
-def test_clients_that_overlap_cannot_have_it() -> None:
+def test_a_strategy_that_sums_nothing_needs_no_nccl_and_overlapping_clients_cannot_have_it() -> None:
     experiment = placed(NO_DRIVER)
     taken = replace(experiment.config.cluster, device_taken="gpu", gpus=[0, 1], collectives="nccl")
+    other = placed(NO_DRIVER, "parallelism.combine=sharded_reduce").program
+    assert [cluster_of(taken, program).collectives for program in (experiment.program, other)] == ["nccl", "none"]
     deferred = {"push": Client("push", deferred=True)}
     program = replace(experiment.program, clients={**experiment.program.clients, **deferred})
     with pytest.raises(ConfigError, match=r"collectives=nccl with clients that overlap: all GPUs must start their"):
