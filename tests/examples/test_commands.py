@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.strategies import STRATEGIES
 from tests.integration.command import succeed, summary_of
 from tests.plugin_tables import EXAMPLES
 
@@ -26,6 +27,7 @@ def command_lines(folder: str) -> list[list[str]]:
 def test_every_example_has_its_yaml_and_a_line_in_the_overview() -> None:
     overview = (EXAMPLES / "README.md").read_text()
     assert len(FOLDERS) == 7
+    assert not {"local_sgd", "diloco"} & set(STRATEGIES), "examples are not in the tables of the package"
     for folder in FOLDERS:
         assert f"[{folder}]({folder})" in overview
         assert list((EXAMPLES / folder / "conf").glob("*/*.yaml"))

@@ -57,40 +57,24 @@ def test_inference_uses_a_gpu_if_there_is_one_whichever_device_trained(caplog: p
     assert device.what.startswith("GPU 4: Big GPU")
     assert device.reason in caplog.text
     assert "TF32" in caplog.text
+    caplog.clear()
+    on(machine(gpu(), obstacle="CuPy is not installed"))
+    assert [record.levelno for record in caplog.records] == [logging.WARNING], "an idle GPU"
     elsewhere = on(NO_DRIVER)
     assert (elsewhere.what, elsewhere.cluster.devices[0].gpu) == ("CPU", None)
     assert elsewhere.reason.startswith("cluster.device=auto finds no GPU")
 
 
-def test_a_gpu_that_lies_idle_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    on(machine(gpu(), obstacle="CuPy is not installed"))
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
-
-
 @pytest.mark.parametrize(
     ("found", "overrides", "cluster", "complaint"),
     [
-        (
-            NO_DRIVER,
-            (),
-            {"device": "gpu"},
-            r"cluster\.device=gpu: expected a GPU that can be used, but there is no NV",
-        ),
+        (NO_DRIVER, (), {"device": "gpu"}, r"cluster\.device=gpu: expected a GPU that can be used, but there is no NV"),
         (machine(gpu()), (), {"gpus": [7]}, r"cluster\.gpus=\[7\]: there is no GPU 7; expected numbers of 0 \("),
-        (
-            machine(gpu(capability=75)),
-            ("precision=bfloat16",),
-            {},
-            r"precision=bfloat16: Big GPU.* does not",
-        ),
+        (machine(gpu(capability=75)), ("precision=bfloat16",), {}, r"precision=bfloat16: Big GPU.* does not"),
     ],
 )
-def test_a_gpu_that_cannot_be_had_is_refused(
-    found: Found,
-    overrides: Sequence[str],
-    cluster: dict[str, Any],
-    complaint: str,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_gpu_that_is_not_available_is_refused(
+    found: Found, overrides: Sequence[str], cluster: dict[str, Any], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset({"avx512_bf16"}))
     with pytest.raises(ResourceError, match=complaint):
@@ -122,12 +106,11 @@ def test_a_gpu_scores_and_predicts_as_the_cpu_does(
 
 
 @pytest.mark.usefixtures("gpu_kernels")
-def test_a_gpu_that_cannot_hold_a_batch_is_refused_before_memory_is_taken(trained: Path) -> None:
+def test_a_gpu_that_cannot_hold_a_batch_or_lacks_a_kernel_is_refused_before_memory_is_allocated(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ResourceError, match=r"the run needs .* of GPU 0 .*, which has 0\.01 GiB: 1 device"):
         scores_on(on(machine(gpu(memory_bytes=10 << 20))), trained)
-
-
-def test_an_op_without_a_kernel_for_gpus_is_named(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inference, "kernels_for", lambda devices: Registry())
     with pytest.raises(ConfigError, match=r"device=gpu: node 'eval/.*' is on a GPU, and its op"):
         scores_on(on(machine(gpu())), trained)
@@ -141,14 +124,11 @@ def test_bfloat16_needs_cpu_instructions_only_if_the_cpu_computes(monkeypatch: p
         one_device(config, 2, lambda: NO_DRIVER)
 
 
-@pytest.fixture
-def big_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with an emulated GPU, for commands."""
+@pytest.mark.usefixtures("gpu_kernels", "folder")
+def test_both_verbs_print_the_device(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(inference, "one_device", partial(one_device, look=lambda: machine(gpu())))
-
-
-@pytest.mark.usefixtures("gpu_kernels", "big_gpu")
-def test_both_verbs_print_the_device(trained: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", str(trained), "--output", "out.json"]) == 0
     found = json.loads(Path("out.json").read_text())
     assert found["device"].startswith("GPU 0: Big GPU, compute capability 9.0")
@@ -161,8 +141,5 @@ def test_both_verbs_print_the_device(trained: Path, folder: Path, capsys: pytest
         assert main([verb[0], str(trained), *verb[1:], "cluster.device=cpu"]) == 0
         assert "computed on" in (said := "".join(capsys.readouterr()))
         assert "CPU\n" in said
-
-
-def test_a_device_without_a_file_predicts_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "run", "cluster.device=cpu"]) == 2
     assert "expected a FILE besides cluster.device=cpu" in capsys.readouterr().err
