@@ -19,7 +19,7 @@ from runner.tracking import read_metrics
 from runner.training import trainer
 from runner.training.build import build
 from runner.training.experiment import Experiment
-from runner.training.run import run
+from tests import small_runs
 from tests.small_runs import small_config
 
 Trained = Callable[..., Path]
@@ -29,38 +29,32 @@ VIRTUAL = "parallelism.virtual_time=true"
 
 
 def train(folder: Path, *overrides: str, resume: bool = False) -> Summary:
-    return run(small_config(*ASYNC, *overrides), folder, overrides=[], resume=resume)
+    return small_runs.train(folder, *ASYNC, *overrides, resume=resume)
 
 
 def decided(folder: Path) -> Any:
     return json.loads((folder / "asynchronous.json").read_text())
 
 
-def test_a_run_in_virtual_time_leaves_its_endings_and_its_decisions(tmp_path: Path) -> None:
-    summary = train(tmp_path / "run", VIRTUAL, "train.log_every=2", "tracking.pictures=true")
-    record = decided(tmp_path / "run")
+def test_a_run_in_virtual_time_leaves_its_endings_and_its_decisions(
+    tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifacts: dict[str, bytes] = {}
+    monkeypatch.setattr(Record, "artifact", lambda record, path: artifacts.update({path.name: path.read_bytes()}))
+    summary = train(tmp_path, VIRTUAL, "train.log_every=2", "tracking.pictures=true")
+    record = decided(tmp_path)
     pushes = sum(record["replica_steps"])
     assert pushes >= 8
     assert [sum(shard.values()) for shard in record["staleness"]] == [pushes] * 2
-    lines = (tmp_path / "run" / "endings-1.jsonl").read_text().splitlines()
+    lines = (tmp_path / "endings-1.jsonl").read_text().splitlines()
     assert sum(line.startswith('["compute_') for line in lines) == pushes
     assert sum(line.startswith('["push_') for line in lines) == 2 * pushes
-    assert {path.name for path in (tmp_path / "run" / "plots").iterdir()} >= {"staleness.png", "staleness.csv"}
-    metrics = list(read_metrics(tmp_path / "run" / "metrics.jsonl"))
-    assert all(
-        "comm/staleness_mean" in each.values for each in metrics if "train/loss" in each.values and each.step > 1
-    )
+    assert artifacts["endings-1.jsonl"] == (tmp_path / "endings-1.jsonl").read_bytes(), "as they are at the end"
+    assert {path.name for path in (tmp_path / "plots").iterdir()} >= {"staleness.png", "staleness.csv"}
+    logged = [each for each in read_metrics(tmp_path / "metrics.jsonl") if "train/loss" in each.values]
+    assert all("comm/staleness_mean" in each.values for each in logged if each.step > 1)
     assert summary.status == "finished"
-
-
-def test_a_run_is_repeated_from_its_endings(tmp_path: Path) -> None:
-    first = train(tmp_path / "first", VIRTUAL, "train.eval_every=2")
-    endings = tmp_path / "first" / "endings-1.jsonl"
-    replay = (f"parallelism.replay={endings}", "train.eval_every=2")
-    second = train(tmp_path / "second", *replay)
-    assert second.weights_sha256 == first.weights_sha256
-    assert (tmp_path / "second" / "endings-1.jsonl").read_text() == endings.read_text()
-    assert decided(tmp_path / "second") == decided(tmp_path / "first")
+    assert {path.name for path in trained().iterdir()}.isdisjoint({"endings-1.jsonl", "asynchronous.json"})
 
 
 def test_a_record_that_was_cut_off_repeats_no_further(tmp_path: Path, trained: Trained) -> None:
@@ -107,13 +101,13 @@ def test_a_killed_run_in_virtual_time_resumes_to_the_weights_of_the_uninterrupte
         assert resumed.final["test/loss"] == uninterrupted.final["test/loss"]
 
 
-def test_a_run_with_checkpoints_is_repeated_from_its_endings(tmp_path: Path) -> None:
-    settings = CHECKPOINTED[1:]
-    first = train(tmp_path / "first", VIRTUAL, *settings, "parallelism.n_push=2")
-    replay = f"parallelism.replay={tmp_path / 'first' / 'endings-1.jsonl'}"
-    second = train(tmp_path / "second", replay, *settings, "parallelism.n_push=2")
-    assert second.weights_sha256 == first.weights_sha256
-    assert decided(tmp_path / "second") == decided(tmp_path / "first")
+@pytest.mark.parametrize("settings", [("train.eval_every=2",), (*CHECKPOINTED[1:], "parallelism.n_push=2")])
+def test_a_run_is_repeated_from_its_endings(tmp_path: Path, trained: Trained, settings: tuple[str, ...]) -> None:
+    first = trained(*ASYNC, VIRTUAL, *settings)
+    second = train(tmp_path, f"parallelism.replay={first / 'endings-1.jsonl'}", *settings)
+    assert second.weights_sha256 == Summary.read(first / "summary.json").weights_sha256
+    assert (tmp_path / "endings-1.jsonl").read_text() == (first / "endings-1.jsonl").read_text()
+    assert decided(tmp_path) == decided(first)
 
 
 def stopped_after(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> str:
@@ -156,10 +150,6 @@ def test_a_stopped_repetition_reports_that_it_cannot_be_resumed(
         train(tmp_path / "run", replay, resume=True)
 
 
-def test_a_run_of_one_client_leaves_no_such_files(trained: Trained) -> None:
-    assert {path.name for path in trained().iterdir()}.isdisjoint({"endings-1.jsonl", "asynchronous.json"})
-
-
 def test_a_timeline_in_virtual_time_changes_no_bit(tmp_path: Path, trained: Trained) -> None:
     plain = Summary.read(trained(*ASYNC, VIRTUAL) / "summary.json")
     traced = train(tmp_path / "run", VIRTUAL, "trace=true", "trace_skip=1", "trace_steps=2")
@@ -171,19 +161,25 @@ def test_a_timeline_in_virtual_time_changes_no_bit(tmp_path: Path, trained: Trai
     assert [each["step"] for each in summary["steps"]] == [1, 2]
 
 
-@pytest.mark.parametrize("order", [VIRTUAL, "parallelism.replay=x"])
-def test_an_emulated_network_in_one_process_is_refused(order: str) -> None:
-    expected = r"^cluster.emulate=true with parallelism=async_data in one process: it has no link to emulate"
-    with pytest.raises(ConfigError, match=expected):
-        build(small_config(*ASYNC, order, "cluster=slow_network"))
+NO_LINK = r"^cluster.emulate=true with parallelism=async_data in one process: it has no link to emulate"
+WARM = r"^parallelism\.warmstart_steps=3 with [23] updates in all: the first replica .* alone; use fewer"
 
 
-@pytest.mark.parametrize("length", [("train.steps=3",), ("train.steps=null", "train.epochs=0.04")])
-def test_a_run_that_is_all_warm_start_is_refused(length: tuple[str, ...]) -> None:
-    """1438 examples in batches of 32, so 0.04 epochs are 1.8 updates."""
-    expected = r"^parallelism\.warmstart_steps=3 with [23] updates in all: the first replica .* alone; use fewer"
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (("cluster=slow_network", VIRTUAL), NO_LINK),
+        (("cluster=slow_network", "parallelism.replay=x"), NO_LINK),
+        (("parallelism.warmstart_steps=3", "train.steps=3"), WARM),
+        # 1438 examples in batches of 32, so 0.04 epochs are 1.8 updates.
+        (("parallelism.warmstart_steps=3", "train.steps=null", "train.epochs=0.04"), WARM),
+    ],
+)
+def test_an_emulated_network_in_one_process_and_a_run_that_is_all_warm_start_are_refused(
+    settings: tuple[str, ...], expected: str
+) -> None:
     with pytest.raises(ConfigError, match=expected):
-        build(small_config(*ASYNC, *length, "parallelism.warmstart_steps=3"))
+        build(small_config(*ASYNC, *settings))
     build(small_config(*ASYNC, "train.steps=4", "parallelism.warmstart_steps=3"))
 
 
@@ -199,17 +195,7 @@ def test_explain_describes_a_step_of_overlapping_clients() -> None:
         assert row[1:3] == [f"{nodes:,}", f"{peak:,}"]
 
 
-def test_the_endings_of_a_run_that_can_be_repeated_are_an_artifact(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept: dict[str, bytes] = {}
-    monkeypatch.setattr(Record, "artifact", lambda record, path: kept.update({path.name: path.read_bytes()}))
-    train(tmp_path / "run", VIRTUAL)
-    # As it is when the run has ended.
-    assert kept["endings-1.jsonl"] == (tmp_path / "run" / "endings-1.jsonl").read_bytes()
-
-
-def test_endings_that_nothing_is_repeated_from_are_not_recorded(tmp_path: Path) -> None:
+def test_endings_on_which_no_result_depends_are_not_recorded(tmp_path: Path) -> None:
     settings = ("parallelism=sandblaster", "optimizer=lbfgs", "schedule=constant", "train.batch_size=32")
-    run(small_config(*settings), tmp_path / "run", overrides=[])
-    assert not (tmp_path / "run" / "endings-1.jsonl").exists()
+    small_runs.train(tmp_path, *settings)
+    assert not (tmp_path / "endings-1.jsonl").exists()

@@ -1,5 +1,6 @@
 """The origin of a loss that is not finite, found by repeating the run."""
 
+import itertools
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +18,7 @@ from runner.training import non_finite as origin
 from runner.training.build import build
 from runner.training.experiment import Experiment
 from runner.training.non_finite import repeated_experiment
-from runner.training.run import run
-from tests.small_runs import small_config
+from tests.small_runs import small_config, train
 
 ASYNC = ("parallelism=async_data", "parallelism.workers=2", "parallelism.servers=2")
 VIRTUAL = "parallelism.virtual_time=true"
@@ -33,7 +33,7 @@ def directory(tmp_path: Path) -> Iterator[RunDirectory]:
 
 @pytest.fixture
 def repeated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The strategies of what is repeated to find an origin."""
+    """The strategies with which steps are repeated to find an origin."""
     opened: list[Any] = []
     open_session = origin.open_session
 
@@ -49,19 +49,19 @@ def repeated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_overlapping_clients_are_repeated_in_the_order_in_which_they_ended(tmp_path: Path, repeated: list[Any]) -> None:
     with pytest.raises(NumericError, match=r"the loss of step \d+ is (nan|inf).*\. Its origin: .*node '.*first node"):
-        run(small_config(*RUINED), tmp_path / "run", overrides=[])
+        train(tmp_path, *RUINED)
     (strategy,) = repeated
-    assert strategy.replay == str(tmp_path / "run" / "endings-1.jsonl")
+    assert strategy.replay == str(tmp_path / "endings-1.jsonl")
     assert not strategy.virtual_time
 
 
 def test_clients_that_overlap_a_failure_are_in_the_record(tmp_path: Path) -> None:
-    """Without what was begun before them, parts that have ended cannot be repeated in their turns."""
-    config = small_config(*RUINED, "parallelism.workers=3", "train.eval_every=20")
+    """Parts that have ended can only be repeated in their turns, after all earlier parts."""
+    settings = (*RUINED, "parallelism.workers=3", "train.eval_every=20")
     with pytest.raises(NumericError, match="Its origin: "):
-        run(config, tmp_path / "run", overrides=[])
+        train(tmp_path, *settings)
     turns: dict[str, list[int]] = {}
-    for ending in read_endings(tmp_path / "run" / "endings-1.jsonl", outcome_hash(config)):
+    for ending in read_endings(tmp_path / "endings-1.jsonl", outcome_hash(small_config(*settings))):
         for device, turn in ending.turns.items():
             turns.setdefault(device, []).append(turn)
     assert len(turns) == 5
@@ -71,11 +71,11 @@ def test_clients_that_overlap_a_failure_are_in_the_record(tmp_path: Path) -> Non
 def test_after_a_checkpoint_their_order_is_not_known_and_the_origin_is_a_possible_one(
     tmp_path: Path, repeated: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run(small_config(*RUINED, "optimizer.lr=0.1", "train.steps=2"), tmp_path / "run", overrides=[])
+    train(tmp_path, *RUINED, "optimizer.lr=0.1", "train.steps=2")
     monkeypatch.setattr(origin, "repeated_experiment", lambda *arguments: None)
     expected = r"\. A possible origin, found in another order of clients: .*node '"
     with caplog.at_level(logging.WARNING), pytest.raises(NumericError, match=expected):
-        run(small_config(*RUINED), tmp_path / "run", overrides=[], resume=True)
+        train(tmp_path, *RUINED, resume=True)
     (strategy,) = repeated
     assert strategy.replay is None
     expected = "the order in which clients overlapped cannot be repeated from step 2 on: the steps run in "
@@ -87,33 +87,26 @@ def test_the_order_of_virtual_time_is_known_after_a_checkpoint_and_that_of_a_rac
 ) -> None:
     directory.endings_jsonl.touch()
     assert repeated_experiment(build(small_config(*ASYNC)), directory, 5) is None
-    run(small_config(*RUINED, "optimizer.lr=0.1", "train.steps=2"), tmp_path / "ruined", overrides=[])
+    train(tmp_path / "ruined", *RUINED, "optimizer.lr=0.1", "train.steps=2")
     with pytest.raises(NumericError, match=r"\. Its origin: .*node '"):
-        run(small_config(*RUINED), tmp_path / "ruined", overrides=[], resume=True)
+        train(tmp_path / "ruined", *RUINED, resume=True)
     (strategy,) = repeated
     assert strategy.virtual_time
 
 
-def test_a_run_without_overlap_is_repeated_unchanged(directory: RunDirectory) -> None:
-    experiment = build(small_config())
-    assert repeated_experiment(experiment, directory, 0) is experiment
-    assert repeated_experiment(experiment, directory, 5) is experiment
-
-
-def test_overlap_that_changes_no_result_is_repeated_unchanged(directory: RunDirectory) -> None:
+def test_a_run_whose_results_depend_on_no_overlap_is_repeated_unchanged(directory: RunDirectory) -> None:
     settings = ("parallelism=sandblaster", "optimizer=lbfgs", "schedule=constant", "train.batch_size=32")
-    experiment = build(small_config(*settings))
-    assert any(client.deferred for client in experiment.program.training)
-    assert repeated_experiment(experiment, directory, 5) is experiment
+    overlapping = build(small_config(*settings))
+    assert any(client.deferred for client in overlapping.program.training)
+    for experiment, step in itertools.product((build(small_config()), overlapping), (0, 5)):
+        assert repeated_experiment(experiment, directory, step) is experiment
 
 
-def test_without_a_record_of_endings_nothing_is_known_of_an_order(directory: RunDirectory) -> None:
-    assert repeated_experiment(build(small_config(*ASYNC)), directory, 0) is None
-
-
-def test_a_run_over_an_emulated_network_is_repeated_without_it(directory: RunDirectory) -> None:
+def test_a_race_is_repeated_from_its_record_without_an_emulated_network(directory: RunDirectory) -> None:
+    experiment = build(small_config(*ASYNC, "cluster=slow_network"))
+    assert repeated_experiment(experiment, directory, 0) is None, "there is no record of endings"
     directory.endings_jsonl.touch()
-    again = repeated_experiment(build(small_config(*ASYNC, "cluster=slow_network")), directory, 0)
+    again = repeated_experiment(experiment, directory, 0)
     assert again is not None
     assert again.emulation is None
 
@@ -127,5 +120,5 @@ def test_a_record_that_is_damaged_leaves_the_first_error(
 
     monkeypatch.setattr("runner.training.run.name_the_node", damage)
     with pytest.raises(NumericError, match=r"^the loss of step \d+ is .*: lower optimizer.lr or optimizer.clip_norm$"):
-        run(small_config(*RUINED), tmp_path / "run", overrides=[])
+        train(tmp_path, *RUINED)
     assert any(message.startswith("the origin was not found: ") for message in caplog.messages)
