@@ -96,6 +96,8 @@ def test_a_run_ends_after_patience_evaluations_without_improvement(tmp_path: Pat
     )
     assert f"stopped early {summary.stopped}" in (tmp_path / "run.log").read_text()
     assert Summary.read(tmp_path / "summary.json") == summary
+    again = train(tmp_path, *STOPPING, resume=True)
+    assert (again.steps, again.stopped, again.weights_sha256) == (12, summary.stopped, summary.weights_sha256)
 
 
 @pytest.mark.usefixtures("accuracies")
@@ -150,43 +152,47 @@ def test_a_killed_run_ends_early_at_the_step_of_the_uninterrupted_one(
         assert "step-8" in checkpoints(folder)
 
 
-@pytest.mark.usefixtures("accuracies")
-def test_a_run_that_ended_early_stays_ended_until_it_may_wait_longer(tmp_path: Path) -> None:
-    ended = train(tmp_path, *STOPPING)
-    again = train(tmp_path, *STOPPING, resume=True)
-    assert (again.steps, again.stopped, again.weights_sha256) == (12, ended.stopped, ended.weights_sha256)
-    longer = train(tmp_path, *STOPPING, "train.patience=3", "train.steps=15", resume=True)
-    assert (longer.steps, longer.stopped, longer.best_step) == (15, "", 14)
+UNKEPT = ("train.eval_every=2", "schedule=constant")
 
 
 @pytest.mark.usefixtures("accuracies")
-def test_a_best_that_was_not_kept_is_forgotten_when_one_is_to_be(tmp_path: Path) -> None:
-    unkept = ("train.eval_every=2", "schedule=constant")
-    train(tmp_path, *unkept, "train.steps=15")
-    assert checkpoints(tmp_path) == ["step-15"]
-    resumed = train(tmp_path, *unkept, "train.steps=19", "train.patience=2", resume=True)
-    assert (resumed.best_step, resumed.best_checkpoint) == (16, "checkpoints/step-16"), "not 14, which was the best"
-    assert checkpoints(tmp_path) == ["step-15", "step-16", "step-19"]
-
-
-@pytest.mark.usefixtures("accuracies")
-def test_evaluations_count_from_when_something_is_waited_for(tmp_path: Path) -> None:
-    """The best was kept all along; what was not better while patience was null is no reason to end."""
-    endless = (*VALIDATED, "train.steps=13")
-    train(tmp_path, *endless)
-    resumed = train(tmp_path, *STOPPING, resume=True)
-    assert (resumed.steps, resumed.best_step) == (18, 14), "0.9 after step 14, then 0.2 twice"
-    train(tmp_path, *VALIDATED, "train.steps=20", resume=True)
-    again = train(tmp_path, *STOPPING, resume=True)
-    assert (again.steps, again.best_step) == (26, 14), "0.2 after step 22, then no better twice"
-
-
-@pytest.mark.usefixtures("accuracies")
-def test_an_evaluation_at_the_end_is_no_evaluation_that_was_waited_for(tmp_path: Path) -> None:
-    """A run that was given more steps afterwards ends where one ends that had them from the start."""
-    train(tmp_path, *STOPPING, "train.steps=11")
-    assert load(find(tmp_path, "newest")).manifest.meta.progress["monitor/waited"] == 1
-    assert train(tmp_path, *STOPPING, resume=True).steps == 12
+@pytest.mark.parametrize(
+    ("starts", "kept"),
+    [
+        pytest.param(
+            [(STOPPING, 12, 8), ((*STOPPING, "train.patience=3", "train.steps=15"), 15, 14)],
+            [12, 14, 15],
+            id="an early end is final until patience is larger",
+        ),
+        pytest.param(
+            [((*UNKEPT, "train.steps=15"), 15, 14), ((*UNKEPT, "train.steps=19", "train.patience=2"), 19, 16)],
+            [15, 16, 19],
+            id="a best value without a checkpoint is forgotten if the best is to be kept",
+        ),
+        pytest.param(
+            [
+                ((*VALIDATED, "train.steps=13"), 13, 8),
+                (STOPPING, 18, 14),
+                ((*VALIDATED, "train.steps=20"), 20, 14),
+                (STOPPING, 26, 14),
+            ],
+            [18, 20, 26],
+            id="evaluations without patience are not counted later",
+        ),
+        pytest.param(
+            [((*STOPPING, "train.steps=11"), 11, 8), (STOPPING, 12, 8)],
+            [8, 11, 12],
+            id="an evaluation at the end that is not due is not counted",
+        ),
+    ],
+)
+def test_a_resumed_run_counts_evaluations_by_its_present_settings(
+    tmp_path: Path, starts: list[tuple[tuple[str, ...], int, int]], kept: list[int]
+) -> None:
+    for number, (settings, steps, best) in enumerate(starts):
+        summary = train(tmp_path, *settings, resume=number > 0)
+        assert (summary.steps, summary.best_step) == (steps, best)
+    assert checkpoints(tmp_path)[-3:] == [f"step-{step}" for step in kept]
 
 
 def test_the_loss_of_training_can_be_watched_too(tmp_path: Path) -> None:
