@@ -295,14 +295,6 @@ def test_the_record_of_another_run_is_refused_before_anything_is_started(
         build(replaying(path))
 
 
-def test_a_record_that_is_too_short_is_refused_before_anything_is_started(tmp_path: Path) -> None:
-    path = record(tmp_path, small_config(*BACKED), lines=2)
-    expected = r"contributors\.jsonl: it has 2 updates; expected 3\. The recorded run did not end"
-    with pytest.raises(ConfigError, match=expected):
-        run(replaying(path), tmp_path / "run", overrides=[])
-    assert not (tmp_path / "run").exists()
-
-
 def left_by(config: Config, folder: Path, *earlier: Config) -> Path:
     """The record of a run in ``folder`` whose last start went by a configuration, and earlier ones by others."""
     for start, each in enumerate(earlier, 1):
@@ -311,9 +303,22 @@ def left_by(config: Config, folder: Path, *earlier: Config) -> Path:
     return record(folder, config)
 
 
-def test_the_record_of_a_run_that_changed_on_the_way_is_refused_before_anything_is_started(tmp_path: Path) -> None:
-    path = left_by(small_config(*BACKED), tmp_path, small_config(*BACKED, "optimizer.lr=0.5"))
-    expected = r"contributors\.jsonl: the configuration of its run changed: config-1\.yaml has other optimizer\.lr\. No"
+@pytest.mark.parametrize(
+    ("earlier", "lines", "expected"),
+    [
+        ([], 2, r"contributors\.jsonl: it has 2 updates; expected 3\. The recorded run did not end"),
+        (
+            [small_config(*BACKED, "optimizer.lr=0.5")],
+            3,
+            r"its run changed: config-1\.yaml has other optimizer\.lr\. No",
+        ),
+    ],
+)
+def test_the_record_of_a_run_that_did_not_end_or_changed_is_refused_before_anything_is_started(
+    tmp_path: Path, earlier: list[Config], lines: int, expected: str
+) -> None:
+    left_by(small_config(*BACKED), tmp_path, *earlier)
+    path = record(tmp_path, small_config(*BACKED), lines)
     with pytest.raises(ConfigError, match=expected):
         run(replaying(path), tmp_path / "run", overrides=[])
     assert not (tmp_path / "run").exists()

@@ -5,8 +5,8 @@ import math
 import shutil
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,12 @@ import pytest
 from numpy.typing import NDArray
 
 from runner.checkpoint import load
-from runner.engine.compile.program import DriverSettings
-from runner.engine.run.step_driver import Clients, StepDriver, drives
+from runner.engine.run.step_driver import StepDriver
 from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, Interrupted, NumericError, RunnerError
 from runner.records.record import Record
 from runner.records.summary import Summary
 from runner.tracking import read_metrics
+from runner.training import non_finite
 from runner.training.build import build
 from runner.training.experiment import Experiment
 from runner.training.non_finite import replay
@@ -40,29 +40,15 @@ def test_epochs_become_steps_that_see_every_example_and_evaluations_cover_the_te
     assert experiment.eval_batches == {"test": 4}
 
 
-def test_repeated_steps_synchronize_at_evaluations() -> None:
-    experiment = build(small_config("train.eval_every=2"))
+def test_repeated_steps_synchronize_at_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[Any] = []
-
-    class Noted(DriverSettings):
-        pass
-
-    @drives(Noted)
-    class Settling(StepDriver):
-        def __init__(self, clients: Clients, settings: Noted) -> None:
-            pass
-
-        def update(self, step: int, learning_rate: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-            events.append(step)
-            return {}
-
-        def synchronize(self) -> None:
-            events.append("settled")
-
-    program = replace(experiment.program, step_driver=Noted())
+    driver = SimpleNamespace(
+        update=lambda step, rate: events.append(step), synchronize=lambda: events.append("synchronized")
+    )
+    monkeypatch.setattr(non_finite, "bind", lambda settings, session: driver)
     session: Any = None
-    replay(session, replace(experiment, program=program), first_step=1, last_step=4)
-    assert events == [1, "settled", 2, 3, "settled", 4, "settled"]
+    replay(session, build(small_config("train.eval_every=2")), first_step=1, last_step=4)
+    assert events == [1, "synchronized", 2, 3, "synchronized", 4, "synchronized"]
 
 
 def test_a_run_evaluates_logs_and_saves_when_due(tmp_path: Path) -> None:
