@@ -85,7 +85,7 @@ def test_bars_lie_and_stand() -> None:
 
 @dataclass(frozen=True)
 class OneShare:
-    """The examples that worker ``k`` of two sees of each batch of 8, as a whole batch of their own."""
+    """The examples of each batch of 8 that worker ``k`` of two reads, as a separate whole batch."""
 
     k: int
 

@@ -1,4 +1,4 @@
-"""What counts as a secret, and that nothing of it is left in what is shown."""
+"""Keys of secrets are recognised, and no secret is left in the text that is shown."""
 
 from typing import Any
 

@@ -120,7 +120,7 @@ def test_a_run_is_repeated_from_its_endings(tmp_path: Path, trained: Trained, se
 
 
 def stopped_after(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> str:
-    """Train until Ctrl-C comes in an update; return the message with which the run ends."""
+    """Train until Ctrl-C arrives during update ``step``; return the message with which the run ends."""
     train_step = trainer.train_step
 
     def stopping(step_driver: StepDriver, experiment: Experiment, number: int, rate: float) -> Any:

@@ -351,7 +351,7 @@ def test_on_the_cpu_collectives_cause_a_warning_only(caplog: pytest.LogCaptureFi
 
 @pytest.mark.usefixtures("gpu_kernels")
 def test_plans_of_gpus_without_the_library_have_their_sums_all_the_same() -> None:
-    """The kernels of this test have no NCCL; a cluster that has none travels."""
+    """The kernels of this test have no NCCL, which a cluster with collectives=none does not need."""
     experiment = summing(TWO, "cluster.collectives=none")
     plans = plans_of(experiment).plans(experiment.program.clients["train"].signature)
     assert all("all_reduce" in {each.op for each in plan.instructions} for plan in plans.values())

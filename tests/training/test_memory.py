@@ -32,11 +32,11 @@ from tests.training.test_devices import STRATEGIES, placed
 __all__ = ["gpu_kernels"]
 
 SMALL_MACHINE = 100 << 20
-"""Less than a process takes before it has computed anything."""
+"""Less memory than a process needs before it computes anything."""
 
 
 def planned(*overrides: str) -> dict[str, ProcessMemory]:
-    """What each process of a small run takes, by its name."""
+    """The planned memory of each process of a small run, by its name."""
     experiment = build(small_config(*overrides))
     return {each.process: each for each in planned_memory(experiment, plans_of(experiment))}
 

@@ -43,7 +43,7 @@ def of_two_workers(trained: Callable[..., Path]) -> Path:
 
 
 def on(found: Found, *overrides: str, **cluster: Any) -> OneDevice:
-    """The device of a machine that the small network is asked on."""
+    """The device of a machine that computes the small network."""
     config = small_config(*SMALL_DATA, *overrides)
     return one_device(replace(config, cluster=LocalCluster(**cluster)), 2, lambda: found)
 
@@ -83,7 +83,7 @@ def test_a_gpu_that_is_not_available_is_refused(
 
 
 def scores_on(device: OneDevice, folder: Path) -> dict[str, Any]:
-    """Results of the run's own data."""
+    """Return the scores on the data of the run."""
     data: Any = device.config.data
     return score(device, find(folder), data, data.normalisation())
 
@@ -245,7 +245,7 @@ def test_a_resumed_run_keeps_its_weights(source: Path, tmp_path: Path) -> None:
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_with_the_same_weights(
     source: Path, tmp_path: Path
 ) -> None:
-    """The run from which they come has more checkpoints by then."""
+    """The run that provides the weights has more checkpoints by then."""
     source = shutil.copytree(source, tmp_path / "source")
     uninterrupted = train(tmp_path / "run", f"init_from={source}")
     assert load_stored(tmp_path / "run" / "config.yaml").init_from == str(source / "checkpoints" / "step-3")

@@ -93,7 +93,7 @@ def test_resume_with_more_steps_continues_the_curve(tmp_path: Path) -> None:
 
 
 def test_iterations_of_lbfgs_resume_as_if_they_had_not_stopped(tmp_path: Path) -> None:
-    """Their history has variables without dimensions, and a trace sees their evaluations."""
+    """Its history has variables without dimensions, and the trace records its evaluations."""
     settings = ("optimizer=lbfgs", "schedule=constant", "train.batch_size=100", "train.log_every=1")
     whole = train(tmp_path / "whole", *settings, "train.steps=5")
     train(tmp_path / "stopped", *settings, "train.steps=3", "trace=true", "trace_skip=0", "trace_steps=1")
@@ -124,7 +124,7 @@ def test_a_loss_that_is_not_finite_is_traced_to_its_node(tmp_path: Path) -> None
 
 
 def closings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """How records are closed from now on."""
+    """Return the list to which the status of every record that is closed is added."""
     noted: list[str] = []
     close = Record.close
 
