@@ -46,6 +46,12 @@ DRAFT = Summary("0123", "failed", "", "", "single", 1, {"python": "3"}, "", "")
 OVERLAPPING = ("backup", "async_data", "sandblaster")
 
 
+@pytest.fixture(autouse=True)
+def emulated_gpus(request: pytest.FixtureRequest) -> None:
+    """Every test that opens GPUs has the kernels of the emulated one."""
+    request.getfixturevalue("gpu_kernels")
+
+
 def config_on(found: Found, *overrides: str) -> Config:
     """A small configuration with the machine values of a machine with four cores."""
     return fix_machine_values(compose([*SMALL, *overrides]).config(), 4, lambda: found)
@@ -65,7 +71,6 @@ def plans(experiment: Experiment) -> dict[str, dict[str, DevicePlan]]:
     }
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_is_planned_on_gpus_without_knowing(strategy: str) -> None:
     experiment = placed(machine(gpu()), *STRATEGIES[strategy])
@@ -82,7 +87,6 @@ def test_every_strategy_is_planned_on_gpus_without_knowing(strategy: str) -> Non
             assert plan.device == f"{task}/device:{kinds[task]}:0"
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 @pytest.mark.parametrize("strategy", ["servers", "backup", "async_data", "sandblaster"])
 def test_servers_follow_the_workers_onto_gpus_if_asked(strategy: str) -> None:
     experiment = placed(machine(gpu(0), gpu(1)), *STRATEGIES[strategy], "cluster.server_device=gpu")
@@ -91,7 +95,6 @@ def test_servers_follow_the_workers_onto_gpus_if_asked(strategy: str) -> None:
     assert [(device.type, device.gpu) for device in devices] == [("gpu", k % 2) for k in range(len(devices))]
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_gpus_are_in_one_process_unless_clients_overlap(strategy: str) -> None:
     on_gpus, on_cpu = (placed(found, *STRATEGIES[strategy]) for found in (machine(gpu()), NO_DRIVER))
@@ -99,7 +102,6 @@ def test_gpus_are_in_one_process_unless_clients_overlap(strategy: str) -> None:
     assert (on_cpu.program.one_process is None) == (strategy != "single")
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 def test_the_configuration_can_set_the_number_of_processes() -> None:
     for apart in (("cluster.one_process=false",), ("cluster=slow_network", "cluster.emulate=true")):
         assert placed(machine(gpu()), *STRATEGIES["sync_data"], *apart).program.one_process is None
@@ -110,7 +112,6 @@ def test_the_configuration_can_set_the_number_of_processes() -> None:
         placed(NO_DRIVER, "parallelism=single", "cluster.one_process=false")
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 def test_links_of_gpus_are_those_of_a_process_unless_they_are_described() -> None:
     def rates(cluster: Cluster) -> tuple[float, float]:
         return cluster.latency_s, cluster.bytes_per_s
@@ -121,7 +122,6 @@ def test_links_of_gpus_are_those_of_a_process_unless_they_are_described() -> Non
     assert rates(told.cluster) == (2e-3, 1e6)
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 @pytest.mark.parametrize("option", ["compare_plans", "tf32", ""])
 def test_options_reach_the_devices(option: str) -> None:
     given = [f"cluster.{option}=true"] if option else []
@@ -144,7 +144,6 @@ def test_an_op_without_a_kernel_for_gpus_and_a_node_on_a_cpu_are_named() -> None
         require_kernels(replace(program, graph=fixed), on_gpus, Registry())
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 @pytest.mark.parametrize("apart", [False, True])
 def test_steps_are_compared_on_the_gpus_and_in_the_processes_of_the_run(apart: bool) -> None:
     asked = f"cluster.one_process={'false' if apart else 'null'}"
@@ -158,7 +157,6 @@ def test_steps_are_compared_on_the_gpus_and_in_the_processes_of_the_run(apart: b
     assert together == {"model": not apart, "single": True, "sync_data": not apart}
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 def test_a_placement_of_cpus_holds_on_gpus(tmp_path: Path) -> None:
     found = placed(NO_DRIVER, *STRATEGIES["model"]).placed
     assert found is not None
@@ -172,7 +170,6 @@ def test_a_placement_of_cpus_holds_on_gpus(tmp_path: Path) -> None:
     assert all(device.endswith("/device:gpu:0") for device in again.placement.layers.values())
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 def test_log_and_summary_have_the_devices_and_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     here = machine(gpu())
     with caplog.at_level(logging.INFO, "runner"):
@@ -210,7 +207,6 @@ def test_keys_for_gpus_cause_a_warning_without_gpus(caplog: pytest.LogCaptureFix
     assert warnings(*keys) == [f"{key} has no effect: no GPU is used" for key in keys]
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 def test_a_missing_library_of_fast_gpu_kernels_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     bare = replace(machine(gpu()), libraries=(Library("cuDNN", "", "convolutions crawl", fast=True),))
     told = log_run_devices(placed(bare, "parallelism=single"), bare, DRAFT)
@@ -220,7 +216,6 @@ def test_a_missing_library_of_fast_gpu_kernels_is_reported(caplog: pytest.LogCap
     assert log_run_devices(placed(NO_DRIVER, "parallelism=single"), bare, DRAFT).kernels_missing == {}
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 @pytest.mark.parametrize("strategy", ["single", "servers"])
 def test_a_run_on_a_gpu_comes_near_to_that_on_the_cpu(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -259,7 +254,6 @@ def test_a_run_of_a_gpu_that_is_gone_is_refused_before_its_directory_is_made(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 def test_explain_shows_devices_and_gpus() -> None:
     here = machine(gpu())
     text, _, on_gpus = explain_with_memory(config_on(here, *STRATEGIES["sync_data"]), here)
@@ -292,14 +286,12 @@ def test_nccl_has_a_process_for_each_gpu() -> None:
     assert [device.gpu for device in experiment.cluster.devices] == [0, 1]
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 def test_an_nccl_that_cannot_be_loaded_is_reported_before_planning() -> None:
     expected = r"^cluster\.collectives=nccl: the library is not available, expected with CuPy; see `runner doctor`"
     with pytest.raises(ResourceError, match=expected):
         summing(TWO)
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 @pytest.mark.parametrize(
     "overrides",
     [("cluster.collectives=none",), ("parallelism.combine=ring_all_reduce",), ("cluster.one_process=true",)],
@@ -349,7 +341,6 @@ def test_on_the_cpu_collectives_cause_a_warning_only(caplog: pytest.LogCaptureFi
     assert not any("all_reduce" in line for line in device_lines(experiment, NO_DRIVER))
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 def test_plans_of_gpus_without_the_library_have_their_sums_all_the_same() -> None:
     """The kernels of this test have no NCCL, which a cluster with collectives=none does not need."""
     experiment = summing(TWO, "cluster.collectives=none")
@@ -357,7 +348,6 @@ def test_plans_of_gpus_without_the_library_have_their_sums_all_the_same() -> Non
     assert all("all_reduce" in {each.op for each in plan.instructions} for plan in plans.values())
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 def test_strategies_that_are_compared_sum_as_they_do() -> None:
     experiment = placed(TWO, *STRATEGIES["model"], "cluster.collectives=nccl")
     assert set(predicted_step_s(experiment)) >= {"single", "sync_data"}
