@@ -78,7 +78,7 @@ MAY_IMPORT = {
     "config.overriding": "config config.configuration config.hydra_app errors",
     # Training; build is the only wiring.
     "training": "system.console config config.configuration records strategies data checkpoint"
-    " tracking tracing plugin engine errors system.files system.json_file system.schema system.signals system.cleanup"
+    " tracking tracing plugin engine errors system.files system.json_file system.schema system.shutdown"
     " system.machine system.redaction"
     " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
     # Commands.
