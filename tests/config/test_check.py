@@ -1,17 +1,23 @@
-"""Impossible values and combinations, each refused with advice."""
+"""Impossible values and combinations, and keys that decide the values of a run."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from runner.commands.explanation import explain
 from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
+from runner.config.launcher import Launcher, jobs_at_once
+from runner.config.monitor import keeps_best, monitor_of
+from runner.config.outcome import outcome_hash
 from runner.config.schema import worker_processes
+from runner.data.arrays import Arrays
 from runner.engine.cluster.emulation import Emulation, Link, Stragglers
 from runner.engine.graph.device import Cluster, Device
-from runner.errors import ConfigError
+from runner.errors import ConfigError, SecurityError
 from runner.training.build import build
 from tests.small_runs import small_config
 
@@ -88,10 +94,7 @@ FAULTS: list[tuple[Sequence[str], str]] = [
         f"{STRAGGLERS}.workers=[0, 2] with parallelism.workers=2: there is no worker 2; expected numbers up to 1",
     ),
     ([f"{STRAGGLERS}.median_ms=1"], f"{STRAGGLERS}.median_ms=1.0: expected 0 where distribution=none"),
-    (
-        [f"{STRAGGLERS}.distribution=constant"],
-        f"{STRAGGLERS}.median_ms=0.0: expected above 0",
-    ),
+    ([f"{STRAGGLERS}.distribution=constant"], f"{STRAGGLERS}.median_ms=0.0: expected above 0"),
     (
         [f"{STRAGGLERS}.distribution=lognormal", f"{STRAGGLERS}.median_ms=1"],
         f"{STRAGGLERS}.sigma=0.0: expected above 0",
@@ -128,10 +131,7 @@ FAULTS: list[tuple[Sequence[str], str]] = [
         ["parallelism=sandblaster"],
         "optimizer=momentum with parallelism=sandblaster: expected L-BFGS; use optimizer=lbfgs, or another strategy",
     ),
-    (
-        ["tracking.uri=ftp://x"],
-        "tracking store 'ftp://x': expected an address that starts with one of sqlite",
-    ),
+    (["tracking.uri=ftp://x"], "tracking store 'ftp://x': expected an address that starts with one of sqlite"),
 ]
 
 
@@ -234,3 +234,96 @@ def test_estimates_know_how_many_cores_a_worker_has(threads: int, cores: float, 
     described = (f"cluster.threads_per_worker={threads}", f"cluster.cores_per_worker={cores}")
     for device in build(small_config(*TWO_WORKERS, *described)).cluster.devices:
         assert (device.flops_per_s, device.bytes_per_s) == (worth * Device.flops_per_s, worth * Device.bytes_per_s)
+
+
+TWO_REPLICAS = ("parallelism=async_data", "parallelism.workers=2")
+REFERENCE = outcome_hash(small_config(*TWO_REPLICAS))
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "parallelism.virtual_time=true",
+        "parallelism.replay=x",
+        "trace_skip=3",
+        "debug.check_finite=true",
+        "cluster.latency_ms=1",
+        "checkpoint.keep=5",
+    ],
+)
+def test_how_a_run_is_ordered_and_watched_does_not_count(override: str) -> None:
+    assert outcome_hash(small_config(*TWO_REPLICAS, override)) == REFERENCE
+
+
+def test_room_in_memory_decides_no_value() -> None:
+    config = small_config(*TWO_REPLICAS)
+
+    def outcome(**settings: Any) -> str:
+        return outcome_hash(replace(config, data=Arrays(**settings)))
+
+    assert outcome(max_bytes=1000) == outcome()
+    assert outcome(layout="nchw") != outcome()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seed=1",
+        "optimizer.lr=0.5",
+        "parallelism.n_push=2",
+        "train.eval_every=2",
+        "train.steps=4",
+        "train.patience=4",
+        "data.val_fraction=0.1",
+        "init_from=x",
+        "checkpoint.every_steps=2",
+        "checkpoint.keep_best=true",
+        "cluster.compression=high16",
+        "cluster.threads_per_worker=3",
+    ],
+)
+def test_keys_that_change_values_count(override: str) -> None:
+    assert outcome_hash(small_config(*TWO_REPLICAS, override)) != REFERENCE
+
+
+@pytest.mark.parametrize(
+    ("launcher", "expected"),
+    [
+        (Launcher("basic"), 1),
+        (Launcher("joblib", {"n_jobs": 2}), 2),
+        (Launcher("joblib", {"n_jobs": -1}), 4),
+        (Launcher("joblib", {"n_jobs": -2}), 3),
+        (Launcher("joblib", {"n_jobs": 50}), 6),
+        (Launcher("joblib", {"n_jobs": 50}, batch=5), 5),
+        (Launcher("submitit_local"), 6),
+        (Launcher("submitit_slurm"), 1),
+    ],
+)
+def test_jobs_at_once_of_six_on_four_cores(launcher: Launcher, expected: int) -> None:
+    assert jobs_at_once(launcher, 6, cores=4) == expected
+
+
+@pytest.mark.parametrize("settings", [{"_target_": "os.system"}, {"a": {"_target_": "x"}}, {"a": [{"_args_": []}]}])
+def test_settings_name_no_code(settings: dict[str, object]) -> None:
+    with pytest.raises(SecurityError, match="a stored sweep must not name code"):
+        Launcher("joblib", settings)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "metric", "highest", "kept"),
+    [
+        ([], "test/accuracy", True, False),
+        (["data.val_fraction=0.1"], "val/accuracy", True, True),
+        (["data.val_fraction=0.1", "train.monitor=val/loss"], "val/loss", False, True),
+        (["data.val_fraction=0.1", "checkpoint.keep_best=false"], "val/accuracy", True, False),
+        (["train.monitor=train/loss"], "train/loss", False, True),
+        (["train.patience=3"], "test/accuracy", True, True),
+        (["checkpoint.keep_best=true"], "test/accuracy", True, True),
+    ],
+)
+def test_the_monitored_metric_and_whether_the_best_is_kept(
+    overrides: list[str], metric: str, highest: bool, kept: bool
+) -> None:
+    config = small_config(*overrides)
+    monitor = monitor_of(config)
+    assert (monitor.metric, monitor.highest, keeps_best(config)) == (metric, highest, kept)

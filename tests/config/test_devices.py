@@ -162,10 +162,7 @@ def test_the_cpu_does_not_matter_where_a_gpu_computes_or_in_another_precision() 
             ["cluster.device=cpu", "cluster.gpus=[0,0]"],
             r"cluster\.gpus=\[0, 0\] with cluster\.device=cpu: the run uses",
         ),
-        (
-            ["cluster.device=cpu", "cluster.tf32=true"],
-            r"cluster\.tf32=true with cluster\.device=cpu: the run uses",
-        ),
+        (["cluster.device=cpu", "cluster.tf32=true"], r"cluster\.tf32=true with cluster\.device=cpu: the run uses"),
         (["cluster.device=cpu", "cluster.server_device=gpu"], r"cluster\.server_device=gpu with cluster\.device=cpu"),
         (["cluster.device=cpu", "cluster.compare_plans=true"], r"cluster\.compare_plans=true with cluster\.device=cpu"),
         (["precision=float64", "cluster.tf32=true"], r"cluster\.tf32=true with precision=float64: only float32"),

@@ -19,11 +19,7 @@ pytestmark = pytest.mark.timeout(300)
 
 Start = Callable[..., Command]
 
-TINY = (
-    *QUIET,
-    "parallelism=single",
-    "optimizer.clip_norm=null",
-)
+TINY = (*QUIET, "parallelism=single", "optimizer.clip_norm=null")
 IN_SWEEP = "hydra.sweep.dir=sweep"
 TWO_AT_ONCE = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 

@@ -84,10 +84,7 @@ def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (
-            "import numpy\nimport no_such_library\n",
-            r"mine\.py:2: ModuleNotFoundError: No module named",
-        ),
+        ("import numpy\nimport no_such_library\n", r"mine\.py:2: ModuleNotFoundError: No module named"),
         ("x = 1\ny = (\n", r"mine\.py:2: SyntaxError: '\(' was never closed"),
         ("def f():\n    return 1 / 0\n\nf()\n", r"mine\.py:2: ZeroDivisionError: division by zero"),
         (GOOD.replace("Plugin()", "Plugin(models=3)"), r"mine\.py:3: Plugin\(models=\.\.\.\): came 3, expected a dict"),

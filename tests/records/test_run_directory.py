@@ -86,11 +86,7 @@ def test_resume_keeps_the_run_and_counts_the_start(tmp_path: Path) -> None:
     for epoch in (2, 3):
         with resume(tmp_path) as again:
             assert (again.run_id, again.epoch) == (first.run_id, epoch)
-    assert json.loads((tmp_path / "run.json").read_bytes()) == {
-        "version": 1,
-        "run_id": first.run_id,
-        "epoch": 3,
-    }
+    assert json.loads((tmp_path / "run.json").read_bytes()) == {"version": 1, "run_id": first.run_id, "epoch": 3}
 
 
 def test_epoch_counts_starts_that_were_killed(tmp_path: Path) -> None:

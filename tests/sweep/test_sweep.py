@@ -164,10 +164,7 @@ def test_the_tracking_record_of_the_sweep_is_ended(
     fake_training: FakeTraining, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     ended: list[tuple[Path, str, list[Path], str]] = []
-    monkeypatch.setattr(
-        "runner.tracking.NoTracking.finish_sweep",
-        lambda self, *arguments: ended.append(arguments),
-    )
+    monkeypatch.setattr("runner.tracking.NoTracking.finish_sweep", lambda self, *arguments: ended.append(arguments))
     main([*SWEEP, "seed=1"])
     fake_training.act = fail_on_seed_2
     main([*SWEEP[:-1], "hydra.sweep.dir=other", "seed=2"])
@@ -241,10 +238,7 @@ def test_values_swept_by_a_configuration_are_swept_values_too(fake_training: Fak
     own.mkdir(parents=True)
     (own / "seeds.yaml").write_text("# @package _global_\nhydra: {mode: MULTIRUN, sweeper: {params: {seed: '4,5'}}}\n")
     assert main(["--config-dir", "own", "experiment=seeds", *SWEEP[1:]]) == 0
-    assert [dict(call.sweep.swept) for call in fake_training.calls if call.sweep] == [
-        {"seed": "4"},
-        {"seed": "5"},
-    ]
+    assert [dict(call.sweep.swept) for call in fake_training.calls if call.sweep] == [{"seed": "4"}, {"seed": "5"}]
 
 
 @pytest.mark.parametrize("seeds", ["2", "2,3"])

@@ -1,8 +1,11 @@
-"""The MLflow store against a real SQLite database."""
+"""The MLflow store against a real SQLite database: runs, sweeps and system metrics."""
 
+import logging
 import math
 import sqlite3
 import time
+import uuid
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -203,3 +206,98 @@ def test_a_database_that_is_locked_is_tried_again(uri: str, tmp_path: Path) -> N
 class _LockedClient:
     def log_batch(self, *args: Any, **kwargs: Any) -> None:
         raise sqlite3.OperationalError("database is locked")
+
+
+def test_jobs_of_a_sweep_are_children_of_one_run(
+    settings: MlflowTracking, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = tmp_path / "sweep"
+    sweep.mkdir()
+    children = []
+    for job, name in enumerate(["lr=0.1", "lr=0.2"]):
+        run_dir = sweep / str(job)
+        run_dir.mkdir()
+        children.append(RunInfo(uuid.uuid4().hex, name, run_dir, sweep_dir=sweep, sweep_name="lr sweep"))
+        record(settings, children[-1], range(1))
+        # Read by MLflow's fluent functions; must not turn the next child into this run.
+        monkeypatch.setenv("MLFLOW_RUN_ID", stored_run(client, children[-1]).info.run_id)
+    table = tmp_path / "table.md"
+    table.write_text("| lr |")
+    settings.finish_sweep(sweep, "failed", [table], "| lr |")
+
+    stored = [stored_run(client, child) for child in children]
+    (parent_id,) = {run.data.tags["mlflow.parentRunId"] for run in stored}
+    assert [run.info.run_name for run in stored] == ["lr=0.1", "lr=0.2"]
+    parent = client.get_run(parent_id)
+    assert (parent.info.run_name, parent.info.status) == ("lr sweep", "FAILED")
+    assert parent_id not in {run.info.run_id for run in stored}
+    assert [file.path for file in client.list_artifacts(parent_id)] == ["table.md"]
+    assert parent.data.tags["mlflow.note.content"] == "| lr |"
+
+
+def test_a_sweep_that_never_reached_the_store_is_reported(
+    settings: MlflowTracking, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        settings.finish_sweep(tmp_path, "finished")
+    assert f"record of the sweep in {tmp_path} is incomplete: no job of it reached" in caplog.text
+
+
+def test_the_run_of_a_sweep_began_with_its_first_job_and_has_its_user(uri: str, client: Any, tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    sweep.mkdir()
+    run = a_run(tmp_path, sweep_dir=sweep)
+    MlflowStore(uri, "runner", run).open()
+    job = stored_run(client, run)
+    parent = client.get_run(job.data.tags["mlflow.parentRunId"])
+    assert parent.info.start_time == job.info.start_time
+    assert parent.data.tags["mlflow.user"] == job.data.tags["mlflow.user"]
+
+
+def test_a_job_that_goes_on_by_itself_is_recorded_as_the_job_it_is(
+    settings: MlflowTracking, client: Any, tmp_path: Path
+) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where the store's folder should be")
+    job = a_run(tmp_path / "0", sweep_dir=tmp_path, sweep_name="sweep lr")
+    job.run_dir.mkdir()
+    record(MlflowTracking(uri=f"sqlite:///{blocked}/mlflow.db", system_metrics=False), job, range(3))
+    record(settings, RunInfo(job.run_id, "mlp digits single", job.run_dir, first_step=3), range(3, 3))
+    stored = stored_run(client, job)
+    assert stored.info.run_name == "a run"
+    assert client.get_run(stored.data.tags["mlflow.parentRunId"]).info.run_name == "sweep lr"
+
+
+def test_system_metrics_are_recorded(uri: str, client: Any, tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    tracker = MlflowTracking(uri=uri).create(tmp_path)
+    tracker.start(run)
+    tracker.log_metrics(7, {"train/loss": 1.0})
+    tracker.finish("finished")
+    assert stored_steps(client, run, "system/cpu_utilization_percentage") == [7]
+
+
+class _BusyMonitor:
+    """Samples three times as the run begins and once more as it ends."""
+
+    def __init__(self, every_s: float, on_sample: Callable[[Mapping[str, float]], None]) -> None:
+        self._on_sample = on_sample
+
+    def start(self) -> None:
+        for value in range(3):
+            self._on_sample({"system/run_memory_usage_megabytes": float(value)})
+
+    def stop(self) -> None:
+        self._on_sample({"system/run_memory_usage_megabytes": 3.0})
+
+
+def test_a_step_has_one_system_sample_however_long_it_takes(
+    uri: str, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.tracking.mlflow_tracker.SystemMonitor", _BusyMonitor)
+    run = a_run(tmp_path)
+    tracker = MlflowTracking(uri=uri).create(tmp_path)
+    tracker.start(run)
+    tracker.log_metrics(4, {"train/loss": 1.0})
+    tracker.finish("finished")
+    assert stored_steps(client, run, "system/run_memory_usage_megabytes") == [0, 4]

@@ -1,11 +1,20 @@
-import json
-import math
+"""Tracking records as lines, in metrics.jsonl, in the spool, and on the writer's thread."""
 
+import json
+import logging
+import math
+from pathlib import Path
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.tracking.metrics_log import MetricsLog, read_metrics
 from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags, from_line, to_line
+from runner.tracking.spool import Spool
+from runner.tracking.writer import BackgroundWriter, Store
+from tests.tracking.recorded import FAST, FakeStore, GatedStore
 
 _texts = st.dictionaries(st.text(), st.text())
 _records = st.one_of(
@@ -26,10 +35,7 @@ def test_a_record_survives_its_line(record: Record) -> None:
 
 def test_lines_are_strict_json_also_when_values_are_not_finite() -> None:
     line = to_line(Metrics(1, 2, {"train/loss": math.nan, "train/norm": -math.inf}))
-    assert json.loads(line, parse_constant=pytest.fail)["values"] == {
-        "train/loss": "nan",
-        "train/norm": "-inf",
-    }
+    assert json.loads(line, parse_constant=pytest.fail)["values"] == {"train/loss": "nan", "train/norm": "-inf"}
     restored = from_line(line)
     assert isinstance(restored, Metrics)
     assert math.isnan(restored.values["train/loss"])
@@ -38,14 +44,289 @@ def test_lines_are_strict_json_also_when_values_are_not_finite() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "{",
-        "[]",
-        '{"kind": "shell"}',
-        '{"kind": "tags"}',
-        '{"kind": "metrics", "step": 1, "time_ms": 1, "values": 3}',
-    ],
+    ["{", "[]", '{"kind": "shell"}', '{"kind": "tags"}', '{"kind": "metrics", "step": 1, "time_ms": 1, "values": 3}'],
 )
 def test_anything_else_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match=r"expected|Expecting"):
         from_line(line)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.jsonl"
+
+
+def _steps(path: Path) -> list[int]:
+    return [record.step for record in read_metrics(path)]
+
+
+def _write_steps(path: Path, steps: range, first_step: int = 0) -> None:
+    with MetricsLog(path, first_step) as log:
+        for step in steps:
+            log.append(step, {"train/loss": 1.0 / (step + 1)}, time_s=100.0 + step)
+
+
+def test_appended_values_are_read_back(path: Path) -> None:
+    with MetricsLog(path) as log:
+        log.append(3, {"train/loss": np.float32(0.5), "perf/step_time_s": 0.25}, time_s=1.5)
+    assert list(read_metrics(path)) == [Metrics(3, 1500, {"train/loss": 0.5, "perf/step_time_s": 0.25})]
+
+
+def test_a_line_is_in_the_file_before_append_returns(path: Path) -> None:
+    log = MetricsLog(path)
+    log.append(1, {"train/loss": 0.5})
+    assert _steps(path) == [1]
+    log.sync()
+    log.close()
+
+
+def test_resuming_drops_lines_beyond_the_checkpoint(path: Path) -> None:
+    _write_steps(path, range(8))
+    _write_steps(path, range(5, 10), first_step=5)
+    assert _steps(path) == list(range(10))
+
+
+def test_a_fresh_run_starts_with_an_empty_file(path: Path) -> None:
+    _write_steps(path, range(3))
+    _write_steps(path, range(2))
+    assert _steps(path) == [0, 1]
+
+
+def test_a_line_a_kill_cut_short_is_dropped(path: Path) -> None:
+    _write_steps(path, range(3))
+    with path.open("a") as file:
+        file.write('{"step": 3, "ti')
+    assert _steps(path) == [0, 1, 2]
+    _write_steps(path, range(3, 5), first_step=3)
+    assert _steps(path) == [0, 1, 2, 3, 4]
+
+
+def test_damage_behind_the_checkpoint_does_not_stop_a_resume(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _write_steps(path, range(3))
+    with path.open("ab") as file:
+        file.write(b"\0" * 20 + b"\n")
+    with caplog.at_level(logging.WARNING):
+        _write_steps(path, range(3, 4), first_step=3)
+    assert _steps(path) == [0, 1, 2, 3]
+    assert f"{path}:4" in caplog.text
+
+
+def test_values_that_are_not_finite_survive_in_strict_json(path: Path) -> None:
+    with MetricsLog(path) as log:
+        log.append(0, {"train/loss": math.nan, "train/gradient_norm": math.inf})
+    values = next(iter(read_metrics(path))).values
+    assert math.isnan(values["train/loss"])
+    assert values["train/gradient_norm"] == math.inf
+    json.loads(path.read_text(), parse_constant=pytest.fail)
+
+
+def test_a_file_of_something_else_is_named_with_its_line(path: Path) -> None:
+    path.write_text('{"step": 1, "time": 1.0, "values": {}}\n{"epoch": 3}\n')
+    with pytest.raises(ValueError, match=r"metrics\.jsonl:2: .*is not a metrics record"):
+        list(read_metrics(path))
+
+
+@pytest.mark.parametrize("name", ["loss", "training/loss", "train/", "train/loss@1", "train//loss"])
+def test_a_name_without_a_known_section_is_refused(name: str, path: Path) -> None:
+    with MetricsLog(path) as log, pytest.raises(ValueError, match="one of train, val, test, perf, comm, system"):
+        log.append(0, {name: 1.0})
+
+
+def _some_tags(*numbers: int) -> list[Tags]:
+    return [Tags({"n": str(n)}) for n in numbers]
+
+
+@pytest.fixture
+def spool_path(tmp_path: Path) -> Path:
+    return tmp_path / "tracking-spool.jsonl"
+
+
+def test_records_leave_in_the_order_they_came(spool_path: Path) -> None:
+    spool = Spool(spool_path)
+    spool.append(_some_tags(3, 4))
+    spool.prepend(_some_tags(1, 2))
+    first, position = spool.head(3)
+    spool.advance(position)
+    spool.append(_some_tags(5))
+    rest, _ = spool.head(None)
+    assert (first, rest) == (_some_tags(1, 2, 3), _some_tags(4, 5))
+
+
+def test_the_file_exists_only_while_records_wait(spool_path: Path) -> None:
+    spool = Spool(spool_path)
+    assert not spool_path.exists()
+    spool.append(_some_tags(1))
+    assert spool_path.exists()
+    spool.advance(spool.head(None)[1])
+    assert not spool_path.exists()
+    assert not spool.pending
+
+
+def test_prepending_keeps_only_pending_records(spool_path: Path) -> None:
+    spool = Spool(spool_path)
+    spool.append(_some_tags(1, 2))
+    spool.advance(spool.head(1)[1])
+    spool.prepend(_some_tags(9))
+    assert spool.head(None)[0] == _some_tags(9, 2)
+
+
+def test_a_later_process_continues_it_without_the_line_a_kill_cut_short(spool_path: Path) -> None:
+    Spool(spool_path).append(_some_tags(1))
+    with spool_path.open("a") as file:
+        file.write('{"kind": "ta')
+    spool = Spool(spool_path)
+    spool.append(_some_tags(2))
+    assert spool.head(None)[0] == _some_tags(1, 2)
+
+
+def test_a_line_that_is_no_record_is_dropped_and_named(spool_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spool_path.write_text("what is this\n")
+    spool = Spool(spool_path)
+    spool.append(_some_tags(1))
+    with caplog.at_level(logging.WARNING):
+        assert spool.head(None)[0] == _some_tags(1)
+    assert f"{spool_path}: line dropped" in caplog.text
+
+
+def test_a_file_cut_from_outside_is_an_error_not_an_endless_loop(spool_path: Path) -> None:
+    spool = Spool(spool_path)
+    spool.append(_some_tags(1, 2))
+    spool_path.write_text("")
+    with pytest.raises(OSError, match="ends at byte 0 instead of"):
+        spool.head(None)
+
+
+def test_keep_drops_the_others(spool_path: Path) -> None:
+    spool = Spool(spool_path)
+    spool.append(_some_tags(1, 2))
+    spool.keep(lambda record: record == Tags({"n": "2"}))
+    assert spool.head(None)[0] == _some_tags(2)
+    spool.keep(lambda record: False)
+    assert not spool_path.exists()
+
+
+TIMEOUT_S = 30.0
+
+
+def _tags(numbers: range) -> list[Record]:
+    return [Tags({"n": str(n)}) for n in numbers]
+
+
+def _writer(store: Store, tmp_path: Path, queue_size: int = 1000) -> tuple[BackgroundWriter, Path]:
+    path = tmp_path / "tracking-spool.jsonl"
+    return BackgroundWriter(store, Spool(path), queue_size=queue_size, pace=FAST), path
+
+
+def test_records_reach_the_store_in_order_and_leave_no_spool(tmp_path: Path) -> None:
+    store = FakeStore()
+    writer, spool = _writer(store, tmp_path)
+    writer.start()
+    for record in _tags(range(1200)):
+        writer.put(record)
+    writer.finish(TIMEOUT_S)
+    assert store.written == _tags(range(1200))
+    assert not spool.exists()
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_a_store_that_recovers_gets_every_record_once_and_in_order(failures: int, tmp_path: Path) -> None:
+    store = FakeStore(open_failures=failures - 1, write_failures=failures)
+    writer, spool = _writer(store, tmp_path)
+    for record in _tags(range(5)):
+        writer.put(record)
+    writer.start()
+    assert store.failed.wait(TIMEOUT_S)
+    for record in _tags(range(5, 10)):
+        writer.put(record)
+    writer.finish(TIMEOUT_S)
+    assert store.written == _tags(range(10))
+    assert store.opens == failures
+    assert not spool.exists()
+
+
+def test_an_unavailable_store_leaves_all_records_in_the_spool_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FakeStore(open_failures=-1)
+    writer, spool = _writer(store, tmp_path)
+    writer.start()
+    for record in _tags(range(10)):
+        writer.put(record)
+    with caplog.at_level(logging.WARNING):
+        writer.finish(TIMEOUT_S)
+    assert Spool(spool).head(None)[0] == _tags(range(10))
+    assert caplog.text.count("tracking records go to") == 1, "a warning per failure would flood the log"
+    assert "record of this run is incomplete (tracking store fake: no route to store)" in caplog.text
+    assert str(spool) in caplog.text
+
+
+def test_the_next_process_writes_earlier_records_first(tmp_path: Path) -> None:
+    first, spool = _writer(FakeStore(open_failures=-1), tmp_path)
+    first.start()
+    for record in _tags(range(3)):
+        first.put(record)
+    first.finish(TIMEOUT_S)
+
+    store = FakeStore()
+    second, _ = _writer(store, tmp_path)
+    for record in _tags(range(3, 6)):
+        second.put(record)
+    second.start()
+    second.finish(TIMEOUT_S)
+    assert store.written == _tags(range(6))
+    assert not spool.exists()
+
+
+@pytest.mark.parametrize("failures", [0, 2])
+def test_a_full_queue_spills_into_the_spool_instead_of_blocking(failures: int, tmp_path: Path) -> None:
+    store = GatedStore(write_failures=failures)
+    writer, spool = _writer(store, tmp_path, queue_size=2)
+    writer.put(_tags(range(1))[0])
+    writer.start()
+    assert store.entered.wait(TIMEOUT_S)
+    for record in _tags(range(1, 10)):
+        writer.put(record)  # would hang here if it waited for the store
+    assert Spool(spool).head(None)[0] == _tags(range(3, 10))
+    store.gate.set()
+    writer.finish(TIMEOUT_S)
+    assert store.written == _tags(range(10))
+    assert not spool.exists()
+
+
+def test_finish_does_not_wait_for_a_store_that_hangs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = GatedStore()
+    writer, spool = _writer(store, tmp_path)
+    for record in _tags(range(4)):
+        writer.put(record)
+    writer.start()
+    assert store.entered.wait(TIMEOUT_S)
+    with caplog.at_level(logging.WARNING):
+        writer.finish(timeout_s=0.01)
+    assert Spool(spool).head(None)[0] == _tags(range(4))
+    assert "did not answer in time" in caplog.text
+    store.gate.set()
+
+
+def test_a_disk_that_refuses_the_spool_costs_records_not_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "gone" / "tracking-spool.jsonl"
+    writer = BackgroundWriter(FakeStore(open_failures=-1), Spool(path), queue_size=2, pace=FAST)
+    for record in _tags(range(5)):
+        writer.put(record)
+    writer.start()
+    writer.finish(TIMEOUT_S)
+    assert "tracking records are being lost" in caplog.text
+    assert "5 tracking records were lost" in caplog.text
+
+
+def test_a_writer_that_was_given_up_does_not_reach_for_the_store_any_more(tmp_path: Path) -> None:
+    store = FakeStore()
+    writer, spool = _writer(store, tmp_path)
+    with Spool(spool).lock():
+        writer.start()
+        writer.put(Tags({"n": "1"}))
+        writer.finish(timeout_s=0.01)
+    writer._thread.join(TIMEOUT_S)
+    assert store.opens == 0
+    assert Spool(spool).head(None)[0] == [Tags({"n": "1"})]

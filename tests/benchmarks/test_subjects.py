@@ -1,0 +1,162 @@
+"""Subjects in separate processes: environments, requests, answers, faults, and turns."""
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.alternate import SETTLING, Contestant, alternate
+from benchmarks.environments import REQUIREMENTS, MissingEnvironmentError, python_of
+from benchmarks.process import SubjectError, SubjectProcess
+from benchmarks.protocol import peak_memory_mib
+from benchmarks.subjects import EXCHANGE_PEERS, PEERS, SubjectSpec
+from runner.system.machine import usable_cores
+
+CORES = usable_cores()
+
+
+def start(tmp_path: Path, behaviour: str, timeout_s: float = 30.0, pinned: bool = True) -> SubjectProcess:
+    spec = SubjectSpec("fake", "", "tests.benchmarks.fake_subject", (behaviour,))
+    return SubjectProcess(spec, threads=1, log=tmp_path / "fake.log", pinned=pinned, timeout_s=timeout_s)
+
+
+def test_a_run_is_answered_with_times_and_losses(tmp_path: Path) -> None:
+    with start(tmp_path, "falls") as process:
+        started = process.ask("start")
+        assert started["versions"]["fake"] == "1.0"
+        assert process.ask("load") == {}
+        first = process.ask("run", phase="step", times=2)
+        then = process.ask("run", phase="step", times=1)
+        assert (first["losses"], then["losses"]) == ([3.0, 2.0], [1.0])
+        assert len(first["seconds"]) == 2
+        assert min(first["seconds"]) >= 0.0
+        assert process.ask("memory")["memory_mib"] >= started["memory_mib"] > 1.0
+
+
+def test_output_of_a_library_is_not_an_answer(tmp_path: Path) -> None:
+    with start(tmp_path, "chatty") as process:
+        assert process.ask("load") == {}
+        assert process.ask("run", phase="step", times=1)["losses"] == [3.0]
+    assert "a library that talks" in (tmp_path / "fake.log").read_text()
+
+
+def test_a_fault_is_reported_with_its_last_output(tmp_path: Path) -> None:
+    with start(tmp_path, "breaks") as process:
+        process.ask("run", phase="step", times=1)
+        with pytest.raises(SubjectError, match="ended with code 1: RuntimeError: out of luck"):
+            process.ask("run", phase="step", times=1)
+        with pytest.raises(SubjectError, match="ended with code 1"):
+            process.ask("memory")
+
+
+def test_an_unknown_request_names_the_known(tmp_path: Path) -> None:
+    with (
+        start(tmp_path, "falls") as process,
+        pytest.raises(SubjectError, match="request 'dance': expected start, load, run or memory"),
+    ):
+        process.ask("dance")
+
+
+def test_who_does_not_answer_in_time_is_given_up(tmp_path: Path) -> None:
+    with start(tmp_path, "sleeps", timeout_s=0.5) as process:
+        with pytest.raises(SubjectError, match=re.escape("no answer within 0.5 s")):
+            process.ask("run", phase="step", times=1)
+        with pytest.raises(SubjectError, match="ended with code -9"):
+            process.ask("memory")
+
+
+def test_a_missing_environment_is_no_process(tmp_path: Path) -> None:
+    spec = SubjectSpec("peer", "nonesuch", "benchmarks.peers.nonesuch")
+    with pytest.raises(MissingEnvironmentError, match="not installed: make bench-peers ARGS=nonesuch"):
+        SubjectProcess(spec, threads=1, log=tmp_path / "log")
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not hold processes to cores")
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_subject_has_as_many_cores_as_threads_and_we_keep_ours(pinned: bool, tmp_path: Path) -> None:
+    with start(tmp_path, "falls", pinned=pinned) as process:
+        assert usable_cores() == CORES
+        assert process.ask("start")["versions"]["cores"] == ("1" if pinned else str(CORES))
+
+
+def test_the_peak_of_memory_is_this_program_s_own() -> None:
+    assert 5.0 < peak_memory_mib() < 100_000.0
+
+
+def write_stamp(peers: Path, environment: str, stamp: str) -> None:
+    (peers / environment).mkdir()
+    (peers / environment / "installed.txt").write_text(stamp)
+
+
+def test_an_environment_is_found_by_its_packages(tmp_path: Path) -> None:
+    write_stamp(tmp_path, "jax", "\n".join(REQUIREMENTS["jax"]) + "\n")
+    assert python_of("jax", tmp_path) == tmp_path / "jax" / "bin" / "python"
+
+
+def test_other_versions_are_as_good_as_none(tmp_path: Path) -> None:
+    write_stamp(tmp_path, "jax", "jax==0.1\n")
+    with pytest.raises(MissingEnvironmentError, match="not installed: make bench-peers ARGS=jax"):
+        python_of("jax", tmp_path)
+
+
+def test_an_interrupted_installation_is_none(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    with pytest.raises(MissingEnvironmentError, match="ARGS=torch"):
+        python_of("torch", tmp_path)
+
+
+def test_our_own_subject_needs_no_environment(tmp_path: Path) -> None:
+    assert python_of("", tmp_path) == Path(sys.executable)
+
+
+def test_every_peer_has_an_environment_of_fixed_versions() -> None:
+    assert {peer.environment for peer in (*PEERS, *EXCHANGE_PEERS)} == set(REQUIREMENTS)
+    assert all("==" in requirement for each in REQUIREMENTS.values() for requirement in each)
+
+
+class Recorder:
+    """Answers at once: the first runs of a turn take 100 s, the others 1 s. fails_at: number of the call that fails."""
+
+    def __init__(self, name: str, calls: list[str], fails_at: int = 0) -> None:
+        self._name, self._calls, self._fails_at, self._count = name, calls, fails_at, 0
+
+    def ask(self, do: str, **more: Any) -> dict[str, Any]:
+        self._count += 1
+        self._calls.append(self._name)
+        if self._count == self._fails_at:
+            raise SubjectError("ended with code 137: Killed")
+        return {"seconds": [100.0] * SETTLING + [1.0] * (more["times"] - SETTLING)}
+
+
+def test_every_subject_has_its_turn_in_every_round_and_another_begins() -> None:
+    calls: list[str] = []
+    contestants = [Contestant(name, Recorder(name, calls)) for name in "abc"]
+    alternate(contestants, "step", rounds=3, turn=4)
+    assert "".join(calls) == "abcbcacab"
+    assert [each.seconds for each in contestants] == [{"step": [1.0] * 12}] * 3
+
+
+def test_a_failing_subject_is_dropped_and_the_others_continue() -> None:
+    calls: list[str] = []
+    first = Contestant("a", Recorder("a", calls, fails_at=2))
+    second = Contestant("b", Recorder("b", calls))
+    alternate([first, second], "step", rounds=3, turn=1)
+    assert (first.failure, first.seconds) == ("ended with code 137: Killed", {})
+    assert second.seconds == {"step": [1.0] * 3}
+    assert "".join(calls) == "abbab"
+
+
+def test_who_could_not_be_started_is_never_asked() -> None:
+    missing = Contestant("peer", None, failure="not installed")
+    alternate([missing], "step", rounds=2, turn=1)
+    assert (missing.ask("memory"), missing.seconds) == (None, {})
+
+
+def test_phases_are_kept_apart() -> None:
+    contestant = Contestant("a", Recorder("a", []))
+    alternate([contestant], "step", rounds=1, turn=2)
+    alternate([contestant], "forward", rounds=1, turn=3)
+    assert contestant.seconds == {"step": [1.0] * 2, "forward": [1.0] * 3}
