@@ -21,7 +21,7 @@ from runner.records.stored_run import StoredRun, read_run, write_plugins
 from runner.records.summary import Summary
 from runner.training.devices import in_one_process
 from tests.gpus import NO_DRIVER, gpu, machine
-from tests.small_runs import SMALL, small_config
+from tests.small_runs import SMALL, small_config, typed
 
 BACKUPS = ("parallelism=sync_data", "parallelism.combine=parameter_server", "parallelism.backup_workers=1")
 SLOW = ("cluster=slow_worker",)
@@ -173,13 +173,8 @@ def test_every_configuration_of_the_way_is_named_in_order(tmp_path: Path) -> Non
 
 Capture = pytest.CaptureFixture[str]
 
-RERUN = (
-    "model=mlp",
-    "model.hidden=[8]",
-    "tracking=none",
-    "tracking.pictures=false",
-    "parallelism=single",
-    "cluster.threads_per_worker=1",
+RERUN = typed(
+    "model=mlp model.hidden=[8] tracking=none tracking.pictures=false parallelism=single cluster.threads_per_worker=1"
 )
 
 

@@ -19,7 +19,7 @@ from runner.engine.cluster.emulation import Emulation, Link, Stragglers
 from runner.engine.graph.device import Cluster, Device
 from runner.errors import ConfigError, SecurityError
 from runner.training.build import build
-from tests.small_runs import small_config
+from tests.small_runs import small_config, typed
 
 STRAGGLERS = "cluster.stragglers"
 BACKED = ("parallelism.combine=parameter_server", "parallelism.backup_workers=1")
@@ -170,11 +170,8 @@ def test_the_smallest_possible_values_are_accepted():
     assert config.train.batch_size == 1
 
 
-TWO_BACKUPS = (
-    "parallelism=sync_data",
-    "parallelism.workers=2",
-    "parallelism.combine=parameter_server",
-    "parallelism.backup_workers=2",
+TWO_BACKUPS = typed(
+    "parallelism=sync_data parallelism.workers=2 parallelism.combine=parameter_server parallelism.backup_workers=2"
 )
 
 

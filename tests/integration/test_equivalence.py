@@ -10,6 +10,7 @@ from runner.checkpoint import load
 from runner.config.configuration import load_stored
 from runner.tracking import read_metrics
 from tests.integration.command import QUIET, run_command, succeed, summary_of
+from tests.small_runs import typed
 
 STEPS = 4
 COMMON = (*QUIET, "experiment=digits_equivalence", "schedule=constant", "train.batch_size=12")
@@ -91,15 +92,10 @@ def test_partial_updates_of_dense_layers_train(train: Train) -> None:
 
 RESUMED = (
     *QUIET,
-    "hydra.run.dir=run",
-    "model=lenet",
-    "precision=float64",
-    "optimizer=momentum",
-    "schedule=constant",
-    "data.val_fraction=0.2",
-    "train.batch_size=8",
-    "train.eval_every=3",
-    "train.log_every=1",
+    *typed(
+        "hydra.run.dir=run model=lenet precision=float64 optimizer=momentum schedule=constant "
+        "data.val_fraction=0.2 train.batch_size=8 train.eval_every=3 train.log_every=1"
+    ),
 )
 
 

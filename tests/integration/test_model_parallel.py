@@ -6,14 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.integration.command import succeed, summary_of
+from tests.small_runs import typed
 
 PARTS = 2
-COMMON = (
-    "model=lenet",
-    "train.batch_size=8",
-    "train.eval_batch_size=64",
-    "cluster.threads_per_worker=1",
-    "tracking.pictures=false",
+COMMON = typed(
+    "model=lenet train.batch_size=8 train.eval_batch_size=64 cluster.threads_per_worker=1 tracking.pictures=false"
 )
 SPLIT = "parallelism.constraints={conv*: 0, fc*: 1}"
 

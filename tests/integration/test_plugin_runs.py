@@ -14,6 +14,7 @@ from runner.plugin.loading import locate
 from runner.records.stored_run import read_plugins
 from tests.integration.command import QUIET, Command, Ended, run_command, succeed, summary_of
 from tests.plugin_tables import EXAMPLES
+from tests.small_runs import typed
 
 SHORT = (*QUIET, "hydra.run.dir=run", "train.steps=2")
 
@@ -155,13 +156,7 @@ def test_a_run_trains_the_model_of_an_installed_package(package_site: Path, tmp_
     (tmp_path / "conf" / "model").mkdir(parents=True)
     (tmp_path / "conf" / "model" / "mine.yaml").write_text('defaults: ["/schema/model/mine@_here_"]\nhidden: [8]\n')
     chosen = ("--config-dir", "conf", "model=mine", "parallelism=sync_data", "parallelism.workers=2")
-    short = (
-        "tracking=none",
-        "tracking.pictures=false",
-        "hydra.run.dir=run",
-        "train.steps=2",
-        "cluster.threads_per_worker=1",
-    )
+    short = typed("tracking=none tracking.pictures=false hydra.run.dir=run train.steps=2 cluster.threads_per_worker=1")
     assert "weights_sha256" in run_beside(package_site, tmp_path, *chosen, *short).output
     summary = summary_of(tmp_path / "run")
     assert (summary.steps, summary.workers, list(summary.plugins)) == (2, 2, ["mine_package.parts"])

@@ -14,6 +14,7 @@ import pytest
 from runner.kernels.cpu.onednn.library import SETTING
 from runner.records.summary import Summary
 from tests.integration.command import QUIET, Command, processes_of, run_command, succeed, summary_of, wait_until
+from tests.small_runs import typed
 
 Start = Callable[..., Command]
 
@@ -50,11 +51,6 @@ def test_a_finished_run_leaves_its_record_and_no_process(uninterrupted: Path) ->
     }
     steps = sorted(int(path.name.removeprefix("step-")) for path in (uninterrupted / "checkpoints").iterdir())
     assert steps == [16, 20, 24]
-
-
-def test_the_same_command_gives_the_same_weights(uninterrupted: Path, tmp_path: Path) -> None:
-    run_command(tmp_path, *SHORT)
-    assert summary_of(tmp_path / "run").weights_sha256 == summary_of(uninterrupted).weights_sha256
 
 
 def test_a_killed_worker_ends_the_run_with_its_name_exit_and_log(start: Start, tmp_path: Path) -> None:
@@ -117,12 +113,25 @@ def test_two_runs_in_one_directory_are_refused(start: Start, tmp_path: Path) -> 
     assert first.finish() == 130
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_node(tmp_path: Path) -> None:
-    command = run_command(tmp_path, *SHORT, "optimizer.lr=1e5", "optimizer.clip_norm=null")
-    assert command.code == 5
-    assert "lower optimizer.lr" in command.errors
-    assert "is the first node that produced any" in command.errors
-    assert "replica_" in command.errors
+@pytest.mark.parametrize(
+    ("overrides", "code", "complaints"),
+    [
+        (
+            "optimizer.lr=1e5 optimizer.clip_norm=null",
+            5,
+            ["lower optimizer.lr", "is the first node that produced any", "replica_"],
+        ),
+        ("data=mnist data.cache_dir={folder}/absent", 3, ["runner data fetch mnist"]),
+        ("data=mnist data.cache_dir={folder}/cache", 3, ["worker-", "get it again with: runner data fetch mnist"]),
+    ],
+    ids=["loss that is not finite", "data that were not fetched", "data that a worker cannot read"],
+)
+def test_a_run_that_fails_reports_the_reason(overrides: str, code: int, complaints: list[str], tmp_path: Path) -> None:
+    (tmp_path / "cache" / "mnist").mkdir(parents=True)
+    command = run_command(tmp_path, *SHORT, *typed(overrides.format(folder=tmp_path)))
+    assert command.code == code
+    assert [complaint for complaint in complaints if complaint not in command.errors] == []
+    assert (tmp_path / "run" / "run.json").exists() == ("absent" not in overrides), "nothing is begun without data"
 
 
 def test_a_model_that_exceeds_the_resource_limits_of_a_process_is_refused(tmp_path: Path) -> None:
@@ -134,31 +143,13 @@ def test_a_model_that_exceeds_the_resource_limits_of_a_process_is_refused(tmp_pa
     assert not list(tmp_path.glob("**/run.json"))
 
 
-def test_a_dataset_that_was_not_fetched_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    command = run_command(tmp_path, *SHORT, "data=mnist", f"data.cache_dir={tmp_path / 'empty'}")
-    assert command.code == 3
-    assert "runner data fetch mnist" in command.errors
-    assert not (tmp_path / "run" / "run.json").exists()
-
-
-def test_a_worker_that_cannot_read_its_data_ends_the_run_with_its_error(tmp_path: Path) -> None:
-    (tmp_path / "cache" / "mnist").mkdir(parents=True)
-    command = run_command(tmp_path, *SHORT, "data=mnist", f"data.cache_dir={tmp_path / 'cache'}")
-    assert command.code == 3
-    assert "worker-" in command.errors
-    assert "get it again with: runner data fetch mnist" in command.errors
-
-
 # No accuracy is better by more than 1: after the first evaluation six are waited for.
 WAITING = (
     *QUIET,
-    "hydra.run.dir=run",
-    "data.val_fraction=0.2",
-    "train.steps=10000",
-    "train.eval_every=4",
-    "train.patience=6",
-    "train.min_delta=1",
-    "checkpoint.every_steps=5",
+    *typed(
+        "hydra.run.dir=run data.val_fraction=0.2 train.steps=10000 train.eval_every=4 train.patience=6 "
+        "train.min_delta=1 checkpoint.every_steps=5"
+    ),
 )
 
 
@@ -182,12 +173,7 @@ def test_a_killed_run_has_not_forgotten_how_long_it_waited(start: Callable[..., 
 
 SMALL = (
     *QUIET,
-    "model=lenet",
-    "data=digits",
-    "parallelism=single",
-    "hydra.run.dir=run",
-    "train.steps=2",
-    "train.eval_every=1000",
+    *typed("model=lenet data=digits parallelism=single hydra.run.dir=run train.steps=2 train.eval_every=1000"),
 )
 
 

@@ -17,7 +17,7 @@ from runner.records.decisions import read_decisions
 from runner.records.summary import Summary
 from runner.training.build import build
 from tests.integration.command import QUIET, Command, run_command, succeed, summary_of, wait_until
-from tests.small_runs import small_config
+from tests.small_runs import small_config, typed
 
 TEN_STEPS = (*QUIET, "train.steps=10", *("parallelism=async_data", "parallelism.workers=3", "parallelism.servers=2"))
 
@@ -44,24 +44,15 @@ def test_a_run_is_repeated_from_its_endings_in_one_process(settings: tuple[str, 
 
 LBFGS = (
     *QUIET,
-    "model=mlp",
-    "model.hidden=[8]",
-    "data=digits",
-    "optimizer=lbfgs",
-    "optimizer.history=2",
-    "schedule=constant",
-    "precision=float64",
-    "train.batch_size=128",
-    "train.epochs=null",
-    "train.eval_every=100",
-    "train.log_every=1",
+    *typed(
+        "model=mlp model.hidden=[8] data=digits optimizer=lbfgs optimizer.history=2 schedule=constant "
+        "precision=float64 train.batch_size=128 train.epochs=null train.eval_every=100 train.log_every=1"
+    ),
 )
 SANDBLASTER = ("parallelism=sandblaster", "parallelism.servers=2", "parallelism.portions_per_worker=4")
-SLOW_WORKER = (
-    "cluster.emulate=true",
-    "cluster.stragglers.distribution=constant",
-    "cluster.stragglers.median_ms=150",
-    "cluster.stragglers.workers=[0]",
+SLOW_WORKER = typed(
+    "cluster.emulate=true cluster.stragglers.distribution=constant cluster.stragglers.median_ms=150 "
+    "cluster.stragglers.workers=[0]"
 )
 
 
@@ -90,9 +81,11 @@ def test_with_a_slow_process_and_a_stop_it_makes_the_iterations_of_single_to_the
 BACKUP_STEPS = 12
 BACKED = (
     *QUIET,
-    *("model=mlp", "model.hidden=[8]", "data=digits", "train.batch_size=8", "schedule=constant"),
-    *("parallelism.workers=2", "parallelism.combine=parameter_server", "parallelism.backup_workers=1"),
-    *("parallelism.servers=2", "train.eval_every=6", "hydra.run.dir=run"),
+    *typed(
+        "model=mlp model.hidden=[8] data=digits train.batch_size=8 schedule=constant parallelism.workers=2 "
+        "parallelism.combine=parameter_server parallelism.backup_workers=1 parallelism.servers=2 "
+        "train.eval_every=6 hydra.run.dir=run"
+    ),
 )
 STRAGGLERS = (
     *("cluster.emulate=true", "cluster.stragglers.distribution=lognormal"),
@@ -167,13 +160,8 @@ EMULATED = "1 Mbit/s, 20 ms, constant delay of worker 1 with median 30 ms"
 
 def run_of(folder: Path, *overrides: str) -> Summary:
     """A short run of two workers, with everything that is told the user beside the summary."""
-    small = (
-        "model=mlp",
-        "model.hidden=[8]",
-        "data=digits",
-        "tracking=none",
-        "tracking.pictures=false",
-        f"train.steps={EMULATED_STEPS}",
+    small = typed(
+        f"model=mlp model.hidden=[8] data=digits tracking=none tracking.pictures=false train.steps={EMULATED_STEPS}"
     )
     command = succeed(folder, *small, *overrides, "hydra.run.dir=run")
     summary = summary_of(folder / "run")
@@ -238,14 +226,8 @@ def test_it_learns_about_as_well(model: str) -> None:
 
 
 def test_two_bytes_of_each_value_go_between_processes(tmp_path: Path) -> None:
-    overrides = (
-        "model=mlp",
-        "model.hidden=[8]",
-        "data=digits",
-        "tracking=none",
-        "tracking.pictures=false",
-        "train.steps=3",
-        "train.epochs=null",
+    overrides = typed(
+        "model=mlp model.hidden=[8] data=digits tracking=none tracking.pictures=false train.steps=3 train.epochs=null"
     )
     succeed(tmp_path, *overrides, "cluster.compression=high16", "hydra.run.dir=run")
     # In a step the first of two workers sends one half of the gradient and one half of the sum.

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.command import QUIET, Command, succeed, wait_until
+from tests.small_runs import typed
 
 Event = dict[str, Any]
 
@@ -90,15 +91,9 @@ def expect_matching_transfers(events: list[Event]) -> None:
     assert len(ends) == sum(event["ph"] == "s" for event in events) > 0
 
 
-TRACED = (
-    "hydra.run.dir=run",
-    "model=mlp",
-    "model.hidden=[16]",
-    "train.steps=6",
-    "trace=true",
-    "trace_skip=2",
-    "trace_steps=3",
-    "cluster.threads_per_worker=1",
+TRACED = typed(
+    "hydra.run.dir=run model=mlp model.hidden=[16] train.steps=6 trace=true trace_skip=2 trace_steps=3 "
+    "cluster.threads_per_worker=1"
 )
 
 
@@ -177,9 +172,10 @@ STEPS = [3, 4, 5, 6, 7, 8]
 
 SMALL = (
     *QUIET,
-    *("model=mlp", "model.hidden=[8]", "data=digits", "schedule=constant", "train.batch_size=24"),
-    *("train.epochs=null", "train.steps=9", "train.eval_every=4"),
-    *("hydra.run.dir=run", "trace=true", "trace_skip=3", "trace_steps=6"),
+    *typed(
+        "model=mlp model.hidden=[8] data=digits schedule=constant train.batch_size=24 train.epochs=null "
+        "train.steps=9 train.eval_every=4 hydra.run.dir=run trace=true trace_skip=3 trace_steps=6"
+    ),
 )
 SLOW = (
     *("cluster.emulate=true", "cluster.stragglers.distribution=constant", "cluster.stragglers.median_ms=30"),

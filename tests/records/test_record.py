@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -28,6 +27,7 @@ from runner.records.run_directory import RunDirectory
 from runner.records.summary import Summary
 from runner.system.machine import usable_cores, usable_memory
 from runner.tracking import NullTracker, RunInfo
+from tests.records.git import git
 
 
 class NotingTracker(NullTracker):
@@ -176,12 +176,6 @@ def test_tags_name_everything() -> None:
         "runner.code.project": f"{'a' * 40}, changed (SHA-256 {'b' * 64}), untracked: new.py",
         "runner.code.own": "no commit",
     }
-
-
-def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=n", "-c", "user.email=e@localhost", "-c", "commit.gpgsign=false"]
-    command = ["git", "-C", str(folder), *identity, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.fixture

@@ -50,21 +50,6 @@ def test_new_run(tmp_path: Path) -> None:
         assert second.run_id != directory.run_id
 
 
-def test_paths(tmp_path: Path) -> None:
-    with start(tmp_path) as directory:
-        paths = {
-            "config.yaml": directory.config_yaml,
-            "run.log": directory.log,
-            "summary.json": directory.summary_json,
-            "metrics.jsonl": directory.metrics_jsonl,
-            "graph.dot": directory.graph_dot,
-            "checkpoints": directory.checkpoints,
-            "plots": directory.plots,
-            "workers": directory.workers,
-        }
-    assert paths == {name: tmp_path / name for name in paths}
-
-
 def test_relative_path_survives_a_change_of_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with start(Path("here")) as directory:
@@ -224,17 +209,19 @@ def test_crash_while_counting_keeps_the_old_state(tmp_path: Path, monkeypatch: p
         assert directory.epoch == 2
 
 
-def test_file_in_place_of_the_directory(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("file", r"cannot write in .*file: Not a directory .*hydra\.run\.dir=DIR"),
+        ("file/below", r"cannot write in .*file/below: Not a directory .*hydra\.run\.dir=DIR"),
+        # /proc takes no directories, not even from root.
+        ("/proc/runs/1", r"cannot write in /proc/runs/1: .*expected a writable directory"),
+    ],
+)
+def test_a_place_that_cannot_hold_a_directory_is_refused(place: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(ResourceError, match=r"cannot write in .*file.*: Not a directory .*hydra\.run\.dir=DIR"):
-            start(path)
-
-
-def test_unwritable_place() -> None:
-    """/proc takes no directories, not even from root."""
-    with pytest.raises(ResourceError, match=r"cannot write in /proc/runs/1: .*expected a writable directory"):
-        start(Path("/proc/runs/1"))
+    with pytest.raises(ResourceError, match=message):
+        start(tmp_path / place)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -2,12 +2,13 @@
 
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runner.tracking import MetricsLog, MlflowTracking, RunInfo
-from runner.tracking.mlflow_store import RUN_ID_TAG
+from runner.tracking import MetricsLog, MlflowTracker, MlflowTracking, RunInfo
+from runner.tracking.mlflow_store import RUN_ID_TAG, MlflowStore
 from runner.tracking.records import Record
 from runner.tracking.writer import Pace, StoreUnavailableError
 
@@ -24,6 +25,28 @@ def stored_run(client: Any, run: RunInfo) -> Any:
 
 def stored_steps(client: Any, run: RunInfo, key: str) -> list[int]:
     return sorted(metric.step for metric in client.get_metric_history(stored_run(client, run).info.run_id, key))
+
+
+def opened(uri: str, run: RunInfo, experiment: str = "runner") -> MlflowStore:
+    """The open store of a run."""
+    store = MlflowStore(uri, experiment, run)
+    store.open()
+    return store
+
+
+@contextmanager
+def recording(settings: MlflowTracking, run: RunInfo) -> Iterator[MlflowTracker]:
+    """The tracker of a run that finishes at the end of the block."""
+    tracker = settings.create(run.run_dir)
+    tracker.start(run)
+    yield tracker
+    tracker.finish("finished")
+
+
+def away(folder: Path) -> MlflowTracking:
+    """Tracking with a store that cannot be reached."""
+    (folder / "blocked").write_text("a file where the store's folder should be")
+    return MlflowTracking(uri=f"sqlite:///{folder / 'blocked'}/mlflow.db", system_metrics=False)
 
 
 def record(settings: MlflowTracking, run: RunInfo, steps: range, status: str = "finished") -> None:

@@ -24,7 +24,7 @@ from runner.tracking.mlflow_client import directories_of_runs, file_lock, resolv
 from runner.tracking.mlflow_rules import KEY_LENGTH, flat_params, safe_key, safe_metric, safe_tags
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.records import Tags
-from tests.tracking.recorded import a_run
+from tests.tracking.recorded import a_run, opened, recording
 
 
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
@@ -56,8 +56,7 @@ def test_one_thread_at_a_time_imports_mlflow(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_run_is_found_by_the_beginning_of_either_id(uri: str, tmp_path: Path) -> None:
     stores = {}
     for run_id in ("ab12ab12ab12ab12", "ab12ab12ab12cd34"):
-        stores[run_id] = MlflowStore(uri, "runner", replace(a_run(tmp_path), run_id=run_id))
-        stores[run_id].open()
+        stores[run_id] = opened(uri, replace(a_run(tmp_path), run_id=run_id))
         stores[run_id].write([Tags({"runner.run_dir": f"/runs/{run_id}"})])
     assert directories_of_runs(uri, "ab12ab12ab12ab12") == [Path("/runs/ab12ab12ab12ab12")]
     assert directories_of_runs(uri, "ab12ab12ab12c") == [Path("/runs/ab12ab12ab12cd34")]
@@ -180,13 +179,11 @@ def test_settings_that_cannot_work_are_refused(settings: MlflowTracking, message
 def test_no_tracking_accepts_everything_and_writes_nothing(tmp_path: Path) -> None:
     settings = NoTracking()
     settings.check()
-    tracker = settings.create(tmp_path)
-    tracker.start(RunInfo("id", "name", tmp_path))
-    tracker.log_params({"a": {"b": 1}})
-    tracker.log_metrics(0, {"train/loss": 1.0})
-    tracker.log_artifact(tmp_path / "absent.png")
-    tracker.set_tags({"a": "b"})
-    tracker.finish("finished")
+    with recording(settings, RunInfo("id", "name", tmp_path)) as tracker:  # type: ignore[arg-type]
+        tracker.log_params({"a": {"b": 1}})
+        tracker.log_metrics(0, {"train/loss": 1.0})
+        tracker.log_artifact(tmp_path / "absent.png")
+        tracker.set_tags({"a": "b"})
     settings.finish_sweep(tmp_path, "finished")
     assert list(tmp_path.iterdir()) == []
 
