@@ -1,5 +1,6 @@
 """Tracking records as lines, in metrics.jsonl, in the spool, and on the writer's thread."""
 
+import itertools
 import json
 import logging
 import math
@@ -80,25 +81,20 @@ def test_a_line_is_in_the_file_before_append_returns(path: Path) -> None:
     log.close()
 
 
-def test_resuming_drops_lines_beyond_the_checkpoint(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("cut_line", "again", "expected"),
+    [("", range(5, 10), range(10)), ("", range(2), range(2)), ('{"step": 8, "ti', range(8, 10), range(10))],
+    ids=["resumed at a checkpoint", "begun again", "killed within a line"],
+)
+def test_a_later_process_keeps_the_lines_before_its_first_step(
+    path: Path, cut_line: str, again: range, expected: range
+) -> None:
     _write_steps(path, range(8))
-    _write_steps(path, range(5, 10), first_step=5)
-    assert _steps(path) == list(range(10))
-
-
-def test_a_fresh_run_starts_with_an_empty_file(path: Path) -> None:
-    _write_steps(path, range(3))
-    _write_steps(path, range(2))
-    assert _steps(path) == [0, 1]
-
-
-def test_a_line_a_kill_cut_short_is_dropped(path: Path) -> None:
-    _write_steps(path, range(3))
     with path.open("a") as file:
-        file.write('{"step": 3, "ti')
-    assert _steps(path) == [0, 1, 2]
-    _write_steps(path, range(3, 5), first_step=3)
-    assert _steps(path) == [0, 1, 2, 3, 4]
+        file.write(cut_line)
+    assert _steps(path) == list(range(8))
+    _write_steps(path, again, first_step=again.start)
+    assert _steps(path) == list(expected)
 
 
 def test_damage_behind_the_checkpoint_does_not_stop_a_resume(path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -141,33 +137,38 @@ def spool_path(tmp_path: Path) -> Path:
     return tmp_path / "tracking-spool.jsonl"
 
 
-def test_records_leave_in_the_order_they_came(spool_path: Path) -> None:
-    spool = Spool(spool_path)
-    spool.append(_some_tags(3, 4))
-    spool.prepend(_some_tags(1, 2))
-    first, position = spool.head(3)
-    spool.advance(position)
-    spool.append(_some_tags(5))
-    rest, _ = spool.head(None)
-    assert (first, rest) == (_some_tags(1, 2, 3), _some_tags(4, 5))
+ACTIONS = st.tuples(st.sampled_from(["append", "prepend", "take", "keep even", "reopen"]), st.integers(1, 4))
 
 
-def test_the_file_exists_only_while_records_wait(spool_path: Path) -> None:
-    spool = Spool(spool_path)
-    assert not spool_path.exists()
-    spool.append(_some_tags(1))
-    assert spool_path.exists()
-    spool.advance(spool.head(None)[1])
-    assert not spool_path.exists()
-    assert not spool.pending
-
-
-def test_prepending_keeps_only_pending_records(spool_path: Path) -> None:
-    spool = Spool(spool_path)
-    spool.append(_some_tags(1, 2))
-    spool.advance(spool.head(1)[1])
-    spool.prepend(_some_tags(9))
-    assert spool.head(None)[0] == _some_tags(9, 2)
+@given(st.lists(ACTIONS, max_size=12))
+def test_a_spool_is_a_list_in_a_file_that_exists_only_while_records_wait(
+    tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int]]
+) -> None:
+    path = tmp_path_factory.mktemp("spool") / "tracking-spool.jsonl"
+    spool, expected, fresh = Spool(path), list[int](), itertools.count()
+    for action, count in actions:
+        new = [next(fresh) for _ in range(count)]
+        match action:
+            case "append":
+                spool.append(_some_tags(*new))
+                expected += new
+            case "prepend":
+                spool.prepend(_some_tags(*new))
+                expected = new + expected
+            case "take" if spool.pending:
+                taken, position = spool.head(count)
+                spool.advance(position)
+                assert taken == _some_tags(*expected[:count])
+                expected = expected[count:]
+            case "keep even":
+                spool.keep(lambda record: isinstance(record, Tags) and int(record.values["n"]) % 2 == 0)
+                expected = [number for number in expected if number % 2 == 0]
+            case "reopen" if spool.pending:
+                spool.prepend([])  # a later process reads the whole file: drop what was taken
+                spool = Spool(path)
+        assert spool.pending == bool(expected)
+        assert not expected or spool.head(None)[0] == _some_tags(*expected)
+    assert path.exists() == spool.pending
 
 
 def test_a_later_process_continues_it_without_the_line_a_kill_cut_short(spool_path: Path) -> None:
@@ -196,15 +197,6 @@ def test_a_file_cut_from_outside_is_an_error_not_an_endless_loop(spool_path: Pat
         spool.head(None)
 
 
-def test_keep_drops_the_others(spool_path: Path) -> None:
-    spool = Spool(spool_path)
-    spool.append(_some_tags(1, 2))
-    spool.keep(lambda record: record == Tags({"n": "2"}))
-    assert spool.head(None)[0] == _some_tags(2)
-    spool.keep(lambda record: False)
-    assert not spool_path.exists()
-
-
 TIMEOUT_S = 30.0
 
 
@@ -217,30 +209,19 @@ def _writer(store: Store, tmp_path: Path, queue_size: int = 1000) -> tuple[Backg
     return BackgroundWriter(store, Spool(path), queue_size=queue_size, pace=FAST), path
 
 
-def test_records_reach_the_store_in_order_and_leave_no_spool(tmp_path: Path) -> None:
-    store = FakeStore()
-    writer, spool = _writer(store, tmp_path)
-    writer.start()
-    for record in _tags(range(1200)):
-        writer.put(record)
-    writer.finish(TIMEOUT_S)
-    assert store.written == _tags(range(1200))
-    assert not spool.exists()
-
-
-@pytest.mark.parametrize("failures", [1, 2, 3])
+@pytest.mark.parametrize("failures", [0, 1, 2, 3])
 def test_a_store_that_recovers_gets_every_record_once_and_in_order(failures: int, tmp_path: Path) -> None:
-    store = FakeStore(open_failures=failures - 1, write_failures=failures)
-    writer, spool = _writer(store, tmp_path)
+    store = FakeStore(open_failures=max(0, failures - 1), write_failures=failures)
+    writer, spool = _writer(store, tmp_path, queue_size=2000)
     for record in _tags(range(5)):
         writer.put(record)
     writer.start()
-    assert store.failed.wait(TIMEOUT_S)
-    for record in _tags(range(5, 10)):
+    assert failures == 0 or store.failed.wait(TIMEOUT_S)
+    for record in _tags(range(5, 1200)):
         writer.put(record)
     writer.finish(TIMEOUT_S)
-    assert store.written == _tags(range(10))
-    assert store.opens == failures
+    assert store.written == _tags(range(1200))
+    assert store.opens == max(1, failures)
     assert not spool.exists()
 
 
@@ -258,23 +239,6 @@ def test_an_unavailable_store_leaves_all_records_in_the_spool_with_a_warning(
     assert caplog.text.count("tracking records go to") == 1, "a warning per failure would flood the log"
     assert "record of this run is incomplete (tracking store fake: no route to store)" in caplog.text
     assert str(spool) in caplog.text
-
-
-def test_the_next_process_writes_earlier_records_first(tmp_path: Path) -> None:
-    first, spool = _writer(FakeStore(open_failures=-1), tmp_path)
-    first.start()
-    for record in _tags(range(3)):
-        first.put(record)
-    first.finish(TIMEOUT_S)
-
-    store = FakeStore()
-    second, _ = _writer(store, tmp_path)
-    for record in _tags(range(3, 6)):
-        second.put(record)
-    second.start()
-    second.finish(TIMEOUT_S)
-    assert store.written == _tags(range(6))
-    assert not spool.exists()
 
 
 @pytest.mark.parametrize("failures", [0, 2])
