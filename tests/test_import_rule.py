@@ -75,7 +75,6 @@ MAY_IMPORT = {
     " kernels.gpu.discovery system.machine",
     "config.hydra_app": "config config.configuration config.hydra_sweep errors",
     "config.hydra_sweep": "config.launcher errors system.redaction",
-    "config.overriding": "config config.configuration config.hydra_app errors",
     # Training; build is the only wiring.
     "training": "system.console config config.configuration records strategies data checkpoint"
     " tracking tracing plugin engine errors system.files system.json_file system.schema system.signals system.cleanup"
@@ -86,7 +85,7 @@ MAY_IMPORT = {
     " tracking system.files system.json_file system.schema errors system.redaction system.text",
     "sweep.frozen_job": "sweep config config.configuration config.devices engine.graph.device system.console"
     " system.machine records errors kernels.gpu.discovery",
-    "commands": "training sweep config config.configuration config.hydra_app config.hydra_sweep config.overriding"
+    "commands": "training sweep config config.configuration config.hydra_app config.hydra_sweep"
     " records checkpoint optimizers engine data tracking plugin system.console system.machine"
     " system.files errors system.redaction system.text kernels.gpu.discovery"
     " kernels.gpu.driver",

@@ -8,11 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.commands.device_arguments import DEVICE_HELP, split_device, with_device
-from runner.commands.stored_network import StoredNetwork, add_arguments, stored_network, write_output
+from runner.commands.stored_network import (
+    DEVICE_HELP,
+    StoredNetwork,
+    add_arguments,
+    split_device,
+    stored_network,
+    with_device,
+    write_output,
+)
 from runner.config.check import check
 from runner.config.configuration import from_plain, to_plain
-from runner.config.overriding import overridden
+from runner.config.hydra_app import overridden
 from runner.config.schema import Config
 from runner.errors import ConfigError
 from runner.system.console import verb_parser

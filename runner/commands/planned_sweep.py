@@ -18,11 +18,11 @@ from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
 from runner.plugin import pinned_references
 from runner.records.summary import Summary
 from runner.sweep.frozen_job import Work, run_frozen_job
-from runner.sweep.in_turn import run_in_turn
 from runner.sweep.locks import sweep_is_running
 from runner.sweep.outcome import FINISHED, last_ended, note_failure, recorded
 from runner.sweep.plan import Plan, PlannedJob, place_of
 from runner.sweep.report import report_plan
+from runner.sweep.sweep import run_in_turn
 from runner.system.console import DEBUG_OPTION
 from runner.system.machine import usable_cores
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from runner.commands.compare import difference_rows, differences_of_origin, named_run
-from runner.commands.results import results_table
+from runner.commands.train import results_table
 from runner.config.configuration import load_stored
 from runner.config.devices import Look, retake_devices
 from runner.config.outcome import changes_on_the_way

@@ -12,8 +12,7 @@ from runner.records.late_tracking import BroughtOver, bring_over, late_runs, sto
 from runner.sweep.locks import sweep_lock
 from runner.sweep.outcome import FAILED, FINISHED, INTERRUPTED, RUNNING, Outcome, last_ended, read_outcome
 from runner.sweep.plan import FROZEN_FILE, PLAN_FILE, Plan
-from runner.sweep.seeds import over_seeds, seeds_table
-from runner.sweep.table import SweepTable, sweep_table
+from runner.sweep.table import SweepTable, over_seeds, seeds_table, sweep_table
 from runner.tracking.mlflow_sweep import SWEEP_FILE, end_parent
 from runner.tracking.origin import ORIGIN_FILE, Origin
 from runner.tracking.records import End

@@ -10,13 +10,15 @@ from typing import Any
 from runner.system.redaction import redact_text
 from runner.tracking.base import RunInfo
 from runner.tracking.metrics_log import read_metrics
-from runner.tracking.mlflow_client import connect, source_tags, store_errors
-from runner.tracking.mlflow_rules import (
+from runner.tracking.mlflow_client import (
     METRICS_PER_BATCH,
     PARAMS_PER_BATCH,
     RUN_STATUS,
+    connect,
     safe_metric,
     safe_tags,
+    source_tags,
+    store_errors,
 )
 from runner.tracking.mlflow_sweep import parent_run_id
 from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags, now_ms

@@ -9,8 +9,7 @@ from typing import Any
 from runner.system.json_file import JsonFile
 from runner.system.redaction import redact_text
 from runner.system.schema import Record
-from runner.tracking.mlflow_client import connect, file_lock, source_tags, store_errors
-from runner.tracking.mlflow_rules import RUN_STATUS, TAG_LENGTH
+from runner.tracking.mlflow_client import RUN_STATUS, TAG_LENGTH, connect, file_lock, source_tags, store_errors
 from runner.tracking.records import End, now_ms
 from runner.tracking.writer import StoreUnavailableError
 

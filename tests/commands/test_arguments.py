@@ -8,8 +8,8 @@ import pytest
 
 from runner.cli import main
 from runner.commands import plugins
-from runner.commands.device_arguments import split_device, with_device
 from runner.commands.plugins import install_plugins, split_plugins
+from runner.commands.stored_network import split_device, with_device
 from runner.config.schema import Config, LocalCluster
 from runner.errors import ConfigError
 from runner.plugin import provenance

@@ -2,7 +2,10 @@
 
 import pytest
 
-from runner.commands.explanation import LayerRow, Sent, explain, layer_rows, sent_text, training_plans
+from runner.commands.explain import explain
+from runner.commands.explanation.devices import training_plans
+from runner.commands.explanation.layers import LayerRow, layer_rows
+from runner.commands.explanation.wires import Sent, sent_text
 from runner.config.schema import Config
 from runner.engine.compile.transfer_times import Transfer
 from runner.training.build import build

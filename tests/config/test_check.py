@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runner.commands.explanation import explain
+from runner.commands.explain import explain
 from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
 from runner.config.launcher import Launcher, jobs_at_once

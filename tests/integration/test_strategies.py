@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.commands.results import results_table
+from runner.commands.train import results_table
 from runner.data.source import source_from_config
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession

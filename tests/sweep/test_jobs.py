@@ -16,10 +16,9 @@ from runner.errors import NumericError
 from runner.kernels.gpu.discovery import Found
 from runner.records.summary import Summary
 from runner.sweep.frozen_job import Work, gpu_share, run_frozen_job
-from runner.sweep.in_turn import run_in_turn
 from runner.sweep.locks import place_lock
 from runner.sweep.plan import FROZEN_FILE, PlannedJob
-from runner.sweep.sweep import Sweep
+from runner.sweep.sweep import Sweep, run_in_turn
 from runner.system.machine import usable_cores
 from tests.fake_training import Call, summary_of
 from tests.gpus import NO_DRIVER, gpu, machine

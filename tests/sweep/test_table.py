@@ -18,8 +18,7 @@ from runner.records.summary import Failure, Summary
 from runner.sweep.locks import job_lock, sweep_lock
 from runner.sweep.outcome import Outcome
 from runner.sweep.report import end_late, recorded_sweeps
-from runner.sweep.seeds import over_seeds, seeds_table, spread_of
-from runner.sweep.table import sweep_table, swept_values
+from runner.sweep.table import over_seeds, seeds_table, spread_of, sweep_table, swept_values
 from runner.tracking.mlflow_tracker import SPOOL_FILE
 from runner.tracking.origin import ORIGIN_FILE, Origin
 from runner.tracking.records import End, Tags

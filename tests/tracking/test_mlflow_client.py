@@ -20,8 +20,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.tracking import MlflowTracking, NoTracking, RunInfo, job_name, mlflow_client, sweep_name
-from runner.tracking.mlflow_client import directories_of_runs, file_lock, resolve_uri
-from runner.tracking.mlflow_rules import KEY_LENGTH, flat_params, safe_key, safe_metric, safe_tags
+from runner.tracking.mlflow_client import (
+    KEY_LENGTH,
+    directories_of_runs,
+    file_lock,
+    flat_params,
+    resolve_uri,
+    safe_key,
+    safe_metric,
+    safe_tags,
+)
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.records import Tags
 from tests.tracking.recorded import a_run, opened, recording

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from runner.commands.explanation import explain, training_plans
+from runner.commands.explain import explain
+from runner.commands.explanation.devices import training_plans
 from runner.engine.run.step_driver import StepDriver
 from runner.errors import ConfigError, Interrupted, RunnerError
 from runner.records.record import Record

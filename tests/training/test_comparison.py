@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.commands.explanation import explain
+from runner.commands.explain import explain
 from runner.records.run_directory import RunDirectory
 from runner.training.build import build
 from runner.training.comparison import measured_step_s, predicted_step_s, verdict

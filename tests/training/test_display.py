@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.commands.results import results_table
+from runner.commands.train import results_table
 from runner.errors import Interrupted
 from runner.records.summary import Summary
 from runner.system.signals import StopRequest
