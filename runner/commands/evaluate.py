@@ -1,6 +1,5 @@
 """The verb ``eval``: score a trained network on its own dataset or another."""
 
-import argparse
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -78,7 +77,9 @@ def main(arguments: Sequence[str]) -> int:
     device = one_device(asking, usable_cores())
     scored = score(device, network.checkpoint, config.data, network.normalisation())
     results = _results(network, config, device, scored)
-    path = options.output or network.run_dir / _file_name(network, config, _words(options))
+    # The folder of YAML files counts, because a name can differ between folders.
+    words = [*options.overrides, *([str(options.config_dir.absolute())] if options.config_dir else [])]
+    path = options.output or network.run_dir / _file_name(network, config, words)
     write_output(path, json.dumps(results, indent=1) + "\n")
     print(_table(results, path))
     return 0
@@ -95,11 +96,6 @@ def _evaluated(stored: Config, overrides: Sequence[str], config_dir: Path | None
             f"on {stored.data.name}, with images of {known.shape} and {known.classes} classes"
         )
     return config
-
-
-def _words(options: argparse.Namespace) -> list[str]:
-    """Return the overrides and the folder of YAML files, because a name can differ between folders."""
-    return [*options.overrides, *([str(options.config_dir.absolute())] if options.config_dir else [])]
 
 
 def _file_name(network: StoredNetwork, config: Config, words: Sequence[str]) -> str:

@@ -14,12 +14,12 @@ from runner.kernels.gpu.discovery import Found
 from runner.kernels.gpu.driver import GpuFacts
 from runner.optimizers.lbfgs import Lbfgs
 from runner.system.console import verb_parser
-from runner.system.machine import available_memory, usable_cores, usable_memory
+from runner.system.machine import available_memory, process_room, usable_cores, usable_memory
 from runner.system.text import number, text_table
 from runner.training.build import build
 from runner.training.experiment import Experiment
-from runner.training.gpu_memory import CONTEXT_BYTES, GpuMemory, gpu_fit_text, planned_gpu_memory
-from runner.training.memory import PROGRAM_BYTES, ProcessMemory, fit_text, planned_memory
+from runner.training.gpu_memory import CONTEXT_BYTES, GpuMemory, gpu_fit_text, planned_gpu_memory, require_gpu_fit
+from runner.training.memory import PROGRAM_BYTES, ProcessMemory, fit_text, planned_memory, require_fit
 
 _PEAK = """\
 Planned peak: largest sum of activations, gradients and inputs alive at once in a training step; variables come on top.\
@@ -94,7 +94,8 @@ _MIB = 2**20
 def memory_text(memory: Sequence[ProcessMemory]) -> str:
     """Return a table with a row for each process, in MiB, and whether all processes fit."""
     headers = ("process", "variables", "step", "sent", "data", "checkpoint", "program", "MiB in all")
-    table = text_table(headers, [(each.process, *map(_mib, _parts(each))) for each in memory])
+    parts = ((e.variables, e.step, e.sent, e.data, e.checkpoint, PROGRAM_BYTES, e.total) for e in memory)
+    table = text_table(headers, [(each.process, *map(_mib, own)) for each, own in zip(memory, parts, strict=True)])
     return f"{table}\n\n{fit_text(memory, usable_memory(), available_memory())}"
 
 
@@ -114,10 +115,6 @@ def gpu_memory_lines(memory: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> l
         for each in memory
     ]
     return ["", text_table(headers, rows), "", *(gpu_fit_text(each, there[each.gpu]) for each in memory)]
-
-
-def _parts(each: ProcessMemory) -> tuple[int, ...]:
-    return (each.variables, each.step, each.sent, each.data, each.checkpoint, PROGRAM_BYTES, each.total)
 
 
 def _mib(count: int) -> str:
@@ -148,11 +145,6 @@ def main(arguments: Sequence[str]) -> int:
     options = vars(parser.parse_intermixed_args(arguments))
     job = hydra_app.compose(options.pop("overrides"), **options)
     config = fix_machine_values(job.config(), usable_cores())
-    from runner.commands.explain import explain_with_memory
-    from runner.system.machine import process_room, usable_memory
-    from runner.training.gpu_memory import require_gpu_fit
-    from runner.training.memory import require_fit
-
     found = look_at(config.cluster)
     text, memory, on_gpus = explain_with_memory(config, found)
     print(text, flush=True)

@@ -99,18 +99,14 @@ def main(arguments: Sequence[str]) -> int:
     repetition = repetition_here(load_stored(first.config_yaml), first)
     for note in _notes(first, repetition):
         print(note, file=sys.stderr, flush=True)
-    second = _train(first, repetition, output)
-    print(verdict(first, second, repetition.doubt))
-    return SAME if _same(first, second) else OTHER
-
-
-def _train(first: StoredRun, repetition: Repetition, output: Path) -> StoredRun:
     from runner.training.run import run
 
     overrides = [] if first.summary is None else first.summary.overrides
     summary = run(repetition.config, output, overrides=overrides, repeats=first.run_id)
     print(results_table(summary), end="\n\n")
-    return read_run(output)
+    second = read_run(output)
+    print(verdict(first, second, repetition.doubt))
+    return SAME if _same(first, second) else OTHER
 
 
 def _notes(first: StoredRun, repetition: Repetition) -> Iterator[str]:
@@ -123,7 +119,7 @@ def _notes(first: StoredRun, repetition: Repetition) -> Iterator[str]:
     if repetition.doubt:
         yield f"the same weights are not guaranteed: {repetition.doubt}"
     plugins = read_plugins(first.path)
-    yield from map(str, changed_plugins(plugins or {}))
+    yield from changed_plugins(plugins or {})
     yield from plugin_notes(plugins)
     started = None if first.summary is None else first.summary.provenance
     if started is not None and started.working_directory != str(Path.cwd()):

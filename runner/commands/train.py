@@ -1,10 +1,9 @@
 """Train a configuration or a sweep of configurations, or continue a stored run (``resume=DIR``); print the results."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from runner.commands.sweep import start
 from runner.config import hydra_app
@@ -63,9 +62,9 @@ def _continued(stored: Config, overrides: Sequence[str]) -> Config:
     cluster, named = plain["cluster"], {override.partition("=")[0].removeprefix("cluster.") for override in overrides}
     cluster["filled_in"] = [key for key in cluster["filled_in"] or () if key not in named]
     if plain["parallelism"] != dataclasses.asdict(stored.parallelism):
-        _release(cluster, cluster["filled_in"])
+        cluster |= dict.fromkeys(cluster["filled_in"])
     if "device" in named:
-        _release(cluster, [key for key in _OF_THE_DEVICE if key not in named])
+        cluster |= dict.fromkeys(key for key in _OF_THE_DEVICE if key not in named)
     config = from_plain(plain)
     check(config)
     return fix_machine_values(config, usable_cores())
@@ -79,10 +78,6 @@ def _with_later_keys(stored: Config) -> Config:
     if cluster.filled_in is None:
         cluster = dataclasses.replace(cluster, filled_in=list(FILLED_IN))
     return dataclasses.replace(stored, cluster=cluster)
-
-
-def _release(cluster: dict[str, Any], keys: Iterable[str]) -> None:
-    cluster |= dict.fromkeys(keys)
 
 
 def train(arguments: Sequence[str], *, debug: bool = False) -> int:
@@ -150,7 +145,8 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "status", summary.status
     if summary.stopped:
         yield "stopped early", summary.stopped
-    yield "strategy", f"{summary.strategy}, {summary.workers} worker(s), kernels {_kernels(summary)}"
+    kernels = ", ".join(f"{device}: {library}" for device, library in summary.kernels.items()) or "none"
+    yield "strategy", f"{summary.strategy}, {summary.workers} worker(s), kernels {kernels}"
     if summary.emulated:
         yield "network", f"emulated: {summary.emulated}"
     for name in ("test/accuracy", "test/loss", "val/accuracy", "val/loss", "train/loss"):
@@ -179,7 +175,3 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
     if summary.weights_sha256:
         yield "weights_sha256", summary.weights_sha256
     yield "run directory", summary.output_dir
-
-
-def _kernels(summary: Summary) -> str:
-    return ", ".join(f"{device}: {library}" for device, library in summary.kernels.items()) or "none"

@@ -24,15 +24,7 @@ from runner.config.command_line import overrides_first, quoting_hint
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import GROUPS, from_composed, release_other_limit, to_plain
 from runner.config.error_text import describe
-from runner.config.hydra_sweep import (
-    HYDRA_SETTINGS,
-    PROGRAM,
-    VERSION_BASE,
-    application_arguments,
-    errors_raised,
-    launcher_of,
-    safe_path,
-)
+from runner.config.hydra_sweep import HYDRA_SETTINGS, PROGRAM, VERSION_BASE, application_arguments, launcher_of
 from runner.config.launcher import Launcher, SweepPlace
 from runner.config.schema import Config
 from runner.errors import ConfigError, ResourceError, RunnerError
@@ -93,7 +85,7 @@ def compose_jobs(arguments: Sequence[str], run: Callable[[Job], None]) -> list[J
     application = decorate(task)
     try:
         ours = (*HYDRA_SETTINGS, PLAN_IN_PROCESS)
-        with application_arguments(overrides_first(arguments, last=ours)), errors_raised(), safe_path():
+        with application_arguments(overrides_first(arguments, last=ours)):
             application()
     except Exception as error:
         # Any other error is about the arguments.
@@ -220,7 +212,8 @@ def overridden(
     pairs = [_pair(override, set(allowed), otherwise) for override in overrides]
     for name, text in pairs:
         if name in GROUPS:
-            plain[name] = _option(name, text, config_dir)
+            composed = compose([f"{name}={text}"], config_dir=config_dir).composed[name]
+            plain[name] = OmegaConf.to_container(composed, resolve=True)
     for name, text in pairs:
         if name not in GROUPS:
             _set(plain, name, text)
@@ -234,12 +227,6 @@ def _pair(override: str, allowed: set[str], otherwise: str) -> tuple[str, str]:
     if not is_pair or not any(".".join(parts[:length]) in allowed for length in range(1, len(parts) + 1)):
         raise ConfigError(f"{override}: {otherwise}")
     return name, text
-
-
-def _option(group: str, option: str, config_dir: Path | None) -> Any:
-    """Return the section of one option as Hydra composes it."""
-    composed = compose([f"{group}={option}"], config_dir=config_dir).composed[group]
-    return OmegaConf.to_container(composed, resolve=True)
 
 
 def _set(plain: dict[str, Any], name: str, text: str) -> None:

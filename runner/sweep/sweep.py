@@ -1,13 +1,12 @@
 """Jobs of a sweep in this process: in turn, or as soon as a sweeper that needs earlier results has composed them."""
 
 import contextlib
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from runner.config.hydra_app import Job
-from runner.config.launcher import Launcher
+from runner.config.launcher import Launcher, variables
 from runner.config.schema import Config
 from runner.errors import Interrupted, RunnerError
 from runner.records.summary import Summary
@@ -25,27 +24,12 @@ def run_in_turn(run: Callable[[int], None], jobs: Mapping[int, Path], launcher: 
     first: Exception | None = None
     for number, directory in jobs.items():
         try:
-            with _surroundings(launcher, directory):
+            inside = contextlib.chdir(directory) if launcher.in_job_directory else contextlib.nullcontext()
+            with variables(launcher.environment), inside:
                 run(number)
         except Exception as error:  # noqa: BLE001 - a job may fail in any way, and has noted how
             first = first or error
     return first
-
-
-@contextlib.contextmanager
-def _surroundings(launcher: Launcher, directory: Path) -> Iterator[None]:
-    """Set the environment variables and the working directory of a job."""
-    before = dict(os.environ)
-    os.environ.update(launcher.environment)
-    try:
-        with contextlib.chdir(directory) if launcher.in_job_directory else contextlib.nullcontext():
-            yield
-    finally:
-        for name in launcher.environment:
-            if name in before:
-                os.environ[name] = before[name]
-            else:
-                os.environ.pop(name, None)
 
 
 class Sweep:

@@ -65,7 +65,8 @@ def sweep_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
     keys = list(dict.fromkeys(key for values in swept for key in values))
     metrics = shown_metrics(outcomes, monitor)
     headers = (*keys, *(f"best {name}" for name in metrics), "step time (ms)", "status")
-    order = sorted(range(len(outcomes)), key=lambda job: _rank(outcomes[job], monitor))
+    ranks = [rank(outcome.status == FINISHED, outcome.best, monitor) for outcome in outcomes]
+    order = sorted(range(len(outcomes)), key=ranks.__getitem__)
     rows = tuple(
         (
             *(shown_value(swept[job], key) for key in keys),
@@ -123,10 +124,6 @@ def status_text(outcome: Outcome) -> str:
         return outcome.status
     text = f"{outcome.status}: {outcome.error.class_name}: {' '.join(outcome.error.message.split())}"
     return text if len(text) <= _ERROR_LENGTH else text[: _ERROR_LENGTH - 3] + "..."
-
-
-def _rank(outcome: Outcome, monitor: Monitor) -> tuple[bool, float, float]:
-    return rank(outcome.status == FINISHED, outcome.best, monitor)
 
 
 def _overrides(outcome: Outcome) -> dict[str, str]:
@@ -196,7 +193,8 @@ def seeds_table(groups: Sequence[OverSeeds], monitor: Monitor, *, columns_apart:
     """
     keys = list(dict.fromkeys(key for group in groups for key in group.swept))
     metrics = shown_metrics([outcome for group in groups for outcome in group.outcomes], monitor)
-    headers = [header for name in metrics for header in _headers(f"best {name}", columns_apart)]
+    ends = ("mean", "sd") if columns_apart else ("(mean ± sd)",)
+    headers = [f"best {name} {end}" for name in metrics for end in ends]
     rows = tuple(
         (
             *(shown_value(group.swept, key) for key in keys),
@@ -213,10 +211,6 @@ def seeds_table(groups: Sequence[OverSeeds], monitor: Monitor, *, columns_apart:
 def _means(group: OverSeeds, monitor: Monitor) -> dict[str, float]:
     means = {name: mean_of(group.values(name)) for name in (monitor.metric, "test/loss")}
     return {name: mean for name, mean in means.items() if mean is not None}
-
-
-def _headers(name: str, columns_apart: bool) -> list[str]:
-    return [f"{name} mean", f"{name} sd"] if columns_apart else [f"{name} (mean ± sd)"]
 
 
 def _cells(values: Sequence[float], columns_apart: bool) -> list[str]:

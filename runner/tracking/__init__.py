@@ -2,10 +2,10 @@
 
 Read in this order:
 
-* ``base``: the interface. ``metrics_log``: metrics.jsonl. ``plots`` and ``system``: pictures and system metrics.
+* ``base``: the interface. ``metrics_log``: metrics.jsonl. ``plots``: pictures.
 * ``records``: tracking records as values. ``writer``: the thread that writes them. ``spool``: a file of waiting
   records; ``origin`` and ``replay``: their transfer by another process.
-* ``mlflow_tracker``, ``mlflow_store``, ``mlflow_sweep``, ``mlflow_rules``, ``mlflow_client``: MLflow.
+* ``mlflow_tracker``, ``mlflow_store``, ``mlflow_sweep``, ``mlflow_client``: MLflow.
 """
 
 from runner.tracking.base import NoTracking, NullTracker, RunInfo, Tracker, Tracking, job_name, sweep_name

@@ -80,24 +80,12 @@ class Tracking(Protocol):
         """
 
 
-class NullTracker:
+class NullTracker(Tracker):
     """Records nothing: every method returns at once."""
-
-    def start(self, run: RunInfo) -> None: ...
-
-    def log_params(self, params: Mapping[str, Any]) -> None: ...
-
-    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None: ...
-
-    def log_artifact(self, path: Path, folder: str = "") -> None: ...
-
-    def set_tags(self, tags: Mapping[str, str]) -> None: ...
-
-    def finish(self, status: str) -> None: ...
 
 
 @dataclass
-class NoTracking:
+class NoTracking(Tracking):
     """Schema of ``tracking: none``.
 
     pictures: draw the graph, the curves and the confusion matrix; graph.dot and tables are always written.
@@ -106,15 +94,9 @@ class NoTracking:
     name: str = "none"
     pictures: bool = True
 
-    def check(self) -> None:
-        """Accept all values."""
-
     def create(self, run_dir: Path) -> Tracker:
         """Return a tracker that records nothing."""
         return NullTracker()
-
-    def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = (), description: str = "") -> None:
-        """Do nothing."""
 
 
 def job_name(swept: Mapping[str, str]) -> str:
@@ -125,7 +107,8 @@ def job_name(swept: Mapping[str, str]) -> str:
     """
     shown = {key: str(redact(value, key)) for key, value in swept.items()}
     return " ".join(
-        value if _is_option(key, value) else f"{short}={value}"
+        # The name of an option of a group needs no key.
+        value if "." not in key and value.isidentifier() and value not in _NAMELESS else f"{short}={value}"
         for short, (key, value) in zip(_short_keys(shown), shown.items(), strict=True)
     )
 
@@ -133,11 +116,6 @@ def job_name(swept: Mapping[str, str]) -> str:
 def sweep_name(swept: Collection[str]) -> str:
     """Return the name of a sweep, made of the keys that it varies in the same short form: "sweep lr, parallelism"."""
     return f"sweep {', '.join(_short_keys(swept))}".rstrip()
-
-
-def _is_option(key: str, value: str) -> bool:
-    """Return whether the value needs no key: it is the name of an option of a group."""
-    return "." not in key and value.isidentifier() and value not in _NAMELESS
 
 
 def _short_keys(keys: Collection[str]) -> list[str]:

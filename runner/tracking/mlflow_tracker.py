@@ -138,14 +138,20 @@ class MlflowTracker:
         self._uri = uri
         self._spool = Spool(run_dir / SPOOL_FILE)
         self._writer: BackgroundWriter | None = None
-        self._monitor = self._create_monitor()
+        every_s = settings.system_metrics_every_s
+        self._monitor = SystemMonitor(every_s, self._record_system) if settings.system_metrics else None
         self._step = 0
         self._sampled_step: int | None = None
 
     def start(self, run: RunInfo) -> None:
         """Begin or continue the record; the writer's thread imports MLflow and opens the store."""
         self._step = run.first_step
-        self._spool.keep(lambda record: not _made_again(record, run.first_step))
+
+        def kept(record: Record) -> bool:
+            """Whether this process will not record again what an earlier process spooled."""
+            return not isinstance(record, End) and not (isinstance(record, Metrics) and record.step >= run.first_step)
+
+        self._spool.keep(kept)
         origin = Origin.begun(self._uri, self._settings.experiment, run)
         first = origin.run(run.run_dir)
         run = dataclasses.replace(run, name=first.name, sweep_dir=first.sweep_dir, sweep_name=first.sweep_name)
@@ -182,12 +188,6 @@ class MlflowTracker:
         self._put(End(status, now_ms()))
         self._started().finish(self._settings.finish_timeout_s)
 
-    def _create_monitor(self) -> SystemMonitor | None:
-        settings = self._settings
-        if not settings.system_metrics:
-            return None
-        return SystemMonitor(settings.system_metrics_every_s, self._record_system)
-
     def _record_system(self, values: Mapping[str, float]) -> None:
         """Record a sample at the current step; a curve has at most one point for each step."""
         if self._step != self._sampled_step:
@@ -201,8 +201,3 @@ class MlflowTracker:
         if self._writer is None:
             raise RuntimeError("the tracker has not been started: call start() first")
         return self._writer
-
-
-def _made_again(record: Record, first_step: int) -> bool:
-    """Return whether this process will record again what an earlier process spooled."""
-    return isinstance(record, End) or (isinstance(record, Metrics) and record.step >= first_step)

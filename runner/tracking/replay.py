@@ -47,22 +47,18 @@ class Replay:
         # Opening a run in the store removes its end, which only a pending record would restore.
         if not spool.pending:
             return 0
+        opened = False
         # If the run was in this process, the thread of its writer may still be writing.
         try:
             with spool.lock(self._patience_s):
-                self._open(store, origin.store)
+                store.open()
+                opened = True
                 _add_end(spool, end)
                 return self._write(store, origin.store, spool)
-        except TimeoutError as error:
-            # That writer waits for the store.
-            self._away[origin.store] = str(error)
-            raise
-
-    def _open(self, store: Store, address: str) -> None:
-        try:
-            store.open()
-        except StoreUnavailableError as error:
-            self._away[address] = str(error)
+        except (TimeoutError, StoreUnavailableError) as error:
+            # A writer that holds the lock for so long waits for the store.
+            if not opened:
+                self._away[origin.store] = str(error)
             raise
 
     def _write(self, store: Store, address: str, spool: Spool) -> int:

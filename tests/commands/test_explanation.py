@@ -3,7 +3,7 @@
 import pytest
 
 from runner.commands.explain import explain
-from runner.commands.explanation.devices import training_plans
+from runner.commands.explanation.devices import plans_of, training_plans
 from runner.commands.explanation.layers import LayerRow, layer_rows
 from runner.commands.explanation.wires import Sent, sent_text
 from runner.config.schema import Config
@@ -98,9 +98,9 @@ def test_bytes_sent_are_those_of_the_plans() -> None:
     config = small_config("parallelism=sync_data", "parallelism.workers=2")
     experiment = build(config)
     text = explain(config)
-    plans = training_plans(experiment)
+    plans = training_plans(experiment, plans_of(experiment))
     assert len(plans) == 2
-    for (plan,) in plans.values():
+    for ((plan, _),) in plans.values():
         assert plan.sent_bytes > 0
         assert f"{plan.sent_bytes:,}" in text
         assert f"{plan.arena_bytes:,}" in text
