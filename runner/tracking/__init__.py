@@ -8,7 +8,7 @@ Read in this order:
 * ``mlflow_tracker``, ``mlflow_store``, ``mlflow_sweep``, ``mlflow_client``: MLflow.
 """
 
-from runner.tracking.base import NoTracking, NullTracker, RunInfo, Tracker, Tracking, job_name, sweep_name
+from runner.tracking.base import NoTracking, RunInfo, Tracker, Tracking, job_name, sweep_name
 from runner.tracking.metrics_log import MetricsLog, read_metrics
 from runner.tracking.mlflow_tracker import MlflowTracker, MlflowTracking
 
@@ -20,7 +20,6 @@ __all__ = [
     "MlflowTracker",
     "MlflowTracking",
     "NoTracking",
-    "NullTracker",
     "RunInfo",
     "Tracker",
     "Tracking",

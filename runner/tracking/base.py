@@ -7,7 +7,7 @@ cannot take are spooled, and the log reports it.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from runner.system.redaction import redact
 
@@ -39,8 +39,11 @@ class RunInfo:
     sweep_name: str = ""
 
 
-class Tracker(Protocol):
-    """Records one run: ``start``, any number of ``log_*`` and ``set_tags``, then ``finish``."""
+class Tracker:
+    """Records one run: ``start``, any number of ``log_*`` and ``set_tags``, then ``finish``.
+
+    This class records nothing: every method returns at once. A tracker that records overrides the methods.
+    """
 
     def start(self, run: RunInfo) -> None:
         """Begin, or continue, the record of ``run``; returns before the store has been reached."""
@@ -61,7 +64,7 @@ class Tracker(Protocol):
         """Write the pending records and end the run with one of ``STATUSES``; waits for a bounded time."""
 
 
-class Tracking(Protocol):
+class Tracking:
     """The settings of a kind of tracking: an option of the configuration group ``tracking``."""
 
     name: str
@@ -71,17 +74,14 @@ class Tracking(Protocol):
         """Raise ValueError if the settings cannot work."""
 
     def create(self, run_dir: Path) -> Tracker:
-        """Return a tracker for the run in this directory."""
+        """Return a tracker for the run in this directory; by default one that records nothing."""
+        return Tracker()
 
     def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = (), description: str = "") -> None:
         """End the record of the sweep in this directory.
 
         artifacts: files to add to it. description: Markdown for its page, such as the table of jobs.
         """
-
-
-class NullTracker(Tracker):
-    """Records nothing: every method returns at once."""
 
 
 @dataclass
@@ -93,10 +93,6 @@ class NoTracking(Tracking):
 
     name: str = "none"
     pictures: bool = True
-
-    def create(self, run_dir: Path) -> Tracker:
-        """Return a tracker that records nothing."""
-        return NullTracker()
 
 
 def job_name(swept: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import psutil
 
 from runner.bounds import Bounds, Count
-from runner.tracking.base import STATUSES, RunInfo
+from runner.tracking.base import STATUSES, RunInfo, Tracker, Tracking
 from runner.tracking.mlflow_client import flat_params, resolve_uri, safe_tags
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.mlflow_sweep import finish_parent
@@ -90,7 +90,7 @@ SPOOL_FILE = "tracking-spool.jsonl"
 
 
 @dataclass
-class MlflowTracking:
+class MlflowTracking(Tracking):
     """Schema of ``tracking: mlflow``.
 
     experiment: the MLflow experiment of the runs.
@@ -130,7 +130,7 @@ class MlflowTracking:
         finish_parent(self.store_uri(), self.experiment, sweep_dir, status, artifacts, description)
 
 
-class MlflowTracker:
+class MlflowTracker(Tracker):
     """Records one run in MLflow on a separate thread; :mod:`runner.tracking.writer` handles a store that fails."""
 
     def __init__(self, settings: MlflowTracking, uri: str, run_dir: Path) -> None:

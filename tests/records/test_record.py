@@ -26,11 +26,11 @@ from runner.records.record import Record, summary_tags
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import Summary
 from runner.system.machine import usable_cores, usable_memory
-from runner.tracking import NullTracker, RunInfo
+from runner.tracking import RunInfo, Tracker
 from tests.records.git import git
 
 
-class NotingTracker(NullTracker):
+class NotingTracker(Tracker):
     """Records parameters and artifacts."""
 
     def __init__(self) -> None:
