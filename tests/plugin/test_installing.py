@@ -88,7 +88,7 @@ def test_valid_plugins_are_accepted() -> None:
         ({"strategies": {"mine": Buildless}}, r"came class Buildless without build, expected all its methods"),
         ({"ops": SWISH}, r"Plugin\(ops=\.\.\.\): came .*, expected a list of OpDef"),
         ({"kernels": [abs]}, r"Plugin\(kernels=\.\.\.\): came .*, expected a list of Kernel"),
-        ({"ops": [SWISH]}, r"op 'swish': came without a swish_kernel, expected one for 'cpu' among kernels"),
+        ({"ops": [SWISH]}, r"op 'swish': came without a kernel, expected one for 'cpu' among kernels"),
         ({"ops": [SWISH], "kernels": [swish_kernel(device_type="gpu")]}, r"op 'swish': came without a kernel"),
         (
             {"ops": [replace(SWISH, executed_by="executor")], "kernels": [swish_kernel()]},
