@@ -85,17 +85,12 @@ def test_a_peer_s_failure_is_no_failure_of_the_report_but_ours_is(result: CaseRe
     assert "- alexnet: no such model" in Report({}, failed={"alexnet": "no such model"}).markdown()
 
 
-def test_a_step_takes_its_arithmetic_and_its_optimizer() -> None:
-    rates = Rates({"gemm": 100e9, "conv": 200e9}, bytes_per_s=10e9)
-    assert rates.limit_s("step", multiply_adds=40_000_000_000, parameters=50_000_000) == pytest.approx(0.2 + 0.1)
-    assert rates.limit_s("gradients", multiply_adds=40_000_000_000, parameters=50_000_000) == pytest.approx(0.2)
-
-
-def test_without_a_rate_there_is_no_limit() -> None:
-    assert Rates({}, bytes_per_s=10e9).limit_s("step", 1, 1) is None
-
-
-def test_the_sentence_names_every_rate() -> None:
+def test_a_step_takes_its_arithmetic_and_its_optimizer_at_the_measured_rates() -> None:
+    rates = Rates({"NumPy's matrix product": 78.94e9, "conv": 200e9}, bytes_per_s=10e9)
+    work = {"multiply_adds": 40_000_000_000, "parameters": 50_000_000}
+    assert rates.limit_s("step", **work) == pytest.approx(0.2 + 0.1)
+    assert rates.limit_s("gradients", **work) == pytest.approx(0.2)
+    assert Rates({}, bytes_per_s=10e9).limit_s("step", **work) is None
     text = Rates({"NumPy's matrix product": 78.94e9}, bytes_per_s=31e9).sentence()
     assert text == "78.9 G multiply-adds/s by NumPy's matrix product, 31.0 GB/s adding arrays"
 
@@ -140,12 +135,9 @@ def test_strategy_and_batch_are_those_asked_for(tmp_path: Path) -> None:
         process.ask("load")
 
 
-def test_scaling_sums_the_unconnected_runs_at_their_medians() -> None:
+def test_rates_are_of_the_whole_batch_at_the_medians_and_summed_over_unconnected_runs() -> None:
     result = ScalingResult("c", "t", 10, connected=(0.25,), unconnected=((0.1, 0.1, 9.0), (0.2,)), alone=(0.05,))
     assert (result.connected_rate, result.unconnected_rate, result.alone_rate) == (80.0, 150.0, 200.0)
-
-
-def test_a_strategy_s_rate_is_of_the_whole_batch() -> None:
     table = StrategyTable("c", "t", 32, (subject("single", [8, 16, 400]),))
     assert table.rate(table.strategies[0]) == 2000.0
 

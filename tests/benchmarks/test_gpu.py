@@ -58,14 +58,6 @@ def test_what_starts_at_once_comes_before_what_is_compiled() -> None:
     assert list(passes(parse(["alexnet", "--precision", "tf32", "--modes", "none"]))) == [("alexnet", "tf32", ())]
 
 
-def test_plans_are_compared_where_that_is_asked_for() -> None:
-    assert [parse(arguments).settings.compare_plans for arguments in ([], ["--compare-plans"])] == [False, True]
-
-
-def test_all_networks_are_measured_in_the_order_of_their_importance() -> None:
-    assert parse([]).cases == ("alexnet", "vgg_a", "googlenet", "resnet110", "overfeat")
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -155,8 +147,11 @@ def test_nothing_measured_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_options_have_defaults() -> None:
+    """All networks are measured, in the order of their importance."""
     options: Options = parse([])
+    assert options.cases == ("alexnet", "vgg_a", "googlenet", "resnet110", "overfeat")
     assert (options.settings.device, options.output.name, options.seconds) == ("cuda", "results", 500.0)
+    assert [each.settings.compare_plans for each in (options, parse(["--compare-plans"]))] == [False, True]
 
 
 STORE_FACTS = {"device": "GPU 1", "driver": "1.0"}

@@ -94,34 +94,41 @@ def test_a_sum_of_branches_is_no_bias_and_is_the_last_use_of_both() -> None:
     assert layers["relu1/relu"].last_uses == ("x",)
 
 
-def test_layers_that_peers_lack_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"node 'squash': op 'tanh' is no layer that peers make; they make add, "):
-        described(lambda net, x: net.graph.add("tanh", [x], name="squash")[0])
+def late_bias(net: NetworkBuilder, x: Tensor) -> Tensor:
+    h = nn.relu(net, nn.conv(net, x, 4, 3, name="conv1"), name="relu1")
+    bias = net.variables["conv1/bias"].tensor
+    return ops.add(net.graph, h, ops.reshape(net.graph, bias, (4, 1, 1)), name="late")
 
 
-def test_a_variable_added_to_anything_else_is_refused() -> None:
-    def network(net: NetworkBuilder, x: Tensor) -> Tensor:
-        h = nn.relu(net, nn.conv(net, x, 4, 3, name="conv1"), name="relu1")
-        bias = net.variables["conv1/bias"].tensor
-        return ops.add(net.graph, h, ops.reshape(net.graph, bias, (4, 1, 1)), name="late")
+def convolution_read_without_its_bias(net: NetworkBuilder, x: Tensor) -> Tensor:
+    nn.conv(net, x, 4, 3, name="conv1")
+    bare, bias = Tensor("conv1/conv2d"), ops.reshape(net.graph, net.variables["conv1/bias"].tensor, (4, 1, 1))
+    return ops.add(net.graph, ops.add(net.graph, bare, bias, name="late"), bare)
 
-    with pytest.raises(ValueError, match="node 'late' adds variable 'conv1/bias' to what is no conv or dense layer"):
+
+NO_BIAS = "node 'late' adds variable 'conv1/bias' to what is no conv or dense layer"
+
+
+@pytest.mark.parametrize(
+    ("network", "complaint"),
+    [
+        (
+            lambda net, x: net.graph.add("tanh", [x], name="squash")[0],
+            "node 'squash': op 'tanh' is no layer that peers m",
+        ),
+        (late_bias, NO_BIAS),
+        (convolution_read_without_its_bias, NO_BIAS),
+        (
+            lambda net, x: nn.relu(net, nn.flatten(net, x, name="flat"), name="relu1"),
+            "layer 'relu1/relu', 'relu', reads a flattened image; expected a dense layer",
+        ),
+    ],
+)
+def test_layers_that_peers_cannot_make_are_refused_by_name(
+    network: Callable[[NetworkBuilder, Tensor], Tensor], complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
         described(network)
-
-
-def test_a_convolution_that_is_read_without_its_bias_is_refused() -> None:
-    def network(net: NetworkBuilder, x: Tensor) -> Tensor:
-        nn.conv(net, x, 4, 3, name="conv1")
-        bare, bias = Tensor("conv1/conv2d"), ops.reshape(net.graph, net.variables["conv1/bias"].tensor, (4, 1, 1))
-        return ops.add(net.graph, ops.add(net.graph, bare, bias, name="late"), bare)
-
-    with pytest.raises(ValueError, match="node 'late' adds variable 'conv1/bias' to what is no conv or dense layer"):
-        described(network)
-
-
-def test_only_dense_layers_may_read_flattened_images() -> None:
-    with pytest.raises(ValueError, match="layer 'relu1/relu', 'relu', reads a flattened image; expected a dense layer"):
-        described(lambda net, x: nn.relu(net, nn.flatten(net, x, name="flat"), name="relu1"))
 
 
 @pytest.mark.parametrize("name", CASES)

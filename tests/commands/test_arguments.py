@@ -94,7 +94,6 @@ def test_pickles_are_not_run(fake_training: FakeTraining, capsys: Capture, optio
     assert "executes code of a pickle" in refused([option], capsys, code=8)
 
 
-Capture = pytest.CaptureFixture[str]
 SMALL_RUN = ("model=mlp", "parallelism=single", "tracking=none")
 
 

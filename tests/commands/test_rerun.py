@@ -21,6 +21,7 @@ from runner.records.stored_run import StoredRun, read_run, write_plugins
 from runner.records.summary import Summary
 from runner.training.devices import in_one_process
 from tests.gpus import NO_DRIVER, gpu, machine
+from tests.refusal import Capture
 from tests.small_runs import SMALL, small_config, typed
 
 BACKUPS = ("parallelism=sync_data", "parallelism.combine=parameter_server", "parallelism.backup_workers=1")
@@ -170,8 +171,6 @@ def test_every_configuration_of_the_way_is_named_in_order(tmp_path: Path) -> Non
     doubt = repetition_of(small_config(), stored_at(tmp_path, starts=11)).doubt
     assert "config-9.yaml has other train.steps; config-10.yaml has other train.steps" in doubt
 
-
-Capture = pytest.CaptureFixture[str]
 
 RERUN = typed(
     "model=mlp model.hidden=[8] tracking=none tracking.pictures=false parallelism=single cluster.threads_per_worker=1"

@@ -17,9 +17,8 @@ from runner.config.schema import FILLED_IN, Config
 from runner.kernels.gpu.discovery import Found
 from tests.fake_training import FakeTraining
 from tests.gpus import gpu, machine
+from tests.refusal import Capture
 from tests.small_runs import typed
-
-Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture

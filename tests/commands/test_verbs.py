@@ -143,9 +143,6 @@ def test_a_leading_comments_first_sentence_is_taken(text: str, sentence: str, tm
     assert leading_comment(file) == sentence
 
 
-Capture = pytest.CaptureFixture[str]
-
-
 @pytest.fixture
 def left(folder: Path) -> Path:
     """The directory of a run with a record that waits, and nothing that says where to."""

@@ -204,16 +204,11 @@ def test_the_command_line_has_the_last_word(preset: str) -> None:
 
 
 @pytest.mark.parametrize("overrides", STRATEGIES, ids=lambda overrides: overrides[0])
-def test_fast_and_overfit_can_be_built_for_every_strategy(overrides: tuple[str, ...]) -> None:
-    for preset in ("fast", "overfit"):
+def test_presets_can_be_built_for_every_strategy(overrides: tuple[str, ...]) -> None:
+    for preset, trace in (("fast", (False, 5)), ("overfit", (False, 5)), ("profile", (True, 5))):
         experiment = build(small_config("train.steps=25", f"+debug={preset}", *overrides))
         assert experiment.total_steps == 25
-
-
-@pytest.mark.parametrize("overrides", STRATEGIES, ids=lambda overrides: overrides[0])
-def test_profile_can_be_built_for_every_strategy(overrides: tuple[str, ...]) -> None:
-    experiment = build(small_config("train.steps=25", "+debug=profile", *overrides))
-    assert (experiment.config.trace, experiment.config.trace_steps) == (True, 5)
+        assert (experiment.config.trace, experiment.config.trace_steps) == trace
 
 
 @pytest.mark.parametrize("experiment", sorted(path.stem for path in (conf_dir() / "experiment").glob("*.yaml")))

@@ -117,28 +117,22 @@ from runner.plugin import Plugin
 
 @dataclass
 class MyNet(Model):
-    name: str = "my_net"
+    name: str = "mine"
 
     def forward(self, net, x, classes):
         h = nn.flatten(net, x, name="flat")
         {body}
 
-plugin = Plugin(models={{"my_net": MyNet}})
+plugin = Plugin(models={{"mine": MyNet}})
 """
 
 
-def faulty(folder: Path, body: str) -> str:
-    path = folder / "mine.py"
-    path.write_text(MODEL.format(body=body))
-    return str(path)
-
-
-def build_mine(folder: Path, body: str) -> None:
-    install([faulty(folder, body)])
-    (folder / "model").mkdir()
-    (folder / "model" / "my_net.yaml").write_text("name: my_net\n")
-    overrides = [f"hydra.searchpath=[file://{folder}]", "model=my_net", "train.steps=1", "tracking=none"]
-    build(small_config(*overrides))
+def with_mine(folder: Path, group: str, text: str) -> Config:
+    """A configuration that chooses ``mine``, from a plugin with this text."""
+    install([written(folder, text)])
+    (folder / group).mkdir()
+    (folder / group / "mine.yaml").write_text("name: mine\n")
+    return small_config(f"hydra.searchpath=[file://{folder}]", f"{group}=mine")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +145,7 @@ def build_mine(folder: Path, body: str) -> None:
 )
 def test_an_error_in_a_model_is_reported_with_its_line(tmp_path: Path, body: str, line: int, complaint: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"{tmp_path / 'mine.py'}:{line}: ")) as refused:
-        build_mine(tmp_path, body)
+        build(with_mine(tmp_path, "model", MODEL.format(body=body)))
     assert complaint in str(refused.value)
 
 
@@ -160,9 +154,9 @@ def test_an_error_in_a_model_is_reported_with_its_line(tmp_path: Path, body: str
     [("return None", "None"), ("return x", "float32[32,1,8,8]"), ("return h", "float32[32,64]"), ("return 3", "3")],
 )
 def test_an_output_that_is_no_logits_is_refused_before_the_start(tmp_path: Path, body: str, came: str) -> None:
-    message = f"model.name=my_net: forward returned {came}; expected logits (N, 10)"
+    message = f"model.name=mine: forward returned {came}; expected logits (N, 10)"
     with pytest.raises(ConfigError, match=re.escape(message)):
-        build_mine(tmp_path, body)
+        build(with_mine(tmp_path, "model", MODEL.format(body=body)))
 
 
 def test_an_error_of_a_module_is_located_and_others_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,22 +213,16 @@ plugin = Plugin(datasets={"mine": Mine})
 """
 
 
-def with_mine(folder: Path, group: str, text: str) -> Config:
-    (folder / "mine.py").write_text(text)
-    install([str(folder / "mine.py")])
-    (folder / group).mkdir()
-    (folder / group / "mine.yaml").write_text("name: mine\n")
-    return small_config(f"hydra.searchpath=[file://{folder}]", f"{group}=mine")
-
-
-def test_a_strategy_that_returns_no_program_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"parallelism\.name=mine: build returned a graph; expected a Program"):
-        build(with_mine(tmp_path, "parallelism", STRATEGY))
-
-
-def test_a_dataset_without_facts_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data\.name=mine: facts returned None; expected Facts"):
-        build(with_mine(tmp_path, "data", DATASET.replace("FACTS", "None")))
+@pytest.mark.parametrize(
+    ("group", "text", "complaint"),
+    [
+        ("parallelism", STRATEGY, r"parallelism\.name=mine: build returned a graph; expected a Program"),
+        ("data", DATASET.replace("FACTS", "None"), r"data\.name=mine: facts returned None; expected Facts"),
+    ],
+)
+def test_a_method_that_returns_something_else_is_refused(group: str, text: str, complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        build(with_mine(tmp_path, group, text))
 
 
 def test_an_error_of_loading_data_is_reported_with_the_line(tmp_path: Path) -> None:

@@ -128,24 +128,15 @@ def test_children_do_not_inherit_the_lock(tmp_path: Path) -> None:
         child.kill()
 
 
-def test_commands_in_messages_are_quoted_for_the_shell(tmp_path: Path) -> None:
-    folder = tmp_path / "my run"
-    with start(folder) as directory:
-        directory.store_configuration(b"seed: 0\n")
-    with pytest.raises(DirectoryInUseError, match=f"`runner resume='{folder}'`"):
-        start(folder)
-
-
 def test_finished_run_is_not_overwritten(tmp_path: Path) -> None:
-    with start(tmp_path) as first:
+    path = tmp_path / "my run"
+    with start(path) as first:
         first.store_configuration(b"seed: 0\n")
-    before = (tmp_path / "run.json").read_bytes()
-    with pytest.raises(
-        DirectoryInUseError, match=rf"already holds a run: .*`runner resume={tmp_path}`.*hydra\.run\.dir"
-    ):
-        start(tmp_path)
-    assert (tmp_path / "run.json").read_bytes() == before
-    with resume(tmp_path) as again:
+    before = (path / "run.json").read_bytes()
+    with pytest.raises(DirectoryInUseError, match=rf"already holds a run: .*`runner resume='{path}'`.*hydra\.run\.dir"):
+        start(path)
+    assert (path / "run.json").read_bytes() == before
+    with resume(path) as again:
         assert again.run_id == first.run_id
 
 

@@ -14,10 +14,9 @@ from runner.config.configuration import dump
 from runner.errors import Interrupted, NumericError
 from runner.sweep.locks import sweep_lock
 from tests.fake_training import Call, FakeTraining
-from tests.refusal import refused
+from tests.refusal import Capture, refused
 from tests.sweep.tables import rows, statuses
 
-Capture = pytest.CaptureFixture[str]
 SWEEP = ["-m", "tracking=none", "tracking.pictures=false", "hydra.sweep.dir=sweep"]
 RESUME = ["sweep", "resume", "sweep"]
 

@@ -17,9 +17,9 @@ from runner.sweep.freezing import checked_config
 from runner.sweep.locks import sweep_lock
 from runner.tracking.replay import Replay
 from tests.fake_training import Call, FakeTraining, summary_of
+from tests.refusal import Capture
 from tests.sweep.tables import rows, statuses
 
-Capture = pytest.CaptureFixture[str]
 SWEEP = ["-m", "tracking=none", "hydra.sweep.dir=sweep"]
 
 

@@ -89,16 +89,10 @@ def test_few_pushes_make_a_picture_too(counts: list[dict[str, int]], tmp_path: P
     assert np.asarray(imread(picture)).ndim == 3
 
 
-def size(picture: Path) -> tuple[int, int]:
-    """Width and height of a PNG in pixels."""
-    width, height = struct.unpack(">II", picture.read_bytes()[16:24])
-    return width, height
-
-
 @pytest.mark.parametrize(("columns", "rows"), [(1, 1), (2, 3), (4, 12)])
 def test_every_column_and_row_fits(columns: int, rows: int, tmp_path: Path) -> None:
     boxes: dict[Box, str] = {(f"layer{y}", f"device{x}"): "9 nodes" for x in range(columns) for y in range(rows)}
-    assert size(box_diagram(boxes, {}, tmp_path / "graph.png")) == (420 * columns, 85 * (rows + 1))
+    assert _size(box_diagram(boxes, {}, tmp_path / "graph.png")) == (420 * columns, 85 * (rows + 1))
 
 
 def test_arrows_in_both_directions_do_not_overlap(tmp_path: Path) -> None:
