@@ -9,7 +9,6 @@ import sys
 import threading
 import uuid
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from multiprocessing.synchronize import Barrier
@@ -35,32 +34,15 @@ from runner.tracking.records import Tags
 from tests.tracking.recorded import a_run, opened, recording
 
 
-@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
 def test_one_thread_at_a_time_imports_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two at once one may be handed a package that the other has imported half of."""
-    barrier = threading.Barrier(2)
-    alone: list[bool] = []
-
-    def importing() -> None:
-        try:
-            barrier.wait(0.5)
-        except threading.BrokenBarrierError:
-            alone.append(True)
-
-    def reach(_: int) -> None:
-        with mlflow_client.store_errors("tracking store"):
-            pass
-
-    monkeypatch.setattr(mlflow_client, "_client_class", importing)
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(reach, range(2)))
-    assert alone == [True, True]
+    held: list[bool] = []
+    monkeypatch.setattr(mlflow_client, "_client_class", lambda: held.append(mlflow_client._IMPORTING.locked()))
+    with mlflow_client.store_errors("tracking store"):
+        held.append(mlflow_client._IMPORTING.locked())
+    assert held == [True, False]
 
 
-# MLflow 3.17 uses a loader that SQLAlchemy 2.1 deprecates.
-
-
-@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
 def test_a_run_is_found_by_the_beginning_of_either_id(uri: str, tmp_path: Path) -> None:
     stores = {}
     for run_id in ("ab12ab12ab12ab12", "ab12ab12ab12cd34"):
@@ -75,13 +57,11 @@ def test_a_run_is_found_by_the_beginning_of_either_id(uri: str, tmp_path: Path) 
     assert directories_of_runs(uri, "ffffffffffffffff") == []
 
 
-@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
 def test_a_store_that_is_not_there_knows_no_run_and_is_not_made(tmp_path: Path) -> None:
     assert directories_of_runs(f"sqlite:///{tmp_path}/mlflow.db", "ab12") == []
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
 def test_a_second_holder_waits_for_the_first(tmp_path: Path) -> None:
     events: list[str] = []
     started = threading.Event()

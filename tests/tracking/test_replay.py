@@ -81,16 +81,6 @@ def test_the_record_of_a_run_that_could_not_end_it_ends(tmp_path: Path, by_summa
     assert store.written == [*LEFT[:-1], told]
 
 
-def test_an_end_that_the_store_did_not_take_waits_on_like_the_rest(tmp_path: Path) -> None:
-    run = ended_run(tmp_path / "0", left=LEFT[:-1])
-    store = FakeStore()
-    replay = Replay(Stores(_FillingStore(), store))
-    with pytest.raises(StoreUnavailableError, match="disk full"):
-        replay.run(run.run_dir, None, None)
-    replay.run(run.run_dir, None, End("finished", 1))
-    assert [record for record in store.written if isinstance(record, End)] == [End("interrupted", 699)]
-
-
 class _FillingStore(FakeStore):
     """Takes the first records it is given and no more."""
 
@@ -100,14 +90,15 @@ class _FillingStore(FakeStore):
         super().write(records)
 
 
-def test_records_that_a_store_refuses_stay_pending(tmp_path: Path) -> None:
-    run = ended_run(tmp_path / "0")
+@pytest.mark.parametrize("ended", [True, False], ids=["with its end", "killed"])
+def test_records_that_a_store_refuses_stay_pending_with_the_end_that_was_added(tmp_path: Path, ended: bool) -> None:
+    run = ended_run(tmp_path / "0", left=LEFT if ended else LEFT[:-1])
     store = FakeStore()
     replay = Replay(Stores(_FillingStore(), store))
     with pytest.raises(StoreUnavailableError, match="disk full"):
         replay.run(run.run_dir, None, None)
-    assert replay.run(run.run_dir, None, None) == len(LEFT)
-    assert store.written == LEFT
+    assert replay.run(run.run_dir, None, End("finished", 1)) == len(LEFT)
+    assert store.written == (LEFT if ended else [*LEFT[:-1], End("interrupted", 699)])
 
 
 def test_a_store_that_did_not_answer_is_not_tried_again(tmp_path: Path) -> None:
@@ -122,22 +113,18 @@ def test_a_store_that_did_not_answer_is_not_tried_again(tmp_path: Path) -> None:
     assert replay.run(elsewhere.run_dir, None, None) == len(LEFT)
 
 
-def test_a_store_that_fails_slowly_is_not_tried_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("patience_s", "tried_again"), [(0.0, False), (100.0, True)], ids=["slowly", "at once"])
+def test_a_store_that_refuses_one_run_is_tried_for_the_next_only_if_it_answered_at_once(
+    tmp_path: Path, patience_s: float, tried_again: bool
+) -> None:
     first, second = ended_run(tmp_path / "0"), ended_run(tmp_path / "1")
     other = FakeStore()
-    replay = Replay(Stores(FakeStore(write_failures=1), other), patience_s=0.0)
-    for run in (first, second):
+    replay = Replay(Stores(FakeStore(write_failures=1), other), patience_s)
+    for run in (first,) if tried_again else (first, second):
         with pytest.raises(StoreUnavailableError, match="database is locked"):
             replay.run(run.run_dir, None, None)
-    assert other.opens == 0
-
-
-def test_a_store_that_refuses_one_run_at_once_is_tried_for_the_next(tmp_path: Path) -> None:
-    first, second = ended_run(tmp_path / "0"), ended_run(tmp_path / "1")
-    replay = Replay(Stores(FakeStore(write_failures=1), FakeStore()))
-    with pytest.raises(StoreUnavailableError, match="database is locked"):
-        replay.run(first.run_dir, None, None)
-    assert replay.run(second.run_dir, None, None) == len(LEFT)
+    assert not tried_again or replay.run(second.run_dir, None, None) == len(LEFT)
+    assert other.opens == tried_again
 
 
 def test_the_wait_for_another_writer_is_limited(tmp_path: Path) -> None:
