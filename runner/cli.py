@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from runner.commands.plugins import install_plugins, split_plugins
@@ -123,14 +124,10 @@ def _refuse(arguments: Sequence[str]) -> None:
         )
 
 
-def _main_of(module: str) -> Callable[[Sequence[str]], int]:
-    """Return a function that imports a module when it is called, and calls its ``main``."""
-
-    def run(arguments: Sequence[str]) -> int:
-        code: int = importlib.import_module(module).main(arguments)
-        return code
-
-    return run
+def _run_module(module: str, arguments: Sequence[str]) -> int:
+    """Import a module, and call its ``main``."""
+    code: int = importlib.import_module(module).main(arguments)
+    return code
 
 
 def _worker_options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -185,7 +182,7 @@ _MODULES = {"eval": "runner.commands.evaluate", "data": "runner.data.fetch"}
 VERBS: dict[str, Verb] = {
     name: Verb(
         text,
-        _main_of(_MODULES.get(name, f"runner.commands.{name}")),
+        partial(_run_module, _MODULES.get(name, f"runner.commands.{name}")),
         plugins=name not in ("ui", "sync", "doctor", "new"),
         debug=name == "sweep",
     )

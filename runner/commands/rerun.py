@@ -133,17 +133,14 @@ def verdict(first: StoredRun, second: StoredRun, doubt: str) -> str:
     before = _weights(first)
     if before is None:
         return f"not compared: run {first.run_id} has no weights_sha256"
-    return "\n".join([f"other weights than run {first.run_id}, which has {before}", *_reasons(first, second, doubt)])
-
-
-def _reasons(first: StoredRun, second: StoredRun, doubt: str) -> Iterator[str]:
-    if doubt:
-        yield f"the same weights were not guaranteed: {doubt}"
+    lines = [f"other weights than run {first.run_id}, which has {before}"]
+    lines += [f"the same weights were not guaranteed: {doubt}"] if doubt else []
     rows = difference_rows(differences_of_origin(first, second))
     if rows:
-        yield text_table(("different", first.run_id, second.run_id), rows)
+        lines.append(text_table(("different", first.run_id, second.run_id), rows))
     else:
-        yield "the recorded code, versions and machine are the same"
+        lines.append("the recorded code, versions and machine are the same")
+    return "\n".join(lines)
 
 
 def _same(first: StoredRun, second: StoredRun) -> bool:

@@ -146,22 +146,21 @@ def _client_class() -> Any:
 def _client(uri: str) -> Any:
     """Return a client; call it within :func:`store_errors`, which has imported MLflow."""
     client_class = _client_class()
-    _quieten()
-    _probe(uri)
+    # MLflow's messages, such as tracebacks of failed writes, are kept out of the progress bar. The log has each failure
+    # once, with its cause, through StoreUnavailableError.
+    logging.getLogger("mlflow").setLevel(logging.ERROR)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+    path = sqlite_path(uri)
+    if path is not None:
+        # Fails at once if SQLite cannot work at all; MLflow would retry for minutes.
+        with closing(sqlite3.connect(path)) as database:
+            database.execute("PRAGMA schema_version")
     return client_class(tracking_uri=uri)
 
 
 def _creation_lock(uri: str) -> AbstractContextManager[None]:
     path = sqlite_path(uri)
     return nullcontext() if path is None else file_lock(path.parent / ARTIFACTS / ".lock")
-
-
-def _probe(uri: str) -> None:
-    """Fail at once if SQLite cannot work at all; MLflow would retry for minutes."""
-    path = sqlite_path(uri)
-    if path is not None:
-        with closing(sqlite3.connect(path)) as database:
-            database.execute("PRAGMA schema_version")
 
 
 def _experiment_id(client: Any, name: str, uri: str) -> str:
@@ -186,15 +185,6 @@ def _experiment_id(client: Any, name: str, uri: str) -> str:
             "tracking.experiment to another name"
         )
     return str(found.experiment_id)
-
-
-def _quieten() -> None:
-    """Keep MLflow's messages, such as tracebacks of failed writes, out of the progress bar.
-
-    The log gets each failure once, with its cause, through StoreUnavailableError.
-    """
-    logging.getLogger("mlflow").setLevel(logging.ERROR)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 
 
 KEY_LENGTH = 250

@@ -1,6 +1,7 @@
 """The tracker that records in MLflow: its settings, system metrics, and the conversion of calls into records."""
 
 import dataclasses
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +14,11 @@ from runner.bounds import Bounds, Count
 from runner.tracking.base import STATUSES, RunInfo, Tracker, Tracking
 from runner.tracking.mlflow_client import flat_params, resolve_uri, safe_tags
 from runner.tracking.mlflow_store import MlflowStore
-from runner.tracking.mlflow_sweep import finish_parent
+from runner.tracking.mlflow_sweep import end_parent
 from runner.tracking.origin import Origin
 from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags, now_ms
 from runner.tracking.spool import Spool
-from runner.tracking.writer import BackgroundWriter
+from runner.tracking.writer import BackgroundWriter, StoreUnavailableError
 
 _MEGABYTE = 1e6
 
@@ -87,6 +88,7 @@ class SystemSampler:
 
 
 SPOOL_FILE = "tracking-spool.jsonl"
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -126,8 +128,12 @@ class MlflowTracking(Tracking):
         return MlflowTracker(self, self.store_uri(), run_dir)
 
     def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = (), description: str = "") -> None:
-        """End the parent run of the sweep in this directory, describe it and add files to it."""
-        finish_parent(self.store_uri(), self.experiment, sweep_dir, status, artifacts, description)
+        """End the parent run of the sweep, describe it and add files to it; the log reports a store that fails."""
+        end = End(status, now_ms())
+        try:
+            end_parent(self.store_uri(), self.experiment, sweep_dir, end, artifacts, description)
+        except StoreUnavailableError as error:
+            _log.warning("the record of the sweep in %s is incomplete: %s", sweep_dir, error)
 
 
 class MlflowTracker(Tracker):
