@@ -18,9 +18,6 @@ from runner.tracking.origin import ORIGIN_FILE, Origin
 from runner.tracking.records import End
 from runner.tracking.replay import Replay
 
-TABLE_FILE = "jobs.csv"
-SEEDS_FILE = "seeds.csv"
-MARKDOWN_FILE = "jobs.md"
 FAILED_EXIT_CODE = 1
 _ANY_METRIC = Monitor("test/accuracy")
 
@@ -92,12 +89,12 @@ def _terminal_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable
 def write_tables(outcomes: Sequence[Outcome], monitor: Monitor, directory: Path) -> tuple[list[Path], str]:
     """Write the files of the tables; return them and the Markdown."""
     jobs, groups = sweep_table(outcomes, monitor), over_seeds(outcomes, monitor)
-    contents = {TABLE_FILE: jobs.csv()}
+    contents = {"jobs.csv": jobs.csv()}
     markdown = jobs.markdown()
     if groups:
-        contents[SEEDS_FILE] = seeds_table(groups, monitor, columns_apart=True).csv()
+        contents["seeds.csv"] = seeds_table(groups, monitor, columns_apart=True).csv()
         markdown = f"{seeds_table(groups, monitor).markdown()}\n\nEvery seed:\n\n{markdown}"
-    contents[MARKDOWN_FILE] = f"{markdown}\n"
+    contents["jobs.md"] = f"{markdown}\n"
     for name, text in contents.items():
         (directory / name).write_text(text, encoding="utf-8")
     return [directory / name for name in contents], markdown

@@ -13,8 +13,6 @@ from runner.tracking.spool import Spool
 from runner.tracking.writer import BATCH_RECORDS, Store, StoreUnavailableError
 
 PATIENCE_S = 10.0
-KILLED_STATUS = "interrupted"
-"""Status of a run that was killed: KILLED in MLflow."""
 
 
 class Replay:
@@ -83,4 +81,4 @@ def _add_end(spool: Spool, end: End | None) -> None:
     records, _ = spool.head(limit=None)
     if not any(isinstance(record, End) for record in records):
         heard_ms = max((record.time_ms for record in records if isinstance(record, Metrics)), default=now_ms())
-        spool.append([end or End(KILLED_STATUS, heard_ms)])
+        spool.append([end or End("interrupted", heard_ms)])  # which is KILLED in MLflow
