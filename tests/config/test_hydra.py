@@ -30,24 +30,13 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def add_conf(parent: Path) -> Path:
-    (parent / "conf").mkdir()
-    (parent / "conf" / "config.yaml").touch()
-    return parent / "conf"
-
-
-def test_in_a_checkout_they_are_beside_the_package(package: Path):
-    assert add_conf(package.parent) == conf_dir()
-
-
-def test_installed_they_are_in_the_package(package: Path):
-    add_conf(package.parent)
-    assert add_conf(package) == conf_dir()
-
-
-def test_a_broken_installation_is_reported(package: Path):
+def test_yaml_files_are_in_the_package_or_else_beside_it_in_a_checkout(package: Path):
     with pytest.raises(ResourceError, match=r"no configuration files at .*runner/conf and .*checkout/conf: reinstall"):
         conf_dir()
+    for parent in (package.parent, package):
+        (parent / "conf").mkdir()
+        (parent / "conf" / "config.yaml").touch()
+        assert conf_dir() == parent / "conf"
 
 
 ASYNC_DATA = "parallelism=async_data"
@@ -83,24 +72,30 @@ def test_help_lists_the_group_apart() -> None:
     assert "\n  parallelism/staleness  bounded, drop, none*, scale  (of async_data, downpour)\n" in text
 
 
-@pytest.mark.parametrize("other", ["parallelism=sync_data", "parallelism=hybrid"])
-def test_another_strategy_has_no_such_group(other: str) -> None:
-    expected = (
-        r"^parallelism/staleness: the chosen parallelism has no such group; expected parallelism=async_data, "
-        r"parallelism=downpour, or no parallelism/staleness$"
-    )
-    with pytest.raises(ConfigError, match=expected):
-        small_config(other, BOUNDED)
+NO_GROUP = (
+    r"^parallelism/staleness: the chosen parallelism has no such group; expected parallelism=async_data, "
+    r"parallelism=downpour, or no parallelism/staleness$"
+)
 
 
-def test_another_strategy_refuses_its_keys() -> None:
-    with pytest.raises(ConfigError, match=r"Key 'staleness' not in 'SyncData'[\s\S]*Keys of SyncData: name, workers"):
-        small_config("parallelism=sync_data", f"+{BOUNDED}")
-
-
-def test_an_unknown_policy_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"'parallelism/staleness/late'[\s\S]*bounded\s+drop\s+none\s+scale"):
-        small_config(ASYNC_DATA, "parallelism/staleness=late")
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (("parallelism=sync_data", BOUNDED), NO_GROUP),
+        (("parallelism=hybrid", BOUNDED), NO_GROUP),
+        (
+            ("parallelism=sync_data", f"+{BOUNDED}"),
+            r"Key 'staleness' not in 'SyncData'[\s\S]*Keys of SyncData: name, workers",
+        ),
+        (
+            (ASYNC_DATA, "parallelism/staleness=late"),
+            r"'parallelism/staleness/late'[\s\S]*bounded\s+drop\s+none\s+scale",
+        ),
+    ],
+)
+def test_a_policy_that_the_strategy_does_not_have_is_refused(overrides: tuple[str, ...], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        small_config(*overrides)
 
 
 def test_a_folder_without_options_is_no_group(tmp_path: Path) -> None:

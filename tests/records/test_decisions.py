@@ -139,30 +139,30 @@ def test_all_else_is_passed_on(path: Path) -> None:
     assert clients.asked == [("run", "init", 3, {"x": 1}), ("launch", "compute", 4, {"x": 2})]
 
 
-def test_no_file_is_created_without_an_ending(path: Path) -> None:
+def test_a_record_begins_with_the_first_ending_and_is_limited_with_a_warning(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     note(path, count=0)
     assert not path.exists()
-
-
-def test_a_record_is_limited_with_a_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         note(path, most=1)
     assert len(read_endings(path, "abc")) == 1
-    assert [each.getMessage() for each in caplog.records] == [
-        f"{path} ends after 1 endings: the run cannot be repeated beyond them"
-    ]
+    assert caplog.messages == [f"{path} ends after 1 endings: the run cannot be repeated beyond them"]
 
 
-def test_the_record_of_another_configuration_is_refused(path: Path) -> None:
-    note(path)
-    with pytest.raises(ConfigError, match=rf"^{path} is the record of a run with another configuration: repeat it"):
-        read_endings(path, "abd")
-
-
-def test_the_record_of_a_resumed_run_is_refused(path: Path) -> None:
-    note(path, Origin("abc", 7, DEVICES))
-    with pytest.raises(ConfigError, match=r"begins at step 7 of a run that was resumed: only a record that"):
-        read_endings(path, "abc")
+@pytest.mark.parametrize(
+    ("first_step", "outcome", "complaint"),
+    [
+        (0, "abd", "^{path} is the record of a run with another configuration: repeat it"),
+        (7, "abc", "begins at step 7 of a run that was resumed: only a record that"),
+        (None, "abc", "^{path}: the record of a run cannot be read: .*No such file"),
+    ],
+)
+def test_the_record_of_another_run_is_refused(path: Path, first_step: int | None, outcome: str, complaint: str) -> None:
+    if first_step is not None:
+        note(path, Origin("abc", first_step, DEVICES))
+    with pytest.raises(ConfigError, match=complaint.format(path=path)):
+        read_endings(path, outcome)
 
 
 def test_a_last_line_that_was_cut_off_is_left_out_with_a_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -177,11 +177,6 @@ def test_no_link_to_endings_is_followed(path: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(path)
     with pytest.raises(SecurityError, match="symbolic link"):
         read_endings(tmp_path / "link", "abc")
-
-
-def test_a_missing_file_is_reported(path: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"^{path}: the record of a run cannot be read: .*No such file"):
-        read_endings(path, "abc")
 
 
 @pytest.mark.parametrize(

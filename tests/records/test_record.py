@@ -27,7 +27,7 @@ from runner.records.run_directory import RunDirectory
 from runner.records.summary import Summary
 from runner.system.machine import usable_cores, usable_memory
 from runner.tracking import RunInfo, Tracker
-from tests.records.git import git
+from tests.records.test_summary import git
 
 
 class NotingTracker(Tracker):

@@ -1,5 +1,6 @@
 import json
 import math
+import subprocess
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import pytest
 from runner.errors import DataError
 from runner.records.provenance import CodeState, Provenance
 from runner.records.summary import Failure, Summary, config_hash, cpu_model, git_commit, step_time, versions
-from tests.records.git import git
 
 SUMMARY = Summary(
     run_id="0123456789abcdef",
@@ -138,6 +138,13 @@ def test_step_times_are_summed_up() -> None:
     assert step_time(seconds) == {"median": 6.0, "p10": 2.0, "p90": 10.0}
     assert step_time([]) == {}
     assert all(type(value) is float for value in step_time(np.asarray(seconds, np.float32)).values())
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Run a git command with an identity and return its output."""
+    identity = ["-c", "user.name=n", "-c", "user.email=e@localhost", "-c", "commit.gpgsign=false"]
+    command = ["git", "-C", str(folder), *identity, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_the_commit_is_marked_when_files_are_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,20 +61,19 @@ def test_the_best_job_comes_first_and_failed_ones_last(jobs: list[Outcome]) -> N
     assert table.rows[-1][-1].startswith("failed: NumericError: the loss of step 3 is nan; lower")
 
 
-def test_without_accuracy_the_lowest_loss_comes_first() -> None:
-    summaries = [replace(SUMMARY, overrides=[f"lr={n}"], best={"test/loss": float(n)}) for n in (3, 1, 2)]
-    table = sweep_table([outcome_of(summary) for summary in summaries], ACCURACY)
-    assert [row[0] for row in table.rows] == ["1", "2", "3"]
-
-
-@pytest.mark.parametrize(("metric", "order"), [("train/loss", ["2", "1"]), ("val/accuracy", ["1", "2"])])
-def test_jobs_are_compared_by_the_monitored_metric_and_show_it_first(metric: str, order: list[str]) -> None:
-    values = {"1": {"train/loss": 0.9, "val/accuracy": 0.8}, "2": {"train/loss": 0.5, "val/accuracy": 0.1}}
-    best = {lr: {"test/accuracy": float(lr), **metrics} for lr, metrics in values.items()}
-    jobs = [outcome_of(replace(SUMMARY, overrides=[f"lr={lr}"], best=of_job)) for lr, of_job in best.items()]
-    table = sweep_table(jobs, Monitor(metric))
-    assert [row[0] for row in table.rows] == order
-    assert table.headers[1] == f"best {metric}"
+@pytest.mark.parametrize(
+    ("metric", "order"), [("train/loss", "21"), ("val/accuracy", "12"), ("test/accuracy", "21"), ("val/loss", "12")]
+)
+def test_jobs_are_compared_by_the_monitored_metric_and_without_it_by_loss(metric: str, order: str) -> None:
+    values = {
+        "1": {"train/loss": 0.9, "val/accuracy": 0.8, "test/accuracy": 0.1, "test/loss": 1.0},
+        "2": {"train/loss": 0.5, "val/accuracy": 0.1, "test/accuracy": 0.2, "test/loss": 2.0},
+    }
+    jobs = [outcome_of(replace(SUMMARY, overrides=[f"lr={lr}"], best=best)) for lr, best in values.items()]
+    for given in (jobs, jobs[::-1]):
+        table = sweep_table(given, Monitor(metric))
+        assert [row[0] for row in table.rows] == list(order)
+        assert table.headers[1] == ("best test/accuracy" if metric == "val/loss" else f"best {metric}")
 
 
 def test_a_job_without_a_summary_shows_its_status() -> None:
@@ -84,22 +83,13 @@ def test_a_job_without_a_summary_shows_its_status() -> None:
     assert [(row[0], row[-1]) for row in table.rows] == [("2", "finished"), ("1", "not started")]
 
 
-def test_only_differing_keys_are_columns(jobs: list[Outcome]) -> None:
+def test_only_keys_that_differ_or_that_some_jobs_have_are_columns(jobs: list[Outcome]) -> None:
     assert swept_values(jobs) == [{"optimizer.lr": lr} for lr in ("10", "0.1", "0.2", "0.3")]
     assert swept_values(jobs[:1]) == [{"optimizer.lr": "10", "model": "mlp"}]
     assert swept_values([]) == []
-
-
-def test_a_key_only_some_jobs_have_differs() -> None:
     jobs = [outcome_of(replace(SUMMARY, overrides=overrides)) for overrides in (["a=1", "b=2"], ["a=1"])]
     assert swept_values(jobs) == [{"b": "2"}, {}]
     assert [row[0] for row in sweep_table(jobs, ACCURACY).rows] == ["2", ""]
-
-
-def test_text_is_aligned(jobs: list[Outcome]) -> None:
-    header, rule, first, *_ = sweep_table(jobs, ACCURACY).text().splitlines()
-    starts = [header.index("best test/accuracy"), rule.index("  -") + 2, first.index("0.9000")]
-    assert starts == [starts[0]] * 3
 
 
 def test_markdown_and_csv_hold_every_cell(jobs: list[Outcome]) -> None:
@@ -110,10 +100,15 @@ def test_markdown_and_csv_hold_every_cell(jobs: list[Outcome]) -> None:
     assert [tuple(row) for row in csv.reader(io.StringIO(table.csv()))] == [table.headers, *table.rows]
 
 
-def test_printed_to_a_file_it_is_plain_text(jobs: list[Outcome], capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_to_a_file_it_is_plain_text_with_aligned_columns(
+    jobs: list[Outcome], capsys: pytest.CaptureFixture[str]
+) -> None:
     table = sweep_table(jobs, ACCURACY)
     table.print()
     assert capsys.readouterr().out == table.text() + "\n"
+    header, rule, first, *_ = table.text().splitlines()
+    starts = [header.index("best test/accuracy"), rule.index("  -") + 2, first.index("0.9000")]
+    assert starts == [starts[0]] * 3
 
 
 def test_printed_to_a_terminal_it_shows_every_row_and_no_markup(

@@ -98,49 +98,31 @@ def test_a_configuration_becomes_flat_text() -> None:
 
 
 @given(st.text(min_size=1, max_size=400))
-def test_every_key_is_made_acceptable(key: str) -> None:
+def test_every_key_is_made_acceptable_and_long_keys_stay_distinct(key: str) -> None:
     safe = safe_key(key)
     assert _ACCEPTED.fullmatch(safe)
     assert len(safe) <= KEY_LENGTH
+    assert safe_key(f"{key * 300}a") != safe_key(f"{key * 300}b")
+    assert safe_key("+a[0],b@c") == "_x2b_a_x5b_0_x5d__x2c_b_x40_c", "their codes"
 
 
-def test_the_characters_mlflow_refuses_are_escaped_with_their_code() -> None:
-    assert safe_key("+a[0],b@c") == "_x2b_a_x5b_0_x5d__x2c_b_x40_c"
-
-
-def test_long_keys_stay_distinct() -> None:
-    assert safe_key("k" * 300 + "a") != safe_key("k" * 300 + "b")
-
-
-def test_values_are_cut_at_the_limits_of_mlflow() -> None:
+def test_values_are_cut_at_the_limits_of_mlflow_and_infinity_becomes_nan() -> None:
     assert len(flat_params({"text": "x" * 7000})["text"]) == 6000
     assert len(safe_tags({"text": "x" * 9000})["text"]) == 8000
-
-
-def test_secrets_do_not_leave_the_machine() -> None:
-    config = {"store": {"api_key": "hunter2"}, "model": {"tokens": 512}}
-    assert flat_params(config) == {"store.api_key": "[redacted]", "model.tokens": "512"}
-    assert safe_tags({"my.token": "hunter2"}) == {"my.token": "[redacted]"}
-
-
-def test_an_address_loses_its_user_and_password() -> None:
-    params = flat_params({"tracking": {"uri": "postgresql://me:hunter2@host/db"}})
-    assert params == {"tracking.uri": "postgresql://[redacted]@host/db"}
-
-
-def test_infinity_becomes_nan() -> None:
-    assert math.isnan(safe_metric(math.inf))
-    assert math.isnan(safe_metric(-math.inf))
-    assert math.isnan(safe_metric(math.nan))
+    assert all(map(math.isnan, map(safe_metric, (math.inf, -math.inf, math.nan))))
     assert safe_metric(1.5) == 1.5
 
 
-def test_the_default_store_is_mlflow_db_in_the_folder() -> None:
-    assert resolve_uri(None, Path("/data/me"), {}) == "sqlite:////data/me/mlflow.db"
+def test_secrets_do_not_leave_the_machine() -> None:
+    config = {"store": {"api_key": "hunter2"}, "model": {"tokens": 512}, "uri": "postgresql://me:hunter2@host/db"}
+    shown = {"store.api_key": "[redacted]", "model.tokens": "512", "uri": "postgresql://[redacted]@host/db"}
+    assert flat_params(config) == shown
+    assert safe_tags({"my.token": "hunter2"}) == {"my.token": "[redacted]"}
 
 
-def test_the_variable_chooses_the_store_and_the_setting_overrules_it() -> None:
+def test_the_setting_chooses_the_store_or_else_the_variable_or_else_the_folder() -> None:
     environment = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:5000"}
+    assert resolve_uri(None, Path("/data/me"), {}) == "sqlite:////data/me/mlflow.db"
     assert resolve_uri(None, Path("/data"), environment) == "http://127.0.0.1:5000"
     assert resolve_uri("sqlite:///other.db", Path("/data"), environment) == "sqlite:////data/other.db"
 
@@ -176,24 +158,19 @@ def test_no_tracking_accepts_everything_and_writes_nothing(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_tracker_must_be_started(tmp_path: Path) -> None:
+def test_a_tracker_must_be_started_and_ended_with_a_known_status(tmp_path: Path) -> None:
+    tracker = MlflowTracking(uri="sqlite:////nowhere/mlflow.db").create(tmp_path)
     with pytest.raises(RuntimeError, match="call start"):
-        MlflowTracking(uri="sqlite:////nowhere/mlflow.db").create(tmp_path).log_metrics(0, {})
-
-
-def test_an_unknown_status_is_refused(tmp_path: Path) -> None:
+        tracker.log_metrics(0, {})
     with pytest.raises(ValueError, match="'done': expected one of finished, failed, interrupted"):
-        MlflowTracking(uri="sqlite:////nowhere/mlflow.db").create(tmp_path).finish("done")
+        tracker.finish("done")
 
 
-def test_jobs_are_named_by_their_swept_values() -> None:
+def test_jobs_are_named_by_their_swept_values_and_sweeps_by_the_keys_they_vary() -> None:
     assert job_name({"optimizer.lr": "0.1", "parallelism": "single"}) == "lr=0.1 single"
     assert job_name({"a.name": "x", "b.name": "y"}) == "a.name=x b.name=y"
     assert job_name({"seed": "3", "tracking": "none"}) == "seed=3 tracking=none"
     assert job_name({"hub.token": "hunter2"}) == "token=[redacted]"
-
-
-def test_sweeps_are_named_by_the_keys_they_vary() -> None:
     assert sweep_name({"optimizer.lr": "0.1", "parallelism": "single"}) == "sweep lr, parallelism"
     assert sweep_name(["a.name", "b.name"]) == "sweep a.name, b.name"
     assert sweep_name({}) == "sweep"
