@@ -92,11 +92,6 @@ def test_an_unknown_verb_is_refused_with_the_known_ones(folder: Path, capsys: Ca
     assert f"unknown verb 'explian': expected one of {verbs}, or overrides" in message
 
 
-def test_a_worker_without_an_address_is_refused(capsys: Capture):
-    message = refused(["worker", "--role", "worker"], capsys)
-    assert "the following arguments are required: --address, --index, --token-file" in message
-
-
 def test_a_reader_that_has_seen_enough_is_no_error():
     reader, writer = os.pipe()
     os.close(reader)

@@ -186,23 +186,22 @@ def room_of(name: str) -> str:
     return max(rows, key=len)
 
 
-def breaches(found: list[Import]) -> list[str]:
-    """Imports inside the package that the table does not allow."""
-    inside = [(each, each.target.removeprefix("runner").lstrip(".")) for each in found if below(each.target, "runner")]
-    return [
-        f"{each}: {room_of(each.importer) or 'runner'} may import {MAY_IMPORT[room_of(each.importer)] or 'nothing'}"
-        for each, target in inside
-        if room_of(each.importer) != room_of(target)
-        and not any(below(target, row) for row in MAY_IMPORT[room_of(each.importer)].split())
-    ]
-
-
 def inside(found: list[Import]) -> list[tuple[str, str]]:
     """Importer and target of every import inside the package, lazy and type-only ones included."""
     return [
         (each.importer, each.target.removeprefix("runner").lstrip("."))
         for each in found
         if below(each.target, "runner")
+    ]
+
+
+def breaches(found: list[Import]) -> list[str]:
+    """Imports inside the package that the table does not allow."""
+    rooms = [(importer, target, room_of(importer)) for importer, target in inside(found)]
+    return [
+        f"{importer or 'runner'} -> {target}: {room or 'runner'} may import {MAY_IMPORT[room] or 'nothing'}"
+        for importer, target, room in rooms
+        if room != room_of(target) and not any(below(target, row) for row in MAY_IMPORT[room].split())
     ]
 
 

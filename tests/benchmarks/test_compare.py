@@ -48,7 +48,7 @@ def test_every_phase_of_ours_is_timed(result: CaseResult) -> None:
     assert "runner" in result.ours.versions
 
 
-def test_only_who_computes_the_same_is_compared(result: CaseResult) -> None:
+def test_only_subjects_that_compute_the_same_are_compared(result: CaseResult) -> None:
     again = result.subjects[1]
     assert again.losses == result.ours.losses
     assert result.comparable() == [again]

@@ -130,7 +130,7 @@ def test_all_have_the_same_turns_and_the_first_of_a_turn_does_not_count(monkeypa
         assert each.seconds == {str(nbytes): (1e-3,) * 6 for nbytes in SIZES}
 
 
-def test_whose_sums_are_wrong_is_out_with_all_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_subject_with_wrong_sums_is_dropped_with_all_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     result = measured(monkeypatch, {"runner": Played(), "mpi": Played(wrong_from=1 << 20), "gloo": None})
     ours, mpi, _ = result.subjects
     assert (ours.failure, dict(mpi.seconds)) == ("", {})

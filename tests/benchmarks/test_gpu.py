@@ -50,7 +50,7 @@ def test_time_passes_and_some_of_it_is_kept() -> None:
     assert deadline.patience_s() == 10
 
 
-def test_what_starts_at_once_comes_before_what_is_compiled() -> None:
+def test_modes_without_compilation_are_measured_first() -> None:
     options = parse(["alexnet", "vgg_a", "--precision", "float32,tf32"])
     quick, every = ("channels-last", "graph"), ("channels-last", "graph", "reduce-overhead", "max-autotune")
     keys = [("alexnet", "float32"), ("vgg_a", "float32"), ("alexnet", "tf32"), ("vgg_a", "tf32")]
@@ -59,27 +59,27 @@ def test_what_starts_at_once_comes_before_what_is_compiled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "complaint"),
     [
         (["caffenet"], "CASE 'caffenet': expected some of alexnet, vgg_a"),
         (["--modes", "eager"], "--modes 'eager': expected some of channels-last, graph"),
         (["--precision", "float16"], "--precision 'float16': expected some of float32, tf32, bfloat16"),
     ],
 )
-def test_what_is_not_known_is_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_words_are_refused(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         parse(arguments)
-    assert said in capsys.readouterr().err
+    assert complaint in capsys.readouterr().err
 
 
 def nvidia_smi(folder: Path, text: str, code: int) -> None:
-    """Put a program of that name, which says so and ends so, into a folder."""
+    """Write a program of that name that prints a text and exits with a code."""
     script = folder / "nvidia-smi"
     script.write_text(f"#!/bin/sh\necho '{text}'\nexit {code}\n")
     script.chmod(0o755)
 
 
-def test_a_gpu_is_known_by_what_its_driver_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_facts_of_a_gpu_are_those_that_its_driver_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     nvidia_smi(tmp_path, "NVIDIA H100 80GB HBM3, 580.159.04, 81559 MiB", 0)
     expected = {"device": "NVIDIA H100 80GB HBM3", "driver": "580.159.04", "memory": "81559 MiB"}
@@ -87,7 +87,7 @@ def test_a_gpu_is_known_by_what_its_driver_says(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_without_a_gpu_the_command_says_so(
+def test_without_a_gpu_the_command_reports_the_reason(
     broken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -121,7 +121,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, tuple[str, .
     return seen
 
 
-def test_it_ends_in_time_and_says_what_was_not_run(
+def test_it_ends_in_time_and_reports_the_rest(
     played: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--precision", "float32", "--seconds", "250", "--output", str(tmp_path)]
@@ -133,7 +133,7 @@ def test_it_ends_in_time_and_says_what_was_not_run(
     assert captured.out == (tmp_path / "gpu-1-80-gb.md").read_text() + "\n"
 
 
-def test_a_second_call_adds_to_what_the_first_found(played: list[Any], tmp_path: Path) -> None:
+def test_a_second_call_adds_to_the_results_of_the_first(played: list[Any], tmp_path: Path) -> None:
     for case in ("alexnet", "googlenet"):
         options = ["--precision", "tf32", "--modes", "none", "--output", str(tmp_path)]
         assert command.main([case, *options]) == 0
@@ -158,20 +158,13 @@ STORE_FACTS = {"device": "GPU 1", "driver": "1.0"}
 FAILED = gpu_subject("runner", 1, failure="ended with code 1", seconds={})
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_written_results_are_read_again_for_the_same_gpu(tmp_path: Path) -> None:
     store = Store(STORE_FACTS)
+    assert read_store(tmp_path / "gpu.json", STORE_FACTS) == store, "there is no file yet"
     store.add(measured(gpu_subject("runner", 9), gpu_subject("torch-graph", 10)))
     store.add(measured(gpu_subject("runner", 5), precision="tf32"))
     store.write(tmp_path / "gpu.json")
     assert read_store(tmp_path / "gpu.json", STORE_FACTS) == store
-
-
-def test_without_a_file_nothing_is_known(tmp_path: Path) -> None:
-    assert read_store(tmp_path / "gpu.json", STORE_FACTS).results == {}
-
-
-def test_a_file_of_another_gpu_is_refused(tmp_path: Path) -> None:
-    Store(STORE_FACTS).write(tmp_path / "gpu.json")
     with pytest.raises(ValueError, match="is of GPU 1, this is GPU 2: give another --output"):
         read_store(tmp_path / "gpu.json", {"device": "GPU 2"})
 
@@ -213,7 +206,7 @@ def test_ours_stands_against_the_best_that_computed_the_same() -> None:
     assert "Rates: 2.0 TFLOP/s, 2,000 GB/s read and written. Commit abc, 2026-11-22." in text
 
 
-def test_who_failed_says_why_and_a_gpu_without_rates_has_no_shares() -> None:
+def test_a_failure_has_its_reason_and_a_gpu_without_rates_has_no_shares() -> None:
     slow = gpu_subject("torch-max-autotune", 1, failure="no answer within 20 s", seconds={})
     unknown = type(RATES)({}, 0.0)
     text = text_of(measured(gpu_subject("runner", 20), slow, rates=unknown))

@@ -210,7 +210,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_windows_are_compared_in_pairs_and_the_store_with_what_was_logged(folder: Path) -> None:
+def test_windows_are_compared_in_pairs_and_the_store_with_the_logged_points(folder: Path) -> None:
     result = Result("a store", [Window(100, 100.1), Window(100.1, 101)], status="stopped as asked")
     _read(result, folder)
     assert result.medians == pytest.approx([0.01, 0.02])
@@ -222,5 +222,5 @@ def test_windows_are_compared_in_pairs_and_the_store_with_what_was_logged(folder
     assert "windows of 60 s" in text
 
 
-def test_what_is_measured_can_be_configured() -> None:
+def test_the_measured_training_can_be_configured() -> None:
     assert configuration(TRAINING).train.log_every == 1

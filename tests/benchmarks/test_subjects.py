@@ -60,7 +60,7 @@ def test_an_unknown_request_names_the_known(tmp_path: Path) -> None:
         process.ask("dance")
 
 
-def test_who_does_not_answer_in_time_is_given_up(tmp_path: Path) -> None:
+def test_a_subject_that_does_not_answer_in_time_is_given_up(tmp_path: Path) -> None:
     with start(tmp_path, "sleeps", timeout_s=0.5) as process:
         with pytest.raises(SubjectError, match=re.escape("no answer within 0.5 s")):
             process.ask("run", phase="step", times=1)
@@ -142,7 +142,7 @@ def test_a_failing_subject_is_dropped_and_the_others_continue() -> None:
     assert "".join(calls) == "abbab"
 
 
-def test_who_could_not_be_started_is_never_asked() -> None:
+def test_a_subject_that_could_not_be_started_is_never_asked() -> None:
     missing = Contestant("peer", None, failure="not installed")
     alternate([missing], "step", rounds=2, turn=1)
     assert (missing.ask("memory"), missing.seconds) == (None, {})

@@ -40,6 +40,10 @@ from tests.small_runs import small_config
         (["model=null"], ["model=null: Config group override must be a string or a list"]),
         (["init_from=runs/lr=0.1"], ["mismatched input '='", """'init_from="runs/lr=0.1"'"""]),
         (["eval"], ["the following arguments are required: CHECKPOINT\n"]),
+        (["worker", "--role", "worker"], ["arguments are required: --address, --index, --token-file"]),
+        (["list", "model"], ["invalid choice: 'model'"]),
+        (["sync", "nowhere"], ["nowhere: no such directory; expected that of a run or a sweep"]),
+        (["doctor", "--plugin", "mine.py"], ["--plugin mine.py: `runner doctor` reads no configuration; leave it out"]),
         (["seed=[1"], ["no viable alternative"]),
         (["train.batch_size=1"], ["train.batch_size=1 is smaller than parallelism.workers=2"]),
         (["model.units=${oc.env:NO_SUCH_VARIABLE}"], ["Environment variable 'NO_SUCH_VARIABLE' not found"]),
@@ -159,7 +163,7 @@ SMALL_NET = str(EXAMPLES / "own_model" / "all_conv.py")
 CONF = str(EXAMPLES / "own_model" / "conf")
 
 
-def test_plugins_are_taken_out_wherever_they_stand() -> None:
+def test_plugins_are_removed_at_any_position() -> None:
     arguments = ["--plugin", "a.py", "explain", "seed=1", "--plugin=b.c", "model=--plugin", "--plugin=x=y.py"]
     assert split_plugins(arguments) == (["a.py", "b.c", "x=y.py"], ["explain", "seed=1", "model=--plugin"])
 
@@ -191,11 +195,6 @@ def test_a_plugin_that_fails_ends_the_command_with_its_line(folder: Path, capsys
     Path("broken.py").write_text("\nimport no_such_library\n")
     message = refused(["--plugin", "broken.py"], capsys)
     assert f"{folder / 'broken.py'}:2: ModuleNotFoundError: No module named 'no_such_library'" in message
-
-
-def test_a_verb_that_reads_no_configuration_takes_none(folder: Path, capsys: Capture) -> None:
-    message = refused(["doctor", "--plugin", "mine.py"], capsys)
-    assert "--plugin mine.py: `runner doctor` reads no configuration; leave it out" in message
 
 
 def entry_points(*values: str) -> EntryPoints:

@@ -5,6 +5,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -103,17 +104,10 @@ def test_batches_of_another_size_change_nothing(stored: Path) -> None:
 
 
 def test_batches_are_as_large_as_asked(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(
-        "runner.training.inference.evaluate", lambda *_, batches, **more: asked.append(batches) or no_scores()
-    )
+    evaluate = Mock(return_value=Scores(0.0, 0.0, 0, np.zeros((10, 10), np.int64)))
+    monkeypatch.setattr("runner.training.inference.evaluate", evaluate)
     evaluated("run", "train.eval_batch_size=50")
-    assert asked == [8, 6]
-
-
-def no_scores() -> Scores:
-    """Of an evaluation that did not take place."""
-    return Scores(0.0, 0.0, 0, np.zeros((10, 10), np.int64))
+    assert [call.kwargs["batches"] for call in evaluate.call_args_list] == [8, 6]
 
 
 def test_another_dataset_of_the_same_kind_is_normalised_as_in_training(folder: Path) -> None:
@@ -167,9 +161,11 @@ def test_the_same_pixels_of_another_type_are_refused(folder: Path, capsys: Captu
     write_arrays(folder / "floats.npz", x_train=floats["x_train"], x_test=floats["x_test"])
     run(small_config("data=arrays", "data.path=bytes.npz", "train.batch_size=4"), folder / "run", overrides=[])
     capsys.readouterr()
-    said = refused(capsys, "eval", "run", "data.path=floats.npz")
-    assert said.startswith("2 runner: error: data=arrays: stored pixels are divided by 1, those of arrays, on which ")
-    assert "by 255: they are in different units; convert one of them" in said
+    message = refused(capsys, "eval", "run", "data.path=floats.npz")
+    assert message.startswith(
+        "2 runner: error: data=arrays: stored pixels are divided by 1, those of arrays, on which "
+    )
+    assert "by 255: they are in different units; convert one of them" in message
 
 
 @pytest.mark.parametrize(

@@ -124,10 +124,6 @@ def test_yaml_files_of_the_user_are_listed_too(folder: Path, capsys: Capture) ->
     assert "\nmnist_lenet " in output
 
 
-def test_an_unknown_kind_is_refused_with_the_known_ones(capsys: Capture) -> None:
-    assert "invalid choice: 'model'" in refused(["list", "model"], capsys)
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -145,7 +141,7 @@ def test_a_leading_comments_first_sentence_is_taken(text: str, sentence: str, tm
 
 @pytest.fixture
 def left(folder: Path) -> Path:
-    """The directory of a run with a record that waits, and nothing that says where to."""
+    """The directory of a run with a pending record, and without the address of its store."""
     run = folder / "outputs" / "run"
     run.mkdir(parents=True)
     (run / "config.yaml").write_text("tracking: {uri: null}\n")
@@ -180,10 +176,6 @@ def test_without_waiting_records_nothing_is_done(folder: Path, capsys: Capture):
     assert main(["sync", "."]) == 0
     assert capsys.readouterr().out == "no tracking records wait there\n"
     assert list(folder.iterdir()) == []
-
-
-def test_a_missing_directory_is_refused(folder: Path, capsys: Capture):
-    assert "nowhere: no such directory; expected that of a run or a sweep" in refused(["sync", "nowhere"], capsys)
 
 
 TOPICS = (

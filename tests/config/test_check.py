@@ -34,6 +34,8 @@ init_include=[a]
     init_include=['a'] with init_from=null: no weights are taken; set init_from, or init_inc
 init_exclude=[]
     init_exclude=[] with init_from=null: no weights are taken
+train.steps=7 train.epochs=2
+    train.epochs=2.0 and train.steps=7: expected exactly one; set the other
 train.epochs=null
     train.epochs=null and train.steps=null: expected exactly one; set the other
 train.batch_size=3 parallelism.workers=4
@@ -121,28 +123,19 @@ def test_impossible_configurations_are_refused(given: str, message: str):
     assert " ".join(message.split()) in str(caught.value)
 
 
-def test_one_message_tells_every_fault():
+def test_one_message_lists_every_fault():
     with pytest.raises(ConfigError) as caught:
         hydra_app.compose(["train.min_delta=1", "precision=half", "init_include=[a]"]).config()
     keys = [line.split("=")[0] for line in str(caught.value).splitlines()]
     assert keys == ["precision", "train.min_delta", "init_include"]
 
 
-def test_a_batch_may_be_smaller_than_the_workers_that_the_network_is_spread_over():
-    job = hydra_app.compose(["parallelism=model", "parallelism.workers=4", "train.batch_size=1"])
-    assert job.config().train.batch_size == 1
-
-
-def test_constraints_can_be_overrides():
+def test_small_values_and_constraints_are_accepted():
+    smallest = "parallelism=single train.batch_size=1 train.eval_batch_size=1 train.steps=1 seed=0"
+    for given in (smallest, "parallelism=model parallelism.workers=4 train.batch_size=1"):
+        assert hydra_app.compose(given.split()).config().train.batch_size == 1
     config = hydra_app.compose(["parallelism=model", "parallelism.constraints={conv*: 0, fc?: 1}"]).config()
     assert config.parallelism.constraints == {"conv*": 0, "fc?": 1}
-
-
-def test_the_smallest_possible_values_are_accepted():
-    config = hydra_app.compose(
-        ["parallelism=single", "train.batch_size=1", "train.eval_batch_size=1", "train.steps=1", "seed=0"]
-    ).config()
-    assert config.train.batch_size == 1
 
 
 TWO_BACKUPS = typed(

@@ -30,7 +30,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_yaml_files_are_in_the_package_or_else_beside_it_in_a_checkout(package: Path):
+def test_yaml_files_are_in_the_package_or_else_next_to_it_in_a_checkout(package: Path):
     with pytest.raises(ResourceError, match=r"no configuration files at .*runner/conf and .*checkout/conf: reinstall"):
         conf_dir()
     for parent in (package.parent, package):

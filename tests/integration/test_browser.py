@@ -85,7 +85,7 @@ class Browser:
         return str(self._driver.execute_script("return document.body.innerText"))
 
     def picture(self, path: Path) -> None:
-        """Write what is seen as PNG, without a pointer over anything, once it has stood still for two looks."""
+        """Write a screenshot as PNG, without a focused element, once two screenshots in a row are equal."""
         self._driver.execute_script("document.activeElement.blur()")
         seen = [b""]
 

@@ -43,7 +43,7 @@ def test_the_placement_is_an_artifact(folder: Path) -> None:
     assert [path.read_bytes() for path in folder.rglob("placement.json") if path.parent.name == "artifacts"] == [own]
 
 
-def test_log_and_summary_tell_how_it_compares(folder: Path) -> None:
+def test_log_and_summary_report_the_comparison(folder: Path) -> None:
     assert list(summary_of(folder / "run").compared_step_s) == ["model", "single", "sync_data"]
     text = (folder / "run" / "run.log").read_text()
     assert "model is slower, as predicted by the cost model: single takes" in text

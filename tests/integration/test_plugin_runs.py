@@ -21,7 +21,7 @@ SHORT = (*QUIET, "hydra.run.dir=run", "train.steps=2")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of the example whose op and model are known to no package."""
+    """A copy of the example with an op and a model that no package has."""
     return shutil.copytree(EXAMPLES / "own_op", tmp_path / "own")
 
 
@@ -196,14 +196,10 @@ def run_installed(site: Path, folder: Path, *arguments: str) -> subprocess.Compl
 
 
 @pytest.mark.slow
-def test_the_wheel_carries_its_configuration(site: Path) -> None:
+def test_the_wheel_carries_its_configuration_and_the_sources_of_the_kernels_for_gpus(site: Path) -> None:
     assert (site / "runner" / "conf" / "config.yaml").is_file()
     assert (site / "runner" / "commands" / "templates" / "model.py.txt").is_file()
     assert not (site / "tests").exists()
-
-
-@pytest.mark.slow
-def test_the_wheel_carries_the_sources_of_the_kernels_for_gpus(site: Path) -> None:
     place = Path("runner", "kernels", "gpu", "source")
     there, installed = ({path.name for path in (root / place).glob("*.cu*")} for root in (ROOT, site))
     assert "common.cuh" in there
@@ -223,5 +219,5 @@ def test_the_installed_script_trains_from_any_folder(site: Path, tmp_path: Path)
 def test_the_installed_script_is_the_one_that_runs(site: Path, tmp_path: Path) -> None:
     probe = [sys.executable, "-c", "import runner; print(runner.__file__)"]
     environment = {**os.environ, "PYTHONPATH": str(site)}
-    said = subprocess.run(probe, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    assert said.stdout.startswith(str(site))
+    answer = subprocess.run(probe, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert answer.stdout.startswith(str(site))

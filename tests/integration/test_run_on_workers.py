@@ -188,7 +188,7 @@ class LibraryRun:
 
     @property
     def libraries(self) -> set[str]:
-        """Those whose kernels it used."""
+        """The libraries of the kernels in use."""
         return set(self.summary.kernels["cpu"].split("+"))
 
 
@@ -285,7 +285,7 @@ def test_a_process_with_more_threads_than_before_stays_within_its_memory(
 ) -> None:
     """A primitive works in memory for each of its threads; that of the first run would not do for the second.
 
-    The losses are those of one thread: nothing of what is trained was written over either.
+    The losses equal those of one thread: no trained value was overwritten either.
     """
     python_path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     environment = {**watching, "PYTHONPATH": python_path}

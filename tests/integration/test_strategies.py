@@ -45,7 +45,7 @@ def curve(run: Path) -> list[dict[str, Any]]:
     return [values for values in logged if "train/objective" in values]
 
 
-def test_with_a_slow_process_and_a_stop_it_makes_the_iterations_of_single_to_the_bit(tmp_path: Path) -> None:
+def test_with_a_slow_process_and_a_stop_it_makes_the_iterations_of_single_bit_for_bit(tmp_path: Path) -> None:
     single = train_in(tmp_path / "single", *LBFGS, "parallelism=single", "train.microbatches=8", "train.steps=6")
     slow = train_in(tmp_path / "slow", *LBFGS, *SANDBLASTER, *SLOW_WORKER, "train.steps=4")
     succeed(tmp_path / "slow", f"resume={slow}", "train.steps=6")
@@ -76,7 +76,7 @@ def finished(folder: Path, *overrides: str) -> Summary:
     return summary_of(folder / "run")
 
 
-def test_a_resumed_run_with_slow_workers_is_replayed_to_the_bit(tmp_path: Path) -> None:
+def test_a_resumed_run_with_slow_workers_is_replayed_bit_for_bit(tmp_path: Path) -> None:
     slow, replayed = tmp_path / "slow", tmp_path / "replayed"
     finished(slow, *BACKED, *STRAGGLERS, f"train.steps={BACKUP_STEPS // 2}")
     first = read_decisions(slow / "run" / "contributors.jsonl")
@@ -136,7 +136,7 @@ EMULATED = "1 Mbit/s, 20 ms, constant delay of worker 1 with median 30 ms"
 
 
 def run_of(folder: Path, *overrides: str) -> Summary:
-    """A short run of two workers, with everything that is told the user beside the summary."""
+    """A short run of two workers, whose output contains the results of the summary."""
     small = typed(
         f"model=mlp model.hidden=[8] data=digits tracking=none tracking.pictures=false train.steps={EMULATED_STEPS}"
     )

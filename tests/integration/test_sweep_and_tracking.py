@@ -12,6 +12,7 @@ from typing import Any
 from runner.config.configuration import load_stored
 from tests.integration.command import Command, run_command, succeed, wait_until
 from tests.small_runs import typed
+from tests.sweep.test_security import SECRET, files_with_the_secret
 
 Start = Callable[..., Command]
 
@@ -88,7 +89,7 @@ def test_a_killed_run_resumes_into_the_same_run_with_contiguous_curves(start: St
         tmp_path,
         *ONE_PROCESS,
         "train.steps=1000000",
-        # Most of such a step is spent in matrix products, beside which another thread imports MLflow uninterrupted.
+        # Most of such a step is spent in matrix products, during which another thread can import MLflow.
         "train.batch_size=256",
         f"train.log_every={every}",
         "train.eval_every=1000000",
@@ -166,19 +167,12 @@ def test_a_store_that_is_away_as_a_sweep_ends_has_the_records_when_it_is_resumed
         assert_complete(store, run, name.removeprefix("lr="))
 
 
-SECRET = "hunter2"
-# Nobody listens there, so that the address comes up in what is said of the failure.
+# No server listens there, so that the message about the failure contains the address.
 URI = f"http://me:{SECRET}@127.0.0.1:9"
 SECRET_RUN = (
     *("model=mlp", "model.hidden=[8]", "parallelism=single", "train.steps=2", "cluster.threads_per_worker=1"),
     f"tracking.uri={URI}",
 )
-
-
-def files_that_tell(folder: Path) -> set[str]:
-    """Files below a folder, relative to it, that hold the secret."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)) for path in files if SECRET.encode() in path.read_bytes()}
 
 
 def test_a_run_keeps_its_secret_in_private_files_and_resumes_with_it(tmp_path: Path) -> None:
@@ -190,7 +184,7 @@ def test_a_run_keeps_its_secret_in_private_files_and_resumes_with_it(tmp_path: P
         command = succeed(tmp_path, *arguments)
         assert SECRET not in command.errors + command.output
         kept.update(earlier)
-        assert files_that_tell(tmp_path) == kept
+        assert files_with_the_secret(tmp_path) == kept
     assert load_stored(tmp_path / "run" / "config.yaml").tracking.uri == URI
     assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in kept} == {0o600}
     assert "http://[redacted]@127.0.0.1:9" in (tmp_path / "run" / "run.log").read_text()
@@ -199,9 +193,9 @@ def test_a_run_keeps_its_secret_in_private_files_and_resumes_with_it(tmp_path: P
 def test_a_sweep_keeps_its_secret_in_private_files(tmp_path: Path) -> None:
     command = succeed(tmp_path, "-m", *SECRET_RUN, "optimizer.lr=0.01,0.1", "hydra.sweep.dir=sweep")
     assert SECRET not in command.errors + command.output
-    told = files_that_tell(tmp_path)
-    assert {"sweep/plan.json", "sweep/0/frozen.yaml", "sweep/1/config.yaml"} <= told
-    assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in told} == {0o600}
+    found = files_with_the_secret(tmp_path)
+    assert {"sweep/plan.json", "sweep/0/frozen.yaml", "sweep/1/config.yaml"} <= found
+    assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in found} == {0o600}
 
 
 def test_an_error_message_does_not_repeat_a_secret(tmp_path: Path) -> None:

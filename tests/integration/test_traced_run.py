@@ -37,7 +37,7 @@ def processes(events: list[Event]) -> dict[int, str]:
 
 
 def rows(events: list[Event]) -> dict[int, str]:
-    """Number of a row -> what is written there."""
+    """Number of a row -> its name."""
     return {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
 
 
@@ -80,7 +80,7 @@ def expect_runs_around_their_parts(events: list[Event]) -> None:
 
 
 def expect_matching_transfers(events: list[Event]) -> None:
-    """Every receive has a send that began before it ended, and says the same of it."""
+    """Every receive has a send that began before it ended, with the same number of bytes."""
     sends = {transfer(event): event for event in complete(events, "send")}
     ends = [event for event in complete(events, "receive") if transfer(event) in sends]
     for event in ends:

@@ -26,17 +26,16 @@ def written(folder: Path, text: str, name: str = "mine.py") -> str:
     return str(path)
 
 
-def test_a_file_is_executed_as_it_was_read(tmp_path: Path) -> None:
-    located = locate(written(tmp_path, GOOD))
+def test_a_file_is_executed_as_it_was_read_and_named_by_its_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path, GOOD)
+    located = locate("mine.py")
+    assert located.reference == path
     assert located.sha256 == hashlib.sha256(GOOD.encode()).hexdigest()
     (tmp_path / "mine.py").write_text("raise RuntimeError('another text by now')")
     assert execute(located) == Plugin()
-
-
-def test_a_reference_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(tmp_path, GOOD)
-    monkeypatch.chdir(tmp_path)
-    assert locate("mine.py").reference == path
 
 
 def test_a_module_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,9 +251,9 @@ def test_an_error_during_a_run_is_recorded_as_reported(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     text = DATASET.replace("FACTS", 'Facts((1, 4, 4), ("a", "b"), 64, 16)') + LOST_LATER
     config = with_mine(tmp_path, "data", text.replace("RUN_LOG", repr(str(run_dir / "run.log"))))
-    with pytest.raises(ConfigError, match=r"mine\.py:\d+: OSError: lost; correct it") as told:
+    with pytest.raises(ConfigError, match=r"mine\.py:\d+: OSError: lost; correct it") as raised:
         run(config, run_dir, overrides=[])
     assert Summary.read(run_dir / "summary.json").error == Failure(
-        "ConfigError", str(told.value), ConfigError.exit_code
+        "ConfigError", str(raised.value), ConfigError.exit_code
     )
-    assert str(told.value) in (run_dir / "run.log").read_text()
+    assert str(raised.value) in (run_dir / "run.log").read_text()

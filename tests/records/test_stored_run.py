@@ -238,7 +238,7 @@ def late_run(path: Path, configuration: str = "tracking: {uri: null}\n") -> Path
     return path
 
 
-def test_runs_with_a_spool_are_found_wherever_they_lie(tmp_path: Path) -> None:
+def test_runs_with_a_spool_are_found_in_and_below_a_folder(tmp_path: Path) -> None:
     runs = [late_run(tmp_path / "a"), late_run(tmp_path / "b" / "0")]
     (tmp_path / "c").mkdir()
     assert late_runs(tmp_path) == runs

@@ -90,8 +90,8 @@ def test_the_first_free_place_is_taken_or_the_one_that_is_wanted(tmp_path: Path)
         assert again == 0
 
 
-def test_who_has_the_machine_to_itself_holds_no_place(tmp_path: Path) -> None:
-    with gpu_share(tmp_path, 1, lambda: pytest.fail("nobody asks for GPUs")) as share:
+def test_a_job_that_runs_alone_holds_no_place(tmp_path: Path) -> None:
+    with gpu_share(tmp_path, 1, lambda: pytest.fail("GPUs are searched")) as share:
         assert share == GpuShare(0, 1)
     assert not list(tmp_path.iterdir())
 

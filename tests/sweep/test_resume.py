@@ -169,7 +169,7 @@ def test_a_killed_job_is_resumed_or_starts_again(interrupted: FakeTraining, fold
 def test_the_newer_of_summary_and_failure_counts(
     interrupted: FakeTraining, folder: Path, ended: int, trained: list[int]
 ):
-    """As after `runner resume=sweep/1`, of which the sweep was not told."""
+    """As after `runner resume=sweep/1`, which does not change failure.json."""
     summary, failure = (folder / "sweep" / "1" / name for name in ("summary.json", "failure.json"))
     summary.write_text((folder / "sweep" / "0" / "summary.json").read_text())
     noted = failure.stat().st_mtime_ns

@@ -27,9 +27,10 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def files_that_tell(folder: Path) -> set[str]:
+def files_with_the_secret(folder: Path) -> set[str]:
+    """Files below a folder, relative to it, that hold the secret."""
     files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)) for path in files if SECRET in path.read_text()}
+    return {str(path.relative_to(folder)) for path in files if SECRET.encode() in path.read_bytes()}
 
 
 @pytest.mark.usefixtures("fake_training")
@@ -44,9 +45,9 @@ def test_in_a_directory_that_is_there_the_files_are_the_owners(folder: Path) -> 
     (folder / "sweep").mkdir(mode=0o755)
     assert main([*SECRET_SWEEP, ENVIRONMENT]) == 0
     assert mode(folder / "sweep") == 0o755
-    told = files_that_tell(folder / "sweep")
-    assert told == {"plan.json", "multirun.yaml"}
-    assert {mode(folder / "sweep" / name) for name in told} == {0o600}
+    found = files_with_the_secret(folder / "sweep")
+    assert found == {"plan.json", "multirun.yaml"}
+    assert {mode(folder / "sweep" / name) for name in found} == {0o600}
 
 
 def test_files_of_launchers_are_private(tmp_path: Path) -> None:

@@ -42,10 +42,12 @@ def test_a_run_is_recorded(settings: MlflowTracking, client: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("experiment", ["runner", "../../up", "a/b"])
-def test_artifacts_lie_beside_the_database(experiment: str, uri: str, client: Any, tmp_path: Path) -> None:
+def test_artifacts_lie_next_to_the_database(experiment: str, uri: str, client: Any, tmp_path: Path) -> None:
     opened(uri, a_run(tmp_path), experiment)
-    location = Path(client.get_experiment_by_name(experiment).artifact_location)
+    found = client.get_experiment_by_name(experiment)
+    location = Path(found.artifact_location)
     assert location.resolve().parent == Path(uri.removeprefix("sqlite:///")).parent / "mlruns"
+    assert experiment_of_newest_run(uri) == found.experiment_id
 
 
 def test_a_resumed_run_has_one_contiguous_curve(settings: MlflowTracking, client: Any, tmp_path: Path) -> None:
@@ -103,30 +105,19 @@ def test_spooled_records_are_written_once_by_the_next_process(
     assert not (tmp_path / SPOOL_FILE).exists()
 
 
-def test_writing_the_same_records_again_changes_nothing(uri: str, client: Any, tmp_path: Path) -> None:
-    run = a_run(tmp_path)
-    store = opened(uri, run)
-    records = [Metrics(step, 1000 + step, {"train/loss": 0.5}) for step in range(3)]
-    store.write(records)
-    store.write(records)
-    assert stored_steps(client, run, "train/loss") == [0, 1, 2]
-
-
-def test_values_that_are_not_finite_do_not_spoil_the_chart(uri: str, client: Any, tmp_path: Path) -> None:
-    run = a_run(tmp_path)
-    store = opened(uri, run)
-    store.write([Metrics(0, 1, {"train/loss": math.inf}), Metrics(1, 2, {"train/loss": math.nan})])
-    history = client.get_metric_history(store.run_id, "train/loss")
-    assert [math.isnan(metric.value) for metric in history] == [True, True]
-
-
-def test_a_name_mlflow_refuses_costs_only_that_point(
+def test_records_may_be_written_again_and_a_value_or_name_mlflow_refuses_costs_only_that_point(
     uri: str, client: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = a_run(tmp_path)
     store = opened(uri, run)
-    store.write([Metrics(step, 1, {"train/loss": 0.5, "a@b": 1.0, "train/accuracy": 1.0}) for step in range(2)])
-    assert set(stored_run(client, run).data.metrics) == {"train/loss", "train/accuracy"}
+    values = (0.5, math.inf, math.nan)
+    records = [Metrics(step, 1000 + step, {"train/loss": loss, "a@b": 1.0}) for step, loss in enumerate(values)]
+    store.write(records)
+    store.write(records)
+    assert stored_steps(client, run, "train/loss") == [0, 1, 2]
+    history = client.get_metric_history(store.run_id, "train/loss")
+    assert [math.isnan(metric.value) for metric in history] == [False, True, True]
+    assert set(stored_run(client, run).data.metrics) == {"train/loss"}
     assert "MLflow refuses metrics 'a@b'" in caplog.text
 
 
@@ -158,11 +149,6 @@ def test_a_run_began_when_its_process_did_not_when_the_store_was_reached(uri: st
     made = round(time.time() * 1000)
     store.open()
     assert before <= stored_run(client, run).info.start_time <= made
-
-
-def test_the_experiment_of_the_newest_run_is_known(uri: str, client: Any, tmp_path: Path) -> None:
-    opened(uri, a_run(tmp_path), "newest")
-    assert experiment_of_newest_run(uri) == client.get_experiment_by_name("newest").experiment_id
 
 
 def test_a_deleted_experiment_is_named_with_advice(uri: str, client: Any, tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_run_shorter_than_the_interval_is_sampled_once_with_the_cpu_it_used(mo
     known_threads: set[int] = set()
 
     def cpu_percent() -> float:
-        """As psutil's: the first call of a thread has no interval to tell of."""
+        """As in psutil, the first call of a thread has no interval to report."""
         first = threading.get_ident() not in known_threads
         known_threads.add(threading.get_ident())
         return 0.0 if first else 50.0

@@ -67,18 +67,18 @@ def test_the_record_of_a_run_that_left_nothing_is_not_opened(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("by_summary", "told"),
+    ("by_summary", "end"),
     [
         (End("finished", 700_000), End("finished", 700_000)),
         # Killed: the last that was heard of it was its last step.
         (None, End("interrupted", 699)),
     ],
 )
-def test_the_record_of_a_run_that_could_not_end_it_ends(tmp_path: Path, by_summary: End | None, told: End) -> None:
+def test_the_record_of_a_run_that_could_not_end_it_ends(tmp_path: Path, by_summary: End | None, end: End) -> None:
     run = ended_run(tmp_path / "0", left=LEFT[:-1])
     store = FakeStore()
     assert Replay(Stores(store)).run(run.run_dir, None, by_summary) == len(LEFT)
-    assert store.written == [*LEFT[:-1], told]
+    assert store.written == [*LEFT[:-1], end]
 
 
 class _FillingStore(FakeStore):
@@ -207,16 +207,14 @@ def test_a_password_in_an_address_is_not_stored_and_the_file_is_private(tmp_path
     assert origin.address(address, tmp_path) == address
 
 
-def test_an_address_without_a_password_is_the_one_that_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_password_counts_and_one_of_no_store_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://elsewhere")
     origin = Origin.begun("sqlite:////data/mlflow.db", "runner", a_run(tmp_path))
     assert origin.address(None, tmp_path) == "sqlite:////data/mlflow.db"
-
-
-def test_an_address_of_no_store_is_refused(tmp_path: Path) -> None:
-    origin = Origin.begun("ftp://host", "runner", a_run(tmp_path))
     with pytest.raises(ValueError, match="'ftp://host': expected an address that starts with one of sqlite"):
-        origin.address(None, tmp_path)
+        Origin.begun("ftp://host", "runner", a_run(tmp_path)).address(None, tmp_path)
 
 
 WRONG_KIND = '{"store": 1, "experiment": "", "run_id": "", "name": "", "started_ms": 1}'
