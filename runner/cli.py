@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from runner.commands.plugins import install_plugins, split_plugins
@@ -79,14 +80,21 @@ def _dispatch(arguments: list[str], *, debug: bool) -> int:
     if first in VERBS:
         return _run_verb(first, references, arguments[1:], debug=debug)
     if "--help" in arguments or "-h" in arguments:
-        return _help()
+        from runner.commands.help_text import help_text
+        from runner.config.conf_dir import conf_dir
+
+        print(help_text(conf_dir(), {name: verb.text for name, verb in VERBS.items() if verb.text}))
+        return 0
     if "--version" in arguments:
-        return _version()
-    _refuse_unknown_verb(first)
-    _refuse_late_verb(arguments)
-    _refuse_pickles(arguments)
+        from runner.records.summary import versions
+
+        print(f"runner {versions()['runner']}")
+        return 0
+    _refuse(arguments)
     install_plugins(references)
-    return _train(arguments, debug=debug)
+    from runner.commands.train import train
+
+    return train(arguments, debug=debug)
 
 
 def _run_verb(name: str, references: Sequence[str], arguments: Sequence[str], *, debug: bool) -> int:
@@ -99,34 +107,15 @@ def _run_verb(name: str, references: Sequence[str], arguments: Sequence[str], *,
     return verb.run([DEBUG_OPTION, *arguments] if debug and verb.debug else arguments)
 
 
-def _help() -> int:
-    from runner.commands.help_text import help_text
-    from runner.config.conf_dir import conf_dir
-
-    print(help_text(conf_dir(), {name: verb.text for name, verb in VERBS.items() if verb.text}))
-    return 0
-
-
-def _version() -> int:
-    from runner.records.summary import versions
-
-    print(f"runner {versions()['runner']}")
-    return 0
-
-
-def _refuse_unknown_verb(first: str) -> None:
+def _refuse(arguments: Sequence[str]) -> None:
+    """Raise ConfigError for a verb that is unknown or not the first argument, SecurityError for a pickle."""
+    first = arguments[0] if arguments else ""
     if first.isidentifier():
         verbs = ", ".join(name for name, verb in VERBS.items() if verb.text)
         raise ConfigError(f"unknown verb {first!r}: expected one of {verbs}, or overrides such as seed=1")
-
-
-def _refuse_late_verb(arguments: Sequence[str]) -> None:
-    verb = misplaced_verb(arguments, VERBS)
-    if verb is not None:
-        raise ConfigError(f"verb {verb!r} after {arguments[0]}: expected the verb first, as in `runner {verb} ...`")
-
-
-def _refuse_pickles(arguments: Sequence[str]) -> None:
+    late = misplaced_verb(arguments, VERBS)
+    if late is not None:
+        raise ConfigError(f"verb {late!r} after {first}: expected the verb first, as in `runner {late} ...`")
     # argparse accepts abbreviations, and no other option of Hydra starts with these letters.
     if any(argument.startswith("--ex") for argument in arguments):
         raise SecurityError(
@@ -135,20 +124,10 @@ def _refuse_pickles(arguments: Sequence[str]) -> None:
         )
 
 
-def _train(arguments: Sequence[str], *, debug: bool) -> int:
-    from runner.commands.train import train
-
-    return train(arguments, debug=debug)
-
-
-def _main_of(module: str) -> Callable[[Sequence[str]], int]:
-    """Return a function that imports a module when it is called, and calls its ``main``."""
-
-    def run(arguments: Sequence[str]) -> int:
-        code: int = importlib.import_module(module).main(arguments)
-        return code
-
-    return run
+def _run_module(module: str, arguments: Sequence[str]) -> int:
+    """Import a module, and call its ``main``."""
+    code: int = importlib.import_module(module).main(arguments)
+    return code
 
 
 def _worker_options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -203,7 +182,7 @@ _MODULES = {"eval": "runner.commands.evaluate", "data": "runner.data.fetch"}
 VERBS: dict[str, Verb] = {
     name: Verb(
         text,
-        _main_of(_MODULES.get(name, f"runner.commands.{name}")),
+        partial(_run_module, _MODULES.get(name, f"runner.commands.{name}")),
         plugins=name not in ("ui", "sync", "doctor", "new"),
         debug=name == "sweep",
     )

@@ -18,8 +18,8 @@ from tests.fake_training import FakeTraining
 from tests.kernels.gpu.emulation import sources_folder
 from tests.small_runs import small_config
 
-# Hundreds of processes are started here. Where bytecode is switched off, as images of containers do, each of them would
-# compile the whole project anew: a third of a short run.
+# The tests start hundreds of processes. Where bytecode is switched off, as in images of containers, each process would
+# compile the whole project again, which takes a third of a short run.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 

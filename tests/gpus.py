@@ -1,4 +1,4 @@
-"""A machine with GPUs that are not there: what is found on it, and kernels for the emulated GPU."""
+"""Descriptions of machines with GPUs, and kernels for the emulated GPU."""
 
 from pathlib import Path
 

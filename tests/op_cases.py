@@ -195,18 +195,9 @@ CASES: dict[str, list[Case]] = {
     "greater_equal": _binary(orders=0),
     "less": _binary(orders=0),
     "equal": [*_binary(orders=0), Case((integers(2, 9), integers(2, 9)), orders=0)],
-    "select": [
-        Case((booleans(3, 4), normal(3, 4), normal(3, 4))),
-        Case((booleans(3, 1), normal(4), normal(2, 1, 1))),
-    ],
-    "maximum": [
-        Case((distinct(3, 4), value(0.05, "float64"))),
-        Case((distinct(6, 1), value([0.05], "float64"))),
-    ],
-    "minimum": [
-        Case((distinct(3, 4), value(0.05, "float64"))),
-        Case((distinct(6, 1), value([0.05], "float64"))),
-    ],
+    "select": [Case((booleans(3, 4), normal(3, 4), normal(3, 4))), Case((booleans(3, 1), normal(4), normal(2, 1, 1)))],
+    "maximum": [Case((distinct(3, 4), value(0.05, "float64"))), Case((distinct(6, 1), value([0.05], "float64")))],
+    "minimum": [Case((distinct(3, 4), value(0.05, "float64"))), Case((distinct(6, 1), value([0.05], "float64")))],
     # activation
     "relu": _unary(off_zero(3, 4), off_zero(2, 2, 3, 3)),
     "relu_gradient": [Case((normal(3, 4), off_zero(3, 4)))],
@@ -231,10 +222,7 @@ CASES: dict[str, list[Case]] = {
     # shape
     "reshape": [Case((normal(2, 6),), {"shape": (3, 4)}), Case((normal(1),), {"shape": ()})],
     "transpose": [Case((normal(2, 3, 4),), {"perm": (2, 0, 1)}), Case((normal(3),), {"perm": (0,)})],
-    "concat": [
-        Case((normal(2, 3), normal(2, 1), normal(2, 4)), {"axis": 1}),
-        Case((normal(3),), {"axis": 0}),
-    ],
+    "concat": [Case((normal(2, 3), normal(2, 1), normal(2, 4)), {"axis": 1}), Case((normal(3),), {"axis": 0})],
     "split": [
         Case((normal(2, 7, 2),), {"axis": 1, "sizes": (3, 0, 1, 3)}),
         Case((normal(4),), {"axis": 0, "sizes": (4,)}),
@@ -305,11 +293,7 @@ CASES: dict[str, list[Case]] = {
         for shape in [(5, 3), (2, 3, 3, 2)]
     ],
     "batch_norm_gradient": [
-        Case(
-            (normal(*shape), positive(3), normal(3), positive(3), normal(*shape)),
-            {"epsilon": 1e-3},
-            tolerance=1e-4,
-        )
+        Case((normal(*shape), positive(3), normal(3), positive(3), normal(*shape)), {"epsilon": 1e-3}, tolerance=1e-4)
         for shape in [(5, 3), (2, 3, 3, 2)]
     ],
     "batch_norm_inference": [

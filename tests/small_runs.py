@@ -30,3 +30,8 @@ def _composed(overrides: tuple[str, ...]) -> Config:
     """Compose a configuration once, because that takes a quarter of a second."""
     model = () if any(override.startswith("model=") for override in overrides) else SMALL_MODEL
     return fix_machine_values(compose([*SMALL, *model, *overrides]).config(), cores=1, look=lambda: NO_DRIVER)
+
+
+def typed(text: str) -> tuple[str, ...]:
+    """Return overrides as they are typed on a command line, without quotes."""
+    return tuple(text.split())

@@ -92,13 +92,13 @@ def test_every_number_of_the_schema_declares_finite_bounds():
         assert -math.inf < bounds.low < bounds.high < math.inf
 
 
-def test_undeclared_numbers_are_found_in_lists_and_beside_null():
+def test_undeclared_numbers_are_found_in_lists_and_next_to_null():
     assert undeclared(list[int] | None) == [int]
     assert undeclared(list[Rate] | None) == []
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=str)
-def test_what_is_outside_the_bounds_is_refused(default: dict[str, Any], number: Number):
+def test_a_number_outside_the_bounds_is_refused(default: dict[str, Any], number: Number):
     bounds = number.bounds
     outside: list[float] = [bounds.low - 1, bounds.high + 1]
     if not number.is_whole:

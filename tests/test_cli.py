@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
@@ -16,7 +17,7 @@ from runner.cli import VERBS, main
 from runner.config.configuration import GROUPS
 from runner.errors import Interrupted, NumericError
 from runner.records.summary import versions
-from tests.fake_training import Call, FakeTraining
+from tests.fake_training import FakeTraining
 from tests.refusal import Capture, refused
 
 SLOW_TO_IMPORT = ("mlflow", "sklearn", "scipy", "matplotlib", "pandas", "rich")
@@ -47,19 +48,11 @@ def test_the_internal_verb_is_not_advertised(capsys: Capture):
     assert VERBS["worker"].text == ""
 
 
-def test_help_imports_nothing_slow():
+@pytest.mark.parametrize(("arguments", "more"), [(["--help"], ("hydra", "numpy")), (["--cfg", "job"], ())])
+def test_help_and_composing_import_nothing_slow(arguments: list[str], more: tuple[str, ...]):
     code = (
-        "import sys; from runner.cli import main; main(['--help']); "
-        f"sys.exit(str([name for name in {SLOW_TO_IMPORT} + ('hydra', 'numpy') if name in sys.modules]))"
-    )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert answer.stderr == "[]\n"
-
-
-def test_composing_imports_nothing_slow():
-    code = (
-        "import sys; from runner.cli import main; main(['--cfg', 'job']); "
-        f"sys.exit(str([name for name in {SLOW_TO_IMPORT} if name in sys.modules]))"
+        f"import sys; from runner.cli import main; main({arguments}); "
+        f"sys.exit(str([name for name in {SLOW_TO_IMPORT + more} if name in sys.modules]))"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert answer.stderr == "[]\n"
@@ -97,11 +90,6 @@ def test_an_unknown_verb_is_refused_with_the_known_ones(folder: Path, capsys: Ca
     message = refused(["explian"], capsys)
     verbs = ", ".join(name for name, verb in VERBS.items() if verb.text)
     assert f"unknown verb 'explian': expected one of {verbs}, or overrides" in message
-
-
-def test_a_worker_without_an_address_is_refused(capsys: Capture):
-    message = refused(["worker", "--role", "worker"], capsys)
-    assert "the following arguments are required: --address, --index, --token-file" in message
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():
@@ -163,20 +151,25 @@ def test_from_python_the_same_run_is_trained(fake_training: FakeTraining, folder
     assert len(fake_training.calls) == 3
 
 
-@pytest.mark.parametrize(("debug", "traceback"), [([], False), (["--debug"], True)])
-def test_a_failed_run_leaves_with_its_class_and_one_message(
-    fake_training: FakeTraining, capsys: Capture, debug: list[str], traceback: bool
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (NumericError("the loss of step 3 is nan"), 5, "runner: error: the loss of step 3 is nan\n"),
+        (Interrupted(15), 143, "runner: error: stopped by SIGTERM\n"),
+        (KeyboardInterrupt(), 130, "runner: interrupted\n"),
+    ],
+    ids=["failed", "stopped by a signal", "stopped before the run listens"],
+)
+def test_a_run_that_ends_early_leaves_with_its_code_and_one_message(
+    fake_training: FakeTraining, capsys: Capture, error: BaseException, code: int, message: str
 ):
-    def fail(call: Call) -> None:
-        raise NumericError("the loss of step 3 is nan")
-
-    fake_training.act = fail
-    assert main([*debug, "seed=1"]) == 5
+    fake_training.act = Mock(side_effect=error)
+    assert main([]) == code
+    assert capsys.readouterr() == ("", message)
+    assert main(["--debug"]) == code
     out, err = capsys.readouterr()
-    assert out == ""
-    assert err.endswith("runner: error: the loss of step 3 is nan\n")
-    assert ("Traceback" in err) == traceback
-    assert traceback or err.count("\n") == 1
+    assert (out, err.endswith(message)) == ("", True)
+    assert ("Traceback" in err) == isinstance(error, Exception)
 
 
 def test_hydras_own_variable_asks_for_the_traceback_too(
@@ -188,29 +181,8 @@ def test_hydras_own_variable_asks_for_the_traceback_too(
     assert os.environ["HYDRA_FULL_ERROR"] == "1"
 
 
-def test_a_stopped_run_leaves_with_the_signals_code(fake_training: FakeTraining, capsys: Capture):
-    def stop(call: Call) -> None:
-        raise Interrupted(15)
-
-    fake_training.act = stop
-    assert main([]) == 143
-    assert capsys.readouterr().err == "runner: error: stopped by SIGTERM\n"
-
-
-def test_ctrl_c_before_the_run_listens_leaves_with_130(fake_training: FakeTraining, capsys: Capture):
-    def stop(call: Call) -> None:
-        raise KeyboardInterrupt
-
-    fake_training.act = stop
-    assert main([]) == 130
-    assert capsys.readouterr().err == "runner: interrupted\n"
-
-
 def test_a_defect_keeps_its_traceback(fake_training: FakeTraining):
-    def break_down(call: Call) -> None:
-        raise ZeroDivisionError
-
-    fake_training.act = break_down
+    fake_training.act = Mock(side_effect=ZeroDivisionError)
     with pytest.raises(ZeroDivisionError):
         main([])
 
@@ -256,10 +228,7 @@ def test_the_completion_script_calls_this_program(capsys: Capture):
     [
         ("runner optimizer=", {f"optimizer={name}" for name in GROUPS["optimizer"]}),
         ("runner train.ep", {"train.epochs="}),
-        (
-            "runner experiment=mnist",
-            {"experiment=mnist_downpour", "experiment=mnist_lenet", "experiment=mnist_sandblaster"},
-        ),
+        ("runner experiment=mnist", {f"experiment=mnist_{name}" for name in ("downpour", "lenet", "sandblaster")}),
     ],
 )
 def test_completion_offers_options_and_keys(

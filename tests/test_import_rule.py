@@ -75,7 +75,6 @@ MAY_IMPORT = {
     " kernels.gpu.discovery system.machine",
     "config.hydra_app": "config config.configuration config.hydra_sweep errors",
     "config.hydra_sweep": "config.launcher errors system.redaction",
-    "config.overriding": "config config.configuration config.hydra_app errors",
     # Training; build is the only wiring.
     "training": "system.console config config.configuration records strategies data checkpoint"
     " tracking tracing plugin engine errors system.files system.json_file system.schema system.shutdown"
@@ -86,7 +85,7 @@ MAY_IMPORT = {
     " tracking system.files system.json_file system.schema errors system.redaction system.text",
     "sweep.frozen_job": "sweep config config.configuration config.devices engine.graph.device system.console"
     " system.machine records errors kernels.gpu.discovery",
-    "commands": "training sweep config config.configuration config.hydra_app config.hydra_sweep config.overriding"
+    "commands": "training sweep config config.configuration config.hydra_app config.hydra_sweep"
     " records checkpoint optimizers engine data tracking plugin system.console system.machine"
     " system.files errors system.redaction system.text kernels.gpu.discovery"
     " kernels.gpu.driver",
@@ -187,23 +186,22 @@ def room_of(name: str) -> str:
     return max(rows, key=len)
 
 
-def breaches(found: list[Import]) -> list[str]:
-    """Imports inside the package that the table does not allow."""
-    inside = [(each, each.target.removeprefix("runner").lstrip(".")) for each in found if below(each.target, "runner")]
-    return [
-        f"{each}: {room_of(each.importer) or 'runner'} may import {MAY_IMPORT[room_of(each.importer)] or 'nothing'}"
-        for each, target in inside
-        if room_of(each.importer) != room_of(target)
-        and not any(below(target, row) for row in MAY_IMPORT[room_of(each.importer)].split())
-    ]
-
-
 def inside(found: list[Import]) -> list[tuple[str, str]]:
     """Importer and target of every import inside the package, lazy and type-only ones included."""
     return [
         (each.importer, each.target.removeprefix("runner").lstrip("."))
         for each in found
         if below(each.target, "runner")
+    ]
+
+
+def breaches(found: list[Import]) -> list[str]:
+    """Imports inside the package that the table does not allow."""
+    rooms = [(importer, target, room_of(importer)) for importer, target in inside(found)]
+    return [
+        f"{importer or 'runner'} -> {target}: {room or 'runner'} may import {MAY_IMPORT[room] or 'nothing'}"
+        for importer, target, room in rooms
+        if room != room_of(target) and not any(below(target, row) for row in MAY_IMPORT[room].split())
     ]
 
 

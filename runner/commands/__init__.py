@@ -2,9 +2,9 @@
 
 Read in this order:
 
-* ``train``: training, and ``resume=DIR``. ``planned_sweep`` and ``sweep``: sweeps. ``results``: the table at the end.
+* ``train``: training, ``resume=DIR``, and the table of results. ``planned_sweep`` and ``sweep``: sweeps.
 * ``explain`` (with ``explanation``), ``list``, ``doctor`` and ``new``: before training.
-* ``evaluate`` and ``predict``, with ``stored_network`` and ``device_arguments``: trained networks.
+* ``evaluate`` and ``predict``, with ``stored_network``: trained networks.
 * ``compare``, ``rerun``, ``ui`` and ``sync``: stored runs.
 * ``help_text``: ``runner --help``. ``plugins``: the option ``--plugin``.
 """

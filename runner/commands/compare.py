@@ -6,14 +6,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.commands.ui import store_uri
 from runner.config import safe_yaml
-from runner.errors import ConfigError, ResourceError
+from runner.errors import ResourceError
 from runner.records.provenance import CodeState, by_name
 from runner.records.stored_run import StoredRun, find_run
 from runner.system.console import verb_parser
 from runner.system.redaction import redact_overrides
 from runner.system.text import text_table
-from runner.tracking.mlflow_client import directories_of_runs, resolve_uri
+from runner.tracking.mlflow_client import directories_of_runs
 from runner.tracking.writer import StoreUnavailableError
 
 _RESULTS = ("status", "steps", "wall_seconds", "step_time_s", "examples_per_s", "final", "best", "weights_sha256")
@@ -32,8 +33,10 @@ class Difference:
 
 def differences(first: StoredRun, second: StoredRun) -> list[Difference]:
     """Return the differences of all topics. Raises ConfigError if a stored configuration cannot be read."""
+    # Read without the schema, so that runs of older versions, or with plugins that are not loaded, can be compared.
+    configurations = (dict(_flat(safe_yaml.load(run.config_yaml))) for run in (first, second))
     return [
-        _difference("configuration", _configuration(first), _configuration(second)),
+        _difference("configuration", *configurations),
         *differences_of_origin(first, second),
         _difference("results", _of_summary(first, _RESULTS), _of_summary(second, _RESULTS)),
     ]
@@ -43,20 +46,14 @@ def differences_of_origin(first: StoredRun, second: StoredRun) -> list[Differenc
     """Return the topics that may explain different results of equal configurations."""
     repositories = by_name(_repositories(first), _repositories(second))
     codes = [_code(run, named) for run, named in zip((first, second), repositories, strict=True)]
-    return [
-        _difference("code", *codes),
-        _difference("versions and machine", _machine(first), _machine(second)),
-    ]
+    return [_difference("code", *codes), _difference("versions and machine", _machine(first), _machine(second))]
 
 
 def changes_differ(first: StoredRun, second: StoredRun) -> bool:
     """Whether the runs have different uncommitted changes of their code."""
-    one, other = by_name(_repositories(first), _repositories(second))
-    return _changes(one) != _changes(other)
-
-
-def _changes(named: Mapping[str, CodeState]) -> dict[str, str]:
-    return {name: code.diff_sha256 for name, code in named.items() if code.diff_bytes}
+    repositories = by_name(_repositories(first), _repositories(second))
+    one, other = ({name: code.diff_sha256 for name, code in named.items() if code.diff_bytes} for named in repositories)
+    return one != other
 
 
 def _difference(topic: str, first: Mapping[str, str], second: Mapping[str, str]) -> Difference:
@@ -64,11 +61,6 @@ def _difference(topic: str, first: Mapping[str, str], second: Mapping[str, str])
     rows = [(name, first.get(name, ABSENT), second.get(name, ABSENT)) for name in names]
     differing = tuple(row for row in rows if row[1] != row[2])
     return Difference(topic, differing, len(rows) - len(differing))
-
-
-def _configuration(run: StoredRun) -> dict[str, str]:
-    # Read without the schema, so that runs of older versions, or with plugins that are not loaded, can be compared.
-    return dict(_flat(safe_yaml.load(run.config_yaml)))
 
 
 def _of_summary(run: StoredRun, names: tuple[str, ...]) -> dict[str, str]:
@@ -136,9 +128,7 @@ example:
 def main(arguments: Sequence[str]) -> int:
     """Print the differences of two runs; return 0, also if there are some."""
     parser = verb_parser(
-        "compare",
-        "Print the differences of two runs: configuration, code, versions and machine, results.",
-        _EXAMPLE,
+        "compare", "Print the differences of two runs: configuration, code, versions and machine, results.", _EXAMPLE
     )
     parser.add_argument("runs", nargs=2, metavar="RUN", help="directory or run id")
     first, second = (named_run(text) for text in parser.parse_args(arguments).runs)
@@ -178,8 +168,6 @@ def named_run(text: str) -> StoredRun:
 
 def _in_store(run_id: str) -> list[Path]:
     try:
-        return directories_of_runs(resolve_uri(None, Path.cwd()), run_id)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+        return directories_of_runs(store_uri(), run_id)
     except StoreUnavailableError as error:
         raise ResourceError(f"{error}; name the run by its directory") from error

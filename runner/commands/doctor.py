@@ -37,7 +37,6 @@ MIN_SHARED_MEMORY = 64 * 2**20
 
 MIN_DISK = 1 << 30
 """Enough for three checkpoints of a network with some tens of millions of parameters."""
-_LITTLE_SPACE = "{} has less than 1 GiB free: checkpoints and plots need room"
 
 MIN_LIBZMQ = (4, 3, 5)
 _GIB = 2**30
@@ -112,7 +111,8 @@ def _directories() -> Iterator[Finding]:
     yield Finding("configuration", str(conf_dir()))
     for topic, directory in (("run outputs", here), ("temporary files", temporary)):
         free = shutil.disk_usage(directory).free
-        trouble = _why_not_writable(directory) or (_LITTLE_SPACE.format(directory) if free < MIN_DISK else "")
+        little = f"{directory} has less than 1 GiB free: checkpoints and plots need room" if free < MIN_DISK else ""
+        trouble = _why_not_writable(directory) or little
         yield Finding(topic, f"below {directory}, {free / _GIB:.1f} GiB free", trouble)
 
 

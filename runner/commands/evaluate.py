@@ -1,6 +1,5 @@
 """The verb ``eval``: score a trained network on its own dataset or another."""
 
-import argparse
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -8,11 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.commands.device_arguments import DEVICE_HELP, split_device, with_device
-from runner.commands.stored_network import StoredNetwork, add_arguments, stored_network, write_output
+from runner.commands.stored_network import (
+    DEVICE_HELP,
+    StoredNetwork,
+    add_arguments,
+    split_device,
+    stored_network,
+    with_device,
+    write_output,
+)
 from runner.config.check import check
 from runner.config.configuration import from_plain, to_plain
-from runner.config.overriding import overridden
+from runner.config.hydra_app import overridden
 from runner.config.schema import Config
 from runner.errors import ConfigError
 from runner.system.console import verb_parser
@@ -71,7 +77,9 @@ def main(arguments: Sequence[str]) -> int:
     device = one_device(asking, usable_cores())
     scored = score(device, network.checkpoint, config.data, network.normalisation())
     results = _results(network, config, device, scored)
-    path = options.output or network.run_dir / _file_name(network, config, _words(options))
+    # The folder of YAML files counts, because a name can differ between folders.
+    words = [*options.overrides, *([str(options.config_dir.absolute())] if options.config_dir else [])]
+    path = options.output or network.run_dir / _file_name(network, config, words)
     write_output(path, json.dumps(results, indent=1) + "\n")
     print(_table(results, path))
     return 0
@@ -88,11 +96,6 @@ def _evaluated(stored: Config, overrides: Sequence[str], config_dir: Path | None
             f"on {stored.data.name}, with images of {known.shape} and {known.classes} classes"
         )
     return config
-
-
-def _words(options: argparse.Namespace) -> list[str]:
-    """Return the overrides and the folder of YAML files, because a name can differ between folders."""
-    return [*options.overrides, *([str(options.config_dir.absolute())] if options.config_dir else [])]
 
 
 def _file_name(network: StoredNetwork, config: Config, words: Sequence[str]) -> str:

@@ -3,11 +3,134 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.commands.explanation.devices import device_lines, device_table, placed_lines, plans_of
+from runner.commands.explanation.layers import layer_rows, layer_table, totals
+from runner.commands.explanation.wires import sent_of, sent_text
 from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
 from runner.config.devices import look_at
+from runner.config.schema import Config
+from runner.kernels.gpu.discovery import Found
+from runner.kernels.gpu.driver import GpuFacts
+from runner.optimizers.lbfgs import Lbfgs
 from runner.system.console import verb_parser
-from runner.system.machine import usable_cores
+from runner.system.machine import available_memory, process_room, usable_cores, usable_memory
+from runner.system.text import number, text_table
+from runner.training.build import build
+from runner.training.experiment import Experiment
+from runner.training.memory import (
+    CONTEXT_BYTES,
+    PROGRAM_BYTES,
+    GpuMemory,
+    ProcessMemory,
+    fit_text,
+    gpu_fit_text,
+    planned_gpu_memory,
+    planned_memory,
+    require_fit,
+    require_gpu_fit,
+)
+
+_PEAK = """\
+Planned peak: largest sum of activations, gradients and inputs alive at once in a training step; variables come on top.\
+"""
+
+_OVERLAPPING = """\
+Clients of this strategy overlap: each is counted as often as it runs on average when all workers are equally fast, and
+the overlap is not estimated."""
+
+_EVALUATION = "Bytes and messages are those of one evaluation of the batch; an update makes two or more."
+
+
+def explain(config: Config) -> str:
+    """Return layers, totals, devices, planned memory and transfers of a training step as text."""
+    return explain_with_memory(config, look_at(config.cluster))[0]
+
+
+def explain_with_memory(config: Config, found: Found) -> tuple[str, list[ProcessMemory], list[GpuMemory]]:
+    """Return the same text, and the planned memory of every process and GPU. found: the GPUs of this machine."""
+    experiment = build(config)
+    planned = plans_of(experiment)
+    rows = layer_rows(experiment)
+    memory = planned_memory(experiment, planned)
+    on_gpus = planned_gpu_memory(experiment, planned)
+    per = "evaluation" if isinstance(config.optimizer, Lbfgs) else "step"
+    lines = [
+        _title(experiment),
+        "",
+        layer_table(rows, experiment),
+        "",
+        *totals(rows),
+        *_length_lines(experiment),
+        *device_lines(experiment, found),
+        *placed_lines(experiment),
+        "",
+        device_table(experiment, planned, per),
+        "",
+        _PEAK,
+        *([_OVERLAPPING] if any(client.deferred for client in experiment.program.training) else []),
+        *([_EVALUATION] if per == "evaluation" else []),
+        "",
+        memory_text(memory),
+        *gpu_memory_lines(on_gpus, found.gpus),
+        "",
+        sent_text(sent_of(experiment, planned), per),
+    ]
+    return "\n".join(lines), memory, on_gpus
+
+
+def _title(experiment: Experiment) -> str:
+    config, program = experiment.config, experiment.program
+    servers = f" and {program.servers} parameter server(s)" if program.servers else ""
+    return (
+        f"model {config.model.name} on {config.data.name}, {config.precision}, "
+        f"optimizer {config.optimizer.name}, parallelism {config.parallelism.name} "
+        f"with {program.workers} worker(s){servers}"
+    )
+
+
+def _length_lines(experiment: Experiment) -> list[str]:
+    """Return lines on the length of the run and its network."""
+    steps = (
+        f"steps                   {number(experiment.total_steps)} of {experiment.config.train.batch_size} examples, "
+        f"{experiment.steps_per_epoch:.1f} steps per epoch"
+    )
+    return [steps, *([f"network                 emulated: {experiment.emulation}"] if experiment.emulation else [])]
+
+
+_MIB = 2**20
+
+
+def memory_text(memory: Sequence[ProcessMemory]) -> str:
+    """Return a table with a row for each process, in MiB, and whether all processes fit."""
+    headers = ("process", "variables", "step", "sent", "data", "checkpoint", "program", "MiB in all")
+    parts = ((e.variables, e.step, e.sent, e.data, e.checkpoint, PROGRAM_BYTES, e.total) for e in memory)
+    table = text_table(headers, [(each.process, *map(_mib, own)) for each, own in zip(memory, parts, strict=True)])
+    return f"{table}\n\n{fit_text(memory, usable_memory(), available_memory())}"
+
+
+def gpu_memory_lines(memory: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> list[str]:
+    """Return a table with a row for each used GPU, in MiB, and whether the run fits; empty without GPUs."""
+    if not memory:
+        return []
+    there = {gpu.number: gpu for gpu in gpus}
+    headers = ("gpu", "devices", "processes", "variables", "step", "fed and sent", "contexts", "MiB in all")
+    rows = [
+        (
+            str(each.gpu),
+            number(len(each.devices)),
+            number(each.processes),
+            *map(_mib, (each.variables, each.step, each.moved, each.processes * CONTEXT_BYTES, each.total)),
+        )
+        for each in memory
+    ]
+    return ["", text_table(headers, rows), "", *(gpu_fit_text(each, there[each.gpu]) for each in memory)]
+
+
+def _mib(count: int) -> str:
+    """Return bytes as whole MiB, rounded up."""
+    return number(-(-count // _MIB))
+
 
 _EXAMPLE = """\
 Exit code 4, with the reason, if this machine has too little memory.
@@ -23,9 +146,7 @@ def main(arguments: Sequence[str]) -> int:
     Raises ResourceError, after the text, if this machine or one of its GPUs has too little memory.
     """
     parser = verb_parser(
-        "explain",
-        "Print parameters, cost, placement and memory of a configuration. Nothing is trained.",
-        _EXAMPLE,
+        "explain", "Print parameters, cost, placement and memory of a configuration. Nothing is trained.", _EXAMPLE
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for training")
     parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="YAML files of your own")
@@ -34,10 +155,6 @@ def main(arguments: Sequence[str]) -> int:
     options = vars(parser.parse_intermixed_args(arguments))
     job = hydra_app.compose(options.pop("overrides"), **options)
     config = fix_machine_values(job.config(), usable_cores())
-    from runner.commands.explanation import explain_with_memory
-    from runner.system.machine import process_room, usable_memory
-    from runner.training.memory import require_fit, require_gpu_fit
-
     found = look_at(config.cluster)
     text, memory, on_gpus = explain_with_memory(config, found)
     print(text, flush=True)

@@ -41,26 +41,21 @@ def main(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_args(arguments)
     folders = [conf_dir(), *([options.config_dir] if options.config_dir else [])]
-    print(kinds_text(folders) if options.kind is None else options_text(options.kind, folders))
+    keys = {kind: _CHOSEN_BY.get(kind, group) for kind, group in KINDS.items()}
+    if options.kind is None:
+        rows = [(kind, str(len(lines(kind, folders))), f"{key}=NAME") for kind, key in keys.items()]
+        print(text_table(("kind", "options", "chosen by"), rows))
+    else:
+        print(text_table((f"{keys[options.kind]}=", ""), list(lines(options.kind, folders).items())))
     return 0
-
-
-def kinds_text(folders: Sequence[Path]) -> str:
-    """Return a table of the kinds, with the number of options and the key that chooses one."""
-    rows = [(kind, str(len(lines(kind, folders))), f"{_key(kind)}=NAME") for kind in KINDS]
-    return text_table(("kind", "options", "chosen by"), rows)
-
-
-def options_text(kind: str, folders: Sequence[Path]) -> str:
-    """Return a table of the options of a kind."""
-    return text_table((f"{_key(kind)}=", ""), list(lines(kind, folders).items()))
 
 
 def lines(kind: str, folders: Sequence[Path]) -> dict[str, str]:
     """Return option -> one line: the first line of its docstring, or the leading comment of its YAML file."""
     group = KINDS[kind]
     table: Mapping[str, type] = GROUPS.get(group, {})
-    found = {name: _first_line(inspect.getdoc(schema) or "") for name, schema in table.items()}
+    documented = {name: inspect.getdoc(schema) or "" for name, schema in table.items()}
+    found = {name: text.partition("\n")[0].replace("``", "") for name, text in documented.items()}
     for folder in folders:
         for file in sorted((folder / group).glob("*.yaml")):
             found.setdefault(file.stem, leading_comment(file))
@@ -76,11 +71,3 @@ def leading_comment(file: Path) -> str:
     prose = [line[2:] for line in comment if not line.startswith(("# @package", "#  "))]
     # A full stop within a sentence, as in "et al. 2012", is not followed by a capital letter.
     return re.split(r"(?<=[.?!]) (?=[A-Z])", " ".join(prose), maxsplit=1)[0]
-
-
-def _first_line(documentation: str) -> str:
-    return documentation.partition("\n")[0].replace("``", "")
-
-
-def _key(kind: str) -> str:
-    return _CHOSEN_BY.get(kind, KINDS[kind])

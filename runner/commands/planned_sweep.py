@@ -6,23 +6,21 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.commands.plugins import OPTION
 from runner.config.hydra_sweep import FULL_ERROR, JOB, launch_planned
-from runner.config.launcher import jobs_at_once
+from runner.config.launcher import JOBLIB, SweepPlace, jobs_at_once
 from runner.engine.cluster.processes import runner_command
 from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
 from runner.plugin import pinned_references
-from runner.records.summary import Summary
 from runner.sweep.frozen_job import Work, run_frozen_job
-from runner.sweep.in_turn import run_in_turn
 from runner.sweep.locks import sweep_is_running
 from runner.sweep.outcome import FINISHED, last_ended, note_failure, recorded
-from runner.sweep.plan import Plan, PlannedJob, place_of
+from runner.sweep.plan import Plan, PlannedJob
 from runner.sweep.report import report_plan
+from runner.sweep.sweep import run_in_turn
 from runner.system.console import DEBUG_OPTION
 from runner.system.machine import usable_cores
 
@@ -49,18 +47,15 @@ def run_planned(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], *, debu
     return report_plan(plan, sweep_dir)
 
 
-def train_frozen(work: Work, sweep_dir: Path) -> Summary:
-    """Train a job of a planned sweep in this process, or resume its run."""
-    from runner.training.run import run
-
-    place = place_of(work.job, sweep_dir, work.gpus)
-    return run(work.config, work.directory, overrides=work.job.overrides, sweep=place, resume=work.resume)
-
-
 def run_here(sweep_dir: Path, number: int, at_once: int, *, debug: bool = False) -> None:
     """Run one job in this process; see :func:`run_frozen_job` for errors. at_once: jobs that share the machine."""
-    job = planned_job(sweep_dir, number)
-    run_frozen_job(job, sweep_dir, at_once, lambda work: train_frozen(work, sweep_dir), debug=debug)
+    from runner.training.run import run
+
+    def train(work: Work) -> None:
+        place = SweepPlace(sweep_dir, work.job.number, work.job.swept, work.gpus)
+        run(work.config, work.directory, overrides=work.job.overrides, sweep=place, resume=work.resume)
+
+    run_frozen_job(planned_job(sweep_dir, number), sweep_dir, at_once, train, debug=debug)
 
 
 def planned_job(sweep_dir: Path, number: int) -> PlannedJob:
@@ -71,14 +66,11 @@ def planned_job(sweep_dir: Path, number: int) -> PlannedJob:
 def task(composed: Mapping[str, Any]) -> None:
     """Run one job. Hydra's launcher calls this for every job, in a process of its choice."""
     sweep_dir, number = Path(composed["sweep_dir"]), int(composed[JOB])
-    # The cores and GPUs that the jobs share are known only on the machine that runs the job.
-    at_once = int(composed["jobs_at_once"])
     if not composed["here"]:
-        apart = Apart(at_once, list(composed["plugins"]), composed["joined"], composed["debug"])
-        _run_apart(sweep_dir, planned_job(sweep_dir, number), apart)
+        _run_apart(sweep_dir, planned_job(sweep_dir, number), composed)
         return
     try:
-        run_here(sweep_dir, number, at_once, debug=composed["debug"])
+        run_here(sweep_dir, number, int(composed["jobs_at_once"]), debug=composed["debug"])
     except Interrupted as stop:
         # An interruption ends the whole sweep; Hydra does not treat a KeyboardInterrupt as the failure of one job.
         raise KeyboardInterrupt from stop
@@ -104,9 +96,11 @@ def _launch(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool
     launcher = plan.launcher
     settings = {
         "sweep_dir": str(sweep_dir),
+        # The cores and GPUs that the jobs share are known only on the machine that runs a job.
         "jobs_at_once": jobs_at_once(launcher, len(jobs), usable_cores()),
         "here": launcher.shares_process,
-        "joined": launcher.name == "joblib",
+        # Processes of joblib can outlive the sweep: they start no more jobs then.
+        "joined": launcher.name == JOBLIB,
         "debug": debug,
         "plugins": pinned_references(),
     }
@@ -126,39 +120,19 @@ def _came_to_an_end(directory: Path, before: int | None) -> bool:
     return recorded(directory)[0] == FINISHED or last_ended(directory) not in (None, before)
 
 
-@dataclass(frozen=True)
-class Apart:
-    """The settings of a job in a separate process.
+def _run_apart(sweep_dir: Path, job: PlannedJob, composed: Mapping[str, Any]) -> None:
+    """Run one job in a separate process, whose death does not end the launcher, and report how it ended.
 
-    at_once: jobs that share the machine, this one included. plugins: of the sweep, with the digests of their sources.
-    joined: whether processes of the launcher that outlive the sweep start no more jobs. debug: whether tracebacks are
-    written to the log of the job.
+    composed: the settings of :func:`_launch`.
     """
-
-    at_once: int
-    plugins: Sequence[str]
-    joined: bool
-    debug: bool
-
-
-def _run_apart(sweep_dir: Path, job: PlannedJob, apart: Apart) -> None:
-    """Run one job in a separate process, whose death does not end the launcher, and report how it ended."""
     directory = sweep_dir / job.directory
-    if apart.joined and not sweep_is_running(sweep_dir):
+    if composed["joined"] and not sweep_is_running(sweep_dir):
         return
     print(job.label, file=sys.stderr, flush=True)
-    plugins = [f"{OPTION}={plugin}" for plugin in apart.plugins]
-    command = [
-        *runner_command(),
-        *plugins,
-        "sweep",
-        "job",
-        str(sweep_dir),
-        str(job.number),
-        "--at-once",
-        str(apart.at_once),
-    ]
-    command += [DEBUG_OPTION] if apart.debug else []
+    plugins = [f"{OPTION}={plugin}" for plugin in composed["plugins"]]
+    at_once = ["--at-once", str(composed["jobs_at_once"])]
+    command = [*runner_command(), *plugins, "sweep", "job", str(sweep_dir), str(job.number), *at_once]
+    command += [DEBUG_OPTION] if composed["debug"] else []
     with (directory / JOB_LOG).open("a", encoding="utf-8") as log:
         # Hydra always sets this variable here, so it does not show whether the user requested tracebacks.
         environment = {name: value for name, value in os.environ.items() if name != FULL_ERROR}

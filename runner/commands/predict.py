@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.commands.device_arguments import DEVICE_HELP, split_device, with_device
-from runner.commands.stored_network import StoredNetwork, add_arguments, stored_network, write_output
+from runner.commands.stored_network import (
+    DEVICE_HELP,
+    StoredNetwork,
+    add_arguments,
+    split_device,
+    stored_network,
+    with_device,
+    write_output,
+)
 from runner.data.pictures import read_pictures
 from runner.errors import ConfigError
 from runner.system.console import verb_parser

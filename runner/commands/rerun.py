@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from runner.commands.compare import difference_rows, differences_of_origin, named_run
-from runner.commands.results import results_table
+from runner.commands.train import results_table
 from runner.config.configuration import load_stored
 from runner.config.devices import Look, retake_devices
 from runner.config.outcome import changes_on_the_way
@@ -99,18 +99,14 @@ def main(arguments: Sequence[str]) -> int:
     repetition = repetition_here(load_stored(first.config_yaml), first)
     for note in _notes(first, repetition):
         print(note, file=sys.stderr, flush=True)
-    second = _train(first, repetition, output)
-    print(verdict(first, second, repetition.doubt))
-    return SAME if _same(first, second) else OTHER
-
-
-def _train(first: StoredRun, repetition: Repetition, output: Path) -> StoredRun:
     from runner.training.run import run
 
     overrides = [] if first.summary is None else first.summary.overrides
     summary = run(repetition.config, output, overrides=overrides, repeats=first.run_id)
     print(results_table(summary), end="\n\n")
-    return read_run(output)
+    second = read_run(output)
+    print(verdict(first, second, repetition.doubt))
+    return SAME if _same(first, second) else OTHER
 
 
 def _notes(first: StoredRun, repetition: Repetition) -> Iterator[str]:
@@ -123,7 +119,7 @@ def _notes(first: StoredRun, repetition: Repetition) -> Iterator[str]:
     if repetition.doubt:
         yield f"the same weights are not guaranteed: {repetition.doubt}"
     plugins = read_plugins(first.path)
-    yield from map(str, changed_plugins(plugins or {}))
+    yield from changed_plugins(plugins or {})
     yield from plugin_notes(plugins)
     started = None if first.summary is None else first.summary.provenance
     if started is not None and started.working_directory != str(Path.cwd()):
@@ -137,17 +133,14 @@ def verdict(first: StoredRun, second: StoredRun, doubt: str) -> str:
     before = _weights(first)
     if before is None:
         return f"not compared: run {first.run_id} has no weights_sha256"
-    return "\n".join([f"other weights than run {first.run_id}, which has {before}", *_reasons(first, second, doubt)])
-
-
-def _reasons(first: StoredRun, second: StoredRun, doubt: str) -> Iterator[str]:
-    if doubt:
-        yield f"the same weights were not guaranteed: {doubt}"
+    lines = [f"other weights than run {first.run_id}, which has {before}"]
+    lines += [f"the same weights were not guaranteed: {doubt}"] if doubt else []
     rows = difference_rows(differences_of_origin(first, second))
     if rows:
-        yield text_table(("different", first.run_id, second.run_id), rows)
+        lines.append(text_table(("different", first.run_id, second.run_id), rows))
     else:
-        yield "the recorded code, versions and machine are the same"
+        lines.append("the recorded code, versions and machine are the same")
+    return "\n".join(lines)
 
 
 def _same(first: StoredRun, second: StoredRun) -> bool:

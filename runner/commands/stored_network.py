@@ -1,16 +1,20 @@
-"""A checkpoint and its run, for the verbs that use a trained network."""
+"""A checkpoint, its run, and the device that computes it, for the verbs that use a trained network."""
 
 import argparse
 import logging
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.checkpoint import BEST, NEWEST, find
-from runner.config.configuration import load_stored
-from runner.config.schema import Config
+from runner.config.check import check_devices
+from runner.config.configuration import from_plain, load_stored
+from runner.config.hydra_app import overridden
+from runner.config.schema import Config, LocalCluster
 from runner.data.dataset import Facts, Normalisation
 from runner.data.own_files import OwnFiles
 from runner.data.settings import DatasetSettings
+from runner.engine.graph.device import CPU
 from runner.errors import ConfigError, DataError, ResourceError
 from runner.records.data_facts import FACTS_FILE, DataRecord, difference, read_record
 from runner.records.run_directory import CONFIG_FILE
@@ -40,8 +44,7 @@ class StoredNetwork:
         if self.data is not None and self.data.normalisation is not None:
             return self.data.normalisation
         _log.warning(
-            "%s does not hold the normalisation of training: computed from the present data",
-            self.run_dir / FACTS_FILE,
+            "%s does not hold the normalisation of training: computed from the present data", self.run_dir / FACTS_FILE
         )
         data: DatasetSettings = self.config.data
         return data.normalisation()
@@ -98,3 +101,33 @@ def _require_same_data(data: DatasetSettings, known: Facts, run_dir: Path) -> No
             found.train_examples,
             known.train_examples,
         )
+
+
+DEVICE_KEYS = ("cluster.device", "cluster.gpus", "cluster.tf32")
+DEVICE_HELP = "cluster.device=cpu, gpu or auto, cluster.gpus=[K] and cluster.tf32=true choose the device, as in a run"
+
+
+def split_device(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Split arguments into those of the form KEY=VALUE with a key of :data:`DEVICE_KEYS`, and the others."""
+    asked: list[str] = []
+    others: list[str] = []
+    for argument in arguments:
+        key, is_pair, _ = argument.partition("=")
+        (asked if is_pair and key in DEVICE_KEYS else others).append(argument)
+    return asked, others
+
+
+def with_device(stored: Config, asked: Sequence[str]) -> Config:
+    """Return the configuration of a trained network with a cluster of one device, by default ``auto``.
+
+    Of the stored cluster only ``tf32`` is kept, unless the arguments name it. Raises ConfigError if the arguments name
+    no device, or more than one.
+    """
+    tf32 = stored.cluster.tf32 and f"cluster.device={CPU}" not in asked
+    fresh = replace(stored, cluster=LocalCluster(tf32=tf32))
+    config = from_plain(overridden(fresh, asked, DEVICE_KEYS, f"expected one of {', '.join(DEVICE_KEYS)}"))
+    check_devices(config)
+    gpus = config.cluster.gpus
+    if gpus is not None and len(gpus) != 1:
+        raise ConfigError(f"cluster.gpus={gpus}: expected the number of one GPU, such as [0], or null for the first")
+    return config

@@ -73,9 +73,16 @@ def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:
     Plan.read(sweep_dir)  # raises before a lock is created in a directory without a sweep
     with sweep_lock(sweep_dir):
         plan = Plan.read(sweep_dir)
-        _require_folder(plan, sweep_dir)
+        # No plan may choose the working directory.
+        if Path(plan.folder).resolve() != Path.cwd().resolve():
+            raise ConfigError(
+                f"{sweep_dir}: the sweep was started in {plan.folder!r}, to which its relative paths refer; the "
+                f"working directory is {str(Path.cwd())!r}; change to the first folder and resume the sweep there"
+            )
         _require_plugins(plan, sweep_dir)
-        given = [*options.overrides, *_hydra_options(options)]
+        of_hydra = {name: getattr(options, name) for name in ("config_dir", "config_path", "config_name")}
+        pairs = ((f"--{name.replace('_', '-')}", value) for name, value in of_hydra.items() if value is not None)
+        given = [*options.overrides, *itertools.chain(*pairs)]
         if given or options.accept_changes:
             plan = _with_grid(plan, sweep_dir, given, accept=options.accept_changes)
         else:
@@ -83,15 +90,6 @@ def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:
         done = (FINISHED,) if options.retry_failed else (FINISHED, FAILED)
         jobs = [job for job in plan.grid if read_outcome(job, sweep_dir).status not in done]
         return run_planned(plan, sweep_dir, _frozen(jobs, sweep_dir), debug=options.debug)
-
-
-def _require_folder(plan: Plan, sweep_dir: Path) -> None:
-    """Raise ConfigError unless the sweep was started in the working directory, which no plan may choose."""
-    if Path(plan.folder).resolve() != Path.cwd().resolve():
-        raise ConfigError(
-            f"{sweep_dir}: the sweep was started in {plan.folder!r}, to which its relative paths refer; the working "
-            f"directory is {str(Path.cwd())!r}; change to the first folder and resume the sweep there"
-        )
 
 
 def _require_plain_launcher(plan: Plan, sweep_dir: Path) -> None:
@@ -131,29 +129,15 @@ def _with_grid(plan: Plan, sweep_dir: Path, overrides: Sequence[str], *, accept:
             change.require_none()
         return changed_plan(plan, change, arguments, sweep_dir, pinned_references())
     finally:
-        _remove_empty(jobs)
+        # Hydra makes empty directories for jobs whose directory is another one.
+        for job in jobs:
+            if job.run_dir.is_dir() and not any(job.run_dir.iterdir()):
+                job.run_dir.rmdir()
 
 
 def _frozen(jobs: Sequence[PlannedJob], sweep_dir: Path) -> list[PlannedJob]:
     """Return the jobs with a frozen configuration; those without one had an impossible configuration."""
     return [job for job in jobs if (sweep_dir / job.directory / FROZEN_FILE).exists()]
-
-
-def _remove_empty(jobs: Sequence[Job]) -> None:
-    """Remove the empty directories that Hydra made for jobs whose directory is another one."""
-    for job in jobs:
-        if job.run_dir.is_dir() and not any(job.run_dir.iterdir()):
-            job.run_dir.rmdir()
-
-
-def _hydra_options(options: argparse.Namespace) -> list[str]:
-    """Return the options for Hydra as arguments of a command line."""
-    given = {
-        "--config-dir": options.config_dir,
-        "--config-path": options.config_path,
-        "--config-name": options.config_name,
-    }
-    return [word for option, value in given.items() if value is not None for word in (option, value)]
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -185,9 +169,7 @@ def _parser() -> argparse.ArgumentParser:
         help="also run failed jobs again, besides those that were killed, interrupted or never started",
     )
     resume.add_argument(
-        "--accept-changes",
-        action="store_true",
-        help="compose the grid again: add its new jobs, leave out removed ones",
+        "--accept-changes", action="store_true", help="compose the grid again: add its new jobs, leave out removed ones"
     )
     for short, name, what in (
         ("-cd", "--config-dir", "folder of your own YAML files"),

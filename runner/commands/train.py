@@ -1,18 +1,15 @@
-"""Train a configuration or a sweep of configurations, or continue a stored run (``resume=DIR``)."""
+"""Train a configuration or a sweep of configurations, or continue a stored run (``resume=DIR``); print the results."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from runner.commands.results import results_table
 from runner.commands.sweep import start
 from runner.config import hydra_app
 from runner.config.check import check
 from runner.config.configuration import LIMITS, fix_machine_values, from_plain, load_stored
-from runner.config.hydra_app import Job
-from runner.config.overriding import overridden
+from runner.config.hydra_app import Job, overridden
 from runner.config.schema import AUTO, FILLED_IN, Config
 from runner.engine.graph.device import CPU
 from runner.errors import ConfigError, Interrupted, RunnerError
@@ -65,9 +62,9 @@ def _continued(stored: Config, overrides: Sequence[str]) -> Config:
     cluster, named = plain["cluster"], {override.partition("=")[0].removeprefix("cluster.") for override in overrides}
     cluster["filled_in"] = [key for key in cluster["filled_in"] or () if key not in named]
     if plain["parallelism"] != dataclasses.asdict(stored.parallelism):
-        _release(cluster, cluster["filled_in"])
+        cluster |= dict.fromkeys(cluster["filled_in"])
     if "device" in named:
-        _release(cluster, [key for key in _OF_THE_DEVICE if key not in named])
+        cluster |= dict.fromkeys(key for key in _OF_THE_DEVICE if key not in named)
     config = from_plain(plain)
     check(config)
     return fix_machine_values(config, usable_cores())
@@ -81,10 +78,6 @@ def _with_later_keys(stored: Config) -> Config:
     if cluster.filled_in is None:
         cluster = dataclasses.replace(cluster, filled_in=list(FILLED_IN))
     return dataclasses.replace(stored, cluster=cluster)
-
-
-def _release(cluster: dict[str, Any], keys: Iterable[str]) -> None:
-    cluster |= dict.fromkeys(keys)
 
 
 def train(arguments: Sequence[str], *, debug: bool = False) -> int:
@@ -136,3 +129,49 @@ def continue_run(arguments: Sequence[str]) -> Summary:
     from runner.training.run import run
 
     return run(config, run_dir, overrides=overrides, sweep=None, resume=True)
+
+
+_MIB = 2**20
+
+
+def results_table(summary: Summary) -> str:
+    """Return results, speed and the run directory, one aligned line for each."""
+    facts = list(_facts(summary))
+    width = max(len(name) for name, _ in facts)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in facts)
+
+
+def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
+    yield "status", summary.status
+    if summary.stopped:
+        yield "stopped early", summary.stopped
+    kernels = ", ".join(f"{device}: {library}" for device, library in summary.kernels.items()) or "none"
+    yield "strategy", f"{summary.strategy}, {summary.workers} worker(s), kernels {kernels}"
+    if summary.emulated:
+        yield "network", f"emulated: {summary.emulated}"
+    for name in ("test/accuracy", "test/loss", "val/accuracy", "val/loss", "train/loss"):
+        if name in summary.final:
+            best = summary.best.get(name)
+            yield name, f"{summary.final[name]:.4f}" + ("" if best is None else f"  (best {best:.4f})")
+    if summary.init_from:
+        left = f", {len(summary.init_left)} left (see run.log)" if summary.init_left else ""
+        yield "weights from", f"{summary.init_from}: {len(summary.init_taken)} taken{left}"
+    if summary.best_checkpoint is not None:
+        yield "best checkpoint", f"{summary.best_checkpoint}, {summary.monitor} {summary.best_value:.4f}"
+    yield "steps", f"{summary.steps:,} ({summary.examples:,} examples) in {summary.wall_seconds:.1f} s"
+    if summary.step_time_s:
+        p10, median, p90 = (summary.step_time_s[key] * 1000 for key in ("p10", "median", "p90"))
+        yield "step time", f"median {median:.2f} ms, p10 {p10:.2f} ms, p90 {p90:.2f} ms"
+    if summary.examples_per_s:
+        yield "examples/s", f"{summary.examples_per_s:,.0f}"
+    if any(summary.bytes_sent_per_worker):
+        sent = [f"{count / _MIB:,.1f}" for count in summary.bytes_sent_per_worker]
+        yield "MiB sent per worker", ", ".join(sent[: summary.workers])
+        if servers := sent[summary.workers :]:
+            yield "MiB sent per server", ", ".join(servers)
+    peaks = ", ".join(f"{name} {count / _MIB:,.0f}" for name, count in summary.peak_memory_bytes.items())
+    if peaks:
+        yield "peak memory, MiB", peaks
+    if summary.weights_sha256:
+        yield "weights_sha256", summary.weights_sha256
+    yield "run directory", summary.output_dir

@@ -27,7 +27,7 @@ SERVER_ENVIRONMENT = {
     # The pages need no jobs, and a server without jobs cannot run those of an attacker.
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    # Protections of MLflow, also if the environment turns them off for other servers: see security_environment.
+    # Protections of MLflow, also if the environment turns them off for other servers.
     "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "false",
     "MLFLOW_SERVER_X_FRAME_OPTIONS": "SAMEORIGIN",
     # A file in the working directory, such as random.py, must not be imported in place of a library. By default Python
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="runner ui", description=__doc__, epilog="example:  runner ui --port 5001")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="on 127.0.0.1 (default: %(default)s)")
     port = parser.parse_args(arguments).port
-    uri = _store_uri()
+    uri = store_uri()
     if not uri.startswith(("http:", "https:")):
         _require_store(uri)
         _require_free_port(port)
@@ -60,18 +60,15 @@ def main(arguments: Sequence[str]) -> int:
 def _become_server(uri: str, port: int) -> NoReturn:
     options = {"--host": HOST, "--port": str(port), "--workers": "1"}
     command = [sys.executable, "-m", "mlflow", "server", *itertools.chain(*options.items())]
-    # In the environment and not an option, because every user can read the options of processes.
-    store = {"MLFLOW_BACKEND_STORE_URI": uri}
-    os.execve(command[0], command, os.environ | SERVER_ENVIRONMENT | security_environment(port) | store)
-
-
-def security_environment(port: int) -> dict[str, str]:
-    """Return settings by which the server answers its own pages only: no other web page reads or changes runs."""
     hosts = [f"{name}:{port}" for name in (HOST, "localhost")]
-    return {
+    own = {
+        # In the environment and not an option, because every user can read the options of processes.
+        "MLFLOW_BACKEND_STORE_URI": uri,
+        # The server answers its own pages only: no other web page reads or changes runs.
         "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(hosts),
         "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{host}" for host in hosts),
     }
+    os.execve(command[0], command, os.environ | SERVER_ENVIRONMENT | own)
 
 
 def _page_of_runs(uri: str) -> str:
@@ -85,12 +82,13 @@ def _page_of_runs(uri: str) -> str:
 
 def store_state() -> str:
     """Return the address of the store of this folder; of a database file, also whether it exists."""
-    uri = _store_uri()
+    uri = store_uri()
     path = sqlite_path(uri)
     return plain_address(uri) + (" (no runs recorded yet)" if path is not None and not path.is_file() else "")
 
 
-def _store_uri() -> str:
+def store_uri() -> str:
+    """Return the address of the tracking store of this folder. Raises ConfigError for an address of no store."""
     try:
         return resolve_uri(None, Path.cwd())
     except ValueError as error:
@@ -123,7 +121,7 @@ def store_answer() -> str:
 
     Runs train without the store: their records wait in the run directory.
     """
-    uri = resolve_uri(None, Path.cwd())
+    uri = store_uri()
     database = sqlite_path(uri)
     if database is not None:
         return "to be created by the first run" if not database.is_file() else _answer_of_file(database)

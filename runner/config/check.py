@@ -62,7 +62,7 @@ def _length(config: Config) -> Iterator[str]:
     epochs, steps = config.train.epochs, config.train.steps
     if (epochs is None) == (steps is None):
         yield (
-            f"train.epochs={_yaml(epochs)} and train.steps={_yaml(steps)}: expected exactly one; set the other to null"
+            f"train.epochs={_text(epochs)} and train.steps={_text(steps)}: expected exactly one; set the other to null"
         )
 
 
@@ -180,12 +180,9 @@ def _tracking(config: Config) -> Iterator[str]:
         yield str(error)
 
 
-def _yaml(value: object) -> object:
-    return "null" if value is None else value
-
-
 def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    """Return a value as YAML writes it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 _RULES = (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.bounds import out_of_bounds
@@ -39,8 +39,6 @@ GROUPS: dict[str, Mapping[str, type]] = {
     "tracking": TRACKERS,
 }
 """Group of the configuration -> name of an option -> the dataclass that is its schema."""
-
-_MISSING = "???"
 
 LIMITS = ("train.epochs", "train.steps")
 """The two keys for the length of a run; a configuration sets exactly one."""
@@ -203,7 +201,7 @@ def _require_values(value: object, place: str) -> None:
             _require_values(item, place)
     elif isinstance(value, int) and value.bit_length() > 64:
         raise ConfigError(f"{place}: found a whole number of {value.bit_length()} bits, expected at most 64")
-    elif value == _MISSING:
+    elif value == MISSING:
         raise ConfigError(f"{place}: missing value")
     elif isinstance(value, str) and "${" in value:
         raise ConfigError(f"{place}: {value!r} holds an interpolation; expected a plain value")

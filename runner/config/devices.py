@@ -99,9 +99,9 @@ class GpuShare:
 ALL_GPUS = GpuShare()
 """The share of a run that is alone on the machine."""
 
-
 ON_CPU = "CPU"
 """Description of a device without a GPU."""
+
 
 Look = Callable[[], Found]
 
@@ -116,12 +116,20 @@ def take_devices(config: Config, look: Look = discover, share: GpuShare = ALL_GP
     cluster: LocalCluster = config.cluster
     taken = cluster.device_taken or (CPU if cluster.device == CPU else None)
     if taken == CPU:
-        _require_no_gpus(cluster)
+        if cluster.gpus is not None:
+            raise ConfigError(
+                f"cluster.gpus={cluster.gpus}: the run began on the CPU, without a GPU; use "
+                "cluster.device=gpu, or cluster.gpus=null"
+            )
         require_precision(config)
         return replace(cluster, device_taken=CPU)
     found = look()
     if taken is None and cluster.gpus is not None:
-        _require_usable(found, cluster)
+        if found.obstacle and cluster.device == AUTO:
+            raise ResourceError(
+                f"cluster.gpus={cluster.gpus}: expected a GPU that can be used, but {found.obstacle}. `runner doctor` "
+                "lists what is available; cluster.gpus=null leaves the choice to cluster.device=auto"
+            )
         cluster = replace(cluster, device=GPU)
     if taken is None:
         taken = CPU if cluster.device == AUTO and found.obstacle else GPU
@@ -132,22 +140,6 @@ def take_devices(config: Config, look: Look = discover, share: GpuShare = ALL_GP
     config = replace(config, cluster=cluster)
     require_devices(config, found)
     return take_collectives(config, found)
-
-
-def _require_no_gpus(cluster: LocalCluster) -> None:
-    if cluster.gpus is not None:
-        raise ConfigError(
-            f"cluster.gpus={cluster.gpus}: the run began on the CPU, without a GPU; use "
-            "cluster.device=gpu, or cluster.gpus=null"
-        )
-
-
-def _require_usable(found: Found, cluster: LocalCluster) -> None:
-    if found.obstacle and cluster.device == AUTO:
-        raise ResourceError(
-            f"cluster.gpus={cluster.gpus}: expected a GPU that can be used, but {found.obstacle}. `runner doctor` "
-            "lists what is available; cluster.gpus=null leaves the choice to cluster.device=auto"
-        )
 
 
 def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
@@ -165,15 +157,11 @@ def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
         # Sums by the workers do not depend on the machine, and keep their bits.
         released = ("gpus", "collectives") if config.cluster.collectives == NCCL else ("gpus",)
         here = _with_devices(config, found, **dict.fromkeys(released))
-        return here, _other_sums(config, here)
+        before, now = config.cluster.collectives, here.cluster.collectives
+        other = f"cluster.collectives was {before}, and is {now} with the GPUs of this machine"
+        return here, "" if before == now else other
     require_devices(config, found)
     return config, ""
-
-
-def _other_sums(config: Config, here: Config) -> str:
-    """Describe a change in the order of sums, "" for none."""
-    before, now = config.cluster.collectives, here.cluster.collectives
-    return "" if before == now else f"cluster.collectives was {before}, and is {now} with the GPUs of this machine"
 
 
 def _with_devices(config: Config, found: Found, **released: None) -> Config:
@@ -211,7 +199,7 @@ def require_devices(config: Config, found: Found) -> None:
             f"{', '.join(f'{gpu.number} ({gpu.name})' for gpu in found.gpus)}. Several workers may share a GPU; "
             "cluster.gpus=null takes all GPUs in turn"
         )
-    slow = [gpu for gpu in found.gpus if gpu.number in (cluster.gpus or ()) and not _has_bfloat16(gpu.capability)]
+    slow = [gpu for gpu in found.gpus if gpu.number in (cluster.gpus or ()) and gpu.capability < BFLOAT16_CAPABILITY]
     if config.precision == "bfloat16" and slow:
         raise ResourceError(
             f"precision=bfloat16: {slow[0]} does not multiply bfloat16, which needs compute capability "
@@ -240,19 +228,16 @@ def _absent_gpus(cluster: LocalCluster, found: Found) -> list[int]:
     return sorted(set(cluster.gpus or ()) - {gpu.number for gpu in found.gpus})
 
 
-def _has_bfloat16(capability: int) -> bool:
-    return capability >= BFLOAT16_CAPABILITY
-
-
 def reason(cluster: LocalCluster, found: Found) -> str:
     """Return the reason for the devices of a run. found: the GPUs of this machine."""
+    names = ", ".join(gpu.name for gpu in found.gpus)
     if cluster.device != AUTO:
         return f"cluster.device={cluster.device}"
     if cluster.device_taken == GPU:
-        return f"cluster.device=auto takes a GPU if there is one, and there is {_names(found)}"
+        return f"cluster.device=auto takes a GPU if there is one, and there is {names}"
     if found.obstacle:
         return f"cluster.device=auto finds no GPU: {found.obstacle}"
-    return f"cluster.device=auto found no GPU when the run began; there is {_names(found)} now"
+    return f"cluster.device=auto found no GPU when the run began; there is {names} now"
 
 
 def device_texts(devices: Mapping[str, int | None], found: Found) -> dict[str, str]:
@@ -262,7 +247,3 @@ def device_texts(devices: Mapping[str, int | None], found: Found) -> dict[str, s
         name: ON_CPU if gpu is None else f"GPU {gpu}: {gpus[gpu]}, driver {found.driver}"
         for name, gpu in devices.items()
     }
-
-
-def _names(found: Found) -> str:
-    return ", ".join(gpu.name for gpu in found.gpus)

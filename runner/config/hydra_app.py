@@ -1,16 +1,17 @@
-"""The Hydra side of the command line: composition, sweeps, completion, and their errors.
+"""The Hydra side of the command line: composition, sweeps, completion, errors, and overrides of stored configurations.
 
 Hydra composes and creates directories; it does not decide how a run ends. An error before the start of a job is a
 ConfigError or a ResourceError; an error in a job keeps its class.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import hydra
+import yaml
 from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -21,17 +22,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.command_line import overrides_first, quoting_hint
 from runner.config.conf_dir import conf_dir
-from runner.config.configuration import GROUPS, from_composed
+from runner.config.configuration import GROUPS, from_composed, release_other_limit, to_plain
 from runner.config.error_text import describe
-from runner.config.hydra_sweep import (
-    HYDRA_SETTINGS,
-    PROGRAM,
-    VERSION_BASE,
-    application_arguments,
-    errors_raised,
-    launcher_of,
-    safe_path,
-)
+from runner.config.hydra_sweep import HYDRA_SETTINGS, PROGRAM, VERSION_BASE, application_arguments, launcher_of
 from runner.config.launcher import Launcher, SweepPlace
 from runner.config.schema import Config
 from runner.errors import ConfigError, ResourceError, RunnerError
@@ -92,7 +85,7 @@ def compose_jobs(arguments: Sequence[str], run: Callable[[Job], None]) -> list[J
     application = decorate(task)
     try:
         ours = (*HYDRA_SETTINGS, PLAN_IN_PROCESS)
-        with application_arguments(overrides_first(arguments, last=ours)), errors_raised(), safe_path():
+        with application_arguments(overrides_first(arguments, last=ours)):
             application()
     except Exception as error:
         # Any other error is about the arguments.
@@ -202,3 +195,48 @@ def _translated(error: Exception, arguments: Sequence[str]) -> RunnerError:
             "hydra.run.dir=DIR (hydra.sweep.dir=DIR for a sweep)"
         )
     return ConfigError(f"{' '.join(arguments)}: {error}")
+
+
+def overridden(
+    config: Config, overrides: Sequence[str], allowed: Iterable[str], otherwise: str, *, config_dir: Path | None = None
+) -> dict[str, Any]:
+    """Return the plain values of ``config`` with ``overrides`` ("KEY=VALUE") in place of its own.
+
+    allowed: keys, and sections or groups with all of their keys. GROUP=OPTION replaces the stored section by that of
+    the option in the project's YAML files or in the user's ``config_dir``; keys of the group are set after it.
+    otherwise: message for keys that are not allowed. The values are not checked here.
+
+    Raises ConfigError for an override that is not allowed, or whose value or section does not exist.
+    """
+    plain = to_plain(config)
+    pairs = [_pair(override, set(allowed), otherwise) for override in overrides]
+    for name, text in pairs:
+        if name in GROUPS:
+            composed = compose([f"{name}={text}"], config_dir=config_dir).composed[name]
+            plain[name] = OmegaConf.to_container(composed, resolve=True)
+    for name, text in pairs:
+        if name not in GROUPS:
+            _set(plain, name, text)
+    release_other_limit(plain, overrides)
+    return plain
+
+
+def _pair(override: str, allowed: set[str], otherwise: str) -> tuple[str, str]:
+    name, is_pair, text = override.partition("=")
+    parts = name.split(".")
+    if not is_pair or not any(".".join(parts[:length]) in allowed for length in range(1, len(parts) + 1)):
+        raise ConfigError(f"{override}: {otherwise}")
+    return name, text
+
+
+def _set(plain: dict[str, Any], name: str, text: str) -> None:
+    *sections, key = name.split(".")
+    inner: Any = plain
+    for section in sections:
+        inner = inner.get(section) if isinstance(inner, dict) else None
+    if not isinstance(inner, dict):
+        raise ConfigError(f"{name}={text}: there is no section {'.'.join(sections)}")
+    try:
+        inner[key] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name}={text}: not a value in YAML") from error

@@ -1,7 +1,6 @@
 """Running Hydra's application, and sweeps: this process composes all jobs before the user's launcher runs them."""
 
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, read_write
 
-from runner.config.launcher import Launcher
+from runner.config.launcher import Launcher, variables
 from runner.errors import ConfigError
 from runner.system.redaction import redact, redact_overrides
 
@@ -35,15 +34,28 @@ HYDRA_SETTINGS = (
 """Settings that neither the primary configuration nor the command line can change."""
 
 
+_VARIABLES = {
+    # Without it Hydra prints its errors and exits with 1, instead of raising them.
+    FULL_ERROR: "1",
+    # Removes the working directory from the sys.path of Python processes of launchers such as joblib: otherwise a file
+    # in it, such as random.py, is imported in place of a library.
+    "PYTHONSAFEPATH": "1",
+}
+
+
 @contextmanager
 def application_arguments(arguments: Sequence[str]) -> Iterator[None]:
-    """Let Hydra, which reads ``sys.argv``, read ``arguments``; restore its global state and the logging afterwards."""
+    """Let Hydra, which reads ``sys.argv``, read ``arguments``, and raise its errors.
+
+    Its global state, the environment and the logging are restored afterwards.
+    """
     root = logging.getLogger()
     argv, handlers, level = sys.argv, root.handlers[:], root.level
     sys.argv = [PROGRAM, *arguments]
     GlobalHydra.instance().clear()
     try:
-        yield
+        with variables(_VARIABLES):
+            yield
     finally:
         sys.argv = argv
         for handler in set(root.handlers) - set(handlers):
@@ -51,36 +63,6 @@ def application_arguments(arguments: Sequence[str]) -> Iterator[None]:
             handler.close()
         root.setLevel(level)
         GlobalHydra.instance().clear()
-
-
-@contextmanager
-def errors_raised() -> Iterator[None]:
-    """Make Hydra raise its errors: without this variable it prints them and exits with 1."""
-    with _variable(FULL_ERROR, "1"):
-        yield
-
-
-@contextmanager
-def safe_path() -> Iterator[None]:
-    """Remove the working directory from the ``sys.path`` of Python processes of launchers such as joblib.
-
-    Otherwise a file in it, such as random.py, is imported in place of a library.
-    """
-    with _variable("PYTHONSAFEPATH", "1"):
-        yield
-
-
-@contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    saved = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if saved is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = saved
 
 
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
@@ -179,5 +161,5 @@ def launch_planned(
     store.store(name=_PRIMARY, node=primary)
     application = hydra.main(version_base=VERSION_BASE, config_path=None, config_name=_PRIMARY)(task)
     axis = f"{JOB}=" + ",".join(f"'{number}'" for number in jobs)
-    with application_arguments(["--multirun", axis, *HYDRA_SETTINGS]), errors_raised(), safe_path():
+    with application_arguments(["--multirun", axis, *HYDRA_SETTINGS]):
         application()

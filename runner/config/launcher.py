@@ -1,6 +1,8 @@
 """A job's place in its sweep, and the Hydra launcher that runs the jobs, as plain data that can be stored."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,7 +58,7 @@ class Launcher:
     @property
     def is_local(self) -> bool:
         """Whether jobs run on the machine of the sweep. False for launchers that may use other machines."""
-        return self.name in (IN_PROCESS, "joblib", "submitit_local")
+        return self.name in (IN_PROCESS, JOBLIB, "submitit_local")
 
     @property
     def shares_process(self) -> bool:
@@ -72,6 +74,21 @@ class Launcher:
             *(f"hydra.launcher.{key}" for key, value in words.items() if value != _STORED_WORDS.get(key)),
             *(f"hydra.job.env_set.{name}" for name in self.environment),
         ]
+
+
+@contextmanager
+def variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables, and restore them afterwards."""
+    saved = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, before in saved.items():
+            if before is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = before
 
 
 def jobs_at_once(launcher: Launcher, jobs: int, cores: int) -> int:

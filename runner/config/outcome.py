@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import MISSING, OmegaConf
 
 from runner.config import safe_yaml
 from runner.config.configuration import to_plain
@@ -71,9 +71,6 @@ def _decisive(section: str, value: Any, more: Iterable[str] = ()) -> Any:
     return {key: each for key, each in value.items() if key not in left_out}
 
 
-_MISSING = "???"
-
-
 def with_defaults(plain: Mapping[str, Any], config: Config) -> dict[str, Any]:
     """Return stored plain values with the default of each missing key, which is the behaviour before the key existed.
 
@@ -109,4 +106,4 @@ def _filled(own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, An
 def _defaults(schema: type) -> dict[str, Any]:
     """Return the plain default values of a dataclass of the configuration, without keys that have none."""
     found: Any = OmegaConf.to_container(OmegaConf.structured(schema))
-    return {key: default for key, default in found.items() if default != _MISSING}
+    return {key: default for key, default in found.items() if default != MISSING}

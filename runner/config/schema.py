@@ -140,13 +140,6 @@ class LocalCluster:
     emulate: bool = key(False, "emulate these links and stragglers by waiting")
 
     def __post_init__(self) -> None:
-        self._check_devices()
-        if self.compression not in COMPRESSIONS:
-            raise ConfigError(f"cluster.compression={self.compression!r}: expected one of {', '.join(COMPRESSIONS)}")
-        if not set(self.filled_in or ()) <= set(FILLED_IN):
-            _refuse("filled_in", self.filled_in, f"some of {', '.join(FILLED_IN)}, or null")
-
-    def _check_devices(self) -> None:
         if self.device not in (AUTO, *DEVICE_TYPES):
             _refuse("device", repr(self.device), f"one of {', '.join((AUTO, *DEVICE_TYPES))}")
         if self.server_device not in DEVICE_TYPES:
@@ -160,6 +153,10 @@ class LocalCluster:
             _refuse("collectives", repr(self.collectives), f"one of {', '.join(COLLECTIVES)}, or null")
         if self.gpus == []:
             _refuse("gpus", self.gpus, "numbers of GPUs from 0, at least one, or null for all in turn")
+        if self.compression not in COMPRESSIONS:
+            _refuse("compression", repr(self.compression), f"one of {', '.join(COMPRESSIONS)}")
+        if not set(self.filled_in or ()) <= set(FILLED_IN):
+            _refuse("filled_in", self.filled_in, f"some of {', '.join(FILLED_IN)}, or null")
 
 
 def _refuse(name: str, came: object, expected: str) -> NoReturn:

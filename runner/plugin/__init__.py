@@ -10,23 +10,7 @@ run makes it once, at its start, before the tables are read.
 """
 
 from runner.plugin.contract import Plugin
-from runner.plugin.installing import (
-    ChangedPlugin,
-    changed_plugins,
-    install,
-    pinned_references,
-    plugin_notes,
-    provenance,
-)
+from runner.plugin.installing import changed_plugins, install, pinned_references, plugin_notes, provenance
 from runner.plugin.loading import plugin_errors
 
-__all__ = [
-    "ChangedPlugin",
-    "Plugin",
-    "changed_plugins",
-    "install",
-    "pinned_references",
-    "plugin_errors",
-    "plugin_notes",
-    "provenance",
-]
+__all__ = ["Plugin", "changed_plugins", "install", "pinned_references", "plugin_errors", "plugin_notes", "provenance"]

@@ -1,7 +1,6 @@
 """The tables of the package, extended by plugins: once, at the start of a process."""
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ from runner.data import DATASETS
 from runner.engine.graph.op import OPS, register
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
-from runner.kernels.contract import Kernel
 from runner.models import MODELS
 from runner.optimizers import OPTIMIZERS
 from runner.plugin.contract import Plugin
@@ -91,7 +89,8 @@ def _kernel_faults(plugin: Plugin) -> list[str]:
     faults = [f"kernels: there is no op {op!r}; add it to ops" for op in unknown]
     for position, kernel in enumerate(plugin.kernels):
         rivals = [*registry.of(kernel.op, kernel.device_type), *plugin.kernels[:position]]
-        if any(_rank(rival) == _rank(kernel) for rival in rivals):
+        rank = (kernel.op, kernel.device_type, kernel.priority)
+        if any((rival.op, rival.device_type, rival.priority) == rank for rival in rivals):
             faults.append(
                 f"kernels: op {kernel.op!r} has a kernel of priority {kernel.priority} on {kernel.device_type!r} "
                 "already; use another priority"
@@ -99,26 +98,8 @@ def _kernel_faults(plugin: Plugin) -> list[str]:
     return faults
 
 
-def _rank(kernel: Kernel) -> tuple[str, str, int]:
-    return kernel.op, kernel.device_type, kernel.priority
-
-
-@dataclass(frozen=True)
-class ChangedPlugin:
-    """A plugin whose source changed. before, now: SHA-256 of the sources, in hex. given_as: its reference now."""
-
-    reference: str
-    before: str
-    now: str
-    given_as: str
-
-    def __str__(self) -> str:
-        place = "" if self.given_as == self.reference else f" (now {self.given_as})"
-        return f"plugin {self.reference}{place} was changed: its SHA-256 was {self.before}, and is {self.now}"
-
-
-def changed_plugins(recorded: Mapping[str, str]) -> Iterator[ChangedPlugin]:
-    """Yield the plugins of this process with another source than in ``recorded``, reference -> SHA-256.
+def changed_plugins(recorded: Mapping[str, str]) -> Iterator[str]:
+    """Yield a text for each plugin of this process with another source than in ``recorded``, reference -> SHA-256.
 
     A file of the same name in another folder is the same plugin. Plugins on one side only are no error here: another
     strategy may not need them; :func:`plugin_notes` reports them.
@@ -126,7 +107,8 @@ def changed_plugins(recorded: Mapping[str, str]) -> Iterator[ChangedPlugin]:
     for reference, before in recorded.items():
         given_as = _given_as(reference, before, recorded)
         if given_as is not None and PLUGINS[given_as] != before:
-            yield ChangedPlugin(reference, before, PLUGINS[given_as], given_as)
+            place = "" if given_as == reference else f" (now {given_as})"
+            yield f"plugin {reference}{place} was changed: its SHA-256 was {before}, and is {PLUGINS[given_as]}"
 
 
 def plugin_notes(recorded: Mapping[str, str] | None) -> Iterator[str]:

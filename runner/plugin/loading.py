@@ -31,7 +31,8 @@ def plugin_errors(plugins: Mapping[str, str]) -> Iterator[None]:
     except MemoryError as error:
         raise as_runner_error(error) from error
     except Exception as error:  # any error is about the user's code
-        for path in map(_source, plugins):
+        for reference in plugins:
+            path = Path(reference if reference.endswith(".py") else str(sys.modules[reference].__file__))
             if lines := _lines(path, error):
                 raise ConfigError(f"{path}:{lines[-1]}: {reason(error)}") from error
         raise
@@ -51,10 +52,6 @@ def reason(error: Exception) -> str:
         return str(error)
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     return f"{type(error).__name__}: {text}; correct it (--debug prints the traceback)"
-
-
-def _source(reference: str) -> Path:
-    return Path(reference if reference.endswith(".py") else str(sys.modules[reference].__file__))
 
 
 def _lines(path: Path, error: Exception) -> list[int | None]:

@@ -129,8 +129,5 @@ def _rescaled(now: DataRecord, then: DataRecord) -> Iterator[str]:
     for name, word in (("mean", "mean"), ("std", "deviation")):
         pairs = zip(found[name], known[name], strict=False)
         if len(found[name]) != len(known[name]) or any(abs(a - b) > least for a, b in pairs):
-            yield f"the {word} of their channels is {_shown(found[name])}, it was {_shown(known[name])}"
-
-
-def _shown(values: tuple[float, ...]) -> str:
-    return ", ".join(f"{value:.9g}" for value in values)
+            now_is, was = (", ".join(f"{value:.9g}" for value in each[name]) for each in (found, known))
+            yield f"the {word} of their channels is {now_is}, it was {was}"

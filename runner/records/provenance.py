@@ -54,13 +54,10 @@ def code_of(folders: Iterable[Path], owned: Iterable[Path] = ()) -> list[Code]:
     A folder outside of any repository adds nothing, nor does a file that its repository does not track, such as a file
     of a virtual environment inside a repository. Without git the list is empty.
     """
-    holders = [*folders, *(file.parent for file in owned if _is_tracked(file))]
+    tracked = [file for file in owned if git(file.parent, "ls-files", "--error-unmatch", file.name) is not None]
+    holders = [*folders, *(file.parent for file in tracked)]
     tops = [top for folder in holders if (top := git(folder, "rev-parse", "--show-toplevel"))]
     return [code for top in dict.fromkeys(tops) if (code := _code(Path(top))) is not None]
-
-
-def _is_tracked(file: Path) -> bool:
-    return git(file.parent, "ls-files", "--error-unmatch", file.name) is not None
 
 
 def by_name(*runs: Sequence[CodeState]) -> list[dict[str, CodeState]]:
@@ -85,13 +82,12 @@ def _end(folder: str, length: int) -> str:
 
 def text_of(codes: Iterable[Code]) -> str:
     """Return the changes of all repositories as one text that names each repository and states where it was cut."""
-    return "".join(_section(code) for code in codes if code.diff)
-
-
-def _section(code: Code) -> str:
-    state = code.state
-    end = f"# cut: {MAX_DIFF_BYTES:,} of {state.diff_bytes:,} bytes are here\n" if code.cut else ""
-    return f"# changes in {state.folder} since commit {state.commit or '(none)'}\n{code.diff.rstrip()}\n{end}"
+    text = ""
+    for code in codes:
+        if code.diff:
+            text += f"# changes in {code.state.folder} since commit {code.state.commit}\n{code.diff.rstrip()}\n"
+            text += f"# cut: {MAX_DIFF_BYTES:,} of {code.state.diff_bytes:,} bytes are here\n" if code.cut else ""
+    return text
 
 
 def _code(top: Path) -> Code | None:

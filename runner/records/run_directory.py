@@ -84,8 +84,12 @@ class RunDirectory:
         """
         path = Path(path).absolute()
         with _writing(path), ExitStack() as on_failure:
-            if resume:
-                _require_run(path)
+            # Nothing is created if there is no run: the path may be a mistake.
+            if resume and not (path / RUN_FILE).exists():
+                raise ConfigError(
+                    f"resume={path}: there is no run to resume (no {RUN_FILE}); expected the directory of an earlier "
+                    "run"
+                )
             create_directory(path)
             lock = _take_lock(path)
             on_failure.callback(os.close, lock)
@@ -164,14 +168,6 @@ def _writing(path: Path) -> Iterator[None]:
             f"cannot write in {path}: {error.strerror} ({error.filename or path}); expected a writable "
             "directory with free space. Choose another one with hydra.run.dir=DIR"
         ) from error
-
-
-def _require_run(path: Path) -> None:
-    """Raise ConfigError before anything is created if there is no run: the path given to resume may be a mistake."""
-    if not (path / RUN_FILE).exists():
-        raise ConfigError(
-            f"resume={path}: there is no run to resume (no {RUN_FILE}); expected the directory of an earlier run"
-        )
 
 
 def _take_lock(path: Path) -> int:

@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,7 +75,8 @@ def find_run(text: str, folder: Path, in_store: Callable[[str], list[Path]]) -> 
         raise ConfigError(
             f"{text}: no such directory; expected the directory of a run, or a run id, of which 4 hex digits are enough"
         )
-    found = [path for path in _run_directories(folder) if _is_run(path, text)] or in_store(text)
+    outputs = [file.parent for place in _PLACES for file in sorted(folder.glob(f"{place}/{RUN_FILE}"))]
+    found = [path for path in outputs if _is_run(path, text)] or in_store(text)
     if len(found) > 1:
         raise ConfigError(f"{text}: several runs have such an id: {', '.join(map(str, found))}; give more digits")
     if not found:
@@ -86,11 +87,6 @@ def find_run(text: str, folder: Path, in_store: Callable[[str], list[Path]]) -> 
     if not found[0].is_dir():
         raise ConfigError(f"{text}: the directory of this run is gone: {found[0]}")
     return read_run(found[0])
-
-
-def _run_directories(folder: Path) -> Iterator[Path]:
-    for place in _PLACES:
-        yield from sorted(file.parent for file in folder.glob(f"{place}/{RUN_FILE}"))
 
 
 def _is_run(path: Path, text: str) -> bool:

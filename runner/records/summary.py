@@ -8,7 +8,6 @@ which then have their defaults.
 import hashlib
 import importlib.metadata
 import json
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,9 @@ import numpy as np
 
 from runner.errors import DataError
 from runner.records.provenance import Provenance, git
+from runner.system.files import replace_durably
 from runner.system.json_file import parse_json
+from runner.system.machine import cpu_facts
 from runner.system.redaction import redact_overrides, redact_text
 from runner.system.schema import LenientRecord, Record, Violation
 
@@ -157,13 +158,8 @@ class Summary:
 
     def write(self, path: Path) -> None:
         """Replace ``path`` atomically and put it on the disk; raises OSError."""
-        fresh = path.with_name(path.name + ".tmp")
-        with fresh.open("w", encoding="utf-8") as file:
-            json.dump(Record(Summary).write(self), file, indent=2, allow_nan=False)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
+        text = json.dumps(Record(Summary).write(self), indent=2, allow_nan=False)
+        replace_durably(path, f"{text}\n".encode())
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -210,13 +206,7 @@ def versions() -> dict[str, str]:
 
 def cpu_model() -> str:
     """Return the model of the CPU, as the operating system names it."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                return value.strip()
-    return platform.processor() or platform.machine()
+    return cpu_facts().get("model name") or platform.processor() or platform.machine()
 
 
 def step_time(seconds: Sequence[float]) -> dict[str, float]:

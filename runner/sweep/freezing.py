@@ -50,8 +50,11 @@ def freeze_sweep(jobs: Sequence[Job], arguments: Sequence[str], plugins: Sequenc
         )
     plan = Plan(os.getcwd(), list(arguments), launcher, [planned(job) for job in jobs], list(plugins))
     require_own_directories(plan.jobs)
-    for job in jobs:
-        _refuse_used(job.run_dir)
+    used = [job.run_dir for job in jobs if holds_run(job.run_dir)]
+    if used:
+        raise DirectoryInUseError(
+            f"{used[0]} already holds a run: choose another directory for the sweep with hydra.sweep.dir=DIR"
+        )
     for job, of_plan in zip(jobs, plan.jobs, strict=True):
         freeze_job(job, job.run_dir, of_plan)
     plan.write(directory)
@@ -95,10 +98,3 @@ def require_own_directories(jobs: Sequence[PlannedJob]) -> None:
                 + (f"as {first.label} does" if first is not job else "outside the directory of the sweep")
                 + "; expected a separate directory for every job, such as ${hydra.job.num}"
             )
-
-
-def _refuse_used(directory: Path) -> None:
-    if holds_run(directory):
-        raise DirectoryInUseError(
-            f"{directory} already holds a run: choose another directory for the sweep with hydra.sweep.dir=DIR"
-        )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.config.configuration import fix_machine_values, load_stored
 from runner.config.devices import ALL_GPUS, GpuShare, Look
-from runner.config.schema import Config, LocalCluster
+from runner.config.schema import Config
 from runner.engine.graph.device import GPU
 from runner.errors import Interrupted, RunnerError
 from runner.kernels.gpu.discovery import discover
@@ -32,13 +32,6 @@ def gpu_share(sweep_dir: Path, at_once: int, look: Look, *, had: Sequence[int] =
     wanted = _place_of(had, at_once, look) if had else 0
     with place_lock(sweep_dir, wanted) as place:
         yield GpuShare(place, at_once)
-
-
-def dealt_text(asked: LocalCluster, taken: LocalCluster, share: GpuShare, look: Look) -> str:
-    """Return the share of a job as text; "" if it has no GPU, named its GPUs or has the machine to itself."""
-    if share == ALL_GPUS or asked.gpus is not None or taken.device_taken != GPU:
-        return ""
-    return share.text(look().gpus)
 
 
 def _place_of(had: Sequence[int], at_once: int, look: Look) -> int:
@@ -79,10 +72,11 @@ def run_frozen_job(
     and the exception of a defect; both are recorded as well.
     """
     directory = sweep_dir / job.directory
-    with job_lock(directory, lambda: _tell(f"{job.label}: another process still runs this job; waiting for its end")):
+    waiting = f"{job.label}: another process still runs this job; waiting for its end"
+    with job_lock(directory, lambda: print(waiting, file=sys.stderr, flush=True)):
         if recorded(directory)[0] == FINISHED:
             return
-        _tell(job.label)
+        print(job.label, file=sys.stderr, flush=True)
         forget(directory)
         try:
             with _prepared(job, sweep_dir, at_once, look) as work:
@@ -111,9 +105,5 @@ def _prepared(job: PlannedJob, sweep_dir: Path, at_once: int, look: Look) -> Ite
     frozen = load_stored(directory / FROZEN_FILE)
     with gpu_share(sweep_dir, at_once, look) as share:
         config = fix_machine_values(frozen, max(1, usable_cores() // at_once), look, share)
-        dealt = dealt_text(frozen.cluster, config.cluster, share, look)
-        yield Work(config, directory, job, resume=False, gpus=dealt)
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+        dealt = share != ALL_GPUS and frozen.cluster.gpus is None and config.cluster.device_taken == GPU
+        yield Work(config, directory, job, resume=False, gpus=share.text(look().gpus) if dealt else "")

@@ -107,7 +107,9 @@ def change_of(plan: Plan, jobs: Sequence[Job], sweep_dir: Path) -> Change:
         fresh = planned(job)
         old = known.pop(identity, None)
         if old is None:
-            fresh = _numbered(fresh, number)
+            # A directory that is named after the number of its job changes with it.
+            place = str(number) if fresh.directory == str(fresh.number) else fresh.directory
+            fresh = dataclasses.replace(fresh, number=number, directory=place)
             number += 1
         else:
             fresh = dataclasses.replace(fresh, number=old.number, directory=old.directory)
@@ -150,12 +152,6 @@ def _identified(jobs: Sequence[_J]) -> list[tuple[_Identity, _J]]:
         found.append(((key, seen[key]), job))
         seen[key] += 1
     return found
-
-
-def _numbered(job: PlannedJob, number: int) -> PlannedJob:
-    """Return a job with an unused number; a directory that is named after the number changes with it."""
-    directory = str(number) if job.directory == str(job.number) else job.directory
-    return dataclasses.replace(job, number=number, directory=directory)
 
 
 def _same_configuration(job: Job, directory: Path) -> bool:

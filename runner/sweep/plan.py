@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner.config.launcher import Launcher, SweepPlace
+from runner.config.launcher import Launcher
 from runner.errors import ConfigError
 from runner.system.json_file import JsonFile
 from runner.system.redaction import redact, redact_overrides
@@ -68,7 +68,7 @@ class Plan:
 
     def write(self, directory: Path) -> None:
         """Write the plan atomically; raises OSError."""
-        _plan_file().write(directory / PLAN_FILE, self, mode=0o600 if self.private else 0o666)
+        _FILE.write(directory / PLAN_FILE, self, mode=0o600 if self.private else 0o666)
 
     @classmethod
     def read(cls, directory: Path) -> "Plan":
@@ -77,7 +77,7 @@ class Plan:
         if not directory.exists():
             raise ConfigError(f"{directory}: no such directory; expected that of a sweep")
         try:
-            plan = _plan_file().read(path)
+            plan = _FILE.read(path)
         except FileNotFoundError:
             raise ConfigError(
                 f"{directory} holds no {PLAN_FILE}: expected the directory of a sweep that began to train. "
@@ -94,18 +94,14 @@ class Plan:
         return plan
 
 
-def _plan_file() -> JsonFile[Plan]:
-    # Plans of earlier versions name no plugins.
-    schema = LenientRecord(Plan, complete=False)
-    return JsonFile(schema, ConfigError, "expected a plan that this version of runner wrote", limit=64 * 2**20)
+# Plans of earlier versions name no plugins.
+_SCHEMA = LenientRecord(Plan, complete=False)
+_FILE: JsonFile[Plan] = JsonFile(
+    _SCHEMA, ConfigError, "expected a plan that this version of runner wrote", limit=64 * 2**20
+)
 
 
 def job_label(number: int, swept: Mapping[str, str]) -> str:
     """Return the name of a job in messages."""
     text = ", ".join(redact_overrides(f"{key}={value}" for key, value in swept.items()))
     return f"job {number}" + (f" ({text})" if text else "")
-
-
-def place_of(job: PlannedJob, directory: Path, gpus: str) -> SweepPlace:
-    """Return the place of a job in its sweep, for its run. gpus: its share of the GPUs as text."""
-    return SweepPlace(directory, job.number, job.swept, gpus)

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from runner.config.configuration import load_stored
@@ -12,16 +12,12 @@ from runner.records.late_tracking import BroughtOver, bring_over, late_runs, sto
 from runner.sweep.locks import sweep_lock
 from runner.sweep.outcome import FAILED, FINISHED, INTERRUPTED, RUNNING, Outcome, last_ended, read_outcome
 from runner.sweep.plan import FROZEN_FILE, PLAN_FILE, Plan
-from runner.sweep.seeds import over_seeds, seeds_table
-from runner.sweep.table import SweepTable, sweep_table
+from runner.sweep.table import SweepTable, over_seeds, seeds_table, sweep_table
 from runner.tracking.mlflow_sweep import SWEEP_FILE, end_parent
 from runner.tracking.origin import ORIGIN_FILE, Origin
 from runner.tracking.records import End
 from runner.tracking.replay import Replay
 
-TABLE_FILE = "jobs.csv"
-SEEDS_FILE = "seeds.csv"
-MARKDOWN_FILE = "jobs.md"
 FAILED_EXIT_CODE = 1
 _ANY_METRIC = Monitor("test/accuracy")
 
@@ -29,7 +25,8 @@ _ANY_METRIC = Monitor("test/accuracy")
 def report_plan(plan: Plan, directory: Path, *, interrupted: bool = False) -> int:
     """Report on the jobs of a planned sweep; return the exit code."""
     outcomes = [read_outcome(job, directory) for job in plan.grid]
-    return report(outcomes, frozen_config(plan, directory), directory, interrupted=interrupted)
+    frozen = _frozen_file(plan, directory)
+    return report(outcomes, None if frozen is None else load_stored(frozen), directory, interrupted=interrupted)
 
 
 def show_plan(plan: Plan, directory: Path) -> None:
@@ -44,13 +41,8 @@ def planned_monitor(plan: Plan, directory: Path) -> Monitor:
     return _ANY_METRIC if frozen is None else monitor_of_stored(frozen)
 
 
-def frozen_config(plan: Plan, directory: Path) -> Config | None:
-    """Return the configuration of one job: metric and tracking settings are the same in all jobs."""
-    frozen = _frozen_file(plan, directory)
-    return None if frozen is None else load_stored(frozen)
-
-
 def _frozen_file(plan: Plan, directory: Path) -> Path | None:
+    """Return the configuration of one job: metric and tracking settings are the same in all jobs."""
     paths = (directory / job.directory / FROZEN_FILE for job in plan.grid)
     return next((path for path in paths if path.exists()), None)
 
@@ -62,7 +54,7 @@ def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, 
     only reported, because the process should end soon. config: of one of the jobs; None if no job could be composed, so
     that nothing was recorded.
     """
-    monitor = _monitor(config)
+    monitor = _ANY_METRIC if config is None else monitor_of(config)
     _terminal_table(outcomes, monitor).print()
     files, description = write_tables(outcomes, monitor, directory)
     done = all(outcome.status == FINISHED for outcome in outcomes)
@@ -73,14 +65,11 @@ def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, 
     if status != FINISHED:
         jobs = f"{sum(outcome.status == FAILED for outcome in outcomes)} of {len(outcomes)} jobs failed"
         what = f"sweep interrupted, {jobs}" if interrupted else jobs
-        print(f"runner: {what}; see {directory}{_how_to_go_on(directory)}", file=sys.stderr)
+        # Without a plan the jobs were not known beforehand, and the sweep cannot be resumed.
+        resume = f"; run the remaining jobs with: runner sweep resume {shlex.quote(str(directory))}"
+        more = resume if (directory / PLAN_FILE).exists() else ""
+        print(f"runner: {what}; see {directory}{more}", file=sys.stderr)
     return 0 if done else FAILED_EXIT_CODE
-
-
-def _how_to_go_on(directory: Path) -> str:
-    """Return the command that resumes a sweep; "" if its jobs were not known beforehand."""
-    planned = (directory / PLAN_FILE).exists()
-    return f"; run the remaining jobs with: runner sweep resume {shlex.quote(str(directory))}" if planned else ""
 
 
 def _bring_over(directory: Path, interrupted: bool) -> None:
@@ -92,10 +81,6 @@ def _bring_over(directory: Path, interrupted: bool) -> None:
         print(f"runner: {line}", file=sys.stderr)
 
 
-def _monitor(config: Config | None) -> Monitor:
-    return _ANY_METRIC if config is None else monitor_of(config)
-
-
 def _terminal_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
     groups = over_seeds(outcomes, monitor)
     return seeds_table(groups, monitor) if groups else sweep_table(outcomes, monitor)
@@ -104,12 +89,12 @@ def _terminal_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable
 def write_tables(outcomes: Sequence[Outcome], monitor: Monitor, directory: Path) -> tuple[list[Path], str]:
     """Write the files of the tables; return them and the Markdown."""
     jobs, groups = sweep_table(outcomes, monitor), over_seeds(outcomes, monitor)
-    contents = {TABLE_FILE: jobs.csv()}
+    contents = {"jobs.csv": jobs.csv()}
     markdown = jobs.markdown()
     if groups:
-        contents[SEEDS_FILE] = seeds_table(groups, monitor, columns_apart=True).csv()
+        contents["seeds.csv"] = seeds_table(groups, monitor, columns_apart=True).csv()
         markdown = f"{seeds_table(groups, monitor).markdown()}\n\nEvery seed:\n\n{markdown}"
-    contents[MARKDOWN_FILE] = f"{markdown}\n"
+    contents["jobs.md"] = f"{markdown}\n"
     for name, text in contents.items():
         (directory / name).write_text(text, encoding="utf-8")
     return [directory / name for name in contents], markdown
@@ -117,7 +102,11 @@ def write_tables(outcomes: Sequence[Outcome], monitor: Monitor, directory: Path)
 
 def recorded_sweeps(directories: Iterable[Path]) -> list[Path]:
     """Return the planned sweeps with a tracking record that contain or hold these directories, each once."""
-    found = (next(filter(_is_recorded, (directory, *directory.parents)), None) for directory in directories)
+    around = ((directory, *directory.parents) for directory in directories)
+    found = (
+        next((place for place in places if (place / PLAN_FILE).is_file() and (place / SWEEP_FILE).is_file()), None)
+        for places in around
+    )
     return [sweep for sweep in dict.fromkeys(found) if sweep is not None]
 
 
@@ -132,7 +121,7 @@ def end_late(directory: Path) -> None:
         jobs = [directory / job.directory for job in plan.grid]
         outcomes = [read_outcome(job, directory) for job in plan.grid]
         recorded = next((job for job in jobs if (job / ORIGIN_FILE).exists()), None)
-        ended_ns = list(_ended_ns(jobs))
+        ended_ns = [ended for job in jobs if (ended := last_ended(job)) is not None]
         if recorded is None or not ended_ns or any(outcome.status == RUNNING for outcome in outcomes):
             return
         files, description = write_tables(outcomes, planned_monitor(plan, directory), directory)
@@ -140,17 +129,6 @@ def end_late(directory: Path) -> None:
         origin = Origin.read(recorded)
         uri = origin.address(store_setting(recorded), Path.cwd())
         end_parent(uri, origin.experiment, directory, end, files, description)
-
-
-def _is_recorded(directory: Path) -> bool:
-    return all((directory / name).is_file() for name in (PLAN_FILE, SWEEP_FILE))
-
-
-def _ended_ns(jobs: Iterable[Path]) -> Iterator[int]:
-    for job in jobs:
-        ended = last_ended(job)
-        if ended is not None:
-            yield ended
 
 
 def _status(outcomes: Sequence[Outcome]) -> str:

@@ -1,10 +1,12 @@
-"""A sweep whose sweeper chooses each job by earlier results, so that a job runs as soon as it is composed."""
+"""Jobs of a sweep in this process: in turn, or as soon as a sweeper that needs earlier results has composed them."""
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from runner.config.hydra_app import Job
+from runner.config.launcher import Launcher, variables
 from runner.config.schema import Config
 from runner.errors import Interrupted, RunnerError
 from runner.records.summary import Summary
@@ -12,6 +14,22 @@ from runner.sweep.outcome import FAILURE_FILE, Outcome, note_failure, recorded
 from runner.sweep.plan import job_label
 from runner.sweep.report import report
 from runner.system.console import print_error
+
+
+def run_in_turn(run: Callable[[int], None], jobs: Mapping[int, Path], launcher: Launcher) -> Exception | None:
+    """Call ``run`` with the number of every job; return the first exception, which ends its job only.
+
+    jobs: number -> its directory. A BaseException such as KeyboardInterrupt ends all jobs.
+    """
+    first: Exception | None = None
+    for number, directory in jobs.items():
+        try:
+            inside = contextlib.chdir(directory) if launcher.in_job_directory else contextlib.nullcontext()
+            with variables(launcher.environment), inside:
+                run(number)
+        except Exception as error:  # noqa: BLE001 - a job may fail in any way, and has noted how
+            first = first or error
+    return first
 
 
 class Sweep:

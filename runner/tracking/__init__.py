@@ -2,13 +2,13 @@
 
 Read in this order:
 
-* ``base``: the interface. ``metrics_log``: metrics.jsonl. ``plots`` and ``system``: pictures and system metrics.
+* ``base``: the interface. ``metrics_log``: metrics.jsonl. ``plots``: pictures.
 * ``records``: tracking records as values. ``writer``: the thread that writes them. ``spool``: a file of waiting
   records; ``origin`` and ``replay``: their transfer by another process.
-* ``mlflow_tracker``, ``mlflow_store``, ``mlflow_sweep``, ``mlflow_rules``, ``mlflow_client``: MLflow.
+* ``mlflow_tracker``, ``mlflow_store``, ``mlflow_sweep``, ``mlflow_client``: MLflow.
 """
 
-from runner.tracking.base import NoTracking, NullTracker, RunInfo, Tracker, Tracking, job_name, sweep_name
+from runner.tracking.base import NoTracking, RunInfo, Tracker, Tracking, job_name, sweep_name
 from runner.tracking.metrics_log import MetricsLog, read_metrics
 from runner.tracking.mlflow_tracker import MlflowTracker, MlflowTracking
 
@@ -20,7 +20,6 @@ __all__ = [
     "MlflowTracker",
     "MlflowTracking",
     "NoTracking",
-    "NullTracker",
     "RunInfo",
     "Tracker",
     "Tracking",

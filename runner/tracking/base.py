@@ -7,7 +7,7 @@ cannot take are spooled, and the log reports it.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from runner.system.redaction import redact
 
@@ -39,8 +39,11 @@ class RunInfo:
     sweep_name: str = ""
 
 
-class Tracker(Protocol):
-    """Records one run: ``start``, any number of ``log_*`` and ``set_tags``, then ``finish``."""
+class Tracker:
+    """Records one run: ``start``, any number of ``log_*`` and ``set_tags``, then ``finish``.
+
+    This class records nothing: every method returns at once. A tracker that records overrides the methods.
+    """
 
     def start(self, run: RunInfo) -> None:
         """Begin, or continue, the record of ``run``; returns before the store has been reached."""
@@ -61,7 +64,7 @@ class Tracker(Protocol):
         """Write the pending records and end the run with one of ``STATUSES``; waits for a bounded time."""
 
 
-class Tracking(Protocol):
+class Tracking:
     """The settings of a kind of tracking: an option of the configuration group ``tracking``."""
 
     name: str
@@ -71,7 +74,8 @@ class Tracking(Protocol):
         """Raise ValueError if the settings cannot work."""
 
     def create(self, run_dir: Path) -> Tracker:
-        """Return a tracker for the run in this directory."""
+        """Return a tracker for the run in this directory; by default one that records nothing."""
+        return Tracker()
 
     def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = (), description: str = "") -> None:
         """End the record of the sweep in this directory.
@@ -80,24 +84,8 @@ class Tracking(Protocol):
         """
 
 
-class NullTracker:
-    """Records nothing: every method returns at once."""
-
-    def start(self, run: RunInfo) -> None: ...
-
-    def log_params(self, params: Mapping[str, Any]) -> None: ...
-
-    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None: ...
-
-    def log_artifact(self, path: Path, folder: str = "") -> None: ...
-
-    def set_tags(self, tags: Mapping[str, str]) -> None: ...
-
-    def finish(self, status: str) -> None: ...
-
-
 @dataclass
-class NoTracking:
+class NoTracking(Tracking):
     """Schema of ``tracking: none``.
 
     pictures: draw the graph, the curves and the confusion matrix; graph.dot and tables are always written.
@@ -105,16 +93,6 @@ class NoTracking:
 
     name: str = "none"
     pictures: bool = True
-
-    def check(self) -> None:
-        """Accept all values."""
-
-    def create(self, run_dir: Path) -> Tracker:
-        """Return a tracker that records nothing."""
-        return NullTracker()
-
-    def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = (), description: str = "") -> None:
-        """Do nothing."""
 
 
 def job_name(swept: Mapping[str, str]) -> str:
@@ -125,7 +103,8 @@ def job_name(swept: Mapping[str, str]) -> str:
     """
     shown = {key: str(redact(value, key)) for key, value in swept.items()}
     return " ".join(
-        value if _is_option(key, value) else f"{short}={value}"
+        # The name of an option of a group needs no key.
+        value if "." not in key and value.isidentifier() and value not in _NAMELESS else f"{short}={value}"
         for short, (key, value) in zip(_short_keys(shown), shown.items(), strict=True)
     )
 
@@ -133,11 +112,6 @@ def job_name(swept: Mapping[str, str]) -> str:
 def sweep_name(swept: Collection[str]) -> str:
     """Return the name of a sweep, made of the keys that it varies in the same short form: "sweep lr, parallelism"."""
     return f"sweep {', '.join(_short_keys(swept))}".rstrip()
-
-
-def _is_option(key: str, value: str) -> bool:
-    """Return whether the value needs no key: it is the name of an option of a group."""
-    return "." not in key and value.isidentifier() and value not in _NAMELESS
 
 
 def _short_keys(keys: Collection[str]) -> list[str]:

@@ -1,8 +1,11 @@
-"""The connection to MLflow: the one module that imports it, and what is used of its client."""
+"""The connection to MLflow: the one module that imports it, its client, and its limits for names and values."""
 
 import fcntl
 import getpass
+import hashlib
+import json
 import logging
+import math
 import os
 import re
 import sqlite3
@@ -12,7 +15,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from pathlib import Path
 from typing import Any
 
-from runner.system.redaction import redact_text
+from runner.system.redaction import redact, redact_text
 from runner.tracking.writer import StoreUnavailableError
 
 
@@ -143,22 +146,21 @@ def _client_class() -> Any:
 def _client(uri: str) -> Any:
     """Return a client; call it within :func:`store_errors`, which has imported MLflow."""
     client_class = _client_class()
-    _quieten()
-    _probe(uri)
+    # MLflow's messages, such as tracebacks of failed writes, are kept out of the progress bar. The log has each failure
+    # once, with its cause, through StoreUnavailableError.
+    logging.getLogger("mlflow").setLevel(logging.ERROR)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+    path = sqlite_path(uri)
+    if path is not None:
+        # Fails at once if SQLite cannot work at all; MLflow would retry for minutes.
+        with closing(sqlite3.connect(path)) as database:
+            database.execute("PRAGMA schema_version")
     return client_class(tracking_uri=uri)
 
 
 def _creation_lock(uri: str) -> AbstractContextManager[None]:
     path = sqlite_path(uri)
     return nullcontext() if path is None else file_lock(path.parent / ARTIFACTS / ".lock")
-
-
-def _probe(uri: str) -> None:
-    """Fail at once if SQLite cannot work at all; MLflow would retry for minutes."""
-    path = sqlite_path(uri)
-    if path is not None:
-        with closing(sqlite3.connect(path)) as database:
-            database.execute("PRAGMA schema_version")
 
 
 def _experiment_id(client: Any, name: str, uri: str) -> str:
@@ -185,10 +187,53 @@ def _experiment_id(client: Any, name: str, uri: str) -> str:
     return str(found.experiment_id)
 
 
-def _quieten() -> None:
-    """Keep MLflow's messages, such as tracebacks of failed writes, out of the progress bar.
+KEY_LENGTH = 250
+PARAM_LENGTH = 6000
+TAG_LENGTH = 8000
+METRICS_PER_BATCH = 1000
+PARAMS_PER_BATCH = 100
 
-    The log gets each failure once, with its cause, through StoreUnavailableError.
+RUN_STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+
+_REFUSED = re.compile(r"[^\w.\- :/]", re.ASCII)
+
+
+def flat_params(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return a configuration as MLflow parameters: dotted keys, values as text, lists as JSON, secrets hidden."""
+    return {safe_key(key): _text(redact(value, key))[:PARAM_LENGTH] for key, value in _leaves(config, "")}
+
+
+def safe_key(key: str) -> str:
+    """Escape the characters that MLflow refuses, such as ``@ + [ ] ,``, to ``_xHH_`` with their hex code.
+
+    A key longer than 250 characters is cut and ends in a digest of the whole.
     """
-    logging.getLogger("mlflow").setLevel(logging.ERROR)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+    safe = _REFUSED.sub(lambda match: f"_x{ord(match[0]):02x}_", key)
+    if len(safe) <= KEY_LENGTH:
+        return safe
+    return f"{safe[: KEY_LENGTH - 9]}.{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+
+
+def safe_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return tags with keys that MLflow accepts, values within its limit, and secrets hidden."""
+    return {safe_key(key): str(redact(value, key))[:TAG_LENGTH] for key, value in tags.items()}
+
+
+def safe_metric(value: float) -> float:
+    """Return NaN for infinity: MLflow would store 1.8e308, which flattens the rest of the chart.
+
+    metrics.jsonl keeps the exact value.
+    """
+    return math.nan if math.isinf(value) else value
+
+
+def _leaves(config: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -10,13 +10,15 @@ from typing import Any
 from runner.system.redaction import redact_text
 from runner.tracking.base import RunInfo
 from runner.tracking.metrics_log import read_metrics
-from runner.tracking.mlflow_client import connect, source_tags, store_errors
-from runner.tracking.mlflow_rules import (
+from runner.tracking.mlflow_client import (
     METRICS_PER_BATCH,
     PARAMS_PER_BATCH,
     RUN_STATUS,
+    connect,
     safe_metric,
     safe_tags,
+    source_tags,
+    store_errors,
 )
 from runner.tracking.mlflow_sweep import parent_run_id
 from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags, now_ms
@@ -51,18 +53,14 @@ class MlflowStore:
             self.run_id = self._find_run(experiment_id) or self._create_run(experiment_id)
             run = self._client.get_run(self.run_id)
             self._params = dict(run.data.params)
-            self._known = {key: self._steps(key) for key in run.data.metrics}
+            histories = {key: self._client.get_metric_history(self.run_id, key) for key in run.data.metrics}
+            self._known = {key: {point.step for point in points} for key, points in histories.items()}
             if run.info.status != "RUNNING":
                 self._client.update_run(self.run_id, status="RUNNING")
             self._restore_history()
 
     def write(self, records: Sequence[Record]) -> None:
         """Write records in order; a record that MLflow calls invalid is dropped with a warning."""
-        with self._errors():
-            for kind, group in itertools.groupby(records, key=type):
-                self._writer_of(kind)(list(group))
-
-    def _writer_of(self, kind: type[Record]) -> Callable[[list[Any]], None]:
         writers: dict[type[Record], Callable[[list[Any]], None]] = {
             Metrics: self._write_metrics,
             Params: self._write_params,
@@ -70,7 +68,9 @@ class MlflowStore:
             Artifact: self._write_artifacts,
             End: self._write_end,
         }
-        return writers[kind]
+        with self._errors():
+            for kind, group in itertools.groupby(records, key=type):
+                writers[kind](list(group))
 
     def _write_metrics(self, records: Iterable[Metrics]) -> None:
         from mlflow.entities import Metric
@@ -138,9 +138,6 @@ class MlflowStore:
             tags["mlflow.parentRunId"] = parent_run_id(self._client, self._uri, experiment_id, *sweep)
         run = self._client.create_run(experiment_id, self._started_ms, tags, self._run.name)
         return str(run.info.run_id)
-
-    def _steps(self, key: str) -> set[int]:
-        return {metric.step for metric in self._client.get_metric_history(self.run_id, key)}
 
     def _restore_history(self) -> None:
         history = self._run.history

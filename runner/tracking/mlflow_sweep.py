@@ -1,6 +1,5 @@
 """A sweep in MLflow: one parent run, which the processes of its jobs share through ``sweep.json``."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +8,9 @@ from typing import Any
 from runner.system.json_file import JsonFile
 from runner.system.redaction import redact_text
 from runner.system.schema import Record
-from runner.tracking.mlflow_client import connect, file_lock, source_tags, store_errors
-from runner.tracking.mlflow_rules import RUN_STATUS, TAG_LENGTH
-from runner.tracking.records import End, now_ms
+from runner.tracking.mlflow_client import RUN_STATUS, TAG_LENGTH, connect, file_lock, source_tags, store_errors
+from runner.tracking.records import End
 from runner.tracking.writer import StoreUnavailableError
-
-_log = logging.getLogger(__name__)
 
 SWEEP_FILE = "sweep.json"
 _DESCRIPTION_TAG = "mlflow.note.content"
@@ -58,17 +54,6 @@ def parent_run_id(client: Any, uri: str, experiment_id: str, sweep_dir: Path, na
         run_id = str(run.info.run_id)
         _FILE.write(sweep_dir / SWEEP_FILE, SweepRecord(redact_text(uri), experiment_id, run_id))
         return run_id
-
-
-def finish_parent(
-    uri: str, experiment: str, sweep_dir: Path, status: str, artifacts: Sequence[Path], description: str
-) -> None:
-    """Call :func:`end_parent` with the current time; the failure of a store is only reported in the log."""
-    end = End(status, now_ms())
-    try:
-        end_parent(uri, experiment, sweep_dir, end, artifacts, description)
-    except StoreUnavailableError as error:
-        _log.warning("the record of the sweep in %s is incomplete: %s", sweep_dir, error)
 
 
 def end_parent(

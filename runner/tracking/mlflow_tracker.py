@@ -1,28 +1,98 @@
-"""The tracker that records in MLflow: its settings, and the conversion of calls into records for the writer."""
+"""The tracker that records in MLflow: its settings, system metrics, and the conversion of calls into records."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import psutil
+
 from runner.bounds import Bounds, Count
-from runner.tracking.base import STATUSES, RunInfo
-from runner.tracking.mlflow_client import resolve_uri
-from runner.tracking.mlflow_rules import flat_params, safe_tags
+from runner.tracking.base import STATUSES, RunInfo, Tracker, Tracking
+from runner.tracking.mlflow_client import flat_params, resolve_uri, safe_tags
 from runner.tracking.mlflow_store import MlflowStore
-from runner.tracking.mlflow_sweep import finish_parent
+from runner.tracking.mlflow_sweep import end_parent
 from runner.tracking.origin import Origin
 from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags, now_ms
 from runner.tracking.spool import Spool
-from runner.tracking.system import SystemMonitor
-from runner.tracking.writer import BackgroundWriter
+from runner.tracking.writer import BackgroundWriter, StoreUnavailableError
+
+_MEGABYTE = 1e6
+
+
+class SystemMonitor:
+    """Samples on a separate thread every ``every_s`` seconds; a shorter run is sampled at its end.
+
+    on_sample: called on that thread with metrics in section ``system``.
+    """
+
+    def __init__(self, every_s: float, on_sample: Callable[[Mapping[str, float]], None]) -> None:
+        self._every_s = every_s
+        self._on_sample = on_sample
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="system-monitor", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; there is no sample after this returns."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        # Created here: psutil measures CPU time between two calls of the same thread.
+        sampler = SystemSampler()
+        sampled = False
+        while not self._stop.wait(self._every_s):
+            self._on_sample(sampler.sample())
+            sampled = True
+        if not sampled:
+            self._on_sample(sampler.sample())
+
+
+class SystemSampler:
+    """Reads CPU and memory use; the first three names are those of MLflow's own monitor.
+
+    CPU use is since the previous sample, or since the creation of the sampler, on the same thread.
+    """
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        # The first call of a thread returns a meaningless 0.0 and starts the interval that the next one reports.
+        psutil.cpu_percent()
+
+    def sample(self) -> dict[str, float]:
+        """Return metrics in section ``system``."""
+        memory = psutil.virtual_memory()
+        return {
+            "system/cpu_utilization_percentage": psutil.cpu_percent(),
+            "system/system_memory_usage_megabytes": memory.used / _MEGABYTE,
+            "system/system_memory_usage_percentage": memory.percent,
+            "system/run_memory_usage_megabytes": self._resident_bytes() / _MEGABYTE,
+        }
+
+    def _resident_bytes(self) -> int:
+        """Return the resident memory of this process and its child processes."""
+        total = self._process.memory_info().rss
+        for child in self._process.children(recursive=True):
+            try:
+                total += child.memory_info().rss
+            except psutil.NoSuchProcess:  # it has ended and uses no memory
+                continue
+        return int(total)
+
 
 SPOOL_FILE = "tracking-spool.jsonl"
+_log = logging.getLogger(__name__)
 
 
 @dataclass
-class MlflowTracking:
+class MlflowTracking(Tracking):
     """Schema of ``tracking: mlflow``.
 
     experiment: the MLflow experiment of the runs.
@@ -58,11 +128,15 @@ class MlflowTracking:
         return MlflowTracker(self, self.store_uri(), run_dir)
 
     def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = (), description: str = "") -> None:
-        """End the parent run of the sweep in this directory, describe it and add files to it."""
-        finish_parent(self.store_uri(), self.experiment, sweep_dir, status, artifacts, description)
+        """End the parent run of the sweep, describe it and add files to it; the log reports a store that fails."""
+        end = End(status, now_ms())
+        try:
+            end_parent(self.store_uri(), self.experiment, sweep_dir, end, artifacts, description)
+        except StoreUnavailableError as error:
+            _log.warning("the record of the sweep in %s is incomplete: %s", sweep_dir, error)
 
 
-class MlflowTracker:
+class MlflowTracker(Tracker):
     """Records one run in MLflow on a separate thread; :mod:`runner.tracking.writer` handles a store that fails."""
 
     def __init__(self, settings: MlflowTracking, uri: str, run_dir: Path) -> None:
@@ -70,14 +144,20 @@ class MlflowTracker:
         self._uri = uri
         self._spool = Spool(run_dir / SPOOL_FILE)
         self._writer: BackgroundWriter | None = None
-        self._monitor = self._create_monitor()
+        every_s = settings.system_metrics_every_s
+        self._monitor = SystemMonitor(every_s, self._record_system) if settings.system_metrics else None
         self._step = 0
         self._sampled_step: int | None = None
 
     def start(self, run: RunInfo) -> None:
         """Begin or continue the record; the writer's thread imports MLflow and opens the store."""
         self._step = run.first_step
-        self._spool.keep(lambda record: not _made_again(record, run.first_step))
+
+        def kept(record: Record) -> bool:
+            """Whether this process will not record again what an earlier process spooled."""
+            return not isinstance(record, End) and not (isinstance(record, Metrics) and record.step >= run.first_step)
+
+        self._spool.keep(kept)
         origin = Origin.begun(self._uri, self._settings.experiment, run)
         first = origin.run(run.run_dir)
         run = dataclasses.replace(run, name=first.name, sweep_dir=first.sweep_dir, sweep_name=first.sweep_name)
@@ -114,12 +194,6 @@ class MlflowTracker:
         self._put(End(status, now_ms()))
         self._started().finish(self._settings.finish_timeout_s)
 
-    def _create_monitor(self) -> SystemMonitor | None:
-        settings = self._settings
-        if not settings.system_metrics:
-            return None
-        return SystemMonitor(settings.system_metrics_every_s, self._record_system)
-
     def _record_system(self, values: Mapping[str, float]) -> None:
         """Record a sample at the current step; a curve has at most one point for each step."""
         if self._step != self._sampled_step:
@@ -133,8 +207,3 @@ class MlflowTracker:
         if self._writer is None:
             raise RuntimeError("the tracker has not been started: call start() first")
         return self._writer
-
-
-def _made_again(record: Record, first_step: int) -> bool:
-    """Return whether this process will record again what an earlier process spooled."""
-    return isinstance(record, End) or (isinstance(record, Metrics) and record.step >= first_step)

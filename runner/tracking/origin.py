@@ -45,10 +45,12 @@ class Origin:
         If the directory cannot be written, the log reports it and the run goes on.
         """
         path = run.run_dir / ORIGIN_FILE
-        origin = cls._earlier(path, run) or cls._of(run)
-        origin = dataclasses.replace(origin, store=redact_text(uri), experiment=experiment)
+        sweep_dir = None if run.sweep_dir is None else str(run.sweep_dir)
+        fresh = cls("", "", run.run_id, run.name, now_ms(), sweep_dir, run.sweep_name)
+        origin = dataclasses.replace(cls._earlier(path, run) or fresh, store=redact_text(uri), experiment=experiment)
         try:
-            origin._write(path)
+            # Only the owner reads it, because redaction may miss a secret in an address.
+            replace_durably(path, (json.dumps(dataclasses.asdict(origin), indent=1) + "\n").encode(), mode=0o600)
         except OSError as error:
             _log.error("%s: %s; pending records of this run can only be written by resuming it", path, error)
         return origin
@@ -96,12 +98,3 @@ class Origin:
             _log.warning("%s", error)
             return None
         return origin if origin.run_id == run.run_id else None
-
-    @classmethod
-    def _of(cls, run: RunInfo) -> Self:
-        sweep_dir = None if run.sweep_dir is None else str(run.sweep_dir)
-        return cls("", "", run.run_id, run.name, now_ms(), sweep_dir, run.sweep_name)
-
-    def _write(self, path: Path) -> None:
-        # Redaction may miss a secret in an address.
-        replace_durably(path, (json.dumps(dataclasses.asdict(self), indent=1) + "\n").encode(), mode=0o600)

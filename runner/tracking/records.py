@@ -55,13 +55,7 @@ class End:
 
 Record = Metrics | Params | Tags | Artifact | End
 
-_KINDS: dict[str, type[Record]] = {
-    "metrics": Metrics,
-    "params": Params,
-    "tags": Tags,
-    "artifact": Artifact,
-    "end": End,
-}
+_KINDS: dict[str, type[Record]] = {cls.__name__.lower(): cls for cls in (Metrics, Params, Tags, Artifact, End)}
 _KIND_OF = {cls: kind for kind, cls in _KINDS.items()}
 _SCHEMAS: dict[str, Schema[Any]] = {kind: Schema(cls) for kind, cls in _KINDS.items()}
 VALUES = MapOf(Text(), AnyFloat())

@@ -13,8 +13,6 @@ from runner.tracking.spool import Spool
 from runner.tracking.writer import BATCH_RECORDS, Store, StoreUnavailableError
 
 PATIENCE_S = 10.0
-KILLED_STATUS = "interrupted"
-"""Status of a run that was killed: KILLED in MLflow."""
 
 
 class Replay:
@@ -47,22 +45,18 @@ class Replay:
         # Opening a run in the store removes its end, which only a pending record would restore.
         if not spool.pending:
             return 0
+        opened = False
         # If the run was in this process, the thread of its writer may still be writing.
         try:
             with spool.lock(self._patience_s):
-                self._open(store, origin.store)
+                store.open()
+                opened = True
                 _add_end(spool, end)
                 return self._write(store, origin.store, spool)
-        except TimeoutError as error:
-            # That writer waits for the store.
-            self._away[origin.store] = str(error)
-            raise
-
-    def _open(self, store: Store, address: str) -> None:
-        try:
-            store.open()
-        except StoreUnavailableError as error:
-            self._away[address] = str(error)
+        except (TimeoutError, StoreUnavailableError) as error:
+            # A writer that holds the lock for so long waits for the store.
+            if not opened:
+                self._away[origin.store] = str(error)
             raise
 
     def _write(self, store: Store, address: str, spool: Spool) -> int:
@@ -87,4 +81,4 @@ def _add_end(spool: Spool, end: End | None) -> None:
     records, _ = spool.head(limit=None)
     if not any(isinstance(record, End) for record in records):
         heard_ms = max((record.time_ms for record in records if isinstance(record, Metrics)), default=now_ms())
-        spool.append([end or End(KILLED_STATUS, heard_ms)])
+        spool.append([end or End("interrupted", heard_ms)])  # which is KILLED in MLflow

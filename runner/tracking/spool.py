@@ -60,7 +60,8 @@ class Spool:
 
     def prepend(self, records: Iterable[Record]) -> None:
         """Add records at the front; raises OSError and then changes nothing."""
-        self._rewrite("".join(map(to_line, records)).encode() + self._waiting())
+        waiting = self.path.read_bytes()[self._start : self._end] if self.pending else b""
+        self._rewrite("".join(map(to_line, records)).encode() + waiting)
 
     def keep(self, wanted: Callable[[Record], bool]) -> None:
         """Drop the records that are not wanted."""
@@ -91,13 +92,6 @@ class Spool:
         if not self.pending:
             self.path.unlink()
             self._start = self._end = 0
-
-    def _waiting(self) -> bytes:
-        if not self.pending:
-            return b""
-        with self.path.open("rb") as file:
-            file.seek(self._start)
-            return file.read(self._end - self._start)
 
     def _rewrite(self, data: bytes) -> None:
         fresh = self.path.with_name(self.path.name + ".tmp")

@@ -54,14 +54,7 @@ class Pace:
 class BackgroundWriter:
     """Accepts records in microseconds and writes them to the store, in order, on a separate thread."""
 
-    def __init__(
-        self,
-        store: Store,
-        spool: Spool,
-        *,
-        queue_size: int,
-        pace: Pace | None = None,
-    ) -> None:
+    def __init__(self, store: Store, spool: Spool, *, queue_size: int, pace: Pace | None = None) -> None:
         self._store = store
         self._spool = spool
         self._queue_size = queue_size

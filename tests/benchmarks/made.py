@@ -1,11 +1,14 @@
-"""Results made by hand, for tests of what is done with them."""
+"""Results made by hand, and the rows of tables."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.gpu.store import Measured
+from benchmarks.limit import Rates
 from benchmarks.results import CaseResult, SubjectResult
 
 LOSSES = (3.0, 2.5, 2.0)
+RATES = Rates({"PyTorch's matrix product": 1e12}, 2e12)
 
 
 def subject(name: str, milliseconds: Sequence[float] = (), **more: Any) -> SubjectResult:
@@ -26,3 +29,22 @@ def case(*subjects: SubjectResult, **more: Any) -> CaseResult:
         "subjects": subjects,
     }
     return CaseResult(**{**given, **more})
+
+
+def gpu_subject(name: str, milliseconds: float, **more: Any) -> SubjectResult:
+    """A subject on a GPU whose steps took so long, four fifths of it for forward and backward."""
+    seconds = {"step": (milliseconds / 1e3,), "gradients": (0.8 * milliseconds / 1e3,)}
+    return subject(name, **{"memory_mib": (0.0, 100.0), "seconds": seconds, **more})
+
+
+def measured(*subjects: SubjectResult, case: str = "alexnet", precision: str = "float32", **more: Any) -> Measured:
+    """A case of 10 billion multiply-adds, whose limit is 10 ms and a little."""
+    work, limits = {"step": 10**10, "gradients": 10**10}, {"step": 0.0101, "gradients": 0.01}
+    result = CaseResult(case, f"{case}, made", precision, 1000, work, limits, subjects)
+    return Measured(**{"result": result, "rates": RATES, "commit": "abc", "date": "2026-11-22", **more})
+
+
+def cells(text: str, *beginning: str) -> list[str]:
+    """The cells of the one row of a Markdown table that begins with these words."""
+    (row,) = [line for line in text.splitlines() if line.startswith(f"| {' | '.join(beginning)} ")]
+    return [cell.strip() for cell in row.strip("|").split("|")]

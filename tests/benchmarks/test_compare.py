@@ -1,17 +1,25 @@
-"""A whole comparison of the smallest case: runner, and peers that are missing, wrong or broken."""
+"""Comparisons: the measured phases, the limit, the configured strategies, and the peers that count."""
 
 import json
+import math
 import statistics
 from pathlib import Path
 
 import pytest
 
+from benchmarks import results
 from benchmarks.cases import CASES
-from benchmarks.compare import Settings, compare
+from benchmarks.compare import Settings, compare, phase_work
 from benchmarks.limit import Rates
+from benchmarks.machine import CONV_MULTIPLY_ADDS, convolution
+from benchmarks.process import SubjectError
 from benchmarks.report import Report
-from benchmarks.results import LOSSES, CaseResult
+from benchmarks.results import TOLERANCES, CaseResult
+from benchmarks.scaling import ScalingResult
+from benchmarks.strategies import StrategyTable, configured
 from benchmarks.subjects import OURS, SubjectSpec
+from benchmarks.work import multiply_adds
+from tests.benchmarks.made import LOSSES, case, subject
 
 FAKE = "tests.benchmarks.fake_subject"
 
@@ -34,13 +42,13 @@ def test_every_phase_of_ours_is_timed(result: CaseResult) -> None:
     assert {phase: len(times) for phase, times in result.ours.seconds.items()} == dict.fromkeys(
         ("forward", "gradients", "step"), 2 * 3
     )
-    assert len(result.ours.losses) == LOSSES
+    assert len(result.ours.losses) == results.LOSSES
     assert result.ours.losses[0] > result.ours.losses[-1]
     assert result.ours.memory_mib[1] >= result.ours.memory_mib[0] > 1.0
     assert "runner" in result.ours.versions
 
 
-def test_only_who_computes_the_same_is_compared(result: CaseResult) -> None:
+def test_only_subjects_that_compute_the_same_are_compared(result: CaseResult) -> None:
     again = result.subjects[1]
     assert again.losses == result.ours.losses
     assert result.comparable() == [again]
@@ -75,3 +83,106 @@ def test_a_peer_s_failure_is_no_failure_of_the_report_but_ours_is(result: CaseRe
     assert not Report({}, comparisons=[result]).has_failures
     assert Report({}, failed={"alexnet": "ConfigError"}).has_failures
     assert "- alexnet: no such model" in Report({}, failed={"alexnet": "no such model"}).markdown()
+
+
+def test_a_step_takes_its_arithmetic_and_its_optimizer_at_the_measured_rates() -> None:
+    rates = Rates({"NumPy's matrix product": 78.94e9, "conv": 200e9}, bytes_per_s=10e9)
+    work = {"multiply_adds": 40_000_000_000, "parameters": 50_000_000}
+    assert rates.limit_s("step", **work) == pytest.approx(0.2 + 0.1)
+    assert rates.limit_s("gradients", **work) == pytest.approx(0.2)
+    assert Rates({}, bytes_per_s=10e9).limit_s("step", **work) is None
+    text = Rates({"NumPy's matrix product": 78.94e9}, bytes_per_s=31e9).sentence()
+    assert text == "78.9 G multiply-adds/s by NumPy's matrix product, 31.0 GB/s adding arrays"
+
+
+def test_the_first_layer_has_no_gradient_of_its_input() -> None:
+    # conv1 2@5x5 on 16x16, conv2 3@5x5 on 6x6 after pooling, 3 features to 8 units to 4 classes; 4 examples.
+    conv1, conv2, dense1, dense2 = 144 * 2 * 25, 4 * 3 * 2 * 25, 3 * 8, 8 * 4
+    forward = 4 * (conv1 + conv2 + dense1 + dense2)
+    whole = 3 * forward - 4 * conv1
+    assert phase_work(CASES["smoke"]) == {"forward": forward, "gradients": whole, "step": whole}
+
+
+@pytest.mark.parametrize(
+    ("name", "multiplications"),
+    [("alexnet", 714_188_480), ("overfeat", 2_801_403_904), ("vgg_a", 7_609_090_048), ("googlenet", 1_582_671_872)],
+)
+def test_classic_networks_are_those_of_the_papers(name: str, multiplications: int) -> None:
+    assert phase_work(CASES[name])["forward"] == CASES[name].batch * multiplications
+
+
+def test_the_convolution_of_the_machine_has_the_stated_size() -> None:
+    program = convolution("float32")
+    assert multiply_adds(program.graph, program.clients["train"]) == CONV_MULTIPLY_ADDS
+
+
+def test_a_configuration_trains_on_its_data(tmp_path: Path) -> None:
+    smoke = CASES["smoke"]
+    with configured("single", smoke, ["parallelism=single"], tmp_path, threads=1, batch=smoke.batch) as process:
+        process.ask("load")
+        answer = process.ask("run", phase="step", times=2)
+        assert len(answer["losses"]) == 2
+        with pytest.raises(SubjectError, match="phase 'forward': a configuration has only 'step'"):
+            process.ask("run", phase="forward", times=1)
+
+
+def test_strategy_and_batch_are_those_asked_for(tmp_path: Path) -> None:
+    parallelism = ("parallelism=sync_data", "parallelism.workers=2")
+    with (
+        configured("sync", CASES["smoke"], parallelism, tmp_path, threads=1, batch=1) as process,
+        pytest.raises(SubjectError, match=r"train\.batch_size"),
+    ):
+        process.ask("load")
+
+
+def test_rates_are_of_the_whole_batch_at_the_medians_and_summed_over_unconnected_runs() -> None:
+    result = ScalingResult("c", "t", 10, connected=(0.25,), unconnected=((0.1, 0.1, 9.0), (0.2,)), alone=(0.05,))
+    assert (result.connected_rate, result.unconnected_rate, result.alone_rate) == (80.0, 150.0, 200.0)
+    table = StrategyTable("c", "t", 32, (subject("single", [8, 16, 400]),))
+    assert table.rate(table.strategies[0]) == 2000.0
+
+
+def test_the_best_peer_is_the_one_with_the_shortest_median() -> None:
+    result = case(subject("runner", [5]), subject("slow", [9, 9, 9]), subject("fast", [6, 7, 100]))
+    best = result.best_peer("step")
+    assert best is not None
+    assert (best.name, best.median("step")) == ("fast", 0.007)
+    assert result.best_peer("forward") is None
+
+
+def test_a_peer_that_computes_something_else_does_not_count() -> None:
+    other = subject("other", [1], losses=(3.0, 2.9, 2.8), memory_mib=(1.0, 2.0))
+    failed = subject("failed", failure="ended with code 1", losses=LOSSES, memory_mib=(0.0, 0.0))
+    result = case(subject("runner", [5]), other, failed, subject("same", [9]))
+    assert [peer.name for peer in result.comparable()] == ["same"]
+    best, lean = result.best_peer("step"), result.leanest_peer()
+    assert (best and best.name, lean and lean.name) == ("same", "same")
+
+
+def test_without_losses_of_runner_no_subject_counts() -> None:
+    result = case(subject("runner", failure="ended", losses=()), subject("peer", [9]))
+    assert result.comparable() == []
+
+
+@pytest.mark.parametrize(
+    ("theirs", "holds"),
+    [
+        ((3.0, 2.5, 2.0), True),
+        ((3.002, 2.501, 2.001), True),
+        ((3.004, 2.5, 2.0), False),  # more than a thousandth of the loss
+        ((3.0, 2.5, math.nan), False),
+    ],
+)
+def test_float32_losses_agree_to_a_thousandth(theirs: tuple[float, ...], holds: bool) -> None:
+    assert TOLERANCES["float32"].holds(LOSSES, theirs) is holds
+
+
+def test_a_missing_update_shows_though_the_loss_hardly_moves() -> None:
+    ours = (6.9000, 6.8990, 6.8980)
+    assert TOLERANCES["float32"].holds(ours, (6.9, 6.8991, 6.8981))
+    assert not TOLERANCES["float32"].holds(ours, (6.9, 6.9, 6.9))
+
+
+def test_quartiles_of_a_single_run_are_that_run() -> None:
+    assert subject("peer", [4]).quartiles("step") == (0.004, 0.004)
+    assert subject("peer", [1, 2, 3, 4, 5]).quartiles("step") == pytest.approx((0.002, 0.004))

@@ -1,18 +1,45 @@
-"""Exchanges: what goes in, what has to come out, and that our programs compute it with the bytes of the formula."""
+"""Exchanges and their tables: programs, measured collectives, and overlap with computation."""
 
 import json
+import math
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks import collectives
+from benchmarks.alternate import Contestant
+from benchmarks.collectives import COLLECTIVE_CASES, ExchangeResult, measure_collective, steps_in_a_turn
+from benchmarks.collectives_table import collectives_section, size_text
 from benchmarks.environments import ROOT
 from benchmarks.exchange import exchange_program
 from benchmarks.exchange_protocol import PUSH_PULL, RING, Exchange, deviation, given
+from benchmarks.experiments import configuration
+from benchmarks.options import parse
+from benchmarks.overlap import (
+    BLOCKING,
+    CASE,
+    NO_NETWORK,
+    OVERLAP_CASES,
+    OVERLAPPED,
+    WAYS,
+    WORKERS,
+    OverlapResult,
+    require_same_losses,
+)
+from benchmarks.overlap_table import overlap_section
+from benchmarks.peers.exchange_peer import commands
+from benchmarks.process import SubjectError
+from benchmarks.report import Report
+from benchmarks.results import SubjectResult
 from runner.engine.graph.device import local_cluster
 from runner.engine.run.local_session import LocalSession
 from runner.kernels.registry import Registry
+from runner.training.build import build
+from tests.benchmarks.made import LOSSES, cells, subject
 
 EXCHANGES = [Exchange(RING, 2), Exchange(RING, 3), Exchange(RING, 4), Exchange(PUSH_PULL, 2), Exchange(PUSH_PULL, 3)]
 
@@ -31,9 +58,7 @@ def test_the_sum_of_all_is_left_with_every_worker(exchange: Exchange, nbytes: in
         sums = session.run("look")
     finally:
         session.close()
-    assert [deviation(sums[f"worker-{k}"], exchange.workers) for k in range(exchange.workers)] == [
-        0.0
-    ] * exchange.workers
+    assert {deviation(sums[f"worker-{k}"], exchange.workers) for k in range(exchange.workers)} == {0.0}
 
 
 def test_a_wrong_sum_shows() -> None:
@@ -65,3 +90,149 @@ def test_our_processes_exchange_and_answer() -> None:
     started, *answers = map(json.loads, done.stdout.splitlines())
     assert "runner" in started["versions"]
     assert [(len(answer["seconds"]), answer["deviation"]) for answer in answers] == [(2, 0.0), (2, 0.0)]
+
+
+NAME = "collectives/push-pull-2"
+SIZES = (4, 1 << 20)
+
+
+class Played:
+    """A process whose exchanges take a millisecond each, and whose sums are off from a size on."""
+
+    def __init__(self, wrong_from: float = float("inf")) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self._wrong_from = wrong_from
+
+    def ask(self, do: str, **more: Any) -> dict[str, Any]:
+        if do != "exchange":
+            raise SubjectError(f"{do} is not played")
+        self.asked.append((more["nbytes"], more["times"]))
+        return {"seconds": [1.0, *[1e-3] * (more["times"] - 1)], "deviation": float(more["nbytes"] >= self._wrong_from)}
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, processes: Mapping[str, Played | None]) -> ExchangeResult:
+    """Measure with played processes; one that is None is not installed."""
+
+    def started(spec: Any, *_: object) -> Contestant:
+        process = processes[spec.name]
+        return Contestant(spec.name, process, failure="" if process else "not installed: make bench-peers ARGS=mpi")
+
+    monkeypatch.setattr(collectives, "_started", started)
+    return measure_collective(NAME, rounds=2, turn=3, with_peers=True, sizes=SIZES)
+
+
+def test_all_have_the_same_turns_and_the_first_of_a_turn_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = {name: Played() for name in ("runner", "mpi", "gloo")}
+    result = measured(monkeypatch, processes)
+    for process in processes.values():
+        assert process.asked == [(nbytes, times) for nbytes in SIZES for times in (1, 4, 4)]
+    for each in result.subjects:
+        assert each.seconds == {str(nbytes): (1e-3,) * 6 for nbytes in SIZES}
+
+
+def test_a_subject_with_wrong_sums_is_dropped_with_all_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = measured(monkeypatch, {"runner": Played(), "mpi": Played(wrong_from=1 << 20), "gloo": None})
+    ours, mpi, _ = result.subjects
+    assert (ours.failure, dict(mpi.seconds)) == ("", {})
+    assert mpi.failure == "sums of 1048576 bytes are off by 1"
+    text = collectives_section([result])
+    assert "- mpi: sums of 1048576 bytes are off by 1" in text
+    assert "- gloo: not installed: make bench-peers ARGS=mpi" in text
+    assert cells(text, "1 MiB") == ["1 MiB", "1 (1-1)", "1.05"]
+    assert not Report({}, collectives=[result]).has_failures
+    assert Report({}, collectives=[measured(monkeypatch, {"runner": None, "mpi": None, "gloo": None})]).has_failures
+
+
+def test_the_table_sets_our_bandwidth_against_theirs() -> None:
+    ours = SubjectResult("runner", seconds={"4": (4e-6,), str(64 << 20): (0.03, 0.04, 0.05)})
+    slow = SubjectResult("gloo", versions={"torch": "2"}, seconds={str(64 << 20): (0.08,)})
+    result = ExchangeResult("name", Exchange("ring", 3), (4, 64 << 20), (ours, slow))
+    text = Report({"date": "today"}, collectives=[result]).markdown()
+    assert "### ring all-reduce, 3 workers" in text
+    assert "- versions: torch 2" in text
+    assert "training step, with the update" not in text
+    assert cells(text, "64 MiB") == ["64 MiB", "40 (35-45)", "1.68", "80 (80-80)", "0.839", "2.00"]
+    assert cells(text, "4 B") == ["4 B", "0.004 (0.004-0.004)", "0.001", "-", "-", "-"]
+
+
+def test_sizes_are_in_the_largest_unit_with_a_whole_number() -> None:
+    sizes = {4: "4 B", 1024: "1 KiB", 1 << 20: "1 MiB", 64 << 20: "64 MiB", 1025: "1025 B"}
+    assert {size: size_text(size) for size in sizes} == sizes
+    # A turn moves about the same bytes.
+    assert [steps_in_a_turn(each) for each in (4, 4 << 20, 16 << 20, 64 << 20)] == [50, 50, 16, 5]
+
+
+def test_collectives_are_measured_only_when_they_are_named() -> None:
+    assert parse(["collectives"]).cases == tuple(COLLECTIVE_CASES)
+    assert not set(parse([]).cases) & set(COLLECTIVE_CASES)
+
+
+def test_mpi_starts_its_ranks_itself_and_gloo_does_not(tmp_path: Any) -> None:
+    (mpi,) = commands("mpi", Exchange(PUSH_PULL, 2), tmp_path)
+    assert mpi[1:3] == ["-n", "3"]
+    assert mpi[-4:] == ["benchmarks.peers.mpi_rank", PUSH_PULL, "2", str(tmp_path)]
+    assert [command[-1] for command in commands("gloo", Exchange(PUSH_PULL, 2), tmp_path)] == ["0", "1", "2"]
+
+
+def overlap_result(
+    free: Sequence[float], blocking: Sequence[float], overlapped: Sequence[float], turn: int
+) -> OverlapResult:
+    times = {NO_NETWORK: free, BLOCKING: blocking, OVERLAPPED: overlapped}
+    ways = tuple(subject(name, times[name], versions={"numpy": "2"}) for name in WAYS)
+    return OverlapResult("sharded_reduce", "net, batch 4", 4, "100 Mbit/s, 0.5 ms", turn, ways)
+
+
+@pytest.mark.parametrize(
+    ("free", "blocking", "overlapped", "turn", "hidden", "quartiles"),
+    [
+        ([100, 100, 900], [140, 140, 140], [110, 110, 50], 3, 0.75, (0.75, 0.75)),
+        ([100] * 6, [140] * 6, [100, 100, 120, 120, 140, 140], 2, 0.5, (0.25, 0.75)),
+        # A network that costs nothing hides nothing.
+        ([100], [100], [90], 1, math.nan, None),
+    ],
+)
+def test_hidden_time_is_part_of_the_cost_of_a_blocking_exchange_and_its_spread_is_that_of_rounds(
+    free: list[float],
+    blocking: list[float],
+    overlapped: list[float],
+    turn: int,
+    hidden: float,
+    quartiles: tuple[float, float] | None,
+) -> None:
+    found = overlap_result(free, blocking, overlapped, turn)
+    assert found.hidden == pytest.approx(hidden, nan_ok=True)
+    assert quartiles is None or found.hidden_quartiles == pytest.approx(quartiles)
+
+
+def test_the_section_has_medians_quartiles_and_hidden_time() -> None:
+    found = overlap_result([100, 102, 104], [140, 142, 144], [106, 108, 110], turn=3)
+    row = "| sharded_reduce | 102 (101-103) | 142 (141-143) | 108 (107-109) | 0.85 | 0.85-0.85 |"
+    assert row in overlap_section([found])
+    assert "net, batch 4, 4 workers of one thread each" in overlap_section([found])
+    report = Report({"CPU": "one"}, overlaps=[found])
+    assert "versions: numpy 2" in report.markdown()
+    assert "Phases:" not in report.markdown()
+
+
+def test_ways_that_fail_or_compute_something_else_are_refused() -> None:
+    same = [subject(name) for name in WAYS]
+    require_same_losses(same)
+    with pytest.raises(SubjectError, match=r"^overlapped: ended with code 1$"):
+        require_same_losses([*same[:2], subject(OVERLAPPED, failure="ended with code 1")])
+    other = (*LOSSES[:2], LOSSES[2] + 1e-7)
+    with pytest.raises(SubjectError, match=r"^overlapped: losses .* expected those of no network"):
+        require_same_losses([*same[:2], subject(OVERLAPPED, losses=other)])
+
+
+@pytest.mark.parametrize("combine", OVERLAP_CASES.values())
+def test_variants_differ_in_waits_and_held_back_transfers_only(combine: str) -> None:
+    workers = ("parallelism=sync_data", f"parallelism.workers={WORKERS}", f"parallelism.combine={combine}")
+    free, blocking, overlapped = (
+        build(configuration(CASE.overrides(threads=1, parallelism=(*workers, *overrides))))
+        for overrides in WAYS.values()
+    )
+    assert free.program == overlapped.program
+    assert free.cluster == overlapped.cluster == blocking.cluster
+    assert free.emulation is None
+    assert blocking.emulation == overlapped.emulation is not None
+    assert len(blocking.program.graph) > len(overlapped.program.graph)

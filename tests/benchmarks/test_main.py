@@ -1,20 +1,28 @@
-"""The command: what it prints, writes and returns."""
+"""The benchmark command: its options, its output, and its documents about backup workers and tracking."""
 
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import psutil
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import installing, tables
+from benchmarks import backup, installing, tables, tracking
+from benchmarks.__main__ import main
+from benchmarks.backup import SUBJECTS, Subject
 from benchmarks.environments import ROOT
-from benchmarks.options import Options
+from benchmarks.experiments import configuration
+from benchmarks.options import HIDDEN, NAMES, Options, parse, parse_peers
 from benchmarks.process import SubjectError
 from benchmarks.report import Report
+from benchmarks.subjects import PEERS
+from benchmarks.tracking import TRAINING, Result, Window, _read
 from runner.errors import ConfigError
+from runner.tracking import MetricsLog
 from tests.benchmarks.made import case, subject
 
 
@@ -94,3 +102,125 @@ def test_peers_are_installed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installing, "install", asked.append)
     assert command.main(["peers", "jax"]) == 0
     assert asked == [("jax",)]
+
+
+def test_without_arguments_everything_is_measured_except_overlap() -> None:
+    options = parse([])
+    assert options.cases == tuple(name for name in NAMES if name not in HIDDEN)
+    assert options.peers == PEERS
+    assert (options.settings.rounds, options.settings.turn, options.precisions) == (5, None, None)
+
+
+def test_words_choose_by_their_beginning() -> None:
+    options = parse(["lenet", "scaling", "--subjects", "torch-e,jax", "--precision", "bfloat16", "--phases", "step"])
+    assert options.cases == ("lenet", "lenet_b1", "scaling/resnet20", "scaling/cifar_convnet")
+    assert [peer.name for peer in options.peers] == ["torch-eager", "jax-nchw", "jax-nhwc"]
+    assert (options.precisions, options.settings.phases) == (("bfloat16",), ("step",))
+    assert parse(["smoke"]).cases == ("smoke",)
+    assert parse(["smoke", "--subjects", "none"]).peers == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["alexnot"], "CASE 'alexnot': no name begins so; there are alexnet, overfeat"),
+        (["--subjects", "caffe"], "--subjects 'caffe': no name begins so; there are torch-eager"),
+        (["--phases", "step,dance"], "--phases 'dance': expected some of forward, gradients, step"),
+        (["--precision", "float16"], "--precision 'float16': expected some of float32, bfloat16"),
+        (["--rounds", "0"], "argument --rounds: 0: expected 1 or more"),
+    ],
+)
+def test_an_unknown_case_is_refused_with_the_known_ones(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse(arguments)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_peers_are_all_or_those_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse_peers([]) == ("torch", "jax", "mpi", "tensorflow")
+    assert parse_peers(["jax"]) == ("jax",)
+    with pytest.raises(SystemExit):
+        parse_peers(["caffe"])
+    assert "NAME 'caffe': expected some of torch, jax, mpi, tensorflow" in capsys.readouterr().err
+
+
+BACKUP_RECORD = (
+    {"step": 0, "contributors": [0, 1, 2, 3], "dropped": [{"worker": 4, "examples": 8}]},
+    {"step": 1, "contributors": [0, 1, 2, 4], "dropped": [{"worker": 3, "examples": 8}]},
+    {"step": 2, "contributors": [0, 1, 2, 4], "dropped": []},
+)
+
+
+def test_steps_and_shares_are_counted_by_subject_and_worker() -> None:
+    times = ([0.1, 0.1, 0.4], [1.0, 1.0, 2.5], [0.5, 0.5, 0.5])
+    records = ((), (), BACKUP_RECORD)
+    subjects = [Subject(*each) for each in zip(SUBJECTS, times, records, ["slow"] * 3, strict=True)]
+    text = backup.document(subjects, "x y")
+    assert "- emulated: slow\n- command: `x y`\n" in text
+    assert "| 4 workers | 3 | 1000 | 1000-2200 | 1500 | 21 | 1.00 |" in text
+    assert "| 4 workers and 1 backup worker | 3 | 500 | 500-500 | 500 | 64 | 0.50 |" in text
+    assert "## Shares of 3 steps" in text
+    assert "| 0 | 3 | 0 | 0 | 0 |" in text
+    assert "| 3 | 1 | 1 | 8 | 1 |" in text
+    assert "| 4 | 2 | 1 | 8 | 0 |" in text
+
+
+def test_a_turn_is_timed_but_for_its_first_steps_and_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On real processes, three of them workers."""
+    strategy = ["parallelism=sync_data", "parallelism.combine=parameter_server", "parallelism.backup_workers=1"]
+    monkeypatch.setattr("benchmarks.backup.SETTLING", 2)
+    with ExitStack() as stack:
+        subject = Subject("backup")
+        subject.start(["model=mlp", "data=digits", "tracking=none", "cluster.threads_per_worker=1", *strategy], stack)
+        subject.take_turn(3)
+        subject.take_turn(3)
+    assert len(subject.seconds) == 6
+    assert [line["step"] for line in subject.record] == list(range(10))
+    assert all(len(line["contributors"]) == 2 for line in subject.record)
+
+
+@pytest.mark.parametrize("name", sorted(SUBJECTS))
+def test_compared_cases_can_be_configured(name: str) -> None:
+    assert configuration(["model=resnet_cifar", "data=synthetic", *SUBJECTS[name]]).parallelism.workers == 4
+
+
+@pytest.mark.parametrize("command", ["backup", "tracking"])
+def test_a_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    assert f"python -m benchmarks {command}" in capsys.readouterr().out
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run of twenty steps, of 10 ms until time 100.1 and then of 20 ms; the store lacks a point and repeats one."""
+    (tmp_path / "run").mkdir()
+    with MetricsLog(tmp_path / "run" / "metrics.jsonl") as log:
+        for step in range(20):
+            time_s = 100 + 0.01 * step + 0.01 * max(0, step - 10)
+            log.append(step, {"train/loss": 1.0}, time_s)
+    points = [(step, 0) for step in range(20) if step != 7] + [(3, 1)]
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as connection, connection:
+        connection.execute("CREATE TABLE metrics (key, step, timestamp)")
+        connection.executemany("INSERT INTO metrics VALUES ('train/loss', ?, ?)", points)
+        connection.execute("INSERT INTO metrics VALUES ('system/cpu_utilization_percentage', 3, 0)")
+    return tmp_path
+
+
+def test_windows_are_compared_in_pairs_and_the_store_with_the_logged_points(folder: Path) -> None:
+    result = Result("a store", [Window(100, 100.1), Window(100.1, 101)], status="stopped as asked")
+    _read(result, folder)
+    assert result.medians == pytest.approx([0.01, 0.02])
+    assert result.ratios() == pytest.approx([2.0])
+    assert (result.points, result.missing, result.repeated) == (20, 1, 1)
+    text = tracking.document([result], 60, "x y")
+    assert "| a store | 1 | 19 | 10.00 | 20.00 | 2.000 | 2.000-2.000 | stopped as asked | 20 | 1 | 1 |" in text
+    assert "- command: `x y`" in text
+    assert "windows of 60 s" in text
+
+
+def test_the_measured_training_can_be_configured() -> None:
+    assert configuration(TRAINING).train.log_every == 1

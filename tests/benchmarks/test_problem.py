@@ -1,17 +1,246 @@
-"""Problems on the disk: what was written is read, and it is the same computation."""
+"""Problems on the disk: the layers in neutral words compute what the network computes."""
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks.cases import CASES, Case
+from benchmarks.description import describe
 from benchmarks.experiments import feeds, fixed_batch, opened, timed_experiment
+from benchmarks.network import forward_layers
+from benchmarks.peers.arrays import TO_NHWC, channels_last, places
 from benchmarks.prepare import prepare
-from benchmarks.problem import Layer, load_problem, unsupported
+from benchmarks.problem import KINDS, Layer, Problem, load_problem, unsupported
+from runner import nn
+from runner.engine.compile.program import Client, Program
+from runner.engine.graph import ops
+from runner.engine.graph.device import local_cluster, worker_device
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variables
+from runner.engine.run.local_session import LocalSession
 from runner.kernels.registry import Registry
-from tests.benchmarks.interpreter import forward_loss
+from runner.training.build import task_of
+
+IMAGE = (2, 3, 9, 9)
+
+
+def described(network: Callable[[NetworkBuilder, Tensor], Tensor]) -> dict[str, Layer]:
+    """The layers, by name, of a network over two images of 3x9x9."""
+    graph = Graph()
+    x = ops.placeholder(graph, IMAGE, "float32", name="x")
+    step, index = ops.placeholder(graph, (), "int64"), ops.placeholder(graph, IMAGE[:1], "int64")
+    variables = Variables(graph, seed=0)
+    net = NetworkBuilder(graph, variables, dtype="float32", seed=0, training=True, step=step, index=index)
+    return {layer.name: layer for layer in describe(graph, x, network(net, x), net.state_updates)}
+
+
+def test_a_bias_belongs_to_its_convolution() -> None:
+    layers = described(lambda net, x: nn.relu(net, nn.conv(net, x, 4, 3, stride=2, name="conv1"), name="relu1"))
+    conv = layers["conv1/conv2d"]
+    assert list(layers) == ["conv1/conv2d", "relu1/relu"]
+    assert conv.variables == {"weights": "conv1/weights", "bias": "conv1/bias"}
+    assert (conv.inputs, conv.shape) == (("x",), (2, 4, 4, 4))
+    assert conv.settings == {"strides": (2, 2), "padding": (0, 0, 0, 0), "groups": 1, "image": (9, 9), "kernel": (3, 3)}
+    assert layers["relu1/relu"].inputs == ("conv1/conv2d",)
+
+
+def test_a_bias_belongs_to_its_dense_layer_with_the_flattened_shape() -> None:
+    layers = described(lambda net, x: nn.dense(net, nn.flatten(net, x, name="flat"), 5, name="fc"))
+    assert layers["fc/matmul"].variables == {"weights": "fc/weights", "bias": "fc/bias"}
+    assert layers["fc/matmul"].settings["image"] == list(IMAGE[1:])
+
+
+def test_layers_without_bias_have_none() -> None:
+    layers = described(lambda net, x: nn.conv(net, x, 4, 3, bias=None, name="conv1"))
+    assert layers["conv1/conv2d"].variables == {"weights": "conv1/weights"}
+
+
+def test_uneven_padding_is_described() -> None:
+    layers = described(lambda net, x: nn.max_pool(net, x, 2, ceil=True, name="pool"))
+    pool = layers["pool/max_pool"]
+    assert pool.settings == {"window": (2, 2), "strides": (2, 2), "padding": (0, 1, 0, 1), "image": (9, 9)}
+    assert pool.shape == (2, 3, 5, 5)
+
+
+def test_batch_normalisation_knows_its_moving_averages() -> None:
+    norm = described(lambda net, x: nn.batch_norm(net, x, decay=0.75, name="norm"))["norm/batch_norm"]
+    assert norm.variables["moving_variance"] == "norm/moving_variance"
+    assert norm.variables["gamma"] == "norm/gamma"
+    assert norm.settings == {"epsilon": 1e-5, "decay": 0.75}
+
+
+def test_pooling_of_single_places_is_a_choice_of_places() -> None:
+    def network(net: NetworkBuilder, x: Tensor) -> Tensor:
+        return ops.avg_pool(net.graph, x, window=(1, 1), strides=(2, 2), name="shortcut")
+
+    shortcut = described(network)["shortcut"]
+    assert (shortcut.kind, shortcut.settings) == ("subsample", {"strides": (2, 2)})
+
+
+def test_a_sum_of_branches_is_no_bias_and_is_the_last_use_of_both() -> None:
+    def network(net: NetworkBuilder, x: Tensor) -> Tensor:
+        h = nn.relu(net, x, name="relu1")
+        return ops.add(net.graph, nn.conv(net, h, 3, 3, padding="same", name="conv1"), h, name="sum")
+
+    layers = described(network)
+    assert (layers["sum"].kind, layers["sum"].inputs) == ("add", ("conv1/conv2d", "relu1/relu"))
+    assert layers["sum"].last_uses == ("conv1/conv2d", "relu1/relu")
+    assert layers["conv1/conv2d"].last_uses == ()
+    assert layers["relu1/relu"].last_uses == ("x",)
+
+
+def late_bias(net: NetworkBuilder, x: Tensor) -> Tensor:
+    h = nn.relu(net, nn.conv(net, x, 4, 3, name="conv1"), name="relu1")
+    bias = net.variables["conv1/bias"].tensor
+    return ops.add(net.graph, h, ops.reshape(net.graph, bias, (4, 1, 1)), name="late")
+
+
+def convolution_read_without_its_bias(net: NetworkBuilder, x: Tensor) -> Tensor:
+    nn.conv(net, x, 4, 3, name="conv1")
+    bare, bias = Tensor("conv1/conv2d"), ops.reshape(net.graph, net.variables["conv1/bias"].tensor, (4, 1, 1))
+    return ops.add(net.graph, ops.add(net.graph, bare, bias, name="late"), bare)
+
+
+NO_BIAS = "node 'late' adds variable 'conv1/bias' to what is no conv or dense layer"
+
+
+@pytest.mark.parametrize(
+    ("network", "complaint"),
+    [
+        (
+            lambda net, x: net.graph.add("tanh", [x], name="squash")[0],
+            "node 'squash': op 'tanh' is no layer that peers m",
+        ),
+        (late_bias, NO_BIAS),
+        (convolution_read_without_its_bias, NO_BIAS),
+        (
+            lambda net, x: nn.relu(net, nn.flatten(net, x, name="flat"), name="relu1"),
+            "layer 'relu1/relu', 'relu', reads a flattened image; expected a dense layer",
+        ),
+    ],
+)
+def test_layers_that_peers_cannot_make_are_refused_by_name(
+    network: Callable[[NetworkBuilder, Tensor], Tensor], complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        described(network)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_case_can_be_described(name: str) -> None:
+    case = CASES[name]
+    experiment = timed_experiment(case.overrides(threads=1))
+    layers, trainable = forward_layers(task_of(experiment.config, experiment.facts))
+    assert layers[-1].shape == (case.batch, case.classes)
+    assert {layer.kind for layer in layers} <= set(KINDS)
+    named = {variable for layer in layers for variable in layer.variables.values()}
+    assert {variable for variable in named if "/moving_" not in variable} == set(trainable)
+
+
+def test_filters_put_their_places_first() -> None:
+    layer = Layer("conv1", "conv", ("x",), (1, 4, 2, 2), {"weights": "w", "bias": "b"})
+    filters = np.arange(4 * 3 * 2 * 5).reshape(4, 3, 2, 5)
+    turned = channels_last(layer, "weights", filters)
+    assert turned.shape == (2, 5, 3, 4)
+    assert turned[1, 4, 2, 3] == filters[3, 2, 1, 4]
+    assert turned.flags.c_contiguous
+    assert channels_last(layer, "bias", filters[:, 0, 0, 0]) is not None
+
+
+def test_a_dense_layer_after_a_flattened_image_computes_the_same() -> None:
+    random = np.random.default_rng(0)
+    x, weights = random.standard_normal((2, 3, 4, 5)), random.standard_normal((60, 7))
+    layer = Layer("fc", "dense", ("flat",), (2, 7), {"weights": "w"}, {"image": [3, 4, 5]})
+    turned = channels_last(layer, "weights", weights)
+    flat = x.transpose(TO_NHWC).reshape(2, -1)
+    np.testing.assert_allclose(flat @ turned, x.reshape(2, -1) @ weights, rtol=1e-12)
+
+
+def test_other_variables_stay_as_they_are() -> None:
+    values = np.ones((60, 7))
+    dense = Layer("fc", "dense", ("relu",), (2, 7), {"weights": "w"}, {"image": None})
+    assert channels_last(dense, "weights", values) is values
+
+
+def test_places_count_positions_inside_the_image() -> None:
+    settings = {"window": [3, 2], "strides": [2, 2], "padding": [1, 0, 0, 1], "image": [4, 3], "count_padding": False}
+    layer = Layer("pool", "avg_pool", ("x",), (1, 1, 2, 2), {}, settings)
+    np.testing.assert_array_equal(places(layer), [[4, 2], [6, 3]])
+    counted = Layer("pool", "avg_pool", ("x",), (1, 1, 2, 2), {}, {**settings, "count_padding": True})
+    np.testing.assert_array_equal(places(counted), [[6, 6], [6, 6]])
+
+
+def forward_loss(problem: Problem, registry: Registry) -> float:
+    """Mean loss of the problem's batch at its initial values, from layers, files and nothing else."""
+    graph = Graph()
+    with graph.device(worker_device(0)):
+        x = ops.placeholder(graph, problem.x.shape, "float32", name="x")
+        y = ops.placeholder(graph, problem.y.shape, "int64", name="y")
+        fed = {"x": (x,), "y": (y,)}
+        values = {"x": x}
+        for layer in problem.layers:
+            held = {role: _fed(graph, problem, name, fed) for role, name in layer.variables.items()}
+            values[layer.name] = LAYERS[layer.kind](graph, layer, [values[name] for name in layer.inputs], held)
+        losses = ops.softmax_cross_entropy(graph, values[problem.layers[-1].name], y)[0]
+        loss = ops.reduce_mean(graph, losses, axes=(0,))
+    client = Client("forward", fetches={"loss": loss}, feeds=fed)
+    arrays = {name: problem.variable(name) for name in fed if name not in ("x", "y")}
+    session = LocalSession(Program(graph, {"forward": client}, {}, workers=1), local_cluster(1), registry)
+    try:
+        return float(session.run("forward", feeds={**arrays, "x": problem.x, "y": problem.y})["loss"])
+    finally:
+        session.close()
+
+
+def _fed(graph: Graph, problem: Problem, name: str, fed: dict[str, tuple[Tensor, ...]]) -> Tensor:
+    fed[name] = (ops.placeholder(graph, problem.variable(name).shape, "float32", name=f"fed/{name}"),)
+    return fed[name][0]
+
+
+Held = Mapping[str, Tensor]
+
+
+def _conv(graph: Graph, layer: Layer, inputs: list[Tensor], held: Held) -> Tensor:
+    geometry = {name: layer.settings[name] for name in ("strides", "padding", "groups")}
+    y = ops.conv2d(graph, inputs[0], held["weights"], **geometry)
+    return ops.add(graph, y, ops.reshape(graph, held["bias"], (-1, 1, 1))) if "bias" in held else y
+
+
+def _dense(graph: Graph, layer: Layer, inputs: list[Tensor], held: Held) -> Tensor:
+    y = ops.matmul(graph, inputs[0], held["weights"])
+    return ops.add(graph, y, held["bias"]) if "bias" in held else y
+
+
+def _batch_norm(graph: Graph, layer: Layer, inputs: list[Tensor], held: Held) -> Tensor:
+    return ops.batch_norm(graph, inputs[0], held["gamma"], held["beta"], epsilon=layer.settings["epsilon"])[0]
+
+
+def _max_pool(graph: Graph, layer: Layer, inputs: list[Tensor], held: Held) -> Tensor:
+    geometry = {name: layer.settings[name] for name in ("window", "strides", "padding")}
+    return ops.max_pool(graph, inputs[0], **geometry)[0]
+
+
+LAYERS: Mapping[str, Callable[[Graph, Layer, list[Tensor], Held], Tensor]] = {
+    "conv": _conv,
+    "dense": _dense,
+    "batch_norm": _batch_norm,
+    "max_pool": _max_pool,
+    "relu": lambda graph, layer, inputs, held: ops.relu(graph, inputs[0]),
+    "flatten": lambda graph, layer, inputs, held: ops.reshape(graph, inputs[0], layer.shape),
+    "add": lambda graph, layer, inputs, held: ops.add(graph, *inputs),
+    "concat": lambda graph, layer, inputs, held: ops.concat(graph, inputs, **layer.settings),
+    "pad": lambda graph, layer, inputs, held: ops.pad(graph, inputs[0], **layer.settings),
+    "global_avg_pool": lambda graph, layer, inputs, held: ops.reduce_mean(graph, inputs[0], axes=(2, 3)),
+    "subsample": lambda graph, layer, inputs, held: ops.avg_pool(
+        graph, inputs[0], window=(1, 1), strides=layer.settings["strides"]
+    ),
+}
+
 
 SMALL = {
     "lenet": CASES["smoke"],

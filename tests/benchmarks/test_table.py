@@ -7,13 +7,7 @@ from benchmarks.results import TOLERANCES
 from benchmarks.scaling import ScalingResult
 from benchmarks.strategies import StrategyTable
 from benchmarks.table import case_section, overview, scaling_section, strategies_section
-from tests.benchmarks.made import case, subject
-
-
-def cells(text: str, beginning: str) -> list[str]:
-    """The cells of the one row that begins with a word."""
-    (row,) = [line for line in text.splitlines() if line.startswith(f"| {beginning} ")]
-    return [cell.strip() for cell in row.strip("|").split("|")]
+from tests.benchmarks.made import case, cells, subject
 
 
 def test_a_table_has_a_rule_below_its_header() -> None:

@@ -5,8 +5,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from runner.cli import main
 from runner.commands.compare import differences
 from runner.config.configuration import dump
@@ -14,9 +12,8 @@ from runner.records.provenance import CodeState, Provenance
 from runner.records.run_directory import RunDirectory
 from runner.records.stored_run import StoredRun, read_run
 from runner.records.summary import Summary
+from tests.refusal import Capture
 from tests.small_runs import small_config
-
-Capture = pytest.CaptureFixture[str]
 
 CODE = CodeState("/home/project", "a" * 40, "", 0, [])
 SUMMARY = Summary(

@@ -2,24 +2,14 @@
 
 import pytest
 
-from runner.commands.explanation import LayerRow, Sent, explain, layer_rows, sent_text, training_plans
+from runner.commands.explain import explain
+from runner.commands.explanation.devices import plans_of, training_plans
+from runner.commands.explanation.layers import LayerRow, layer_rows
+from runner.commands.explanation.wires import Sent, sent_text
 from runner.config.schema import Config
 from runner.engine.compile.transfer_times import Transfer
 from runner.training.build import build
 from tests.small_runs import small_config
-
-
-def test_lenet_on_mnist_has_the_parameters_and_multiply_adds_of_its_layers() -> None:
-    rows = {row.name: row for row in layer_rows(build(small_config("model=lenet", "data=mnist")))}
-    assert sum(row.parameters for row in rows.values()) == 431_080
-    assert rows["conv1"].output == "20x24x24"
-    assert rows["conv1"].multiply_adds == 24 * 24 * 20 * 25
-    assert rows["conv2"].multiply_adds == 8 * 8 * 50 * 20 * 25
-    assert rows["fc1"].multiply_adds == 800 * 500
-    assert rows["fc2"].multiply_adds == 500 * 10
-    assert rows["fc2"].parameters == 5_010
-    assert rows["relu1"].activation_bytes == 500 * 4
-
 
 IMAGENET = ("data=synthetic", "data.classes=1000")
 BIGGER = (*IMAGENET, "data.shape=[3,231,231]")
@@ -29,6 +19,9 @@ PHOTOGRAPHS = ("data=synthetic", "data.shape=[3,32,32]", "data.classes=10")
 @pytest.mark.parametrize(
     ("overrides", "parameters", "multiply_adds"),
     [
+        (("model=lenet", "data=mnist"), 431_080, 24 * 24 * 20 * 25 + 8 * 8 * 50 * 20 * 25 + 800 * 500 + 500 * 10),
+        # Moving averages are no parameters.
+        (("model=cifar_convnet", "data=cifar10"), 551_146, None),
         (("model=alexnet", *IMAGENET), 61_100_840, 714_188_480),
         (("model=alexnet_benchmark", *IMAGENET), 61_100_840, 714_188_480),
         (("model=alexnet", "model.crop=valid", *IMAGENET, "data.shape=[3,227,227]"), 61_100_840, 714_188_480),
@@ -45,11 +38,11 @@ PHOTOGRAPHS = ("data=synthetic", "data.shape=[3,32,32]", "data.classes=10")
     ],
 )
 def test_classic_networks_have_the_counts_of_their_specifications(
-    overrides: tuple[str, ...], parameters: int, multiply_adds: int
+    overrides: tuple[str, ...], parameters: int, multiply_adds: int | None
 ) -> None:
     rows = layer_rows(build(small_config(*overrides)))
     assert sum(row.parameters for row in rows) == parameters
-    assert sum(row.multiply_adds for row in rows) == multiply_adds
+    assert multiply_adds in (None, sum(row.multiply_adds for row in rows))
 
 
 def test_rows_describe_one_example_for_every_batch_size_and_strategy() -> None:
@@ -86,18 +79,13 @@ def test_sums_and_concatenations_have_rows() -> None:
     )
 
 
-def test_moving_averages_are_no_parameters() -> None:
-    rows = layer_rows(build(small_config("model=cifar_convnet", "data=cifar10")))
-    assert sum(row.parameters for row in rows) == 551_146
-
-
 def test_bytes_sent_are_those_of_the_plans() -> None:
     config = small_config("parallelism=sync_data", "parallelism.workers=2")
     experiment = build(config)
     text = explain(config)
-    plans = training_plans(experiment)
+    plans = training_plans(experiment, plans_of(experiment))
     assert len(plans) == 2
-    for (plan,) in plans.values():
+    for ((plan, _),) in plans.values():
         assert plan.sent_bytes > 0
         assert f"{plan.sent_bytes:,}" in text
         assert f"{plan.arena_bytes:,}" in text

@@ -1,7 +1,9 @@
 """``runner resume=DIR``: the stored configuration, its limits, and nothing else."""
 
 import dataclasses
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -11,10 +13,12 @@ from runner.cli import main
 from runner.commands.train import _continued
 from runner.config.configuration import dump, fix_machine_values, load_stored
 from runner.config.hydra_app import compose
+from runner.config.schema import FILLED_IN, Config
+from runner.kernels.gpu.discovery import Found
 from tests.fake_training import FakeTraining
 from tests.gpus import gpu, machine
-
-Capture = pytest.CaptureFixture[str]
+from tests.refusal import Capture
+from tests.small_runs import typed
 
 
 @pytest.fixture
@@ -47,12 +51,18 @@ def test_the_limits_may_be_moved(
     assert fake_training.only.overrides == [override]
 
 
-def test_another_strategy_has_its_defaults_and_shares_the_cores_again(
-    fake_training: FakeTraining, stored: Path, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.fixture(autouse=True)
+def _six_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.commands.train.usable_cores", lambda: 6)
+
+
+def store(directory: Path, config: Config) -> None:
+    (directory / "config.yaml").write_text(dump(config))
+
+
+def test_another_strategy_has_its_defaults_and_shares_the_cores_again(fake_training: FakeTraining, stored: Path):
     before = fix_machine_values(load_stored(stored / "config.yaml"), cores=2)
-    (stored / "config.yaml").write_text(dump(before))
+    store(stored, before)
     assert (before.parallelism.name, before.cluster.workers, before.cluster.threads_per_worker) == ("sync_data", 2, 1)
     overrides = ["parallelism.workers=3", "parallelism=hybrid", "train.steps=9"]
     assert main([f"resume={stored}", *overrides]) == 0
@@ -60,86 +70,61 @@ def test_another_strategy_has_its_defaults_and_shares_the_cores_again(
     assert (config.parallelism.name, config.parallelism.workers, config.parallelism.scheme) == ("hybrid", 3, "b")
     assert (config.cluster.workers, config.cluster.threads_per_worker, config.cluster.cores_per_worker) == (3, 2, 2.0)
     assert fake_training.only.overrides == overrides
-    assert dataclasses.replace(config, parallelism=0, cluster=0, train=0) == dataclasses.replace(
-        before, parallelism=0, cluster=0, train=0
-    ), "what is computed stays"
-
-
-def test_keys_of_the_cluster_that_are_named_stay_as_they_were_named(
-    fake_training: FakeTraining, stored: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("runner.commands.train.usable_cores", lambda: 6)
-    assert main([f"resume={stored}", "parallelism=single", "cluster.threads_per_worker=4"]) == 0
-    cluster = fake_training.only.config.cluster
-    assert (cluster.workers, cluster.threads_per_worker, cluster.cores_per_worker) == (1, 4, 6.0)
+    kept, expected = (dataclasses.replace(each, parallelism=0, cluster=0, train=0) for each in (config, before))
+    assert kept == expected, "what is computed stays"
 
 
 @pytest.mark.parametrize(
-    ("named", "expected"),
-    [([], (1, 6, 6.0)), (["cluster.threads_per_worker=1"], (1, 1, 6.0)), (["cluster.cores_per_worker=2"], (1, 6, 2.0))],
+    ("named", "cores", "resumes", "expected"),
+    [
+        ("", 2, ["parallelism=hybrid", "parallelism=single"], (1, 6, 6.0)),
+        ("cluster.threads_per_worker=1", 2, ["parallelism=hybrid", "parallelism=single"], (1, 1, 6.0)),
+        ("cluster.cores_per_worker=2", 2, ["parallelism=hybrid", "parallelism=single"], (1, 6, 2.0)),
+        ("", 2, ["parallelism=single cluster.threads_per_worker=4"], (1, 4, 6.0)),
+        ("", 2, ["cluster.threads_per_worker=2", "parallelism=single"], (1, 2, 6.0)),
+        ("", 8, ["train.steps=9 train.patience=4"], (2, 4, 4.0)),
+    ],
 )
-def test_another_strategy_keeps_keys_that_the_command_line_named(
+def test_keys_of_the_cluster_stay_if_they_were_named_and_otherwise_follow_another_strategy(
     fake_training: FakeTraining,
     stored: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    named: list[str],
+    named: str,
+    cores: int,
+    resumes: list[str],
     expected: tuple[int, int, float],
 ):
-    monkeypatch.setattr("runner.commands.train.usable_cores", lambda: 6)
-    (stored / "config.yaml").write_text(dump(fix_machine_values(compose(["model=mlp", *named]).config(), cores=2)))
-    for strategy in ("hybrid", "single"):  # the second resume finds what the first one stored
-        assert main([f"resume={stored}", f"parallelism={strategy}"]) == 0
-        (stored / "config.yaml").write_text(dump(fake_training.calls[-1].config))
+    store(stored, fix_machine_values(compose(["model=mlp", *typed(named)]).config(), cores=cores))
+    for resume in resumes:  # each finds the configuration that the one before it stored
+        assert main([f"resume={stored}", *typed(resume)]) == 0
+        store(stored, fake_training.calls[-1].config)
     cluster = fake_training.calls[-1].config.cluster
     assert (cluster.workers, cluster.threads_per_worker, cluster.cores_per_worker) == expected
-    assert set(cluster.filled_in) == {"workers", "threads_per_worker", "cores_per_worker", "gpus", "collectives"} - {
-        name.removeprefix("cluster.").partition("=")[0] for name in named
+    assert set(cluster.filled_in) == {
+        name for name in FILLED_IN if f"cluster.{name}=" not in " ".join([named, *resumes])
     }
-
-
-def test_a_key_that_a_resume_names_stays_from_then_on(
-    fake_training: FakeTraining, stored: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("runner.commands.train.usable_cores", lambda: 6)
-    assert main([f"resume={stored}", "cluster.threads_per_worker=2"]) == 0
-    (stored / "config.yaml").write_text(dump(fake_training.calls[-1].config))
-    assert main([f"resume={stored}", "parallelism=single"]) == 0
-    assert fake_training.calls[-1].config.cluster.threads_per_worker == 2
 
 
 def test_a_number_of_workers_that_was_named_is_refused_with_a_strategy_that_asks_for_another(
     fake_training: FakeTraining, stored: Path, capsys: Capture
 ):
-    (stored / "config.yaml").write_text(dump(compose(["model=mlp", "cluster.workers=2"]).config()))
-    config = fix_machine_values(load_stored(stored / "config.yaml"), cores=2)
-    (stored / "config.yaml").write_text(dump(config))
+    store(stored, fix_machine_values(compose(["model=mlp", "cluster.workers=2"]).config(), cores=2))
     assert main([f"resume={stored}", "parallelism=single"]) == 2
     assert "cluster.workers=2 and parallelism.workers=1 differ" in capsys.readouterr().err
     assert main([f"resume={stored}", "parallelism=single", "cluster.workers=1"]) == 0
 
 
-def test_without_another_strategy_the_budget_of_threads_stays(
-    fake_training: FakeTraining, stored: Path, monkeypatch: pytest.MonkeyPatch
-):
-    (stored / "config.yaml").write_text(dump(fix_machine_values(load_stored(stored / "config.yaml"), cores=8)))
-    monkeypatch.setattr("runner.commands.train.usable_cores", lambda: 2)
-    assert main([f"resume={stored}", "train.steps=9", "train.patience=4"]) == 0
-    config = fake_training.only.config
-    assert (config.cluster.threads_per_worker, config.train.patience) == (4, 4)
-
-
-def test_patience_can_be_dropped_together_with_min_delta(fake_training: FakeTraining, stored: Path):
-    (stored / "config.yaml").write_text(dump(compose(["train.patience=3", "train.min_delta=0.1"]).config()))
+def test_patience_can_be_changed_and_dropped_together_with_min_delta(fake_training: FakeTraining, stored: Path):
+    store(stored, compose(["train.patience=3", "train.min_delta=0.1"]).config())
+    assert main([f"resume={stored}", "train.patience=4"]) == 0
     assert main([f"resume={stored}", "train.patience=null", "train.min_delta=0"]) == 0
-    train = fake_training.only.config.train
-    assert (train.patience, train.min_delta) == (None, 0.0)
+    trained = [(call.config.train.patience, call.config.train.min_delta) for call in fake_training.calls]
+    assert trained == [(4, 0.1), (None, 0.0)]
 
 
 def test_a_run_on_a_gpu_is_resumed_without_one_only_on_request(
-    fake_training: FakeTraining, stored: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    fake_training: FakeTraining, stored: Path, capsys: Capture
 ):
-    config = load_stored(stored / "config.yaml")
-    (stored / "config.yaml").write_text(dump(fix_machine_values(config, 2, lambda: machine(gpu()))))
+    store(stored, fix_machine_values(load_stored(stored / "config.yaml"), 2, lambda: machine(gpu())))
     assert main([f"resume={stored}"]) == 4
     assert "cluster.device_taken=gpu, as when the run began: expected a GPU" in capsys.readouterr().err
     assert not fake_training.calls
@@ -148,36 +133,33 @@ def test_a_run_on_a_gpu_is_resumed_without_one_only_on_request(
     assert (cluster.device, cluster.device_taken, cluster.gpus) == ("cpu", "cpu", None)
 
 
+def gpus_of_resumed(config: Config, found: Found, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> Any:
+    """The device and the GPUs with which a run continues on a machine."""
+    filled = "runner.commands.train.fix_machine_values"
+    monkeypatch.setattr(filled, lambda config, cores: fix_machine_values(config, 2, lambda: found))
+    cluster = _continued(config, overrides).cluster
+    return cluster.device_taken, cluster.gpus
+
+
 def test_a_run_of_an_earlier_version_stays_on_the_cpu_by_default(stored: Path, monkeypatch: pytest.MonkeyPatch):
-    here = machine(gpu(0), gpu(1))
-    monkeypatch.setattr(
-        "runner.commands.train.fix_machine_values", lambda config, cores: fix_machine_values(config, 2, lambda: here)
-    )
     plain = yaml.safe_load((stored / "config.yaml").read_text())
     for key in ("device", "device_taken", "server_device", "gpus", "one_process", "tf32", "compare_plans"):
         del plain["cluster"][key]  # which that version did not have
     (stored / "config.yaml").write_text(yaml.safe_dump(plain))
-    earlier = load_stored(stored / "config.yaml")
-
-    def goes_on(*overrides: str) -> tuple[str | None, list[int] | None]:
-        cluster = _continued(earlier, overrides).cluster
-        return cluster.device_taken, cluster.gpus
-
-    assert goes_on("train.steps=9") == goes_on("parallelism.workers=3") == ("cpu", None)
-    assert goes_on("cluster.device=auto") == goes_on("cluster=local") == ("gpu", [0, 1])
-    assert goes_on("cluster.device=gpu", "cluster.gpus=[1,1]") == ("gpu", [1, 1])
+    resumed = partial(gpus_of_resumed, load_stored(stored / "config.yaml"), machine(gpu(0), gpu(1)), monkeypatch)
+    assert resumed("train.steps=9") == resumed("parallelism.workers=3") == ("cpu", None)
+    assert resumed("cluster.device=auto") == resumed("cluster=local") == ("gpu", [0, 1])
+    assert resumed("cluster.device=gpu", "cluster.gpus=[1,1]") == ("gpu", [1, 1])
 
 
 def test_another_strategy_shares_the_gpus_again(stored: Path, monkeypatch: pytest.MonkeyPatch):
     here = machine(gpu(0), gpu(1), gpu(2))
     config = fix_machine_values(load_stored(stored / "config.yaml"), 2, lambda: here)
+    resumed = partial(gpus_of_resumed, config, here, monkeypatch)
     assert config.cluster.gpus == [0, 1]
-    monkeypatch.setattr(
-        "runner.commands.train.fix_machine_values", lambda config, cores: fix_machine_values(config, 2, lambda: here)
-    )
-    assert _continued(config, ["parallelism.workers=3"]).cluster.gpus == [0, 1, 2]
-    assert _continued(config, ["train.steps=9"]).cluster.gpus == [0, 1]
-    assert _continued(config, ["cluster.device=gpu", "cluster.gpus=[2,2]"]).cluster.gpus == [2, 2]
+    assert resumed("parallelism.workers=3") == ("gpu", [0, 1, 2])
+    assert resumed("train.steps=9") == ("gpu", [0, 1])
+    assert resumed("cluster.device=gpu", "cluster.gpus=[2,2]") == ("gpu", [2, 2])
 
 
 def test_from_python_too(fake_training: FakeTraining, stored: Path):

@@ -5,6 +5,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,9 +18,9 @@ from runner.records.summary import Summary
 from runner.training.evaluation import Scores
 from runner.training.run import run
 from tests.data.own_data import small_arrays, write_arrays, write_images
+from tests.refusal import Capture
 from tests.small_runs import small_config
 
-Capture = pytest.CaptureFixture[str]
 SETTINGS = ("train.steps=12", "train.eval_every=3", "data.val_fraction=0.2", "optimizer.lr=0.05")
 TEST = Digits().load().test
 
@@ -42,6 +43,12 @@ def evaluated(*arguments: str, output: str = "out.json") -> Any:
     """The results of an evaluation."""
     assert main(["eval", *arguments, "--output", output]) == 0
     return json.loads(Path(output).read_text())
+
+
+def predicted(*arguments: str) -> Any:
+    """The rows of the predictions for files."""
+    assert main(["predict", "run", *arguments, "--output", "out.json"]) == 0
+    return json.loads(Path("out.json").read_text())
 
 
 def refused(capsys: Capture, *arguments: str) -> str:
@@ -97,17 +104,10 @@ def test_batches_of_another_size_change_nothing(stored: Path) -> None:
 
 
 def test_batches_are_as_large_as_asked(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(
-        "runner.training.inference.evaluate", lambda *_, batches, **more: asked.append(batches) or no_scores()
-    )
+    evaluate = Mock(return_value=Scores(0.0, 0.0, 0, np.zeros((10, 10), np.int64)))
+    monkeypatch.setattr("runner.training.inference.evaluate", evaluate)
     evaluated("run", "train.eval_batch_size=50")
-    assert asked == [8, 6]
-
-
-def no_scores() -> Scores:
-    """Of an evaluation that did not take place."""
-    return Scores(0.0, 0.0, 0, np.zeros((10, 10), np.int64))
+    assert [call.kwargs["batches"] for call in evaluate.call_args_list] == [8, 6]
 
 
 def test_another_dataset_of_the_same_kind_is_normalised_as_in_training(folder: Path) -> None:
@@ -161,40 +161,42 @@ def test_the_same_pixels_of_another_type_are_refused(folder: Path, capsys: Captu
     write_arrays(folder / "floats.npz", x_train=floats["x_train"], x_test=floats["x_test"])
     run(small_config("data=arrays", "data.path=bytes.npz", "train.batch_size=4"), folder / "run", overrides=[])
     capsys.readouterr()
-    said = refused(capsys, "eval", "run", "data.path=floats.npz")
-    assert said.startswith("2 runner: error: data=arrays: stored pixels are divided by 1, those of arrays, on which ")
-    assert "by 255: they are in different units; convert one of them" in said
+    message = refused(capsys, "eval", "run", "data.path=floats.npz")
+    assert message.startswith(
+        "2 runner: error: data=arrays: stored pixels are divided by 1, those of arrays, on which "
+    )
+    assert "by 255: they are in different units; convert one of them" in message
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (
-            ["data=synthetic"],
-            "2 runner: error: data=synthetic has images of (3, 224, 224) and 1000 classes; the network was trained on",
+            "eval run data=synthetic",
+            "2 runner: error: data=synthetic has images of (3, 224, 224) and 1000 classes; the ne",
         ),
-        (["model=lenet"], "model=lenet: the stored configuration is evaluated; only data=NAME, data.KEY, "),
-        (["cluster.workers=3"], "cluster.workers=3: the stored configuration is evaluated"),
-        (["train.steps=3"], "train.steps=3: the stored configuration is evaluated"),
-        (["data.colour=3"], "Key 'colour' not in 'Digits'"),
-        (["data=mnist", "data.cache_dir=absent"], "data=mnist has images of (1, 28, 28)"),
-        (["--output", "absent/file.json"], "4 runner: error: absent/file.json: cannot be written: No such file"),
+        ("eval run model=lenet", "model=lenet: the stored configuration is evaluated; only data=NAME, data.KEY, "),
+        ("eval run cluster.workers=3", "cluster.workers=3: the stored configuration is evaluated"),
+        ("eval run train.steps=3", "train.steps=3: the stored configuration is evaluated"),
+        ("eval run data.colour=3", "Key 'colour' not in 'Digits'"),
+        ("eval run data=mnist data.cache_dir=absent", "data=mnist has images of (1, 28, 28)"),
+        ("eval run --output absent/file.json", "4 runner: error: absent/file.json: cannot be written: No such file"),
+        ("predict run large.png", "3 runner: error: large.png: it is 9 x 8 pixels, the network takes 8 x 8"),
+        ("predict run large.png --top 0", "2 runner: error: --top 0: expected 1 or more"),
+        ("predict run large.png --output x.txt", "--output x.txt: expected a file that ends in .csv or .json"),
+        ("predict run large.png --resize --output absent/x.csv", "4 runner: error: absent/x.csv: cannot be written"),
+        ("eval alone", "holds no config.yaml; expected a checkpoint in the directory of its run"),
+        ("predict alone x.png", "holds no config.yaml; expected a checkpoint in the directory of its run"),
+        ("eval absent", "6 runner: error"),
+        ("predict absent x.png", "6 runner: error"),
     ],
 )
-def test_data_that_does_not_fit_the_network_is_refused(
-    stored: Path, capsys: Capture, arguments: list[str], complaint: str
+def test_impossible_evaluations_and_predictions_are_refused(
+    stored: Path, capsys: Capture, arguments: str, complaint: str
 ) -> None:
-    assert complaint in refused(capsys, "eval", "run", *arguments)
-
-
-@pytest.mark.parametrize("verb", ["eval", "predict"])
-def test_a_checkpoint_without_its_run_is_refused(stored: Path, capsys: Capture, verb: str) -> None:
     shutil.copytree(stored / "checkpoints" / "step-12", "alone")
-    file = ["x.png"] if verb == "predict" else []
-    assert "holds no config.yaml; expected a checkpoint in the directory of its run" in refused(
-        capsys, verb, "alone", *file
-    )
-    assert "6 runner: error" in refused(capsys, verb, "absent", *file)
+    Image.fromarray(np.zeros((8, 9), np.uint8)).save("large.png")
+    assert complaint in refused(capsys, *arguments.split())
 
 
 @pytest.mark.parametrize("verb", ["eval", "predict"])
@@ -269,8 +271,7 @@ def test_images_are_fitted_as_those_of_the_folder_were(folder: Path) -> None:
     config = small_config(*data, "train.batch_size=2")
     run(config, folder / "run", overrides=[])
     np.save("seen.npy", config.data.load().test.images[:1])
-    assert main(["predict", "run", str(images / "test" / "cat" / "0.png"), "seen.npy", "--output", "out.json"]) == 0
-    from_image, as_trained = json.loads(Path("out.json").read_text())
+    from_image, as_trained = predicted(str(images / "test" / "cat" / "0.png"), "seen.npy")
     assert from_image["classes"] == as_trained["classes"]
 
 
@@ -279,15 +280,13 @@ def test_numbers_of_any_range_are_seen_as_in_training(folder: Path) -> None:
     path = write_arrays(folder / "floats.npz", x_train=floats["x_train"] - 99, x_test=floats["x_test"] - 99)
     run(small_config("data=arrays", f"data.path={path}", "train.batch_size=4"), folder / "run", overrides=[])
     np.save("seen.npy", floats["x_test"] - 99)
-    assert main(["predict", "run", "seen.npy", "--output", "out.json"]) == 0
-    found = [int(row["classes"][0]["class"]) for row in json.loads(Path("out.json").read_text())]
+    found = [int(row["classes"][0]["class"]) for row in predicted("seen.npy")]
     assert np.mean(found == floats["y_test"]) == evaluated("run")["results"]["test/accuracy"]
 
 
 def test_all_classes_together_are_certain(stored: Path) -> None:
     np.save("one.npy", TEST.images[0])
-    assert main(["predict", "run", "one.npy", "--top", "99", "--output", "out.json"]) == 0
-    (row,) = json.loads(Path("out.json").read_text())
+    (row,) = predicted("one.npy", "--top", "99")
     probabilities = [each["probability"] for each in row["classes"]]
     assert row["file"] == "one.npy"
     assert len(probabilities) == 10
@@ -298,22 +297,5 @@ def test_all_classes_together_are_certain(stored: Path) -> None:
 def test_probabilities_of_logistic_units_are_independent(folder: Path) -> None:
     run(small_config("model.loss=logistic", "train.steps=1"), folder / "run", overrides=[])
     np.save("one.npy", TEST.images[0])
-    assert main(["predict", "run", "one.npy", "--top", "10", "--output", "out.json"]) == 0
-    (row,) = json.loads(Path("out.json").read_text())
+    (row,) = predicted("one.npy", "--top", "10")
     assert sum(each["probability"] for each in row["classes"]) > 1.5
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["large.png"], "3 runner: error: large.png: it is 9 x 8 pixels, the network takes 8 x 8"),
-        (["large.png", "--top", "0"], "2 runner: error: --top 0: expected 1 or more"),
-        (["large.png", "--output", "x.txt"], "--output x.txt: expected a file that ends in .csv or .json"),
-        (["large.png", "--resize", "--output", "absent/x.csv"], "4 runner: error: absent/x.csv: cannot be written"),
-    ],
-)
-def test_a_prediction_that_cannot_be_made_is_refused(
-    stored: Path, capsys: Capture, arguments: list[str], complaint: str
-) -> None:
-    Image.fromarray(np.zeros((8, 9), np.uint8)).save("large.png")
-    assert complaint in refused(capsys, "predict", "run", *arguments)

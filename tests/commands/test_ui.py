@@ -1,143 +1,118 @@
-"""``runner ui``: the server that it becomes, and refusals."""
+"""``runner ui``: the server that it becomes, refusals, and whether the store answers."""
 
 import os
 import socket
+import sqlite3
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from runner.cli import main
 from runner.commands import ui
+from runner.commands.ui import store_answer
 from runner.errors import ConfigError
+from tests.refusal import Capture, refused
+from tests.tracking.mlflow_server import free_port
 
-Capture = pytest.CaptureFixture[str]
+Served = tuple[list[str], dict[str, str], str]
+PORT = free_port()
+HOSTS = [f"127.0.0.1:{PORT}", f"localhost:{PORT}"]
 
 
 class BecameError(Exception):
-    """Raised in place of replacing the process."""
-
-    def __init__(self, program: str, command: list[str], environment: dict[str, str]) -> None:
-        super().__init__(program)
-        self.command = command
-        self.environment = environment
+    """Raised with the command and its environment, in place of replacing the process."""
 
 
 @pytest.fixture
-def no_exec(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No server comes of it, and every store's newest run is in experiment 7."""
+def serve(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Callable[[], Served]:
+    """Return the command of the server, its environment and the output. The newest run is in experiment 7."""
 
     def become(program: str, command: list[str], environment: dict[str, str]) -> None:
-        raise BecameError(program, command, environment)
+        raise BecameError(command, environment)
+
+    def serve() -> Served:
+        with pytest.raises(BecameError) as became:
+            main(["ui", "--port", str(PORT)])
+        command, environment = became.value.args
+        return command, environment, capsys.readouterr().out
 
     monkeypatch.setattr(os, "execve", become)
     monkeypatch.setattr(ui, "experiment_of_newest_run", lambda uri: "7")
-
-
-@pytest.fixture
-def port() -> int:
-    with socket.socket() as probe:
-        probe.bind((ui.HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-@pytest.mark.usefixtures("no_exec")
-def test_it_becomes_a_server_for_this_machine_over_the_store_of_this_folder(folder: Path, port: int, capsys: Capture):
     (folder / "mlflow.db").touch()
-    with pytest.raises(BecameError) as became:
-        main(["ui", "--port", str(port)])
-    command = became.value.command
-    assert command[:4] == [sys.executable, "-m", "mlflow", "server"]
-    options = dict(zip(command[4::2], command[5::2], strict=True))
-    assert options["--host"] == "127.0.0.1"
-    assert options["--port"] == str(port)
-    environment = became.value.environment
-    assert environment["MLFLOW_BACKEND_STORE_URI"] == f"sqlite:///{folder}/mlflow.db"
-    assert environment.items() >= ui.SERVER_ENVIRONMENT.items()
-    assert environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
-    assert environment["PYTHONSAFEPATH"] == "1"
-    assert environment["MLFLOW_SERVER_ALLOWED_HOSTS"] == f"127.0.0.1:{port},localhost:{port}"
-    origins = f"http://127.0.0.1:{port},http://localhost:{port}"
-    assert environment["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"] == origins
-    page = f"http://127.0.0.1:{port}/#/experiments/7?workflowType=machine_learning "
-    assert page in capsys.readouterr().out
+    return serve
 
 
-@pytest.mark.usefixtures("no_exec")
-def test_the_variable_that_moves_the_store_moves_the_pages(folder: Path, port: int, monkeypatch: pytest.MonkeyPatch):
-    (folder / "elsewhere.db").touch()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///elsewhere.db")
-    with pytest.raises(BecameError) as became:
-        main(["ui", "--port", str(port)])
-    assert became.value.environment["MLFLOW_BACKEND_STORE_URI"] == f"sqlite:///{folder}/elsewhere.db"
-
-
-@pytest.mark.usefixtures("no_exec")
-def test_permissions_of_other_servers_do_not_apply(folder: Path, port: int, monkeypatch: pytest.MonkeyPatch):
-    (folder / "mlflow.db").touch()
+def test_it_becomes_a_server_for_this_machine_over_the_store_of_this_folder(
+    serve: Callable[[], Served], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Permissions that the environment gives to other servers do not apply."""
     monkeypatch.setenv("MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE", "true")
     monkeypatch.setenv("MLFLOW_SERVER_ALLOWED_HOSTS", "*")
-    with pytest.raises(BecameError) as became:
-        main(["ui", "--port", str(port)])
-    assert became.value.environment["MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE"] == "false"
-    assert became.value.environment["MLFLOW_SERVER_ALLOWED_HOSTS"] == f"127.0.0.1:{port},localhost:{port}"
+    command, environment, output = serve()
+    assert command[:4] == [sys.executable, "-m", "mlflow", "server"]
+    options = dict(zip(command[4::2], command[5::2], strict=True))
+    assert (options["--host"], options["--port"]) == ("127.0.0.1", str(PORT))
+    expected = {
+        "MLFLOW_BACKEND_STORE_URI": f"sqlite:///{folder}/mlflow.db",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "false",
+        "PYTHONSAFEPATH": "1",
+        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(HOSTS),
+        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{host}" for host in HOSTS),
+    }
+    assert environment.items() >= (ui.SERVER_ENVIRONMENT | expected).items()
+    assert f"http://127.0.0.1:{PORT}/#/experiments/7?workflowType=machine_learning " in output
 
 
-@pytest.mark.usefixtures("no_exec")
-def test_the_password_of_a_store_is_neither_shown_nor_an_argument(
-    folder: Path, port: int, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_variable_that_moves_the_store_moves_the_pages_and_its_password_is_not_shown(
+    serve: Callable[[], Served], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "elsewhere.db").touch()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///elsewhere.db")
+    assert serve()[1]["MLFLOW_BACKEND_STORE_URI"] == f"sqlite:///{folder}/elsewhere.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:hunter2@host/db")
-    with pytest.raises(BecameError) as became:
-        main(["ui", "--port", str(port)])
-    assert "hunter2" not in "".join(became.value.command)
-    assert "postgresql://host/db" in (out := capsys.readouterr().out)
-    assert "hunter2" not in out
+    command, _, output = serve()
+    assert "postgresql://host/db" in output
+    assert "hunter2" not in "".join(command) + output
 
 
-@pytest.mark.usefixtures("no_exec")
 def test_a_store_without_runs_is_shown_from_its_experiments_on(
-    folder: Path, port: int, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-):
-    (folder / "mlflow.db").touch()
+    serve: Callable[[], Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ui, "experiment_of_newest_run", lambda uri: None)
-    with pytest.raises(BecameError):
-        main(["ui", "--port", str(port)])
-    assert f"http://127.0.0.1:{port}/#/experiments?workflowType=machine_learning " in capsys.readouterr().out
+    assert f"http://127.0.0.1:{PORT}/#/experiments?workflowType=machine_learning " in serve()[2]
 
 
-def test_a_store_that_cannot_be_read_is_refused(folder: Path, port: int, capsys: Capture):
-    (folder / "mlflow.db").write_text("hello " * 100)
-    assert main(["ui", "--port", str(port)]) == 4
-    assert "DatabaseError: file is not a database" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("content", "arguments", "complaint"),
+    [
+        ("hello " * 100, ["--port", str(PORT)], "DatabaseError: file is not a database"),
+        (None, [], "no runs are recorded here yet: {folder}/mlflow.db does not exist. Train first"),
+        ("", ["--port", "70000"], "choose one with --port N"),
+    ],
+)
+def test_a_store_or_a_port_that_cannot_be_used_is_refused(
+    folder: Path, capsys: Capture, content: str | None, arguments: list[str], complaint: str
+) -> None:
+    if content is not None:
+        (folder / "mlflow.db").write_text(content)
+    assert complaint.format(folder=folder) in refused(["ui", *arguments], capsys, code=4)
 
 
-@pytest.mark.usefixtures("no_exec")
-def test_without_a_store_the_error_explains_how_to_get_one(folder: Path, capsys: Capture):
-    assert main(["ui"]) == 4
-    assert f"no runs are recorded here yet: {folder}/mlflow.db does not exist. Train first" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("no_exec")
-def test_a_taken_port_is_refused(folder: Path, capsys: Capture):
+def test_a_taken_port_is_refused(folder: Path, capsys: Capture) -> None:
     (folder / "mlflow.db").touch()
-    with socket.socket() as taken:
-        taken.bind((ui.HOST, 0))
-        taken.listen()
+    with socket.create_server((ui.HOST, 0)) as taken:
         number = taken.getsockname()[1]
-        assert main(["ui", "--port", str(number)]) == 4
-    assert f"port {number} of 127.0.0.1 cannot be used" in capsys.readouterr().err
+        message = refused(["ui", "--port", str(number)], capsys, code=4)
+    assert f"port {number} of 127.0.0.1 cannot be used" in message
 
 
-@pytest.mark.usefixtures("no_exec")
-def test_an_impossible_port_is_refused(folder: Path, capsys: Capture):
-    (folder / "mlflow.db").touch()
-    assert main(["ui", "--port", "70000"]) == 4
-    assert "choose one with --port N" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("no_exec")
-def test_a_store_with_a_server_needs_no_other(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+def test_a_store_with_a_server_needs_no_other(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@127.0.0.1:5000")
     assert main(["ui"]) == 0
     out = capsys.readouterr().out
@@ -145,10 +120,63 @@ def test_a_store_with_a_server_needs_no_other(folder: Path, capsys: Capture, mon
     assert "secret" not in out
 
 
-def test_the_state_of_the_store_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_state_of_the_store_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ui.store_state() == f"sqlite:///{folder}/mlflow.db (no runs recorded yet)"
     (folder / "mlflow.db").touch()
     assert ui.store_state() == f"sqlite:///{folder}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "ftp://x")
     with pytest.raises(ConfigError, match="expected an address"):
         ui.store_state()
+
+
+def test_a_database_answers_or_the_reason_is_reported_and_none_is_created(folder: Path) -> None:
+    assert store_answer() == "to be created by the first run"
+    assert list(folder.iterdir()) == []
+    with closing(sqlite3.connect(folder / "mlflow.db")) as database:
+        database.execute("CREATE TABLE runs (id)")
+    assert store_answer() == "answers"
+    (folder / "mlflow.db").write_bytes(b"no database" * 100)
+    assert store_answer().startswith("does not answer: file is not a database; records will wait in")
+
+
+class Health(BaseHTTPRequestHandler):
+    """Well at one address, and no HTTP server at another."""
+
+    def do_GET(self) -> None:
+        if self.path == "/mail/health":
+            self.wfile.write(b"220 mail ready\r\n")
+            return
+        self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's own name
+        pass
+
+
+@pytest.fixture
+def store() -> Iterator[str]:
+    """The address of a server, which ends with the test."""
+    with HTTPServer(("127.0.0.1", 0), Health) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("uri", "answer"),
+    [
+        ("http://me:pw@{store}", "answers"),
+        ("http://{store}/elsewhere", "answers with 404"),
+        ("http://{store}/mail", "does not answer: 220 mail ready"),
+        ("http://127.0.0.1:9", "does not answer: "),
+        ("postgresql://127.0.0.1:9/x", "not asked"),
+    ],
+)
+def test_a_server_is_asked_without_the_password(
+    folder: Path, store: str, monkeypatch: pytest.MonkeyPatch, uri: str, answer: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.format(store=store))
+    found = store_answer()
+    assert found.startswith(answer) if answer.startswith("does not answer") else found == answer

@@ -1,180 +1,145 @@
-"""Impossible values and combinations, each refused with advice."""
+"""Impossible values and combinations, and keys that decide the values of a run."""
 
 import math
-from collections.abc import Sequence
+import re
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from runner.commands.explanation import explain
+from runner.commands.explain import explain
 from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
+from runner.config.launcher import Launcher, jobs_at_once
+from runner.config.monitor import keeps_best, monitor_of
+from runner.config.outcome import outcome_hash
 from runner.config.schema import worker_processes
+from runner.data.arrays import Arrays
 from runner.engine.cluster.emulation import Emulation, Link, Stragglers
 from runner.engine.graph.device import Cluster, Device
-from runner.errors import ConfigError
+from runner.errors import ConfigError, SecurityError
 from runner.training.build import build
-from tests.small_runs import small_config
+from tests.small_runs import small_config, typed
 
-STRAGGLERS = "cluster.stragglers"
-BACKED = ("parallelism.combine=parameter_server", "parallelism.backup_workers=1")
-
-FAULTS: list[tuple[Sequence[str], str]] = [
-    (["precision=float16"], "precision='float16': expected one of float32, float64, bfloat16"),
-    (["resume=outputs/x"], "resume='outputs/x': expected null; to continue a run, use `runner resume=DIR`"),
-    (
-        ["train.monitor=val/loss"],
-        "train.monitor=val/loss with data.val_fraction=0: there is no validation split; set data.val_fraction above 0",
-    ),
-    (["train.min_delta=0.1"], "train.min_delta=0.1 with train.patience=null: it has no effect"),
-    (["init_include=[a]"], "init_include=['a'] with init_from=null: no weights are taken; set init_from, or init_inc"),
-    (["init_exclude=[]"], "init_exclude=[] with init_from=null: no weights are taken"),
-    (["train.epochs=null"], "train.epochs=null and train.steps=null: expected exactly one; set the other"),
-    (
-        ["train.batch_size=3", "parallelism.workers=4"],
-        "train.batch_size=3 is smaller than parallelism.workers=4: every worker needs an example",
-    ),
-    (
-        ["train.eval_batch_size=3", "parallelism.workers=4"],
-        "train.eval_batch_size=3 is smaller than parallelism.workers=4",
-    ),
-    (
-        ["parallelism=single", "train.batch_size=4", "train.microbatches=5"],
-        "train.microbatches=5 is larger than train.batch_size=4",
-    ),
-    (["train.microbatches=2"], "train.microbatches=2 with parallelism=sync_data: the shares of its workers"),
-    (
-        ["parallelism=model", "train.batch_size=3", "parallelism.concurrent_steps=4"],
-        "parallelism.concurrent_steps=4 is larger than train.batch_size=3: every part needs an example; use fewer",
-    ),
-    (
-        ["parallelism=model", "train.microbatches=2"],
-        "train.microbatches=2 with parallelism=model: the number of parts is parallelism.concurrent_steps; set",
-    ),
-    (
-        ["parallelism=model", "parallelism.pipeline=stale"],
-        "parallelism.pipeline=stale with parallelism.concurrent_steps",
-    ),
-    (["parallelism=model", "parallelism.constraints=[1]"], "parallelism.constraints=[1]: expected a map from patterns"),
-    (["parallelism=single", "parallelism.workers=2"], "parallelism.workers=2 with parallelism=single"),
-    (["cluster.workers=3"], "cluster.workers=3 and parallelism.workers=2 differ"),
-    (["parallelism.servers=2"], "parallelism.servers=2 with parallelism.combine=sharded_reduce: only combine="),
-    (
-        [*BACKED, "cluster.workers=2"],
-        "cluster.workers=2 and parallelism.workers=2 with parallelism.backup_workers=1 differ: set cluster."
-        "workers to 3",
-    ),
-    (
-        [*BACKED, "train.eval_batch_size=2"],
-        "train.eval_batch_size=2 is smaller than parallelism.workers=2 with parallelism.backup_workers=1: every worker "
-        "needs an example of each batch; use a batch of 3 or more",
-    ),
-    (
-        [*BACKED, f"{STRAGGLERS}.distribution=constant", f"{STRAGGLERS}.median_ms=1", f"{STRAGGLERS}.workers=[3]"],
-        "cluster.stragglers.workers=[3] with parallelism.workers=2 with parallelism.backup_workers=1: there is no "
-        "worker 3; expected numbers up to 2",
-    ),
-    (["parallelism.backup_workers=1"], "parallelism.backup_workers=1 with parallelism.combine=sharded_reduce: a coll"),
-    (["cluster.compression=zip"], "cluster.compression='zip': expected one of none, high16"),
-    (
-        ["cluster.compression=high16", "precision=float64"],
-        "cluster.compression=high16 with precision=float64: only float32 tensors are compressed; "
-        "use precision=float32 or bfloat16, or cluster.compression=none",
-    ),
-    ([f"{STRAGGLERS}.distribution=normal"], f"{STRAGGLERS}.distribution='normal': expected one of none, constant, log"),
-    ([f"{STRAGGLERS}.workers=[]"], f"{STRAGGLERS}.workers=[]: expected different numbers of workers from 0"),
-    ([f"{STRAGGLERS}.workers=[1,1]"], f"{STRAGGLERS}.workers=[1, 1]: expected different numbers of workers from 0"),
-    (
-        [f"{STRAGGLERS}.workers=[0,2]"],
-        f"{STRAGGLERS}.workers=[0, 2] with parallelism.workers=2: there is no worker 2; expected numbers up to 1",
-    ),
-    ([f"{STRAGGLERS}.median_ms=1"], f"{STRAGGLERS}.median_ms=1.0: expected 0 where distribution=none"),
-    (
-        [f"{STRAGGLERS}.distribution=constant"],
-        f"{STRAGGLERS}.median_ms=0.0: expected above 0",
-    ),
-    (
-        [f"{STRAGGLERS}.distribution=lognormal", f"{STRAGGLERS}.median_ms=1"],
-        f"{STRAGGLERS}.sigma=0.0: expected above 0",
-    ),
-    (
-        [f"{STRAGGLERS}.distribution=constant", f"{STRAGGLERS}.median_ms=1", f"{STRAGGLERS}.sigma=1"],
-        f"{STRAGGLERS}.sigma=1.0: expected 0 where distribution is not lognormal",
-    ),
-    (
-        ["parallelism=single", "cluster=slow_network"],
-        "cluster.emulate=true with parallelism=single: one process has no wire to wait for; "
-        "use cluster.emulate=false, or parallelism=sync_data",
-    ),
-    (
-        ["cluster.emulate=true"],
-        "cluster.emulate=true with nothing to emulate: set cluster.bandwidth_mbit, cluster.latency_ms or "
-        "cluster.stragglers, or use cluster=slow_network",
-    ),
-    (
-        ["optimizer=lbfgs", "schedule=constant"],
-        "optimizer=lbfgs with parallelism=sync_data: only single and sandblaster evaluate a batch along a line; use "
-        "one of them, or another optimizer",
-    ),
-    (
-        ["optimizer=lbfgs", "parallelism=single"],
-        "schedule=cosine with schedule.warmup_steps=0 and optimizer=lbfgs: the line search determines the length of "
-        "every step; use schedule=constant without a warm-up",
-    ),
-    (
-        ["optimizer=lbfgs", "parallelism=single", "schedule=constant", "schedule.warmup_steps=3"],
-        "schedule=constant with schedule.warmup_steps=3 and optimizer=lbfgs: the line search",
-    ),
-    (
-        ["parallelism=sandblaster"],
-        "optimizer=momentum with parallelism=sandblaster: expected L-BFGS; use optimizer=lbfgs, or another strategy",
-    ),
-    (
-        ["tracking.uri=ftp://x"],
-        "tracking store 'ftp://x': expected an address that starts with one of sqlite",
-    ),
-]
+FAULTS = """
+precision=float16
+    precision='float16': expected one of float32, float64, bfloat16
+resume=outputs/x
+    resume='outputs/x': expected null; to continue a run, use `runner resume=DIR`
+train.monitor=val/loss
+    train.monitor=val/loss with data.val_fraction=0: there is no validation split; set data.val_fraction above 0
+train.min_delta=0.1
+    train.min_delta=0.1 with train.patience=null: it has no effect
+init_include=[a]
+    init_include=['a'] with init_from=null: no weights are taken; set init_from, or init_inc
+init_exclude=[]
+    init_exclude=[] with init_from=null: no weights are taken
+train.steps=7 train.epochs=2
+    train.epochs=2.0 and train.steps=7: expected exactly one; set the other
+train.epochs=null
+    train.epochs=null and train.steps=null: expected exactly one; set the other
+train.batch_size=3 parallelism.workers=4
+    train.batch_size=3 is smaller than parallelism.workers=4: every worker needs an example
+train.eval_batch_size=3 parallelism.workers=4
+    train.eval_batch_size=3 is smaller than parallelism.workers=4
+parallelism=single train.batch_size=4 train.microbatches=5
+    train.microbatches=5 is larger than train.batch_size=4
+train.microbatches=2
+    train.microbatches=2 with parallelism=sync_data: the shares of its workers
+parallelism=model train.batch_size=3 parallelism.concurrent_steps=4
+    parallelism.concurrent_steps=4 is larger than train.batch_size=3: every part needs an example; use fewer
+parallelism=model train.microbatches=2
+    train.microbatches=2 with parallelism=model: the number of parts is parallelism.concurrent_steps; set
+parallelism=model parallelism.pipeline=stale
+    parallelism.pipeline=stale with parallelism.concurrent_steps
+parallelism=model parallelism.constraints=[1]
+    parallelism.constraints=[1]: expected a map from patterns
+parallelism=single parallelism.workers=2
+    parallelism.workers=2 with parallelism=single
+cluster.workers=3
+    cluster.workers=3 and parallelism.workers=2 differ
+parallelism.servers=2
+    parallelism.servers=2 with parallelism.combine=sharded_reduce: only combine=
+parallelism.combine=parameter_server parallelism.backup_workers=1 cluster.workers=2
+    cluster.workers=2 and parallelism.workers=2 with parallelism.backup_workers=1 differ: set cluster.workers to 3
+parallelism.combine=parameter_server parallelism.backup_workers=1 train.eval_batch_size=2
+    train.eval_batch_size=2 is smaller than parallelism.workers=2 with parallelism.backup_workers=1: every worker
+    needs an example of each batch; use a batch of 3 or more
+parallelism.combine=parameter_server parallelism.backup_workers=1 cluster.stragglers.distribution=constant
+cluster.stragglers.median_ms=1 cluster.stragglers.workers=[3]
+    cluster.stragglers.workers=[3] with parallelism.workers=2 with parallelism.backup_workers=1: there is no worker
+    3; expected numbers up to 2
+parallelism.backup_workers=1
+    parallelism.backup_workers=1 with parallelism.combine=sharded_reduce: a coll
+cluster.compression=zip
+    cluster.compression='zip': expected one of none, high16
+cluster.compression=high16 precision=float64
+    cluster.compression=high16 with precision=float64: only float32 tensors are compressed; use precision=float32 or
+    bfloat16, or cluster.compression=none
+cluster.stragglers.distribution=normal
+    cluster.stragglers.distribution='normal': expected one of none, constant, log
+cluster.stragglers.workers=[]
+    cluster.stragglers.workers=[]: expected different numbers of workers from 0
+cluster.stragglers.workers=[1,1]
+    cluster.stragglers.workers=[1, 1]: expected different numbers of workers from 0
+cluster.stragglers.workers=[0,2]
+    cluster.stragglers.workers=[0, 2] with parallelism.workers=2: there is no worker 2; expected numbers up to 1
+cluster.stragglers.median_ms=1
+    cluster.stragglers.median_ms=1.0: expected 0 where distribution=none
+cluster.stragglers.distribution=constant
+    cluster.stragglers.median_ms=0.0: expected above 0
+cluster.stragglers.distribution=lognormal cluster.stragglers.median_ms=1
+    cluster.stragglers.sigma=0.0: expected above 0
+cluster.stragglers.distribution=constant cluster.stragglers.median_ms=1 cluster.stragglers.sigma=1
+    cluster.stragglers.sigma=1.0: expected 0 where distribution is not lognormal
+parallelism=single cluster=slow_network
+    cluster.emulate=true with parallelism=single: one process has no wire to wait for; use cluster.emulate=false, or
+    parallelism=sync_data
+cluster.emulate=true
+    cluster.emulate=true with nothing to emulate: set cluster.bandwidth_mbit, cluster.latency_ms or
+    cluster.stragglers, or use cluster=slow_network
+optimizer=lbfgs schedule=constant
+    optimizer=lbfgs with parallelism=sync_data: only single and sandblaster evaluate a batch along a line; use one
+    of them, or another optimizer
+optimizer=lbfgs parallelism=single
+    schedule=cosine with schedule.warmup_steps=0 and optimizer=lbfgs: the line search determines the length of every
+    step; use schedule=constant without a warm-up
+optimizer=lbfgs parallelism=single schedule=constant schedule.warmup_steps=3
+    schedule=constant with schedule.warmup_steps=3 and optimizer=lbfgs: the line search
+parallelism=sandblaster
+    optimizer=momentum with parallelism=sandblaster: expected L-BFGS; use optimizer=lbfgs, or another strategy
+tracking.uri=ftp://x
+    tracking store 'ftp://x': expected an address that starts with one of sqlite
+"""
+"""Overrides, and below them a part of the message."""
+ROWS = re.findall(r"^((?:\S.*\n)+)((?: .*\n)+)", FAULTS, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("overrides", "complaint"), FAULTS, ids=[" ".join(fault[0]) for fault in FAULTS])
-def test_impossible_configurations_are_refused(overrides: Sequence[str], complaint: str):
-    job = hydra_app.compose(overrides)
+@pytest.mark.parametrize(("given", "message"), ROWS, ids=[given.strip() for given, _ in ROWS])
+def test_impossible_configurations_are_refused(given: str, message: str):
+    job = hydra_app.compose(given.split())
     with pytest.raises(ConfigError) as caught:
         job.config()
-    assert complaint in str(caught.value)
+    assert " ".join(message.split()) in str(caught.value)
 
 
-def test_one_message_tells_every_fault():
+def test_one_message_lists_every_fault():
     with pytest.raises(ConfigError) as caught:
         hydra_app.compose(["train.min_delta=1", "precision=half", "init_include=[a]"]).config()
-    assert [line.split("=")[0] for line in str(caught.value).splitlines()] == [
-        "precision",
-        "train.min_delta",
-        "init_include",
-    ]
+    keys = [line.split("=")[0] for line in str(caught.value).splitlines()]
+    assert keys == ["precision", "train.min_delta", "init_include"]
 
 
-def test_a_batch_may_be_smaller_than_the_workers_that_the_network_is_spread_over():
-    job = hydra_app.compose(["parallelism=model", "parallelism.workers=4", "train.batch_size=1"])
-    assert job.config().train.batch_size == 1
-
-
-def test_constraints_can_be_overrides():
+def test_small_values_and_constraints_are_accepted():
+    smallest = "parallelism=single train.batch_size=1 train.eval_batch_size=1 train.steps=1 seed=0"
+    for given in (smallest, "parallelism=model parallelism.workers=4 train.batch_size=1"):
+        assert hydra_app.compose(given.split()).config().train.batch_size == 1
     config = hydra_app.compose(["parallelism=model", "parallelism.constraints={conv*: 0, fc?: 1}"]).config()
     assert config.parallelism.constraints == {"conv*": 0, "fc?": 1}
 
 
-def test_the_smallest_possible_values_are_accepted():
-    config = hydra_app.compose(
-        ["parallelism=single", "train.batch_size=1", "train.eval_batch_size=1", "train.steps=1", "seed=0"]
-    ).config()
-    assert config.train.batch_size == 1
-
-
-TWO_BACKUPS = (
-    "parallelism=sync_data",
-    "parallelism.workers=2",
-    "parallelism.combine=parameter_server",
-    "parallelism.backup_workers=2",
+TWO_BACKUPS = typed(
+    "parallelism=sync_data parallelism.workers=2 parallelism.combine=parameter_server parallelism.backup_workers=2"
 )
 
 
@@ -234,3 +199,83 @@ def test_estimates_know_how_many_cores_a_worker_has(threads: int, cores: float, 
     described = (f"cluster.threads_per_worker={threads}", f"cluster.cores_per_worker={cores}")
     for device in build(small_config(*TWO_WORKERS, *described)).cluster.devices:
         assert (device.flops_per_s, device.bytes_per_s) == (worth * Device.flops_per_s, worth * Device.bytes_per_s)
+
+
+TWO_REPLICAS = ("parallelism=async_data", "parallelism.workers=2")
+REFERENCE = outcome_hash(small_config(*TWO_REPLICAS))
+
+
+@pytest.mark.parametrize(
+    "override",
+    typed(
+        "parallelism.virtual_time=true parallelism.replay=x trace_skip=3 debug.check_finite=true cluster.latency_ms=1 "
+        "checkpoint.keep=5"
+    ),
+)
+def test_how_a_run_is_ordered_and_watched_does_not_count(override: str) -> None:
+    assert outcome_hash(small_config(*TWO_REPLICAS, override)) == REFERENCE
+
+
+def test_room_in_memory_decides_no_value() -> None:
+    config = small_config(*TWO_REPLICAS)
+
+    def outcome(**settings: Any) -> str:
+        return outcome_hash(replace(config, data=Arrays(**settings)))
+
+    assert outcome(max_bytes=1000) == outcome()
+    assert outcome(layout="nchw") != outcome()
+
+
+@pytest.mark.parametrize(
+    "override",
+    typed(
+        "seed=1 optimizer.lr=0.5 parallelism.n_push=2 train.eval_every=2 train.steps=4 train.patience=4 "
+        "data.val_fraction=0.1 init_from=x checkpoint.every_steps=2 checkpoint.keep_best=true "
+        "cluster.compression=high16 cluster.threads_per_worker=3"
+    ),
+)
+def test_keys_that_change_values_count(override: str) -> None:
+    assert outcome_hash(small_config(*TWO_REPLICAS, override)) != REFERENCE
+
+
+@pytest.mark.parametrize(
+    ("launcher", "expected"),
+    [
+        (Launcher("basic"), 1),
+        (Launcher("joblib", {"n_jobs": 2}), 2),
+        (Launcher("joblib", {"n_jobs": -1}), 4),
+        (Launcher("joblib", {"n_jobs": -2}), 3),
+        (Launcher("joblib", {"n_jobs": 50}), 6),
+        (Launcher("joblib", {"n_jobs": 50}, batch=5), 5),
+        (Launcher("submitit_local"), 6),
+        (Launcher("submitit_slurm"), 1),
+    ],
+)
+def test_jobs_at_once_of_six_on_four_cores(launcher: Launcher, expected: int) -> None:
+    assert jobs_at_once(launcher, 6, cores=4) == expected
+
+
+@pytest.mark.parametrize("settings", [{"_target_": "os.system"}, {"a": {"_target_": "x"}}, {"a": [{"_args_": []}]}])
+def test_settings_name_no_code(settings: dict[str, object]) -> None:
+    with pytest.raises(SecurityError, match="a stored sweep must not name code"):
+        Launcher("joblib", settings)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "metric", "highest", "kept"),
+    [
+        ([], "test/accuracy", True, False),
+        (["data.val_fraction=0.1"], "val/accuracy", True, True),
+        (["data.val_fraction=0.1", "train.monitor=val/loss"], "val/loss", False, True),
+        (["data.val_fraction=0.1", "checkpoint.keep_best=false"], "val/accuracy", True, False),
+        (["train.monitor=train/loss"], "train/loss", False, True),
+        (["train.patience=3"], "test/accuracy", True, True),
+        (["checkpoint.keep_best=true"], "test/accuracy", True, True),
+    ],
+)
+def test_the_monitored_metric_and_whether_the_best_is_kept(
+    overrides: list[str], metric: str, highest: bool, kept: bool
+) -> None:
+    config = small_config(*overrides)
+    monitor = monitor_of(config)
+    assert (monitor.metric, monitor.highest, keeps_best(config)) == (metric, highest, kept)

@@ -63,8 +63,8 @@ def test_nccl_is_used_if_each_worker_has_a_gpu() -> None:
 def test_the_reason_for_not_using_nccl_is_reported(found: Found, overrides: tuple[str, ...], why: str) -> None:
     config = taken(found, *overrides)
     assert config.cluster.collectives == "none"
-    said = sums_text(config, found, in_one_process=False)
-    assert said == f"parts are sent through the host's memory and every worker sums them: {why}"
+    text = sums_text(config, found, in_one_process=False)
+    assert text == f"parts are sent through the host's memory and every worker sums them: {why}"
     assert sums_text(config, found, in_one_process=True).startswith("parts are sent from GPU to GPU and every")
 
 
@@ -106,7 +106,7 @@ def test_a_repetition_with_fewer_gpus_reports_its_other_sums() -> None:
     assert here.cluster.collectives is None
 
 
-def test_sums_of_the_workers_stay_those_wherever_the_run_is_repeated() -> None:
+def test_sums_by_the_workers_are_kept_when_the_run_is_repeated() -> None:
     """Sums by workers do not depend on the machine; those of NCCL can have other bits."""
     stored = taken(with_nccl(2, 3), "cluster.collectives=none")
     here, other = retake_devices(stored, lambda: TWO)
@@ -116,7 +116,7 @@ def test_sums_of_the_workers_stay_those_wherever_the_run_is_repeated() -> None:
 def test_a_run_continued_under_another_strategy_chooses_collectives_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.config.devices.discover", lambda: TWO)
     monkeypatch.setattr(
-        "runner.config.configuration.take_devices", lambda config, *told: take_devices(config, lambda: TWO, *told[1:])
+        "runner.config.configuration.take_devices", lambda config, *rest: take_devices(config, lambda: TWO, *rest[1:])
     )
     stored = fix_machine_values(compose([*SUMMED]).config(), 4)
     assert stored.cluster.collectives == "nccl"

@@ -58,9 +58,9 @@ def test_a_gpu_that_cannot_be_used_is_not_taken_and_the_reason_is_reported() -> 
 
 
 def test_the_cpu_is_taken_without_looking_for_gpus() -> None:
-    cluster = take_devices(asked("cluster.device=cpu"), lambda: pytest.fail("it is not asked for a GPU"))
+    cluster = take_devices(asked("cluster.device=cpu"), lambda: pytest.fail("GPUs are searched"))
     assert cluster.device_taken == "cpu"
-    assert look_at(cluster, lambda: pytest.fail("nor is anybody else")) is NO_GPUS
+    assert look_at(cluster, lambda: pytest.fail("GPUs are searched")) is NO_GPUS
     assert reason(cluster, NO_GPUS) == "cluster.device=cpu"
 
 
@@ -74,16 +74,12 @@ def test_a_requested_gpu_that_does_not_exist_is_an_error() -> None:
     assert refusal.value.exit_code == 4
 
 
-def test_gpus_may_be_shared_and_have_to_be_there() -> None:
+def test_named_gpus_are_requested_may_be_shared_and_have_to_be_there() -> None:
     here = machine(gpu(0), gpu(1))
-    assert taken(here, "cluster.gpus=[1,1]").gpus == [1, 1]
+    cluster = taken(here, "cluster.gpus=[1,1]")
+    assert (cluster.device, cluster.device_taken, cluster.gpus) == ("gpu", "gpu", [1, 1])
     with pytest.raises(ResourceError, match=r"cluster\.gpus=\[0, 2\]: there is no GPU 2; expected numbers of 0 \(Big"):
         taken(here, "cluster.gpus=[0,2]")
-
-
-def test_named_gpus_are_requested() -> None:
-    cluster = taken(machine(gpu(0), gpu(1)), "cluster.gpus=[1,1]")
-    assert (cluster.device, cluster.device_taken, cluster.gpus) == ("gpu", "gpu", [1, 1])
     with pytest.raises(ResourceError) as refusal:
         taken(NO_DRIVER, "cluster.gpus=[1,1]")
     assert str(refusal.value) == (
@@ -162,10 +158,7 @@ def test_the_cpu_does_not_matter_where_a_gpu_computes_or_in_another_precision() 
             ["cluster.device=cpu", "cluster.gpus=[0,0]"],
             r"cluster\.gpus=\[0, 0\] with cluster\.device=cpu: the run uses",
         ),
-        (
-            ["cluster.device=cpu", "cluster.tf32=true"],
-            r"cluster\.tf32=true with cluster\.device=cpu: the run uses",
-        ),
+        (["cluster.device=cpu", "cluster.tf32=true"], r"cluster\.tf32=true with cluster\.device=cpu: the run uses"),
         (["cluster.device=cpu", "cluster.server_device=gpu"], r"cluster\.server_device=gpu with cluster\.device=cpu"),
         (["cluster.device=cpu", "cluster.compare_plans=true"], r"cluster\.compare_plans=true with cluster\.device=cpu"),
         (["precision=float64", "cluster.tf32=true"], r"cluster\.tf32=true with precision=float64: only float32"),
@@ -221,9 +214,9 @@ def test_unnamed_gpus_are_assigned_again_if_there_are_fewer() -> None:
     here, other = retake_devices(stored, lambda: one)
     assert (here.cluster.device_taken, here.cluster.gpus, other) == ("gpu", [0, 0], "")
     named = fix_machine_values(asked("cluster.gpus=[0,1]"), 4, lambda: two)
-    told = r"there is no GPU 1; .* Several workers may share a GPU; cluster\.gpus=null takes all GPUs"
+    expected = r"there is no GPU 1; .* Several workers may share a GPU; cluster\.gpus=null takes all GPUs"
     for config, action in ((named, retake_devices), (stored, take_devices)):
-        with pytest.raises(ResourceError, match=told):
+        with pytest.raises(ResourceError, match=expected):
             action(config, lambda: one)
 
 
@@ -267,12 +260,8 @@ def test_every_gpu_is_dealt_once_unless_there_are_fewer_than_jobs(
     dealt = [[each.number for each in GpuShare(place, jobs).of(there)] for place in range(jobs)]
     assert dealt == expected
     assert [each.number for each in GpuShare(jobs, jobs).of(there)] == expected[0], "one more than were expected"
-
-
-def test_a_run_that_has_the_machine_to_itself_has_all_gpus_by_their_numbers() -> None:
-    there = [gpu(3), gpu(5)]
-    assert ALL_GPUS.of(there) == there
-    assert GpuShare(1, 2).of(there) == [gpu(5)]
+    assert ALL_GPUS.of([gpu(3), gpu(5)]) == [gpu(3), gpu(5)]
+    assert GpuShare(1, 2).of([gpu(3), gpu(5)]) == [gpu(5)], "by its number"
 
 
 def test_the_log_of_a_job_names_its_gpus_and_whether_they_are_shared() -> None:

@@ -1,4 +1,4 @@
-"""The command line of Hydra, the folder of YAML files, and groups within a group."""
+"""The command line of Hydra, the folder of YAML files, groups within a group, and debug presets."""
 
 from pathlib import Path
 
@@ -11,8 +11,13 @@ from runner.commands.help_text import help_text, options
 from runner.config import conf_dir as module
 from runner.config.command_line import misplaced_verb, overrides_first, quoted, quoting_hint
 from runner.config.conf_dir import NestedGroup, conf_dir, nested_groups
+from runner.config.hydra_app import compose
+from runner.config.schema import Config
+from runner.data.settings import limited_facts
 from runner.errors import ConfigError, ResourceError
 from runner.strategies.downpour.staleness import POLICIES, Staleness
+from runner.training.build import build
+from runner.training.run import run
 from tests.small_runs import small_config
 
 
@@ -25,40 +30,29 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def add_conf(parent: Path) -> Path:
-    (parent / "conf").mkdir()
-    (parent / "conf" / "config.yaml").touch()
-    return parent / "conf"
-
-
-def test_in_a_checkout_they_are_beside_the_package(package: Path):
-    assert add_conf(package.parent) == conf_dir()
-
-
-def test_installed_they_are_in_the_package(package: Path):
-    add_conf(package.parent)
-    assert add_conf(package) == conf_dir()
-
-
-def test_a_broken_installation_is_reported(package: Path):
+def test_yaml_files_are_in_the_package_or_else_next_to_it_in_a_checkout(package: Path):
     with pytest.raises(ResourceError, match=r"no configuration files at .*runner/conf and .*checkout/conf: reinstall"):
         conf_dir()
+    for parent in (package.parent, package):
+        (parent / "conf").mkdir()
+        (parent / "conf" / "config.yaml").touch()
+        assert conf_dir() == parent / "conf"
 
 
-ASYNC = "parallelism=async_data"
+ASYNC_DATA = "parallelism=async_data"
 BOUNDED = "parallelism/staleness=bounded"
 
 
 @pytest.mark.parametrize(
     ("overrides", "staleness"),
     [
-        ([ASYNC], Staleness()),
-        ([ASYNC, BOUNDED], Staleness("bounded", 4)),
-        ([ASYNC, BOUNDED, "parallelism.staleness.limit=9"], Staleness("bounded", 9)),
+        ([ASYNC_DATA], Staleness()),
+        ([ASYNC_DATA, BOUNDED], Staleness("bounded", 4)),
+        ([ASYNC_DATA, BOUNDED, "parallelism.staleness.limit=9"], Staleness("bounded", 9)),
         (["parallelism=downpour", "parallelism/staleness=scale"], Staleness("scale")),
-        ([ASYNC, "parallelism/staleness=drop"], Staleness("drop", 4)),
-        ([ASYNC, "parallelism.staleness.policy=drop", "parallelism.staleness.limit=3"], Staleness("drop", 3)),
-        ([ASYNC, "parallelism/staleness=drop", "parallelism.staleness.policy=bounded"], Staleness("bounded", 4)),
+        ([ASYNC_DATA, "parallelism/staleness=drop"], Staleness("drop", 4)),
+        ([ASYNC_DATA, "parallelism.staleness.policy=drop", "parallelism.staleness.limit=3"], Staleness("drop", 3)),
+        ([ASYNC_DATA, "parallelism/staleness=drop", "parallelism.staleness.policy=bounded"], Staleness("bounded", 4)),
     ],
 )
 def test_a_policy_is_chosen_as_a_group_or_by_its_keys(overrides: list[str], staleness: Staleness) -> None:
@@ -78,24 +72,30 @@ def test_help_lists_the_group_apart() -> None:
     assert "\n  parallelism/staleness  bounded, drop, none*, scale  (of async_data, downpour)\n" in text
 
 
-@pytest.mark.parametrize("other", ["parallelism=sync_data", "parallelism=hybrid"])
-def test_another_strategy_has_no_such_group(other: str) -> None:
-    expected = (
-        r"^parallelism/staleness: the chosen parallelism has no such group; expected parallelism=async_data, "
-        r"parallelism=downpour, or no parallelism/staleness$"
-    )
-    with pytest.raises(ConfigError, match=expected):
-        small_config(other, BOUNDED)
+NO_GROUP = (
+    r"^parallelism/staleness: the chosen parallelism has no such group; expected parallelism=async_data, "
+    r"parallelism=downpour, or no parallelism/staleness$"
+)
 
 
-def test_another_strategy_refuses_its_keys() -> None:
-    with pytest.raises(ConfigError, match=r"Key 'staleness' not in 'SyncData'[\s\S]*Keys of SyncData: name, workers"):
-        small_config("parallelism=sync_data", f"+{BOUNDED}")
-
-
-def test_an_unknown_policy_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"'parallelism/staleness/late'[\s\S]*bounded\s+drop\s+none\s+scale"):
-        small_config(ASYNC, "parallelism/staleness=late")
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (("parallelism=sync_data", BOUNDED), NO_GROUP),
+        (("parallelism=hybrid", BOUNDED), NO_GROUP),
+        (
+            ("parallelism=sync_data", f"+{BOUNDED}"),
+            r"Key 'staleness' not in 'SyncData'[\s\S]*Keys of SyncData: name, workers",
+        ),
+        (
+            (ASYNC_DATA, "parallelism/staleness=late"),
+            r"'parallelism/staleness/late'[\s\S]*bounded\s+drop\s+none\s+scale",
+        ),
+    ],
+)
+def test_a_policy_that_the_strategy_does_not_have_is_refused(overrides: tuple[str, ...], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        small_config(*overrides)
 
 
 def test_a_folder_without_options_is_no_group(tmp_path: Path) -> None:
@@ -150,3 +150,71 @@ def test_values_that_need_quotes_are_shown_with_them(override: str, typed: str):
 @given(st.text("ab \\'\"=,$é"), st.sampled_from("'\""))
 def test_a_quoted_value_is_read_as_it_was(text: str, sign: str):
     assert OverridesParser.create().parse_override(f"key={quoted(text, sign)}").value() == text
+
+
+SANDBLASTER = ("parallelism=sandblaster", "optimizer=lbfgs", "schedule=constant", "train.batch_size=64")
+STRATEGIES = [
+    ("parallelism=single",),
+    ("parallelism=sync_data",),
+    ("parallelism=sync_data", "parallelism.combine=parameter_server", "parallelism.backup_workers=1"),
+    ("parallelism=async_data",),
+    ("parallelism=downpour",),
+    ("parallelism=model",),
+    ("parallelism=hybrid",),
+    SANDBLASTER,
+]
+
+
+def composed(*overrides: str) -> Config:
+    """The checked configuration."""
+    return compose(list(overrides)).config()
+
+
+def test_fast_is_a_few_steps_with_checks() -> None:
+    config = composed("+debug=fast", "experiment=mnist_lenet")
+    assert (config.train.steps, config.train.epochs, config.debug.check_finite) == (25, None, True)
+    assert (limited_facts(config.data).train_examples, limited_facts(config.data).test_examples) == (512, 128)
+    assert config.model.name == "lenet"
+
+
+def test_overfit_is_a_few_examples_as_they_are() -> None:
+    config = composed("+debug=overfit", "experiment=cifar10_convnet")
+    assert limited_facts(config.data).train_examples == 32
+    assert not config.data.augment.active
+
+
+def test_profile_records_a_timeline_within_its_steps() -> None:
+    config = composed("+debug=profile")
+    assert config.trace
+    assert config.train.steps is not None
+    assert config.trace_skip + config.trace_steps < config.train.steps
+
+
+@pytest.mark.parametrize("preset", ["fast", "overfit", "profile"])
+def test_the_command_line_has_the_last_word(preset: str) -> None:
+    config = composed(f"+debug={preset}", "train.epochs=2", "data.test_limit=null", "debug.check_finite=false")
+    assert (config.train.epochs, config.train.steps) == (2.0, None)
+    assert config.data.test_limit is None
+    assert not config.debug.check_finite
+
+
+@pytest.mark.parametrize("overrides", STRATEGIES, ids=lambda overrides: overrides[0])
+def test_presets_can_be_built_for_every_strategy(overrides: tuple[str, ...]) -> None:
+    for preset, trace in (("fast", (False, 5)), ("overfit", (False, 5)), ("profile", (True, 5))):
+        experiment = build(small_config("train.steps=25", f"+debug={preset}", *overrides))
+        assert experiment.total_steps == 25
+        assert (experiment.config.trace, experiment.config.trace_steps) == trace
+
+
+@pytest.mark.parametrize("experiment", sorted(path.stem for path in (conf_dir() / "experiment").glob("*.yaml")))
+@pytest.mark.parametrize(("preset", "steps"), [("fast", 25), ("overfit", 300), ("profile", 30)])
+def test_presets_can_be_built_for_every_experiment(preset: str, steps: int, experiment: str) -> None:
+    config = composed(f"+debug={preset}", f"experiment={experiment}", "cluster.threads_per_worker=1")
+    assert build(config).total_steps == steps
+
+
+def test_overfit_learns_its_examples_by_heart(tmp_path: Path) -> None:
+    config = small_config("+debug=overfit", "model.hidden=[64]", "train.steps=150")
+    summary = run(config, tmp_path / "run", overrides=())
+    assert summary.final["train/loss"] < 0.1
+    assert summary.final["train/accuracy"] == 1.0

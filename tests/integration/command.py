@@ -113,7 +113,7 @@ def summary_of(run_dir: Path) -> Summary:
     return Summary.read(run_dir / "summary.json")
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
+def wait_until(condition: Callable[[], bool], what: str = "the awaited event") -> None:
     """Poll until ``condition`` holds; fails the test when it does not within the limit."""
     deadline = time.monotonic() + LIMIT_S
     while not condition():

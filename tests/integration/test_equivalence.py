@@ -1,5 +1,6 @@
-"""Strategies on worker processes equal ``single``: to 1e-10 in float64, or bit for bit where that is promised."""
+"""Strategies equal ``single``, after a resume too, and a run is repeated with the same weights."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,15 +8,13 @@ import numpy as np
 import pytest
 
 from runner.checkpoint import load
-from tests.integration.command import QUIET, succeed, summary_of
+from runner.config.configuration import load_stored
+from runner.tracking import read_metrics
+from tests.integration.command import QUIET, run_command, succeed, summary_of
+from tests.small_runs import typed
 
 STEPS = 4
-COMMON = (
-    *QUIET,
-    "experiment=digits_equivalence",
-    "schedule=constant",
-    "train.batch_size=12",
-)
+COMMON = (*QUIET, "experiment=digits_equivalence", "schedule=constant", "train.batch_size=12")
 Train = Callable[..., Path]
 
 SYNC = ("parallelism=sync_data", "parallelism.workers=2")
@@ -90,3 +89,97 @@ def test_a_run_with_cut_layers_resumes_to_the_same_bits(train: Train, tmp_path: 
 def test_partial_updates_of_dense_layers_train(train: Train) -> None:
     summary = summary_of(train("parallelism=hybrid", "parallelism.fc_batch=6", "parallelism.dense_lr_factor=0.5"))
     assert (summary.strategy, summary.steps) == ("hybrid", STEPS)
+
+
+RESUMED = (
+    *QUIET,
+    *typed(
+        "hydra.run.dir=run model=lenet precision=float64 optimizer=momentum schedule=constant "
+        "data.val_fraction=0.2 train.batch_size=8 train.eval_every=3 train.log_every=1"
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run in one process from start to end."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    succeed(folder, *RESUMED, "parallelism=single", "train.steps=9")
+    return folder / "run"
+
+
+def test_a_run_continues_with_four_then_two_workers_then_one_process(uninterrupted: Path, tmp_path: Path) -> None:
+    for arguments in (
+        (*RESUMED, "parallelism=sync_data", "parallelism.workers=4", "train.steps=3"),
+        ("resume=run", "parallelism=hybrid", "parallelism.workers=2", "train.steps=6"),
+        ("resume=run", "parallelism=single", "train.steps=9"),
+    ):
+        succeed(tmp_path, *arguments)
+    run, weights = (
+        tmp_path / "run",
+        [load(d / "checkpoints" / "step-9").variables for d in (uninterrupted, tmp_path / "run")],
+    )
+    assert weights[0].keys() == weights[1].keys()
+    assert max(float(np.abs(weights[0][name] - weights[1][name]).max()) for name in weights[0]) <= 1e-10
+    stored = [load_stored(run / name).parallelism for name in ("config-1.yaml", "config-2.yaml", "config.yaml")]
+    assert [(each.name, each.workers) for each in stored] == [("sync_data", 4), ("hybrid", 2), ("single", 1)]
+    assert summary_of(run).run_id == load(run / "checkpoints" / "step-3").manifest.meta.run_id
+    expect_same_curves(uninterrupted / "metrics.jsonl", run / "metrics.jsonl")
+
+
+def expect_same_curves(expected: Path, found: Path) -> None:
+    """Require the losses and accuracies of one run in the other, each after the same number of updates."""
+
+    def curve(path: Path, name: str) -> dict[int, float]:
+        return {record.step: record.values[name] for record in read_metrics(path) if name in record.values}
+
+    for name in ("train/loss", "val/loss", "val/accuracy", "test/loss", "test/accuracy"):
+        ours, theirs = curve(found, name), curve(expected, name)
+        assert ours.keys() == theirs.keys()
+        assert list(ours.values()) == pytest.approx(list(theirs.values()), abs=1e-10)
+
+
+SHORT = (*QUIET, "train.steps=10", "train.eval_every=1000", "hydra.run.dir=first")
+RACING = ("parallelism=async_data", "parallelism.workers=3", "parallelism.servers=2")
+
+
+@pytest.mark.parametrize(
+    ("settings", "record"),
+    [
+        (("model=lenet",), ""),
+        ((*RACING, "model=lenet", "optimizer=adagrad"), "endings-1.jsonl"),
+        (
+            (*RACING, *typed("model=cifar_convnet parallelism.n_fetch=2 parallelism.n_push=3 train.eval_every=4")),
+            "endings-1.jsonl",
+        ),
+        (
+            (*RACING, *typed("model=mlp parallelism.loop=direct optimizer=adam parallelism.warmstart_steps=3")),
+            "endings-1.jsonl",
+        ),
+        (typed("model=mlp parallelism.combine=parameter_server parallelism.backup_workers=1"), "contributors.jsonl"),
+    ],
+    ids=["synchronous", "asynchronous", "rare fetches", "direct", "backup workers"],
+)
+def test_a_repeated_run_has_the_same_weights(settings: tuple[str, ...], record: str, tmp_path: Path) -> None:
+    """Endings of replicas are replayed in one process."""
+    succeed(tmp_path, *SHORT, *settings)
+    again = succeed(tmp_path, "rerun", "first", "--output", "second")
+    assert "\nthe same weights as run " in again.output
+    assert not record or f"first/{record}" in again.errors
+    first, second = summary_of(tmp_path / "first"), summary_of(tmp_path / "second")
+    assert second.weights_sha256 == first.weights_sha256
+    assert second.repeats == first.run_id
+    if record == "endings-1.jsonl":
+        assert set(first.peak_memory_bytes) == {"master", "worker-0", "worker-1", "worker-2", "ps-0", "ps-1"}
+        assert set(second.peak_memory_bytes) == {"main"}
+        decided = [json.loads((tmp_path / run / "asynchronous.json").read_text()) for run in ("first", "second")]
+        assert decided[0] == decided[1]
+
+
+def test_a_run_is_found_by_its_id_in_the_store(tmp_path: Path) -> None:
+    one = ("model=mlp", "parallelism=single", "cluster.threads_per_worker=1", "train.steps=2", "hydra.run.dir=far/away")
+    assert "weights_sha256" in run_command(tmp_path, *one).output
+    run_id = summary_of(tmp_path / "far" / "away").run_id
+    succeed(tmp_path, "rerun", run_id, "--output", "second")
+    compared = succeed(tmp_path, "compare", run_id, "second")
+    assert "equal: " in compared.output

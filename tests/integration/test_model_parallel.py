@@ -6,14 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.integration.command import succeed, summary_of
+from tests.small_runs import typed
 
 PARTS = 2
-COMMON = (
-    "model=lenet",
-    "train.batch_size=8",
-    "train.eval_batch_size=64",
-    "cluster.threads_per_worker=1",
-    "tracking.pictures=false",
+COMMON = typed(
+    "model=lenet train.batch_size=8 train.eval_batch_size=64 cluster.threads_per_worker=1 tracking.pictures=false"
 )
 SPLIT = "parallelism.constraints={conv*: 0, fc*: 1}"
 
@@ -46,7 +43,7 @@ def test_the_placement_is_an_artifact(folder: Path) -> None:
     assert [path.read_bytes() for path in folder.rglob("placement.json") if path.parent.name == "artifacts"] == [own]
 
 
-def test_log_and_summary_tell_how_it_compares(folder: Path) -> None:
+def test_log_and_summary_report_the_comparison(folder: Path) -> None:
     assert list(summary_of(folder / "run").compared_step_s) == ["model", "single", "sync_data"]
     text = (folder / "run" / "run.log").read_text()
     assert "model is slower, as predicted by the cost model: single takes" in text

@@ -1,25 +1,27 @@
-"""A run with a plugin: in its workers, in its summary, and when it is resumed."""
+"""A run with a plugin or from an installed wheel."""
 
+import os
 import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from runner.commands.plugins import GROUP
 from runner.plugin.loading import locate
 from runner.records.stored_run import read_plugins
 from tests.integration.command import QUIET, Command, Ended, run_command, succeed, summary_of
 from tests.plugin_tables import EXAMPLES
+from tests.small_runs import typed
 
-SHORT = (
-    *QUIET,
-    "hydra.run.dir=run",
-    "train.steps=2",
-)
+SHORT = (*QUIET, "hydra.run.dir=run", "train.steps=2")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of the example whose op and model are known to no package."""
+    """A copy of the example with an op and a model that no package has."""
     return shutil.copytree(EXAMPLES / "own_op", tmp_path / "own")
 
 
@@ -99,3 +101,123 @@ def test_a_run_reports_a_plugin_that_moved_or_is_not_given(folder: Path) -> None
         assert expected in log.read_text()
     assert summary_of(folder / "run").steps == 4
     assert read_plugins(folder / "run") == {}, "the newest start had none"
+
+
+MODULE = '''
+from dataclasses import dataclass
+
+from runner.models import Mlp
+from runner.plugin import Plugin
+
+
+@dataclass
+class Mine(Mlp):
+    """A network that a package brings."""
+
+    name: str = "mine"
+
+
+plugin = Plugin(models={"mine": Mine})
+'''
+INFO = "mine-1.0.dist-info"
+FILES = {
+    "mine_package/__init__.py": "",
+    "mine_package/parts.py": MODULE,
+    f"{INFO}/METADATA": "Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n",
+    f"{INFO}/WHEEL": "Wheel-Version: 1.0\nGenerator: by hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    f"{INFO}/entry_points.txt": f"[{GROUP}]\nmine = mine_package.parts:plugin\n",
+}
+
+
+@pytest.fixture(scope="module")
+def package_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which pip has installed the package: from a wheel, so that no backend has to be fetched."""
+    folder = tmp_path_factory.mktemp("site")
+    wheel = folder / "mine-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in FILES.items():
+            archive.writestr(name, text)
+        archive.writestr(f"{INFO}/RECORD", "".join(f"{name},,\n" for name in [*FILES, f"{INFO}/RECORD"]))
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-index", "--no-deps"]
+    subprocess.run([*pip, "--target", folder / "site", wheel], check=True)
+    return folder / "site"
+
+
+def run_beside(package_site: Path, folder: Path, *arguments: str) -> Command:
+    """Run ``runner`` to its end in an environment that has the package."""
+    places = [str(package_site), *filter(None, [os.environ.get("PYTHONPATH")])]
+    command = Command(folder, *arguments, environment={"PYTHONPATH": os.pathsep.join(places)})
+    assert command.finish() == 0, command.errors
+    return command
+
+
+@pytest.mark.slow
+def test_a_run_trains_the_model_of_an_installed_package(package_site: Path, tmp_path: Path) -> None:
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "conf" / "model" / "mine.yaml").write_text('defaults: ["/schema/model/mine@_here_"]\nhidden: [8]\n')
+    chosen = ("--config-dir", "conf", "model=mine", "parallelism=sync_data", "parallelism.workers=2")
+    short = typed("tracking=none tracking.pictures=false hydra.run.dir=run train.steps=2 cluster.threads_per_worker=1")
+    assert "weights_sha256" in run_beside(package_site, tmp_path, *chosen, *short).output
+    summary = summary_of(tmp_path / "run")
+    assert (summary.steps, summary.workers, list(summary.plugins)) == (2, 2, ["mine_package.parts"])
+    run_beside(package_site, tmp_path, "resume=run", "train.steps=3")
+    assert summary_of(tmp_path / "run").steps == 3
+
+
+@pytest.mark.slow
+def test_the_model_of_an_installed_package_is_listed(package_site: Path, tmp_path: Path) -> None:
+    lines = run_beside(package_site, tmp_path, "list", "models").output.splitlines()
+    assert ["mine", "A network that a package brings."] in [line.split(maxsplit=1) for line in lines]
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds nothing but the installed wheel; its dependencies come from this environment."""
+    folder = tmp_path_factory.mktemp("site")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder / "dist", ROOT], check=True)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", folder / "site", wheel], check=True)
+    return folder / "site"
+
+
+def run_installed(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, site / "bin" / "runner", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_the_wheel_carries_its_configuration_and_the_sources_of_the_kernels_for_gpus(site: Path) -> None:
+    assert (site / "runner" / "conf" / "config.yaml").is_file()
+    assert (site / "runner" / "commands" / "templates" / "model.py.txt").is_file()
+    assert not (site / "tests").exists()
+    place = Path("runner", "kernels", "gpu", "source")
+    there, installed = ({path.name for path in (root / place).glob("*.cu*")} for root in (ROOT, site))
+    assert "common.cuh" in there
+    assert installed == there
+
+
+@pytest.mark.slow
+def test_the_installed_script_trains_from_any_folder(site: Path, tmp_path: Path) -> None:
+    arguments = ("tracking=none", "tracking.pictures=false", "train.steps=2", "hydra.run.dir=run")
+    done = run_installed(site, tmp_path, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "weights_sha256" in done.stdout
+    assert (tmp_path / "run" / "checkpoints" / "step-2").is_dir()
+
+
+@pytest.mark.slow
+def test_the_installed_script_is_the_one_that_runs(site: Path, tmp_path: Path) -> None:
+    probe = [sys.executable, "-c", "import runner; print(runner.__file__)"]
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    answer = subprocess.run(probe, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert answer.stdout.startswith(str(site))

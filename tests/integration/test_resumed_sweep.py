@@ -13,17 +13,14 @@ import pytest
 
 from runner.tracking import read_metrics
 from tests.integration.command import QUIET, Command, run_command, succeed, summary_of, wait_until
+from tests.small_runs import typed
 
 # Dozens of processes and a full machine.
 pytestmark = pytest.mark.timeout(300)
 
 Start = Callable[..., Command]
 
-TINY = (
-    *QUIET,
-    "parallelism=single",
-    "optimizer.clip_norm=null",
-)
+TINY = (*QUIET, "parallelism=single", "optimizer.clip_norm=null")
 IN_SWEEP = "hydra.sweep.dir=sweep"
 TWO_AT_ONCE = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 
@@ -120,12 +117,7 @@ def test_jobs_outlive_a_killed_sweep_and_are_waited_for(start: Start, tmp_path: 
 
 def test_parallel_jobs_share_the_cores(tmp_path: Path) -> None:
     arguments = (
-        "tracking=none",
-        "tracking.pictures=false",
-        "parallelism=single",
-        "model=mlp",
-        "model.hidden=[4]",
-        "train.steps=1",
+        *typed("tracking=none tracking.pictures=false parallelism=single model=mlp model.hidden=[4] train.steps=1"),
         IN_SWEEP,
     )
     at_once = f"hydra.launcher.n_jobs={len(os.sched_getaffinity(0))}"
@@ -141,10 +133,7 @@ def test_a_job_in_a_separate_process_shows_its_traceback_on_request(tmp_path: Pa
     """Of a job without a fault in its configuration: its weights are taken from where there are none."""
     arguments = (
         "-m",
-        "tracking=none",
-        "tracking.pictures=false",
-        "init_from=absent",
-        "train.steps=1,2",
+        *typed("tracking=none tracking.pictures=false init_from=absent train.steps=1,2"),
         IN_SWEEP,
         *TWO_AT_ONCE,
         *debug,

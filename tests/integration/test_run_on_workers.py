@@ -1,23 +1,25 @@
 """Runs on worker processes to every kind of end: no checkpoint is lost and no process is left."""
 
+import json
+import os
+import re
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from runner.kernels.cpu.onednn.library import SETTING
+from runner.records.summary import Summary
 from tests.integration.command import QUIET, Command, processes_of, run_command, succeed, summary_of, wait_until
+from tests.small_runs import typed
 
 Start = Callable[..., Command]
 
-SHORT = (
-    *QUIET,
-    "hydra.run.dir=run",
-    "train.steps=24",
-    "train.eval_every=1000",
-    "checkpoint.every_steps=4",
-)
+SHORT = (*QUIET, "hydra.run.dir=run", "train.steps=24", "train.eval_every=1000", "checkpoint.every_steps=4")
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +52,6 @@ def test_a_finished_run_leaves_its_record_and_no_process(uninterrupted: Path) ->
     }
     steps = sorted(int(path.name.removeprefix("step-")) for path in (uninterrupted / "checkpoints").iterdir())
     assert steps == [16, 20, 24]
-
-
-def test_the_same_command_gives_the_same_weights(uninterrupted: Path, tmp_path: Path) -> None:
-    run_command(tmp_path, *SHORT)
-    assert summary_of(tmp_path / "run").weights_sha256 == summary_of(uninterrupted).weights_sha256
 
 
 def test_a_killed_worker_ends_the_run_with_its_name_exit_and_log(start: Start, tmp_path: Path) -> None:
@@ -117,12 +114,25 @@ def test_two_runs_in_one_directory_are_refused(start: Start, tmp_path: Path) -> 
     assert first.finish() == 130
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_node(tmp_path: Path) -> None:
-    command = run_command(tmp_path, *SHORT, "optimizer.lr=1e5", "optimizer.clip_norm=null")
-    assert command.code == 5
-    assert "lower optimizer.lr" in command.errors
-    assert "is the first node that produced any" in command.errors
-    assert "replica_" in command.errors
+@pytest.mark.parametrize(
+    ("overrides", "code", "complaints"),
+    [
+        (
+            "optimizer.lr=1e5 optimizer.clip_norm=null",
+            5,
+            ["lower optimizer.lr", "is the first node that produced any", "replica_"],
+        ),
+        ("data=mnist data.cache_dir={folder}/absent", 3, ["runner data fetch mnist"]),
+        ("data=mnist data.cache_dir={folder}/cache", 3, ["worker-", "get it again with: runner data fetch mnist"]),
+    ],
+    ids=["loss that is not finite", "data that were not fetched", "data that a worker cannot read"],
+)
+def test_a_run_that_fails_reports_the_reason(overrides: str, code: int, complaints: list[str], tmp_path: Path) -> None:
+    (tmp_path / "cache" / "mnist").mkdir(parents=True)
+    command = run_command(tmp_path, *SHORT, *typed(overrides.format(folder=tmp_path)))
+    assert command.code == code
+    assert [complaint for complaint in complaints if complaint not in command.errors] == []
+    assert (tmp_path / "run" / "run.json").exists() == ("absent" not in overrides), "nothing is begun without data"
 
 
 def test_a_model_that_exceeds_the_resource_limits_of_a_process_is_refused(tmp_path: Path) -> None:
@@ -134,16 +144,153 @@ def test_a_model_that_exceeds_the_resource_limits_of_a_process_is_refused(tmp_pa
     assert not list(tmp_path.glob("**/run.json"))
 
 
-def test_a_dataset_that_was_not_fetched_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    command = run_command(tmp_path, *SHORT, "data=mnist", f"data.cache_dir={tmp_path / 'empty'}")
-    assert command.code == 3
-    assert "runner data fetch mnist" in command.errors
-    assert not (tmp_path / "run" / "run.json").exists()
+# No accuracy is better by more than 1: after the first evaluation six are waited for.
+WAITING = (
+    *QUIET,
+    *typed(
+        "hydra.run.dir=run data.val_fraction=0.2 train.steps=10000 train.eval_every=4 train.patience=6 "
+        "train.min_delta=1 checkpoint.every_steps=5"
+    ),
+)
 
 
-def test_a_worker_that_cannot_read_its_data_ends_the_run_with_its_error(tmp_path: Path) -> None:
-    (tmp_path / "cache" / "mnist").mkdir(parents=True)
-    command = run_command(tmp_path, *SHORT, "data=mnist", f"data.cache_dir={tmp_path / 'cache'}")
-    assert command.code == 3
-    assert "worker-" in command.errors
-    assert "get it again with: runner data fetch mnist" in command.errors
+def test_a_killed_run_has_not_forgotten_how_long_it_waited(start: Callable[..., Command], tmp_path: Path) -> None:
+    (tmp_path / "uninterrupted").mkdir()
+    uninterrupted = run_command(tmp_path / "uninterrupted", *WAITING)
+    assert "stopped early" in uninterrupted.output, uninterrupted.errors
+    command = start(tmp_path, *WAITING)
+    wait_until((tmp_path / "run" / "checkpoints" / "step-15").exists, "a checkpoint to resume from")
+    workers = command.workers()
+    command.send(signal.SIGKILL)
+    assert command.finish() == -signal.SIGKILL
+    wait_until(lambda: not any(worker.is_running() for worker in workers), "the end of the workers")
+    resumed = run_command(tmp_path, "resume=run")
+    assert "stopped early" in resumed.output, resumed.errors
+    found, expected = (summary_of(folder / "run") for folder in (tmp_path, tmp_path / "uninterrupted"))
+    assert (found.status, found.steps, found.stopped) == ("finished", 28, expected.stopped)
+    assert (found.best_step, found.best_value) == (expected.best_step, expected.best_value)
+    assert found.weights_sha256 == expected.weights_sha256
+
+
+SMALL = (
+    *QUIET,
+    *typed("model=lenet data=digits parallelism=single hydra.run.dir=run train.steps=2 train.eval_every=1000"),
+)
+
+
+@dataclass(frozen=True)
+class LibraryRun:
+    """What a run left: its summary, its log and the loss of its first step."""
+
+    summary: Summary
+    log: str
+    first_loss: float
+
+    @property
+    def libraries(self) -> set[str]:
+        """The libraries of the kernels in use."""
+        return set(self.summary.kernels["cpu"].split("+"))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LibraryRun]:
+    """The same run with all libraries, without oneDNN, and without llvmlite; side by side."""
+    broken = tmp_path_factory.mktemp("broken")
+    (broken / "llvmlite.py").write_text("raise ImportError('not for this CPU')\n", encoding="utf-8")
+    search_path = os.pathsep.join(filter(None, [str(broken), os.environ.get("PYTHONPATH")]))
+    environments = {"all": {}, "no onednn": {SETTING: "/missing"}, "no llvm": {"PYTHONPATH": search_path}}
+    folders = {name: tmp_path_factory.mktemp("run") for name in environments}
+    commands = [Command(folders[name], *SMALL, environment=each) for name, each in environments.items()]
+    codes = [command.finish() for command in commands]
+    assert codes == [0] * len(commands), [command.errors for command in commands]
+    return {name: _library_run(folder / "run") for name, folder in folders.items()}
+
+
+def _library_run(run: Path) -> LibraryRun:
+    first, *_ = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    assert first["step"] == 1
+    return LibraryRun(summary_of(run), (run / "run.log").read_text(encoding="utf-8"), first["values"]["train/loss"])
+
+
+@pytest.mark.parametrize(
+    ("missing", "left", "expected"),
+    [
+        (
+            "onednn",
+            "llvm",
+            r"libdnnl\.so\.3 could not be loaded; tried /missing: .*; "
+            "RUNNER_LIBDNNL names a file; let it name another, or unset it",
+        ),
+        ("llvm", "onednn", r"llvmlite cannot be loaded \(not for this CPU\); pip install llvmlite"),
+    ],
+)
+def test_without_a_library_of_fast_kernels_the_others_compute(
+    runs: dict[str, LibraryRun], missing: str, left: str, expected: str
+) -> None:
+    run = runs[f"no {missing}"]
+    assert run.libraries == {left, "numpy"}
+    ((name, reason),) = run.summary.kernels_missing.items()
+    assert name == missing
+    assert re.fullmatch(expected, reason)
+    assert f"WARNING runner.training.run: no kernels of {missing}, slower ones are used: {reason}\n" in run.log
+    assert f"INFO runner.training.run: kernels of {left} " in run.log
+    assert run.first_loss == pytest.approx(runs["all"].first_loss, rel=1e-5)
+
+
+def test_with_all_libraries_none_is_reported_missing(runs: dict[str, LibraryRun]) -> None:
+    assert runs["all"].libraries == {"llvm", "numpy", "onednn"}
+    assert runs["all"].summary.kernels_missing == {}
+    assert "slower ones are used" not in runs["all"].log
+
+
+PROJECT = Path(__file__).parents[2]
+CHECKING = "libc_malloc_debug.so.0"
+"""The part of glibc that, where a process begins with it, looks at what lies around memory that is given back."""
+
+TRAIN = """
+import sys
+from pathlib import Path
+
+from runner.engine.run.session import scalar
+from runner.records.run_directory import RunDirectory
+from runner.training.build import build, open_session
+from tests.small_runs import small_config
+
+for threads in sys.argv[1:]:
+    experiment = build(small_config(f"cluster.threads_per_worker={threads}"))
+    with (
+        RunDirectory.open(Path(threads), resume=False) as directory,
+        open_session(experiment, directory, check_finite=False) as session,
+    ):
+        session.run("init")
+        for step in range(4):
+            feeds = {"step": scalar(step, "int64"), "learning_rate": scalar(0.1, "float32")}
+            loss = session.run("train", step=step, feeds=feeds)["loss"]
+    print(threads, f"{loss:.4f}")
+"""
+
+
+@pytest.fixture
+def watching() -> dict[str, str]:
+    """The environment of a process that ends where memory is written behind its end; skips the test without it."""
+    found = subprocess.run([sys.executable, "-c", f"import ctypes; ctypes.CDLL({CHECKING!r})"], capture_output=True)
+    if found.returncode != 0:
+        pytest.skip(f"{CHECKING}, with which the C library watches memory, is not on this machine")
+    return {"LD_PRELOAD": CHECKING, "MALLOC_CHECK_": "3"}
+
+
+@pytest.mark.slow
+def test_a_process_with_more_threads_than_before_stays_within_its_memory(
+    tmp_path: Path, watching: dict[str, str]
+) -> None:
+    """A primitive works in memory for each of its threads; that of the first run would not do for the second.
+
+    The losses equal those of one thread: no trained value was overwritten either.
+    """
+    python_path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
+    environment = {**watching, "PYTHONPATH": python_path}
+    command = Command(tmp_path, "-c", TRAIN, "1", "2", "4", executable=(sys.executable,), environment=environment)
+    assert command.finish() == 0, command.errors
+    threads, losses = zip(*(line.split() for line in command.output.splitlines()), strict=True)
+    assert threads == ("1", "2", "4")
+    assert len(set(losses)) == 1

@@ -1,13 +1,18 @@
-"""The contents of the MLflow store after a sweep, and after a run that was killed and resumed."""
+"""The contents of the MLflow store after sweeps and runs, also late ones, and the files with secrets."""
 
+import os
 import signal
 import sqlite3
+import stat
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from runner.config.configuration import load_stored
 from tests.integration.command import Command, run_command, succeed, wait_until
+from tests.small_runs import typed
+from tests.sweep.test_security import SECRET, files_with_the_secret
 
 Start = Callable[..., Command]
 
@@ -33,35 +38,46 @@ def last_logged_step(run_dir: Path) -> int:
     return max(int(line.split('"step": ')[1].split(",")[0]) for line in whole)
 
 
+LATE = typed("model=mlp train.steps=8 train.log_every=1 optimizer.clip_norm=null")
+SWEEP = ("-m", *LATE, *ONE_PROCESS, "hydra.sweep.dir=sweep")
+
+
+def assert_complete(folder: Path, run: str, lr: str) -> None:
+    """The store has every parameter and every point of a run of eight steps, once each."""
+    assert stored(folder, "SELECT value FROM params WHERE run_uuid = ? AND key = 'optimizer.lr'", run) == [lr]
+    assert steps(folder, run, "train/loss") == list(range(1, 9))
+    assert steps(folder, run, "test/accuracy") == [8]
+
+
+def spools(folder: Path) -> list[str]:
+    """Directories of the runs that have records waiting."""
+    return sorted(path.parent.name for path in folder.rglob("tracking-spool.jsonl"))
+
+
 def test_a_sweep_is_a_parent_run_with_a_child_per_job_and_a_table_with_the_best_first(tmp_path: Path) -> None:
-    sweep = run_command(
-        tmp_path,
-        "-m",
-        "optimizer.lr=0.0001,1e6,0.05",
-        "optimizer.clip_norm=null",
-        "model=mlp",
-        "train.steps=8",
-        "train.log_every=1",
-        *ONE_PROCESS,
-    )
-    assert sweep.code == 1
+    """The jobs do not wait for the store, so that the end of the sweep writes their waiting records."""
+    arguments = (*SWEEP, "tracking.finish_timeout_s=1e-6", "optimizer.lr=0.0001,1e30,0.05")
+    sweep = Command(tmp_path, *arguments)  # its writers end with its process
+    assert sweep.finish() == 1, sweep.errors
+    assert spools(tmp_path) == []
     _, _, *rows = (line.split() for line in sweep.output.splitlines())
-    assert [(row[0], "finished" in row) for row in rows] == [("0.05", True), ("0.0001", True), ("1000000.0", False)]
+    assert [(row[0], "finished" in row) for row in rows] == [("0.05", True), ("0.0001", True), ("1e+30", False)]
     assert "failed: NumericError" in sweep.output
     assert "runner: 1 of 3 jobs failed" in sweep.errors
 
-    (parent,) = stored(tmp_path, "SELECT DISTINCT value FROM tags WHERE key = 'mlflow.parentRunId'")
+    ((parent, status),) = stored(tmp_path, "SELECT run_uuid, status FROM runs WHERE name = 'sweep lr'")
+    assert status == "FAILED"
     children = stored(
         tmp_path,
-        "SELECT name, status FROM runs JOIN tags USING (run_uuid)"
+        "SELECT name, status, run_uuid FROM runs JOIN tags USING (run_uuid)"
         " WHERE key = 'mlflow.parentRunId' AND value = ? ORDER BY start_time",
         parent,
     )
-    assert children == [("lr=0.0001", "FINISHED"), ("lr=1000000.0", "FAILED"), ("lr=0.05", "FINISHED")]
-    assert stored(tmp_path, "SELECT name, status FROM runs WHERE run_uuid = ?", parent) == [("sweep lr", "FAILED")]
-    (best,) = stored(tmp_path, "SELECT run_uuid FROM runs WHERE name = 'lr=0.05'")
-    assert steps(tmp_path, best, "train/loss") == list(range(1, 9))
-    assert steps(tmp_path, best, "test/accuracy") == [8]
+    expected = [("lr=0.0001", "FINISHED"), ("lr=1e+30", "FAILED"), ("lr=0.05", "FINISHED")]
+    assert [child[:2] for child in children] == expected
+    assert stored(tmp_path, "SELECT count(*) FROM runs") == [4]
+    best = children[2][2]
+    assert_complete(tmp_path, best, "0.05")
     artifacts = {path.name for path in (tmp_path / "mlruns" / "runner" / best / "artifacts").rglob("*.*")}
     assert artifacts == {"config.yaml", "graph.dot", "graph.png", "learning_curves.png", "confusion_matrix.png"}
 
@@ -73,7 +89,7 @@ def test_a_killed_run_resumes_into_the_same_run_with_contiguous_curves(start: St
         tmp_path,
         *ONE_PROCESS,
         "train.steps=1000000",
-        # Most of such a step is spent in matrix products, beside which another thread imports MLflow uninterrupted.
+        # Most of such a step is spent in matrix products, during which another thread can import MLflow.
         "train.batch_size=256",
         f"train.log_every={every}",
         "train.eval_every=1000000",
@@ -98,17 +114,8 @@ def test_a_killed_run_resumes_into_the_same_run_with_contiguous_curves(start: St
     assert sampled == sorted(set(sampled))
 
 
-def test_resuming_a_finished_run_writes_its_waiting_records(
-    tmp_path: Path,
-) -> None:
-    small = (
-        "model=mlp",
-        "model.hidden=[8]",
-        "train.steps=3",
-        "train.log_every=1",
-        "tracking.pictures=false",
-        *ONE_PROCESS,
-    )
+def test_resuming_a_finished_run_writes_its_waiting_records(tmp_path: Path) -> None:
+    small = (*typed("model=mlp model.hidden=[8] train.steps=3 train.log_every=1 tracking.pictures=false"), *ONE_PROCESS)
     away = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
     run = Command(tmp_path, *small, "hydra.run.dir=run", environment=away)
     assert run.finish() == 0, run.errors
@@ -128,3 +135,71 @@ def _has_rows(database: Path) -> bool:
         return bool(stored(database.parent, "SELECT 1 FROM runs"))
     except sqlite3.OperationalError:
         return False
+
+
+def test_a_store_that_is_away_as_a_sweep_ends_has_the_records_when_it_is_resumed_or_synchronised(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "store").write_text("a file where the folder of the store should be")
+    away = "tracking.uri=sqlite:///store/mlflow.db"
+    sweep = succeed(tmp_path, *SWEEP, away, "optimizer.lr=0.1,0.2")
+    assert "warning: tracking records of 2 runs are still pending (tracking store sqlite:" in sweep.errors
+    assert f"runner: warning: write them with `runner sync {tmp_path / 'sweep'}`" in sweep.errors
+    assert spools(tmp_path) == ["0", "1"]
+
+    (tmp_path / "store").unlink()
+    (tmp_path / "store").mkdir()
+    store = tmp_path / "store"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    one = succeed(elsewhere, "sync", os.path.relpath(tmp_path / "sweep" / "1", elsewhere))
+    assert "of 1 run\n" in one.output
+    assert stored(store, "SELECT status FROM runs WHERE name = 'sweep lr'") == ["FINISHED"]
+    rest = succeed(tmp_path, "sweep", "resume", "sweep")
+    assert "of 1 run\n" in rest.errors
+    assert list(elsewhere.iterdir()) == []
+
+    assert spools(tmp_path) == []
+    found = stored(store, "SELECT name, status, run_uuid FROM runs ORDER BY name")
+    names = ["lr=0.1", "lr=0.2", "sweep lr"]
+    assert [run[:2] for run in found] == [(name, "FINISHED") for name in names]
+    for name, _, run in found[:2]:
+        assert_complete(store, run, name.removeprefix("lr="))
+
+
+# No server listens there, so that the message about the failure contains the address.
+URI = f"http://me:{SECRET}@127.0.0.1:9"
+SECRET_RUN = (
+    *("model=mlp", "model.hidden=[8]", "parallelism=single", "train.steps=2", "cluster.threads_per_worker=1"),
+    f"tracking.uri={URI}",
+)
+
+
+def test_a_run_keeps_its_secret_in_private_files_and_resumes_with_it(tmp_path: Path) -> None:
+    kept = {"run/config.yaml"}
+    for arguments, earlier in (
+        ((*SECRET_RUN, "hydra.run.dir=run"), []),
+        (("resume=run", "train.steps=3"), ["run/config-1.yaml"]),
+    ):
+        command = succeed(tmp_path, *arguments)
+        assert SECRET not in command.errors + command.output
+        kept.update(earlier)
+        assert files_with_the_secret(tmp_path) == kept
+    assert load_stored(tmp_path / "run" / "config.yaml").tracking.uri == URI
+    assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in kept} == {0o600}
+    assert "http://[redacted]@127.0.0.1:9" in (tmp_path / "run" / "run.log").read_text()
+
+
+def test_a_sweep_keeps_its_secret_in_private_files(tmp_path: Path) -> None:
+    command = succeed(tmp_path, "-m", *SECRET_RUN, "optimizer.lr=0.01,0.1", "hydra.sweep.dir=sweep")
+    assert SECRET not in command.errors + command.output
+    found = files_with_the_secret(tmp_path)
+    assert {"sweep/plan.json", "sweep/0/frozen.yaml", "sweep/1/config.yaml"} <= found
+    assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in found} == {0o600}
+
+
+def test_an_error_message_does_not_repeat_a_secret(tmp_path: Path) -> None:
+    command = run_command(tmp_path, f"tracking.uri=ftp://me:{SECRET}@host")
+    assert command.code == 2
+    assert "ftp://[redacted]@host" in command.errors
+    assert SECRET not in command.errors

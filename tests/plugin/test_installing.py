@@ -1,20 +1,113 @@
-"""Plugins in the tables: installed completely or not at all, once, and recorded; and their changes."""
+"""The content of a plugin, and the tables that it extends: completely or not at all, once, and recorded."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from runner.config.configuration import from_plain, to_plain
-from runner.engine.graph.op import OPS
+from runner.engine.graph.op import OPS, ByDecomposition
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
+from runner.kernels.functions import function_kernel
 from runner.kernels.registry import REGISTRY
-from runner.models import MODELS
-from runner.plugin import changed_plugins, install, pinned_references, plugin_notes, provenance
+from runner.models import MODELS, Mlp
+from runner.models.base import Model
+from runner.optimizers import Sgd
+from runner.plugin import Plugin, changed_plugins, install, pinned_references, plugin_notes, provenance
 from runner.plugin.installing import PLUGINS
 from runner.plugin.loading import locate
+from runner.strategies import STRATEGIES
+from runner.strategies.base import Strategy
 from tests.plugin_tables import EXAMPLES
 from tests.small_runs import small_config
+
+
+@dataclass
+class Tiny(Mlp):
+    name: str = "tiny"
+
+
+class Undecorated(Mlp):
+    name: str = "tiny"
+
+
+@dataclass
+class Nameless(Mlp):
+    units: int = 3
+
+
+@dataclass
+class Abstract(Model):
+    name: str = "tiny"
+
+
+@dataclass
+class Alone:
+    name: str = "mine"
+    workers: int = 1
+
+    def build(self, task: object) -> None: ...
+
+
+@dataclass
+class Buildless(Strategy):
+    name: str = "mine"
+
+
+SWISH = replace(OPS["sigmoid"], name="swish")
+
+
+def swish_kernel(op: str = "swish", device_type: str = "cpu"):
+    return function_kernel(op, abs, device_type=device_type)
+
+
+def test_valid_plugins_are_accepted() -> None:
+    plugin = Plugin(
+        models={"tiny": Tiny}, strategies={"single": STRATEGIES["single"]}, ops=[SWISH], kernels=[swish_kernel()]
+    )
+    assert plugin.models == {"tiny": Tiny}
+    assert plugin.datasets == {}
+
+
+@pytest.mark.parametrize(
+    ("offered", "complaint"),
+    [
+        ({"models": [Tiny]}, r"Plugin\(models=\.\.\.\): came \[.*\], expected a dict of names and classes"),
+        ({"models": {"Tiny": Tiny}}, r"Plugin\(models={'Tiny': \.\.\.}\): came Tiny, expected a name of small letters"),
+        ({"models": {"tiny": Tiny()}}, r"expected a class derived from Model"),
+        ({"models": {"sgd": Sgd}}, r"expected a class derived from Model"),
+        ({"datasets": {"tiny": Tiny}}, r"expected a class derived from DatasetSettings"),
+        ({"optimizers": {"tiny": Tiny}}, r"expected a class derived from Optimizer"),
+        ({"models": {"tiny": Undecorated}}, r"came class Undecorated, expected a dataclass: put @dataclass before it"),
+        ({"models": {"tiny": Abstract}}, r"came class Abstract without forward, expected all its methods"),
+        ({"models": {"tiny": Nameless}}, r"came class Nameless without it, expected a first field, name: str = 'tiny'"),
+        ({"models": {"small": Tiny}}, r"expected a first field, name: str = 'small'"),
+        ({"strategies": {"mine": Alone}}, r"expected a class derived from Strategy"),
+        ({"strategies": {"mine": Buildless}}, r"came class Buildless without build, expected all its methods"),
+        ({"ops": SWISH}, r"Plugin\(ops=\.\.\.\): came .*, expected a list of OpDef"),
+        ({"kernels": [abs]}, r"Plugin\(kernels=\.\.\.\): came .*, expected a list of Kernel"),
+        ({"ops": [SWISH]}, r"op 'swish': came without a kernel, expected one for 'cpu' among kernels"),
+        ({"ops": [SWISH], "kernels": [swish_kernel(device_type="gpu")]}, r"op 'swish': came without a kernel"),
+        (
+            {"ops": [replace(SWISH, executed_by="executor")], "kernels": [swish_kernel()]},
+            r"came executed_by='executor', expected executed_by='kernel'",
+        ),
+        (
+            {"ops": [replace(SWISH, gradient=ByDecomposition())], "kernels": [swish_kernel()]},
+            r"came ByDecomposition without a rule, expected a decompose rule, or a gradient rule",
+        ),
+    ],
+)
+def test_invalid_plugins_are_refused(offered: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        Plugin(**offered)
+
+
+def test_an_op_with_a_decomposition_needs_no_kernel() -> None:
+    Plugin(ops=[replace(SWISH, decompose=lambda graph, inputs, attributes: inputs)])
+
 
 MODEL = """
 from dataclasses import dataclass
@@ -100,12 +193,7 @@ plugin = Plugin(ops=[{ops}], kernels=[{kernels}])
         ("mine", "new, new", "function_kernel('mine', compute)", "ops: 'mine' exists already"),
         ("mine", "", "function_kernel('mine', compute)", "kernels: there is no op 'mine'; add it to ops"),
         ("mine", "", "function_kernel('tanh', compute)", "op 'tanh' has a kernel of priority 0 on 'cpu' already"),
-        (
-            "mine",
-            "new",
-            "*[function_kernel('mine', compute)] * 2",
-            "op 'mine' has a kernel of priority 0 on 'cpu'",
-        ),
+        ("mine", "new", "*[function_kernel('mine', compute)] * 2", "op 'mine' has a kernel of priority 0 on 'cpu'"),
     ],
 )
 def test_conflicting_ops_and_kernels_are_refused(
@@ -164,5 +252,5 @@ def test_changes_of_plugins_are_reported(
 ) -> None:
     for reference, sha256 in now.items():
         monkeypatch.setitem(PLUGINS, reference, sha256)
-    assert [str(each) for each in changed_plugins(recorded or {})] == changed
+    assert list(changed_plugins(recorded or {})) == changed
     assert list(plugin_notes(recorded)) == notes

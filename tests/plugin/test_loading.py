@@ -26,17 +26,16 @@ def written(folder: Path, text: str, name: str = "mine.py") -> str:
     return str(path)
 
 
-def test_a_file_is_executed_as_it_was_read(tmp_path: Path) -> None:
-    located = locate(written(tmp_path, GOOD))
+def test_a_file_is_executed_as_it_was_read_and_named_by_its_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path, GOOD)
+    located = locate("mine.py")
+    assert located.reference == path
     assert located.sha256 == hashlib.sha256(GOOD.encode()).hexdigest()
     (tmp_path / "mine.py").write_text("raise RuntimeError('another text by now')")
     assert execute(located) == Plugin()
-
-
-def test_a_reference_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(tmp_path, GOOD)
-    monkeypatch.chdir(tmp_path)
-    assert locate("mine.py").reference == path
 
 
 def test_a_module_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,10 +83,7 @@ def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (
-            "import numpy\nimport no_such_library\n",
-            r"mine\.py:2: ModuleNotFoundError: No module named",
-        ),
+        ("import numpy\nimport no_such_library\n", r"mine\.py:2: ModuleNotFoundError: No module named"),
         ("x = 1\ny = (\n", r"mine\.py:2: SyntaxError: '\(' was never closed"),
         ("def f():\n    return 1 / 0\n\nf()\n", r"mine\.py:2: ZeroDivisionError: division by zero"),
         (GOOD.replace("Plugin()", "Plugin(models=3)"), r"mine\.py:3: Plugin\(models=\.\.\.\): came 3, expected a dict"),
@@ -120,28 +116,22 @@ from runner.plugin import Plugin
 
 @dataclass
 class MyNet(Model):
-    name: str = "my_net"
+    name: str = "mine"
 
     def forward(self, net, x, classes):
         h = nn.flatten(net, x, name="flat")
         {body}
 
-plugin = Plugin(models={{"my_net": MyNet}})
+plugin = Plugin(models={{"mine": MyNet}})
 """
 
 
-def faulty(folder: Path, body: str) -> str:
-    path = folder / "mine.py"
-    path.write_text(MODEL.format(body=body))
-    return str(path)
-
-
-def build_mine(folder: Path, body: str) -> None:
-    install([faulty(folder, body)])
-    (folder / "model").mkdir()
-    (folder / "model" / "my_net.yaml").write_text("name: my_net\n")
-    overrides = [f"hydra.searchpath=[file://{folder}]", "model=my_net", "train.steps=1", "tracking=none"]
-    build(small_config(*overrides))
+def with_mine(folder: Path, group: str, text: str) -> Config:
+    """A configuration that chooses ``mine``, from a plugin with this text."""
+    install([written(folder, text)])
+    (folder / group).mkdir()
+    (folder / group / "mine.yaml").write_text("name: mine\n")
+    return small_config(f"hydra.searchpath=[file://{folder}]", f"{group}=mine")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +144,7 @@ def build_mine(folder: Path, body: str) -> None:
 )
 def test_an_error_in_a_model_is_reported_with_its_line(tmp_path: Path, body: str, line: int, complaint: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"{tmp_path / 'mine.py'}:{line}: ")) as refused:
-        build_mine(tmp_path, body)
+        build(with_mine(tmp_path, "model", MODEL.format(body=body)))
     assert complaint in str(refused.value)
 
 
@@ -163,9 +153,9 @@ def test_an_error_in_a_model_is_reported_with_its_line(tmp_path: Path, body: str
     [("return None", "None"), ("return x", "float32[32,1,8,8]"), ("return h", "float32[32,64]"), ("return 3", "3")],
 )
 def test_an_output_that_is_no_logits_is_refused_before_the_start(tmp_path: Path, body: str, came: str) -> None:
-    message = f"model.name=my_net: forward returned {came}; expected logits (N, 10)"
+    message = f"model.name=mine: forward returned {came}; expected logits (N, 10)"
     with pytest.raises(ConfigError, match=re.escape(message)):
-        build_mine(tmp_path, body)
+        build(with_mine(tmp_path, "model", MODEL.format(body=body)))
 
 
 def test_an_error_of_a_module_is_located_and_others_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,22 +212,16 @@ plugin = Plugin(datasets={"mine": Mine})
 """
 
 
-def with_mine(folder: Path, group: str, text: str) -> Config:
-    (folder / "mine.py").write_text(text)
-    install([str(folder / "mine.py")])
-    (folder / group).mkdir()
-    (folder / group / "mine.yaml").write_text("name: mine\n")
-    return small_config(f"hydra.searchpath=[file://{folder}]", f"{group}=mine")
-
-
-def test_a_strategy_that_returns_no_program_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"parallelism\.name=mine: build returned a graph; expected a Program"):
-        build(with_mine(tmp_path, "parallelism", STRATEGY))
-
-
-def test_a_dataset_without_facts_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data\.name=mine: facts returned None; expected Facts"):
-        build(with_mine(tmp_path, "data", DATASET.replace("FACTS", "None")))
+@pytest.mark.parametrize(
+    ("group", "text", "complaint"),
+    [
+        ("parallelism", STRATEGY, r"parallelism\.name=mine: build returned a graph; expected a Program"),
+        ("data", DATASET.replace("FACTS", "None"), r"data\.name=mine: facts returned None; expected Facts"),
+    ],
+)
+def test_a_method_that_returns_something_else_is_refused(group: str, text: str, complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        build(with_mine(tmp_path, group, text))
 
 
 def test_an_error_of_loading_data_is_reported_with_the_line(tmp_path: Path) -> None:
@@ -267,9 +251,9 @@ def test_an_error_during_a_run_is_recorded_as_reported(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     text = DATASET.replace("FACTS", 'Facts((1, 4, 4), ("a", "b"), 64, 16)') + LOST_LATER
     config = with_mine(tmp_path, "data", text.replace("RUN_LOG", repr(str(run_dir / "run.log"))))
-    with pytest.raises(ConfigError, match=r"mine\.py:\d+: OSError: lost; correct it") as told:
+    with pytest.raises(ConfigError, match=r"mine\.py:\d+: OSError: lost; correct it") as raised:
         run(config, run_dir, overrides=[])
     assert Summary.read(run_dir / "summary.json").error == Failure(
-        "ConfigError", str(told.value), ConfigError.exit_code
+        "ConfigError", str(raised.value), ConfigError.exit_code
     )
-    assert str(told.value) in (run_dir / "run.log").read_text()
+    assert str(raised.value) in (run_dir / "run.log").read_text()

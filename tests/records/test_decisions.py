@@ -1,12 +1,18 @@
-"""Files of decisions: complete lines, continued from the first step of a process, counted by worker."""
+"""Decisions and endings of a run: complete lines, continued by a later process; other files are refused."""
 
+import json
+import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.errors import SecurityError
+from runner.engine.run.interleaving import Ending, Launched, Recorded
+from runner.engine.run.step_driver import Finished
+from runner.errors import ConfigError, RunnerError, SecurityError
 from runner.records.decisions import Decisions, dropped_by_worker, outcome_of, read_decisions
+from runner.records.endings import NotingClients, Origin, read_endings
 
 LINES = [
     {"step": 0, "dropped": [{"worker": 2, "examples": 5}]},
@@ -75,3 +81,141 @@ def test_dropped_shares_are_counted_by_worker(tmp_path: Path) -> None:
     shares, examples = dropped_by_worker(tmp_path / "x.jsonl")
     assert shares == {"worker-2": 2, "worker-10": 1}
     assert examples == {"worker-2": 10, "worker-10": 4}
+
+
+DEVICES = ("/job:worker/task:0/device:cpu:0", "/job:ps/task:0/device:cpu:0")
+ORIGIN = Origin("abc", 0, DEVICES)
+ENDINGS = [
+    Finished("fetch", 0, {}, {DEVICES[1]: 0, DEVICES[0]: 0}),
+    Finished("compute", 0, {}, {DEVICES[0]: 1}),
+    Finished("fetch", 1, {}, {DEVICES[0]: 2, DEVICES[1]: 1}),
+]
+
+
+class Endings:
+    """Clients that end as listed, and record other calls."""
+
+    def __init__(self) -> None:
+        self.endings = list(ENDINGS)
+        self.asked: list[Any] = []
+
+    def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        self.asked.append(("run", client, step, feeds))
+        return {"answer": 42}
+
+    def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
+        self.asked.append(("launch", client, step, feeds))
+
+    def finished(self) -> Finished:
+        return self.endings.pop(0)
+
+
+def note(path: Path, origin: Origin = ORIGIN, count: int = 3, most: int = 10) -> None:
+    with NotingClients(Endings(), path, origin, most=most) as clients:
+        for expected in ENDINGS[:count]:
+            assert clients.finished() is expected
+
+
+def first_line(**changed: Any) -> str:
+    """The first line of a record, with some values changed."""
+    return json.dumps({"version": 1, "outcome": "abc", "first_step": 0, "devices": ["a", "b"], **changed})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "endings-1.jsonl"
+
+
+def test_written_endings_are_read_back(path: Path) -> None:
+    note(path)
+    assert read_endings(path, "abc") == [Ending(each.client, each.step, each.turns) for each in ENDINGS]
+
+
+def test_all_else_is_passed_on(path: Path) -> None:
+    clients = Endings()
+    with NotingClients(clients, path, ORIGIN) as noting:
+        assert noting.run("init", step=3, feeds={"x": 1}) == {"answer": 42}
+        noting.launch("compute", step=4, feeds={"x": 2})
+    assert clients.asked == [("run", "init", 3, {"x": 1}), ("launch", "compute", 4, {"x": 2})]
+
+
+def test_a_record_begins_with_the_first_ending_and_is_limited_with_a_warning(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    note(path, count=0)
+    assert not path.exists()
+    with caplog.at_level(logging.WARNING):
+        note(path, most=1)
+    assert len(read_endings(path, "abc")) == 1
+    assert caplog.messages == [f"{path} ends after 1 endings: the run cannot be repeated beyond them"]
+
+
+@pytest.mark.parametrize(
+    ("first_step", "outcome", "complaint"),
+    [
+        (0, "abd", "^{path} is the record of a run with another configuration: repeat it"),
+        (7, "abc", "begins at step 7 of a run that was resumed: only a record that"),
+        (None, "abc", "^{path}: the record of a run cannot be read: .*No such file"),
+    ],
+)
+def test_the_record_of_another_run_is_refused(path: Path, first_step: int | None, outcome: str, complaint: str) -> None:
+    if first_step is not None:
+        note(path, Origin("abc", first_step, DEVICES))
+    with pytest.raises(ConfigError, match=complaint.format(path=path)):
+        read_endings(path, outcome)
+
+
+def test_a_last_line_that_was_cut_off_is_left_out_with_a_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    note(path)
+    path.write_text(path.read_text()[:-4])
+    assert len(read_endings(path, "abc")) == 2
+    assert caplog.messages == [f"{path}: line 4 was cut off when its run was killed; it is ignored"]
+
+
+def test_no_link_to_endings_is_followed(path: Path, tmp_path: Path) -> None:
+    note(path)
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(SecurityError, match="symbolic link"):
+        read_endings(tmp_path / "link", "abc")
+
+
+@pytest.mark.parametrize(
+    "first", ["", "[1]", first_line(version=2), first_line(first_step=False), first_line(devices=["a", "a"])]
+)
+def test_another_file_is_refused(path: Path, first: str) -> None:
+    path.write_text(first and first + "\n")
+    with pytest.raises(ConfigError, match=rf"^{path}: .*expected a record of endings of version 1"):
+        read_endings(path, "abc")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('["fetch", 0, {"2": 0}]', r"line 5: name in turns: '2', expected one of 0, 1; expected \[client, step, \{dev"),
+        ('["fetch", 0, {"0": "1"}]', r"line 5: turns\[0\]: '1', expected a whole number"),
+        ('["fetch", true, {"0": 9}]', "line 5: step: True, expected a whole number"),
+        ('[3, 0, {"0": 9}]', "line 5: client: 3, expected text"),
+        ('["fetch", 0, {}]', "line 5: turns of no device"),
+        ('["fetch", 1, {"1": 0}]', rf"line 5: turn 0 of {DEVICES[1]} is that of line 2; the record is damaged"),
+        ('["fetch", 0]', "line 5: ending: .*, expected a list of at least 3"),
+        ('["fet', "line 5: no JSON"),
+        ("[" * 60_000, "line 5: no JSON"),
+    ],
+)
+def test_a_damaged_line_is_reported_with_its_number(path: Path, line: str, expected: str) -> None:
+    note(path)
+    with path.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(ConfigError, match=rf"^{path}, {expected}"):
+        read_endings(path, "abc")
+
+
+def test_a_record_that_contradicts_itself_is_refused() -> None:
+    """Each of two clients waits for the other on one device."""
+    there, back = DEVICES
+    recorded = Recorded([Ending("go", 0, {there: 0, back: 1}), Ending("come", 0, {there: 1, back: 0})])
+    recorded.launched(Launched("go", 0, {there: {back: 4}, back: {}}))
+    recorded.launched(Launched("come", 0, {back: {there: 4}, there: {}}))
+    expected = rf"^the record contradicts itself: step 0 of 'go' on {there} awaits itself$"
+    with pytest.raises(RunnerError, match=expected):
+        recorded.next()

@@ -1,6 +1,9 @@
-"""The record of a run: parameters, artifacts, and final and best metrics."""
+"""The record of a run: parameters, artifacts and metrics, and the origin of its code."""
 
+import hashlib
 import json
+import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +12,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.records.provenance import Provenance
+from runner.records import provenance
+from runner.records.provenance import (
+    CodeState,
+    Provenance,
+    code_of,
+    command_line,
+    provenance_here,
+    provenance_tags,
+    text_of,
+)
 from runner.records.record import Record, summary_tags
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import Summary
-from runner.tracking import NullTracker, RunInfo
+from runner.system.machine import usable_cores, usable_memory
+from runner.tracking import RunInfo, Tracker
+from tests.records.test_summary import git
 
 
-class NotingTracker(NullTracker):
+class NotingTracker(Tracker):
     """Records parameters and artifacts."""
 
     def __init__(self) -> None:
@@ -98,7 +112,9 @@ def test_best_is_the_lowest_loss_and_the_highest_accuracy_and_final_the_last_of_
     assert best == {"test/loss": 0.2, "test/accuracy": 0.9}
 
 
-SUMMARY = Summary("0123", "failed", "", "/runs/1", "single", 1, {"python": "3.11.7", "numpy": "2.3.0"}, "Linux", "CPU")
+FAILED_RUN = Summary(
+    "0123", "failed", "", "/runs/1", "single", 1, {"python": "3.11.7", "numpy": "2.3.0"}, "Linux", "CPU"
+)
 
 
 def test_known_facts_are_tags() -> None:
@@ -108,9 +124,9 @@ def test_known_facts_are_tags() -> None:
         "runner.system": "Linux",
         "runner.versions": "python 3.11.7, numpy 2.3.0",
     }
-    assert summary_tags(SUMMARY) == known
+    assert summary_tags(FAILED_RUN) == known
     more = replace(
-        SUMMARY, git_commit="c0ffee", emulated="slow", repeats="4567", provenance=Provenance("runner x", "/", 2, 8)
+        FAILED_RUN, git_commit="c0ffee", emulated="slow", repeats="4567", provenance=Provenance("runner x", "/", 2, 8)
     )
     assert summary_tags(more) == known | {
         "mlflow.source.git.commit": "c0ffee",
@@ -121,3 +137,114 @@ def test_known_facts_are_tags() -> None:
         "runner.cores": "2",
         "runner.memory_bytes": "8",
     }
+
+
+def test_the_command_can_be_typed_again_without_its_secrets() -> None:
+    line = command_line(["/venv/bin/runner", "parallelism.shard={fc1: column}", "my.token=abc"])
+    assert shlex.split(line) == ["/venv/bin/runner", "parallelism.shard={fc1: column}", "my.token=[redacted]"]
+
+
+def test_command_machine_and_checkout_are_those_of_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "orig_argv", ["runner", "a b"])
+    found, _ = provenance_here()
+    assert (found.command_line, found.working_directory) == ("runner 'a b'", str(tmp_path))
+    assert (found.cores, found.memory_bytes) == (usable_cores(), usable_memory())
+    checkouts = [code.folder for code in found.code]
+    project = Path(__file__).parents[2]
+    assert checkouts == ([str(project)] if (project / ".git").exists() else [])
+
+
+def test_repositories_of_one_name_have_tags_of_their_own() -> None:
+    codes = [CodeState(folder, commit * 40, "", 0, []) for folder, commit in (("/a/own", "1"), ("/b/own", "2"))]
+    tags = provenance_tags(Provenance("runner", "/home", 2, 1024, codes))
+    assert {name: text[0] for name, text in tags.items() if "code" in name} == {
+        "runner.code.a/own": "1",
+        "runner.code.b/own": "2",
+    }
+
+
+def test_tags_name_everything() -> None:
+    changed = CodeState("/home/project", "a" * 40, "b" * 64, 10, ["new.py"])
+    assert provenance_tags(Provenance("runner", "/home", 2, 1024, [changed, CodeState("/x/own", "", "", 0, [])])) == {
+        "runner.command_line": "runner",
+        "runner.working_directory": "/home",
+        "runner.cores": "2",
+        "runner.memory_bytes": "1024",
+        "runner.code.project": f"{'a' * 40}, changed (SHA-256 {'b' * 64}), untracked: new.py",
+        "runner.code.own": "no commit",
+    }
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with one commit of ``code.py``."""
+    top = tmp_path / "project"
+    top.mkdir()
+    git(top, "init", "-q")
+    (top / "code.py").write_text("one = 1\n")
+    git(top, "add", ".")
+    git(top, "commit", "-q", "-m", "first")
+    return top
+
+
+def test_commit_changes_and_untracked_files_are_recorded(repository: Path) -> None:
+    (repository / "code.py").write_text("one = 2\n")
+    (repository / "outputs").mkdir()
+    (repository / "outputs" / "a").touch()
+    (repository / "new.py").touch()
+    (code,) = code_of([repository / "outputs"])
+    changes = git(repository, "diff", "HEAD")
+    assert code.state.folder == str(repository)
+    assert code.state.commit == git(repository, "rev-parse", "HEAD").strip()
+    assert code.state.untracked == ["new.py", "outputs/"]
+    assert code.state.diff_sha256 == hashlib.sha256(changes.encode()).hexdigest()
+    assert code.state.diff_bytes == len(changes)
+    assert code.diff == changes
+    assert text_of([code]) == f"# changes in {repository} since commit {code.state.commit}\n{changes}"
+
+
+def test_no_diff_is_kept_without_changes(repository: Path) -> None:
+    (code,) = code_of([repository])
+    assert (code.state.diff_sha256, code.state.diff_bytes, code.state.untracked) == ("", 0, [])
+    assert text_of([code]) == ""
+
+
+def test_many_changes_are_cut_with_a_note(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "MAX_DIFF_BYTES", 60)
+    (repository / "code.py").write_text("one = 2\n" * 100)
+    (code,) = code_of([repository])
+    assert code.cut
+    assert len(code.diff) == 60
+    assert code.state.diff_bytes > 800
+    assert text_of([code]).endswith(f"\n# cut: 60 of {code.state.diff_bytes:,} bytes are here\n")
+
+
+def test_secrets_are_not_kept(repository: Path) -> None:
+    (repository / "code.py").write_text('token = "abcdef"\n')
+    (code,) = code_of([repository])
+    assert "abcdef" not in code.diff
+    assert "+token = [redacted]" in code.diff
+
+
+def test_a_repository_is_listed_once_and_ignores_untracked_files(repository: Path) -> None:
+    stranger = repository / "environment" / "package.py"
+    stranger.parent.mkdir()
+    stranger.touch()
+    assert code_of([], [stranger]) == []
+    both = code_of([repository], [repository / "code.py"])
+    assert [code.state.folder for code in both] == [str(repository)]
+
+
+def test_outside_of_repositories_and_before_the_first_commit(tmp_path: Path) -> None:
+    assert code_of([tmp_path]) == []
+    git(tmp_path, "init", "-q")
+    (code,) = code_of([tmp_path])
+    assert (code.state.commit, code.state.diff_bytes) == ("", 0)
+
+
+def test_without_git_nothing_is_known(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(repository))
+    assert code_of([repository], [repository / "code.py"]) == []

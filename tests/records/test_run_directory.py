@@ -50,21 +50,6 @@ def test_new_run(tmp_path: Path) -> None:
         assert second.run_id != directory.run_id
 
 
-def test_paths(tmp_path: Path) -> None:
-    with start(tmp_path) as directory:
-        paths = {
-            "config.yaml": directory.config_yaml,
-            "run.log": directory.log,
-            "summary.json": directory.summary_json,
-            "metrics.jsonl": directory.metrics_jsonl,
-            "graph.dot": directory.graph_dot,
-            "checkpoints": directory.checkpoints,
-            "plots": directory.plots,
-            "workers": directory.workers,
-        }
-    assert paths == {name: tmp_path / name for name in paths}
-
-
 def test_relative_path_survives_a_change_of_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with start(Path("here")) as directory:
@@ -86,11 +71,7 @@ def test_resume_keeps_the_run_and_counts_the_start(tmp_path: Path) -> None:
     for epoch in (2, 3):
         with resume(tmp_path) as again:
             assert (again.run_id, again.epoch) == (first.run_id, epoch)
-    assert json.loads((tmp_path / "run.json").read_bytes()) == {
-        "version": 1,
-        "run_id": first.run_id,
-        "epoch": 3,
-    }
+    assert json.loads((tmp_path / "run.json").read_bytes()) == {"version": 1, "run_id": first.run_id, "epoch": 3}
 
 
 def test_epoch_counts_starts_that_were_killed(tmp_path: Path) -> None:
@@ -147,24 +128,15 @@ def test_children_do_not_inherit_the_lock(tmp_path: Path) -> None:
         child.kill()
 
 
-def test_commands_in_messages_are_quoted_for_the_shell(tmp_path: Path) -> None:
-    folder = tmp_path / "my run"
-    with start(folder) as directory:
-        directory.store_configuration(b"seed: 0\n")
-    with pytest.raises(DirectoryInUseError, match=f"`runner resume='{folder}'`"):
-        start(folder)
-
-
 def test_finished_run_is_not_overwritten(tmp_path: Path) -> None:
-    with start(tmp_path) as first:
+    path = tmp_path / "my run"
+    with start(path) as first:
         first.store_configuration(b"seed: 0\n")
-    before = (tmp_path / "run.json").read_bytes()
-    with pytest.raises(
-        DirectoryInUseError, match=rf"already holds a run: .*`runner resume={tmp_path}`.*hydra\.run\.dir"
-    ):
-        start(tmp_path)
-    assert (tmp_path / "run.json").read_bytes() == before
-    with resume(tmp_path) as again:
+    before = (path / "run.json").read_bytes()
+    with pytest.raises(DirectoryInUseError, match=rf"already holds a run: .*`runner resume='{path}'`.*hydra\.run\.dir"):
+        start(path)
+    assert (path / "run.json").read_bytes() == before
+    with resume(path) as again:
         assert again.run_id == first.run_id
 
 
@@ -228,17 +200,19 @@ def test_crash_while_counting_keeps_the_old_state(tmp_path: Path, monkeypatch: p
         assert directory.epoch == 2
 
 
-def test_file_in_place_of_the_directory(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("file", r"cannot write in .*file: Not a directory .*hydra\.run\.dir=DIR"),
+        ("file/below", r"cannot write in .*file/below: Not a directory .*hydra\.run\.dir=DIR"),
+        # /proc takes no directories, not even from root.
+        ("/proc/runs/1", r"cannot write in /proc/runs/1: .*expected a writable directory"),
+    ],
+)
+def test_a_place_that_cannot_hold_a_directory_is_refused(place: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(ResourceError, match=r"cannot write in .*file.*: Not a directory .*hydra\.run\.dir=DIR"):
-            start(path)
-
-
-def test_unwritable_place() -> None:
-    """/proc takes no directories, not even from root."""
-    with pytest.raises(ResourceError, match=r"cannot write in /proc/runs/1: .*expected a writable directory"):
-        start(Path("/proc/runs/1"))
+    with pytest.raises(ResourceError, match=message):
+        start(tmp_path / place)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

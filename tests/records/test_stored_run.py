@@ -1,13 +1,27 @@
-"""Earlier runs: found by directory or id, with their plugins."""
+"""Earlier runs: facts of their data, their plugins, and their pending tracking records."""
 
+import json
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from runner.errors import ConfigError, DataError
+from runner.data.dataset import Facts, Normalisation
+from runner.data.synthetic import Synthetic
+from runner.errors import ConfigError, DataError, NumericError
+from runner.records.data_facts import FACTS_FILE, DataRecord, changes, difference, read_record, record_of, write_record
+from runner.records.late_tracking import BroughtOver, bring_over, late_runs
 from runner.records.run_directory import SUMMARY_FILE, RunDirectory
 from runner.records.stored_run import PLUGINS_FILE, StoredRun, find_run, read_plugins, read_run, write_plugins
 from runner.records.summary import Summary
+from runner.sweep.outcome import failure_summary
+from runner.tracking.mlflow_tracker import SPOOL_FILE
+from runner.tracking.records import End
+from runner.tracking.replay import Replay
+from runner.tracking.writer import StoreUnavailableError
 
 
 def make_run(path: Path, *, starts: int = 1) -> str:
@@ -90,7 +104,209 @@ def test_stored_plugins_are_read_back_and_none_differs_from_not_stored(tmp_path:
 
 
 @pytest.mark.parametrize("text", ["", '{"m": 3}'])
-def test_a_damaged_file_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_damaged_plugins_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / PLUGINS_FILE).write_text(text)
     with pytest.raises(DataError, match=r"plugins\.json is damaged: .*; expected references and the SHA-256"):
         read_plugins(tmp_path)
+
+
+FACTS = Facts((1, 2, 3), ("cat", "dög"), 8, 4, 2)
+KNOWN = Normalisation(255.0, (0.1,), (0.3,))
+RECORD = DataRecord(FACTS, KNOWN)
+
+
+def test_a_written_record_is_read_back(tmp_path: Path) -> None:
+    assert read_record(tmp_path) is None
+    write_record(tmp_path, RECORD)
+    assert read_record(tmp_path) == RECORD
+
+
+@dataclass
+class PluginData(Synthetic):
+    """A dataset whose facts and normalisation are arrays, as those of a plugin can be."""
+
+    mean: Any = (0.25,)
+
+    def facts(self) -> Facts:
+        facts = super().facts()
+        count: Any = np.int64(facts.train_examples)
+        shape: Any = np.array([3, 8, 8])
+        return replace(facts, shape=shape, train_examples=count)
+
+    def normalisation(self) -> Normalisation:
+        scale: Any = np.float32(1.0)
+        std: Any = np.array([0.5, 0.25, 0.125], np.float32)
+        return Normalisation(scale, self.mean, std)
+
+
+def test_numbers_of_arrays_are_kept_as_plain_ones(tmp_path: Path) -> None:
+    """One mean for all channels, and a standard deviation for each."""
+    record = record_of(PluginData())
+    assert record.normalisation == Normalisation(1.0, (0.25,), (0.5, 0.25, 0.125))
+    write_record(tmp_path, record)
+    assert read_record(tmp_path) == record
+
+
+@pytest.mark.parametrize("mean", [None, "x", (0.1, 0.2), (float("nan"),), np.zeros((3, 2))])
+def test_impossible_facts_are_refused_before_they_are_stored(mean: Any) -> None:
+    with pytest.raises(DataError, match=r"data=synthetic: .*; came scale=1\.0"):
+        record_of(PluginData(mean=mean))
+
+
+@pytest.mark.parametrize(
+    ("damage", "fault"),
+    [
+        ({"version": 2}, "version: 2, expected 1"),
+        ({"shape": [1, 2]}, r"shape: \[1, 2\], expected a list of at least 3 of at most 3"),
+        ({"colour": 1}, r"unknown \['colour'\]"),
+        ({"normalisation": {"scale": 255.0, "mean": [0.1], "std": [0.0]}}, "normalisation is not a scale"),
+        ({"normalisation": {"scale": 255.0, "mean": ["nan"], "std": [0.3]}}, "normalisation is not a scale"),
+        ({"normalisation": {"scale": 255.0, "mean": [0.1, 0.2], "std": [0.3, 0.3]}}, "normalisation is not a scale"),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path: Path, damage: dict[str, object], fault: str) -> None:
+    write_record(tmp_path, RECORD)
+    path = tmp_path / FACTS_FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    with pytest.raises(DataError, match=rf"data\.json is damaged: {fault}.*; without the file"):
+        read_record(tmp_path)
+
+
+def test_a_file_of_before_knows_no_normalisation(tmp_path: Path) -> None:
+    write_record(tmp_path, RECORD)
+    document = json.loads((tmp_path / FACTS_FILE).read_text())
+    del document["normalisation"]
+    (tmp_path / FACTS_FILE).write_text(json.dumps(document))
+    assert read_record(tmp_path) == DataRecord(FACTS, None)
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (FACTS, ""),
+        (replace(FACTS, test_examples=9), ""),
+        (replace(FACTS, shape=(3, 2, 3)), "images are (3, 2, 3), in training they were (1, 2, 3)"),
+        (replace(FACTS, class_names=("cat",)), "there are 1 classes, in training there were 2"),
+        (replace(FACTS, class_names=("cat", "elk")), "class 1 is 'elk', in training it was 'dög'"),
+    ],
+)
+def test_data_of_another_kind_are_described(now: Facts, expected: str) -> None:
+    assert difference(now, FACTS) == expected
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (RECORD, ""),
+        (DataRecord(FACTS, None), ""),
+        (DataRecord(FACTS, replace(KNOWN, mean=(0.1 + 1e-15,))), ""),
+        (DataRecord(replace(FACTS, shape=(3, 2, 3)), KNOWN), "images are (3, 2, 3), in training they were (1, 2, 3)"),
+        (
+            DataRecord(replace(FACTS, train_examples=7, test_examples=5), KNOWN),
+            "there are 7 train examples, there were 8; there are 5 test examples, there were 4",
+        ),
+        (DataRecord(FACTS, replace(KNOWN, scale=1.0)), "stored pixels are divided by 1, they were divided by 255"),
+        (DataRecord(FACTS, replace(KNOWN, mean=(0.2,))), "the mean of their channels is 0.2, it was 0.1"),
+        (DataRecord(FACTS, replace(KNOWN, std=(0.3, 0.4))), "the deviation of their channels is 0.3, 0.4, it was 0.3"),
+    ],
+)
+def test_changes_of_data_are_described(now: DataRecord, expected: str) -> None:
+    assert changes(now, RECORD) == expected
+
+
+class FakeReplay(Replay):
+    """Writes three records of each run except those in ``failing``."""
+
+    def __init__(self, failing: dict[str, Exception] | None = None) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, str | None]] = []
+        self.ends: list[End | None] = []
+        self._failing = failing or {}
+
+    def run(self, run_dir: Path, uri: str | None, end: End | None) -> int:
+        self.asked.append((run_dir.name, uri))
+        self.ends.append(end)
+        if run_dir.name in self._failing:
+            raise self._failing[run_dir.name]
+        return 3
+
+
+def late_run(path: Path, configuration: str = "tracking: {uri: null}\n") -> Path:
+    path.mkdir(parents=True)
+    (path / SPOOL_FILE).write_text("")
+    (path / "config.yaml").write_text(configuration)
+    return path
+
+
+def test_runs_with_a_spool_are_found_in_and_below_a_folder(tmp_path: Path) -> None:
+    runs = [late_run(tmp_path / "a"), late_run(tmp_path / "b" / "0")]
+    (tmp_path / "c").mkdir()
+    assert late_runs(tmp_path) == runs
+    assert late_runs(runs[0]) == runs[:1]
+
+
+def test_an_error_of_one_run_does_not_stop_the_others(tmp_path: Path) -> None:
+    away, full = StoreUnavailableError("no answer"), OSError("disk full")
+    replay = FakeReplay({"0": away, "1": full, "3": away})
+    runs = [late_run(tmp_path / str(number)) for number in range(4)] + [late_run(tmp_path / "4", "[")]
+    outcome = bring_over(runs, replay)
+    assert outcome.records == {runs[2]: 3}
+    *reasons, damaged = outcome.left.items()
+    assert reasons == [("no answer", [runs[0], runs[3]]), ("disk full", [runs[1]])]
+    assert "not plain YAML" in damaged[0]
+
+
+def test_a_run_that_is_still_running_is_left_alone(tmp_path: Path) -> None:
+    replay = FakeReplay()
+    run = late_run(tmp_path / "run")
+    with RunDirectory.open(run, resume=False) as directory:
+        directory.store_configuration(b"tracking: {uri: null}\n")
+        assert bring_over([run], replay) == BroughtOver(running=[run])
+    assert replay.asked == []
+    assert bring_over([run], replay) == BroughtOver({run: 3})
+
+
+def test_no_run_starts_while_its_records_are_brought_over(tmp_path: Path) -> None:
+    run = late_run(tmp_path / "run")
+
+    class Starting(FakeReplay):
+        def run(self, run_dir: Path, uri: str | None, end: End | None) -> int:
+            with RunDirectory.open(run_dir, resume=False):
+                return super().run(run_dir, uri, end)
+
+    assert bring_over([run], Starting()) == BroughtOver(running=[run])
+
+
+@pytest.mark.parametrize(
+    ("configuration", "uri"), [("tracking: {uri: 'http://a:b@c'}", "http://a:b@c"), ("tracking: 1", None), ("{}", None)]
+)
+def test_the_store_of_the_configuration_is_read_without_the_rest_of_it(
+    tmp_path: Path, configuration: str, uri: str | None
+) -> None:
+    replay = FakeReplay()
+    bring_over([late_run(tmp_path / "run", configuration)], replay)
+    assert replay.asked == [("run", uri)]
+
+
+def test_the_end_of_a_run_is_that_of_its_summary(tmp_path: Path) -> None:
+    runs = [late_run(tmp_path / name) for name in ("damaged", "failed", "killed")]
+    (runs[0] / SUMMARY_FILE).write_text("{")
+    failure_summary(NumericError("the loss is nan"), runs[1], []).write(runs[1] / SUMMARY_FILE)
+    os.utime(runs[1] / SUMMARY_FILE, (1, 12.5))
+    replay = FakeReplay()
+    outcome = bring_over(runs, replay)
+    assert replay.ends == [End("failed", 12_500), None]
+    ((why, left),) = outcome.left.items()
+    assert left == runs[:1]
+    assert "summary.json: cannot be read as JSON" in why
+
+
+def test_pending_records_are_listed_with_the_command_to_write_them() -> None:
+    outcome = BroughtOver({Path("/s/0"): 5, Path("/s/1"): 2}, [Path("/s/2")], {"no answer": [Path("/s/3")]})
+    assert list(outcome.lines([Path("/s"), Path("/a b")])) == [
+        "written to the tracking store: 7 records of 2 runs",
+        "skipped, still running: /s/2",
+        "warning: tracking records of 1 run are still pending (no answer): /s/3",
+        "warning: write them with `runner sync /s '/a b'`",
+    ]
+    assert list(BroughtOver().lines([Path("/s")])) == []

@@ -1,6 +1,5 @@
 """``runner sweep resume``: finished jobs stay, the others are run, and the grid changes only on request."""
 
-import csv
 import json
 import os
 import shutil
@@ -15,16 +14,11 @@ from runner.config.configuration import dump
 from runner.errors import Interrupted, NumericError
 from runner.sweep.locks import sweep_lock
 from tests.fake_training import Call, FakeTraining
-from tests.refusal import refused
+from tests.refusal import Capture, refused
+from tests.sweep.tables import rows, statuses
 
-Capture = pytest.CaptureFixture[str]
 SWEEP = ["-m", "tracking=none", "tracking.pictures=false", "hydra.sweep.dir=sweep"]
 RESUME = ["sweep", "resume", "sweep"]
-
-
-def rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "sweep" / "jobs.csv").open() as file:
-        return list(csv.DictReader(file))
 
 
 def plan(folder: Path) -> dict[str, Any]:
@@ -76,7 +70,7 @@ def test_finished_jobs_are_kept_and_the_others_run(interrupted: FakeTraining, fo
     assert main(RESUME) == 0
     assert [(call.config.seed, call.resume) for call in interrupted.calls] == [(2, True), (3, True), (4, False)]
     assert [call.run_dir.name for call in interrupted.calls] == ["1", "2", "3"]
-    assert [row["status"] for row in rows(folder)] == ["finished"] * 4
+    assert statuses(folder) == ["finished"] * 4
 
 
 @pytest.mark.parametrize("debug", [[], ["--debug"]])
@@ -89,7 +83,7 @@ def test_a_job_that_fails_shows_its_traceback_when_asked(interrupted: FakeTraini
 def test_failed_jobs_are_left_alone_when_asked(interrupted: FakeTraining, folder: Path):
     assert main([*RESUME, "--no-retry-failed"]) == 1
     assert [call.config.seed for call in interrupted.calls] == [3, 4]
-    assert [row["status"].split(":")[0] for row in rows(folder)] == ["finished"] * 3 + ["failed"]
+    assert statuses(folder) == ["finished"] * 3 + ["failed"]
 
 
 def test_a_finished_sweep_only_shows_its_table_again(fake_training: FakeTraining, folder: Path, capsys: Capture):
@@ -160,28 +154,22 @@ def test_variables_of_a_sweep_are_those_of_the_command_line(
     assert seen == ["1", "2", "2"]
 
 
-def test_a_killed_job_is_resumed(interrupted: FakeTraining, folder: Path):
-    (folder / "sweep" / "0" / "summary.json").unlink()
-    (folder / "sweep" / "0" / "run.json").write_text("{}")
-    (folder / "sweep" / "0" / "config.yaml").write_text((folder / "sweep" / "0" / "frozen.yaml").read_text())
+@pytest.mark.parametrize("stored", [True, False], ids=["configuration stored", "killed before that"])
+def test_a_killed_job_is_resumed_or_starts_again(interrupted: FakeTraining, folder: Path, stored: bool):
+    job = folder / "sweep" / "0"
+    (job / "summary.json").unlink()
+    (job / "run.json").write_text("{}")
+    if stored:
+        shutil.copy(job / "frozen.yaml", job / "config.yaml")
     assert main(RESUME) == 0
-    assert (interrupted.calls[0].config.seed, interrupted.calls[0].resume) == (1, True)
-
-
-def test_a_job_that_was_killed_before_its_configuration_was_stored_starts_again(
-    interrupted: FakeTraining, folder: Path
-):
-    (folder / "sweep" / "0" / "summary.json").unlink()
-    (folder / "sweep" / "0" / "run.json").write_text("{}")
-    assert main(RESUME) == 0
-    assert (interrupted.calls[0].config.seed, interrupted.calls[0].resume) == (1, False)
+    assert (interrupted.calls[0].config.seed, interrupted.calls[0].resume) == (1, stored)
 
 
 @pytest.mark.parametrize(("ended", "trained"), [(1, []), (-1, [2])], ids=["newer", "older"])
 def test_the_newer_of_summary_and_failure_counts(
     interrupted: FakeTraining, folder: Path, ended: int, trained: list[int]
 ):
-    """As after `runner resume=sweep/1`, of which the sweep was not told."""
+    """As after `runner resume=sweep/1`, which does not change failure.json."""
     summary, failure = (folder / "sweep" / "1" / name for name in ("summary.json", "failure.json"))
     summary.write_text((folder / "sweep" / "0" / "summary.json").read_text())
     noted = failure.stat().st_mtime_ns
@@ -233,13 +221,9 @@ def test_a_grid_that_is_accepted_gives_new_jobs_new_numbers(interrupted: FakeTra
     assert main([*RESUME, "--accept-changes", "seed=1,5,2"]) == 0
     assert [(call.config.seed, call.run_dir.name) for call in interrupted.calls] == [(2, "1"), (5, "4")]
     assert sorted(row["seed"] for row in rows(folder)) == ["1", "2", "5"]
-    assert [(job["number"], job["in_grid"]) for job in plan(folder)["jobs"]] == [
-        (0, True),
-        (1, True),
-        (2, False),
-        (3, False),
-        (4, True),
-    ]
+    assert [(job["number"], job["in_grid"]) for job in plan(folder)["jobs"]] == list(
+        enumerate([True, True, False, False, True])
+    )
     assert main([*RESUME, "--accept-changes", "seed=3,6"]) == 0
     assert [(call.config.seed, call.run_dir.name) for call in interrupted.calls[2:]] == [(3, "2"), (6, "5")]
 
@@ -260,12 +244,8 @@ def test_jobs_of_a_killed_change_are_not_trained(
 def test_a_further_key_makes_further_jobs(fake_training: FakeTraining, folder: Path):
     main([*SWEEP, "optimizer.lr=0.1", "seed=1,2"])
     assert main([*RESUME, "--accept-changes", "optimizer.lr=0.1,0.2"]) == 0
-    assert [(call.config.optimizer.lr, call.config.seed) for call in fake_training.calls] == [
-        (0.1, 1),
-        (0.1, 2),
-        (0.2, 1),
-        (0.2, 2),
-    ]
+    trained = [(call.config.optimizer.lr, call.config.seed) for call in fake_training.calls]
+    assert trained == [(0.1, 1), (0.1, 2), (0.2, 1), (0.2, 2)]
     assert [call.run_dir.name for call in fake_training.calls] == ["0", "1", "2", "3"]
 
 

@@ -1,23 +1,25 @@
 """A sweep: every job runs, a failed job does not stop it, and the table and the exit code report it."""
 
-import csv
+import itertools
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from runner.cli import main
 from runner.config.hydra_app import compose
 from runner.config.launcher import Launcher, SweepPlace
-from runner.errors import ConfigError, DirectoryInUseError, Interrupted, NumericError
-from runner.records.summary import Failure, Summary
+from runner.errors import ConfigError, DirectoryInUseError, Interrupted, NumericError, RunnerError
+from runner.records.summary import Failure
 from runner.sweep.freezing import checked_config
 from runner.sweep.locks import sweep_lock
 from runner.tracking.replay import Replay
 from tests.fake_training import Call, FakeTraining, summary_of
+from tests.refusal import Capture
+from tests.sweep.tables import rows, statuses
 
-Capture = pytest.CaptureFixture[str]
 SWEEP = ["-m", "tracking=none", "hydra.sweep.dir=sweep"]
 
 
@@ -26,18 +28,12 @@ def fail_on_seed_2(call: Call) -> None:
         raise NumericError("the loss of step 3 is nan")
 
 
-def rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "sweep" / "jobs.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
 def test_every_combination_is_a_job_that_knows_its_place(fake_training: FakeTraining, folder: Path, capsys: Capture):
     assert main([*SWEEP, "seed=1,2", "parallelism=single,sync_data", "train.steps=3"]) == 0
+    grid = itertools.product("12", ("single", "sync_data"))
     assert [call.sweep for call in fake_training.calls] == [
         SweepPlace(folder / "sweep", number, {"seed": seed, "parallelism": strategy})
-        for number, (seed, strategy) in enumerate(
-            [("1", "single"), ("1", "sync_data"), ("2", "single"), ("2", "sync_data")]
-        )
+        for number, (seed, strategy) in enumerate(grid)
     ]
     assert [call.run_dir for call in fake_training.calls] == [folder / "sweep" / str(job) for job in range(4)]
     assert all(call.config.train.epochs is None for call in fake_training.calls)
@@ -46,20 +42,15 @@ def test_every_combination_is_a_job_that_knows_its_place(fake_training: FakeTrai
     assert "job 1 (seed=1, parallelism=sync_data)\n" in err
 
 
-def test_the_table_shows_the_best_job_first(fake_training: FakeTraining, folder: Path):
-    assert main([*SWEEP, "seed=1,3,2"]) == 0
-    assert [row["seed"] for row in rows(folder)] == ["3", "2", "1"]
-
-
-def test_a_failed_job_does_not_stop_the_sweep_but_shows(fake_training: FakeTraining, folder: Path, capsys: Capture):
+@pytest.mark.parametrize("batches", [[], ["hydra.sweeper.max_batch_size=1"]], ids=["at once", "in batches"])
+def test_a_failed_job_does_not_stop_the_sweep_but_shows_after_the_others_of_which_the_best_is_first(
+    fake_training: FakeTraining, folder: Path, capsys: Capture, batches: list[str]
+):
     fake_training.act = fail_on_seed_2
-    assert main([*SWEEP, "seed=2,1,3"]) == 1
+    assert main([*SWEEP, "seed=2,1,3", *batches]) == 1
     assert [call.config.seed for call in fake_training.calls] == [2, 1, 3]
-    assert [(row["seed"], row["status"].split(":")[0]) for row in rows(folder)] == [
-        ("3", "finished"),
-        ("1", "finished"),
-        ("2", "failed"),
-    ]
+    assert [row["seed"] for row in rows(folder)] == ["3", "1", "2"]
+    assert statuses(folder) == ["finished", "finished", "failed"]
     out, err = capsys.readouterr()
     assert "failed: NumericError: the loss of step 3 is nan" in out
     assert "job 0 (seed=2): error: the loss of step 3 is nan\n" in err
@@ -71,26 +62,16 @@ def test_a_failed_job_does_not_stop_the_sweep_but_shows(fake_training: FakeTrain
 
 
 def test_a_defect_in_a_job_shows_its_traceback_and_the_sweep_continues(fake_training: FakeTraining, capsys: Capture):
-    def break_down(call: Call) -> None:
-        if call.config.seed == 2:
-            raise ZeroDivisionError("a defect")
-
-    fake_training.act = break_down
+    fake_training.act = Mock(side_effect=[ZeroDivisionError("a defect"), None])
     assert main([*SWEEP, "seed=2,1"]) == 1
     assert len(fake_training.calls) == 2
     assert "ZeroDivisionError: a defect" in capsys.readouterr().err
 
 
-def test_a_failed_job_does_not_stop_a_sweep_that_is_cut_into_batches(fake_training: FakeTraining):
-    fake_training.act = fail_on_seed_2
-    assert main([*SWEEP, "seed=2,1", "hydra.sweeper.max_batch_size=1"]) == 1
-    assert [call.config.seed for call in fake_training.calls] == [2, 1]
-
-
 def test_an_impossible_combination_fails_its_job_only(fake_training: FakeTraining, folder: Path, capsys: Capture):
     assert main([*SWEEP, "train.batch_size=1,8"]) == 1
     assert [call.config.train.batch_size for call in fake_training.calls] == [8]
-    assert [row["status"].split(":")[0] for row in rows(folder)] == ["finished", "failed"]
+    assert statuses(folder) == ["finished", "failed"]
     assert "job 0 (train.batch_size=1): error: train.batch_size=1 is smaller" in capsys.readouterr().err
 
 
@@ -120,39 +101,35 @@ def test_the_cpu_of_this_machine_does_not_matter_to_jobs_that_other_machines_run
         checked_config(replace(job, launcher=Launcher("submitit_local")))
 
 
-def test_the_summary_of_a_failed_run_is_in_the_table(fake_training: FakeTraining, folder: Path):
-    def fail_after_some_steps(call: Call) -> None:
+@pytest.mark.parametrize(
+    ("error", "best", "status"),
+    [
+        (NumericError("nan"), "0.4000", "failed: NumericError: nan"),
+        (DirectoryInUseError("in use"), None, "failed: DirectoryInUseError: in use"),
+    ],
+    ids=["of the job", "of another run"],
+)
+def test_the_summary_of_a_failed_run_is_in_the_table_and_that_of_another_run_is_not(
+    fake_training: FakeTraining, folder: Path, error: RunnerError, best: str | None, status: str
+):
+    def fail_with_a_summary(call: Call) -> None:
         written = summary_of(call)
         call.run_dir.mkdir(exist_ok=True)
-        failed = Summary(**{**vars(written), "status": "failed", "error": Failure("NumericError", "nan", 5)})
-        failed.write(call.run_dir / "summary.json")
-        raise NumericError("nan")
+        if best:
+            written = replace(written, status="failed", error=Failure(type(error).__name__, str(error), 5))
+        written.write(call.run_dir / "summary.json")
+        raise error
 
-    fake_training.act = fail_after_some_steps
+    fake_training.act = fail_with_a_summary
     assert main([*SWEEP, "seed=4"]) == 1
-    assert [row["best test/accuracy"] for row in rows(folder)] == ["0.4000"]
-
-
-def test_the_record_of_another_run_is_not_taken_for_the_jobs_own(fake_training: FakeTraining, folder: Path):
-    def meet_another_run(call: Call) -> None:
-        call.run_dir.mkdir(exist_ok=True)
-        summary_of(call).write(call.run_dir / "summary.json")
-        raise DirectoryInUseError("in use")
-
-    fake_training.act = meet_another_run
-    assert main([*SWEEP, "seed=4"]) == 1
-    assert [row["status"] for row in rows(folder)] == ["failed: DirectoryInUseError: in use"]
+    assert [(row.get("best test/accuracy"), row["status"]) for row in rows(folder)] == [(best, status)]
 
 
 def test_an_interruption_ends_the_whole_sweep(fake_training: FakeTraining, folder: Path, capsys: Capture):
-    def stop(call: Call) -> None:
-        if call.config.seed == 2:
-            raise Interrupted(2)
-
-    fake_training.act = stop
+    fake_training.act = Mock(side_effect=[None, Interrupted(2)])
     assert main([*SWEEP, "seed=1,2,3"]) == 130
     assert [call.config.seed for call in fake_training.calls] == [1, 2]
-    assert [row["status"].split(":")[0] for row in rows(folder)] == ["finished", "interrupted", "not started"]
+    assert statuses(folder) == ["finished", "interrupted", "not started"]
     err = capsys.readouterr().err
     assert err.count("stopped by SIGINT") == 1
     assert (
@@ -164,10 +141,7 @@ def test_the_tracking_record_of_the_sweep_is_ended(
     fake_training: FakeTraining, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     ended: list[tuple[Path, str, list[Path], str]] = []
-    monkeypatch.setattr(
-        "runner.tracking.NoTracking.finish_sweep",
-        lambda self, *arguments: ended.append(arguments),
-    )
+    monkeypatch.setattr("runner.tracking.NoTracking.finish_sweep", lambda self, *arguments: ended.append(arguments))
     main([*SWEEP, "seed=1"])
     fake_training.act = fail_on_seed_2
     main([*SWEEP[:-1], "hydra.sweep.dir=other", "seed=2"])
@@ -179,14 +153,15 @@ def test_the_tracking_record_of_the_sweep_is_ended(
     assert (folder / "sweep" / "jobs.md").read_text() == ended[0][3] + "\n"
 
 
+def leave_records(call: Call) -> None:
+    call.run_dir.mkdir(exist_ok=True)
+    (call.run_dir / "config.yaml").write_text("{}")
+    (call.run_dir / "tracking-spool.jsonl").write_text("")
+
+
 def test_waiting_records_of_jobs_are_written_before_the_record_of_the_sweep_ends(
     fake_training: FakeTraining, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
-    def leave_records(call: Call) -> None:
-        call.run_dir.mkdir(exist_ok=True)
-        (call.run_dir / "config.yaml").write_text("{}")
-        (call.run_dir / "tracking-spool.jsonl").write_text("")
-
     happened: list[str] = []
     monkeypatch.setattr(Replay, "run", lambda self, run_dir, uri, end: happened.append(run_dir.name) or 3)
     monkeypatch.setattr("runner.tracking.NoTracking.finish_sweep", lambda self, *arguments: happened.append("end"))
@@ -202,8 +177,7 @@ def test_after_an_interruption_waiting_records_are_only_reported(
     fake_training: FakeTraining, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     def leave_records_and_stop(call: Call) -> None:
-        call.run_dir.mkdir(exist_ok=True)
-        (call.run_dir / "tracking-spool.jsonl").write_text("")
+        leave_records(call)
         raise Interrupted(2)
 
     asked: list[Path] = []
@@ -241,10 +215,7 @@ def test_values_swept_by_a_configuration_are_swept_values_too(fake_training: Fak
     own.mkdir(parents=True)
     (own / "seeds.yaml").write_text("# @package _global_\nhydra: {mode: MULTIRUN, sweeper: {params: {seed: '4,5'}}}\n")
     assert main(["--config-dir", "own", "experiment=seeds", *SWEEP[1:]]) == 0
-    assert [dict(call.sweep.swept) for call in fake_training.calls if call.sweep] == [
-        {"seed": "4"},
-        {"seed": "5"},
-    ]
+    assert [dict(call.sweep.swept) for call in fake_training.calls if call.sweep] == [{"seed": "4"}, {"seed": "5"}]
 
 
 @pytest.mark.parametrize("seeds", ["2", "2,3"])

@@ -1,15 +1,31 @@
+"""The tables of a sweep, over jobs and over seeds, and the end of its tracking record."""
+
 import csv
 import io
 import math
+import os
+import statistics
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from runner.cli import main
 from runner.config.monitor import Monitor
+from runner.errors import DirectoryInUseError, NumericError
 from runner.records.summary import Failure, Summary
+from runner.sweep.locks import job_lock, sweep_lock
 from runner.sweep.outcome import Outcome
-from runner.sweep.table import sweep_table, swept_values
+from runner.sweep.report import end_late, recorded_sweeps
+from runner.sweep.table import over_seeds, seeds_table, spread_of, sweep_table, swept_values
+from runner.tracking.mlflow_tracker import SPOOL_FILE
+from runner.tracking.origin import ORIGIN_FILE, Origin
+from runner.tracking.records import End, Tags
+from runner.tracking.spool import Spool
+from tests.fake_training import Call, FakeTraining
 from tests.records.test_summary import SUMMARY
+from tests.tracking.recorded import a_run
 
 ACCURACY = Monitor("test/accuracy")
 
@@ -38,33 +54,26 @@ def jobs() -> list[Outcome]:
 
 def test_the_best_job_comes_first_and_failed_ones_last(jobs: list[Outcome]) -> None:
     table = sweep_table(jobs, ACCURACY)
-    assert table.headers == (
-        "optimizer.lr",
-        "best test/accuracy",
-        "best test/loss",
-        "step time (ms)",
-        "status",
-    )
+    assert table.headers == ("optimizer.lr", "best test/accuracy", "best test/loss", "step time (ms)", "status")
     assert [row[0] for row in table.rows] == ["0.2", "0.1", "0.3", "10"]
     assert table.rows[0] == ("0.2", "0.9000", "0.1000", "10.00", "finished")
     assert table.rows[-1][1:4] == ("", "", "")
     assert table.rows[-1][-1].startswith("failed: NumericError: the loss of step 3 is nan; lower")
 
 
-def test_without_accuracy_the_lowest_loss_comes_first() -> None:
-    summaries = [replace(SUMMARY, overrides=[f"lr={n}"], best={"test/loss": float(n)}) for n in (3, 1, 2)]
-    table = sweep_table([outcome_of(summary) for summary in summaries], ACCURACY)
-    assert [row[0] for row in table.rows] == ["1", "2", "3"]
-
-
-@pytest.mark.parametrize(("metric", "order"), [("train/loss", ["2", "1"]), ("val/accuracy", ["1", "2"])])
-def test_jobs_are_compared_by_the_monitored_metric_and_show_it_first(metric: str, order: list[str]) -> None:
-    values = {"1": {"train/loss": 0.9, "val/accuracy": 0.8}, "2": {"train/loss": 0.5, "val/accuracy": 0.1}}
-    best = {lr: {"test/accuracy": float(lr), **metrics} for lr, metrics in values.items()}
-    jobs = [outcome_of(replace(SUMMARY, overrides=[f"lr={lr}"], best=of_job)) for lr, of_job in best.items()]
-    table = sweep_table(jobs, Monitor(metric))
-    assert [row[0] for row in table.rows] == order
-    assert table.headers[1] == f"best {metric}"
+@pytest.mark.parametrize(
+    ("metric", "order"), [("train/loss", "21"), ("val/accuracy", "12"), ("test/accuracy", "21"), ("val/loss", "12")]
+)
+def test_jobs_are_compared_by_the_monitored_metric_and_without_it_by_loss(metric: str, order: str) -> None:
+    values = {
+        "1": {"train/loss": 0.9, "val/accuracy": 0.8, "test/accuracy": 0.1, "test/loss": 1.0},
+        "2": {"train/loss": 0.5, "val/accuracy": 0.1, "test/accuracy": 0.2, "test/loss": 2.0},
+    }
+    jobs = [outcome_of(replace(SUMMARY, overrides=[f"lr={lr}"], best=best)) for lr, best in values.items()]
+    for given in (jobs, jobs[::-1]):
+        table = sweep_table(given, Monitor(metric))
+        assert [row[0] for row in table.rows] == list(order)
+        assert table.headers[1] == ("best test/accuracy" if metric == "val/loss" else f"best {metric}")
 
 
 def test_a_job_without_a_summary_shows_its_status() -> None:
@@ -74,22 +83,13 @@ def test_a_job_without_a_summary_shows_its_status() -> None:
     assert [(row[0], row[-1]) for row in table.rows] == [("2", "finished"), ("1", "not started")]
 
 
-def test_only_differing_keys_are_columns(jobs: list[Outcome]) -> None:
+def test_only_keys_that_differ_or_that_some_jobs_have_are_columns(jobs: list[Outcome]) -> None:
     assert swept_values(jobs) == [{"optimizer.lr": lr} for lr in ("10", "0.1", "0.2", "0.3")]
     assert swept_values(jobs[:1]) == [{"optimizer.lr": "10", "model": "mlp"}]
     assert swept_values([]) == []
-
-
-def test_a_key_only_some_jobs_have_differs() -> None:
     jobs = [outcome_of(replace(SUMMARY, overrides=overrides)) for overrides in (["a=1", "b=2"], ["a=1"])]
     assert swept_values(jobs) == [{"b": "2"}, {}]
     assert [row[0] for row in sweep_table(jobs, ACCURACY).rows] == ["2", ""]
-
-
-def test_text_is_aligned(jobs: list[Outcome]) -> None:
-    header, rule, first, *_ = sweep_table(jobs, ACCURACY).text().splitlines()
-    starts = [header.index("best test/accuracy"), rule.index("  -") + 2, first.index("0.9000")]
-    assert starts == [starts[0]] * 3
 
 
 def test_markdown_and_csv_hold_every_cell(jobs: list[Outcome]) -> None:
@@ -100,10 +100,15 @@ def test_markdown_and_csv_hold_every_cell(jobs: list[Outcome]) -> None:
     assert [tuple(row) for row in csv.reader(io.StringIO(table.csv()))] == [table.headers, *table.rows]
 
 
-def test_printed_to_a_file_it_is_plain_text(jobs: list[Outcome], capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_to_a_file_it_is_plain_text_with_aligned_columns(
+    jobs: list[Outcome], capsys: pytest.CaptureFixture[str]
+) -> None:
     table = sweep_table(jobs, ACCURACY)
     table.print()
     assert capsys.readouterr().out == table.text() + "\n"
+    header, rule, first, *_ = table.text().splitlines()
+    starts = [header.index("best test/accuracy"), rule.index("  -") + 2, first.index("0.9000")]
+    assert starts == [starts[0]] * 3
 
 
 def test_printed_to_a_terminal_it_shows_every_row_and_no_markup(
@@ -114,3 +119,131 @@ def test_printed_to_a_terminal_it_shows_every_row_and_no_markup(
     sweep_table([*jobs, _job("[bold]", 0.95)], ACCURACY).print()
     printed = capsys.readouterr().out
     assert all(lr in printed for lr in ("0.1", "0.2", "0.3", "10", "[bold]"))
+
+
+def seed_job(seed: int, lr: str, accuracy: float | None) -> Outcome:
+    """A finished seed_job, or one that failed where it has no accuracy."""
+    overrides = [f"seed={seed}", f"lr={lr}"]
+    if accuracy is None:
+        error = Failure("NumericError", "the loss is nan", 5)
+        return Outcome(0, overrides, {}, "failed", replace(SUMMARY, status="failed", error=error, best={}))
+    return Outcome(0, overrides, {}, "finished", replace(SUMMARY, best={"test/accuracy": accuracy}))
+
+
+def test_a_row_is_a_combination_with_mean_spread_and_count_the_best_first() -> None:
+    jobs = [
+        seed_job(1, "0.1", 0.5),
+        seed_job(1, "0.2", 0.8),
+        seed_job(2, "0.1", 0.6),
+        seed_job(2, "0.2", 0.9),
+        seed_job(3, "0.2", 0.7),
+    ]
+    table = seeds_table(over_seeds(jobs, ACCURACY), ACCURACY)
+    assert table.headers == ("lr", "n", "best test/accuracy (mean ± sd)", "step time (ms)", "status")
+    assert table.rows[0] == ("0.2", "3", f"0.8000 ± {statistics.stdev([0.8, 0.9, 0.7]):.4f}", "10.00", "finished")
+    assert table.rows[1][:3] == ("0.1", "2", f"0.5500 ± {math.sqrt(2 * 0.05**2):.4f}")
+
+
+def test_programs_get_mean_and_spread_in_columns_of_their_own() -> None:
+    jobs = [seed_job(1, "0.1", 0.5), seed_job(2, "0.1", 0.7)]
+    table = seeds_table(over_seeds(jobs, ACCURACY), ACCURACY, columns_apart=True)
+    assert table.headers[:3] == ("n", "best test/accuracy mean", "best test/accuracy sd")
+    assert table.rows[0][:3] == ("2", "0.6000", "0.1414")
+
+
+def test_failed_seeds_do_not_count_but_show() -> None:
+    jobs = [seed_job(1, "0.1", 0.5), seed_job(2, "0.1", None), seed_job(1, "9", None), seed_job(2, "9", None)]
+    table = seeds_table(over_seeds(jobs, ACCURACY), ACCURACY)
+    assert [row[:3] for row in table.rows] == [("0.1", "1", "0.5000"), ("9", "0", "")]
+    assert table.rows[0][-1] == "1 finished, 1 failed (failed: NumericError: the loss is nan)"
+    assert table.rows[1][-1].startswith("2 failed (")
+
+
+@pytest.mark.parametrize("seeds", [(1, 1), (3,)])
+def test_without_several_seeds_nothing_is_repeated(seeds: tuple[int, ...]) -> None:
+    assert over_seeds([seed_job(seed, lr, 0.5) for seed in seeds for lr in ("1", "2")], ACCURACY) == []
+
+
+def test_a_spread_needs_two_values() -> None:
+    assert spread_of([1.0]) is None
+    assert spread_of([1.0, 3.0]) == pytest.approx(math.sqrt(2))
+    assert math.isnan(spread_of([1.0, math.inf]) or 0.0)
+
+
+ADDRESS = "http://127.0.0.1:9"
+
+
+Ended = list[tuple[Any, ...]]
+"""With what the record of the sweep was ended, each time."""
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> Ended:
+    calls: Ended = []
+    monkeypatch.setattr("runner.sweep.report.end_parent", lambda *arguments: calls.append(arguments))
+    return calls
+
+
+@pytest.fixture
+def sweep(fake_training: FakeTraining, folder: Path) -> Path:
+    """A recorded sweep of two jobs, of which the second failed and ended 12.5 s after the epoch."""
+
+    def record(call: Call) -> None:
+        call.run_dir.mkdir(exist_ok=True)
+        (call.run_dir / "config.yaml").write_text("tracking: {uri: null}")
+        Origin.begun(ADDRESS, "mine", a_run(call.run_dir))
+        if call.config.seed == 2:
+            raise NumericError("the loss is nan")
+
+    fake_training.act = record
+    assert main(["-m", "tracking=none", "hydra.sweep.dir=sweep", "seed=1,2"]) == 1
+    directory = folder / "sweep"
+    (directory / "sweep.json").write_text("{}")
+    os.utime(directory / "0" / "summary.json", (1, 11))
+    os.utime(directory / "1" / "failure.json", (1, 12.5))
+    return directory
+
+
+def test_it_ends_as_its_jobs_did_with_the_tables(sweep: Path, ended: Ended) -> None:
+    (sweep / "jobs.csv").unlink()
+    end_late(sweep)
+    ((uri, experiment, directory, end, files, description),) = ended
+    assert (uri, experiment, directory, end) == (ADDRESS, "mine", sweep, End("failed", 12_500))
+    assert files == [sweep / "jobs.csv", sweep / "seeds.csv", sweep / "jobs.md"]
+    assert files[0].exists()
+    assert "the loss is nan" in description
+
+
+def test_with_a_job_that_did_not_end_it_was_interrupted(sweep: Path, ended: Ended) -> None:
+    (sweep / "1" / "failure.json").unlink()
+    end_late(sweep)
+    assert [end for _, _, _, end, _, _ in ended] == [End("interrupted", 11_000)]
+
+
+def test_while_it_or_a_job_of_it_is_running_it_is_left_alone(sweep: Path, ended: Ended) -> None:
+    with job_lock(sweep / "0", on_wait=lambda: None):
+        end_late(sweep)
+    with sweep_lock(sweep), pytest.raises(DirectoryInUseError, match="is running"):
+        end_late(sweep)
+    assert ended == []
+
+
+def test_a_sweep_is_found_from_its_jobs_and_once(sweep: Path) -> None:
+    assert recorded_sweeps([sweep, sweep / "0", sweep / "1", sweep.parent]) == [sweep]
+    (sweep / "sweep.json").unlink()
+    assert recorded_sweeps([sweep]) == []
+
+
+def test_sync_ends_the_record_and_reports_failures(
+    sweep: Path, ended: Ended, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sync", "sweep"]) == 0
+    assert len(ended) == 1
+    Spool(sweep / "1" / SPOOL_FILE).append([Tags({"a": "b"})])
+    (sweep / "1" / ORIGIN_FILE).unlink()
+    assert main(["sync", "sweep"]) == 1
+    assert len(ended) == 1, "a job of it could not be brought over"
+    (sweep / "1" / SPOOL_FILE).unlink()
+    Origin.begun("http://me:hunter2@host", "mine", a_run(sweep / "0"))
+    assert main(["sync", "sweep/1"]) == 1
+    assert f"warning: the tracking record of the sweep in {sweep} could not be ended (" in capsys.readouterr().err

@@ -1,49 +1,52 @@
-"""The connection to MLflow: imports, locks, and runs found by id."""
+"""The connection to MLflow: settings, rules, locks, runs found by id, and a new store opened by many processes."""
 
+import math
+import multiprocessing
+import re
+import sqlite3
+import subprocess
+import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+import uuid
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from runner.tracking import mlflow_client
-from runner.tracking.mlflow_client import directories_of_runs, file_lock
+from runner.tracking import MlflowTracking, NoTracking, RunInfo, job_name, mlflow_client, sweep_name
+from runner.tracking.mlflow_client import (
+    KEY_LENGTH,
+    directories_of_runs,
+    file_lock,
+    flat_params,
+    resolve_uri,
+    safe_key,
+    safe_metric,
+    safe_tags,
+)
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.records import Tags
-from tests.tracking.recorded import a_run
+from tests.tracking.recorded import a_run, opened, recording
 
 
 def test_one_thread_at_a_time_imports_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two at once one may be handed a package that the other has imported half of."""
-    barrier = threading.Barrier(2)
-    alone: list[bool] = []
-
-    def importing() -> None:
-        try:
-            barrier.wait(0.5)
-        except threading.BrokenBarrierError:
-            alone.append(True)
-
-    def reach(_: int) -> None:
-        with mlflow_client.store_errors("tracking store"):
-            pass
-
-    monkeypatch.setattr(mlflow_client, "_client_class", importing)
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(reach, range(2)))
-    assert alone == [True, True]
-
-
-# MLflow 3.17 uses a loader that SQLAlchemy 2.1 deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
+    held: list[bool] = []
+    monkeypatch.setattr(mlflow_client, "_client_class", lambda: held.append(mlflow_client._IMPORTING.locked()))
+    with mlflow_client.store_errors("tracking store"):
+        held.append(mlflow_client._IMPORTING.locked())
+    assert held == [True, False]
 
 
 def test_a_run_is_found_by_the_beginning_of_either_id(uri: str, tmp_path: Path) -> None:
     stores = {}
     for run_id in ("ab12ab12ab12ab12", "ab12ab12ab12cd34"):
-        stores[run_id] = MlflowStore(uri, "runner", replace(a_run(tmp_path), run_id=run_id))
-        stores[run_id].open()
+        stores[run_id] = opened(uri, replace(a_run(tmp_path), run_id=run_id))
         stores[run_id].write([Tags({"runner.run_dir": f"/runs/{run_id}"})])
     assert directories_of_runs(uri, "ab12ab12ab12ab12") == [Path("/runs/ab12ab12ab12ab12")]
     assert directories_of_runs(uri, "ab12ab12ab12c") == [Path("/runs/ab12ab12ab12cd34")]
@@ -76,3 +79,139 @@ def test_a_second_holder_waits_for_the_first(tmp_path: Path) -> None:
         events.append("first")
     thread.join(10)
     assert events == ["first", "second"]
+
+
+# What MLflow 3 accepts as a key: mlflow.utils.validation.validate_param_and_metric_name.
+_ACCEPTED = re.compile(r"[/\w.\- :]*")
+
+
+def test_a_configuration_becomes_flat_text() -> None:
+    config = {"seed": 1, "train": {"epochs": None, "lr": 1e-3, "sizes": [1, 2]}, "model": {"name": "mlp"}, "empty": {}}
+    assert flat_params(config) == {
+        "seed": "1",
+        "train.epochs": "null",
+        "train.lr": "0.001",
+        "train.sizes": "[1, 2]",
+        "model.name": "mlp",
+        "empty": "{}",
+    }
+
+
+@given(st.text(min_size=1, max_size=400))
+def test_every_key_is_made_acceptable_and_long_keys_stay_distinct(key: str) -> None:
+    safe = safe_key(key)
+    assert _ACCEPTED.fullmatch(safe)
+    assert len(safe) <= KEY_LENGTH
+    assert safe_key(f"{key * 300}a") != safe_key(f"{key * 300}b")
+    assert safe_key("+a[0],b@c") == "_x2b_a_x5b_0_x5d__x2c_b_x40_c", "their codes"
+
+
+def test_values_are_cut_at_the_limits_of_mlflow_and_infinity_becomes_nan() -> None:
+    assert len(flat_params({"text": "x" * 7000})["text"]) == 6000
+    assert len(safe_tags({"text": "x" * 9000})["text"]) == 8000
+    assert all(map(math.isnan, map(safe_metric, (math.inf, -math.inf, math.nan))))
+    assert safe_metric(1.5) == 1.5
+
+
+def test_secrets_do_not_leave_the_machine() -> None:
+    config = {"store": {"api_key": "hunter2"}, "model": {"tokens": 512}, "uri": "postgresql://me:hunter2@host/db"}
+    shown = {"store.api_key": "[redacted]", "model.tokens": "512", "uri": "postgresql://[redacted]@host/db"}
+    assert flat_params(config) == shown
+    assert safe_tags({"my.token": "hunter2"}) == {"my.token": "[redacted]"}
+
+
+def test_the_setting_chooses_the_store_or_else_the_variable_or_else_the_folder() -> None:
+    environment = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:5000"}
+    assert resolve_uri(None, Path("/data/me"), {}) == "sqlite:////data/me/mlflow.db"
+    assert resolve_uri(None, Path("/data"), environment) == "http://127.0.0.1:5000"
+    assert resolve_uri("sqlite:///other.db", Path("/data"), environment) == "sqlite:////data/other.db"
+
+
+def test_a_store_mlflow_does_not_know_is_refused_with_the_options_and_without_the_password() -> None:
+    expected = r"'ftp://\[redacted\]@host': expected an address that starts with one of sqlite"
+    with pytest.raises(ValueError, match=expected) as error:
+        resolve_uri("ftp://me:hunter2@host", Path("/data"), {})
+    assert "hunter2" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (MlflowTracking(uri="mlruns"), "tracking store 'mlruns'"),
+        (MlflowTracking(experiment=" "), r"tracking\.experiment is empty"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings: MlflowTracking, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        settings.check()
+
+
+def test_no_tracking_accepts_everything_and_writes_nothing(tmp_path: Path) -> None:
+    settings = NoTracking()
+    settings.check()
+    with recording(settings, RunInfo("id", "name", tmp_path)) as tracker:  # type: ignore[arg-type]
+        tracker.log_params({"a": {"b": 1}})
+        tracker.log_metrics(0, {"train/loss": 1.0})
+        tracker.log_artifact(tmp_path / "absent.png")
+        tracker.set_tags({"a": "b"})
+    settings.finish_sweep(tmp_path, "finished")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tracker_must_be_started_and_ended_with_a_known_status(tmp_path: Path) -> None:
+    tracker = MlflowTracking(uri="sqlite:////nowhere/mlflow.db").create(tmp_path)
+    with pytest.raises(RuntimeError, match="call start"):
+        tracker.log_metrics(0, {})
+    with pytest.raises(ValueError, match="'done': expected one of finished, failed, interrupted"):
+        tracker.finish("done")
+
+
+def test_jobs_are_named_by_their_swept_values_and_sweeps_by_the_keys_they_vary() -> None:
+    assert job_name({"optimizer.lr": "0.1", "parallelism": "single"}) == "lr=0.1 single"
+    assert job_name({"a.name": "x", "b.name": "y"}) == "a.name=x b.name=y"
+    assert job_name({"seed": "3", "tracking": "none"}) == "seed=3 tracking=none"
+    assert job_name({"hub.token": "hunter2"}) == "token=[redacted]"
+    assert sweep_name({"optimizer.lr": "0.1", "parallelism": "single"}) == "sweep lr, parallelism"
+    assert sweep_name(["a.name", "b.name"]) == "sweep a.name, b.name"
+    assert sweep_name({}) == "sweep"
+
+
+def test_importing_the_package_imports_nothing_slow() -> None:
+    code = (
+        "import sys, runner.tracking, runner.tracking.plots;"
+        "print(sorted({'mlflow', 'matplotlib', 'pandas', 'sqlalchemy', 'rich'} & sys.modules.keys()))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+PROCESSES = 4
+LIMIT_S = 280.0
+
+
+def take_part(folders: Sequence[Path], barrier: Barrier) -> None:
+    """In every folder, at the same moment as the others, open a store and the run of a job of a sweep in it."""
+    for folder in folders:
+        run = RunInfo(uuid.uuid4().hex, "job", folder, sweep_dir=folder, sweep_name="sweep")
+        barrier.wait(LIMIT_S)
+        MlflowStore(f"sqlite:///{folder}/mlflow.db", "runner", run).open()
+
+
+@pytest.mark.timeout(300)
+def test_jobs_at_once_on_a_new_store(tmp_path: Path) -> None:
+    """In two fresh folders one after the other, every job becomes a child of one parent."""
+    folders = [tmp_path / "0", tmp_path / "1"]
+    for each in folders:
+        each.mkdir()
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(PROCESSES)
+    processes = [context.Process(target=take_part, args=(folders, barrier)) for _ in range(PROCESSES)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * PROCESSES
+    query = "SELECT count(DISTINCT value), count(*) FROM tags WHERE key = 'mlflow.parentRunId'"
+    for folder in folders:
+        with closing(sqlite3.connect(folder / "mlflow.db")) as database:
+            assert database.execute(query).fetchone() == (1, PROCESSES)

@@ -1,10 +1,14 @@
-"""The MLflow store against a real SQLite database."""
+"""The MLflow store against a real SQLite database: runs, sweeps and system metrics."""
 
+import logging
 import math
 import sqlite3
 import time
+import uuid
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,21 +18,19 @@ from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.mlflow_tracker import SPOOL_FILE
 from runner.tracking.records import Metrics, Tags
 from runner.tracking.writer import StoreUnavailableError
-from tests.tracking.recorded import a_run, record, stored_run, stored_steps
+from tests.tracking.recorded import a_run, away, opened, record, recording, stored_run, stored_steps
 
 
 def test_a_run_is_recorded(settings: MlflowTracking, client: Any, tmp_path: Path) -> None:
     run = a_run(tmp_path, tags={"mlflow.source.git.commit": "c0ffee"})
     picture = tmp_path / "curve.png"
     picture.write_bytes(b"png")
-    tracker = settings.create(tmp_path)
-    tracker.start(run)
-    tracker.log_params({"optimizer": {"lr": 0.1, "+odd[0]": "x"}})
-    for step in range(3):
-        tracker.log_metrics(step, {"train/loss": float(step)})
-    tracker.log_artifact(picture, "plots")
-    tracker.set_tags({"note": "good"})
-    tracker.finish("finished")
+    with recording(settings, run) as tracker:
+        tracker.log_params({"optimizer": {"lr": 0.1, "+odd[0]": "x"}})
+        for step in range(3):
+            tracker.log_metrics(step, {"train/loss": float(step)})
+        tracker.log_artifact(picture, "plots")
+        tracker.set_tags({"note": "good"})
 
     stored = stored_run(client, run)
     assert (stored.info.run_name, stored.info.status) == ("a run", "FINISHED")
@@ -40,10 +42,12 @@ def test_a_run_is_recorded(settings: MlflowTracking, client: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("experiment", ["runner", "../../up", "a/b"])
-def test_artifacts_lie_beside_the_database(experiment: str, uri: str, client: Any, tmp_path: Path) -> None:
-    MlflowStore(uri, experiment, a_run(tmp_path)).open()
-    location = Path(client.get_experiment_by_name(experiment).artifact_location)
+def test_artifacts_lie_next_to_the_database(experiment: str, uri: str, client: Any, tmp_path: Path) -> None:
+    opened(uri, a_run(tmp_path), experiment)
+    found = client.get_experiment_by_name(experiment)
+    location = Path(found.artifact_location)
     assert location.resolve().parent == Path(uri.removeprefix("sqlite:///")).parent / "mlruns"
+    assert experiment_of_newest_run(uri) == found.experiment_id
 
 
 def test_a_resumed_run_has_one_contiguous_curve(settings: MlflowTracking, client: Any, tmp_path: Path) -> None:
@@ -87,11 +91,8 @@ def test_a_point_that_was_logged_again_as_the_run_was_resumed_at_its_end_is_rest
 def test_spooled_records_are_written_once_by_the_next_process(
     settings: MlflowTracking, client: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    blocked = tmp_path / "blocked"
-    blocked.write_text("a file where the store's folder should be")
-    away = MlflowTracking(uri=f"sqlite:///{blocked}/mlflow.db", system_metrics=False)
     run = a_run(tmp_path, tags={"only": "here"})
-    record(away, run, range(8), "interrupted")
+    record(away(tmp_path), run, range(8), "interrupted")
     assert "record of this run is incomplete" in caplog.text
     assert (tmp_path / SPOOL_FILE).exists()
 
@@ -104,43 +105,27 @@ def test_spooled_records_are_written_once_by_the_next_process(
     assert not (tmp_path / SPOOL_FILE).exists()
 
 
-def test_writing_the_same_records_again_changes_nothing(uri: str, client: Any, tmp_path: Path) -> None:
-    run = a_run(tmp_path)
-    store = MlflowStore(uri, "runner", run)
-    store.open()
-    records = [Metrics(step, 1000 + step, {"train/loss": 0.5}) for step in range(3)]
-    store.write(records)
-    store.write(records)
-    assert stored_steps(client, run, "train/loss") == [0, 1, 2]
-
-
-def test_values_that_are_not_finite_do_not_spoil_the_chart(uri: str, client: Any, tmp_path: Path) -> None:
-    run = a_run(tmp_path)
-    store = MlflowStore(uri, "runner", run)
-    store.open()
-    store.write([Metrics(0, 1, {"train/loss": math.inf}), Metrics(1, 2, {"train/loss": math.nan})])
-    history = client.get_metric_history(store.run_id, "train/loss")
-    assert [math.isnan(metric.value) for metric in history] == [True, True]
-
-
-def test_a_name_mlflow_refuses_costs_only_that_point(
+def test_records_may_be_written_again_and_a_value_or_name_mlflow_refuses_costs_only_that_point(
     uri: str, client: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = a_run(tmp_path)
-    store = MlflowStore(uri, "runner", run)
-    store.open()
-    store.write([Metrics(step, 1, {"train/loss": 0.5, "a@b": 1.0, "train/accuracy": 1.0}) for step in range(2)])
-    assert set(stored_run(client, run).data.metrics) == {"train/loss", "train/accuracy"}
+    store = opened(uri, run)
+    values = (0.5, math.inf, math.nan)
+    records = [Metrics(step, 1000 + step, {"train/loss": loss, "a@b": 1.0}) for step, loss in enumerate(values)]
+    store.write(records)
+    store.write(records)
+    assert stored_steps(client, run, "train/loss") == [0, 1, 2]
+    history = client.get_metric_history(store.run_id, "train/loss")
+    assert [math.isnan(metric.value) for metric in history] == [False, True, True]
+    assert set(stored_run(client, run).data.metrics) == {"train/loss"}
     assert "MLflow refuses metrics 'a@b'" in caplog.text
 
 
 def test_a_resumed_run_may_change_a_limit(settings: MlflowTracking, client: Any, tmp_path: Path) -> None:
     run = a_run(tmp_path)
     for epochs in (2, 4):
-        tracker = settings.create(tmp_path)
-        tracker.start(run)
-        tracker.log_params({"train": {"epochs": epochs}, "seed": 1})
-        tracker.finish("finished")
+        with recording(settings, run) as tracker:
+            tracker.log_params({"train": {"epochs": epochs}, "seed": 1})
     stored = stored_run(client, run)
     assert stored.data.params == {"train.epochs": "2", "seed": "1"}
     assert stored.data.tags["resumed.train.epochs"] == "4"
@@ -151,10 +136,8 @@ def test_an_artifact_that_is_gone_is_left_out(
     settings: MlflowTracking, client: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = a_run(tmp_path)
-    tracker = settings.create(tmp_path)
-    tracker.start(run)
-    tracker.log_artifact(tmp_path / "absent.png")
-    tracker.finish("finished")
+    with recording(settings, run) as tracker:
+        tracker.log_artifact(tmp_path / "absent.png")
     assert f"{tmp_path / 'absent.png'} no longer exists" in caplog.text
     assert stored_run(client, run).info.status == "FINISHED"
 
@@ -168,38 +151,119 @@ def test_a_run_began_when_its_process_did_not_when_the_store_was_reached(uri: st
     assert before <= stored_run(client, run).info.start_time <= made
 
 
-def test_the_experiment_of_the_newest_run_is_known(uri: str, client: Any, tmp_path: Path) -> None:
-    MlflowStore(uri, "newest", a_run(tmp_path)).open()
-    assert experiment_of_newest_run(uri) == client.get_experiment_by_name("newest").experiment_id
-
-
 def test_a_deleted_experiment_is_named_with_advice(uri: str, client: Any, tmp_path: Path) -> None:
     client.delete_experiment(client.create_experiment("old"))
     with pytest.raises(StoreUnavailableError, match=r"'old' has been deleted; restore it or set tracking\.experiment"):
-        MlflowStore(uri, "old", a_run(tmp_path)).open()
+        opened(uri, a_run(tmp_path), "old")
 
 
-def test_a_file_that_is_no_database_fails_at_once(tmp_path: Path) -> None:
-    (tmp_path / "mlflow.db").write_text("hello " * 100)
-    with pytest.raises(StoreUnavailableError, match="DatabaseError: file is not a database"):
-        MlflowStore(f"sqlite:///{tmp_path}/mlflow.db", "runner", a_run(tmp_path)).open()
-
-
-def test_an_impossible_path_of_a_database_fails_at_once(tmp_path: Path) -> None:
-    (tmp_path / "mlflow.db").mkdir()
-    # MLflow's own message has the driver's name before it, and comes after 100 s of trying.
-    with pytest.raises(StoreUnavailableError, match="OperationalError: unable to open database file"):
-        MlflowStore(f"sqlite:///{tmp_path}/mlflow.db", "runner", a_run(tmp_path)).open()
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("hello " * 100, "DatabaseError: file is not a database"),
+        # MLflow's own message has the driver's name before it, and comes after 100 s of trying.
+        (None, "OperationalError: unable to open database file"),
+    ],
+    ids=["a file of something else", "a folder"],
+)
+def test_a_database_that_cannot_be_opened_fails_at_once(content: str | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "mlflow.db"
+    path.mkdir() if content is None else path.write_text(content)
+    with pytest.raises(StoreUnavailableError, match=message):
+        opened(f"sqlite:///{path}", a_run(tmp_path))
 
 
 def test_a_database_that_is_locked_is_tried_again(uri: str, tmp_path: Path) -> None:
-    store = MlflowStore(uri, "runner", a_run(tmp_path))
-    store.open()
-    store._client = _LockedClient()
+    store = opened(uri, a_run(tmp_path))
+    store._client = Mock(log_batch=Mock(side_effect=sqlite3.OperationalError("database is locked")))
     with pytest.raises(StoreUnavailableError, match=r"tracking store sqlite:.*database is locked"):
         store.write([Tags({"a": "b"})])
 
 
-class _LockedClient:
-    def log_batch(self, *args: Any, **kwargs: Any) -> None:
-        raise sqlite3.OperationalError("database is locked")
+def test_jobs_of_a_sweep_are_children_of_one_run(
+    settings: MlflowTracking, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = tmp_path / "sweep"
+    sweep.mkdir()
+    children = []
+    for job, name in enumerate(["lr=0.1", "lr=0.2"]):
+        run_dir = sweep / str(job)
+        run_dir.mkdir()
+        children.append(RunInfo(uuid.uuid4().hex, name, run_dir, sweep_dir=sweep, sweep_name="lr sweep"))
+        record(settings, children[-1], range(1))
+        # Read by MLflow's fluent functions; must not turn the next child into this run.
+        monkeypatch.setenv("MLFLOW_RUN_ID", stored_run(client, children[-1]).info.run_id)
+    table = tmp_path / "table.md"
+    table.write_text("| lr |")
+    settings.finish_sweep(sweep, "failed", [table], "| lr |")
+
+    stored = [stored_run(client, child) for child in children]
+    (parent_id,) = {run.data.tags["mlflow.parentRunId"] for run in stored}
+    assert [run.info.run_name for run in stored] == ["lr=0.1", "lr=0.2"]
+    parent = client.get_run(parent_id)
+    assert (parent.info.run_name, parent.info.status) == ("lr sweep", "FAILED")
+    assert parent_id not in {run.info.run_id for run in stored}
+    assert [file.path for file in client.list_artifacts(parent_id)] == ["table.md"]
+    assert parent.data.tags["mlflow.note.content"] == "| lr |"
+
+
+def test_a_sweep_that_never_reached_the_store_is_reported(
+    settings: MlflowTracking, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        settings.finish_sweep(tmp_path, "finished")
+    assert f"record of the sweep in {tmp_path} is incomplete: no job of it reached" in caplog.text
+
+
+def test_the_run_of_a_sweep_began_with_its_first_job_and_has_its_user(uri: str, client: Any, tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    sweep.mkdir()
+    run = a_run(tmp_path, sweep_dir=sweep)
+    opened(uri, run)
+    job = stored_run(client, run)
+    parent = client.get_run(job.data.tags["mlflow.parentRunId"])
+    assert parent.info.start_time == job.info.start_time
+    assert parent.data.tags["mlflow.user"] == job.data.tags["mlflow.user"]
+
+
+def test_a_job_that_goes_on_by_itself_is_recorded_as_the_job_it_is(
+    settings: MlflowTracking, client: Any, tmp_path: Path
+) -> None:
+    job = a_run(tmp_path / "0", sweep_dir=tmp_path, sweep_name="sweep lr")
+    job.run_dir.mkdir()
+    record(away(tmp_path), job, range(3))
+    record(settings, RunInfo(job.run_id, "mlp digits single", job.run_dir, first_step=3), range(3, 3))
+    stored = stored_run(client, job)
+    assert stored.info.run_name == "a run"
+    assert client.get_run(stored.data.tags["mlflow.parentRunId"]).info.run_name == "sweep lr"
+
+
+def test_system_metrics_are_recorded(uri: str, client: Any, tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    with recording(MlflowTracking(uri=uri), run) as tracker:
+        tracker.log_metrics(7, {"train/loss": 1.0})
+    assert stored_steps(client, run, "system/cpu_utilization_percentage") == [7]
+
+
+class _BusyMonitor:
+    """Samples three times as the run begins and once more as it ends."""
+
+    def __init__(self, every_s: float, on_sample: Callable[[Mapping[str, float]], None]) -> None:
+        self._on_sample = on_sample
+
+    def start(self) -> None:
+        for value in range(3):
+            self._on_sample({"system/run_memory_usage_megabytes": float(value)})
+
+    def stop(self) -> None:
+        self._on_sample({"system/run_memory_usage_megabytes": 3.0})
+
+
+def test_a_step_has_one_system_sample_however_long_it_takes(
+    uri: str, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.tracking.mlflow_tracker.SystemMonitor", _BusyMonitor)
+    run = a_run(tmp_path)
+    with recording(MlflowTracking(uri=uri), run) as tracker:
+        tracker.log_metrics(4, {"train/loss": 1.0})
+    assert stored_steps(client, run, "system/run_memory_usage_megabytes") == [0, 4]

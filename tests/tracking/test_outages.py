@@ -2,11 +2,8 @@
 
 import logging
 import sqlite3
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,11 +11,11 @@ import pytest
 from runner.tracking import MetricsLog, MlflowTracking, RunInfo, Tracker, read_metrics
 from runner.tracking.mlflow_store import RUN_ID_TAG
 from runner.tracking.mlflow_tracker import SPOOL_FILE
+from tests.integration.command import wait_until
 from tests.tracking.mlflow_server import Gate, mlflow_server
 from tests.tracking.recorded import a_run
 
 KEYS = ("train/loss", "train/accuracy")
-LIMIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +66,6 @@ def through(gate: Gate, **fields: object) -> MlflowTracking:
     return MlflowTracking(**{"uri": f"http://127.0.0.1:{gate.port}", "system_metrics": False, **fields})  # type: ignore[arg-type]
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "never happened"
-        time.sleep(0.02)
-
-
 def points(database: Path, run: RunInfo, key: str) -> list[tuple[int, float]]:
     """Step and value of the points in the store, in the order of writing."""
     query = (
@@ -94,22 +84,7 @@ def assert_complete(database: Path, run: RunInfo) -> None:
     assert not (run.run_dir / SPOOL_FILE).exists()
 
 
-def test_a_server_that_goes_away_in_mid_run(gate: Gate, database: Path, tmp_path: Path) -> None:
-    run = a_run(tmp_path)
-    training = Training(through(gate), run)
-    training.steps(5)
-    wait_until(lambda: len(points(database, run, KEYS[0])) == 5)
-    gate.is_open = False
-    training.steps(20)
-    wait_until(lambda: gate.dropped >= 2)
-    training.steps(5)
-    assert (tmp_path / SPOOL_FILE).exists()
-    gate.is_open = True
-    training.finish()
-    assert_complete(database, run)
-
-
-def test_a_server_that_starts_late(gate: Gate, database: Path, tmp_path: Path) -> None:
+def test_a_server_that_starts_late_and_goes_away_in_mid_run(gate: Gate, database: Path, tmp_path: Path) -> None:
     gate.is_open = False
     run = a_run(tmp_path)
     training = Training(through(gate), run)
@@ -118,7 +93,12 @@ def test_a_server_that_starts_late(gate: Gate, database: Path, tmp_path: Path) -
     gate.is_open = True
     training.steps(3)
     wait_until(lambda: len(points(database, run, KEYS[0])) == 6)
-    training.steps(3)
+    gate.is_open, gate.dropped = False, 0
+    training.steps(20)
+    wait_until(lambda: gate.dropped >= 2)
+    training.steps(5)
+    assert (tmp_path / SPOOL_FILE).exists()
+    gate.is_open = True
     training.finish()
     assert_complete(database, run)
 
@@ -149,7 +129,7 @@ def test_a_server_slower_than_the_run(gate: Gate, database: Path, tmp_path: Path
     assert_complete(database, run)
 
 
-def test_a_database_that_another_process_has_locked(
+def test_a_database_that_another_connection_has_locked(
     uri: str, client: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     database = Path(uri.removeprefix("sqlite:///"))
@@ -157,7 +137,8 @@ def test_a_database_that_another_process_has_locked(
     training = Training(MlflowTracking(uri=uri, system_metrics=False), run)
     training.steps(5)
     wait_until(lambda: len(points(database, run, KEYS[0])) == 5)
-    with locked(database), caplog.at_level(logging.WARNING):
+    with closing(sqlite3.connect(database, isolation_level=None)) as other, caplog.at_level(logging.WARNING):
+        other.execute("BEGIN EXCLUSIVE")
         training.steps(20)
         wait_until(lambda: "tracking records go to" in caplog.text)
         training.steps(5)
@@ -197,24 +178,3 @@ def test_a_wrong_password_costs_the_record_not_the_run(
     assert gate.passed == 0
     assert "record of this run is incomplete" in caplog.text
     assert "wrong1" not in caplog.text
-
-
-@contextmanager
-def locked(database: Path) -> Iterator[None]:
-    """Another process holds the database for itself."""
-    code = (
-        "import sqlite3, sys;"
-        "connection = sqlite3.connect(sys.argv[1], isolation_level=None);"
-        "connection.execute('BEGIN EXCLUSIVE');"
-        "print('locked', flush=True);"
-        "sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", code, str(database)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stdout.readline() == "locked\n"
-        try:
-            yield
-        finally:
-            process.stdin.close()

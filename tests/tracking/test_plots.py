@@ -1,14 +1,19 @@
-"""Pictures and tables of a run."""
+"""Pictures and tables of a run, and system metrics."""
 
 import math
 import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from runner.tracking.metrics_log import MetricsLog
+from runner.tracking.metrics_log import MetricsLog, check_metric_name
+from runner.tracking.mlflow_tracker import SystemMonitor, SystemSampler
 from runner.tracking.plots import (
     Box,
     box_diagram,
@@ -84,16 +89,10 @@ def test_few_pushes_make_a_picture_too(counts: list[dict[str, int]], tmp_path: P
     assert np.asarray(imread(picture)).ndim == 3
 
 
-def size(picture: Path) -> tuple[int, int]:
-    """Width and height of a PNG in pixels."""
-    width, height = struct.unpack(">II", picture.read_bytes()[16:24])
-    return width, height
-
-
 @pytest.mark.parametrize(("columns", "rows"), [(1, 1), (2, 3), (4, 12)])
 def test_every_column_and_row_fits(columns: int, rows: int, tmp_path: Path) -> None:
     boxes: dict[Box, str] = {(f"layer{y}", f"device{x}"): "9 nodes" for x in range(columns) for y in range(rows)}
-    assert size(box_diagram(boxes, {}, tmp_path / "graph.png")) == (420 * columns, 85 * (rows + 1))
+    assert _size(box_diagram(boxes, {}, tmp_path / "graph.png")) == (420 * columns, 85 * (rows + 1))
 
 
 def test_arrows_in_both_directions_do_not_overlap(tmp_path: Path) -> None:
@@ -108,3 +107,64 @@ def test_arrows_in_both_directions_do_not_overlap(tmp_path: Path) -> None:
 def test_an_arrow_needs_boxes_at_both_ends(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         box_diagram({("a", "x"): "a"}, {(("a", "x"), ("b", "x")): "1"}, tmp_path / "graph.png")
+
+
+TIMEOUT_S = 30.0
+NEVER_S = 1e6
+
+
+def test_values_are_plausible_and_named_for_their_section() -> None:
+    sample = SystemSampler().sample()
+    for name in sample:
+        check_metric_name(name)
+    assert 0 <= sample["system/cpu_utilization_percentage"] <= 100
+    assert 0 < sample["system/system_memory_usage_percentage"] <= 100
+    assert 0 < sample["system/run_memory_usage_megabytes"] < sample["system/system_memory_usage_megabytes"] * 10
+
+
+def test_the_memory_of_child_processes_counts() -> None:
+    sampler = SystemSampler()
+    alone = sampler.sample()["system/run_memory_usage_megabytes"]
+    code = "import sys; hold = bytearray(200_000_000); print('ready', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        together = sampler.sample()["system/run_memory_usage_megabytes"]
+        child.communicate()
+    assert together > alone + 150
+
+
+def test_a_monitor_samples_again_and_again_until_it_is_stopped() -> None:
+    samples: list[Mapping[str, float]] = []
+    enough = threading.Event()
+
+    def note(values: Mapping[str, float]) -> None:
+        samples.append(values)
+        if len(samples) == 3:
+            enough.set()
+
+    monitor = SystemMonitor(every_s=0.001, on_sample=note)
+    monitor.start()
+    assert enough.wait(TIMEOUT_S)
+    monitor.stop()
+    count = len(samples)
+    assert all("system/cpu_utilization_percentage" in values for values in samples)
+    assert not any(thread.name == "system-monitor" for thread in threading.enumerate())
+    assert len(samples) == count
+
+
+def test_a_run_shorter_than_the_interval_is_sampled_once_with_the_cpu_it_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    known_threads: set[int] = set()
+
+    def cpu_percent() -> float:
+        """As in psutil, the first call of a thread has no interval to report."""
+        first = threading.get_ident() not in known_threads
+        known_threads.add(threading.get_ident())
+        return 0.0 if first else 50.0
+
+    monkeypatch.setattr("runner.tracking.mlflow_tracker.psutil.cpu_percent", cpu_percent)
+    samples: list[Mapping[str, float]] = []
+    monitor = SystemMonitor(every_s=NEVER_S, on_sample=samples.append)
+    monitor.start()
+    monitor.stop()
+    assert [sample["system/cpu_utilization_percentage"] for sample in samples] == [50.0]

@@ -1,11 +1,21 @@
-import json
-import math
+"""Tracking records as lines, in metrics.jsonl, in the spool, and on the writer's thread."""
 
+import itertools
+import json
+import logging
+import math
+from pathlib import Path
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.tracking.metrics_log import MetricsLog, read_metrics
 from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags, from_line, to_line
+from runner.tracking.spool import Spool
+from runner.tracking.writer import BackgroundWriter, Store
+from tests.tracking.recorded import FAST, FakeStore, GatedStore
 
 _texts = st.dictionaries(st.text(), st.text())
 _records = st.one_of(
@@ -26,10 +36,7 @@ def test_a_record_survives_its_line(record: Record) -> None:
 
 def test_lines_are_strict_json_also_when_values_are_not_finite() -> None:
     line = to_line(Metrics(1, 2, {"train/loss": math.nan, "train/norm": -math.inf}))
-    assert json.loads(line, parse_constant=pytest.fail)["values"] == {
-        "train/loss": "nan",
-        "train/norm": "-inf",
-    }
+    assert json.loads(line, parse_constant=pytest.fail)["values"] == {"train/loss": "nan", "train/norm": "-inf"}
     restored = from_line(line)
     assert isinstance(restored, Metrics)
     assert math.isnan(restored.values["train/loss"])
@@ -38,14 +45,245 @@ def test_lines_are_strict_json_also_when_values_are_not_finite() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "{",
-        "[]",
-        '{"kind": "shell"}',
-        '{"kind": "tags"}',
-        '{"kind": "metrics", "step": 1, "time_ms": 1, "values": 3}',
-    ],
+    ["{", "[]", '{"kind": "shell"}', '{"kind": "tags"}', '{"kind": "metrics", "step": 1, "time_ms": 1, "values": 3}'],
 )
 def test_anything_else_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match=r"expected|Expecting"):
         from_line(line)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.jsonl"
+
+
+def _steps(path: Path) -> list[int]:
+    return [record.step for record in read_metrics(path)]
+
+
+def _write_steps(path: Path, steps: range, first_step: int = 0) -> None:
+    with MetricsLog(path, first_step) as log:
+        for step in steps:
+            log.append(step, {"train/loss": 1.0 / (step + 1)}, time_s=100.0 + step)
+
+
+def test_appended_values_are_in_the_file_before_append_returns(path: Path) -> None:
+    with MetricsLog(path) as log:
+        log.append(3, {"train/loss": np.float32(0.5), "perf/step_time_s": 0.25}, time_s=1.5)
+        assert list(read_metrics(path)) == [Metrics(3, 1500, {"train/loss": 0.5, "perf/step_time_s": 0.25})]
+        log.sync()
+
+
+@pytest.mark.parametrize(
+    ("cut_line", "again", "expected"),
+    [("", range(5, 10), range(10)), ("", range(2), range(2)), ('{"step": 8, "ti', range(8, 10), range(10))],
+    ids=["resumed at a checkpoint", "begun again", "killed within a line"],
+)
+def test_a_later_process_keeps_the_lines_before_its_first_step(
+    path: Path, cut_line: str, again: range, expected: range
+) -> None:
+    _write_steps(path, range(8))
+    with path.open("a") as file:
+        file.write(cut_line)
+    assert _steps(path) == list(range(8))
+    _write_steps(path, again, first_step=again.start)
+    assert _steps(path) == list(expected)
+
+
+def test_damage_behind_the_checkpoint_does_not_stop_a_resume(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _write_steps(path, range(3))
+    with path.open("ab") as file:
+        file.write(b"\0" * 20 + b"\n")
+    with caplog.at_level(logging.WARNING):
+        _write_steps(path, range(3, 4), first_step=3)
+    assert _steps(path) == [0, 1, 2, 3]
+    assert f"{path}:4" in caplog.text
+
+
+def test_values_that_are_not_finite_survive_in_strict_json(path: Path) -> None:
+    with MetricsLog(path) as log:
+        log.append(0, {"train/loss": math.nan, "train/gradient_norm": math.inf})
+    values = next(iter(read_metrics(path))).values
+    assert math.isnan(values["train/loss"])
+    assert values["train/gradient_norm"] == math.inf
+    json.loads(path.read_text(), parse_constant=pytest.fail)
+
+
+def test_a_file_of_something_else_is_named_with_its_line(path: Path) -> None:
+    path.write_text('{"step": 1, "time": 1.0, "values": {}}\n{"epoch": 3}\n')
+    with pytest.raises(ValueError, match=r"metrics\.jsonl:2: .*is not a metrics record"):
+        list(read_metrics(path))
+
+
+@pytest.mark.parametrize("name", ["loss", "training/loss", "train/", "train/loss@1", "train//loss"])
+def test_a_name_without_a_known_section_is_refused(name: str, path: Path) -> None:
+    with MetricsLog(path) as log, pytest.raises(ValueError, match="one of train, val, test, perf, comm, system"):
+        log.append(0, {name: 1.0})
+
+
+def _some_tags(*numbers: int) -> list[Tags]:
+    return [Tags({"n": str(n)}) for n in numbers]
+
+
+@pytest.fixture
+def spool_path(tmp_path: Path) -> Path:
+    return tmp_path / "tracking-spool.jsonl"
+
+
+ACTIONS = st.tuples(st.sampled_from(["append", "prepend", "take", "keep even", "reopen"]), st.integers(1, 4))
+
+
+@given(st.lists(ACTIONS, max_size=12))
+def test_a_spool_is_a_list_in_a_file_that_exists_only_while_records_wait(
+    tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int]]
+) -> None:
+    path = tmp_path_factory.mktemp("spool") / "tracking-spool.jsonl"
+    spool, expected, fresh, whole = Spool(path), list[int](), itertools.count(), True
+    for action, count in actions:
+        new = [next(fresh) for _ in range(count)]
+        match action:
+            case "append":
+                spool.append(_some_tags(*new))
+                expected += new
+            case "prepend":
+                spool.prepend(_some_tags(*new))
+                expected, whole = new + expected, True
+            case "take" if spool.pending:
+                taken, position = spool.head(count)
+                spool.advance(position)
+                assert taken == _some_tags(*expected[:count])
+                expected = expected[count:]
+                whole = not expected
+            case "keep even" if spool.pending:
+                spool.keep(lambda record: isinstance(record, Tags) and int(record.values["n"]) % 2 == 0)
+                expected, whole = [number for number in expected if number % 2 == 0], True
+            case "reopen" if whole:  # a later process has the whole file, with the records that were taken
+                spool = Spool(path)
+        assert spool.pending == bool(expected)
+        assert not expected or spool.head(None)[0] == _some_tags(*expected)
+    assert path.exists() == spool.pending
+
+
+def test_a_later_process_continues_it_without_the_line_a_kill_cut_short(spool_path: Path) -> None:
+    Spool(spool_path).append(_some_tags(1))
+    with spool_path.open("a") as file:
+        file.write('{"kind": "ta')
+    spool = Spool(spool_path)
+    spool.append(_some_tags(2))
+    assert spool.head(None)[0] == _some_tags(1, 2)
+
+
+def test_a_line_that_is_no_record_is_dropped_and_named(spool_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spool_path.write_text("what is this\n")
+    spool = Spool(spool_path)
+    spool.append(_some_tags(1))
+    with caplog.at_level(logging.WARNING):
+        assert spool.head(None)[0] == _some_tags(1)
+    assert f"{spool_path}: line dropped" in caplog.text
+
+
+def test_a_file_cut_from_outside_is_an_error_not_an_endless_loop(spool_path: Path) -> None:
+    spool = Spool(spool_path)
+    spool.append(_some_tags(1, 2))
+    spool_path.write_text("")
+    with pytest.raises(OSError, match="ends at byte 0 instead of"):
+        spool.head(None)
+
+
+TIMEOUT_S = 30.0
+
+
+def _tags(numbers: range) -> list[Record]:
+    return [Tags({"n": str(n)}) for n in numbers]
+
+
+def _writer(store: Store, tmp_path: Path, queue_size: int = 1000) -> tuple[BackgroundWriter, Path]:
+    path = tmp_path / "tracking-spool.jsonl"
+    return BackgroundWriter(store, Spool(path), queue_size=queue_size, pace=FAST), path
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2, 3])
+def test_a_store_that_recovers_gets_every_record_once_and_in_order(failures: int, tmp_path: Path) -> None:
+    store = FakeStore(open_failures=max(0, failures - 1), write_failures=failures)
+    writer, spool = _writer(store, tmp_path, queue_size=2000)
+    for record in _tags(range(5)):
+        writer.put(record)
+    writer.start()
+    assert failures == 0 or store.failed.wait(TIMEOUT_S)
+    for record in _tags(range(5, 1200)):
+        writer.put(record)
+    writer.finish(TIMEOUT_S)
+    assert store.written == _tags(range(1200))
+    assert store.opens == max(1, failures)
+    assert not spool.exists()
+
+
+def test_an_unavailable_store_leaves_all_records_in_the_spool_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FakeStore(open_failures=-1)
+    writer, spool = _writer(store, tmp_path)
+    writer.start()
+    for record in _tags(range(10)):
+        writer.put(record)
+    with caplog.at_level(logging.WARNING):
+        writer.finish(TIMEOUT_S)
+    assert Spool(spool).head(None)[0] == _tags(range(10))
+    assert caplog.text.count("tracking records go to") == 1, "a warning per failure would flood the log"
+    assert "record of this run is incomplete (tracking store fake: no route to store)" in caplog.text
+    assert str(spool) in caplog.text
+
+
+@pytest.mark.parametrize("failures", [0, 2])
+def test_a_full_queue_spills_into_the_spool_instead_of_blocking(failures: int, tmp_path: Path) -> None:
+    store = GatedStore(write_failures=failures)
+    writer, spool = _writer(store, tmp_path, queue_size=2)
+    writer.put(_tags(range(1))[0])
+    writer.start()
+    assert store.entered.wait(TIMEOUT_S)
+    for record in _tags(range(1, 10)):
+        writer.put(record)  # would hang here if it waited for the store
+    assert Spool(spool).head(None)[0] == _tags(range(3, 10))
+    store.gate.set()
+    writer.finish(TIMEOUT_S)
+    assert store.written == _tags(range(10))
+    assert not spool.exists()
+
+
+def test_finish_does_not_wait_for_a_store_that_hangs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = GatedStore()
+    writer, spool = _writer(store, tmp_path)
+    for record in _tags(range(4)):
+        writer.put(record)
+    writer.start()
+    assert store.entered.wait(TIMEOUT_S)
+    with caplog.at_level(logging.WARNING):
+        writer.finish(timeout_s=0.01)
+    assert Spool(spool).head(None)[0] == _tags(range(4))
+    assert "did not answer in time" in caplog.text
+    store.gate.set()
+
+
+def test_a_disk_that_refuses_the_spool_costs_records_not_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "gone" / "tracking-spool.jsonl"
+    writer = BackgroundWriter(FakeStore(open_failures=-1), Spool(path), queue_size=2, pace=FAST)
+    for record in _tags(range(5)):
+        writer.put(record)
+    writer.start()
+    writer.finish(TIMEOUT_S)
+    assert "tracking records are being lost" in caplog.text
+    assert "5 tracking records were lost" in caplog.text
+
+
+def test_a_writer_that_was_given_up_does_not_reach_for_the_store_any_more(tmp_path: Path) -> None:
+    store = FakeStore()
+    writer, spool = _writer(store, tmp_path)
+    with Spool(spool).lock():
+        writer.start()
+        writer.put(Tags({"n": "1"}))
+        writer.finish(timeout_s=0.01)
+    writer._thread.join(TIMEOUT_S)
+    assert store.opens == 0
+    assert Spool(spool).head(None)[0] == [Tags({"n": "1"})]

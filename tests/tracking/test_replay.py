@@ -1,6 +1,9 @@
-"""Pending records of a run are written to its store by another process, in order, under the same run."""
+"""Pending records of a run are written to its store by another process, which reads how it is recorded."""
 
+import dataclasses
 import fcntl
+import logging
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,13 +11,12 @@ import pytest
 
 from runner.tracking import RunInfo
 from runner.tracking.mlflow_tracker import SPOOL_FILE
-from runner.tracking.origin import Origin
+from runner.tracking.origin import ORIGIN_FILE, Origin
 from runner.tracking.records import End, Metrics, Record, Tags
 from runner.tracking.replay import Replay
 from runner.tracking.spool import Spool
 from runner.tracking.writer import StoreUnavailableError
-from tests.tracking.fakes import FakeStore
-from tests.tracking.recorded import a_run
+from tests.tracking.recorded import FakeStore, a_run
 
 ADDRESS = "http://127.0.0.1:9"
 LEFT: list[Record] = [
@@ -65,28 +67,18 @@ def test_the_record_of_a_run_that_left_nothing_is_not_opened(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("by_summary", "told"),
+    ("by_summary", "end"),
     [
         (End("finished", 700_000), End("finished", 700_000)),
         # Killed: the last that was heard of it was its last step.
         (None, End("interrupted", 699)),
     ],
 )
-def test_the_record_of_a_run_that_could_not_end_it_ends(tmp_path: Path, by_summary: End | None, told: End) -> None:
+def test_the_record_of_a_run_that_could_not_end_it_ends(tmp_path: Path, by_summary: End | None, end: End) -> None:
     run = ended_run(tmp_path / "0", left=LEFT[:-1])
     store = FakeStore()
     assert Replay(Stores(store)).run(run.run_dir, None, by_summary) == len(LEFT)
-    assert store.written == [*LEFT[:-1], told]
-
-
-def test_an_end_that_the_store_did_not_take_waits_on_like_the_rest(tmp_path: Path) -> None:
-    run = ended_run(tmp_path / "0", left=LEFT[:-1])
-    store = FakeStore()
-    replay = Replay(Stores(_FillingStore(), store))
-    with pytest.raises(StoreUnavailableError, match="disk full"):
-        replay.run(run.run_dir, None, None)
-    replay.run(run.run_dir, None, End("finished", 1))
-    assert [record for record in store.written if isinstance(record, End)] == [End("interrupted", 699)]
+    assert store.written == [*LEFT[:-1], end]
 
 
 class _FillingStore(FakeStore):
@@ -98,14 +90,15 @@ class _FillingStore(FakeStore):
         super().write(records)
 
 
-def test_records_that_a_store_refuses_stay_pending(tmp_path: Path) -> None:
-    run = ended_run(tmp_path / "0")
+@pytest.mark.parametrize("ended", [True, False], ids=["with its end", "killed"])
+def test_records_that_a_store_refuses_stay_pending_with_the_end_that_was_added(tmp_path: Path, ended: bool) -> None:
+    run = ended_run(tmp_path / "0", left=LEFT if ended else LEFT[:-1])
     store = FakeStore()
     replay = Replay(Stores(_FillingStore(), store))
     with pytest.raises(StoreUnavailableError, match="disk full"):
         replay.run(run.run_dir, None, None)
-    assert replay.run(run.run_dir, None, None) == len(LEFT)
-    assert store.written == LEFT
+    assert replay.run(run.run_dir, None, End("finished", 1)) == len(LEFT)
+    assert store.written == (LEFT if ended else [*LEFT[:-1], End("interrupted", 699)])
 
 
 def test_a_store_that_did_not_answer_is_not_tried_again(tmp_path: Path) -> None:
@@ -120,22 +113,18 @@ def test_a_store_that_did_not_answer_is_not_tried_again(tmp_path: Path) -> None:
     assert replay.run(elsewhere.run_dir, None, None) == len(LEFT)
 
 
-def test_a_store_that_fails_slowly_is_not_tried_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("patience_s", "tried_again"), [(0.0, False), (100.0, True)], ids=["slowly", "at once"])
+def test_a_store_that_refuses_one_run_is_tried_for_the_next_only_if_it_answered_at_once(
+    tmp_path: Path, patience_s: float, tried_again: bool
+) -> None:
     first, second = ended_run(tmp_path / "0"), ended_run(tmp_path / "1")
     other = FakeStore()
-    replay = Replay(Stores(FakeStore(write_failures=1), other), patience_s=0.0)
-    for run in (first, second):
+    replay = Replay(Stores(FakeStore(write_failures=1), other), patience_s)
+    for run in (first,) if tried_again else (first, second):
         with pytest.raises(StoreUnavailableError, match="database is locked"):
             replay.run(run.run_dir, None, None)
-    assert other.opens == 0
-
-
-def test_a_store_that_refuses_one_run_at_once_is_tried_for_the_next(tmp_path: Path) -> None:
-    first, second = ended_run(tmp_path / "0"), ended_run(tmp_path / "1")
-    replay = Replay(Stores(FakeStore(write_failures=1), FakeStore()))
-    with pytest.raises(StoreUnavailableError, match="database is locked"):
-        replay.run(first.run_dir, None, None)
-    assert replay.run(second.run_dir, None, None) == len(LEFT)
+    assert not tried_again or replay.run(second.run_dir, None, None) == len(LEFT)
+    assert other.opens == tried_again
 
 
 def test_the_wait_for_another_writer_is_limited(tmp_path: Path) -> None:
@@ -179,3 +168,75 @@ def test_no_other_writer_writes_meanwhile(tmp_path: Path) -> None:
     store = _WatchfulStore(run.run_dir)
     Replay(Stores(store)).run(run.run_dir, None, None)
     assert store.alone == [True] * 3
+
+
+def test_a_job_that_goes_on_by_itself_stays_the_job_it_was(tmp_path: Path) -> None:
+    job = a_run(tmp_path, sweep_dir=tmp_path.parent, sweep_name="sweep lr")
+    first = Origin.begun("http://away", "runner", job)
+    alone = dataclasses.replace(job, name="mlp digits single", sweep_dir=None, sweep_name="")
+    again = Origin.begun("http://here", "runner", alone)
+    assert again == dataclasses.replace(first, store="http://here")
+    assert Origin.read(tmp_path) == again
+    assert again.run(tmp_path) == job
+
+
+def test_another_run_in_the_same_directory_has_another_origin(tmp_path: Path) -> None:
+    Origin.begun("http://here", "runner", a_run(tmp_path))
+    other = a_run(tmp_path)
+    assert Origin.begun("http://here", "runner", other).run_id == other.run_id
+
+
+def test_user_and_password_are_not_stored_and_required_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    origin = Origin.begun("http://me:hunter2@host", "runner", a_run(tmp_path))
+    assert "hunter2" not in (tmp_path / ORIGIN_FILE).read_text()
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(ValueError, match=r"recorded in http://\[redacted\]@host, expected that address with its user"):
+        origin.address(None, tmp_path)
+    assert origin.address("http://me:hunter2@host", tmp_path) == "http://me:hunter2@host"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:hunter2@host")
+    assert origin.address(None, tmp_path) == "http://me:hunter2@host"
+
+
+def test_a_password_in_an_address_is_not_stored_and_the_file_is_private(tmp_path: Path) -> None:
+    (tmp_path / ORIGIN_FILE).touch(0o644)
+    address = "postgresql://host/db?sslmode=require&sslpassword=hunter2"
+    origin = Origin.begun(address, "runner", a_run(tmp_path))
+    assert origin.store == "postgresql://host/db?sslmode=require&sslpassword=[redacted]"
+    assert "hunter2" not in (tmp_path / ORIGIN_FILE).read_text()
+    assert stat.S_IMODE((tmp_path / ORIGIN_FILE).stat().st_mode) == 0o600
+    assert origin.address(address, tmp_path) == address
+
+
+def test_an_address_without_a_password_counts_and_one_of_no_store_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://elsewhere")
+    origin = Origin.begun("sqlite:////data/mlflow.db", "runner", a_run(tmp_path))
+    assert origin.address(None, tmp_path) == "sqlite:////data/mlflow.db"
+    with pytest.raises(ValueError, match="'ftp://host': expected an address that starts with one of sqlite"):
+        Origin.begun("ftp://host", "runner", a_run(tmp_path)).address(None, tmp_path)
+
+
+WRONG_KIND = '{"store": 1, "experiment": "", "run_id": "", "name": "", "started_ms": 1}'
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"store": "http://here"}', WRONG_KIND])
+def test_a_damaged_origin_is_refused_with_advice(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / ORIGIN_FILE).write_text(text)
+    with pytest.raises(ValueError, match=f"does not state how the run is recorded .*; `runner resume={tmp_path}`"):
+        Origin.read(tmp_path)
+
+
+def test_a_damaged_origin_is_replaced_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / ORIGIN_FILE).write_text("{")
+    run = a_run(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        assert Origin.begun("http://here", "runner", run) == Origin.read(tmp_path)
+    assert "does not state how the run is recorded" in caplog.text
+
+
+def test_a_directory_that_cannot_be_written_ends_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = a_run(tmp_path / "gone")
+    assert Origin.begun("http://here", "runner", run).run_id == run.run_id
+    assert "can only be written by resuming it" in caplog.text

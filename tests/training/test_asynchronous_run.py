@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from runner.commands.explanation import explain, training_plans
+from runner.commands.explain import explain
+from runner.commands.explanation.devices import plans_of, training_plans
 from runner.config.outcome import outcome_hash
 from runner.engine.run.session import Session
 from runner.engine.run.step_driver import StepDriver
@@ -196,9 +197,11 @@ def test_explain_describes_a_step_of_overlapping_clients() -> None:
     text = explain(small_config(*ASYNC))
     assert "each is counted as often as it runs on average when all workers are equally fast" in text
     assert "one evaluation" not in text
-    plans = training_plans(build(small_config(*ASYNC)))
+    experiment = build(small_config(*ASYNC))
+    plans = training_plans(experiment, plans_of(experiment))
     assert len(plans) == 4
-    for device, each in plans.items():
+    for device, own in plans.items():
+        each = [plan for plan, _ in own]
         row = next(line for line in text.splitlines() if line.startswith(device)).split()
         nodes, peak = sum(len(plan.instructions) for plan in each), max(plan.arena_bytes for plan in each)
         assert row[1:3] == [f"{nodes:,}", f"{peak:,}"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from runner.commands.explain import explain_with_memory
 from runner.commands.explanation.devices import device_lines, plans_of
-from runner.commands.explanation.text import explain_with_memory
 from runner.config.configuration import fix_machine_values
 from runner.config.hydra_app import compose
 from runner.config.launcher import SweepPlace

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.commands.results import results_table
+from runner.commands.train import results_table
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import LayerStamp
 from runner.engine.graph.ops.executor import placeholder

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.commands.explanation import explain
+from runner.commands.explain import explain
 from runner.engine.graph.device import worker_device, worker_task
 from runner.errors import ConfigError, SecurityError
 from runner.records.run_directory import RunDirectory

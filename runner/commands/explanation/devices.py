@@ -21,13 +21,7 @@ def plans_of(experiment: Experiment) -> ProgramPlans:
     return ProgramPlans(experiment.program, experiment.cluster, kernels_for(experiment.cluster.devices))
 
 
-def training_plans(experiment: Experiment) -> dict[str, list[DevicePlan]]:
-    """Return device -> its plans in a training step, one for each client that uses the device."""
-    plans = _training_plans(experiment, plans_of(experiment))
-    return {device: [plan for plan, _ in own] for device, own in plans.items()}
-
-
-def _training_plans(experiment: Experiment, planned: ProgramPlans) -> dict[str, list[tuple[DevicePlan, float]]]:
+def training_plans(experiment: Experiment, planned: ProgramPlans) -> dict[str, list[tuple[DevicePlan, float]]]:
     """Return device -> its plans, each with the number of times that a step runs it."""
     plans: dict[str, list[tuple[DevicePlan, float]]] = {}
     for client in experiment.program.training:
@@ -56,7 +50,7 @@ def device_lines(experiment: Experiment, found: Found) -> list[str]:
 
 def device_table(experiment: Experiment, planned: ProgramPlans, per: str) -> str:
     """Return a table with a row for each device. per: the word for a step."""
-    plans = _training_plans(experiment, planned)
+    plans = training_plans(experiment, planned)
     return text_table(
         ("device", "nodes", "planned peak bytes", "variable bytes", f"bytes sent per {per}", "messages"),
         [_device_row(device, own) for device, own in sorted(plans.items())],

@@ -102,8 +102,10 @@ def test_dead_worker_is_named_while_clients_run(sessions: Sessions) -> None:
             pushed(session, rounds=1000)
 
 
+SILENCE_S = 3.0
 TRAINING = f"""
 import sys
+import threading
 from pathlib import Path
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.graph.device import local_cluster
@@ -111,30 +113,47 @@ from runner.engine.run.kernel_table import load_kernels
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
 from tests.engine.cluster.conftest import PROGRAM, SOURCE, train
 
-run = dict(run_id=sys.argv[1], epoch=1, logs=Path(sys.argv[2]), threads=1, monitor=HeartbeatMonitor(silence_s=3.0))
+monitor = HeartbeatMonitor(silence_s={SILENCE_S})
+run = dict(run_id=sys.argv[1], epoch=1, logs=Path(sys.argv[2]), threads=1, monitor=monitor)
+
+def beat():
+    while True:
+        with Path(sys.argv[2], "beats").open("a") as file:
+            file.write(".")
+        threading.Event().wait(0.1)
+
+threading.Thread(target=beat, daemon=True).start()
 with ClusterSession(PROGRAM, local_cluster({WORKERS}), load_kernels(), SOURCE, **run) as session:
     session.run("init")
     while not Path(sys.argv[2], "enough").exists():
         train(session, 0)
         Path(sys.argv[2], "begun").touch()
 """
-"""The program of a master, which trains until the file ``enough`` exists."""
+"""The program of a master, which trains until the file ``enough`` exists, and appends to the file ``beats``."""
 
 
 def test_run_stopped_as_a_whole_continues(tmp_path: Path) -> None:
     """A debugger or a paused container stops the master and its workers; a worker may continue last."""
     run_id = secrets.token_hex(8)
     command = Command(Path(__file__).parents[2], run_id, str(tmp_path), executable=(sys.executable, "-c", TRAINING))
+    beats = tmp_path / "beats"
+
+    def wait_for_master() -> None:
+        """Wait until the master has been running for a while."""
+        enough = beats.stat().st_size + 5
+        wait_until(lambda: beats.stat().st_size >= enough, "beats of the master")
+
     try:
         wait_until((tmp_path / "begun").exists, "the session has begun")
         workers = command.workers()
         for worker in workers:
             worker.suspend()
-        time.sleep(0.5)
+        wait_for_master()
         command.send(signal.SIGSTOP)
-        time.sleep(3.5)
+        end_s = time.monotonic() + SILENCE_S + 0.5
+        wait_until(lambda: time.monotonic() >= end_s, "a silence of all processes that is too long")
         command.send(signal.SIGCONT)
-        time.sleep(0.5)
+        wait_for_master()
         for worker in workers:
             worker.resume()
         (tmp_path / "enough").touch()

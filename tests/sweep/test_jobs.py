@@ -1,5 +1,7 @@
-"""Jobs that run at the same time have separate GPUs, which the next job takes over."""
+"""Jobs of a sweep: in this process, on their share of the GPUs, and of a sweeper that needs results."""
 
+import dataclasses
+import os
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -7,15 +9,74 @@ import pytest
 
 from runner.config.configuration import dump, fix_machine_values, load_stored
 from runner.config.devices import GpuShare
-from runner.config.hydra_app import compose
+from runner.config.hydra_app import Job, compose
+from runner.config.launcher import Launcher, SweepPlace
 from runner.config.schema import Config
+from runner.errors import NumericError
 from runner.kernels.gpu.discovery import Found
+from runner.records.summary import Summary
 from runner.sweep.frozen_job import Work, gpu_share, run_frozen_job
 from runner.sweep.locks import place_lock
 from runner.sweep.plan import FROZEN_FILE, PlannedJob
+from runner.sweep.sweep import Sweep, run_in_turn
 from runner.system.machine import usable_cores
+from tests.fake_training import Call, summary_of
 from tests.gpus import NO_DRIVER, gpu, machine
 from tests.small_runs import SMALL, SMALL_MODEL
+
+
+def test_every_job_runs_and_the_first_failure_is_returned() -> None:
+    ran: list[int] = []
+
+    def run(number: int) -> None:
+        ran.append(number)
+        if number > 4:
+            raise ValueError(number)
+
+    failure = run_in_turn(run, {3: Path(), 5: Path(), 4: Path(), 6: Path()}, Launcher())
+    assert ran == [3, 5, 4, 6]
+    assert repr(failure) == "ValueError(5)"
+    assert run_in_turn(run, {1: Path()}, Launcher()) is None
+
+
+def test_a_directory_that_is_gone_ends_its_job_and_no_other(tmp_path: Path) -> None:
+    ran: list[int] = []
+    failure = run_in_turn(ran.append, {0: tmp_path / "absent", 1: tmp_path}, Launcher(in_job_directory=True))
+    assert isinstance(failure, FileNotFoundError)
+    assert ran == [1]
+
+
+def test_an_interruption_ends_all() -> None:
+    ran: list[int] = []
+
+    def run(number: int) -> None:
+        ran.append(number)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_in_turn(run, {1: Path(), 2: Path()}, Launcher())
+    assert ran == [1]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_job_has_its_variables_and_its_directory_and_leaves_neither(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OLD", "before")
+    monkeypatch.delenv("NEW", raising=False)
+    (tmp_path / "job").mkdir()
+    seen: list[tuple[str, str, Path]] = []
+
+    def run(number: int) -> None:
+        seen.append((os.environ["OLD"], os.environ["NEW"], Path.cwd()))
+        raise ValueError(number)
+
+    launcher = Launcher(environment={"OLD": "1", "NEW": "2"}, in_job_directory=inside)
+    run_in_turn(run, {0: tmp_path / "job"}, launcher)
+    assert seen == [("1", "2", tmp_path / "job" if inside else tmp_path)]
+    assert (os.environ["OLD"], "NEW" in os.environ, Path.cwd()) == ("before", False, tmp_path)
+
 
 FOUR = machine(*(gpu(number) for number in range(4)))
 
@@ -29,8 +90,8 @@ def test_the_first_free_place_is_taken_or_the_one_that_is_wanted(tmp_path: Path)
         assert again == 0
 
 
-def test_who_has_the_machine_to_itself_holds_no_place(tmp_path: Path) -> None:
-    with gpu_share(tmp_path, 1, lambda: pytest.fail("nobody asks for GPUs")) as share:
+def test_a_job_that_runs_alone_holds_no_place(tmp_path: Path) -> None:
+    with gpu_share(tmp_path, 1, lambda: pytest.fail("GPUs are searched")) as share:
         assert share == GpuShare(0, 1)
     assert not list(tmp_path.iterdir())
 
@@ -132,3 +193,31 @@ def begin(directory: Path, share: GpuShare) -> Config:
     (directory / "config.yaml").write_text(dump(config))
     (directory / "run.json").write_text("{}")
     return config
+
+
+def train_unplanned(config: Config, job: Job) -> Summary:
+    """A run that writes its summary, or fails where its seed is 2."""
+    if config.seed == 2:
+        raise NumericError("the loss is nan")
+    summary = summary_of(Call(config, job.run_dir, job.overrides, job.sweep, resume=False))
+    job.run_dir.mkdir()
+    summary.write(job.run_dir / "summary.json")
+    return summary
+
+
+def test_jobs_run_as_they_come_and_are_reported_together(folder: Path) -> None:
+    sweep = Sweep(train_unplanned)
+    for number in range(3):
+        job = compose(["tracking=none", f"seed={number}"])
+        place = SweepPlace(folder, number, {"seed": str(number)})
+        sweep.run(dataclasses.replace(job, run_dir=folder / str(number), sweep=place))
+    assert sweep.finish() == 1
+    lines = (folder / "jobs.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["seed", "1", "0", "2"]
+    assert lines[-1].endswith("failed: NumericError: the loss is nan")
+    assert not (folder / "plan.json").exists()
+
+
+def test_without_a_job_there_is_nothing_to_report(folder: Path) -> None:
+    assert Sweep(train_unplanned).finish() == 0
+    assert not list(folder.iterdir())

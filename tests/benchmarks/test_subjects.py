@@ -1,15 +1,18 @@
-"""Subjects in processes of their own: asked, timed, and found out when they fail."""
+"""Subjects in separate processes: environments, requests, answers, faults, and turns."""
 
 import os
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.environments import MissingEnvironmentError
+from benchmarks.alternate import SETTLING, Contestant, alternate
+from benchmarks.environments import REQUIREMENTS, MissingEnvironmentError, python_of
 from benchmarks.process import SubjectError, SubjectProcess
 from benchmarks.protocol import peak_memory_mib
-from benchmarks.subjects import SubjectSpec
+from benchmarks.subjects import EXCHANGE_PEERS, PEERS, SubjectSpec
 from runner.system.machine import usable_cores
 
 CORES = usable_cores()
@@ -57,7 +60,7 @@ def test_an_unknown_request_names_the_known(tmp_path: Path) -> None:
         process.ask("dance")
 
 
-def test_who_does_not_answer_in_time_is_given_up(tmp_path: Path) -> None:
+def test_a_subject_that_does_not_answer_in_time_is_given_up(tmp_path: Path) -> None:
     with start(tmp_path, "sleeps", timeout_s=0.5) as process:
         with pytest.raises(SubjectError, match=re.escape("no answer within 0.5 s")):
             process.ask("run", phase="step", times=1)
@@ -81,3 +84,65 @@ def test_a_subject_has_as_many_cores_as_threads_and_we_keep_ours(pinned: bool, t
 
 def test_the_peak_of_memory_is_this_program_s_own() -> None:
     assert 5.0 < peak_memory_mib() < 100_000.0
+
+
+@pytest.mark.parametrize("stamp", ["\n".join(REQUIREMENTS["jax"]) + "\n", "jax==0.1\n", None])
+def test_an_environment_is_found_if_its_installation_was_completed_with_these_versions(
+    stamp: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "jax").mkdir()
+    if stamp is not None:
+        (tmp_path / "jax" / "installed.txt").write_text(stamp)
+    if stamp and "jax==0.1" not in stamp:
+        assert python_of("jax", tmp_path) == tmp_path / "jax" / "bin" / "python"
+    else:
+        with pytest.raises(MissingEnvironmentError, match="not installed: make bench-peers ARGS=jax"):
+            python_of("jax", tmp_path)
+
+
+def test_our_own_subject_needs_no_environment(tmp_path: Path) -> None:
+    assert python_of("", tmp_path) == Path(sys.executable)
+
+
+def test_every_peer_has_an_environment_of_fixed_versions() -> None:
+    assert {peer.environment for peer in (*PEERS, *EXCHANGE_PEERS)} == set(REQUIREMENTS)
+    assert all("==" in requirement for each in REQUIREMENTS.values() for requirement in each)
+
+
+class Recorder:
+    """Answers at once: the first runs of a turn take 100 s, the others 1 s. fails_at: number of the call that fails."""
+
+    def __init__(self, name: str, calls: list[str], fails_at: int = 0) -> None:
+        self._name, self._calls, self._fails_at, self._count = name, calls, fails_at, 0
+
+    def ask(self, do: str, **more: Any) -> dict[str, Any]:
+        self._count += 1
+        self._calls.append(self._name)
+        if self._count == self._fails_at:
+            raise SubjectError("ended with code 137: Killed")
+        return {"seconds": [100.0] * SETTLING + [1.0] * (more["times"] - SETTLING)}
+
+
+def test_every_subject_has_its_turn_in_every_round_and_another_begins() -> None:
+    calls: list[str] = []
+    contestants = [Contestant(name, Recorder(name, calls)) for name in "abc"]
+    alternate(contestants, "step", rounds=3, turn=4)
+    assert "".join(calls) == "abcbcacab"
+    alternate(contestants, "forward", rounds=1, turn=3)
+    assert [each.seconds for each in contestants] == [{"step": [1.0] * 12, "forward": [1.0] * 3}] * 3
+
+
+def test_a_failing_subject_is_dropped_and_the_others_continue() -> None:
+    calls: list[str] = []
+    first = Contestant("a", Recorder("a", calls, fails_at=2))
+    second = Contestant("b", Recorder("b", calls))
+    alternate([first, second], "step", rounds=3, turn=1)
+    assert (first.failure, first.seconds) == ("ended with code 137: Killed", {})
+    assert second.seconds == {"step": [1.0] * 3}
+    assert "".join(calls) == "abbab"
+
+
+def test_a_subject_that_could_not_be_started_is_never_asked() -> None:
+    missing = Contestant("peer", None, failure="not installed")
+    alternate([missing], "step", rounds=2, turn=1)
+    assert (missing.ask("memory"), missing.seconds) == (None, {})

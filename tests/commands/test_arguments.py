@@ -1,0 +1,221 @@
+"""Arguments of the command line: refusals with their exit codes, the device of an evaluation, and plugins."""
+
+from dataclasses import replace
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+
+import pytest
+
+from runner.cli import main
+from runner.commands import plugins
+from runner.commands.plugins import install_plugins, split_plugins
+from runner.commands.stored_network import split_device, with_device
+from runner.config.schema import Config, LocalCluster
+from runner.errors import ConfigError
+from runner.plugin import provenance
+from tests.fake_training import FakeTraining
+from tests.plugin_tables import EXAMPLES, restored_tables
+from tests.refusal import Capture, refused
+from tests.small_runs import small_config
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaints"),
+    [
+        (["model.filtres=3"], ["model.filtres: Key 'filtres' not in 'LeNet'", "did you mean 'filters'?"]),
+        (["modle=lenet"], ["Could not override 'modle'", "did you mean 'model'?"]),
+        (["+optimizer.foo=1"], ["optimizer.foo: Key 'foo' not in 'Momentum'", "Keys of Momentum: name, lr"]),
+        (["+stray=1"], ["stray: Key 'stray' not in 'Config'", "Keys of the top level: seed, precision"]),
+        (["+model._target_=os.system"], ["model._target_: Key '_target_' not in 'LeNet'"]),
+        (
+            ["optimizer.lr=fast"],
+            ["override optimizer.lr=fast", "optimizer.lr: Value 'fast' of type 'str' could not be converted to Float"],
+        ),
+        (["train.batch_size=2.5"], ["train.batch_size: Value '2.5' of type 'float' could not be converted to Integer"]),
+        (["model=lenet5"], ["Could not find 'model/lenet5'", "cifar_convnet\n", "\tlenet\n", "\tmlp"]),
+        (["experiment=none"], ["Could not find 'experiment/none'", "mnist_lenet"]),
+        (["seed=null"], ["seed: field 'seed' is not Optional"]),
+        (["seed=???"], ["seed: missing value"]),
+        (["~model"], ["model: missing value"]),
+        (["model=null"], ["model=null: Config group override must be a string or a list"]),
+        (["init_from=runs/lr=0.1"], ["mismatched input '='", """'init_from="runs/lr=0.1"'"""]),
+        (["eval"], ["the following arguments are required: CHECKPOINT\n"]),
+        (["worker", "--role", "worker"], ["arguments are required: --address, --index, --token-file"]),
+        (["list", "model"], ["invalid choice: 'model'"]),
+        (["sync", "nowhere"], ["nowhere: no such directory; expected that of a run or a sweep"]),
+        (["doctor", "--plugin", "mine.py"], ["--plugin mine.py: `runner doctor` reads no configuration; leave it out"]),
+        (["seed=[1"], ["no viable alternative"]),
+        (["train.batch_size=1"], ["train.batch_size=1 is smaller than parallelism.workers=2"]),
+        (["model.units=${oc.env:NO_SUCH_VARIABLE}"], ["Environment variable 'NO_SUCH_VARIABLE' not found"]),
+        (["--config-dir", "absent"], ["Additional config directory", "absent' not found"]),
+        (["hydra/job_logging=default"], ["cannot be changed, it is always hydra/job_logging=none"]),
+        (["-cn", "absent"], ["Cannot find primary config 'absent'"]),
+        (["--cfg", "job", "--package", "absent"], ["package 'absent' not found in config"]),
+        (["-m", "seed=1,2", "~hydra.callbacks.runner"], ["'hydra.callbacks.runner' does not exist"]),
+        (["--no-such-option"], ["unrecognized arguments: --no-such-option"]),
+        (["--config-dir", "conf", "list"], ["verb 'list' after --config-dir: expected the verb first"]),
+        (["-m", "--cfg", "job"], ["Only one of --run, --multirun, --cfg"]),
+        (["-m", "seed=1,2", "optimizer.lr=fast,slow"], ["optimizer.lr: Value 'fast' of type 'str'"]),
+    ],
+    ids=" ".join,
+)
+def test_a_configuration_error_exits_with_2_and_names_the_key(
+    fake_training: FakeTraining, capsys: Capture, arguments: list[str], complaints: list[str]
+):
+    message = refused(arguments, capsys)
+    for complaint in complaints:
+        assert complaint in message
+    assert "HYDRA_FULL_ERROR" not in message
+    assert "To append" not in message
+    assert not fake_training.calls
+
+
+@pytest.mark.parametrize("command", [(), ("explain",)], ids=["train", "explain"])
+def test_a_precision_that_the_cpu_lacks_is_refused_before_anything_is_created(
+    command: tuple[str, ...], folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset({"avx2"}))
+    run_dir = f"hydra.run.dir={folder / 'run'}"
+    message = refused([*command, "precision=bfloat16", "tracking=none", run_dir], capsys)
+    assert "precision=bfloat16: expected a CPU with one of avx512_bf16, amx_bf16" in message
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("arguments", [["hydra.run.dir=file/x"], ["-m", "seed=1,2", "hydra.sweep.dir=file/x"]])
+def test_a_directory_that_cannot_be_made_leaves_with_4(
+    fake_training: FakeTraining, folder: Path, capsys: Capture, arguments: list[str]
+):
+    (folder / "file").touch()
+    message = refused(arguments, capsys, code=4)
+    assert "cannot write" in message
+    assert "file" in message
+    assert "hydra.run.dir=DIR" in message
+    assert not fake_training.calls
+
+
+@pytest.mark.parametrize("option", ["--experimental-rerun=run.pickle", "--exp=run.pickle"])
+def test_pickles_are_not_run(fake_training: FakeTraining, capsys: Capture, option: str):
+    assert "executes code of a pickle" in refused([option], capsys, code=8)
+
+
+SMALL_RUN = ("model=mlp", "parallelism=single", "tracking=none")
+
+
+@pytest.mark.parametrize("verb", [(), ("explain",)])
+def test_a_missing_gpu_is_a_resource_error(verb: tuple[str, ...], folder: Path, capsys: Capture) -> None:
+    message = refused([*verb, *SMALL_RUN, "cluster.device=gpu"], capsys, code=4)
+    assert "cluster.device=gpu: expected a GPU that can be used, but " in message
+    assert "`runner doctor` lists what is available; cluster.device=cpu computes without a GPU" in message
+    assert list(folder.glob("outputs/**/run.json")) == [], "nothing was begun"
+
+
+def test_explain_gives_the_reason_for_the_cpu(folder: Path, capsys: Capture) -> None:
+    assert main(["explain", *SMALL_RUN]) == 0
+    out, _ = capsys.readouterr()
+    assert "\ndevices                 1 on CPU; in one process\nchosen because          cluster.device=auto " in out
+    assert main(["explain", *SMALL_RUN, "cluster.device=cpu"]) == 0
+    assert "\nchosen because          cluster.device=cpu\n" in capsys.readouterr().out
+
+
+def stored(**cluster: object) -> Config:
+    """Of a run of two workers on GPUs."""
+    config = small_config("parallelism=sync_data", "parallelism.workers=2")
+    known = {"device": "gpu", "device_taken": "gpu", "gpus": [3, 4], "emulate": True, "workers": 2, **cluster}
+    return replace(config, cluster=LocalCluster(**known))
+
+
+def test_keys_of_the_device_are_split_from_files_and_other_overrides() -> None:
+    arguments = ["a.png", "cluster.device=cpu", "./cluster.device=cpu", "cluster.workers=2", "cluster.gpus=[1]", "tf32"]
+    asked, others = split_device([*arguments, "cluster.tf32"])
+    assert asked == ["cluster.device=cpu", "cluster.gpus=[1]"]
+    assert others == ["a.png", "./cluster.device=cpu", "cluster.workers=2", "tf32", "cluster.tf32"]
+
+
+def test_the_devices_of_training_do_not_matter() -> None:
+    assert with_device(stored(), []).cluster == LocalCluster()
+    asked = ["cluster.device=gpu", "cluster.gpus=[1]"]
+    assert with_device(stored(), asked).cluster == LocalCluster(device="gpu", gpus=[1])
+
+
+def test_gpus_round_as_in_training_by_default() -> None:
+    rounded = stored(tf32=True)
+    assert with_device(rounded, []).cluster.tf32
+    assert not with_device(rounded, ["cluster.tf32=false"]).cluster.tf32
+    assert with_device(stored(), ["cluster.tf32=true"]).cluster.tf32
+    assert with_device(rounded, ["cluster.device=cpu"]).cluster == LocalCluster(device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        (["cluster.gpus=[0,1]"], r"gpus=\[0, 1\]: expected the number of one GPU, such as"),
+        (["cluster.device=cpu", "cluster.gpus=[0]"], r"gpus=\[0\] with cluster\.device=cpu: the run uses no GPU; use"),
+        (["cluster.device=cpu", "cluster.tf32=true"], r"tf32=true with cluster\.device=cpu: the run uses no GPU; use"),
+        (["cluster.device=tpu"], r"cluster\.device='tpu': expected one of auto, cpu, gpu"),
+    ],
+)
+def test_anything_but_one_device_is_refused(asked: list[str], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        with_device(stored(), asked)
+
+
+SMALL_NET = str(EXAMPLES / "own_model" / "all_conv.py")
+CONF = str(EXAMPLES / "own_model" / "conf")
+
+
+def test_plugins_are_removed_at_any_position() -> None:
+    arguments = ["--plugin", "a.py", "explain", "seed=1", "--plugin=b.c", "model=--plugin", "--plugin=x=y.py"]
+    assert split_plugins(arguments) == (["a.py", "b.c", "x=y.py"], ["explain", "seed=1", "model=--plugin"])
+
+
+@pytest.mark.parametrize("arguments", [["--plugin"], ["--plugin="], ["seed=1", "--plugin", "--cfg"]])
+def test_a_plugin_without_a_name_is_refused(arguments: list[str]) -> None:
+    with pytest.raises(ConfigError, match="--plugin: expected a Python file or module, as in"):
+        split_plugins(arguments)
+
+
+def test_training_and_verbs_know_the_model(fake_training: FakeTraining, capsys: Capture) -> None:
+    chosen = ["--plugin", SMALL_NET, "--config-dir", CONF, "model=all_conv", "model.filters=4"]
+    with restored_tables():
+        assert main(chosen) == 0
+        assert main(["explain", *chosen]) == 0
+        assert "shrink2" in capsys.readouterr().out
+    assert (fake_training.only.config.model.name, fake_training.only.config.model.filters) == ("all_conv", 4)
+    assert fake_training.only.overrides == ["model=all_conv", "model.filters=4"]
+
+
+def test_yaml_without_its_plugin_reports_the_missing_plugin(folder: Path, capsys: Capture) -> None:
+    Path("conf/model").mkdir(parents=True)
+    Path("conf/model/absent.yaml").write_text('defaults: ["/schema/model/absent@_here_"]')
+    message = refused(["--config-dir", "conf", "model=absent"], capsys)
+    assert "There is no such option: correct the name, or give the --plugin that defines it." in message
+
+
+def test_a_plugin_that_fails_ends_the_command_with_its_line(folder: Path, capsys: Capture) -> None:
+    Path("broken.py").write_text("\nimport no_such_library\n")
+    message = refused(["--plugin", "broken.py"], capsys)
+    assert f"{folder / 'broken.py'}:2: ModuleNotFoundError: No module named 'no_such_library'" in message
+
+
+def entry_points(*values: str) -> EntryPoints:
+    return EntryPoints(EntryPoint(f"p{i}", value, plugins.GROUP) for i, value in enumerate(values))
+
+
+@pytest.mark.parametrize("value", ["installed_plugin", "installed_plugin:plugin"])
+def test_installed_packages_bring_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    (tmp_path / "installed_plugin.py").write_text("from runner.plugin import Plugin\nplugin = Plugin()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    asked: list[str] = []
+    monkeypatch.setattr(
+        plugins.importlib.metadata, "entry_points", lambda group: asked.append(group) or entry_points(value)
+    )
+    with restored_tables():
+        install_plugins([])
+        assert list(provenance()) == ["installed_plugin"]
+    assert asked == ["runner.plugins"]
+
+
+def test_an_entry_point_of_another_object_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins.importlib.metadata, "entry_points", lambda group: entry_points("mine:other"))
+    with pytest.raises(ConfigError, match=r"entry point p0 = mine:other of group runner\.plugins: expected a module"):
+        install_plugins([])

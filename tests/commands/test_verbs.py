@@ -1,0 +1,305 @@
+"""The verbs ``new``, ``list``, ``sync`` and ``doctor``."""
+
+import importlib.metadata
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+import zmq
+
+from runner.cli import main
+from runner.commands import doctor
+from runner.commands.list import KINDS, leading_comment, lines
+from runner.commands.new import KINDS as TEMPLATES
+from runner.config.conf_dir import conf_dir
+from runner.config.configuration import GROUPS
+from runner.engine.run.kernel_table import load_kernels
+from runner.records.run_directory import RunDirectory
+from runner.tracking.mlflow_tracker import SPOOL_FILE
+from runner.tracking.records import Tags
+from runner.tracking.replay import Replay
+from runner.tracking.spool import Spool
+from tests.gpus import NO_DRIVER, gpu, machine
+from tests.integration.command import QUIET, summary_of
+from tests.plugin_tables import restored_tables
+from tests.refusal import Capture, refused
+
+FEW_STEPS = (*QUIET, "train.steps=2", "hydra.run.dir=run")
+
+
+@pytest.mark.parametrize("kind", TEMPLATES)
+def test_a_template_runs_with_the_printed_command(kind: str, folder: Path, capsys: Capture) -> None:
+    assert main(["new", kind, "my_own"]) == 0
+    *wrote, run = capsys.readouterr().out.splitlines()
+    assert [line.removeprefix("wrote ") for line in wrote] == sorted(map(str, written(folder)), key=len)
+    command = shlex.split(run.removeprefix("run it: "))
+    assert command[0] == "runner"
+    one_process = () if kind == "strategy" else ("parallelism=single",)
+    load_kernels()
+    with restored_tables():
+        assert main([*command[1:], *FEW_STEPS, *one_process]) == 0
+    summary = summary_of(folder / "run")
+    assert (summary.status, summary.steps) == ("finished", 2)
+    assert list(summary.plugins) == [str(folder / "my_own.py")]
+
+
+def written(folder: Path) -> list[Path]:
+    return [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("taken", ["my_own.py", "conf/model/my_own.yaml"])
+def test_nothing_is_overwritten(taken: str, folder: Path, capsys: Capture) -> None:
+    path = folder / taken
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("mine")
+    message = refused(["new", "model", "my_own"], capsys)
+    assert f"{taken} exists; choose another name, or move the file" in message
+    assert path.read_text() == "mine"
+    assert written(folder) == [Path(taken)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "complaint"),
+    [
+        ("model", "MyNet", "name 'MyNet': expected small letters, digits and underscores"),
+        ("model", "../net", "name '../net': expected small letters"),
+        ("op", "lambda", "name 'lambda': expected small letters"),
+        ("model", "lenet", "name 'lenet': runner has a model of this name; choose another, such as my_lenet"),
+        ("op", "relu", "name 'relu': runner has a op of this name"),
+    ],
+)
+def test_impossible_names_are_refused(kind: str, name: str, complaint: str, folder: Path, capsys: Capture) -> None:
+    assert complaint in refused(["new", kind, name], capsys)
+    assert written(folder) == []
+
+
+def test_a_folder_that_cannot_be_written_is_named(folder: Path, capsys: Capture) -> None:
+    Path("conf").write_text("no folder")
+    assert "cannot write conf" in refused(["new", "model", "my_own"], capsys, code=4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_entry_of_a_table_and_every_yaml_file_has_a_separate_line(kind: str) -> None:
+    found = lines(kind, [conf_dir()])
+    group = KINDS[kind]
+    assert set(found) == {*GROUPS.get(group, ()), *(file.stem for file in (conf_dir() / group).glob("*.yaml"))}
+    assert found
+    for name, line in found.items():
+        assert 20 < len(line) < 200, name
+        assert line.endswith((".", "?", "w + v.")), name
+        assert "Settings of" not in line, name
+        assert not set(line) & set("`\n"), name
+    assert len(set(found.values())) == len(found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_command_prints_a_line_each(kind: str, capsys: Capture) -> None:
+    assert main(["list", kind]) == 0
+    _, *printed = capsys.readouterr().out.splitlines()
+    assert [tuple(line.split(maxsplit=1)) for line in printed] == list(lines(kind, [conf_dir()]).items())
+
+
+def test_without_a_kind_the_kinds_are_listed(capsys: Capture) -> None:
+    assert main(["list"]) == 0
+    output = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in output[1:]] == list(KINDS)
+    assert "parallelism=NAME" in output[5]
+    assert "+debug=NAME" in output[7]
+
+
+def test_yaml_files_of_the_user_are_listed_too(folder: Path, capsys: Capture) -> None:
+    (folder / "own" / "experiment").mkdir(parents=True)
+    (folder / "own" / "experiment" / "mine.yaml").write_text(
+        "# @package _global_\n# Mine (after X et al. 2012). More.\n"
+    )
+    assert main(["list", "experiments", "--config-dir", "own"]) == 0
+    output = capsys.readouterr().out
+    assert "\nmine " in output
+    assert "  Mine (after X et al. 2012).\n" in output
+    assert "\nmnist_lenet " in output
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("# @package _global_\n# One.\n#   runner x\n# Two.\n", "One."),
+        ("# Does it run? Then go on.\nx: 1\n# Later.\n", "Does it run?"),
+        ("# On two\n# lines: 98.5 % here.\n", "On two lines: 98.5 % here."),
+        ("x: 1\n", ""),
+    ],
+)
+def test_a_leading_comments_first_sentence_is_taken(text: str, sentence: str, tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(text)
+    assert leading_comment(file) == sentence
+
+
+@pytest.fixture
+def left(folder: Path) -> Path:
+    """The directory of a run with a pending record, and without the address of its store."""
+    run = folder / "outputs" / "run"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("tracking: {uri: null}\n")
+    Spool(run / SPOOL_FILE).append([Tags({"a": "b"})])
+    return run
+
+
+def test_each_run_is_brought_over_once(left: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    asked: list[Path] = []
+    monkeypatch.setattr(Replay, "run", lambda self, run_dir, uri, end: asked.append(run_dir) or 1)
+    assert main(["sync", "outputs", "outputs/run"]) == 0
+    assert asked == [left]
+    assert capsys.readouterr().out == "written to the tracking store: 1 record of 1 run\n"
+
+
+def test_records_that_could_not_be_written_keep_waiting(left: Path, capsys: Capture):
+    assert main(["sync", "outputs"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"`runner resume={left}` writes its records): {left}" in err
+    assert err.endswith(f"warning: write them with `runner sync {left.parent}`\n")
+    assert (left / SPOOL_FILE).exists()
+
+
+def test_a_run_that_is_running_is_no_failure(left: Path, capsys: Capture):
+    with RunDirectory.open(left, resume=False):
+        assert main(["sync", "outputs"]) == 0
+    assert capsys.readouterr().out == f"skipped, still running: {left}\n"
+
+
+def test_without_waiting_records_nothing_is_done(folder: Path, capsys: Capture):
+    assert main(["sync", "."]) == 0
+    assert capsys.readouterr().out == "no tracking records wait there\n"
+    assert list(folder.iterdir()) == []
+
+
+TOPICS = (
+    "python, cpu flags, cores, memory, shared memory, run outputs, configuration, numpy, mlflow, hydra-core, blas, "
+    "kernels, libzmq, gpu, gpu driver, gpu CuPy, gpu cuDNN frontend, tracking store, hydra joblib, hydra submitit, "
+    "datasets, git"
+)
+
+
+@pytest.fixture
+def report(folder: Path, capsys: Capture) -> Callable[..., str]:
+    """Return the output of ``runner doctor``, which leaves with this code."""
+
+    def report(code: int = 0) -> str:
+        assert main(["doctor"]) == code
+        return capsys.readouterr().out
+
+    return report
+
+
+def findings(examine: Callable[[], Iterable[doctor.Finding]]) -> list[str]:
+    """The findings of one examination, none of which is trouble."""
+    found = list(examine())
+    assert not any(each.trouble for each in found)
+    return [f"{each.topic}: {each.found}" for each in found]
+
+
+def test_everything_a_run_relies_on_is_reported(report: Callable[..., str]) -> None:
+    text = report()
+    assert [topic for topic in TOPICS.split(", ") if f"\n{topic} " not in f"\n{text}"] == []
+    assert text.endswith("\nno trouble found\n")
+
+
+def test_gpus_and_their_libraries_are_listed_and_without_gpus_there_is_no_trouble(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doctor, "discover", lambda: machine(gpu(0), gpu(1)))
+    assert findings(doctor._gpus) == [
+        "gpu: 2 gpu(s), cluster.device=auto takes them",
+        "gpu driver: 580.1 for CUDA up to 13.0",
+        "gpu 0: Big GPU, compute capability 9.0, 80.0 GiB",
+        "gpu 1: Big GPU, compute capability 9.0, 80.0 GiB",
+        "gpu CuPy: 14.2.0 (cupy-cuda13x)",
+    ]
+    monkeypatch.setattr(doctor, "discover", lambda: NO_DRIVER)
+    nothing = "gpu: 0 gpu(s), none is used: there is no NVIDIA driver: no libcuda"
+    assert findings(doctor._gpus) == [nothing, "gpu driver: none"]
+
+
+def test_a_cause_of_failure_is_trouble(
+    report: Callable[..., str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    required = [doctor.Requirement("numpy<1"), doctor.Requirement("nosuch>2")]
+    monkeypatch.setattr(doctor, "SHARED_MEMORY", folder / "absent")
+    monkeypatch.setattr(zmq, "zmq_version_info", lambda: (4, 3, 4))
+    monkeypatch.setattr(doctor, "_requirements", lambda: required)
+    text = report(4)
+    assert f"trouble: shared memory: {folder / 'absent'} is missing" in text
+    assert "trouble: libzmq: older than 4.3.5" in text
+    assert re.search(r"trouble: numpy: version .*; expected numpy<1\n", text)
+    assert "trouble: nosuch: not installed; expected nosuch>2" in text
+    assert "no trouble found" not in text
+
+
+def refuse(dir: Path) -> None:  # noqa: A002 - tempfile's own name
+    raise PermissionError(13, "Permission denied")
+
+
+@pytest.mark.parametrize(
+    ("name", "replacement", "code", "expected"),
+    [
+        ("shutil.disk_usage", lambda path: SimpleNamespace(free=2**20), 4, "has less than 64 MiB free"),
+        (
+            "shutil.disk_usage",
+            lambda path: SimpleNamespace(free=2**20),
+            4,
+            "trouble: run outputs: {folder} has less than 1 GiB free: checkpoints and plots need room",
+        ),
+        ("tempfile.TemporaryFile", refuse, 4, "trouble: run outputs: {folder} is not writable: Permission denied"),
+        ("shutil.which", lambda name: None, 0, "not found; runs are recorded without a commit"),
+        ("cpu_flags", lambda: {"avx2", "amx_bf16"}, 0, "bfloat16         native (amx_bf16)"),
+        (
+            "cpu_flags",
+            lambda: {"avx2"},
+            0,
+            "bfloat16         not native, precision=bfloat16 is refused: none of avx512_bf16, amx_bf16",
+        ),
+    ],
+)
+def test_it_reports_the_state_of_the_machine(
+    report: Callable[..., str],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    replacement: Callable[..., object],
+    code: int,
+    expected: str,
+) -> None:
+    module = "runner.system.machine" if name == "cpu_flags" else "runner.commands.doctor"
+    monkeypatch.setattr(f"{module}.{name}", replacement)
+    assert expected.format(folder=folder) in report(code)
+
+
+@pytest.mark.parametrize("error", [OSError("no"), subprocess.TimeoutExpired("git", 10)])
+def test_git_that_does_not_answer_is_no_trouble(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: "git")
+    monkeypatch.setattr(doctor.subprocess, "run", Mock(side_effect=error))
+    assert findings(doctor._git) == [f"git: does not answer: {error}; runs are recorded without a commit"]
+
+
+def test_requirements_come_from_the_base_install_only() -> None:
+    names = {requirement.name for requirement in doctor._requirements()}
+    assert {"numpy", "hydra-core", "mlflow"} <= names
+    assert "pytest" not in names
+
+
+def test_it_reports_how_to_install_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "hydra-submitit-launcher":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1.2.0"
+
+    monkeypatch.setattr(doctor.importlib.metadata, "version", version)
+    assert findings(doctor._launchers) == [
+        "hydra joblib: 1.2.0",
+        "hydra submitit: not installed; hydra/launcher=submitit needs it: pip install hydra-submitit-launcher",
+    ]

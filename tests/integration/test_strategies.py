@@ -1,0 +1,212 @@
+"""Strategies on worker processes, on slow networks and with compressed transfers: equal bits, or about equal losses."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.commands.train import results_table
+from runner.data.source import source_from_config
+from runner.engine.run.kernel_table import load_kernels
+from runner.engine.run.local_session import LocalSession
+from runner.engine.run.session import scalar
+from runner.records.decisions import read_decisions
+from runner.records.summary import Summary
+from runner.training.build import build
+from tests.integration.command import QUIET, Command, run_command, succeed, summary_of, wait_until
+from tests.small_runs import small_config, typed
+
+LBFGS = (
+    *QUIET,
+    *typed(
+        "model=mlp model.hidden=[8] data=digits optimizer=lbfgs optimizer.history=2 schedule=constant "
+        "precision=float64 train.batch_size=128 train.epochs=null train.eval_every=100 train.log_every=1"
+    ),
+)
+SANDBLASTER = ("parallelism=sandblaster", "parallelism.servers=2", "parallelism.portions_per_worker=4")
+SLOW_WORKER = typed(
+    "cluster.emulate=true cluster.stragglers.distribution=constant cluster.stragglers.median_ms=150 "
+    "cluster.stragglers.workers=[0]"
+)
+
+
+def train_in(folder: Path, *overrides: str) -> Path:
+    folder.mkdir()
+    succeed(folder, *overrides, "hydra.run.dir=run")
+    return folder / "run"
+
+
+def curve(run: Path) -> list[dict[str, Any]]:
+    """What was logged of each iteration."""
+    logged = [json.loads(line)["values"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [values for values in logged if "train/objective" in values]
+
+
+def test_with_a_slow_process_and_a_stop_it_makes_the_iterations_of_single_bit_for_bit(tmp_path: Path) -> None:
+    single = train_in(tmp_path / "single", *LBFGS, "parallelism=single", "train.microbatches=8", "train.steps=6")
+    slow = train_in(tmp_path / "slow", *LBFGS, *SANDBLASTER, *SLOW_WORKER, "train.steps=4")
+    succeed(tmp_path / "slow", f"resume={slow}", "train.steps=6")
+    assert summary_of(slow).weights_sha256 == summary_of(single).weights_sha256
+    assert [each["train/objective"] for each in curve(slow)] == [each["train/objective"] for each in curve(single)]
+    assert sum(each["comm/duplicated_portions"] for each in curve(slow)) > 0
+    assert len(summary_of(slow).bytes_sent_per_worker) == 2 + 2
+
+
+BACKUP_STEPS = 12
+BACKED = (
+    *QUIET,
+    *typed(
+        "model=mlp model.hidden=[8] data=digits train.batch_size=8 schedule=constant parallelism.workers=2 "
+        "parallelism.combine=parameter_server parallelism.backup_workers=1 parallelism.servers=2 "
+        "train.eval_every=6 hydra.run.dir=run"
+    ),
+)
+STRAGGLERS = (
+    *("cluster.emulate=true", "cluster.stragglers.distribution=lognormal"),
+    *("cluster.stragglers.median_ms=10", "cluster.stragglers.sigma=1.5"),
+)
+
+
+def finished(folder: Path, *overrides: str) -> Summary:
+    folder.mkdir(exist_ok=True)
+    succeed(folder, *overrides)
+    return summary_of(folder / "run")
+
+
+def test_a_resumed_run_with_slow_workers_is_replayed_bit_for_bit(tmp_path: Path) -> None:
+    slow, replayed = tmp_path / "slow", tmp_path / "replayed"
+    finished(slow, *BACKED, *STRAGGLERS, f"train.steps={BACKUP_STEPS // 2}")
+    first = read_decisions(slow / "run" / "contributors.jsonl")
+    summary = finished(slow, "resume=run", f"train.steps={BACKUP_STEPS}")
+    lines = read_decisions(slow / "run" / "contributors.jsonl")
+    assert lines[: BACKUP_STEPS // 2] == first
+    assert [line["step"] for line in lines] == list(range(BACKUP_STEPS))
+    dropped = [each for line in lines for each in line["dropped"]]
+    for line in lines:
+        of_step = [*line["contributors"], *(each["worker"] for each in line["dropped"])]
+        assert len(set(of_step)) == len(of_step)
+        assert set(of_step) <= {0, 1, 2}
+    assert summary.workers == 3
+    assert sum(summary.dropped_shares.values()) == len(dropped)
+    assert sum(summary.dropped_examples.values()) == 4 * len(dropped)
+
+    record = slow / "run" / "contributors.jsonl"
+    again = finished(replayed, *BACKED, f"train.steps={BACKUP_STEPS}", f"parallelism.replay={record}")
+    assert again.weights_sha256 == summary.weights_sha256
+    assert again.final["train/loss"] == summary.final["train/loss"]
+    assert again.dropped_shares == {}
+    contributors = [line["contributors"] for line in read_decisions(replayed / "run" / "contributors.jsonl")]
+    assert contributors == [line["contributors"] for line in lines]
+    assert not list((slow / "run").glob("endings-*")), "nothing repeats a run from the endings of its shares"
+
+
+def test_a_loss_that_is_not_finite_is_traced_to_its_node_over_the_same_shares(tmp_path: Path) -> None:
+    command = run_command(tmp_path, *BACKED, *STRAGGLERS, f"train.steps={BACKUP_STEPS}", "optimizer.lr=1e30")
+    assert command.code == 5
+    assert "repeating steps 0 to" in (tmp_path / "run" / "run.log").read_text()
+    assert "it is the first node that produced any" in command.errors
+
+
+def test_the_death_of_a_backup_worker_ends_the_run_with_its_name(tmp_path: Path) -> None:
+    command = Command(tmp_path, *BACKED, "train.steps=100000", "checkpoint.every_steps=5")
+    try:
+        wait_until(lambda: (tmp_path / "run" / "contributors.jsonl").exists(), "an update")
+        command.workers()[2].kill()
+        assert command.finish() == 7
+    finally:
+        command.kill()
+    assert "worker-2" in command.errors
+    assert summary_of(tmp_path / "run").status == "failed"
+    assert read_decisions(tmp_path / "run" / "contributors.jsonl")
+
+
+LATENCY_S, DELAY_S, EMULATED_STEPS = 0.02, 0.03, 5
+SLOW = (
+    "cluster=slow_network",
+    "cluster.bandwidth_mbit=1",
+    f"cluster.latency_ms={LATENCY_S * 1e3}",
+    "cluster.stragglers.distribution=constant",
+    f"cluster.stragglers.median_ms={DELAY_S * 1e3}",
+    "cluster.stragglers.workers=[1]",
+)
+EMULATED = "1 Mbit/s, 20 ms, constant delay of worker 1 with median 30 ms"
+
+
+def run_of(folder: Path, *overrides: str) -> Summary:
+    """A short run of two workers, whose output contains the results of the summary."""
+    small = typed(
+        f"model=mlp model.hidden=[8] data=digits tracking=none tracking.pictures=false train.steps={EMULATED_STEPS}"
+    )
+    command = succeed(folder, *small, *overrides, "hydra.run.dir=run")
+    summary = summary_of(folder / "run")
+    assert results_table(summary) in command.output
+    return summary
+
+
+def test_waiting_changes_the_time_of_a_step_and_no_bit(tmp_path: Path) -> None:
+    plain_folder, slow_folder = tmp_path / "plain", tmp_path / "slow"
+    for folder in (plain_folder, slow_folder):
+        folder.mkdir()
+    plain, slow = run_of(plain_folder), run_of(slow_folder, *SLOW)
+    assert plain.weights_sha256 is not None
+    assert slow.weights_sha256 == plain.weights_sha256
+    assert slow.bytes_sent_per_worker == plain.bytes_sent_per_worker
+    assert (plain.emulated, slow.emulated) == ("", EMULATED)
+    assert f"emulated: {EMULATED}" in (slow_folder / "run" / "run.log").read_text()
+    assert "emulated" not in (plain_folder / "run" / "run.log").read_text()
+    # The slow worker begins late; then halves of the gradient go one way, and halves of the sum the other.
+    half_bytes = slow.bytes_sent_per_worker[0] / EMULATED_STEPS / 2
+    wires_s = 2 * (LATENCY_S + half_bytes * 8 / 1e6)
+    assert slow.step_time_s["p10"] >= DELAY_S + wires_s
+
+
+STEPS = 120
+
+
+def losses(*overrides: str) -> list[float]:
+    """The loss of every step of two workers in this process."""
+    config = small_config(
+        "data=digits", "parallelism=sync_data", "parallelism.workers=2", "train.batch_size=64", *overrides
+    )
+    experiment = build(config)
+    document = {
+        "config": dataclasses.asdict(config.data),
+        "seed": config.seed,
+        "batch_size": config.train.batch_size,
+        "eval_batch_size": config.train.eval_batch_size,
+        "dtype": "float32",
+    }
+    with source_from_config(**document) as source:
+        session = LocalSession(experiment.program, experiment.cluster, load_kernels(), source)
+        try:
+            session.run("init")
+            rate = scalar(experiment.learning_rate(0), "float32")
+            return [
+                float(session.run("train", step=k, feeds={"step": scalar(k, "int64"), "learning_rate": rate})["loss"])
+                for k in range(STEPS)
+            ]
+        finally:
+            session.close()
+
+
+@pytest.mark.parametrize("model", ["mlp", "lenet"])
+def test_it_learns_about_as_well(model: str) -> None:
+    shape = "model.hidden=[32]" if model == "mlp" else "model.units=32"
+    plain, lossy = (losses(f"model={model}", shape, f"cluster.compression={c}") for c in ("none", "high16"))
+    assert lossy[0] == plain[0], "nothing has been sent before the first loss"
+    assert lossy[1:] != plain[1:]
+    assert np.mean(lossy[-5:]) < 0.7 * lossy[0]
+    assert np.mean(lossy[-5:]) == pytest.approx(np.mean(plain[-5:]), rel=0.05)
+
+
+def test_two_bytes_of_each_value_go_between_processes(tmp_path: Path) -> None:
+    overrides = typed(
+        "model=mlp model.hidden=[8] data=digits tracking=none tracking.pictures=false train.steps=3 train.epochs=null"
+    )
+    succeed(tmp_path, *overrides, "cluster.compression=high16", "hydra.run.dir=run")
+    # In a step the first of two workers sends one half of the gradient and one half of the sum.
+    values = 64 * 8 + 8 + 8 * 10 + 10
+    assert summary_of(tmp_path / "run").bytes_sent_per_worker[0] == 3 * values * 2
