@@ -12,7 +12,7 @@ from runner.config import conf_dir as module
 from runner.config.command_line import misplaced_verb, overrides_first, quoted, quoting_hint
 from runner.config.conf_dir import NestedGroup, conf_dir, nested_groups
 from runner.errors import ConfigError, ResourceError
-from runner.strategies.downpour.staleness import POLICIES, Staleness
+from runner.strategies.downpour.pushed_server import POLICIES, Staleness
 from tests.small_runs import small_config
 
 

@@ -8,7 +8,7 @@ from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.network import Outputs
 from runner.engine.graph.tensor import Tensor
-from runner.models import Model
+from runner.models.base import Model
 from tests.nn.support import Array, Bench, bench, initial_values
 
 STEP = 1e-6

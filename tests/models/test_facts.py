@@ -7,18 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from runner.errors import ConfigError
-from runner.models import (
-    AlexNet,
-    CifarAlexNet,
-    CifarConvNet,
-    GoogLeNet,
-    LeNet,
-    Mlp,
-    Model,
-    Overfeat,
-    ResNetCifar,
-    VggA,
-)
+from runner.models import AlexNet, CifarAlexNet, CifarConvNet, GoogLeNet, LeNet, Mlp, Overfeat, ResNetCifar, VggA
+from runner.models.base import Model
 from tests.models.support import assert_gradients, assert_trainable, kinds, multiply_adds, network, parameter_count
 
 Image = tuple[int, int, int]

@@ -33,7 +33,7 @@ class TestConv:
         ],
     )
     def test_is_correlation_plus_bias(
-        self, padding: nn.windows.Padding, kernel: int, stride: int, explicit: tuple[int, int, int, int]
+        self, padding: nn.Padding, kernel: int, stride: int, explicit: tuple[int, int, int, int]
     ) -> None:
         x = normal(2, 3, 7, 5)
         b = bench(x)

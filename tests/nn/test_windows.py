@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from runner.nn.windows import Padding, TooSmallError, place
+from runner.nn import Padding, TooSmallError, place
 
 SIDES = st.integers(1, 40)
 WINDOWS = st.integers(1, 7)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.optimizers import Momentum, Sgd
-from runner.optimizers.clipping import clip_factor, global_norm, shortened
+from runner.optimizers.base import clip_factor, global_norm, shortened
 from tests.optimizers.support import RATES, START, Trainer, gradient_steps
 from tests.oracles import evaluate
 
@@ -22,7 +22,8 @@ def clipped(tensors: list[Array], limit: float) -> tuple[float, list[Array]]:
     """Return the global norm and the clipped tensors."""
     graph = Graph()
     fed = [ops.placeholder(graph, t.shape, t.dtype.name) for t in tensors]
-    outputs = [global_norm(graph, fed), *shortened(graph, fed, clip_factor(graph, fed, limit))]
+    short = shortened(graph, list(enumerate(fed)), clip_factor(graph, fed, limit))
+    outputs = [global_norm(graph, fed), *(tensor for _, tensor in short)]
     with np.errstate(invalid="ignore", over="ignore"):
         norm, *rest = evaluate(graph, outputs, dict(zip(fed, tensors, strict=True)))
     return float(norm), rest
@@ -54,8 +55,8 @@ def test_only_scalars_cross_devices() -> None:
         with graph.device(f"/task:{task}"):
             tensors.append(ops.placeholder(graph, (3,), "float64"))
     with graph.device("/task:0"):
-        after = shortened(graph, tensors, clip_factor(graph, tensors, 1.0))
-    assert [graph.nodes[tensor.node].device for tensor in after] == ["/task:1", "/task:2"]
+        after = shortened(graph, list(enumerate(tensors)), clip_factor(graph, tensors, 1.0))
+    assert [graph.nodes[tensor.node].device for _, tensor in after] == ["/task:1", "/task:2"]
     moved = [t for node in graph for t in node.inputs if graph.nodes[t.node].device != node.device]
     assert moved
     assert {graph.spec(tensor).shape for tensor in moved} == {()}

@@ -4,19 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
-from runner.errors import NumericError
-from runner.optimizers.quasi_newton import (
-    DIRECTION,
-    GRADIENT,
-    History,
-    X,
-    change_name,
-    commands,
-    iterate,
-    step_name,
-)
+from runner.optimizers.lbfgs import DIRECTION, GRADIENT, History, X, commands, iterate, pair_names
 from tests.optimizers.minimising import NumpyMachine, Objective, Quadratic, Vector, beale, booth, minimised, rosenbrock
 
 QUADRATIC = Quadratic(size=20, condition=100.0, seed=1)
@@ -69,7 +58,7 @@ def test_direction_equals_the_formula(size: int) -> None:
         iterate(machine, history, longest=1.0, most=20)
         # Those of the ring, oldest first, before this iteration changes them.
         places = history.newest_first()[::-1]
-        pairs = [(machine.vectors[step_name(i)], machine.vectors[change_name(i)]) for i in places]
+        pairs = [(machine.vectors[s], machine.vectors[y]) for s, y in map(pair_names, places)]
         gradient = rosenbrock(machine.vectors[X])[1]
         iterate(machine, history, longest=1.0, most=20)
         expected = -inverse_by_formula(pairs, 8) @ gradient

@@ -15,8 +15,7 @@ from runner.kernels.registry import Registry
 from runner.optimizers import Adagrad, Adam, Momentum, Optimizer, Sgd
 from runner.strategies.async_data import AsyncData
 from runner.strategies.base import Task
-from runner.strategies.downpour.model_replica import compute_name
-from runner.strategies.downpour.staleness import Staleness
+from runner.strategies.downpour.pushed_server import Staleness
 from runner.strategies.single import Single
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import NETWORKS, task_of
@@ -356,7 +355,7 @@ def test_virtual_time_is_the_same_on_every_type_of_device() -> None:
     assert alone.clock is not None
     clock = virtual_time(alone.clock)
     on_cpu, on_gpu = (
-        [clock._part_s(compute_name(k), worker_device(k, kind), 3) for k in range(3)] for kind in ("cpu", "gpu")
+        [clock._part_s(f"compute_{k}", worker_device(k, kind), 3) for k in range(3)] for kind in ("cpu", "gpu")
     )
     assert on_cpu == on_gpu
     assert len(set(on_cpu)) == 3

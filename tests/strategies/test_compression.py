@@ -15,8 +15,7 @@ from runner.engine.graph.tensor import Tensor
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
-from runner.strategies.collectives import Combine, ring_all_reduce, sharded_reduce
-from runner.strategies.exchange import COMBINES
+from runner.strategies.collectives import COMBINES, Combine, ring_all_reduce, sharded_reduce
 from runner.strategies.replica import shares
 from runner.strategies.sync_data import SyncData
 from runner.strategies.synchronous.batch_statistics import STATISTICS

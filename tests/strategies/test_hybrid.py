@@ -12,8 +12,7 @@ from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
-from runner.models.cifar_convnet import CifarConvNet
-from runner.models.lenet import LeNet
+from runner.models import CifarConvNet, LeNet
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum

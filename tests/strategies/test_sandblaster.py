@@ -13,7 +13,7 @@ from runner.kernels.registry import Registry
 from runner.optimizers.lbfgs import Lbfgs
 from runner.optimizers.sgd import Sgd
 from runner.strategies.base import Task
-from runner.strategies.lbfgs.portions import Portions
+from runner.strategies.lbfgs.dispatcher import Portions
 from runner.strategies.lbfgs.vectors import PRODUCTS
 from runner.strategies.sandblaster import Sandblaster
 from runner.strategies.single import Single

@@ -11,10 +11,10 @@ from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.base import Task
+from runner.strategies.microbatches import in_stale_parts
 from runner.strategies.model import ModelParallel
 from runner.strategies.replica import shares
 from runner.strategies.single import Single
-from runner.strategies.stale_updates import in_stale_parts
 from tests.strategies.networks import NETWORKS, Examples, dense, task_of
 from tests.strategies.placing import Placed
 from tests.strategies.test_single import loss_and_gradients

@@ -18,8 +18,7 @@ from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
-from runner.strategies.collectives import in_buckets
-from runner.strategies.exchange import COMBINES
+from runner.strategies.collectives import COMBINES, in_buckets
 from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData

@@ -10,7 +10,7 @@ from runner.kernels.registry import Registry
 from runner.optimizers import Momentum, Sgd
 from runner.strategies.async_data import AsyncData
 from runner.strategies.base import Task
-from runner.strategies.downpour.staleness import Staleness
+from runner.strategies.downpour.pushed_server import Staleness
 from tests.strategies.networks import NETWORKS, task_of
 from tests.strategies.training import Trainer, Weights, expect_same_bits, opened
 

@@ -8,7 +8,7 @@ from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Sgd
 from runner.strategies.async_data import AsyncData
-from runner.strategies.downpour.staleness import Staleness
+from runner.strategies.downpour.pushed_server import Staleness
 from tests.strategies.networks import NETWORKS, task_of
 from tests.strategies.training import opened
 

@@ -4,11 +4,11 @@ from functools import partial
 
 import numpy as np
 import pytest
+from runner.optimizers.quasi_newton import History, X, iterate
 
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.lbfgs import Lbfgs
-from runner.optimizers.quasi_newton import History, X, iterate
 from runner.strategies.base import Task
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.strategies.lbfgs.portions import Portions
+from runner.strategies.lbfgs.dispatcher import Portions
 
 
 def test_a_worker_gets_its_range_of_neighbouring_portions() -> None:

@@ -16,7 +16,7 @@ from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.hybrid import Hybrid
 from runner.strategies.replica import shares
-from runner.strategies.sharded.schemes import dense_passes
+from runner.strategies.sharded.network_parts import dense_passes
 from runner.strategies.single import Single
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import Examples, dense, hybrid, task_of

@@ -6,7 +6,7 @@ import pytest
 
 from runner.errors import ConfigError
 from runner.strategies.replica import shares
-from runner.strategies.sharded.schemes import SCHEMES, Examples, dense_passes, updates_per_batch
+from runner.strategies.sharded.network_parts import SCHEMES, Examples, dense_passes, updates_per_batch
 
 
 def sizes(passes: list[Examples]) -> list[list[int]]:

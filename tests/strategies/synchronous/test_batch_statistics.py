@@ -22,7 +22,7 @@ from runner.kernels.registry import Registry
 from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.base import Task
-from runner.strategies.exchange import COMBINES
+from runner.strategies.collectives import COMBINES
 from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
