@@ -4,7 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 
+from runner.errors import NumericError
 from runner.optimizers.lbfgs import DIRECTION, GRADIENT, History, X, commands, iterate, pair_names
 from tests.optimizers.minimising import NumpyMachine, Objective, Quadratic, Vector, beale, booth, minimised, rosenbrock
 
