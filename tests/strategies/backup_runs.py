@@ -1,12 +1,10 @@
-"""Training with backup workers on a virtual clock, and what it must be equal to: ``single`` on the same shares."""
+"""Training with backup workers on a virtual clock, and training of ``single`` on the same shares."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from runner.engine.compile.input_slots import InputSource
 from runner.engine.compile.program import Program
@@ -15,17 +13,15 @@ from runner.engine.graph.device import local_cluster, worker_device
 from runner.engine.graph.graph import Graph
 from runner.engine.run.interleaving import VirtualTime
 from runner.engine.run.local_session import LocalSession
-from runner.engine.run.session import Session, scalar
-from runner.engine.run.step_driver import bind
+from runner.engine.run.session import scalar
 from runner.kernels.registry import Registry
 from runner.strategies.base import Task
 from runner.strategies.clients import program
-from runner.strategies.replica import Replica, ordered_sum, shares
+from runner.strategies.replica import Replica, ordered_sum, shares, summed
 from runner.strategies.sync_data import SyncData
 from tests.strategies.networks import Examples
-from tests.strategies.training import Weights
+from tests.strategies.training import Run, Trainer, Weights, begun, rate_of
 
-Array = NDArray[Any]
 Line = Mapping[str, Any]
 
 
@@ -44,38 +40,6 @@ def drawn_time(seed: int) -> VirtualTime:
     return VirtualTime(seconds, lambda nbytes: 1e-3 * nbytes)
 
 
-def rate_of(step: int, dtype: str) -> Array:
-    """A falling learning rate."""
-    return scalar(0.1 / (1 + step), dtype)
-
-
-@dataclass
-class Run:
-    """A program with backup workers and its session."""
-
-    program: Program
-    session: Session
-    source: InputSource
-    dtype: str
-
-    def __post_init__(self) -> None:
-        self.step_driver = bind(self.program.step_driver, self.session)
-
-    def train(self, steps: Iterable[int]) -> list[tuple[float, float]]:
-        """Make updates; returns loss and accuracy of each."""
-        fetched = [self.step_driver.update(step, rate_of(step, self.dtype)) for step in steps]
-        return [(float(each["loss"]), float(each["accuracy"])) for each in fetched]
-
-    def lines(self) -> Sequence[Line]:
-        """The record so far."""
-        return list(self.step_driver.decisions()["contributors"])
-
-    def weights(self) -> Weights:
-        """Every variable by unsharded name."""
-        self.step_driver.synchronize()
-        return self.session.run("save")
-
-
 @contextmanager
 def running(
     strategy: SyncData,
@@ -83,20 +47,17 @@ def running(
     registry: Registry,
     clock: VirtualTime,
     source: Examples | None = None,
-    *,
-    initialised: bool = True,
-) -> Iterator[Run]:
-    """Open a program of a strategy. source: of other examples than usual."""
-    made = strategy.build(task)
+    saved: Weights | None = None,
+) -> Iterator[Trainer]:
+    """Begin a program of a strategy. source: of other examples than usual. saved: values to begin with."""
     source = source or Examples(strategy.examples_per_update(task.batch_size), task.example_shape, task.state_dtype)
-    cluster = local_cluster(made.workers, made.servers)
-    session = LocalSession(made, cluster, registry, source, interleaving=clock)
-    try:
-        if initialised:
-            session.run("init")
-        yield Run(made, session, source, task.state_dtype)
-    finally:
-        session.close()
+    with begun(strategy, task, registry, saved, source=source, interleaving=clock) as trainer:
+        yield trainer
+
+
+def lines_of(run: Trainer) -> Sequence[Line]:
+    """The record so far."""
+    return list(run.step_driver.decisions()["contributors"])
 
 
 def single_over(task: Task, contributors: Sequence[int], backups: int) -> Program:
@@ -115,22 +76,13 @@ def single_over(task: Task, contributors: Sequence[int], backups: int) -> Progra
         return summed if held == task.batch_size else ops.mul(graph, summed, scale)
 
     with graph.device(replica.device), graph.absolute_scope("train/total"):
-        gradients = [
-            (variable, total([own.gradients[i][1] for own in computed]))
-            for i, (variable, _) in enumerate(computed[0].gradients)
-        ]
-        updates = [
-            type(each)(each.variable, total([own.state_updates[i].batch_value for own in computed]), each.decay)
-            for i, each in enumerate(computed[0].state_updates)
-        ]
+        totals = summed(computed, lambda _, parts: total(parts))
         loss, accuracy = total([each.loss for each in computed]), total([each.accuracy for each in computed])
-    targets = replica.apply(gradients, updates)
+    targets = replica.apply(totals.gradients, totals.state_updates)
     return program(graph, [replica], loss=loss, accuracy=accuracy, targets=targets)
 
 
-def expected_of(
-    task: Task, lines: Sequence[Line], backups: int, registry: Registry, source: InputSource
-) -> tuple[Weights, list[tuple[float, float]]]:
+def expected_of(task: Task, lines: Sequence[Line], backups: int, registry: Registry, source: InputSource) -> Run:
     """Weights and history of ``single`` over the recorded shares, with a program for each set of shares."""
     sessions: dict[tuple[int, ...], LocalSession] = {}
     weights: Weights | None = None

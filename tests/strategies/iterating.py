@@ -1,22 +1,17 @@
 """Iterations of L-BFGS under a strategy, in this process."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from runner.engine.compile.program import Program
-from runner.engine.graph.device import local_cluster
-from runner.engine.run.interleaving import Interleaving, VirtualTime
-from runner.engine.run.local_session import LocalSession
+from runner.engine.run.interleaving import VirtualTime
 from runner.engine.run.session import scalar
-from runner.engine.run.step_driver import bind
 from runner.kernels.registry import Registry
 from runner.strategies.base import Strategy, Task
-from tests.strategies.networks import Examples
-from tests.strategies.training import Weights, first_gpu
+from tests.strategies.training import Weights, begun
 
 COMMAND_S, WIRE_S = 0.01, 0.1
 
@@ -62,47 +57,23 @@ def drawn_speeds(seed: int) -> VirtualTime:
     return VirtualTime(part_s, lambda nbytes: float(generator.lognormal(sigma=1.5)))
 
 
-@contextmanager
-def session_of(
-    strategy: Strategy,
-    task: Task,
-    registry: Registry,
-    interleaving: Interleaving | None = None,
-    *,
-    gpus: bool = False,
-) -> Iterator[tuple[Program, LocalSession]]:
-    """A program and a session of it, not initialised. gpus: whether all devices are on the first GPU."""
-    program = strategy.build(task)
-    source = Examples(task.batch_size, task.example_shape, task.state_dtype)
-    workers, servers = program.workers, program.servers
-    cluster = local_cluster(workers, servers, gpus=first_gpu(workers, servers, gpus))
-    session = LocalSession(program, cluster, registry, source, interleaving=interleaving)
-    try:
-        yield program, session
-    finally:
-        session.close()
-
-
 def iterated(
     strategy: Strategy,
     task: Task,
     registry: Registry,
     steps: Iterable[int],
     *,
-    interleaving: Interleaving | None = None,
     saved: Weights | None = None,
-    gpus: bool = False,
+    **options: Any,
 ) -> Course:
-    """Make iterations from the initial values, or from those saved. gpus: as of :func:`session_of`."""
-    with session_of(strategy, task, registry, interleaving, gpus=gpus) as (program, session):
-        session.run("init") if saved is None else session.run("restore", feeds=saved)
-        step_driver = bind(program.step_driver, session)
-        told, metrics = [], []
+    """Make iterations from the initial values, or from those saved. options: of :func:`training.opened`."""
+    with begun(strategy, task, registry, saved, **options) as trainer:
+        step_driver, told, metrics = trainer.step_driver, [], []
         for step in steps:
             answer = step_driver.update(step, scalar(1.0, task.state_dtype))
             metrics.append(step_driver.metrics())
             told.append((float(answer["loss"]), float(answer["accuracy"]), metrics[-1]["train/objective"]))
         step_driver.synchronize()
         # Count before the variables are read, because that sends bytes too.
-        sent = session.sent_bytes()
-        return Course(session.run("save"), told, metrics, step_driver.decisions(), sent, program)
+        sent = trainer.session.sent_bytes()
+        return Course(trainer.session.run("save"), told, metrics, step_driver.decisions(), sent, trainer.program)

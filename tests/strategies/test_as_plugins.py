@@ -12,7 +12,7 @@ from tests.strategies.transplant import imports_of_private_modules, transplant
 HERE = Path(__file__).parent
 LAWS = {
     "async_data": ["test_async_data.py", "downpour"],
-    "model": ["test_model.py", "test_large_layers.py", "test_stale_updates.py", "sharded/test_sharded_model.py"],
+    "model": ["test_model.py", "test_large_layers.py", "sharded/test_sharded_model.py"],
 }
 
 

@@ -1,10 +1,13 @@
-"""``sandblaster`` equals ``single`` bit for bit, for any assignment and speed of replicas."""
+"""``sandblaster`` equals ``single`` bit for bit, for any assignment and speed of replicas; assignment of portions."""
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runner.engine.run.interleaving import Interleaving
 from runner.engine.run.kernel_table import load_kernels
@@ -17,9 +20,9 @@ from runner.strategies.lbfgs.dispatcher import Portions
 from runner.strategies.lbfgs.vectors import PRODUCTS
 from runner.strategies.sandblaster import Sandblaster
 from runner.strategies.single import Single
-from tests.strategies.iterating import Course, drawn_speeds, iterated, session_of, speeds
+from tests.strategies.iterating import Course, drawn_speeds, iterated, speeds
 from tests.strategies.networks import NETWORKS, dense, task_of
-from tests.strategies.training import expect_same_bits
+from tests.strategies.training import begun, expect_same_bits
 
 BATCH = 27
 """A batch with portions of two sizes."""
@@ -61,12 +64,7 @@ def expect_same(found: Course, expected: Course) -> None:
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 @pytest.mark.parametrize("network", PER_EXAMPLE)
 def test_it_equals_single_in_as_many_microbatches_bit_for_bit(network: str, workers: int) -> None:
-    expect_same(blasted(network, workers, servers=2, portions=12), single(network, 12))
-
-
-@pytest.mark.parametrize("servers", [1, 3])
-def test_no_number_of_servers_changes_a_bit(servers: int) -> None:
-    expect_same(blasted("dense", 3, servers, portions=6), single("dense", 6))
+    expect_same(blasted(network, workers, servers=1 + workers % 3, portions=12), single(network, 12))
 
 
 @pytest.mark.parametrize("network", PER_EXAMPLE)
@@ -159,9 +157,8 @@ def test_a_checkpoint_of_one_continues_under_another(registry: Registry) -> None
 def test_a_batch_of_the_test_split_is_scored_with_the_servers_parameters(registry: Registry) -> None:
     scores = []
     for strategy in (Single(), Sandblaster(workers=3, servers=2, portions_per_worker=2)):
-        with session_of(strategy, task_for(), registry) as (_, session):
-            session.run("restore", feeds=single("dense", 6).weights)
-            scores.append(session.run("eval", feeds={"step": np.asarray(0)}))
+        with begun(strategy, task_for(), registry, single("dense", 6).weights) as trainer:
+            scores.append(trainer.evaluate())
     one, three = scores
     np.testing.assert_allclose(one["loss"], three["loss"], rtol=1e-12)
     np.testing.assert_array_equal(one["predictions"], three["predictions"])
@@ -183,3 +180,45 @@ def test_a_batch_of_the_test_split_is_scored_with_the_servers_parameters(registr
 def test_untrainable_tasks_are_refused(strategy: Sandblaster, task: Task, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         strategy.build(task)
+
+
+@pytest.mark.parametrize(
+    ("count", "workers", "events"),
+    [
+        pytest.param(6, 2, "1:3 0:0 0:1 1:4 0:2 1:5", id="a range of neighbouring portions for each worker"),
+        pytest.param(9, 3, "2:6 2:7 2:8 0:0 0:1 2:5 2:4 1:3", id="the last of the longest range"),
+        pytest.param(3, 3, "1:1 0:0 2:2 -2 2:1 -0 0:1", id="the oldest unfinished one, then the only one left"),
+        pytest.param(5, 5, "1:1 0:0 2:2 3:3 4:4 -3 -4 3:1 4:0 -0 0:2 4:1", id="those with the fewest workers first"),
+        pytest.param(2, 2, "0:0 1:1 -1 1:0 -0 !0 0:None", id="the first worker to finish counts"),
+    ],
+)
+def test_portions_are_given_out_in_order(count: int, workers: int, events: str) -> None:
+    """worker:portion is given out; -portion is finished first, !portion again."""
+    portions, left = Portions(count, workers), set(range(count))
+    for event in events.split():
+        if event[0] in "-!":
+            assert portions.finish(int(event[1:])) == (event[0] == "-")
+            left.discard(int(event[1:]))
+        else:
+            worker, _, expected = event.partition(":")
+            assert str(portions.give(int(worker))) == expected
+        assert [portions.is_open(each) for each in range(count)] == [each in left for each in range(count)]
+        assert portions.complete == (not left)
+
+
+@given(st.integers(1, 12), st.integers(1, 5), st.randoms(use_true_random=False))
+def test_each_portion_is_finished_once_at_any_speed(count: int, workers: int, random: object) -> None:
+    portions, busy = Portions(count, workers), {}
+    first: list[int] = []
+    while not portions.complete:
+        for worker in range(workers):
+            if worker not in busy and (portion := portions.give(worker)) is not None:
+                copies = Counter({each: 0 for each in range(count) if each not in first})
+                copies.update(each for each in busy.values() if each in copies)
+                assert copies[portion] == min(copies.values())
+                busy[worker] = portion
+        worker = random.choice(sorted(busy))  # type: ignore[attr-defined]
+        if portions.finish(busy[worker]):
+            first.append(busy[worker])
+        del busy[worker]
+    assert sorted(first) == list(range(count))

@@ -4,19 +4,18 @@ from functools import partial
 
 import numpy as np
 import pytest
-from runner.optimizers.quasi_newton import History, X, iterate
 
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
-from runner.optimizers.lbfgs import Lbfgs
+from runner.optimizers.lbfgs import History, Lbfgs, X, iterate
 from runner.strategies.base import Task
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.optimizers.minimising import NumpyMachine, Vector
-from tests.strategies.iterating import iterated, session_of
+from tests.strategies.iterating import iterated
 from tests.strategies.networks import NETWORKS, Examples, dense, task_of
-from tests.strategies.test_single import loss_and_gradients
-from tests.strategies.training import Weights, difference, expect_same_bits
+from tests.strategies.test_base import loss_and_gradients
+from tests.strategies.training import Weights, difference, expect_same_bits, trained
 
 BATCH = 23
 DECAY = 0.01
@@ -32,9 +31,7 @@ def vector_of(weights: Weights, names: list[str]) -> Vector:
 
 
 def test_it_makes_the_iterations_of_the_algorithm_by_hand(registry: Registry) -> None:
-    with session_of(Single(), task_for(), registry) as (_, session):
-        session.run("init")
-        initial = session.run("save")
+    initial, _ = trained(Single(), task_for(), registry, 0)
     names = [name for name in initial if name.count("/") == 1 and not name.startswith("lbfgs")]
     edges = np.cumsum([initial[name].size for name in names])[:-1]
 
