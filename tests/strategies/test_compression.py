@@ -1,17 +1,12 @@
 """``sync_data`` with compression: half the bytes, equal replicas, sums of the received values, and it learns."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runner.engine.compile.program import Client
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster, worker_device
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Tensor
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
@@ -22,7 +17,7 @@ from runner.strategies.synchronous.batch_statistics import STATISTICS
 from tests.all_pairs import all_pairs
 from tests.engine.running import client, session
 from tests.strategies.networks import NETWORKS, task_of
-from tests.strategies.training import Trainer, Weights, expect_same_bits, opened
+from tests.strategies.training import begun, expect_same_bits, replicas_of, trained
 
 Array = NDArray[np.float32]
 
@@ -37,19 +32,6 @@ def cut(x: Array) -> Array:
 
 def task_for(network: str) -> Task:
     return task_of(NETWORKS[network], Momentum(), batch_size=BATCH, dtype="float32")
-
-
-@contextmanager
-def begun(strategy: SyncData, task: Task, registry: Registry, compression: str) -> Iterator[Trainer]:
-    """A program of the strategy with its initial values, and clients ``replica_K`` that fetch each replica's own."""
-    names = list(strategy.build(task).variables)
-    replicas = {
-        f"replica_{k}": Client(f"replica_{k}", {name: Tensor(f"replica_{k}/{name}") for name in names})
-        for k in range(strategy.workers)
-    }
-    with opened(strategy, task, registry, compression=compression, **replicas) as trainer:
-        trainer.session.run("init")
-        yield trainer
 
 
 def reduced(parts: list[Array], combine: Combine, registry: Registry) -> list[Array]:
@@ -104,10 +86,11 @@ def test_only_training_is_compressed(strategy: SyncData) -> None:
 
 @all_pairs(workers=[2, 3, 4], combine=sorted(COMBINES), statistics=sorted(STATISTICS), network=list(TRAINED))
 def test_replicas_stay_identical(network: str, workers: int, combine: str, statistics: str, registry: Registry) -> None:
-    strategy = SyncData(workers=workers, combine=combine, statistics=statistics)
-    with begun(strategy, task_for(network), registry, "high16") as trainer:
+    strategy, task = SyncData(workers=workers, combine=combine, statistics=statistics), task_for(network)
+    replicas = replicas_of(strategy, task)
+    with begun(strategy, task, registry, compression="high16", **replicas) as trainer:
         trainer.train(range(3))
-        first, *others = (trainer.session.run(f"replica_{k}") for k in range(workers))
+        first, *others = (trainer.session.run(name) for name in replicas)
     for other in others:
         expect_same_bits(first, other)
 
@@ -119,14 +102,10 @@ def test_two_bytes_are_sent_where_there_were_four(
     network: str, combine: str, bucket_bytes: int, registry: Registry
 ) -> None:
     """Scalar scores keep four bytes: two from each worker but the first."""
-    workers, sent = 3, {}
+    sent, strategy = {}, SyncData(workers=3, combine=combine, bucket_bytes=bucket_bytes)
     for compression in ("none", "high16"):
-        strategy = SyncData(workers=workers, combine=combine, bucket_bytes=bucket_bytes)
-        with begun(strategy, task_for(network), registry, compression) as trainer:
-            before = trainer.session.sent_bytes()
-            trainer.train(range(2))
-            after = trainer.session.sent_bytes()
-        sent[compression] = [(b - a) // 2 for a, b in zip(before, after, strict=True)]
+        with begun(strategy, task_for(network), registry, compression=compression) as trainer:
+            sent[compression] = [count // 2 for count in trainer.sent(range(2))]
     scores = [0, 8, 8]
     assert [2 * (h - s) for h, s in zip(sent["high16"], scores, strict=True)] == [
         n - s for n, s in zip(sent["none"], scores, strict=True)
@@ -134,19 +113,11 @@ def test_two_bytes_are_sent_where_there_were_four(
     assert min(sent["none"]) > 8
 
 
-def after(steps: int, compression: str, registry: Registry) -> tuple[Weights, Weights, list[float]]:
-    """Weights before and after some steps of four workers, and the losses."""
-    with begun(SyncData(workers=4), task_for("dense"), registry, compression) as trainer:
-        before = trainer.weights()
-        losses = [loss for loss, _ in trainer.train(range(steps))]
-        return before, trainer.weights(), losses
-
-
 def test_a_compressed_step_differs_by_the_dropped_bits(registry: Registry) -> None:
     """Parts and their sum lose less than 1/128 of themselves each: 1/64 of a change, twice that where parts cancel."""
-    before, exact, _ = after(1, "none", registry)
-    _, lossy, _ = after(1, "high16", registry)
-    trained = [name for name in exact if "velocity" not in name]
-    for name in trained:
+    strategy, task = SyncData(workers=4), task_for("dense")
+    before, _ = trained(strategy, task, registry, 0)
+    exact, lossy = (trained(strategy, task, registry, 1, compression=each)[0] for each in ("none", "high16"))
+    for name in (name for name in exact if "velocity" not in name):
         change = np.abs(exact[name] - before[name]).max()
         assert 0 < np.abs(lossy[name] - exact[name]).max() <= change / 32, name

@@ -1,6 +1,9 @@
-"""Large dense layers: the gradient of their weights is part of the update and is not stored."""
+"""Large dense layers, whose gradient is part of the update and is not stored; a step of LeNet is one native call."""
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,15 +13,18 @@ from runner.engine.compile.passes.fusion_rules import SMALLEST_BYTES
 from runner.engine.compile.plan import DevicePlan, Instruction
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.op import OPS
+from runner.engine.run.session import scalar
+from runner.kernels.contract import NativeCall
 from runner.kernels.cpu.machine_code import classification, dispatch, elementwise, sums
 from runner.kernels.cpu.onednn import loading as onednn
 from runner.kernels.registry import REGISTRY, Registry
+from runner.models.lenet import LeNet
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.strategies.networks import CLASSES, Batch, task_of
-from tests.strategies.training import expect_same_bits, opened, trained
+from tests.strategies.training import begun, expect_same_run, opened, trained
 
 INNER, COLUMNS = 1100, 1000
 STEPS = 3
@@ -104,10 +110,17 @@ def test_even_layers_train_as_in_pieces(registry: Registry, in_pieces: Registry)
         assert np.abs(fused[name] - weights).max() <= TOLERANCE["bfloat16"] * np.abs(weights).max(), name
 
 
-def test_workers_and_microbatches_of_even_layers_have_equal_bits(registry: Registry) -> None:
-    connected, _ = trained(SyncData(workers=2), even_task(), registry, STEPS)
-    in_turn, _ = trained(Single(), even_task(microbatches=2), registry, STEPS)
-    expect_same_bits(connected, in_turn)
+@pytest.mark.parametrize(
+    "task_of_parts",
+    [
+        even_task,
+        *(partial(task_of, wide, Momentum(), batch_size=96, dtype=dtype) for dtype in ("float32", "bfloat16")),
+    ],
+    ids=["even", "float32", "bfloat16"],
+)
+def test_workers_and_microbatches_have_equal_bits(registry: Registry, task_of_parts: Callable[..., Task]) -> None:
+    connected = trained(SyncData(workers=2), task_of_parts(), registry, 1)
+    expect_same_run(connected, trained(Single(), task_of_parts(microbatches=2), registry, 1))
 
 
 def test_weights_and_velocity_are_updated_where_they_live(registry: Registry) -> None:
@@ -147,11 +160,44 @@ def test_gradients_summed_by_workers_are_kept(registry: Registry) -> None:
     assert "matmul_elementwise" not in {each.op for plan in plans for each in plan.instructions}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_workers_and_microbatches_compute_equal_parts_of_a_gradient(registry: Registry, dtype: str) -> None:
-    def batch_of_96(microbatches: int) -> Task:
-        return task_of(wide, Momentum(), batch_size=96, microbatches=microbatches, dtype=dtype)
+LOSS_ONLY = "loss_only"
+"""A client that trains and fetches the loss alone."""
 
-    connected, _ = trained(SyncData(workers=2), batch_of_96(1), registry, 1)
-    in_turn, _ = trained(Single(), batch_of_96(2), registry, 1)
-    expect_same_bits(connected, in_turn)
+
+def lenet(net: NetworkBuilder, batch: Batch) -> Outputs:
+    return nn.classify(net, LeNet().forward(net, batch["x"], 10), batch["y"])
+
+
+def watched(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of calls in every fused call group that runs."""
+    runs: list[int] = []
+    join = registry.join
+
+    def noting(calls: Sequence[NativeCall]) -> Callable[[], int]:
+        together = join(calls)
+
+        def run() -> int:
+            runs.append(len(calls))
+            return together()
+
+        return run
+
+    monkeypatch.setattr(registry, "join", noting)
+    return runs
+
+
+def test_a_step_of_lenet_is_one_fused_call_group(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = watched(registry, monkeypatch)
+    task = task_of(lenet, Momentum(), batch_size=1, dtype="float32", example_shape=(1, 28, 28))
+    train = Single().build(task).clients["train"]
+    step = replace(train, name=LOSS_ONLY, fetches={"loss": train.fetches["loss"]})
+    fed = {"step": scalar(0, "int64"), "learning_rate": scalar(0.1, "float32")}
+    with begun(Single(), task, registry, **{LOSS_ONLY: step}) as trainer:
+        trainer.session.run(LOSS_ONLY, feeds=fed)
+        runs.clear()
+        trainer.session.run(LOSS_ONLY, feeds=fed)
+        (plan,) = trainer.session.plans(LOSS_ONLY).values()
+    # Values that are the same in every step need not be computed in every step.
+    computed = [instruction for instruction in plan.instructions if instruction.op != "fill"]
+    assert len(runs) == 1
+    assert len(computed) <= runs[0] <= len(plan.instructions)

@@ -1,7 +1,6 @@
 """Dense layers with several updates in a step and a separate rate, against the algorithm in NumPy."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 from numpy.typing import NDArray
 
 from runner.engine.run.session import scalar
-from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
@@ -20,7 +18,7 @@ from runner.strategies.sharded.network_parts import dense_passes
 from runner.strategies.single import Single
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import Examples, dense, hybrid, task_of
-from tests.strategies.training import Trainer, Weights, difference, opened, trained
+from tests.strategies.training import Trainer, Weights, begun, difference, opened, trained
 
 BATCH = 12
 STEPS = 5
@@ -55,13 +53,6 @@ class Gradients:
         loss = self._session.run("train", step=step, feeds=feeds)["loss"]
         moved = self._session.run("save")
         return float(loss), {name: weights[name] - moved[name] for name in weights}
-
-
-@contextmanager
-def gradients_over(examples: int, registry: Registry) -> Iterator[Gradients]:
-    source = Chosen()
-    with opened(Single(), task_of(hybrid, Sgd(), batch_size=examples), registry, source=source) as trainer:
-        yield Gradients(trainer, source)
 
 
 def places_of(strategy: Hybrid) -> list[list[int]]:
@@ -116,13 +107,14 @@ def test_dense_layers_are_updated_after_each_pass(
     scheme, workers = split
     strategy = Hybrid(workers=workers, scheme=scheme, fc_batch=fc_batch, dense_lr_factor=0.5)
     optimizer = Momentum(momentum=MOMENTUM, weight_decay=DECAY, clip_norm=clip_norm)
-    with opened(strategy, task_of(hybrid, optimizer, batch_size=BATCH), registry) as trainer:
-        trainer.session.run("init")
+    with begun(strategy, task_of(hybrid, optimizer, batch_size=BATCH), registry) as trainer:
         start = {name: value for name, value in trainer.weights().items() if "velocity" not in name}
         history = trainer.train(range(STEPS))
         found = trainer.weights()
     oracle = Oracle(start, 0.5, clip_norm)
-    with gradients_over(fc_batch, registry) as gradients:
+    source = Chosen()
+    with opened(Single(), task_of(hybrid, Sgd(), batch_size=fc_batch), registry, source=source) as trainer:
+        gradients = Gradients(trainer, source)
         losses = [oracle.step(gradients, step, places_of(strategy)) for step in range(STEPS)]
     np.testing.assert_allclose([loss for loss, _ in history], losses, rtol=1e-10)
     for name, expected in oracle.weights.items():
@@ -149,13 +141,9 @@ def test_fc_batch_of_the_batch_is_one_update(registry: Registry) -> None:
 @pytest.mark.parametrize("optimizer", [Sgd(), Adam()], ids=lambda each: each.name)
 def test_without_layers_below_small_updates_are_separate_steps(optimizer: Optimizer, registry: Registry) -> None:
     """Also for an optimizer that counts: four updates in a step are those of four steps of a quarter of the batch."""
-    with opened(Hybrid(workers=2, fc_batch=3), task_of(dense, optimizer, batch_size=BATCH), registry) as trainer:
-        trainer.session.run("init")
-        trainer.train(range(3))
-        found = trainer.weights()
+    found, _ = trained(Hybrid(workers=2, fc_batch=3), task_of(dense, optimizer, batch_size=BATCH), registry, 3)
     source = Chosen()
-    with opened(Single(), task_of(dense, optimizer, batch_size=3), registry, source=source) as trainer:
-        trainer.session.run("init")
+    with begun(Single(), task_of(dense, optimizer, batch_size=3), registry, source=source) as trainer:
         for update in range(12):
             step, source.places = update // 4, range(3 * (update % 4), 3 * (update % 4) + 3)
             feeds = {"step": scalar(update, "int64"), "learning_rate": scalar(0.1 / (1 + step), "float64")}
@@ -172,13 +160,3 @@ def test_dense_lr_factor_changes_dense_layers_only(registry: Registry) -> None:
     for name in start:
         factor = 0.25 if name.startswith("fc") else 1.0
         np.testing.assert_allclose(slow[name] - start[name], factor * (usual[name] - start[name]), atol=1e-15)
-
-
-def test_an_update_that_does_not_divide_the_batch_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"parallelism\.fc_batch=5: expected a divisor of train\.batch_size=12"):
-        Hybrid(fc_batch=5).build(task_of(hybrid, Sgd(), batch_size=BATCH))
-
-
-def test_an_update_of_a_part_is_refused_in_scheme_a() -> None:
-    with pytest.raises(ConfigError, match=r"parallelism\.fc_batch=6 with parallelism\.scheme=a"):
-        Hybrid(scheme="a", fc_batch=6).build(task_of(hybrid, Sgd(), batch_size=BATCH))
