@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from runner.engine.graph.tensor import Tensor
 from runner.models import AlexNet, CifarAlexNet, CifarConvNet, GoogLeNet, Mlp, ResNetCifar
 from tests.models.support import kinds, multiply_adds, network, parameter_count
 from tests.nn.support import Bench, initial_values, normal
@@ -95,12 +94,6 @@ def layers_of(b: Bench, unit: str) -> list[str]:
     return [name.removeprefix(f"{unit}_") for name in kinds(b) if name.startswith(f"{unit}_")]
 
 
-def summands(b: Bench, unit: str) -> tuple[Tensor, Tensor]:
-    """Return the inputs of the sum at the end of a unit: its branch and its shortcut."""
-    branch, shortcut = b.net.graph.nodes[b.net.layer_outputs[f"{unit}_add"].node].inputs
-    return branch, shortcut
-
-
 @pytest.mark.parametrize(("depth", "block"), [(20, "basic"), (110, "basic"), (164, "bottleneck")])
 @pytest.mark.parametrize("unit", ["original", "preactivation"])
 def test_depth_counts_layers_with_weights_but_not_shortcuts(depth: int, block: str, unit: str) -> None:
@@ -116,54 +109,53 @@ def test_bottlenecks_stride_on_their_first_convolution() -> None:
     assert shapes == [(32, 16, 16), (32, 16, 16), (128, 16, 16)]
 
 
-class TestOriginal:
-    def test_basic_units(self) -> None:
-        b, _ = network(ResNetCifar(depth=14, unit="original"), 3, 8, 8)
-        outputs = b.net.layer_outputs
-        assert list(outputs)[:3] == ["conv1", "norm1", "relu1"]
-        assert list(outputs)[-4:] == ["stage3_unit2_relu2", "pool", "fc", "loss"]
-        branch = ["conv1", "norm1", "relu1", "conv2", "norm2"]
-        assert layers_of(b, "stage1_unit1") == [*branch, "add", "relu2"]
-        assert layers_of(b, "stage2_unit1") == [*branch, "shortcut", "add", "relu2"]
-        assert summands(b, "stage1_unit1") == (outputs["stage1_unit1_norm2"], outputs["relu1"])
-        assert summands(b, "stage2_unit2") == (outputs["stage2_unit2_norm2"], outputs["stage2_unit1_relu2"])
-
-    def test_projections_are_normalized(self) -> None:
-        b, _ = network(ResNetCifar(depth=20, block="bottleneck", unit="original"), 3, 8, 8)
-        branch = ["conv1", "norm1", "relu1", "conv2", "norm2", "relu2", "conv3", "norm3"]
-        for stage in (1, 2, 3):
-            assert layers_of(b, f"stage{stage}_unit1") == [*branch, "shortcut", "shortcut_norm", "add", "relu3"]
-            assert layers_of(b, f"stage{stage}_unit2") == [*branch, "add", "relu3"]
-        assert summands(b, "stage1_unit1")[1] == b.net.layer_outputs["stage1_unit1_shortcut_norm"]
+BRANCHES = {
+    ("basic", "original"): "conv1 norm1 relu1 conv2 norm2",
+    ("bottleneck", "original"): "conv1 norm1 relu1 conv2 norm2 relu2 conv3 norm3",
+    ("basic", "preactivation"): "norm1 relu1 conv1 norm2 relu2 conv2",
+    ("bottleneck", "preactivation"): "norm1 relu1 conv1 norm2 relu2 conv2 norm3 relu3 conv3",
+}
 
 
-class TestPreactivation:
-    def test_first_unit_activates_branch_and_shortcut(self) -> None:
-        b, _ = network(ResNetCifar(depth=14), 3, 8, 8)
-        outputs = b.net.layer_outputs
-        branch = ["norm1", "relu1", "conv1", "norm2", "relu2", "conv2"]
-        assert layers_of(b, "stage1_unit1") == [*branch, "add"]
-        assert summands(b, "stage1_unit1") == (outputs["stage1_unit1_conv2"], outputs["stage1_unit1_relu1"])
-        assert list(outputs)[-5:] == ["last_norm", "last_relu", "pool", "fc", "loss"]
+@pytest.mark.parametrize(
+    ("block", "unit", "name", "shortcut", "source"),
+    [
+        ("basic", "original", "stage1_unit1", "", "relu1"),
+        ("basic", "original", "stage2_unit1", "shortcut", "stage1_unit2_relu2"),
+        ("basic", "original", "stage2_unit2", "", "stage2_unit1_relu2"),
+        *(("bottleneck", "original", f"stage{i}_unit2", "", f"stage{i}_unit1_relu3") for i in (1, 2, 3)),
+        ("bottleneck", "original", "stage1_unit1", "shortcut shortcut_norm", "relu1"),
+        ("bottleneck", "original", "stage2_unit1", "shortcut shortcut_norm", "stage1_unit2_relu3"),
+        # The first unit activates branch and shortcut; later shortcuts without weights are not activated.
+        ("basic", "preactivation", "stage1_unit1", "", "stage1_unit1_relu1"),
+        ("basic", "preactivation", "stage1_unit2", "", "stage1_unit1_add"),
+        ("basic", "preactivation", "stage2_unit1", "shortcut", "stage1_unit2_add"),
+        # Projections read the activated input.
+        *(("bottleneck", "preactivation", f"stage{i}_unit1", "shortcut", f"stage{i}_unit1_relu1") for i in (1, 2, 3)),
+        *(("bottleneck", "preactivation", f"stage{i}_unit2", "", f"stage{i}_unit1_add") for i in (1, 2, 3)),
+    ],
+)
+def test_a_unit_adds_its_branch_and_its_shortcut(block: str, unit: str, name: str, shortcut: str, source: str) -> None:
+    b, _ = network(ResNetCifar(depth=14 if block == "basic" else 20, block=block, unit=unit), 3, 8, 8)
+    outputs, nodes = b.net.layer_outputs, b.net.graph.nodes
+    branch = BRANCHES[block, unit].split()
+    after = [f"relu{branch[-1][-1]}"] if unit == "original" else []
+    assert layers_of(b, name) == [*branch, *shortcut.split(), "add", *after]
+    ends = outputs[f"{name}_{branch[-1]}"], outputs[f"{name}_{shortcut.split()[-1]}" if shortcut else source]
+    assert nodes[outputs[f"{name}_add"].node].inputs == ends
+    if shortcut:
+        first = nodes[outputs[f"{name}_shortcut"].node]
+        strided = first if block == "bottleneck" or name == "stage1_unit1" else nodes[first.inputs[0].node]
+        assert strided.inputs[0] == outputs[source]
 
-    def test_shortcuts_without_weights_are_not_activated(self) -> None:
-        b, _ = network(ResNetCifar(depth=14), 3, 8, 8)
-        outputs = b.net.layer_outputs
-        assert summands(b, "stage1_unit2")[1] == outputs["stage1_unit1_add"]
-        padded = b.net.graph.nodes[outputs["stage2_unit1_shortcut"].node]
-        strided = b.net.graph.nodes[padded.inputs[0].node]
-        assert strided.inputs == (outputs["stage1_unit2_add"],)
 
-    def test_projections_read_the_activated_input(self) -> None:
-        b, _ = network(ResNetCifar(depth=20, block="bottleneck"), 3, 8, 8)
-        outputs = b.net.layer_outputs
-        branch = ["norm1", "relu1", "conv1", "norm2", "relu2", "conv2", "norm3", "relu3", "conv3"]
-        for stage in (1, 2, 3):
-            unit = f"stage{stage}_unit1"
-            assert layers_of(b, unit) == [*branch, "shortcut", "add"]
-            projection = b.net.graph.nodes[outputs[f"{unit}_shortcut"].node]
-            assert projection.inputs[0] == outputs[f"{unit}_relu1"]
-            assert summands(b, f"stage{stage}_unit2")[1] == outputs[f"{unit}_add"]
+def test_residual_networks_begin_and_end() -> None:
+    ends = {"original": "stage3_unit2_relu2", "preactivation": "last_norm last_relu"}
+    for unit, end in ends.items():
+        b, _ = network(ResNetCifar(depth=14, unit=unit), 3, 8, 8)
+        layers = " ".join(b.net.layer_outputs)
+        assert layers.startswith("conv1 norm1 relu1 " if unit == "original" else "conv1 stage1_unit1_norm1 ")
+        assert layers.endswith(f" {end} pool fc loss")
 
 
 def test_initial_weights_keep_the_size_of_gradients() -> None:

@@ -16,7 +16,6 @@ from runner.optimizers import Adagrad, Adam, Momentum, Optimizer, Sgd
 from runner.strategies.async_data import AsyncData
 from runner.strategies.base import Task
 from runner.strategies.downpour.pushed_server import Staleness
-from runner.strategies.single import Single
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import NETWORKS, task_of
 from tests.strategies.training import (
@@ -226,14 +225,6 @@ def test_moving_averages_advance_once_a_push_by_the_mean(registry: Registry) -> 
     np.testing.assert_allclose(at_once[2], expected, rtol=1e-9)
 
 
-def test_one_worker_continues_from_a_checkpoint_as_the_undisturbed_run(registry: Registry) -> None:
-    """Adam's corrections need the number of updates, which is not saved."""
-    task, strategy = task_for("dropped_out", "adam"), AsyncData(workers=1, servers=2, loop="sequential")
-    saved, _ = trained(strategy, task, registry, 3)
-    continued, _ = trained(strategy, task, registry, range(3, 6), saved)
-    expect_same_bits(continued, trained(strategy, task, registry, 6)[0])
-
-
 @pytest.mark.parametrize("network", ["batch_normalised", "dropped_out"])
 @pytest.mark.parametrize(("workers", "variant"), [(1, "rare"), *((3, each) for each in VARIANTS)])
 def test_a_run_in_virtual_time_continues_from_a_checkpoint_as_the_undisturbed_one(
@@ -261,22 +252,6 @@ def test_accumulated_gradients_at_a_checkpoint_are_applied(registry: Registry) -
             weights.append({name: value.copy() for name, value in trainer.weights().items()})
             assert [sum(each.values()) for each in trainer.step_driver.record()["staleness"]] == [1, 1]
     expect_same_bits(*weights)
-
-
-def test_checkpoints_have_the_variables_of_single() -> None:
-    task = task_for("batch_normalised", "adam")
-    assert dict(AsyncData(workers=3, servers=2).build(task).variables) == dict(Single().build(task).variables)
-
-
-def test_evaluation_scores_the_servers_variables(registry: Registry) -> None:
-    task = task_for("batch_normalised")
-    with begun(AsyncData(workers=3, servers=2, virtual_time=True), task, registry) as trainer:
-        trainer.train(range(4))
-        saved, scored = trainer.weights(), trainer.evaluate()
-    with begun(Single(), task, registry, saved) as trainer:
-        expected = trainer.evaluate()
-    for name, value in expected.items():
-        np.testing.assert_allclose(scored[name], value, rtol=1e-12)
 
 
 def test_fetches_and_pushes_are_compressed(registry: Registry) -> None:

@@ -143,18 +143,6 @@ def test_a_checkpoint_continues_under_any_strategy(registry: Registry) -> None:
     assert difference(saved, single(task, 2 * len(strategies))[0]) <= 1e-10
 
 
-@pytest.mark.parametrize("network", ["hybrid", "logistic", "batch_normalised"])
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_it_scores_as_single_does(network: str, workers: int, registry: Registry) -> None:
-    answers = []
-    for strategy in (Single(), Hybrid(workers=workers)):
-        with begun(strategy, task_for(network), registry) as trainer:
-            answers.append(trainer.evaluate())
-    assert list(answers[0]) == list(answers[1])
-    for name, value in answers[0].items():
-        np.testing.assert_allclose(answers[1][name], value, rtol=1e-12, err_msg=name)
-
-
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine.compile.compile import Compiled, Observer, compile_signature
+from runner.engine.compile.compile import Compiled
 from runner.engine.compile.cost import node_seconds
 from runner.engine.compile.passes.layer_groups import home_layers
 from runner.engine.compile.program import Program
@@ -34,8 +34,8 @@ from tests.strategies.training import (
     Run,
     Weights,
     begun,
+    compiled,
     difference,
-    expect_same_bits,
     expect_same_run,
     layers_of,
     near,
@@ -161,55 +161,55 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], complaint: st
     assert complaint in str(caught.value)
 
 
-def compiled(program: Program, registry: Registry, observe: Observer | None = None) -> Compiled:
-    signature = program.clients["train"].signature
-    return compile_signature(program.graph, signature, near(program.workers), registry, observe)
-
-
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 @pytest.mark.parametrize("parts", [1, 2])
 def test_each_cut_tensor_is_sent_once_per_destination(network: str, parts: int, registry: Registry) -> None:
     strategy = Placed(ModelParallel(workers=3, concurrent_steps=parts, constraints=LAYERS[network]))
     task = task_for(network)
     uncut: dict[str, Graph] = {}
-    step = compiled(strategy.build(task), registry, uncut.__setitem__)
-    wires: Counter[tuple[str, str]] = Counter()
-    for each in transfers(step, near(3)):
-        wires[each.source, each.destination] += each.nbytes
-    assert wires == _bytes_cut(uncut["dead code after fusion"])
+    step = compiled(strategy.build(task), near(3), uncut.__setitem__)
+    wires = _bytes_sent(step, 3)
+    assert wires == _bytes_cut(uncut["dead code after fusion"], 3)
     with begun(strategy, task, registry) as trainer:
         counted = trainer.sent(range(2))
-    sent = [sum(n for (source, _), n in wires.items() if source == worker_device(k)) for k in range(3)]
+    sent = [sum(n for (source, _), n in wires.items() if source == k) for k in range(3)]
     assert counted == [2 * nbytes for nbytes in sent]
     assert sum(counted) > 0
 
 
-def test_a_cut_between_dense_layers_costs_the_activations_their_gradient_and_the_rate(registry: Registry) -> None:
+def test_a_cut_between_dense_layers_costs_the_activations_their_gradient_and_the_rate() -> None:
     """By hand: fc1 has 8 outputs of 8 bytes for each example; the learning rate is one value."""
     constraints = {"flat": 0, "fc1": 0, "relu1": 0, "fc[23]": 1, "relu2": 1, "loss": 1}
     task = task_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
-    step = compiled(Placed(ModelParallel(constraints=constraints)).build(task), registry)
-    wires = {(each.source[17], each.destination[17]): 0 for each in transfers(step, near(2))}
-    for each in transfers(step, near(2)):
-        wires[each.source[17], each.destination[17]] += each.nbytes
-    assert wires == {("0", "1"): BATCH * 8 * 8 + 8, ("1", "0"): BATCH * 8 * 8}
+    step = compiled(Placed(ModelParallel(constraints=constraints)).build(task), near(2))
+    assert _bytes_sent(step, 2) == {(0, 1): BATCH * 8 * 8 + 8, (1, 0): BATCH * 8 * 8}
 
 
-def _bytes_cut(graph: Graph) -> Counter[tuple[str, str]]:
-    """Bytes by link, before partitioning: each tensor once for each other device that reads it."""
-    wires: Counter[tuple[str, str]] = Counter()
-    for tensor, readers in graph.consumers().items():
-        source = graph.nodes[tensor.node].device
-        for destination in {reader.device for reader in readers} - {source}:
-            wires[source, destination] += graph.spec(tensor).nbytes
+def _bytes_sent(step: Compiled, workers: int) -> Counter[tuple[int, int]]:
+    """Bytes by link."""
+    number = {worker_device(k): k for k in range(workers)}
+    wires: Counter[tuple[int, int]] = Counter()
+    for each in transfers(step, near(workers)):
+        wires[number[each.source], number[each.destination]] += each.nbytes
     return wires
 
 
-def test_the_parts_of_a_pipeline_overlap_as_simulated(registry: Registry) -> None:
+def _bytes_cut(graph: Graph, workers: int) -> Counter[tuple[int, int]]:
+    """Bytes by link, before partitioning: each tensor once for each other device that reads it."""
+    number = {worker_device(k): k for k in range(workers)}
+    wires: Counter[tuple[int, int]] = Counter()
+    for tensor, readers in graph.consumers().items():
+        source = graph.nodes[tensor.node].device
+        for destination in {reader.device for reader in readers} - {source}:
+            wires[number[source], number[destination]] += graph.spec(tensor).nbytes
+    return wires
+
+
+def test_the_parts_of_a_pipeline_overlap_as_simulated() -> None:
     """While the second device computes one part forward, the first device computes the other."""
     constraints = {"fc1": 0, "relu1": 0, "fc2": 1, "relu2": 1, "fc3": 1}
     program = program_of("dense", ModelParallel(workers=2, concurrent_steps=2, constraints=constraints))
-    step = compiled(program, registry)
+    step = compiled(program, near(2))
     early, late = sorted(range(2), key=lambda part: _forward(step, worker_device(0), part))
     first, second = (_forward(step, worker_device(0), late), _forward(step, worker_device(1), early))
     assert first[0] < second[1]
@@ -223,18 +223,6 @@ def _forward(step: Compiled, device: str, part: int) -> tuple[float, float]:
     nodes = [graph.nodes[name] for name in names]
     ends = [step.starts[node.name] + node_seconds(graph, node, cluster.device(device)) for node in nodes]
     return min(step.starts[node.name] for node in nodes), max(ends)
-
-
-@pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_evaluation_and_restored_checkpoints_work_on_placed_layers(network: str, registry: Registry) -> None:
-    strategy = Placed(ModelParallel(workers=2, constraints=LAYERS[network]))
-    task = task_for(network)
-    weights, _ = single(task, STEPS)
-    with begun(strategy, task, registry, weights) as there, begun(Single(), task, registry, weights) as here:
-        expect_same_bits(there.weights(), weights)
-        found, expected = there.evaluate(), here.evaluate()
-        assert found.keys() == expected.keys()
-        expect_same_bits(found, expected)
 
 
 # ``pipeline: stale``: ordered updates by gradients at the weights of the start of the step.

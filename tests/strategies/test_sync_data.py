@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine.compile.compile import compile_signature
-from runner.engine.graph.device import local_cluster, worker_device
+from runner.engine.graph.device import worker_device
 from runner.engine.graph.graph import Graph
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
@@ -24,7 +23,17 @@ from runner.strategies.sync_data import SyncData
 from runner.strategies.synchronous.batch_statistics import STATISTICS
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import NETWORKS, task_of
-from tests.strategies.training import Run, begun, expect_same_bits, expect_same_run, replicas_of, single, trained
+from tests.strategies.training import (
+    Run,
+    begun,
+    compiled,
+    expect_same_bits,
+    expect_same_run,
+    replicas_of,
+    sends_of,
+    single,
+    trained,
+)
 
 STEPS = 12
 BATCH = 13
@@ -132,11 +141,7 @@ def test_buckets_change_no_bit(network: str, registry: Registry) -> None:
 
 def test_gradients_that_fit_a_bucket_are_one_message_for_each_owner() -> None:
     def sends(bucket_bytes: int) -> int:
-        program = SyncData(workers=2, bucket_bytes=bucket_bytes).build(task_for("convolutional"))
-        compiled = compile_signature(
-            program.graph, program.clients["train"].signature, local_cluster(2), load_kernels()
-        )
-        return sum(node.op == "send" for part in compiled.parts.values() for node in part.graph)
+        return len(sends_of(SyncData(workers=2, bucket_bytes=bucket_bytes).build(task_for("convolutional"))))
 
     scores = 2
     assert sends(1 << 20) == scores + 2 * 2
@@ -206,12 +211,10 @@ def overlapping(combine: str, *, overlap: bool, **more: str) -> SyncData:
     return SyncData(workers=3, combine=combine, bucket_bytes=200, overlap=overlap, **more)
 
 
-def parts(combine: str, network: str, registry: Registry, *, overlap: bool) -> list[Graph]:
+def parts(combine: str, network: str, *, overlap: bool) -> list[Graph]:
     """The scheduled graphs of the workers."""
-    program = overlapping(combine, overlap=overlap).build(task_for(network))
-    cluster = local_cluster(program.workers, program.servers)
-    compiled = compile_signature(program.graph, program.clients["train"].signature, cluster, registry)
-    return [compiled.parts[worker_device(k)].graph for k in range(3)]
+    step = compiled(overlapping(combine, overlap=overlap).build(task_for(network)))
+    return [step.parts[worker_device(k)].graph for k in range(3)]
 
 
 def sends_of_gradients(part: Graph) -> list[int]:
@@ -226,8 +229,8 @@ def backward(part: Graph) -> list[int]:
 
 @pytest.mark.parametrize("combine", COMBINED)
 @pytest.mark.parametrize("network", ["convolutional", "batch_normalised"])
-def test_all_gradients_exist_before_one_is_sent(network: str, combine: str, registry: Registry) -> None:
-    blocking, overlapped = (parts(combine, network, registry, overlap=each) for each in (False, True))
+def test_all_gradients_exist_before_one_is_sent(network: str, combine: str) -> None:
+    blocking, overlapped = (parts(combine, network, overlap=each) for each in (False, True))
     assert all(max(backward(part)) < min(sends_of_gradients(part)) for part in blocking)
     assert all(max(backward(part)) > min(sends_of_gradients(part)) for part in overlapped)
 

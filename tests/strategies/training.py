@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.engine.compile.compile import Compiled, Observer, compile_signature
 from runner.engine.compile.input_slots import InputSource
 from runner.engine.compile.passes.layer_groups import devices_of_layers
 from runner.engine.compile.program import Client, Program
 from runner.engine.compile.program_placement import place_program
 from runner.engine.graph.device import Cluster, Gpus, local_cluster
+from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 from runner.engine.run.interleaving import Interleaving, virtual_time
 from runner.engine.run.kernel_table import load_kernels
@@ -208,3 +210,14 @@ class Placed:
 def layers_of(program: Program) -> dict[str, str]:
     """Layer -> number of its worker."""
     return {layer: device.split("/")[2].split(":")[1] for layer, device in devices_of_layers(program.graph).items()}
+
+
+def compiled(program: Program, cluster: Cluster | None = None, observe: Observer | None = None) -> Compiled:
+    """A compiled training step. cluster: None for one on this host."""
+    cluster = cluster or local_cluster(program.workers, program.servers)
+    return compile_signature(program.graph, program.clients["train"].signature, cluster, load_kernels(), observe)
+
+
+def sends_of(program: Program) -> list[Node]:
+    """The nodes of a training step that send."""
+    return [node for part in compiled(program).parts.values() for node in part.graph if node.op == "send"]

@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from runner import nn
-from runner.engine.compile.compile import compile_signature
 from runner.engine.compile.program import Program
 from runner.engine.graph import ops
-from runner.engine.graph.device import DeviceName, local_cluster, worker_device
+from runner.engine.graph.device import DeviceName, worker_device
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import NetworkBuilder, Outputs
-from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.base import Task
@@ -23,7 +21,7 @@ from runner.strategies.hybrid import Hybrid
 from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, hybrid, task_of
-from tests.strategies.training import begun, expect_same_run, single, trained
+from tests.strategies.training import begun, compiled, expect_same_run, sends_of, single, trained
 
 BATCH = 13
 FEATURES = 8
@@ -52,11 +50,11 @@ def wires(program: Program) -> Wires:
     """Bytes that the plans of a training step send."""
     number = {worker_device(k): k for k in range(program.workers)}
     sent: Wires = Counter()
-    for device, graph in compiled_parts(program).items():
-        for node in graph:
+    for device, part in compiled(program).parts.items():
+        for node in part.graph:
             if node.op == "send":
                 destination = number[node.attributes["destination"]]
-                sent[number[device], destination] += graph.spec(node.inputs[0]).nbytes
+                sent[number[device], destination] += part.graph.spec(node.inputs[0]).nbytes
     return sent
 
 
@@ -112,22 +110,6 @@ def test_smaller_updates_send_the_same_bytes(scheme: str, fc_batch: int) -> None
     assert wires(program) == formula(3, 12)
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4])
-def test_totals_are_those_of_the_description(workers: int) -> None:
-    others = workers - 1
-    examples, classes = sizes(BATCH, workers), sizes(CLASSES, workers)
-    boundary = gathered(examples, sizes(UNITS[0], workers), FEATURES * B, backward=True)
-    assert boundary.total() == 2 * others * BATCH * FEATURES * B
-    between = gathered(sizes(7, workers), sizes(5, workers), BATCH * B, backward=True)
-    assert between.total() == 2 * others * BATCH * UNITS[0] * B
-    heads = loss_bytes(examples, classes)
-    if workers <= CLASSES:
-        assert heads.total() == others * BATCH * (3 * B + 16 + B)
-    last = gathered(sizes(5, workers), classes, BATCH * B, backward=True).total()
-    rest = 8 * others * BATCH + 2 * others * BELOW * B + 2 * others * B
-    assert formula(workers).total() == boundary.total() + between.total() + last + heads.total() + rest
-
-
 def test_the_input_of_two_dense_layers_is_exchanged_once(registry: Registry) -> None:
     def forked(net: NetworkBuilder, batch: Batch) -> Outputs:
         h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 6, name="fc1")
@@ -160,16 +142,8 @@ def test_images_have_no_backward_transfer_if_no_layer_below_is_trained() -> None
     assert wires(program) == images
 
 
-def compiled_parts(program: Program) -> dict[str, Graph]:
-    """The scheduled graph of each worker for a training step."""
-    signature, cluster = program.clients["train"].signature, local_cluster(program.workers)
-    parts = compile_signature(program.graph, signature, cluster, load_kernels()).parts
-    return {device: part.graph for device, part in parts.items()}
-
-
 def test_a_worker_receives_a_tensor_once() -> None:
-    parts = compiled_parts(Hybrid(workers=3, scheme="c").build(task_for()))
-    keys = [node.attributes["key"] for graph in parts.values() for node in graph if node.op == "send"]
+    keys = [node.attributes["key"] for node in sends_of(Hybrid(workers=3, scheme="c").build(task_for()))]
     assert len(keys) == len(set(keys))
 
 
@@ -201,8 +175,8 @@ def test_no_pass_waits_for_another_unless_it_is_updated_in_between(scheme: str) 
 def test_activations_are_sent_before_dense_layers_are_computed(scheme: str, fc_batch: int | None) -> None:
     """The transfer of the next pass overlaps with the computation of the present pass."""
     program = Hybrid(workers=3, scheme=scheme, fc_batch=fc_batch).build(task_for(12))
-    for graph in compiled_parts(program).values():
-        layers = [(node.op, node.layer.name if node.layer else "") for node in graph]
+    for part in compiled(program).parts.values():
+        layers = [(node.op, node.layer.name if node.layer else "") for node in part.graph]
         sends = [i for i, (op, layer) in enumerate(layers) if (op, layer) == ("send", "flat")]
         dense = [i for i, (op, _) in enumerate(layers) if "matmul" in op]
         assert len(sends) == 2 * (1 if scheme == "b" and fc_batch in (None, 4) else 3)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from runner import nn
-from runner.engine.compile.compile import compile_signature
 from runner.engine.compile.program import Program
 from runner.engine.compile.transfer_times import transfers
 from runner.engine.graph.device import DeviceName, worker_device
@@ -22,13 +21,12 @@ from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
 from runner.strategies.model import ModelParallel
 from runner.strategies.replica import shares
-from runner.strategies.single import Single
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, hybrid, task_of
 from tests.strategies.training import (
     Placed,
     Run,
     begun,
-    difference,
+    compiled,
     expect_same_bits,
     expect_same_run,
     layers_of,
@@ -112,18 +110,6 @@ def test_lower_precision_differs_by_rounding(dtype: str, tolerance: float) -> No
 def test_initial_values_equal_those_of_the_whole_network_bit_for_bit(registry: Registry) -> None:
     found, _ = trained(Placed(ModelParallel(workers=3, shard=WAYS["column, row"])), task_for(), registry, 0)
     expect_same_bits(found, single(task_for(), 0)[0])
-
-
-def test_a_checkpoint_starts_under_single_and_back(registry: Registry) -> None:
-    strategy = Placed(ModelParallel(workers=3, shard=WAYS["column, row, column"]))
-    saved, _ = trained(strategy, task_for(), registry, 2)
-    with begun(strategy, task_for(), registry, saved) as there, begun(Single(), task_for(), registry, saved) as here:
-        expect_same_bits(here.weights(), saved)
-        here.train([2])
-        there.train([2])
-        assert difference(there.weights(), here.weights()) <= 1e-10
-        np.testing.assert_allclose(there.evaluate()["loss"], here.evaluate()["loss"], rtol=1e-10)
-        np.testing.assert_array_equal(there.evaluate()["predictions"], here.evaluate()["predictions"])
 
 
 def program_of(workers: int, shard: dict[str, str], **constraints: int) -> Program:
@@ -242,9 +228,8 @@ def wires(program: Program) -> Wires:
     """Bytes that the plans of a training step send."""
     number = {worker_device(k): k for k in range(program.workers)}
     cluster = near(program.workers)
-    step = compile_signature(program.graph, program.clients["train"].signature, cluster, load_kernels())
     sent: Wires = Counter()
-    for each in transfers(step, cluster):
+    for each in transfers(compiled(program, cluster), cluster):
         sent[number[each.source], number[each.destination]] += each.nbytes
     return sent
 

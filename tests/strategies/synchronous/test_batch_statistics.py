@@ -8,9 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from runner import nn
-from runner.engine.compile.compile import compile_signature
 from runner.engine.graph import ops
-from runner.engine.graph.device import local_cluster
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
@@ -29,6 +27,7 @@ from tests.strategies.training import (
     expect_same_bits,
     expect_same_run,
     replicas_of,
+    sends_of,
     single,
     trained,
 )
@@ -184,11 +183,7 @@ def test_bytes_sent_in_a_step_are_those_of_the_formula(workers: int, statistics:
 
 def test_statistics_of_the_first_worker_are_one_message_to_each_other() -> None:
     def sends(statistics: str) -> int:
-        program = SyncData(workers=3, statistics=statistics).build(task_for())
-        parts = compile_signature(
-            program.graph, program.clients["train"].signature, local_cluster(3), load_kernels()
-        ).parts
-        return sum(node.op == "send" for part in parts.values() for node in part.graph)
+        return len(sends_of(SyncData(workers=3, statistics=statistics).build(task_for())))
 
     assert sends("first_worker") == sends("shares") + 2
 
