@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,14 +23,12 @@ from runner.checkpoint.shard import pack
 from runner.errors import CheckpointError, NumericError, ResourceError
 from tests.checkpoint.conftest import FILES, META, VARIABLES
 
-MARKER = Path(tempfile.gettempdir()) / f"unpickled-{os.getpid()}"
-
 
 class Bomb:
-    """Unpickling this creates a folder."""
+    """Unpickling this creates a folder in the working directory."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return os.mkdir, (str(MARKER),)
+        return os.mkdir, ("unpickled",)
 
 
 def zipped(content: bytes) -> bytes:
@@ -71,13 +68,14 @@ FOREIGN = [
 @pytest.mark.parametrize(("content", "description"), FOREIGN)
 @pytest.mark.parametrize("file", [*FILES, "model.pt"])
 def test_foreign_formats_are_recognised_by_content(
-    checkpoint: Path, file: str, content: bytes, description: str
+    checkpoint: Path, file: str, content: bytes, description: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     (checkpoint / file).write_bytes(content)
     path = checkpoint / file if file == "model.pt" else checkpoint
     with pytest.raises(CheckpointError, match=f"is {description}.*expected a checkpoint of runner"):
         load(path)
-    assert not MARKER.exists(), "a pickle was run"
+    assert not Path("unpickled").exists(), "a pickle was run"
 
 
 def test_header_length_like_a_pickle_is_no_pickle(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ class Trainer:
 
     def evaluate(self, batch: int = 0) -> Weights:
         """Score a batch of the test split."""
+        self.step_driver.synchronize()
         return self.session.run("eval", step=batch, feeds={"step": scalar(0, "int64")})
 
     def weights(self) -> Weights:
