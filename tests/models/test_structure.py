@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from runner.models import AlexNet, CifarAlexNet, CifarConvNet, GoogLeNet, Mlp, ResNetCifar
-from tests.models.support import kinds, multiply_adds, network, parameter_count
-from tests.nn.support import Bench, initial_values, normal
+from tests.nn.support import Bench, initial_values, kinds, multiply_adds, network, normal, parameter_count
 
 
 def test_mlp_is_dense_layers_with_relu_between() -> None:

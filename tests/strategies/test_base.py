@@ -20,7 +20,7 @@ from runner.strategies.model import ModelParallel
 from runner.strategies.replica import ordered_sum, shares
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, Examples, dense, task_of
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, Examples, convolved, dense, task_of
 from tests.strategies.training import (
     Array,
     Placed,
@@ -178,14 +178,7 @@ def test_moving_averages_advance_by_their_decay(registry: Registry) -> None:
         trainer.train([0])
         after = trainer.weights()
         image = Examples(8).read("train", 0, 0, 8)["x"]
-    response = np.stack(
-        [
-            np.einsum("ncij,fcij->nf", image[:, :, i : i + 3, j : j + 3], start["conv1/weights"])
-            for i in range(4)
-            for j in range(4)
-        ],
-        axis=-1,
-    )
+    response = convolved(image, start["conv1/weights"])
     np.testing.assert_allclose(after["norm1/moving_mean"], 0.1 * response.mean((0, 2)), rtol=1e-12)
     np.testing.assert_allclose(after["norm1/moving_variance"], 0.9 + 0.1 * response.var((0, 2)), rtol=1e-12)
 

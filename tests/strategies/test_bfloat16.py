@@ -81,25 +81,18 @@ def test_layers_are_fused_as_in_float32() -> None:
     assert narrow == wide
 
 
-def test_gradients_reach_the_update_without_being_rounded() -> None:
+def test_activations_are_half_as_large_and_gradients_and_updates_not_rounded() -> None:
     graph = optimized("bfloat16")
     gradients = {"conv2d_weight_gradient", "conv2d_weight_bias_gradient", "matmul_bias_gradient"}
     found = [node for node in graph if node.op in gradients]
     assert len(found) == 5
     assert {spec.dtype for node in found for spec in node.outputs} == {"float32"}
-
-
-def test_the_update_of_a_variable_is_one_pass_in_float32() -> None:
-    graph = optimized("bfloat16")
-    for assign in (node for node in graph if node.op == "assign"):
-        update = graph.nodes[assign.inputs[1].node]
-        assert (update.op, update.outputs[0].dtype) == ("elementwise", "float32")
-
-
-def test_activations_are_half_as_large() -> None:
-    for node in optimized("bfloat16"):
+    for node in graph:
         if node.op in ("conv2d_fused", "batch_norm_relu", "max_pool", "avg_pool", "relu_gradient"):
             assert node.outputs[0].dtype == "bfloat16", node.name
+        if node.op == "assign":
+            update = graph.nodes[node.inputs[1].node]
+            assert (update.op, update.outputs[0].dtype) == ("elementwise", "float32")
 
 
 def test_a_convolutional_network_learns_as_in_float32() -> None:

@@ -1,5 +1,6 @@
-"""``hybrid`` equals ``single`` with the same batch, for any shards; its variables are those of the whole network."""
+"""``hybrid`` equals ``single`` with the same batch, for any shards, and the algorithm for several updates in a step."""
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,18 +10,34 @@ import pytest
 from runner import nn
 from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.run.kernel_table import load_kernels
+from runner.engine.run.session import scalar
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.models import CifarConvNet, LeNet
 from runner.optimizers.adam import Adam
-from runner.optimizers.sgd import Momentum
+from runner.optimizers.base import Optimizer
+from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.base import Task
 from runner.strategies.hybrid import Hybrid
+from runner.strategies.replica import shares
+from runner.strategies.sharded.network_parts import dense_passes
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.all_pairs import all_pairs
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, hybrid, task_of
-from tests.strategies.training import Run, begun, difference, expect_same_bits, expect_same_run, single, trained
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, Chosen, dense, hybrid, task_of
+from tests.strategies.training import (
+    Array,
+    Run,
+    Trainer,
+    Weights,
+    begun,
+    difference,
+    expect_same_bits,
+    expect_same_run,
+    opened,
+    single,
+    trained,
+)
 
 STEPS = 6
 BATCH = 13
@@ -174,3 +191,119 @@ def test_a_checkpoint_continues_under_any_strategy(registry: Registry) -> None:
 def test_impossible_settings_are_refused(settings: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
         Hybrid(**{"workers": 3, **settings}).build(BETWEEN)
+
+
+# Several updates of dense layers in a step, and a separate rate for them, against the algorithm in NumPy.
+
+EVEN_BATCH = 12
+Gradient = Mapping[str, Array]
+
+
+def gradient_of(trainer: Trainer, weights: Weights, step: int) -> tuple[float, Gradient]:
+    """Loss and gradient of the mean over the source's examples, from one step of plain descent under ``single``."""
+    trainer.restore(weights)
+    feeds = {"step": scalar(step, "int64"), "learning_rate": scalar(1.0, "float64")}
+    loss = trainer.session.run("train", step=step, feeds=feeds)["loss"]
+    moved = trainer.weights()
+    return float(loss), {name: weights[name] - moved[name] for name in weights}
+
+
+def places_of(strategy: Hybrid) -> list[list[int]]:
+    """Places in the batch of the examples of each pass."""
+    starts = [lo for lo, _ in shares(EVEN_BATCH, strategy.workers)]
+    passes = dense_passes(strategy.scheme, EVEN_BATCH, strategy.workers, strategy.fc_batch)
+    return [
+        [start + i for start, (lo, hi) in zip(starts, examples, strict=True) for i in range(lo, hi)]
+        for examples in passes
+    ]
+
+
+def shortened(gradient: Gradient, limit: float | None) -> Gradient:
+    norm = np.sqrt(sum(float((each**2).sum()) for each in gradient.values()))
+    factor = 1.0 if limit is None else min(1.0, limit / norm)
+    return {name: factor * each for name, each in gradient.items()}
+
+
+class Oracle:
+    """Krizhevsky 2014, section 4, with momentum: dense layers after each pass, the others once."""
+
+    def __init__(self, weights: Weights, rate_factor: float, limit: float | None) -> None:
+        self.weights = dict(weights)
+        self.velocity = {name: np.zeros_like(value) for name, value in weights.items()}
+        self._rate_factor = rate_factor
+        self._limit = limit
+
+    def step(self, trainer: Trainer, step: int, passes: Sequence[Sequence[int]]) -> float:
+        rate = 0.1 / (1 + step)
+        losses, below = [], []
+        for places in passes:
+            trainer.source.places = places
+            loss, gradient = gradient_of(trainer, self.weights, step)
+            losses.append(loss)
+            below.append({name: each for name, each in gradient.items() if name.startswith("conv")})
+            dense = {name: each for name, each in gradient.items() if name.startswith("fc")}
+            self._update(shortened(dense, self._limit), rate * self._rate_factor)
+        mean = {name: np.mean([each[name] for each in below], axis=0) for name in below[0]}
+        self._update(shortened(mean, self._limit), rate)
+        return float(np.mean(losses))
+
+    def _update(self, gradient: Gradient, rate: float) -> None:
+        for name, each in gradient.items():
+            decay = 1e-3 * self.weights[name] if name.endswith("weights") else 0.0
+            self.velocity[name] = 0.9 * self.velocity[name] - rate * (each + decay)
+            self.weights[name] = self.weights[name] + self.velocity[name]
+
+
+@all_pairs(split=[("b", 1), ("b", 2), ("b", 3), ("c", 2), ("c", 4)], fc_batch=[2, 3, 4, 6], clip_norm=[None, 0.5])
+def test_dense_layers_are_updated_after_each_pass(
+    split: tuple[str, int], fc_batch: int, clip_norm: float | None, registry: Registry
+) -> None:
+    scheme, workers = split
+    strategy = Hybrid(workers=workers, scheme=scheme, fc_batch=fc_batch, dense_lr_factor=0.5)
+    optimizer = Momentum(momentum=0.9, weight_decay=1e-3, clip_norm=clip_norm)
+    with begun(strategy, task_of(hybrid, optimizer, batch_size=EVEN_BATCH), registry) as trainer:
+        start = {name: value for name, value in trainer.weights().items() if "velocity" not in name}
+        history = trainer.train(range(STEPS))
+        found = trainer.weights()
+    oracle = Oracle(start, 0.5, clip_norm)
+    source = Chosen(EVEN_BATCH)
+    with opened(Single(), task_of(hybrid, Sgd(), batch_size=fc_batch), registry, source=source) as trainer:
+        losses = [oracle.step(trainer, step, places_of(strategy)) for step in range(STEPS)]
+    np.testing.assert_allclose([loss for loss, _ in history], losses, rtol=1e-10)
+    for name, expected in oracle.weights.items():
+        np.testing.assert_allclose(found[name], expected, rtol=0, atol=1e-10, err_msg=name)
+        np.testing.assert_allclose(found[f"{name}/velocity"], oracle.velocity[name], rtol=0, atol=1e-10, err_msg=name)
+
+
+@pytest.mark.parametrize("scheme", ["b", "c"])
+def test_fast_kernels_agree_up_to_rounding(scheme: str, registry: Registry) -> None:
+    strategy = Hybrid(workers=3, scheme=scheme, fc_batch=4)
+    runs = [
+        trained(strategy, task_of(hybrid, Momentum(), batch_size=EVEN_BATCH, dtype=dtype), registry, STEPS)[0]
+        for dtype in ("float32", "float64")
+    ]
+    assert difference(*runs) <= 1e-5
+
+
+@pytest.mark.parametrize("optimizer", [Sgd(), Adam()], ids=lambda each: each.name)
+def test_without_layers_below_small_updates_are_separate_steps(optimizer: Optimizer, registry: Registry) -> None:
+    """Also for an optimizer that counts: four updates in a step are those of four steps of a quarter of the batch."""
+    found, _ = trained(Hybrid(workers=2, fc_batch=3), task_of(dense, optimizer, batch_size=EVEN_BATCH), registry, 3)
+    source = Chosen(EVEN_BATCH)
+    with begun(Single(), task_of(dense, optimizer, batch_size=3), registry, source=source) as trainer:
+        for update in range(12):
+            step, source.places = update // 4, range(3 * (update % 4), 3 * (update % 4) + 3)
+            feeds = {"step": scalar(update, "int64"), "learning_rate": scalar(0.1 / (1 + step), "float64")}
+            trainer.session.run("train", step=step, feeds=feeds)
+        assert difference(found, trainer.weights()) <= 1e-10
+
+
+def test_dense_lr_factor_changes_dense_layers_only(registry: Registry) -> None:
+    task = task_of(hybrid, Sgd(), batch_size=EVEN_BATCH)
+    start, usual, slow = (
+        trained(Hybrid(workers=2, dense_lr_factor=factor), task, registry, steps)[0]
+        for factor, steps in ((1.0, 0), (1.0, 1), (0.25, 1))
+    )
+    for name in start:
+        factor = 0.25 if name.startswith("fc") else 1.0
+        np.testing.assert_allclose(slow[name] - start[name], factor * (usual[name] - start[name]), atol=1e-15)

@@ -32,16 +32,16 @@ TOLERANCE = {"float32": 1e-6, "bfloat16": 1e-3}
 """Relative to the largest weight. Gradients of biases are summed in another order by another kernel."""
 
 
-def wide(net: NetworkBuilder, batch: Batch) -> Outputs:
+def two_layers(net: NetworkBuilder, batch: Batch, inner: int = INNER, columns: int = COLUMNS) -> Outputs:
     """Two layers, a large one whose input has a gradient too, and another."""
     h = nn.flatten(net, batch["x"], name="flat")
-    h = nn.relu(net, nn.dense(net, h, INNER, name="fc1"), name="relu1")
-    h = nn.relu(net, nn.dense(net, h, COLUMNS, name="fc2"), name="relu2")
+    h = nn.relu(net, nn.dense(net, h, inner, name="fc1"), name="relu1")
+    h = nn.relu(net, nn.dense(net, h, columns, name="fc2"), name="relu2")
     return nn.classify(net, nn.dense(net, h, CLASSES, name="fc3"), batch["y"])
 
 
 def task(dtype: str) -> Task:
-    return task_of(wide, Momentum(weight_decay=1e-3), batch_size=6, dtype=dtype)
+    return task_of(two_layers, Momentum(weight_decay=1e-3), batch_size=6, dtype=dtype)
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +93,9 @@ def test_no_instruction_writes_the_gradient(registry: Registry, dtype: str) -> N
     assert (update.op, update.library) == ("matmul_elementwise", "llvm")
 
 
-def even(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Two layers: the extents of a large one are multiples of 32."""
-    h = nn.relu(net, nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 1056, name="fc1"), name="relu1")
-    h = nn.relu(net, nn.dense(net, h, 1024, name="fc2"), name="relu2")
-    return nn.classify(net, nn.dense(net, h, CLASSES, name="fc3"), batch["y"])
-
-
 def even_task(microbatches: int = 1) -> Task:
+    """The extents of the large layer are multiples of 32."""
+    even = partial(two_layers, inner=1056, columns=1024)
     return task_of(even, Momentum(), batch_size=24, microbatches=microbatches, dtype="bfloat16")
 
 
@@ -114,7 +109,7 @@ def test_even_layers_train_as_in_pieces(registry: Registry, in_pieces: Registry)
     "task_of_parts",
     [
         even_task,
-        *(partial(task_of, wide, Momentum(), batch_size=96, dtype=dtype) for dtype in ("float32", "bfloat16")),
+        *(partial(task_of, two_layers, Momentum(), batch_size=96, dtype=dtype) for dtype in ("float32", "bfloat16")),
     ],
     ids=["even", "float32", "bfloat16"],
 )
@@ -133,19 +128,12 @@ def test_weights_and_velocity_are_updated_where_they_live(registry: Registry) ->
     assert set(homes) <= set(read[2:])
     assert not any(place.variable for place in read[:2])
     assert "assign" not in {each.op for each in plan.instructions}
-
-
-def test_the_gradient_of_the_input_reads_the_weights_before_they_change(registry: Registry) -> None:
-    plan = train_plan("float32", registry)
-    (update,) = of_large_weights(plan)
-    weights = {plan.places[slot] for slot in update.outputs}
-    readers = [each.op for each in plan.instructions if weights & {plan.places[slot] for slot in _large(plan, each)}]
-    assert readers == ["matmul_fused", "matmul", "matmul_elementwise"]
-
-
-def _large(plan: DevicePlan, instruction: Instruction) -> list[int]:
-    """Inputs of the large weights' shape."""
-    return [slot for slot in instruction.inputs if plan.slots[slot].spec.shape == (INNER, COLUMNS)]
+    # The gradient of the input reads the weights before they change.
+    large = {slot for slot, each in enumerate(plan.slots) if each.spec.shape == (INNER, COLUMNS)}
+    readers = [
+        each for each in plan.instructions if {plan.places[slot] for slot in large & set(each.inputs)} & set(homes)
+    ]
+    assert [each.op for each in readers] == ["matmul_fused", "matmul", "matmul_elementwise"]
 
 
 def test_the_arena_has_no_room_for_the_gradient(registry: Registry, in_pieces: Registry) -> None:

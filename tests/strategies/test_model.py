@@ -11,10 +11,9 @@ from runner.engine.compile.cost import node_seconds
 from runner.engine.compile.passes.layer_groups import home_layers
 from runner.engine.compile.program import Program
 from runner.engine.compile.transfer_times import transfers
-from runner.engine.graph.device import local_cluster, worker_device
+from runner.engine.graph.device import worker_device
 from runner.engine.graph.graph import Graph
 from runner.engine.run.kernel_table import load_kernels
-from runner.engine.run.local_session import LocalSession
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
@@ -26,10 +25,9 @@ from runner.strategies.model import ModelParallel
 from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from tests.all_pairs import all_pairs
-from tests.strategies.networks import NETWORKS, Examples, dense, task_of
+from tests.strategies.networks import NETWORKS, Chosen, Examples, dense, task_of
 from tests.strategies.test_base import loss_and_gradients
 from tests.strategies.training import (
-    Array,
     Placed,
     Run,
     Weights,
@@ -285,29 +283,21 @@ def test_updates_are_numbered_through_and_averages_advance_part_by_part(registry
     task, half = (task_of(NETWORKS["batch_normalised"], optimizer, batch_size=size) for size in (12, 6))
     start, _ = trained(stale(2, 2), task, registry, 1)
     found, _ = trained(stale(2, 2), task, registry, [1], start)
-    session = LocalSession(Single().build(half), local_cluster(1), registry, HalvesOfStepOne())
-    now = dict(start)
-    for part in range(2):
-        at_start = {name: value if _goes_on(name) else start[name] for name, value in now.items()}
-        session.run("restore", feeds=at_start)
-        session.run("train", step=part, feeds={"step": np.asarray(2 + part), "learning_rate": np.asarray(0.1 / 2)})
-        for name, value in session.run("save").items():
-            now[name] = value if _goes_on(name) else now[name] + (value - start[name])
+    now, source = dict(start), Chosen(12, step=1)
+    with begun(Single(), half, registry, source=source) as trainer:
+        for part in range(2):
+            source.places = range(6 * part, 6 * part + 6)
+            trainer.restore({name: value if _goes_on(name) else start[name] for name, value in now.items()})
+            feeds = {"step": np.asarray(2 + part), "learning_rate": np.asarray(0.1 / 2)}
+            trainer.session.run("train", step=part, feeds=feeds)
+            for name, value in trainer.weights().items():
+                now[name] = value if _goes_on(name) else now[name] + (value - start[name])
     assert difference(found, now) <= 1e-12
 
 
 def _goes_on(name: str) -> bool:
     """Return whether a variable continues from the part before: slots and moving averages."""
     return name.endswith(("_moment", "moving_mean", "moving_variance"))
-
-
-class HalvesOfStepOne:
-    """The two halves of the batch of 12 of step 1, as the batches of steps 0 and 1."""
-
-    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, Array]:
-        """Cut the batch."""
-        whole = Examples(12).read(split, 1, 0, 12)
-        return {field: values[6 * step + lo : 6 * step + hi] for field, values in whole.items()}
 
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -13,16 +13,28 @@ from runner.engine.run.interleaving import Interleaving
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
-from runner.optimizers.lbfgs import Lbfgs
+from runner.optimizers.lbfgs import History, Lbfgs, X, iterate
 from runner.optimizers.sgd import Sgd
-from runner.strategies.base import Task
+from runner.strategies.base import Strategy, Task
 from runner.strategies.lbfgs.dispatcher import Portions
 from runner.strategies.lbfgs.vectors import PRODUCTS
 from runner.strategies.sandblaster import Sandblaster
 from runner.strategies.single import Single
-from tests.strategies.iterating import Course, drawn_speeds, iterated, speeds
-from tests.strategies.networks import NETWORKS, dense, task_of
-from tests.strategies.training import begun, expect_same_bits
+from runner.strategies.sync_data import SyncData
+from tests.optimizers.minimising import NumpyMachine, Vector
+from tests.strategies.networks import NETWORKS, Examples, dense, task_of
+from tests.strategies.test_base import loss_and_gradients
+from tests.strategies.training import (
+    Course,
+    Weights,
+    begun,
+    difference,
+    drawn_speeds,
+    expect_same_bits,
+    iterated,
+    speeds,
+    trained,
+)
 
 BATCH = 27
 """A batch with portions of two sizes."""
@@ -31,8 +43,11 @@ STEPS = 4
 PER_EXAMPLE = sorted(set(NETWORKS) - {"batch_normalised"})
 
 
-def task_for(network: str = "dense", microbatches: int = 1, dtype: str = "float64") -> Task:
-    optimizer = Lbfgs(history=2, clip_norm=1.0, weight_decay=1e-3)
+DECAY = 0.01
+
+
+def task_for(network: str = "dense", microbatches: int = 1, dtype: str = "float64", decay: float = DECAY) -> Task:
+    optimizer = Lbfgs(history=3, clip_norm=1.0, weight_decay=decay)
     return task_of(NETWORKS[network], optimizer, batch_size=BATCH, microbatches=microbatches, dtype=dtype)
 
 
@@ -164,20 +179,28 @@ def test_a_batch_of_the_test_split_is_scored_with_the_servers_parameters(registr
     np.testing.assert_array_equal(one["predictions"], three["predictions"])
 
 
+AVERAGES = (
+    "^optimizer=lbfgs: the network has moving averages such as 'norm1/moving_mean', which would advance at every "
+    "point of a line search; use a network without batch normalisation, or another optimizer$"
+)
+
+
 @pytest.mark.parametrize(
     ("strategy", "task", "message"),
     [
         (
             Sandblaster(),
             task_of(dense, Sgd(), batch_size=32),
-            "optimizer=sgd with parallelism=sandblaster: expected L-BFGS",
+            "optimizer=sgd with parallelism=sandblaster: expected L",
         ),
         (Sandblaster(workers=4), task_for(), r"train\.batch_size=27 with 32 portions \(parallelism\.workers=4 times "),
         (Sandblaster(servers=7), task_for(), r"parallelism\.servers=7: the network has 6 variables"),
-        (Sandblaster(), task_for("batch_normalised"), "the network has moving averages such as 'norm1/moving_mean'"),
+        (Sandblaster(), task_for("batch_normalised"), AVERAGES),
+        (Single(), task_for("batch_normalised"), AVERAGES),
+        (SyncData(), task_for(), "optimizer=lbfgs: its step needs more than one gradient"),
     ],
 )
-def test_untrainable_tasks_are_refused(strategy: Sandblaster, task: Task, message: str) -> None:
+def test_untrainable_tasks_are_refused(strategy: Strategy, task: Task, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         strategy.build(task)
 
@@ -222,3 +245,68 @@ def test_each_portion_is_finished_once_at_any_speed(count: int, workers: int, ra
             first.append(busy[worker])
         del busy[worker]
     assert sorted(first) == list(range(count))
+
+
+# ``optimizer=lbfgs`` under ``single``: the iterations of the algorithm on the objective of each batch.
+
+
+def vector_of(weights: Weights, names: list[str]) -> Vector:
+    return np.concatenate([weights[name].ravel() for name in names])
+
+
+def test_it_makes_the_iterations_of_the_algorithm_by_hand(registry: Registry) -> None:
+    initial, _ = trained(Single(), task_for(), registry, 0)
+    names = [name for name in initial if name.count("/") == 1 and not name.startswith("lbfgs")]
+    edges = np.cumsum([initial[name].size for name in names])[:-1]
+
+    def objective(step: int, x: Vector) -> tuple[float, Vector]:
+        parts = np.split(x, edges)
+        weights = {name: part.reshape(initial[name].shape) for name, part in zip(names, parts, strict=True)}
+        batch = Examples(BATCH).read("train", step, 0, BATCH)
+        loss, _, gradients = loss_and_gradients(weights, batch["x"], batch["y"])
+        for name in names:
+            if name.endswith("weights"):
+                loss += 0.5 * DECAY * float((weights[name] ** 2).sum())
+                gradients[name] = gradients[name] + DECAY * weights[name]
+        return loss, vector_of(gradients, names)
+
+    machine, history = NumpyMachine(partial(objective, 0), vector_of(initial, names)), History(3)
+    expected = []
+    for step in range(8):
+        machine.objective = partial(objective, step)
+        expected.append(iterate(machine, history, longest=1.0, most=20).objective)
+    found = iterated(Single(), task_for(), registry, range(8))
+    np.testing.assert_allclose([each[2] for each in found.told], expected, rtol=1e-9)
+    np.testing.assert_allclose(vector_of(found.weights, names), machine.vectors[X], atol=1e-8)
+    assert int(found.weights["lbfgs/pairs"]) == history.pairs == 8
+    np.testing.assert_allclose(found.weights["lbfgs/products"], [history.curvatures, history.squares], rtol=1e-6)
+
+
+@pytest.mark.parametrize("network", ["dense", "convolutional", "dropped_out"])
+def test_microbatches_change_rounding_only(network: str) -> None:
+    whole, cut = single(network), single(network, 4)
+    np.testing.assert_allclose(whole.told, cut.told, rtol=1e-8)
+    assert 0 < difference(whole.weights, cut.weights) <= 1e-6
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_other_precisions_descend_too(dtype: str, registry: Registry) -> None:
+    found = iterated(Single(), task_for(dtype=dtype), registry, [0] * 12)
+    objectives = [each[2] for each in found.told]
+    assert objectives == sorted(objectives, reverse=True)
+    assert objectives[-1] < 0.5 * objectives[0]
+    assert {value.dtype.name for value in found.weights.values()} == {"float32", "float64", "int64"}
+
+
+def test_on_one_batch_it_reaches_a_minimum(registry: Registry) -> None:
+    found = iterated(Single(), task_for(decay=0.0), registry, [0] * 40)
+    assert found.told[-1][0] < 0.1 * found.told[0][0]
+    assert found.told[-1][1] > 0.9
+
+
+def test_a_run_continues_from_its_variables(registry: Registry) -> None:
+    undisturbed = iterated(Single(), task_for("dropped_out"), registry, range(7))
+    begun = iterated(Single(), task_for("dropped_out"), registry, range(4))
+    continued = iterated(Single(), task_for("dropped_out"), registry, range(4, 7), saved=begun.weights)
+    expect_same_bits(continued.weights, undisturbed.weights)
+    assert begun.told + continued.told == undisturbed.told

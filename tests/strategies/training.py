@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from runner.engine.compile.program_placement import place_program
 from runner.engine.graph.device import Cluster, Gpus, local_cluster
 from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
-from runner.engine.run.interleaving import Interleaving, virtual_time
+from runner.engine.run.interleaving import Interleaving, VirtualTime, virtual_time
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import Session, scalar
@@ -222,3 +222,66 @@ def compiled(program: Program, cluster: Cluster | None = None, observe: Observer
 def sends_of(program: Program) -> list[Node]:
     """The nodes of a training step that send."""
     return [node for part in compiled(program).parts.values() for node in part.graph if node.op == "send"]
+
+
+@dataclass
+class Course:
+    """The results of a run. told: loss, accuracy and objective of each iteration. sent: bytes by device."""
+
+    weights: Weights
+    told: list[tuple[float, float, float]]
+    metrics: list[Mapping[str, float]]
+    record: Mapping[str, Any]
+    sent: list[int]
+    program: Program = field(repr=False)
+
+    @property
+    def evaluations(self) -> int:
+        """Portions of a batch."""
+        return int(sum(each["train/evaluations"] for each in self.metrics))
+
+    @property
+    def duplicated(self) -> int:
+        """Number of portions that were computed again."""
+        return sum(each["duplicated"] for each in self.record["evaluations"])
+
+
+def speeds(*seconds: float) -> VirtualTime:
+    """A clock with the seconds of a portion for each worker; commands and fetches are fast."""
+
+    def part_s(client: str, device: str, step: int) -> float:
+        return seconds[int(client.split("_")[1])] if client.startswith("compute") else 0.01
+
+    return VirtualTime(part_s, lambda nbytes: 0.1)
+
+
+def drawn_speeds(seed: int) -> VirtualTime:
+    """Portions and commands whose seconds are drawn with heavy tails."""
+    generator = np.random.default_rng(seed)
+
+    def part_s(client: str, device: str, step: int) -> float:
+        return float(generator.lognormal(sigma=1.5)) * (1.0 if client.startswith("compute") else 0.05)
+
+    return VirtualTime(part_s, lambda nbytes: float(generator.lognormal(sigma=1.5)))
+
+
+def iterated(
+    strategy: Strategy,
+    task: Task,
+    registry: Registry,
+    steps: Iterable[int],
+    *,
+    saved: Weights | None = None,
+    **options: Any,
+) -> Course:
+    """Make iterations from the initial values, or from those saved. options: of :func:`opened`."""
+    with begun(strategy, task, registry, saved, **options) as trainer:
+        step_driver, told, metrics = trainer.step_driver, [], []
+        for step in steps:
+            answer = step_driver.update(step, scalar(1.0, task.state_dtype))
+            metrics.append(step_driver.metrics())
+            told.append((float(answer["loss"]), float(answer["accuracy"]), metrics[-1]["train/objective"]))
+        step_driver.synchronize()
+        # Count before the variables are read, because that sends bytes too.
+        sent = trainer.session.sent_bytes()
+        return Course(trainer.session.run("save"), told, metrics, step_driver.decisions(), sent, trainer.program)

@@ -15,7 +15,7 @@ from runner.strategies.replica import Replica, advance, ordered_sum, scaled, wei
 from runner.strategies.sharded.hybrid_layers import DensePass, Rows, add_dense
 from runner.strategies.sharded.network_parts import PartsOf
 
-Pairs = list[tuple[Variable, Tensor]]
+Pairs = Sequence[tuple[Variable, Tensor]]
 """Variables with their gradients."""
 
 

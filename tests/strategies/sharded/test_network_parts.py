@@ -19,7 +19,7 @@ from runner.strategies.replica import shares
 from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint
 from runner.strategies.sharded.layer_cuts import Way, cut_layers, dense_layers
 from runner.strategies.sharded.network_parts import SCHEMES, Examples, Parts, dense_passes, updates_per_batch
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, dropped_out, hybrid, task_of
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, branched, dropped_out, hybrid, task_of
 
 
 def blueprint_of(network: NetworkFunction, *, training: bool = True) -> Blueprint:
@@ -149,26 +149,15 @@ def sizes(passes: list[Examples]) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("scheme", "batch", "workers", "fc_batch", "expected"),
     [
-        ("a", 7, 3, None, [((0, 3), (0, 2), (0, 2))]),
-        ("c", 8, 2, None, [((0, 2), (0, 2)), ((2, 4), (2, 4))]),
-        # In scheme b, an update may take the last examples of one worker and the first of the next.
-        ("b", 6, 2, 2, [((0, 2), (0, 0)), ((2, 3), (0, 1)), ((3, 3), (1, 3))]),
-    ],
-)
-def test_passes_are_ranges_of_the_workers_shares(
-    scheme: str, batch: int, workers: int, fc_batch: int | None, expected: list[Examples]
-) -> None:
-    assert dense_passes(scheme, batch, workers, fc_batch) == expected
-
-
-@pytest.mark.parametrize(
-    ("scheme", "batch", "workers", "fc_batch", "expected"),
-    [
+        ("a", 7, 3, None, [[3, 2, 2]]),
         ("b", 7, 3, None, [[3, 0, 0], [0, 2, 0], [0, 0, 2]]),
         ("c", 7, 3, None, [[1, 1, 1], [1, 1, 0], [1, 0, 1]]),
         ("b", 8, 2, 2, [[2, 0], [2, 0], [0, 2], [0, 2]]),
         ("c", 8, 2, 2, [[1, 1]] * 4),
         ("b", 12, 4, 6, [[3, 3, 0, 0], [0, 0, 3, 3]]),
+        # In scheme b, an update may take the last examples of one worker and the first of the next.
+        ("b", 6, 2, 2, [[2, 0], [1, 1], [0, 2]]),
+        ("c", 8, 2, None, [[2, 2], [2, 2]]),
         ("c", 1024, 8, 128, [[16] * 8] * 8),
     ],
 )
@@ -211,16 +200,6 @@ def ways(network: NetworkFunction, **asked: Way) -> dict[str, Way]:
     return {layer: cut.way for layer, cut in cut_layers(blueprint_of(network), asked, 3).items()}
 
 
-def residual(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Two parallel dense layers whose sum is normalised, and one after them."""
-    x = nn.flatten(net, batch["x"], name="flat")
-    left, right = (nn.dense(net, x, 5, name=name) for name in ("left", "right"))
-    with net.layer("sum", "merge"):
-        h = ops.add(net.graph, left, right)
-    h = nn.relu(net, nn.batch_norm(net, h, name="norm"), name="relu")
-    return nn.classify(net, nn.dense(net, h, CLASSES, name="fc"), batch["y"])
-
-
 def test_dense_layers_are_named_in_order() -> None:
     assert dense_layers(blueprint_of(hybrid)) == ["fc1", "fc2", "fc3"]
 
@@ -240,9 +219,9 @@ def test_a_row_layer_is_sharded_by_inputs_and_later_layers_are_whole() -> None:
 
 
 def test_a_merge_is_sharded_if_all_its_inputs_are_but_normalisation_and_loss_are_not() -> None:
-    assert ways(residual, left=Way.COLUMN) == {"left": Way.COLUMN}
+    assert ways(branched, left=Way.COLUMN) == {"left": Way.COLUMN}
     asked = {"left": Way.COLUMN, "right": Way.COLUMN, "fc": Way.COLUMN}
-    assert ways(residual, **asked) == {**asked, "sum": Way.UNITS}
+    assert ways(branched, **asked) == {**asked, "sum": Way.UNITS}
 
 
 def gated(net: NetworkBuilder, batch: Batch) -> Outputs:

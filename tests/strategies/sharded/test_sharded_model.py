@@ -21,7 +21,7 @@ from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
 from runner.strategies.model import ModelParallel
 from runner.strategies.replica import shares
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, hybrid, task_of
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, branched, hybrid, task_of
 from tests.strategies.training import (
     Placed,
     Run,
@@ -77,18 +77,10 @@ def test_all_dense_layers_of_a_network_can_be_sharded(network: str, way: str) ->
     expect_same_run(model(task, workers=3, shard={"fc*": way}), single(task, STEPS), 1e-10)
 
 
-def beside_each_other(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Two dense layers with one input, whose sum is batch-normalised, and one after them."""
-    x = nn.flatten(net, batch["x"], name="flat")
-    left, right = (nn.dense(net, x, 5, name=name) for name in ("left", "right"))
-    h = nn.batch_norm(net, nn.add(net, left, right, name="sum"), name="norm")
-    return nn.classify(net, nn.dense(net, h, CLASSES, name="fc"), batch["y"])
-
-
 @pytest.mark.parametrize("left", ["column", "row"])
 @pytest.mark.parametrize("right", ["column", "row"])
 def test_merging_branches_can_be_sharded_in_any_way(left: str, right: str) -> None:
-    task = task_of(beside_each_other, Momentum(), batch_size=BATCH)
+    task = task_of(branched, Momentum(), batch_size=BATCH)
     expect_same_run(model(task, workers=3, shard={"left": left, "right": right}), single(task, STEPS), 1e-10)
 
 

@@ -2,7 +2,8 @@
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -15,22 +16,107 @@ from numpy.typing import NDArray
 from runner.data.source import source_from_config
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.emulation import Emulation, Stragglers
-from runner.engine.graph.device import local_cluster
+from runner.engine.compile.input_slots import InputSource
+from runner.engine.compile.program import Program
+from runner.engine.graph import ops
+from runner.engine.graph.device import local_cluster, worker_device
+from runner.engine.graph.graph import Graph
 from runner.engine.run.interleaving import VirtualTime
+from runner.engine.run.local_session import LocalSession
+from runner.engine.run.session import scalar
 from runner.errors import ConfigError, RunnerError
 from runner.kernels.registry import Registry
 from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
+from runner.strategies.clients import program
+from runner.strategies.replica import Replica, ordered_sum, shares, summed
 from runner.strategies.sync_data import SyncData
 from runner.strategies.synchronous.first_arrivals import contributors_of
-from tests.strategies.backup_runs import Line, backed, drawn_time, expected_of, lines_of, running
 from tests.strategies.networks import EXAMPLE_SHAPE, NETWORKS, TEST_BATCH, Examples, task_of
-from tests.strategies.training import Trainer, expect_same_bits, expect_same_run, rate_of
+from tests.strategies.training import Run, Trainer, Weights, begun, expect_same_bits, expect_same_run, rate_of
 
+Line = Mapping[str, Any]
 STEPS = 8
 SIZES = [(m, b, b) for m, b in product([1, 2, 3], [1, 2])]
 """Workers, backup workers, and servers: two of them clip together."""
+
+
+def backed(workers: int, backups: int, servers: int = 1, replay: str | None = None) -> SyncData:
+    """A strategy with backup workers."""
+    return SyncData(workers=workers, combine="parameter_server", servers=servers, backup_workers=backups, replay=replay)
+
+
+def drawn_time(seed: int) -> VirtualTime:
+    """A clock with a random duration for every part, of which a few are very long."""
+
+    def seconds(client: str, device: str, step: int) -> float:
+        rng = np.random.default_rng([seed, step, *f"{client} {device}".encode()])
+        return float(rng.lognormal(0.0, 2.0 if client.startswith("share") else 0.1))
+
+    return VirtualTime(seconds, lambda nbytes: 1e-3 * nbytes)
+
+
+@contextmanager
+def running(
+    strategy: SyncData,
+    task: Task,
+    registry: Registry,
+    clock: VirtualTime,
+    source: Examples | None = None,
+    saved: Weights | None = None,
+) -> Iterator[Trainer]:
+    """Begin a program of a strategy. source: of other examples than usual. saved: values to begin with."""
+    source = source or Examples(strategy.examples_per_update(task.batch_size), task.example_shape, task.state_dtype)
+    with begun(strategy, task, registry, saved, source=source, interleaving=clock) as trainer:
+        yield trainer
+
+
+def lines_of(run: Trainer) -> Sequence[Line]:
+    """The record so far."""
+    return list(run.step_driver.decisions()["contributors"])
+
+
+def single_over(task: Task, contributors: Sequence[int], backups: int) -> Program:
+    """A program on one device that trains on some shares of a step's examples, as microbatches."""
+    workers = len(contributors)
+    given_out = -(-task.batch_size * (workers + backups) // workers)
+    cut = shares(given_out, workers + backups)
+    held = sum(cut[k][1] - cut[k][0] for k in contributors)
+    graph = Graph()
+    replica = Replica(graph, task, device=worker_device(0))
+    computed = [replica.compute_gradients(cut[k], f"train/share_{k}") for k in contributors]
+
+    def total(parts: Sequence[Any]) -> Any:
+        scale = ops.fill(graph, task.batch_size / held, (), task.state_dtype)
+        summed = ordered_sum(graph, parts)
+        return summed if held == task.batch_size else ops.mul(graph, summed, scale)
+
+    with graph.device(replica.device), graph.absolute_scope("train/total"):
+        totals = summed(computed, lambda _, parts: total(parts))
+        loss, accuracy = total([each.loss for each in computed]), total([each.accuracy for each in computed])
+    targets = replica.apply(totals.gradients, totals.state_updates)
+    return program(graph, [replica], loss=loss, accuracy=accuracy, targets=targets)
+
+
+def expected_of(task: Task, lines: Sequence[Line], backups: int, registry: Registry, source: InputSource) -> Run:
+    """Weights and history of ``single`` over the recorded shares, with a program for each set of shares."""
+    sessions: dict[tuple[int, ...], LocalSession] = {}
+    weights: Weights | None = None
+    history = []
+    for line in lines:
+        contributors = tuple(line["contributors"])
+        if contributors not in sessions:
+            made = single_over(task, contributors, backups)
+            sessions[contributors] = LocalSession(made, local_cluster(1), registry, source)
+        session = sessions[contributors]
+        session.run("init") if weights is None else session.run("restore", feeds=dict(weights))
+        feeds = {"step": scalar(line["step"], "int64"), "learning_rate": rate_of(line["step"], task.state_dtype)}
+        fetched = session.run("train", step=line["step"], feeds=feeds)
+        history.append((float(fetched["loss"]), float(fetched["accuracy"])))
+        weights = session.run("save")
+    assert weights is not None
+    return weights, history
 
 
 def task_for(network: str, batch_size: int = 13, optimizer: Optimizer | None = None) -> Task:
@@ -91,7 +177,7 @@ def test_processes_with_emulated_delays_equal_single_too(
 ) -> None:
     task = task_of(NETWORKS[network], Momentum(clip_norm=0.5), batch_size=7)
     strategy = backed(workers, backups, servers)
-    program = strategy.build(task)
+    made = strategy.build(task)
     described: dict[str, Any] = {
         "config": {
             "name": "synthetic",
@@ -105,14 +191,14 @@ def test_processes_with_emulated_delays_equal_single_too(
         "eval_batch_size": TEST_BATCH,
         "dtype": "float64",
     }
-    cluster = local_cluster(program.workers, program.servers)
+    cluster = local_cluster(made.workers, made.servers)
     own: dict[str, Any] = {"run_id": secrets.token_hex(8), "epoch": 1, "logs": tmp_path, "threads": 1}
     with (
         source_from_config(**described) as source,
-        ClusterSession(program, cluster, registry, described, **own, emulation=SLOW) as session,
+        ClusterSession(made, cluster, registry, described, **own, emulation=SLOW) as session,
     ):
         session.run("init")
-        run = Trainer(program, session, "float64")
+        run = Trainer(made, session, "float64")
         history, weights = run.train(range(10)), run.weights()
         expected = expected_of(task, lines_of(run), backups, registry, source)
     expect_same_run((weights, history), expected)
@@ -126,7 +212,9 @@ def test_a_late_share_is_dropped_and_its_worker_joins_the_running_step(registry:
     with running(backed(2, 1), task_for("dense", 12), registry, late(0, {1: 16.0})) as run:
         run.train(range(6))
         run.step_driver.synchronize()
-        lines = lines_of(run)
+        lines, first, second = lines_of(run), run.step_driver.metrics(), run.step_driver.metrics()
+    assert first == {"comm/dropped_shares": 4, "comm/dropped_examples": 24, "comm/unseen_examples": 36}
+    assert set(second.values()) == {0}
     assert [line["contributors"] for line in lines] == [[0, 1], [1, 2], [1, 2], [1, 2], [0, 1], [0, 1]]
     assert [line["step"] for line in lines] == list(range(6))
     dropped = {line["step"]: line["dropped"] for line in lines}
@@ -145,15 +233,6 @@ def test_a_worker_that_has_only_read_when_its_step_ends_computes_no_share(regist
     assert lines[1]["dropped"] == [{"worker": 0, "examples": 6}]
     assert (lines[2]["dropped"], lines[3]["dropped"]) == ([], [])
     assert slow / 4 == other / 7
-
-
-def test_a_dropped_share_is_counted_once(registry: Registry) -> None:
-    with running(backed(2, 1), task_for("dense", 12), registry, late(0, {1: 16.0})) as run:
-        run.train(range(6))
-        run.step_driver.synchronize()
-        first, second = run.step_driver.metrics(), run.step_driver.metrics()
-    assert first == {"comm/dropped_shares": 4, "comm/dropped_examples": 24, "comm/unseen_examples": 36}
-    assert set(second.values()) == {0}
 
 
 @dataclass(frozen=True)
@@ -259,21 +338,21 @@ def test_estimates_count_the_shares_that_are_begun(tmp_path: Path) -> None:
     task = task_of(NETWORKS["dense"], Momentum(), batch_size=12)
     record = tmp_path / "contributors.jsonl"
     record.write_text("\n".join(json.dumps({"step": k, "contributors": [0, 2 if k else 1]}) for k in range(4)))
-    for replay, begun in ((None, [1.0, 1.0, 1.0]), (str(record), [1.0, 0.25, 0.75])):
+    for replay, fractions in ((None, [1.0, 1.0, 1.0]), (str(record), [1.0, 0.25, 0.75])):
         clients = backed(2, 1, replay=replay).build(task).clients
-        assert [clients[f"share_{k}"].per_update for k in range(3)] == begun
-        assert [clients[f"read_{k}"].per_update for k in range(3)] == begun
+        assert [clients[f"share_{k}"].per_update for k in range(3)] == fractions
+        assert [clients[f"read_{k}"].per_update for k in range(3)] == fractions
 
 
 def test_every_node_of_every_client_is_on_its_device() -> None:
     strategy = backed(2, 1, 2)
-    program = strategy.build(task_for("batch_normalised"))
-    assert (program.workers, program.servers, strategy.examples_per_update(13)) == (3, 2, 20)
+    made = strategy.build(task_for("batch_normalised"))
+    assert (made.workers, made.servers, strategy.examples_per_update(13)) == (3, 2, 20)
     assert (strategy.processes.workers, strategy.processes.servers) == (3, 2)
-    slowed = {client.name for client in program.clients.values() if client.slowed}
+    slowed = {client.name for client in made.clients.values() if client.slowed}
     assert slowed == {"read_0", "read_1", "read_2"}
-    assert [client.name for client in program.training][-2:] == ["norm", "apply"]
-    assert all("inbox" not in name and "copy" not in name for name in program.variables)
+    assert [client.name for client in made.training][-2:] == ["norm", "apply"]
+    assert all("inbox" not in name and "copy" not in name for name in made.variables)
 
 
 def test_run_refuses_a_client_while_shares_are_running(registry: Registry) -> None:

@@ -1,11 +1,9 @@
 """Statistics of batch normalisation: of shares, of the first worker, or of the batch."""
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from runner import nn
 from runner.engine.graph import ops
@@ -19,7 +17,7 @@ from runner.strategies.collectives import COMBINES
 from runner.strategies.replica import shares
 from runner.strategies.sync_data import SyncData
 from runner.strategies.synchronous.batch_statistics import STATISTICS
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, Examples, batch_normalised, task_of
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, Examples, batch_normalised, convolved, task_of
 from tests.strategies.training import (
     Run,
     Weights,
@@ -131,13 +129,6 @@ def test_averages_of_the_first_worker_advance_by_the_decay_to_the_power_of_worke
             weights = trainer.weights()
             np.testing.assert_allclose(weights["norm1/moving_mean"], expected[0], rtol=1e-10)
             np.testing.assert_allclose(weights["norm1/moving_variance"], expected[1], rtol=1e-10)
-
-
-def convolved(images: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
-    """Responses (N, filters, places) of 3x3 filters on images of 6x6."""
-    places = [(i, j) for i in range(4) for j in range(4)]
-    patches = [np.einsum("ncij,fcij->nf", images[:, :, i : i + 3, j : j + 3], weights) for i, j in places]
-    return np.stack(patches, axis=-1)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])

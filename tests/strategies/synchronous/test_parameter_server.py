@@ -14,7 +14,7 @@ from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.tensor import TensorSpec
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
-from runner.optimizers.adam import Adam
+from runner.optimizers.adam import Adagrad, Adam
 from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.base import Strategy, Task
@@ -58,7 +58,9 @@ def test_other_precisions_equal_microbatches_bit_for_bit(network: str, dtype: st
     expect_same_run(found, single(task_for(network, dtype=dtype), STEPS, 3))
 
 
-@pytest.mark.parametrize("optimizer", [Sgd(), Adam(), Momentum(bias_lr_factor=2.0)], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "optimizer", [Sgd(), Adam(), Adagrad(), Momentum(bias_lr_factor=2.0)], ids=lambda each: each.name
+)
 def test_every_server_updates_as_single_does(optimizer: Optimizer, registry: Registry) -> None:
     task = task_for("dropped_out", optimizer)
     expect_same_run(trained(served(2, 3), task, registry, STEPS), single(task, STEPS, 2))
