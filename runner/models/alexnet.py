@@ -97,7 +97,7 @@ class CifarAlexNet(Model):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(len(self.filters) == len(KERNELS), "filters", self.filters, "5 numbers")
+        require(len(self.filters) == len(KERNELS), "filters", self.filters, f"{len(KERNELS)} numbers")
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
         """Add layers conv1, relu1, pool1, ... conv5, relu5, pool5, flatten, fc6, ... fc8; return its logits."""

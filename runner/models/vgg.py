@@ -30,7 +30,7 @@ class VggA(Model):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(len(self.widths) == len(CONVOLUTIONS), "widths", self.widths, "5 numbers")
+        require(len(self.widths) == len(CONVOLUTIONS), "widths", self.widths, f"{len(CONVOLUTIONS)} numbers")
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
         """Add layers stage1_conv1, stage1_relu1, stage1_pool, ... flatten, fc1, ... fc3; return its logits."""
