@@ -52,7 +52,7 @@ def exchange_program(exchange: Exchange, nbytes: int) -> Program:
 def push_pull(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
     """Sum one tensor per worker on the first server, in worker order, and let every worker read it there.
 
-    As :func:`~runner.strategies.synchronous.parameter_server.parameter_server` adds gradients and hands out variables.
+    As :func:`~runner.strategies.synchronous.programs.with_servers` adds gradients and hands out variables.
     Bytes on the wire, n elements of b bytes: n b from each worker and n b to each, in total 2 K n b.
     """
     with graph.device(server_task(0)), graph.absolute_scope(f"reduce/{name}"):

@@ -2,10 +2,9 @@
 
 A reader never sees an incomplete checkpoint, a damaged one is never loaded, and nothing in one is executed.
 
-Read in this order: ``manifest``, ``shard`` and ``layout`` for the format; ``writing``, ``finding`` and ``reading``.
+Read in this order: ``manifest``, ``shard`` and ``layout`` for the format; ``writing`` and ``reading``.
 """
 
-from runner.checkpoint.finding import BEST, NEWEST, find
 from runner.checkpoint.manifest import (
     BEST_STEP,
     MINIMUM_KEEP,
@@ -14,7 +13,7 @@ from runner.checkpoint.manifest import (
     ShardRecord,
     VariableRecord,
 )
-from runner.checkpoint.reading import Checkpoint, Expected, load, newest
+from runner.checkpoint.reading import BEST, NEWEST, Checkpoint, Expected, find, load, newest
 from runner.checkpoint.shard import weights_sha256
 from runner.checkpoint.writing import save
 

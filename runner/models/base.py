@@ -55,8 +55,3 @@ def require(holds: bool, key: str, value: object, expected: str) -> None:
     """Raise ConfigError naming the key of the ``model`` group unless the condition holds."""
     if not holds:
         raise ConfigError(f"model.{key}={value}: expected {expected}")
-
-
-def require_length(key: str, numbers: list[int], count: int) -> None:
-    """Raise ConfigError naming the key of the ``model`` group unless the list has ``count`` numbers."""
-    require(len(numbers) == count, key, numbers, f"{count} numbers")

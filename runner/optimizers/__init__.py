@@ -2,10 +2,9 @@
 
 Read in this order:
 
-* ``base``: settings, the rule of an update, and slots; ``clipping``: the factor that shortens gradients.
+* ``base``: settings, the rule of an update, slots, and the factor that shortens gradients.
 * ``sgd`` (with momentum), ``adam`` (with Adagrad): rules that determine an update from one gradient.
-* ``lbfgs``: settings of L-BFGS; ``quasi_newton`` computes its directions and ``line_search`` the length of its steps,
-  by the commands of ``vector_machine``.
+* ``lbfgs``: its directions, by the commands of a machine that holds vectors; ``line_search``: the length of its steps.
 * ``schedules``: factors of the learning rate.
 """
 

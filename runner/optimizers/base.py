@@ -3,17 +3,16 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
 from runner.bounds import NonNegative, Positive
 from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr
+from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.op import ShapeError
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable, Variables
 from runner.errors import ConfigError
-from runner.optimizers.clipping import clip_factor, shortened
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +34,8 @@ class State(Expr):
         """Return the slot of this name, which starts at 0; see :class:`Optimizer`."""
         return self.of(self.variables, self.variables.slot(self.variable, name))
 
+
+Of = TypeVar("Of")
 
 NewValues = Sequence[tuple[State, Expr]]
 """A variable and its slots, each with its value after the step."""
@@ -104,7 +105,7 @@ class Optimizer(ABC):
         Arguments and errors are those of :meth:`clip_factor`.
         """
         factor = self.clip_factor(graph, gradients, counted)
-        return list(gradients) if factor is None else self.shortened(graph, gradients, factor)
+        return list(gradients) if factor is None else shortened(graph, gradients, factor)
 
     def clip_factor(
         self,
@@ -119,20 +120,15 @@ class Optimizer(ABC):
         if a gradient differs from its variable in shape or dtype.
         """
         for variable, gradient in gradients:
-            _expect_alike(graph, variable, gradient)
+            # Arithmetic broadcasts, so a gradient of another shape would not be noticed later.
+            if (found := graph.spec(gradient)) != variable.spec:
+                name = variable.name
+                raise ShapeError(f"the gradient {gradient} of variable {name!r} is {found}; expected {variable.spec}")
         if self.clip_norm is None or not gradients:
             return None
         tensors = [gradient for _, gradient in gradients] if counted is None else counted
         with graph.name_scope("clip"):
             return clip_factor(graph, tensors, self.clip_norm)
-
-    def shortened(
-        self, graph: Graph, gradients: Sequence[tuple[Variable, Tensor]], factor: Tensor
-    ) -> list[tuple[Variable, Tensor]]:
-        """Add the gradients times ``factor``, and return them with their variables."""
-        with graph.name_scope("clip"):
-            short = shortened(graph, [gradient for _, gradient in gradients], factor)
-        return [(variable, gradient) for (variable, _), gradient in zip(gradients, short, strict=True)]
 
     def with_decay(self, w: State, direction: Expr) -> Expr:
         """Return direction + weight_decay * w, or ``direction`` if w does not decay."""
@@ -155,8 +151,38 @@ def require(holds: bool, key: str, value: object, expected: str) -> None:
         raise ConfigError(f"optimizer.{key}={value}: expected {expected}")
 
 
-def _expect_alike(graph: Graph, variable: Variable, gradient: Tensor) -> None:
-    # Arithmetic broadcasts, so a gradient of another shape would not be noticed later.
-    found = graph.spec(gradient)
-    if found != variable.spec:
-        raise ShapeError(f"the gradient {gradient} of variable {variable.name!r} is {found}; expected {variable.spec}")
+def global_norm(graph: Graph, tensors: Sequence[Tensor]) -> Tensor:
+    """Add the Euclidean norm () of all elements of float tensors of one dtype, taken as one vector.
+
+    Squares are summed in that dtype, tensor by tensor in the given order. In float32 a norm beyond 1.8e19 overflows to
+    infinity. The tensors may be on several devices: each is read on its own device, and scalars are computed on the
+    caller's.
+    """
+    squares = []
+    for tensor in tensors:
+        with graph.device(graph.nodes[tensor.node].device):
+            squares.append(ops.reduce_sum(graph, ops.square(graph, tensor)))
+    return ops.sqrt(graph, ops.add_n(graph, squares), name="global_norm")
+
+
+def clip_factor(graph: Graph, tensors: Sequence[Tensor], limit: float) -> Tensor:
+    """Add min(1, limit / global norm), () in the dtype of the tensors (Pascanu et al. 2013, algorithm 1).
+
+    limit: above 0; the tensors times the factor are at most this long. The factor is exactly 1 for tensors that are
+    short enough, and NaN for a norm that is not finite, so that the failure of the step is noticed.
+    """
+    norm = Expr(graph, global_norm(graph, tensors))
+    bound = norm.scalar(limit)
+    # bound / bound is exactly 1, so the maximum needs no case distinction and never divides by zero.
+    factor = bound / apply(ops.maximum, norm, bound)
+    # norm - norm is 0 if the norm is finite; without it an infinite norm would turn all finite gradients into 0.
+    return (factor + (norm - norm)).tensor
+
+
+def shortened(graph: Graph, gradients: Sequence[tuple[Of, Tensor]], factor: Tensor) -> list[tuple[Of, Tensor]]:
+    """Add the gradients times a factor (), each on its own device, and return them with their variables."""
+    clipped = []
+    for variable, gradient in gradients:
+        with graph.name_scope("clip"), graph.device(graph.nodes[gradient.node].device):
+            clipped.append((variable, ops.mul(graph, gradient, factor)))
+    return clipped

@@ -1,21 +1,38 @@
-"""L-BFGS (Nocedal 1980) for large fixed batches, as Sandblaster uses it (Dean et al. 2012, section 4.2)."""
+"""L-BFGS (Nocedal 1980; Nocedal and Wright 2006, algorithms 7.4 and 7.5) by commands to a machine that holds vectors.
 
-from dataclasses import dataclass
-from typing import ClassVar
+Sandblaster uses it for large fixed batches (Dean et al. 2012, section 4.2).
+
+The objective may change between iterations, for example with the batch. So each iteration begins with an evaluation of
+its objective, and both gradients of the pair that it keeps are gradients of this objective (Schraudolph, Yu and Guenter
+2007, section 3.2.1): y is the change due to the step, not to the batch.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
 
 from runner.bounds import Count, Positive, SmallCount
 from runner.engine.graph.expression import Expr
-from runner.errors import ConfigError
+from runner.errors import ConfigError, NumericError
 from runner.optimizers.base import Optimizer, Rule, require
+from runner.optimizers.line_search import Point, search
+
+X, GRADIENT, DIRECTION = "x", "gradient", "direction"
+START, START_GRADIENT = "start", "start_gradient"
+"""The start of a line search and its gradient; after the search, the step s and the change y of the gradient."""
+
+CURVATURE = 1e-4
+"""A pair is kept if s'y > CURVATURE * |s'g|, with the gradient g at the start: the form of the test in L-BFGS-B (Zhu et
+al. 1997), which excludes rounding errors. Under the strong Wolfe conditions s'y >= 0.1 |s'g|."""
 
 
 @dataclass
 class Lbfgs(Optimizer):
     """L-BFGS (Nocedal 1980) with a line search, for large batches; an iteration is one update, on one batch.
 
-    The fields are settings of :func:`~runner.optimizers.quasi_newton.iterate`. history: number of pairs (s, y) kept,
-    each two vectors of the size of the parameters. max_evaluations: evaluations of the batch in a line search; each
-    iteration begins with one more, and ends with one more if the best point of the search is not its last.
+    The fields are settings of :func:`iterate`. history: number of pairs (s, y) kept, each two vectors of the size of
+    the parameters. max_evaluations: evaluations of the batch in a line search; each iteration begins with one more, and
+    ends with one more if the best point of the search is not its last.
 
     lr is 1: the line search finds the length of a step. clip_norm: largest length of the first trial step while the
     history is empty and the direction is that of the gradient; the line search may go further. weight_decay: strength
@@ -45,3 +62,223 @@ class Lbfgs(Optimizer):
             "optimizer=lbfgs: its step needs more than one gradient; use it with parallelism=single or "
             "parallelism=sandblaster, which evaluate the batch along a line"
         )
+
+
+@dataclass(frozen=True)
+class Dot:
+    """The number a'b."""
+
+    a: str
+    b: str
+
+    def __str__(self) -> str:
+        return f"dot {self.a} {self.b}"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """into <- factor * a."""
+
+    into: str
+    a: str
+
+    def __str__(self) -> str:
+        return f"scale {self.into} {self.a}"
+
+
+@dataclass(frozen=True)
+class Add:
+    """into <- a + factor * b."""
+
+    into: str
+    a: str
+    b: str
+
+    def __str__(self) -> str:
+        return f"add {self.into} {self.a} {self.b}"
+
+
+Command = Dot | Scale | Add
+"""The part of a command that is fixed before a run; factors are arguments of each call."""
+
+
+class VectorMachine(Protocol):
+    """A holder of vectors of one length, among them the point "x" and the "gradient" of the objective."""
+
+    def dot(self, a: str, b: str) -> float:
+        """Return a'b."""
+        ...
+
+    def scale(self, into: str, factor: float, a: str) -> None:
+        """Set into <- factor * a."""
+        ...
+
+    def add(self, into: str, a: str, factor: float, b: str) -> None:
+        """Set into <- a + factor * b; ``into`` may be either of them."""
+        ...
+
+    def evaluate(self) -> float:
+        """Return the objective at "x" and set "gradient" to its gradient there."""
+        ...
+
+
+def pair_names(place: int) -> tuple[str, str]:
+    """Return the names of the vectors s and y of a pair."""
+    return f"step_{place}", f"change_{place}"
+
+
+@dataclass
+class History:
+    """Scalars of the newest pairs (s, y); the machine holds their vectors in ``size`` places, which are reused in turn.
+
+    pairs: number of pairs kept since the history was empty. curvatures, squares: s'y and y'y of the pair at each place.
+    """
+
+    size: int
+    pairs: int = 0
+    curvatures: list[float] = field(default_factory=list)
+    squares: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for numbers in (self.curvatures, self.squares):
+            numbers += [0.0] * (self.size - len(numbers))
+
+    def newest_first(self) -> list[int]:
+        """Return the places that hold a pair, newest first."""
+        return [number % self.size for number in reversed(range(max(0, self.pairs - self.size), self.pairs))]
+
+    def keep(self, curvature: float, square: float) -> int:
+        """Replace the oldest pair by a new one; return its place."""
+        place = self.pairs % self.size
+        self.curvatures[place], self.squares[place] = curvature, square
+        self.pairs += 1
+        return place
+
+    def forget(self) -> None:
+        """Drop all pairs."""
+        self.pairs = 0
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """The outcome of one iteration.
+
+    objective: at the start. step: factor of the direction, 0 if no lower point was found. evaluations: of the
+    objective. kept: whether the pair was added to the history.
+    """
+
+    objective: float
+    step: float
+    evaluations: int
+    kept: bool
+
+
+def commands(history: int) -> list[Command]:
+    """Return all commands of :func:`iterate` besides evaluations, with ``history`` pairs."""
+    found: list[Command] = [
+        Dot(GRADIENT, GRADIENT),
+        Dot(GRADIENT, DIRECTION),
+        Dot(START, START_GRADIENT),
+        Dot(START_GRADIENT, START_GRADIENT),
+        Scale(DIRECTION, GRADIENT),
+        Scale(DIRECTION, DIRECTION),
+        Scale(START, X),
+        Scale(START_GRADIENT, GRADIENT),
+        Scale(X, START),
+        Add(X, START, DIRECTION),
+        Add(START, X, START),
+        Add(START_GRADIENT, GRADIENT, START_GRADIENT),
+    ]
+    for place in range(history):
+        s, y = pair_names(place)
+        found += [Dot(s, DIRECTION), Dot(y, DIRECTION), Add(DIRECTION, DIRECTION, s), Add(DIRECTION, DIRECTION, y)]
+        found += [Scale(s, START), Scale(y, START_GRADIENT)]
+    return found
+
+
+def iterate(machine: VectorMachine, history: History, *, longest: float | None, most: int) -> Iteration:
+    """Move "x" by one step along the quasi-Newton direction, and add the pair of this step to the history.
+
+    longest: greatest length of the first step tried while the history is empty and the direction is -g; None for the
+    length of the gradient. most: evaluations of a line search; there is one before it, and one after it if its best
+    point is not its last, so that "gradient" belongs to "x". If the search finds no lower point, "x" stays and the
+    history is dropped. If the objective is not finite, nothing is moved. Raises NumericError if only the gradient is
+    not finite.
+    """
+    objective = machine.evaluate()
+    if not math.isfinite(objective):
+        return Iteration(objective, 0.0, 1, kept=False)
+    square = machine.dot(GRADIENT, GRADIENT)
+    if not math.isfinite(square):
+        raise NumericError(f"the objective is {objective:g}, but its gradient has the squared length {square}")
+    if square == 0.0:
+        return Iteration(objective, 0.0, 1, kept=False)
+    slope = _find_direction(machine, history, square)
+    first = 1.0 if history.pairs or longest is None else min(1.0, longest / math.sqrt(square))
+    found, evaluations = _search(machine, Point(0.0, objective, slope), first, most)
+    if found is None:
+        machine.scale(X, 1.0, START)
+        history.forget()
+        return Iteration(objective, 0.0, 1 + evaluations, kept=False)
+    kept = _remember(machine, history, -CURVATURE * found.step * slope)
+    return Iteration(objective, found.step, 1 + evaluations, kept)
+
+
+def _find_direction(machine: VectorMachine, history: History, square: float) -> float:
+    """Set "direction" to the quasi-Newton direction, or to -g if that leads uphill; return the slope along it."""
+    _apply_inverse(machine, history)
+    slope = machine.dot(GRADIENT, DIRECTION)
+    if slope < 0.0:
+        return slope
+    history.forget()
+    machine.scale(DIRECTION, -1.0, GRADIENT)
+    return -square
+
+
+def _apply_inverse(machine: VectorMachine, history: History) -> None:
+    """direction <- -H g: the two loops of algorithm 7.4, with H0 = s'y / y'y of the newest pair (equation 7.20)."""
+    machine.scale(DIRECTION, -1.0, GRADIENT)
+    places = history.newest_first()
+    projections = {}
+    for place in places:
+        s, y = pair_names(place)
+        projections[place] = machine.dot(s, DIRECTION) / history.curvatures[place]
+        machine.add(DIRECTION, DIRECTION, -projections[place], y)
+    if places:
+        machine.scale(DIRECTION, history.curvatures[places[0]] / history.squares[places[0]], DIRECTION)
+    for place in reversed(places):
+        s, y = pair_names(place)
+        correction = machine.dot(y, DIRECTION) / history.curvatures[place]
+        machine.add(DIRECTION, DIRECTION, projections[place] - correction, s)
+
+
+def _search(machine: VectorMachine, start: Point, first: float, most: int) -> tuple[Point | None, int]:
+    """Search along "direction" and move "x" and "gradient" to the point found; return it and the evaluations made."""
+    machine.scale(START, 1.0, X)
+    machine.scale(START_GRADIENT, 1.0, GRADIENT)
+    seen = []
+
+    def along(step: float) -> Point:
+        machine.add(X, START, step, DIRECTION)
+        value = machine.evaluate()
+        slope = machine.dot(GRADIENT, DIRECTION)
+        seen.append(Point(step, value, slope))
+        return seen[-1]
+
+    found = search(along, start, first, most)
+    if found is not None and found is not seen[-1]:
+        along(found.step)
+    return found, len(seen)
+
+
+def _remember(machine: VectorMachine, history: History, least: float) -> bool:
+    """Keep the pair of a step unless the slope has hardly risen; return whether it was kept."""
+    machine.add(START, X, -1.0, START)
+    machine.add(START_GRADIENT, GRADIENT, -1.0, START_GRADIENT)
+    curvature = machine.dot(START, START_GRADIENT)
+    if not curvature > least:
+        return False
+    s, y = pair_names(history.keep(curvature, machine.dot(START_GRADIENT, START_GRADIENT)))
+    machine.scale(s, 1.0, START)
+    machine.scale(y, 1.0, START_GRADIENT)
+    return True

@@ -3,8 +3,8 @@
 Read in this order:
 
 * ``base``: the contract. ``replica``: a copy of the network. ``clients``: the clients of a program.
-* ``single``, with ``microbatches``; ``sync_data``, with ``collectives``, ``exchange`` and ``synchronous``.
-* ``model``, with ``stale_updates`` and ``layer_names``; ``hybrid``; both use ``sharded``.
+* ``single``, with ``microbatches``; ``sync_data``, with ``collectives`` and ``synchronous``.
+* ``model``, with ``microbatches`` and ``layer_names``; ``hybrid``; both use ``sharded``.
 * ``servers``: variables on parameter servers; ``async_data``, with ``downpour``; ``sandblaster``, with ``lbfgs``.
 * ``latest``: several updates of one variable within a step.
 """

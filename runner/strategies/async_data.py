@@ -12,8 +12,7 @@ from runner.strategies.base import Processes, Race, Strategy, Task, TrainingFact
 from runner.strategies.clients import action_of, standing_clients
 from runner.strategies.downpour.model_replica import ModelReplica, ReplicaOptions
 from runner.strategies.downpour.order import Rules
-from runner.strategies.downpour.pushed_server import PushedServer
-from runner.strategies.downpour.staleness import Staleness
+from runner.strategies.downpour.pushed_server import PushedServer, Staleness
 from runner.strategies.replica import shares
 from runner.strategies.servers import ReadVariables, ServedVariables
 
@@ -47,9 +46,9 @@ class AsyncData(Strategy):
     ``n_push`` steps; an average with decay a advances by that mean with decay a ** n_push.
 
     warmstart_steps: number of updates that the first replica makes alone.
-    staleness: see :class:`~runner.strategies.downpour.staleness.Staleness`. If stale pushes are dropped, the limit must
-    be at least the staleness that a replica's own pushes cause: ceil(n_fetch / n_push) for ``overlapped``, otherwise
-    ceil((n_fetch - gcd(n_fetch, n_push)) / n_push).
+    staleness: see :class:`~runner.strategies.downpour.pushed_server.Staleness`. If stale pushes are dropped, the limit
+    must be at least the staleness that a replica's own pushes cause: ceil(n_fetch / n_push) for ``overlapped``,
+    otherwise ceil((n_fetch - gcd(n_fetch, n_push)) / n_push).
     virtual_time: the run uses one process and a virtual clock that depends on the seed, so that it can be repeated bit
     for bit. replay: ``endings-1.jsonl`` of an earlier run of the same configuration, which is repeated in one process.
 

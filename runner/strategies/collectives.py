@@ -1,4 +1,6 @@
-"""Sums over workers as graph nodes. Each collective equals the plain sum and sends a known number of bytes.
+"""Sums over workers as graph nodes, and the exchange of gradients and statistics by them, in buckets.
+
+Each collective equals the plain sum and sends a known number of bytes.
 
 There is no message code here: an edge between devices becomes a Send and a Recv node when the graph is partitioned.
 """
@@ -6,12 +8,13 @@ There is no message code here: an edge between devices becomes a Send and a Recv
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from runner.engine.compile.passes.rewriting import fresh_name
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import Tensor
-from runner.strategies.replica import Share, ordered_sum, shares
+from runner.strategies.replica import Gradients, Share, ordered_sum, shares
 
 
 def sharded_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
@@ -130,9 +133,46 @@ def _joined(
 Combine = Callable[[Graph, Sequence[Tensor], Sequence[str], str], list[Tensor]]
 """A collective: (graph, one tensor per worker, devices, name) -> the sum on every worker."""
 
+ALL_REDUCE = "all_reduce"
+
+COMBINES: dict[str, Combine] = {
+    "sharded_reduce": sharded_reduce,
+    "ring_all_reduce": ring_all_reduce,
+    ALL_REDUCE: all_reduce,
+}
+"""Collectives by the name they have in a configuration."""
 
 SMALLEST = 8
 """A run of tensors may always fill 1 / SMALLEST of the limit."""
+
+
+def exchange(
+    graph: Graph, computed: Sequence[Gradients], devices: Sequence[str], combine: Combine, bucket_bytes: int
+) -> list[Gradients]:
+    """Sum the gradients and the parts of statistics of all workers; returns the results with the sums on each worker.
+
+    computed: of worker k, on ``devices[k]``. Neighbouring gradients share a message of up to ``bucket_bytes``. They are
+    exchanged in the order of backpropagation, from the last layer to the first. Statistics share the message of the
+    last gradients: they exist earlier, but a separate message would cost more. A bucket has the name and the layer of
+    its first variable. The returned state updates include the settled ones.
+
+    Bytes: those of the collective for each bucket; all workers together send 2 (K - 1) times the summed bytes, and
+    K (K - 1) times with ``all_reduce``.
+    """
+    count = len(computed[0].gradients)
+    # Of each worker, the parts in the order in which they are exchanged.
+    ordered = [[*own.parts[:count][::-1], *own.parts[count:]] for own in computed]
+    sums: list[list[Tensor]] = [[] for _ in devices]
+    for bucket in in_buckets([graph.spec(tensor).nbytes for _, tensor in ordered[0]], bucket_bytes):
+        first, members = ordered[0][bucket.start][0], [[own[i][1] for i in bucket] for own in ordered]
+        with graph.layer(first.layer):
+            totals = combine_bucket(graph, members, devices, first.name, combine)
+        for own, total in zip(sums, totals, strict=True):
+            own += total
+    exchanged = [
+        own.with_parts([*total[:count][::-1], *total[count:]]) for own, total in zip(computed, sums, strict=True)
+    ]
+    return [replace(own, state_updates=[*own.state_updates, *own.settled], settled=()) for own in exchanged]
 
 
 def in_buckets(nbytes: Sequence[int], limit: int) -> list[range]:

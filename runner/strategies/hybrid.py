@@ -14,12 +14,11 @@ from runner.engine.graph.variables import Variable
 from runner.errors import ConfigError
 from runner.strategies.base import Strategy, Task, require_one_of
 from runner.strategies.clients import Scored, program
-from runner.strategies.exchange import ALL_REDUCE, COMBINES, Totals, exchange
+from runner.strategies.collectives import ALL_REDUCE, COMBINES, exchange
 from runner.strategies.replica import Gradients, Replica, batch_scores, shares
 from runner.strategies.sharded.dense_training import DenseTraining, Pairs
 from runner.strategies.sharded.hybrid_layers import Body, Rows, add_body, add_dense, rows_of
-from runner.strategies.sharded.network_parts import Parts, PartsOf
-from runner.strategies.sharded.schemes import SCHEMES, dense_passes, updates_per_batch
+from runner.strategies.sharded.network_parts import SCHEMES, Parts, PartsOf, dense_passes, updates_per_batch
 from runner.strategies.synchronous.batch_statistics import STATISTICS, Normalised
 
 
@@ -157,7 +156,7 @@ def _differentiate_bodies(
     ]
 
 
-def _update(replicas: Sequence[Replica], totals: Sequence[Totals], dense: DenseTraining) -> list[str]:
+def _update(replicas: Sequence[Replica], totals: Sequence[Gradients], dense: DenseTraining) -> list[str]:
     """Add the updates at the end of the step; returns the assign nodes to run."""
     if dense.updates > 1:
         applied = [

@@ -8,6 +8,7 @@ from runner.engine.graph.expression import Expr
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Declaration, Variable, Variables
 from runner.optimizers.base import Optimizer, State
+from runner.strategies.replica import Replica
 
 
 class Latest(Variables):
@@ -58,3 +59,11 @@ class Latest(Variables):
 
     def _create(self, declared: Declaration, device: str) -> Variable:
         return self._store.declare(declared, device)
+
+
+def number_of_update(replica: Replica, updates: int, number: int) -> Tensor:
+    """Add the number of update ``number`` of a step with ``updates`` updates, over all steps: () int64."""
+    if updates == 1:
+        return replica.step
+    per_step, own = (ops.fill(replica.graph, float(value), (), "int64") for value in (updates, number))
+    return ops.add(replica.graph, ops.mul(replica.graph, replica.step, per_step), own)

@@ -1,27 +1,16 @@
-"""One copy of a network that computes a batch in parts and sums their gradients."""
+"""One copy of a network that computes a batch in parts, with one update by all of them or an update after each."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from runner.engine.compile.program import Program
+from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import StateUpdate
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable
 from runner.strategies.base import Task
 from runner.strategies.clients import program
-from runner.strategies.replica import Gradients, Replica, batch_scores, ordered_sum, shares
-
-
-@dataclass(frozen=True)
-class Computed:
-    """The results of one copy on a batch: loss, accuracy, gradients and statistics, all summed over its parts."""
-
-    replica: Replica
-    loss: Tensor
-    accuracy: Tensor
-    totals: Sequence[tuple[Variable, Tensor]]
-    updates: Sequence[StateUpdate]
+from runner.strategies.latest import Latest, number_of_update
+from runner.strategies.replica import Forward, Gradients, Replica, advanced, batch_scores, ordered_sum, shares, summed
 
 
 def in_microbatches(task: Task, device: str) -> Program:
@@ -29,45 +18,82 @@ def in_microbatches(task: Task, device: str) -> Program:
 
     device: full name, or a constraint that leaves the choice open.
     """
-    return updating(computed_in_parts(task, device))
+    return updating(*computed_in_parts(task, device))
 
 
-def updating(computed: Computed) -> Program:
-    """Return the program that applies the computed gradients and statistics."""
-    replica = computed.replica
-    targets = replica.apply(computed.totals, computed.updates)
+def updating(replica: Replica, computed: Gradients) -> Program:
+    """Return the program that applies the gradients and statistics of a batch."""
+    targets = replica.apply(computed.gradients, computed.state_updates)
     return program(replica.graph, [replica], loss=computed.loss, accuracy=computed.accuracy, targets=targets)
 
 
-def computed_in_parts(task: Task, device: str) -> Computed:
-    """Add forward and backward passes of all parts to a new graph, and ordered sums."""
+def computed_in_parts(task: Task, device: str) -> tuple[Replica, Gradients]:
+    """Add forward and backward passes of all parts to a new graph, and ordered sums; returns a copy and the sums."""
     graph = Graph()
     replica = Replica(graph, task, device=device)
     computed = [
-        replica.compute_gradients(share, part_scope(task, k))
+        replica.compute_gradients(share, _scope_of_part(task, k))
         for k, share in enumerate(shares(task.batch_size, task.microbatches))
     ]
     loss, accuracy = batch_scores(replica, computed)
     with graph.device(device), graph.absolute_scope("train/total"):
-        totals = [
-            (variable, ordered_sum(graph, [each.gradients[i][1] for each in computed]))
-            for i, (variable, _) in enumerate(computed[0].gradients)
+        totals = summed(computed, lambda _, parts: ordered_sum(graph, parts))
+    return replica, replace(totals, loss=loss, accuracy=accuracy)
+
+
+def in_stale_parts(task: Task, device: str) -> Program:
+    """Return the program of one copy that updates after each of ``task.microbatches`` parts.
+
+    All gradients are taken at the weights of the start of the step. These are the concurrent steps of TensorFlow's
+    Figure 9 (whitepaper 2016, section 7): n small steps run at once on the same devices, as in asynchronous data
+    parallelism, and none waits for the update of another. Here they start together and their updates are applied in a
+    fixed order, so that the result is deterministic.
+
+    Staleness: let w_0 be the weights at the start. Part i of n (i = 0..n-1) computes its gradient g_i at w_0, and its
+    update is w_(i+1) = U(w_i, g_i). A gradient is therefore applied i updates after the weights it was computed from: 0
+    for the first part, n - 1 for the last, (n - 1) / 2 on average. Slots of the optimizer (velocity, moments), weight
+    decay and moving averages are never stale, because each update continues from the previous one. No gradient of one
+    step is applied in another. g_i is the gradient of the mean loss over part i, as if the part were a whole batch. All
+    updates use the learning rate of the step, and update i of step s has number s n + i. With n = 1 this equals
+    ``single``.
+
+    device: full name, or a constraint that leaves the choice open. The loss and accuracy of a step are those of the
+    whole batch at the weights of its start.
+    """
+    graph = Graph()
+    replica = Replica(graph, task, device=device)
+    passes, gradients = [], []
+    for k, share in enumerate(shares(task.batch_size, task.microbatches)):
+        passes.append(replica.forward(share, _scope_of_part(task, k)))
+        gradients.append(_of_own_mean(replica, passes[-1]))
+    loss, accuracy = batch_scores(replica, passes)
+    latest = Latest(replica.variables)
+    for k, (passed, pairs) in enumerate(zip(passes, gradients, strict=True)):
+        with graph.absolute_scope(f"update/part_{k}"), graph.device(device):
+            clipped = task.optimizer.clipped(graph, pairs)
+            number = number_of_update(replica, task.microbatches, k)
+            latest.update(task.optimizer, clipped, replica.learning_rate, number)
+            for update in passed.state_updates:
+                now = replace(update, variable=latest.now(update.variable))
+                with graph.name_scope(update.variable.name), graph.layer(update.variable.layer):
+                    latest.advance([(now.variable, advanced(graph, now))])
+    with graph.absolute_scope("update"), graph.device(device):
+        targets = latest.assign()
+    return program(graph, [replica], loss=loss, accuracy=accuracy, targets=targets)
+
+
+def _of_own_mean(replica: Replica, passed: Forward) -> list[tuple[Variable, Tensor]]:
+    """Return the gradient of the mean loss over one part: its part of the batch's gradient times batch / part."""
+    graph, (lo, hi) = replica.graph, passed.share
+    weighted = replica.differentiate(passed)
+    if hi - lo == replica.task.batch_size:
+        return weighted
+    with graph.absolute_scope(f"{passed.scope}/own_mean"), graph.device(replica.device):
+        return [
+            (variable, ops.scale(graph, gradient, replica.task.batch_size / (hi - lo)))
+            for variable, gradient in weighted
         ]
-        updates = _total_updates(graph, computed)
-    return Computed(replica, loss, accuracy, totals, updates)
 
 
-def part_scope(task: Task, part: int) -> str:
-    """Return the scope of the nodes of a part."""
+def _scope_of_part(task: Task, part: int) -> str:
     return f"train/share_{part}" if task.microbatches > 1 else "train"
-
-
-def _total_updates(graph: Graph, computed: Sequence[Gradients]) -> list[StateUpdate]:
-    return [
-        StateUpdate(
-            update.variable,
-            ordered_sum(graph, [each.state_updates[i].batch_value for each in computed]),
-            update.decay,
-        )
-        for i, update in enumerate(computed[0].state_updates)
-    ]

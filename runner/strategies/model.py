@@ -10,13 +10,12 @@ from runner.engine.compile.program import Program
 from runner.engine.graph.device import worker_task
 from runner.engine.graph.network import NetworkFunction
 from runner.errors import ConfigError
-from runner.strategies.base import LayerPlacement, Strategy, Task, TrainingFacts
+from runner.strategies.base import LayerPlacement, Strategy, Task, TrainingFacts, require_one_of
 from runner.strategies.layer_names import by_pattern, matched, shard_of
-from runner.strategies.microbatches import in_microbatches
+from runner.strategies.microbatches import in_microbatches, in_stale_parts
 from runner.strategies.sharded.blueprint import Blueprint
 from runner.strategies.sharded.layer_cuts import DENSE_WAYS, Way, dense_layers
 from runner.strategies.sharded.sharded_network import ShardedNetwork
-from runner.strategies.stale_updates import in_stale_parts
 
 PIPELINES = {"same_gradients": in_microbatches, "stale": in_stale_parts}
 """Option of ``parallelism.pipeline`` -> function that builds the program of a batch in parts."""
@@ -36,7 +35,7 @@ class ModelParallel(Strategy):
 
     concurrent_steps: n parts of the batch that go through the devices as a pipeline (Fig. 9). pipeline:
     ``same_gradients`` sums their gradients in order for one update; ``stale`` makes an update for each part, all from
-    the weights at the start of the step (:mod:`~runner.strategies.stale_updates`).
+    the weights at the start of the step (:func:`~runner.strategies.microbatches.in_stale_parts`).
     constraints: shell pattern of layer names -> number of the worker for these layers; None for no constraints.
     shard: shell pattern of names of dense layers -> ``column`` or ``row``: the layers are sharded by their output or
     input units over all workers, the j-th shard on worker j
@@ -71,9 +70,7 @@ class ModelParallel(Strategy):
     compare_steps: CountOrZero = 0
 
     def __post_init__(self) -> None:
-        if self.pipeline not in PIPELINES:
-            options = ", ".join(PIPELINES)
-            raise ConfigError(f"parallelism.pipeline={self.pipeline!r}: expected one of {options}")
+        require_one_of("pipeline", self.pipeline, PIPELINES)
         if self.pipeline == "stale" and self.concurrent_steps == 1:
             raise ConfigError(
                 "parallelism.pipeline=stale with parallelism.concurrent_steps=1: expected 2 parts or more, or "

@@ -1,6 +1,6 @@
 """A copy of the network on one device, and sums over the shares of a batch."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -62,6 +62,18 @@ class Gradients:
     gradients: Sequence[tuple[Variable, Tensor]]
     state_updates: Sequence[StateUpdate]
     settled: Sequence[StateUpdate] = ()
+
+    @property
+    def parts(self) -> list[tuple[Variable, Tensor]]:
+        """The gradients and the statistics that are summed over the copies, each with its variable."""
+        return [*self.gradients, *((each.variable, each.batch_value) for each in self.state_updates)]
+
+    def with_parts(self, tensors: Sequence[Tensor]) -> "Gradients":
+        """Return these results with other tensors in place of :attr:`parts`, in the same order."""
+        given = iter(tensors)
+        pairs = [(variable, next(given)) for variable, _ in self.gradients]
+        updates = [replace(each, batch_value=next(given)) for each in self.state_updates]
+        return replace(self, gradients=pairs, state_updates=updates)
 
 
 class Replica:
@@ -227,6 +239,12 @@ def scaled(graph: Graph, tensor: Tensor, factor: float, dtype: str, name: str) -
 def ordered_sum(graph: Graph, parts: Sequence[Tensor], name: str = "sum") -> Tensor:
     """Sum in the given order, ((p0 + p1) + p2) + ...: every strategy sums shares of a batch in this order."""
     return parts[0] if len(parts) == 1 else ops.add_n(graph, parts, name=name)
+
+
+def summed(computed: Sequence[Gradients], total: Callable[[Variable, Sequence[Tensor]], Tensor]) -> Gradients:
+    """Return the results of the first copy with ``total(variable, tensors of all copies)`` in place of each part."""
+    columns = zip(*(each.parts for each in computed), strict=True)
+    return computed[0].with_parts([total(column[0][0], [tensor for _, tensor in column]) for column in columns])
 
 
 def batch_scores(

@@ -13,17 +13,10 @@ from runner.errors import ConfigError
 from runner.optimizers.base import Optimizer
 from runner.optimizers.lbfgs import Lbfgs
 from runner.strategies.base import Processes, Strategy, Task, TrainingFacts
-from runner.strategies.clients import standing_clients
-from runner.strategies.lbfgs.dispatcher import (
-    GATHER,
-    PortionedMinimisation,
-    PortionSizes,
-    compute_name,
-    fetch_name,
-    keep_name,
-)
+from runner.strategies.clients import numbered, standing_clients
+from runner.strategies.lbfgs.dispatcher import GATHER, PortionedMinimisation
 from runner.strategies.lbfgs.vectors import Vectors, require_no_averages
-from runner.strategies.replica import Replica, Share, ordered_sum, shares
+from runner.strategies.replica import Replica, ordered_sum, shares
 from runner.strategies.servers import CopiedVariables, ReadVariables, ServedVariables
 
 
@@ -120,10 +113,13 @@ class _Building:
 
     def program(self) -> Program:
         """Add the nodes of all clients and return the program."""
-        computations = [self._computations(replica) for replica in self._replicas]
+        computations = [list(self._computations(replica)) for replica in self._replicas]
         vectors = Vectors(self._graph, self._served, self._optimizer.history)
-        inboxes = [self._gradient(vectors, f"inbox_{k}") for k in range(len(self._replicas))]
-        slots = [self._gradient(vectors, f"portion_{p}") for p in range(len(self._portions))]
+        # Variables for gradients, on the servers.
+        inboxes, slots = (
+            [[vectors.new_like(variable, f"{scope}_{i}") for variable in vectors.trained] for i in range(count)]
+            for scope, count in (("inbox", len(self._replicas)), ("portion", len(self._portions)))
+        )
         gather = self._gather(vectors, slots)
         clients = [
             *(self._compute(k, each, inboxes[k]) for k, own in enumerate(computations) for each in own),
@@ -139,29 +135,30 @@ class _Building:
             {variable.name: variable.spec for variable in self._served},
             workers=len(self._replicas),
             servers=self._servers,
-            step_driver=self._step_driver(vectors, list(gather.fetches)),
+            step_driver=PortionedMinimisation(
+                self._optimizer,
+                [variable.name for variable in vectors.trained],
+                self._task.state_dtype,
+                list(gather.fetches),
+                len(self._replicas),
+                self._sizes,
+            ),
         )
 
-    def _computations(self, replica: Replica) -> list[_Computation]:
+    def _computations(self, replica: Replica) -> Iterator[_Computation]:
         """Add the forward and backward pass of a replica, once for every size of a portion."""
         # The first example of portion 0 if all portions before the first one of a size had that size.
         begins = {hi - lo: lo - p * (hi - lo) for p, (lo, hi) in enumerate(self._portions)}
-        return [self._computation(replica, (begin, begin + size)) for size, begin in begins.items()]
-
-    def _computation(self, replica: Replica, share: Share) -> _Computation:
-        size = share[1] - share[0]
-        known = len(replica.train_inputs)
-        found = replica.compute_gradients(share, f"portion_of_{size}")
-        require_no_averages(found.state_updates)
-        inputs = tuple(replace(slot, parts=len(self._portions)) for slot in replica.train_inputs[known:])
-        return _Computation(size, inputs, found.loss, found.accuracy, [gradient for _, gradient in found.gradients])
-
-    def _gradient(self, vectors: Vectors, scope: str) -> list[Tensor]:
-        """Add variables for a gradient, on the servers."""
-        return [vectors.new_like(variable, scope) for variable in vectors.trained]
+        for size, begin in begins.items():
+            known = len(replica.train_inputs)
+            found = replica.compute_gradients((begin, begin + size), f"portion_of_{size}")
+            require_no_averages(found.state_updates)
+            inputs = tuple(replace(slot, parts=len(self._portions)) for slot in replica.train_inputs[known:])
+            gradients = [gradient for _, gradient in found.gradients]
+            yield _Computation(size, inputs, found.loss, found.accuracy, gradients)
 
     def _compute(self, worker: int, computation: _Computation, inbox: Sequence[Tensor]) -> Client:
-        name = compute_name(worker, computation.size)
+        name = numbered("compute", worker, computation.size)
         return Client(
             name,
             fetches={"loss": computation.loss, "accuracy": computation.accuracy},
@@ -176,11 +173,11 @@ class _Building:
     def _fetch(self, worker: int) -> Client:
         copies = self._replicas[worker].variables
         values = [self._served[copy.name].tensor for copy in copies]
-        name = fetch_name(worker)
+        name = numbered("fetch", worker)
         return Client(name, targets=self._assigned(name, [copy.tensor for copy in copies], values), deferred=True)
 
     def _keep(self, worker: int, portion: int, inbox: Sequence[Tensor], slot: Sequence[Tensor]) -> Client:
-        name = keep_name(worker, portion)
+        name = numbered("keep", worker, portion)
         kept = self._assigned(name, slot, inbox)
         return Client(name, targets=kept, deferred=True, per_update=1 / len(self._replicas))
 
@@ -198,12 +195,3 @@ class _Building:
         with self._graph.absolute_scope(client):
             pairs = zip(targets, values, strict=True)
             return tuple(ops.assign(self._graph, target, value).node for target, value in pairs)
-
-    def _step_driver(self, vectors: Vectors, penalties: Sequence[str]) -> PortionedMinimisation:
-        return PortionedMinimisation(
-            self._optimizer,
-            [variable.name for variable in vectors.trained],
-            self._task.state_dtype,
-            penalties,
-            PortionSizes(len(self._replicas), self._sizes),
-        )

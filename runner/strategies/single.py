@@ -12,7 +12,8 @@ from runner.strategies.base import Strategy, Task, TrainingFacts
 from runner.strategies.clients import program
 from runner.strategies.lbfgs.minimising import Minimisation
 from runner.strategies.lbfgs.vectors import Vectors, require_no_averages
-from runner.strategies.microbatches import Computed, computed_in_parts, updating
+from runner.strategies.microbatches import computed_in_parts, updating
+from runner.strategies.replica import Gradients, Replica
 
 
 @dataclass
@@ -54,22 +55,23 @@ class Single(Strategy):
 
         Raises ConfigError where batch normalisation meets ``optimizer=lbfgs``.
         """
-        computed = computed_in_parts(task, worker_task(0))
-        made = _minimising(task.optimizer, computed) if isinstance(task.optimizer, Lbfgs) else updating(computed)
+        replica, computed = computed_in_parts(task, worker_task(0))
+        if isinstance(task.optimizer, Lbfgs):
+            made = _minimising(task.optimizer, replica, computed)
+        else:
+            made = updating(replica, computed)
         return replace(made, one_process=OneProcess())
 
 
-def _minimising(optimizer: Lbfgs, computed: Computed) -> Program:
-    """The program whose ``train`` evaluates a batch, with the clients of L-BFGS."""
-    require_no_averages(computed.updates)
-    replica = computed.replica
+def _minimising(optimizer: Lbfgs, replica: Replica, computed: Gradients) -> Program:
+    """Return the program whose ``train`` evaluates a batch, with the clients of L-BFGS."""
+    require_no_averages(computed.state_updates)
     vectors = Vectors(replica.graph, replica.variables, optimizer.history)
-    objective = vectors.objective(optimizer, [total for _, total in computed.totals])
+    objective = vectors.objective(optimizer, [total for _, total in computed.gradients])
     commands = {client.name: client for client in vectors.clients(deferred=False)}
     plain = program(replica.graph, [replica], loss=computed.loss, accuracy=computed.accuracy, targets=objective.targets)
     train = plain.clients[TRAIN]
     evaluating = replace(train, fetches={**train.fetches, **objective.penalties})
     trained = [variable.name for variable in vectors.trained]
-
     step_driver = Minimisation(optimizer, trained, replica.task.state_dtype, list(objective.penalties))
     return replace(plain, clients={**plain.clients, TRAIN: evaluating, **commands}, step_driver=step_driver)

@@ -8,12 +8,12 @@ from runner.bounds import BytesOrZero, SmallCount, SmallCountOrZero
 from runner.engine.compile.program import Program
 from runner.errors import ConfigError
 from runner.strategies.base import Processes, Race, Strategy, Task, require_one_of
-from runner.strategies.exchange import COMBINES
-from runner.strategies.replica import Gradients, Replica, Share
-from runner.strategies.synchronous.backup_workers import BackupWorkers
+from runner.strategies.collectives import ALL_REDUCE, COMBINES
+from runner.strategies.replica import Gradients, Replica, Share, shares
+from runner.strategies.synchronous.backup_workers import with_backup_workers
 from runner.strategies.synchronous.batch_statistics import STATISTICS, compute_gradients
-from runner.strategies.synchronous.collective import Collective, held_back
-from runner.strategies.synchronous.parameter_server import ParameterServer
+from runner.strategies.synchronous.first_arrivals import CONTRIBUTORS
+from runner.strategies.synchronous.programs import held_back, with_collective, with_servers
 
 _PARAMETER_SERVER = "parameter_server"
 
@@ -30,7 +30,7 @@ class SyncData(Strategy):
     if each worker has a separate GPU, NCCL sums instead, in its own order with three workers or more
     (:mod:`runner.engine.compile.passes.lower_collectives`; not yet run on a machine with several GPUs).
     ``parameter_server``: ``servers`` separate processes keep the variables, sum gradients in worker order and apply
-    them (:class:`~runner.strategies.synchronous.parameter_server.ParameterServer`).
+    them (:func:`~runner.strategies.synchronous.programs.with_servers`).
     servers: number of parameter servers, 1 by default; null for the other ways to combine.
     bucket_bytes: neighbouring gradients travel together up to this size, and up to half of the bytes that are left to
     be exchanged (:func:`~runner.strategies.collectives.in_buckets`); the exchange of a bucket starts as soon as its
@@ -49,9 +49,9 @@ class SyncData(Strategy):
 
     backup_workers: processes in addition to ``workers``, for ``combine=parameter_server``. In every step the first
     ``workers`` shares to arrive count and the others are dropped
-    (:class:`~runner.strategies.synchronous.backup_workers.BackupWorkers`), so that no update waits for a slow worker.
-    A step then gives out batch_size (workers + backup_workers) / workers examples. A pass over the data is as many
-    steps as give out every example once, and does not see the examples of dropped shares.
+    (:func:`~runner.strategies.synchronous.backup_workers.with_backup_workers`), so that no update waits for a slow
+    worker. A step then gives out batch_size (workers + backup_workers) / workers examples. A pass over the data is as
+    many steps as give out every example once, and does not see the examples of dropped shares.
     replay: file ``contributors.jsonl`` of an earlier run of the same configuration. The same shares count in every
     step, so that the weights are equal bit for bit.
     """
@@ -70,29 +70,36 @@ class SyncData(Strategy):
 
     def __post_init__(self) -> None:
         require_one_of("combine", self.combine, [*COMBINES, _PARAMETER_SERVER])
-        self._set_servers()
+        if self.combine == _PARAMETER_SERVER:
+            self.servers = 1 if self.servers is None else self.servers
+        elif self.servers is not None:
+            raise ConfigError(
+                f"parallelism.servers={self.servers} with parallelism.combine={self.combine}: only "
+                f"combine={_PARAMETER_SERVER} has servers; choose it, or set servers to null"
+            )
         require_one_of("statistics", self.statistics, STATISTICS)
         self._check_backups()
 
     @property
     def processes(self) -> Processes:
         """Workers, including backup workers, and parameter servers."""
-        return self._way.processes
+        return Processes(self.workers + self.backup_workers, self.servers or 0)
 
     @property
     def worker_keys(self) -> str:
         """The settings that decide the number of worker processes."""
-        return self._way.worker_keys
+        backups = f" with parallelism.backup_workers={self.backup_workers}" if self.backup_workers else ""
+        return f"{super().worker_keys}{backups}"
 
     @property
     def sums_by_all_reduce(self) -> bool:
         """Whether ``combine=all_reduce``."""
-        return self._way.sums_by_all_reduce
+        return self.combine == ALL_REDUCE
 
     @property
     def race(self) -> Race | None:
-        """Backup workers race."""
-        return self._way.race
+        """The race of backup workers, unless a record names the shares that count."""
+        return Race("backup workers", CONTRIBUTORS, decided=self.replay is not None) if self.backup_workers else None
 
     @property
     def replayed(self) -> str | None:
@@ -105,39 +112,20 @@ class SyncData(Strategy):
 
     def examples_per_update(self, batch_size: int) -> int:
         """Examples of the shares of all workers, backup workers included."""
-        return self._way.examples_per_update(batch_size)
+        return -(-batch_size * self.processes.workers // self.workers)
 
     def build(self, task: Task) -> Program:
         """Return the program of the way to combine. Raises ConfigError if the file of ``replay`` does not fit."""
-        return self._way.build(task)
-
-    @property
-    def _way(self) -> Strategy:
-        """The strategy that these settings choose."""
         if self.servers is None:
-            return Collective(
-                workers=self.workers, combine=self.combine, bucket_bytes=self.bucket_bytes, compute=self._compute
-            )
-        if self.backup_workers:
-            return BackupWorkers(
-                workers=self.workers, servers=self.servers, backup_workers=self.backup_workers, replay=self.replay
-            )
-        return ParameterServer(workers=self.workers, servers=self.servers, compute=self._compute)
+            return with_collective(task, self.workers, self.combine, self.bucket_bytes, self._compute)
+        if not self.backup_workers:
+            return with_servers(task, self.workers, self.servers, self._compute)
+        given_out = shares(self.examples_per_update(task.batch_size), self.processes.workers)
+        return with_backup_workers(task, self.workers, given_out, self.servers, self.replay)
 
     def _compute(self, replicas: Sequence[Replica], shares: Sequence[Share]) -> list[Gradients]:
         computed = compute_gradients(replicas, shares, STATISTICS[self.statistics])
         return computed if self.overlap else held_back(replicas, computed)
-
-    def _set_servers(self) -> None:
-        """Set the default of one parameter server; raises ConfigError if servers are set for a collective."""
-        if self.combine != _PARAMETER_SERVER:
-            if self.servers is not None:
-                raise ConfigError(
-                    f"parallelism.servers={self.servers} with parallelism.combine={self.combine}: only "
-                    f"combine={_PARAMETER_SERVER} has servers; choose it, or set servers to null"
-                )
-            return
-        self.servers = 1 if self.servers is None else self.servers
 
     def _check_backups(self) -> None:
         """Raise ConfigError for settings that contradict backup workers, or that need them."""

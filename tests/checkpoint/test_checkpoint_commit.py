@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -95,29 +95,17 @@ for step in range(1, 1000):
 CALLS = ("mkdir", "posix_fallocate", "fsync", "rename", "unlink", "rmdir", "posix_fadvise")
 
 
-def fail_call(patch: pytest.MonkeyPatch, name: str, number: int) -> Callable[[], int]:
-    """Let the ``number``-th call of ``os.name`` fail with EIO; returns how many calls there were."""
-    counter = itertools.count()
-    function = getattr(os, name)
-    calls = 0
+def fail_call(patch: pytest.MonkeyPatch, name: str, number: int) -> Iterator[int]:
+    """Let the ``number``-th call of ``os.name`` fail with EIO; returns a counter of the calls."""
+    counter, function = itertools.count(), getattr(os, name)
 
     def failing(*arguments: object, **options: object) -> object:
-        nonlocal calls
-        calls = next(counter) + 1
-        if calls - 1 == number:
+        if next(counter) == number:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return function(*arguments, **options)
 
     patch.setattr(os, name, failing)
-    return lambda: calls
-
-
-def error_of_commit(directory: Path, step: int) -> ResourceError | None:
-    try:
-        commit(directory, step)
-    except ResourceError as error:
-        return error
-    return None
+    return counter
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -129,11 +117,14 @@ def test_failing_call_keeps_the_older_checkpoints(
         shutil.copytree(three, directory)
         with monkeypatch.context() as patch:
             calls = fail_call(patch, name, number)
-            error = error_of_commit(directory, 4)
-            if error is None:
-                assert calls() == number, "an error of the machine was swallowed"
+            try:
+                commit(directory, 4)
+            except ResourceError as error:
+                message = str(error)
+            else:
+                assert next(calls) == number, "an error of the machine was swallowed"
                 break
-        assert f"cannot write checkpoint {directory / 'step-4'}: Input/output error" in str(error)
+        assert f"cannot write checkpoint {directory / 'step-4'}: Input/output error" in message
         require_whole(directory, {3, 4})
         assert {"step-2", "step-3"} <= set(names(directory))
         commit(directory, 4)

@@ -1,6 +1,8 @@
-"""Damaged checkpoints: refused with the reason, never returned."""
+"""Damaged checkpoints are refused with the reason and never returned; finding the checkpoint of a path."""
 
+import logging
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save as save_safetensors
 
-from runner.checkpoint import load, newest, save
+from runner.checkpoint import BEST, NEWEST, find, load, newest, save
 from runner.errors import CheckpointError, SecurityError
 from tests.checkpoint.conftest import FILES, META, VARIABLES
+from tests.checkpoint.test_checkpoint_commit import commit
 
 
 @pytest.fixture(scope="module")
@@ -22,28 +25,21 @@ def shared_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("file", FILES)
-@settings(max_examples=50)
-@given(position=st.integers(0, 10**6), bit=st.integers(0, 7))
-def test_any_flipped_bit_is_found(shared_checkpoint: Path, file: str, position: int, bit: int) -> None:
+@settings(max_examples=100)
+@given(position=st.integers(0, 10**6), bit=st.integers(0, 7) | st.none())
+def test_any_flipped_bit_and_any_truncation_is_found(
+    shared_checkpoint: Path, file: str, position: int, bit: int | None
+) -> None:
+    """bit: None to truncate at the position."""
     path = shared_checkpoint / file
     original = path.read_bytes()
-    flipped = bytearray(original)
-    flipped[position % len(flipped)] ^= 1 << bit
-    path.write_bytes(flipped)
-    try:
-        with pytest.raises(CheckpointError):
-            load(shared_checkpoint)
-    finally:
-        path.write_bytes(original)
-
-
-@pytest.mark.parametrize("file", FILES)
-@settings(max_examples=50)
-@given(length=st.integers(0, 10**6))
-def test_any_truncation_is_found(shared_checkpoint: Path, file: str, length: int) -> None:
-    path = shared_checkpoint / file
-    original = path.read_bytes()
-    path.write_bytes(original[: length % len(original)])
+    damaged = bytearray(original)
+    position %= len(damaged)
+    if bit is None:
+        del damaged[position:]
+    else:
+        damaged[position] ^= 1 << bit
+    path.write_bytes(damaged)
     try:
         with pytest.raises(CheckpointError):
             load(shared_checkpoint)
@@ -59,11 +55,7 @@ def test_any_truncation_is_found(shared_checkpoint: Path, file: str, length: int
         ("manifest.json", lambda raw: raw[:-20], "the manifest is damaged: no JSON"),
         ("manifest.json", lambda raw: b"[" * 100_000, "the manifest is damaged: no JSON"),
         ("manifest.json", lambda raw: b"[]", "the manifest is damaged: format_version: None, expected 1"),
-        (
-            "manifest.json",
-            lambda raw: b" " * 1_000_001,
-            "the manifest is damaged: more than 1000000 bytes",
-        ),
+        ("manifest.json", lambda raw: b" " * 1_000_001, "the manifest is damaged: more than 1000000 bytes"),
         ("variables.safetensors", lambda raw: raw + b"x", "is longer than the 1"),
         ("variables.safetensors", lambda raw: raw[:-1], "is shorter than the 1"),
         ("variables.safetensors", lambda raw: raw[:-1] + b"x", "its SHA-256 is .*, the manifest has"),
@@ -104,13 +96,11 @@ def test_newest_returns_none_when_all_are_damaged(checkpoint: Path) -> None:
     assert newest(checkpoint.parent) is None
 
 
-def test_renamed_checkpoint_is_refused(checkpoint: Path) -> None:
+def test_a_renamed_checkpoint_loads_unless_its_name_is_another_step(checkpoint: Path) -> None:
+    renamed = checkpoint.rename(checkpoint.with_name("best"))
+    assert load(renamed).step == 3
     with pytest.raises(CheckpointError, match="the manifest has step 3, the name of the directory another"):
-        load(checkpoint.rename(checkpoint.with_name("step-9")))
-
-
-def test_a_renamed_checkpoint_loads(checkpoint: Path) -> None:
-    assert load(checkpoint.rename(checkpoint.with_name("best"))).step == 3
+        load(renamed.rename(checkpoint.with_name("step-9")))
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -144,3 +134,78 @@ def test_missing_checkpoint_and_file_in_its_place(tmp_path: Path) -> None:
     (tmp_path / "step-1").write_bytes(save_safetensors(VARIABLES))
     with pytest.raises(CheckpointError, match=r"is a file; expected a directory with manifest\.json"):
         load(tmp_path / "step-1")
+
+
+# Finding the checkpoint of a path.
+
+
+def run_with(folder: Path, *steps: int, best: int | None = None) -> Path:
+    """A run directory with checkpoints of these steps, the last of which names the best."""
+    for step in steps:
+        commit(folder / "checkpoints", step, best=best if step == steps[-1] else None)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("best", "which", "expected"),
+    [(2, None, 2), (2, BEST, 2), (2, NEWEST, 3), (3, BEST, 3), (None, None, 3), (None, NEWEST, 3)],
+)
+@pytest.mark.parametrize("inside", ["", "checkpoints"])
+def test_of_a_run_the_best_or_the_newest(
+    tmp_path: Path, best: int | None, which: str | None, expected: int, inside: str
+) -> None:
+    run = run_with(tmp_path / "run", 1, 2, 3, best=best)
+    assert find(run / inside, which) == run / "checkpoints" / f"step-{expected}"
+
+
+def test_a_checkpoint_is_itself_whatever_its_name(tmp_path: Path) -> None:
+    path = commit(tmp_path, 1)
+    assert find(path) == path
+    renamed = path.rename(tmp_path / "mine")
+    assert find(renamed) == renamed
+    with pytest.raises(CheckpointError, match=r"mine is one checkpoint: 'best' selects among those of a run"):
+        find(renamed, BEST)
+
+
+def test_a_damaged_newest_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = run_with(tmp_path, 1, 2)
+    (run / "checkpoints" / "step-2" / "variables.safetensors").write_bytes(b"")
+    with caplog.at_level(logging.WARNING):
+        assert find(run).name == "step-1"
+    assert "skipping a checkpoint" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("best", "fault"),
+    [
+        (3, "the best, step-3, does not exist any more"),
+        (4, r"the best, step-4, cannot be used \(.*is damaged: it is shorter than the \d+ bytes of the manifest\)"),
+    ],
+)
+def test_a_missing_or_damaged_best_is_an_error_only_if_it_is_requested(
+    best: int, fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = run_with(tmp_path, 4, 5, best=best)
+    (run / "checkpoints" / "step-4" / "variables.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=rf"{fault}; a run keeps it with .*Use 'newest'"):
+        find(run, BEST)
+    with caplog.at_level(logging.WARNING):
+        assert find(run).name == "step-5"
+    assert re.search(f"{fault}; step-5 is used", caplog.text)
+
+
+def test_a_run_without_a_best_is_an_error_if_it_is_requested(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"none is kept as the best; a run keeps it with checkpoint\.keep_best"):
+        find(run_with(tmp_path, 1), BEST)
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        ("", "no checkpoint that can be used; expected a directory step-N"),
+        ("absent", "absent: no such directory; expected the directory of a run"),
+    ],
+)
+def test_a_path_without_checkpoints_is_refused(tmp_path: Path, folder: str, said: str) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        find(tmp_path / folder)

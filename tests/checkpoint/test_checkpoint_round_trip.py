@@ -91,56 +91,45 @@ def test_loaded_arrays_belong_to_the_caller(tmp_path: Path) -> None:
 EXPECTED = {"a": ((4, 6), "float32"), "b": ((3,), "float64")}
 
 
-def saved(tmp_path: Path) -> Path:
-    return save(tmp_path, step=1, variables={"a": GRID, "b": np.ones(3)}, meta=META)
-
-
-def test_expected_variables_are_accepted(tmp_path: Path) -> None:
-    assert load(saved(tmp_path), EXPECTED).step == 1
+@pytest.mark.parametrize(
+    ("expected", "message"),
+    [
+        ({**EXPECTED, "c": ((2,), "float32")}, r"step-1: does not fit the network: 1 missing: c\."),
+        ({**EXPECTED, "a": ((6, 4), "float32")}, r"1 mismatched: a is float32 \(4, 6\), expected float32 \(6, 4\)"),
+        ({**EXPECTED, "b": ((3,), "float32")}, r"1 mismatched: b is float64 \(3,\), expected float32 \(3,\)"),
+        ({**EXPECTED, **{f"c{k}": ((), "int64") for k in range(8)}}, r"8 missing: c0, c1, c2, c3, c4 and 3 more\."),
+        ({"z": ((), "int64"), "b": ((4,), "float64")}, r"1 missing: z; 1 unexpected: a; 1 mismatched: b is "),
+    ],
+)
+def test_misfits_are_named(expected: dict[str, tuple[tuple[int, ...], str]], message: str, tmp_path: Path) -> None:
+    path = save(tmp_path, step=1, variables={"a": GRID, "b": np.ones(3)}, meta=META)
+    assert load(path, EXPECTED).step == 1
+    with pytest.raises(CheckpointError, match=message):
+        load(path, expected)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("step", "variables", "change", "message"),
     [
-        ({"c": ((2,), "float32")}, r"step-1: does not fit the network: 1 missing: c\."),
-        ({"a": ((6, 4), "float32")}, r"1 mismatched: a is float32 \(4, 6\), expected float32 \(6, 4\)"),
-        ({"b": ((3,), "float32")}, r"1 mismatched: b is float64 \(3,\), expected float32 \(3,\)"),
-        ({f"c{k}": ((), "int64") for k in range(8)}, r"8 missing: c0, c1, c2, c3, c4 and 3 more\."),
+        *(
+            (1, {name: GRID}, {}, r"checkpoint variable name: '.*expected 1 to 512 letters")
+            for name in ("", "a b", "a\n", "ä", "__metadata__", "x" * 513, "a:0")
+        ),
+        *(
+            (1, {"w": np.zeros(2, dtype)}, {}, r"dtype of w: .* expected one of")
+            for dtype in ("float16", "complex64", "object", "U3", "datetime64[s]")
+        ),
+        (1, {}, {"run_id": "../x"}, r"checkpoint meta\.run_id: '\.\./x', expected 1 to 128 letters"),
+        (1, {}, {"examples": -1}, r"checkpoint meta\.examples: -1, expected a whole number from 0"),
+        (1, {}, {"progress": {"loss": True}}, r"checkpoint meta\.progress\[loss\]: True, expected a finite number"),
+        (-1, {}, {}, "checkpoint step: -1, expected a whole number from 0"),
     ],
 )
-def test_misfits_are_named(change: dict[str, tuple[tuple[int, ...], str]], message: str, tmp_path: Path) -> None:
+def test_what_no_checkpoint_can_hold_is_refused_before_anything_is_written(
+    step: int, variables: dict[str, NDArray[Any]], change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(CheckpointError, match=message):
-        load(saved(tmp_path), {**EXPECTED, **change})
-
-
-def test_all_kinds_of_misfit_are_in_one_message(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"1 missing: z; 1 unexpected: a; 1 mismatched: b is "):
-        load(saved(tmp_path), {"z": ((), "int64"), "b": ((4,), "float64")})
-
-
-@pytest.mark.parametrize("name", ["", "a b", "a\n", "ä", "__metadata__", "x" * 513, "a:0"])
-def test_name_that_no_checkpoint_can_hold(name: str, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"checkpoint variable name: '.*expected 1 to 512 letters"):
-        save(tmp_path, step=1, variables={name: GRID}, meta=META)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "complex64", "object", "U3", "datetime64[s]"])
-def test_type_that_no_checkpoint_can_hold(dtype: str, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"dtype of w: .* expected one of"):
-        save(tmp_path, step=1, variables={"w": np.zeros(2, dtype)}, meta=META)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"run_id": "../x"}, r"checkpoint meta\.run_id: '\.\./x', expected 1 to 128 letters"),
-        ({"examples": -1}, r"checkpoint meta\.examples: -1, expected a whole number from 0"),
-        ({"progress": {"loss": True}}, r"checkpoint meta\.progress\[loss\]: True, expected a finite number"),
-    ],
-)
-def test_meta_is_checked_before_anything_is_written(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=message):
-        save(tmp_path, step=1, variables={}, meta=replace(META, **change))
+        save(tmp_path, step=step, variables=variables, meta=replace(META, **change))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -149,17 +138,9 @@ def test_progress_that_is_not_finite_is_a_numeric_error() -> None:
         CheckpointMeta(config_hash="c", run_id="r", epoch=1, examples=0, progress={"loss": float("nan")})
 
 
-def test_step_must_be_a_whole_number(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="checkpoint step: -1, expected a whole number from 0"):
-        save(tmp_path, step=-1, variables={}, meta=META)
-
-
-def test_newest_of_nothing(tmp_path: Path) -> None:
+def test_newest_goes_by_number(tmp_path: Path) -> None:
     assert newest(tmp_path) is None
     assert newest(tmp_path / "missing") is None
-
-
-def test_newest_goes_by_number(tmp_path: Path) -> None:
     for step in (9, 10, 100):
         save(tmp_path, step=step, variables={"w": GRID}, meta=META)
     (tmp_path / "step-200.tmp-1").mkdir()

@@ -15,7 +15,7 @@ from runner.config.hydra_app import compose
 from runner.config.schema import Config
 from runner.data.settings import limited_facts
 from runner.errors import ConfigError, ResourceError
-from runner.strategies.downpour.staleness import POLICIES, Staleness
+from runner.strategies.downpour.pushed_server import POLICIES, Staleness
 from runner.training.build import build
 from runner.training.run import run
 from tests.small_runs import small_config

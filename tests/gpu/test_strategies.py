@@ -25,10 +25,16 @@ from runner.strategies.sandblaster import Sandblaster
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.gpu.gpus import Gpu, on_gpu
-from tests.strategies.iterating import iterated
 from tests.strategies.networks import NETWORKS, hybrid, task_of
-from tests.strategies.placing import Placed
-from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
+from tests.strategies.training import (
+    Placed,
+    Weights,
+    difference,
+    expect_same_bits,
+    iterated,
+    opened,
+    trained,
+)
 
 STEPS = 6
 BATCH = 13

@@ -3,23 +3,14 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from runner.errors import ConfigError
-from runner.models import (
-    AlexNet,
-    CifarAlexNet,
-    CifarConvNet,
-    GoogLeNet,
-    LeNet,
-    Mlp,
-    Model,
-    Overfeat,
-    ResNetCifar,
-    VggA,
-)
-from tests.models.support import assert_gradients, assert_trainable, kinds, multiply_adds, network, parameter_count
+from runner.models import AlexNet, CifarAlexNet, CifarConvNet, GoogLeNet, LeNet, Mlp, Overfeat, ResNetCifar, VggA
+from runner.models.base import Model
+from tests.nn.support import assert_gradients, assert_trainable, kinds, multiply_adds, network, parameter_count
 
 Image = tuple[int, int, int]
 
@@ -62,9 +53,23 @@ def resnet(depth: int, block: str, unit: str, classes: int, parameters: int, mul
     )
 
 
+LENET = "conv1:20x24x24 pool1:20x12x12 conv2:50x8x8 pool2:50x4x4 flatten:800 fc1:500 relu1:500"
 ALEXNET = (
     "conv1:64x55x55 pool1:64x27x27 conv2:192x27x27 pool2:192x13x13 conv3:384x13x13 conv4:256x13x13 pool5:256x6x6 "
     "flatten:9216 fc6:4096"
+)
+CIFAR_ALEXNET = (
+    "conv1:24x32x32 pool1:24x16x16 conv2:32x16x16 pool2:32x8x8 conv3:48x8x8 conv4:48x8x8 pool5:32x4x4 fc6:512"
+)
+CIFAR_CONVNET = "stage1_conv1:32x32x32 stage1_pool:32x16x16 stage2_pool:64x8x8 stage3_pool:128x4x4 fc1:128"
+OVERFEAT = (
+    "conv1:96x56x56 pool1:96x28x28 conv2:256x24x24 pool2:256x12x12 conv3:512x12x12 conv4:1024x12x12 "
+    "pool5:1024x6x6 fc6:3072 fc7:4096"
+)
+VGG_A = (
+    "stage1_conv1:64x224x224 stage1_pool:64x112x112 stage2_conv1:128x112x112 stage2_pool:128x56x56 "
+    "stage3_conv1:256x56x56 stage3_pool:256x28x28 stage4_conv1:512x28x28 stage4_pool:512x14x14 "
+    "stage5_pool:512x7x7 fc1:4096 fc2:4096"
 )
 GOOGLENET = (
     "conv1:64x112x112 pool1:64x56x56 conv2:192x56x56 pool2:192x28x28 inception_3a_concat:256x28x28 "
@@ -73,81 +78,34 @@ GOOGLENET = (
     "inception_5a_concat:832x7x7 inception_5b_concat:1024x7x7 pool5:1024"
 )
 
+
+def alexnet(parameters: int = 61_100_840, multiply_adds: int = 714_188_480, side: int = 224, **settings: Any) -> Facts:
+    image, outputs = (3, side, side), "conv4:384x13x13" if "conv4" in settings else ALEXNET
+    counts = layers(5, 3, norm=2 if settings.get("lrn", True) else 0, pool=3)
+    return Facts(AlexNet(**settings), image, 1000, parameters, multiply_adds, counts, outputs)
+
+
+def googlenet(lrn: bool, dropout: float) -> Facts:
+    counts = layers(57, 1, norm=2 if lrn else 0, pool=14)
+    return Facts(GoogLeNet(lrn=lrn, dropout=dropout), IMAGENET, 1000, 6_998_552, 1_582_671_872, counts, GOOGLENET)
+
+
 FACTS: dict[str, Facts] = {
-    "lenet": Facts(
-        LeNet(),
-        MNIST,
-        10,
-        431_080,
-        2_293_000,
-        layers(2, 2, pool=2),
-        "conv1:20x24x24 pool1:20x12x12 conv2:50x8x8 pool2:50x4x4 flatten:800 fc1:500 relu1:500",
-    ),
+    "lenet": Facts(LeNet(), MNIST, 10, 431_080, 2_293_000, layers(2, 2, pool=2), LENET),
     "mlp": Facts(Mlp(), MNIST, 10, 669_706, 668_672, layers(0, 3), "flatten:784 fc1:512 relu1:512 fc2:512"),
     "logistic regression": Facts(Mlp(hidden=[]), (3, 5, 4), 7, 427, 420, layers(0, 1), "flatten:60"),
-    "cifar_alexnet": Facts(
-        CifarAlexNet(),
-        CIFAR,
-        10,
-        600_010,
-        10_384_384,
-        layers(5, 3, pool=3),
-        "conv1:24x32x32 pool1:24x16x16 conv2:32x16x16 pool2:32x8x8 conv3:48x8x8 conv4:48x8x8 pool5:32x4x4 fc6:512",
-    ),
-    "cifar_convnet": Facts(
-        CifarConvNet(),
-        CIFAR,
-        10,
-        551_146,
-        38_896_896,
-        layers(6, 2, norm=7, pool=3),
-        "stage1_conv1:32x32x32 stage1_pool:32x16x16 stage2_pool:64x8x8 stage3_pool:128x4x4 fc1:128",
-    ),
+    "cifar_alexnet": Facts(CifarAlexNet(), CIFAR, 10, 600_010, 10_384_384, layers(5, 3, pool=3), CIFAR_ALEXNET),
+    "cifar_convnet": Facts(CifarConvNet(), CIFAR, 10, 551_146, 38_896_896, layers(6, 2, norm=7, pool=3), CIFAR_CONVNET),
     **{
-        f"alexnet crop={crop}": Facts(
-            AlexNet(crop=crop), (3, side, side), 1000, 61_100_840, 714_188_480, layers(5, 3, norm=2, pool=3), ALEXNET
-        )
+        f"alexnet crop={crop}": alexnet(side=side, crop=crop)
         for crop, side in (("ceil", 224), ("pad", 224), ("valid", 227))
     },
-    "alexnet of the footnote": Facts(
-        AlexNet(conv4=384), IMAGENET, 1000, 61_838_248, 838_788_800, layers(5, 3, norm=2, pool=3), "conv4:384x13x13"
-    ),
-    "alexnet logistic": Facts(
-        AlexNet(loss="logistic", lrn=False), IMAGENET, 1000, 61_100_840, 714_188_480, layers(5, 3, pool=3), ALEXNET
-    ),
-    "overfeat": Facts(
-        Overfeat(),
-        (3, 231, 231),
-        1000,
-        145_920_872,
-        2_801_403_904,
-        layers(5, 3, pool=3),
-        "conv1:96x56x56 pool1:96x28x28 conv2:256x24x24 pool2:256x12x12 conv3:512x12x12 conv4:1024x12x12 "
-        "pool5:1024x6x6 fc6:3072 fc7:4096",
-    ),
-    "vgg_a": Facts(
-        VggA(),
-        IMAGENET,
-        1000,
-        132_863_336,
-        7_609_090_048,
-        layers(8, 3, pool=5),
-        "stage1_conv1:64x224x224 stage1_pool:64x112x112 stage2_conv1:128x112x112 stage2_pool:128x56x56 "
-        "stage3_conv1:256x56x56 stage3_pool:256x28x28 stage4_conv1:512x28x28 stage4_pool:512x14x14 "
-        "stage5_pool:512x7x7 fc1:4096 fc2:4096",
-    ),
-    **{
-        label: Facts(
-            GoogLeNet(lrn=lrn, dropout=dropout),
-            IMAGENET,
-            1000,
-            6_998_552,
-            1_582_671_872,
-            layers(57, 1, norm=2 if lrn else 0, pool=14),
-            GOOGLENET,
-        )
-        for label, lrn, dropout in (("googlenet", True, 0.4), ("googlenet without extras", False, 0.0))
-    },
+    "alexnet of the footnote": alexnet(61_838_248, 838_788_800, conv4=384),
+    "alexnet logistic": alexnet(loss="logistic", lrn=False),
+    "overfeat": Facts(Overfeat(), (3, 231, 231), 1000, 145_920_872, 2_801_403_904, layers(5, 3, pool=3), OVERFEAT),
+    "vgg_a": Facts(VggA(), IMAGENET, 1000, 132_863_336, 7_609_090_048, layers(8, 3, pool=5), VGG_A),
+    "googlenet": googlenet(lrn=True, dropout=0.4),
+    "googlenet without extras": googlenet(lrn=False, dropout=0.0),
     "resnet-20": resnet(20, "basic", "preactivation", 10, 269_722, 40_551_040),
     "resnet-20 bottleneck": resnet(20, "bottleneck", "preactivation", 10, 219_482, 30_591_488),
     "resnet-110 original": resnet(110, "basic", "original", 10, 1_727_962, 252_887_680),

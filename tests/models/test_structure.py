@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from runner.models import AlexNet, CifarAlexNet, CifarConvNet, GoogLeNet, Mlp
-from tests.models.support import kinds, multiply_adds, network, parameter_count
-from tests.nn.support import initial_values, normal
+from runner.models import AlexNet, CifarAlexNet, CifarConvNet, GoogLeNet, Mlp, ResNetCifar
+from tests.nn.support import Bench, initial_values, kinds, multiply_adds, network, normal, parameter_count
 
 
 def test_mlp_is_dense_layers_with_relu_between() -> None:
@@ -85,3 +84,83 @@ def test_an_inception_module() -> None:
     ends = [f"inception_3b_{branch}_relu" for branch in ("1x1", "3x3", "5x5", "pool_project")]
     assert concat.inputs == tuple(outputs[name] for name in ends)
     assert [b.shape(tensor)[1] for tensor in concat.inputs] == [128, 192, 96, 64]
+
+
+# Residual networks.
+
+
+def layers_of(b: Bench, unit: str) -> list[str]:
+    return [name.removeprefix(f"{unit}_") for name in kinds(b) if name.startswith(f"{unit}_")]
+
+
+@pytest.mark.parametrize(("depth", "block"), [(20, "basic"), (110, "basic"), (164, "bottleneck")])
+@pytest.mark.parametrize("unit", ["original", "preactivation"])
+def test_depth_counts_layers_with_weights_but_not_shortcuts(depth: int, block: str, unit: str) -> None:
+    b, _ = network(ResNetCifar(depth=depth, block=block, unit=unit), 3, 32, 32, examples=1)
+    weights = [v.name for v in b.net.variables if v.name.endswith("/weights") and "shortcut" not in v.name]
+    assert len(weights) == depth
+    assert [v.name for v in b.net.variables if v.name.endswith("/bias")] == ["fc/bias"]
+
+
+def test_bottlenecks_stride_on_their_first_convolution() -> None:
+    b, _ = network(ResNetCifar(depth=11, block="bottleneck"), 3, 32, 32)
+    shapes = [b.shape(b.net.layer_outputs[f"stage2_unit1_conv{i}"])[1:] for i in (1, 2, 3)]
+    assert shapes == [(32, 16, 16), (32, 16, 16), (128, 16, 16)]
+
+
+BRANCHES = {
+    ("basic", "original"): "conv1 norm1 relu1 conv2 norm2",
+    ("bottleneck", "original"): "conv1 norm1 relu1 conv2 norm2 relu2 conv3 norm3",
+    ("basic", "preactivation"): "norm1 relu1 conv1 norm2 relu2 conv2",
+    ("bottleneck", "preactivation"): "norm1 relu1 conv1 norm2 relu2 conv2 norm3 relu3 conv3",
+}
+
+
+@pytest.mark.parametrize(
+    ("block", "unit", "name", "shortcut", "source"),
+    [
+        ("basic", "original", "stage1_unit1", "", "relu1"),
+        ("basic", "original", "stage2_unit1", "shortcut", "stage1_unit2_relu2"),
+        ("basic", "original", "stage2_unit2", "", "stage2_unit1_relu2"),
+        *(("bottleneck", "original", f"stage{i}_unit2", "", f"stage{i}_unit1_relu3") for i in (1, 2, 3)),
+        ("bottleneck", "original", "stage1_unit1", "shortcut shortcut_norm", "relu1"),
+        ("bottleneck", "original", "stage2_unit1", "shortcut shortcut_norm", "stage1_unit2_relu3"),
+        # The first unit activates branch and shortcut; later shortcuts without weights are not activated.
+        ("basic", "preactivation", "stage1_unit1", "", "stage1_unit1_relu1"),
+        ("basic", "preactivation", "stage1_unit2", "", "stage1_unit1_add"),
+        ("basic", "preactivation", "stage2_unit1", "shortcut", "stage1_unit2_add"),
+        # Projections read the activated input.
+        *(("bottleneck", "preactivation", f"stage{i}_unit1", "shortcut", f"stage{i}_unit1_relu1") for i in (1, 2, 3)),
+        *(("bottleneck", "preactivation", f"stage{i}_unit2", "", f"stage{i}_unit1_add") for i in (1, 2, 3)),
+    ],
+)
+def test_a_unit_adds_its_branch_and_its_shortcut(block: str, unit: str, name: str, shortcut: str, source: str) -> None:
+    b, _ = network(ResNetCifar(depth=14 if block == "basic" else 20, block=block, unit=unit), 3, 8, 8)
+    outputs, nodes = b.net.layer_outputs, b.net.graph.nodes
+    branch = BRANCHES[block, unit].split()
+    after = [f"relu{branch[-1][-1]}"] if unit == "original" else []
+    assert layers_of(b, name) == [*branch, *shortcut.split(), "add", *after]
+    ends = outputs[f"{name}_{branch[-1]}"], outputs[f"{name}_{shortcut.split()[-1]}" if shortcut else source]
+    assert nodes[outputs[f"{name}_add"].node].inputs == ends
+    if shortcut:
+        first = nodes[outputs[f"{name}_shortcut"].node]
+        strided = first if block == "bottleneck" or name == "stage1_unit1" else nodes[first.inputs[0].node]
+        assert strided.inputs[0] == outputs[source]
+
+
+def test_residual_networks_begin_and_end() -> None:
+    ends = {"original": "stage3_unit2_relu2", "preactivation": "last_norm last_relu"}
+    for unit, end in ends.items():
+        b, _ = network(ResNetCifar(depth=14, unit=unit), 3, 8, 8)
+        layers = " ".join(b.net.layer_outputs)
+        assert layers.startswith("conv1 norm1 relu1 " if unit == "original" else "conv1 stage1_unit1_norm1 ")
+        assert layers.endswith(f" {end} pool fc loss")
+
+
+def test_initial_weights_keep_the_size_of_gradients() -> None:
+    b, _ = network(ResNetCifar(depth=11, block="bottleneck"), 3, 8, 8)
+    values = {tensor.node: value for tensor, value in initial_values(b.net).items()}
+    # 64 -> 64 of 3x3 and 64 -> 256 of 1x1: 36,864 and 16,384 draws, within 2.3 % at four sigma.
+    assert values["stage3_unit1_conv2/weights"].std() == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.023)
+    assert values["stage3_unit1_conv3/weights"].std() == pytest.approx((2 / 256) ** 0.5, rel=0.023)
+    assert abs(values["fc/weights"]).max() == pytest.approx(256**-0.5, rel=0.01)

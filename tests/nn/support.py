@@ -1,5 +1,6 @@
-"""Small networks for tests: a builder over fed inputs, and their values under chosen variables."""
+"""Small networks for tests: a builder over fed inputs, values under chosen variables, and whole models."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.graph import ops
+from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variables
+from runner.models.base import Model
 from tests.oracles import evaluate
 
 Array = NDArray[Any]
@@ -86,3 +89,79 @@ def images(*shape: int) -> Array:
 
 def names(variables: Sequence[Any]) -> list[str]:
     return [variable.name for variable in variables]
+
+
+# Whole networks: a model with its loss over random images, and its derivative by differences.
+
+STEP = 1e-6
+
+
+def network(
+    model: Model, *shape: int, classes: int = 10, examples: int = 2, training: bool = True
+) -> tuple[Bench, Outputs]:
+    """Add ``model`` over random images of (C, H, W), float64, with labels of all classes in turn."""
+    rng = np.random.default_rng(7)
+    b = bench(rng.standard_normal((examples, *shape)), training=training, step=3)
+    labels = ops.placeholder(b.net.graph, (examples,), "int64", name="y")
+    b.feeds[labels] = np.arange(examples) % classes
+    return b, model.network(classes)(b.net, {"x": b.x, "y": labels})
+
+
+def parameter_count(b: Bench) -> int:
+    return sum(variable.spec.size for variable in b.net.variables.trainable)
+
+
+def multiply_adds(b: Bench) -> int:
+    """Multiply-adds of convolutions and matrix products, for one example."""
+    graph = b.net.graph
+    total = 0
+    for node in graph:
+        if node.op == "conv2d":
+            total += node.outputs[0].size * math.prod(graph.spec(node.inputs[1]).shape[1:])
+        elif node.op == "matmul":
+            total += node.outputs[0].size * graph.spec(node.inputs[0]).shape[1]
+    return total // len(b.feeds[b.x])
+
+
+def kinds(b: Bench) -> dict[str, str]:
+    """Return the kind of every layer that adds nodes, in order."""
+    stamps = (b.net.graph.nodes[tensor.node].layer for tensor in b.net.layer_outputs.values())
+    return {stamp.name: stamp.kind for stamp in stamps if stamp is not None}
+
+
+def assert_trainable(b: Bench, outputs: Outputs) -> None:
+    """Add the gradient of the summed loss by every parameter, and compare its shape and dtype."""
+    graph = b.net.graph
+    variables = b.net.variables.trainable
+    found = gradients(graph, [ops.reduce_sum(graph, outputs.losses)], [variable.tensor for variable in variables])
+    specs = {v.name: None if g is None else graph.spec(g) for v, g in zip(variables, found, strict=True)}
+    assert specs == {variable.name: variable.spec for variable in variables}
+
+
+def assert_gradients(b: Bench, outputs: Outputs) -> None:
+    """Compare the gradient of the summed loss by x and all parameters with differences along a random direction.
+
+    The step is so short that, at the fixed draws of a test, no ReLU and no maximum changes its branch.
+    """
+    graph = b.net.graph
+    total = ops.reduce_sum(graph, outputs.losses)
+    sources = [b.x, *(variable.tensor for variable in b.net.variables.trainable)]
+    found = gradients(graph, [total], sources)
+    assert all(gradient is not None for gradient in found), "every parameter matters to the loss"
+    point = {source: value for source, value in {**initial_values(b.net), **b.feeds}.items() if source in sources}
+    rng = np.random.default_rng(8)
+    # Away from the initial zeros, where every bias and beta would be special.
+    point = {source: value + 0.1 * rng.standard_normal(value.shape) for source, value in point.items()}
+    direction = {source: rng.standard_normal(value.shape) for source, value in point.items()}
+
+    def moved(distance: float) -> dict[Tensor, Array]:
+        return {source: value + distance * direction[source] for source, value in point.items()}
+
+    def loss(distance: float) -> float:
+        return float(b.values(total, feeds=moved(distance))[0])
+
+    values = b.values(*[gradient for gradient in found if gradient is not None], feeds=point)
+    analytic = sum(float(np.vdot(value, direction[source])) for source, value in zip(sources, values, strict=True))
+    numeric = (loss(STEP) - loss(-STEP)) / (2 * STEP)
+    magnitude = sum(float(np.abs(v * direction[s]).sum()) for s, v in zip(sources, values, strict=True))
+    assert abs(analytic - numeric) < 1e-7 * magnitude, f"autodiff {analytic}, differences {numeric}"

@@ -1,5 +1,8 @@
 """Layers: values, shapes, names, and refusals of wrong inputs."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view
@@ -8,9 +11,13 @@ from runner import nn
 from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.initializers import Constant
+from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.op import ShapeError
+from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
 from tests.nn.support import Array, Bench, bench, copy_onto, images, initial_values, names, normal
+
+Layer = Callable[..., Any]
 
 
 def correlate(x: Array, w: Array, stride: int, padding: tuple[int, int, int, int]) -> Array:
@@ -33,7 +40,7 @@ class TestConv:
         ],
     )
     def test_is_correlation_plus_bias(
-        self, padding: nn.windows.Padding, kernel: int, stride: int, explicit: tuple[int, int, int, int]
+        self, padding: nn.Padding, kernel: int, stride: int, explicit: tuple[int, int, int, int]
     ) -> None:
         x = normal(2, 3, 7, 5)
         b = bench(x)
@@ -66,20 +73,6 @@ class TestConv:
         assert weights.std() == pytest.approx((2 / (50 * 9)) ** 0.5, rel=0.014)
         assert (bias == -7.0).all()
 
-    def test_image_smaller_than_the_window(self) -> None:
-        b = bench(images(1, 3, 3, 2))
-        with pytest.raises(ConfigError) as caught:
-            nn.conv(b.net, b.x, 4, 5, name="conv2", padding=1)
-        assert str(caught.value) == (
-            "layer 'conv2' (conv): its windows of 5x5 need images of at least 3x3, but they are 3x2 here; "
-            "use larger images, or a model that shrinks them less"
-        )
-
-    def test_takes_images_only(self) -> None:
-        b = bench(images(2, 12))
-        with pytest.raises(ShapeError, match=r"layer 'c' \(conv\): expected an input \(N, C, H, W\), came float64"):
-            nn.conv(b.net, b.x, 4, 3, name="c")
-
 
 class TestDense:
     def test_is_a_product_plus_bias(self) -> None:
@@ -95,11 +88,6 @@ class TestDense:
         y = nn.dense(b.net, b.x, 2, name="fc", bias=None, initializer=Constant(0.5))
         assert b.value(y).tolist() == [[2.5, 2.5]]
         assert names(list(b.net.variables)) == ["fc/weights"]
-
-    def test_takes_no_images(self) -> None:
-        b = bench(images(2, 3, 4, 4))
-        with pytest.raises(ShapeError, match=r"layer 'fc' \(dense\): .* flatten images first, came float64\[2,3,4,4\]"):
-            nn.dense(b.net, b.x, 4, name="fc")
 
 
 class TestPooling:
@@ -138,25 +126,23 @@ class TestPooling:
         y = b.value(nn.global_avg_pool(b.net, b.x, name="p"))
         np.testing.assert_allclose(y, x.mean(axis=(2, 3)), rtol=0, atol=1e-14)
 
-    def test_image_smaller_than_the_window(self) -> None:
-        b = bench(images(1, 3, 1, 8))
-        with pytest.raises(ConfigError, match=r"layer 'pool3' \(pool\): .* at least 2x2, but they are 1x8 here"):
-            nn.max_pool(b.net, b.x, 2, name="pool3")
+
+def test_relu() -> None:
+    b = bench(np.array([[-1.0, 0.0, 2.0]]))
+    assert b.value(nn.relu(b.net, b.x, name="r")).tolist() == [[0.0, 0.0, 2.0]]
 
 
-class TestShapeAndActivation:
-    def test_relu(self) -> None:
-        b = bench(np.array([[-1.0, 0.0, 2.0]]))
-        assert b.value(nn.relu(b.net, b.x, name="r")).tolist() == [[0.0, 0.0, 2.0]]
+def test_flatten_keeps_row_major_order() -> None:
+    x = np.arange(24.0).reshape(2, 3, 2, 2)
+    b = bench(x)
+    assert (b.value(nn.flatten(b.net, b.x, name="f")) == x.reshape(2, 12)).all()
 
-    def test_flatten_keeps_row_major_order(self) -> None:
-        x = np.arange(24.0).reshape(2, 3, 2, 2)
-        b = bench(x)
-        assert (b.value(nn.flatten(b.net, b.x, name="f")) == x.reshape(2, 12)).all()
 
-    def test_flatten_of_rows_adds_nothing(self) -> None:
-        b = bench(images(2, 12))
-        assert nn.flatten(b.net, b.x, name="f") == b.x
+def test_an_identity_adds_nothing() -> None:
+    training, evaluation = bench(images(2, 12)), bench(images(2, 12), training=False)
+    assert nn.flatten(training.net, training.x, name="f") == training.x
+    assert nn.dropout(training.net, training.x, 0.0, name="d") == training.x
+    assert nn.dropout(evaluation.net, evaluation.x, 0.5, name="d") == evaluation.x
 
 
 class TestDropout:
@@ -166,14 +152,6 @@ class TestDropout:
         assert set(np.unique(y)) == {0.0, 1.25}
         # Mean of 20,000 draws of deviation 0.5: 1 within four sigma of 0.0035.
         assert y.mean() == pytest.approx(1.0, abs=0.0142)
-
-    def test_evaluation_is_the_identity(self) -> None:
-        b = bench(images(2, 3), training=False)
-        assert nn.dropout(b.net, b.x, 0.5, name="d") == b.x
-
-    def test_rate_zero_is_the_identity(self) -> None:
-        b = bench(images(2, 3))
-        assert nn.dropout(b.net, b.x, 0.0, name="d") == b.x
 
     def test_draws_belong_to_layer_step_and_example(self) -> None:
         def drawn(first: int, count: int, *, step: int = 0, name: str = "d", scope: str = "all") -> Array:
@@ -189,42 +167,28 @@ class TestDropout:
 
 class TestBatchNorm:
     @pytest.mark.parametrize("shape", [(6, 3), (4, 3, 2, 5)])
-    def test_training_uses_the_batch(self, shape: tuple[int, ...]) -> None:
-        x, gamma, beta = 3.0 + 2.0 * normal(*shape), normal(3, seed=2), normal(3, seed=3)
-        b = bench(x)
-        y = nn.batch_norm(b.net, b.x, name="n", epsilon=1e-3, decay=0.75)
-        b.set("n/gamma", gamma)
-        b.set("n/beta", beta)
-        axes = tuple(axis for axis in range(len(shape)) if axis != 1)
-        column = (3, *(1 for _ in shape[2:]))
-        mean, variance = x.mean(axis=axes), x.var(axis=axes)
-        z = (x - mean.reshape(column)) / np.sqrt(variance.reshape(column) + 1e-3)
-        np.testing.assert_allclose(b.value(y), gamma.reshape(column) * z + beta.reshape(column), rtol=0, atol=1e-12)
-        updates = b.net.state_updates
-        assert [(u.variable.name, u.decay) for u in updates] == [
-            ("n/moving_mean", 0.75),
-            ("n/moving_variance", 0.75),
-        ]
-        for update, expected in zip(updates, (mean, variance), strict=True):
-            np.testing.assert_allclose(b.value(update.batch_value), expected, rtol=1e-12)
-
-    @pytest.mark.parametrize("shape", [(6, 3), (4, 3, 2, 5)])
-    def test_evaluation_uses_the_averages(self, shape: tuple[int, ...]) -> None:
-        x, gamma, beta, mean = normal(*shape), normal(3, seed=2), normal(3, seed=3), normal(3, seed=4)
+    @pytest.mark.parametrize("training", [True, False])
+    def test_training_uses_the_batch_and_evaluation_the_averages(self, shape: tuple[int, ...], training: bool) -> None:
+        x, gamma, beta, mean = 3.0 + 2.0 * normal(*shape), *(normal(3, seed=seed) for seed in (2, 3, 4))
         variance = np.abs(normal(3, seed=5))
-        b = bench(x, training=False)
-        y = nn.batch_norm(b.net, b.x, name="n", epsilon=1e-3)
-        for key, value in (
-            ("gamma", gamma),
-            ("beta", beta),
-            ("moving_mean", mean),
-            ("moving_variance", variance),
-        ):
+        b = bench(x, training=training)
+        y = nn.batch_norm(b.net, b.x, name="n", epsilon=1e-3, decay=0.75)
+        given = {"gamma": gamma, "beta": beta, "moving_mean": mean, "moving_variance": variance}
+        for key, value in given.items():
             b.set(f"n/{key}", value)
-        column = (3, *(1 for _ in shape[2:]))
-        z = (x - mean.reshape(column)) / np.sqrt(variance.reshape(column) + 1e-3)
-        np.testing.assert_allclose(b.value(y), gamma.reshape(column) * z + beta.reshape(column), rtol=0, atol=1e-12)
-        assert not b.net.state_updates
+        updates = b.net.state_updates
+        if training:
+            axes = tuple(axis for axis in range(len(shape)) if axis != 1)
+            mean, variance = x.mean(axis=axes), x.var(axis=axes)
+            for update, expected in zip(updates, (mean, variance), strict=True):
+                np.testing.assert_allclose(b.value(update.batch_value), expected, rtol=1e-12)
+        averages = [("n/moving_mean", 0.75), ("n/moving_variance", 0.75)]
+        assert [(u.variable.name, u.decay) for u in updates] == (averages if training else [])
+        gamma, beta, mean, variance = (
+            each.reshape(3, *(1 for _ in shape[2:])) for each in (gamma, beta, mean, variance)
+        )
+        expected = gamma * (x - mean) / np.sqrt(variance + 1e-3) + beta
+        np.testing.assert_allclose(b.value(y), expected, rtol=0, atol=1e-12)
 
     def test_evaluation_of_a_new_network_is_nearly_the_identity(self) -> None:
         x = normal(4, 3)
@@ -284,12 +248,6 @@ class TestWhatStrategiesAndExplainRead:
         assert [v.name for v in b.net.variables if v.decayed] == ["conv1/weights", "fc1/weights"]
         assert names(b.net.variables.trainable) == ["conv1/weights", "conv1/bias", "fc1/weights", "fc1/bias"]
 
-    def test_a_name_is_used_once(self) -> None:
-        b = bench(images(2, 3))
-        h = nn.dense(b.net, b.x, 3, name="fc1")
-        with pytest.raises(ValueError, match="layer 'fc1' is added twice"):
-            nn.dense(b.net, h, 3, name="fc1")
-
     def test_copies_share_variables(self) -> None:
         b = bench(normal(2, 3))
         nn.dense(b.net, b.x, 3, name="fc1")
@@ -313,15 +271,6 @@ class TestAdd:
         assert (b.value(y) == np.maximum(x, 0) + x).all()
         assert kind_of(b, "a") == "merge"
 
-    def test_operands_of_two_shapes_are_refused(self) -> None:
-        b = bench(images(2, 3, 4, 4))
-        pooled = nn.max_pool(b.net, b.x, 4, name="p")
-        with pytest.raises(ShapeError) as caught:
-            nn.add(b.net, b.x, pooled, name="a")
-        assert str(caught.value) == (
-            "layer 'a' (merge): expected two inputs of one shape, came float64[2,3,4,4] and float64[2,3,1,1]"
-        )
-
 
 class TestConcat:
     def test_joins_channels_in_order(self) -> None:
@@ -330,11 +279,6 @@ class TestConcat:
         y = nn.concat(b.net, [b.x, nn.max_pool(b.net, b.x, 1, name="p"), nn.relu(b.net, b.x, name="r")], name="c")
         assert (b.value(y) == np.concatenate([x, x, np.maximum(x, 0)], axis=1)).all()
         assert kind_of(b, "c") == "merge"
-
-    def test_images_of_different_sizes(self) -> None:
-        b = bench(images(2, 3, 4, 4))
-        with pytest.raises(ShapeError, match=r"node 'c/concat': op 'concat': expected shapes that agree off axis 1"):
-            nn.concat(b.net, [b.x, nn.max_pool(b.net, b.x, 2, name="p")], name="c")
 
 
 class TestZeroPaddedShortcut:
@@ -364,7 +308,33 @@ class TestZeroPaddedShortcut:
         expected[:, :, ::2, ::2] = 1.0
         assert (b.value(dx) == expected).all()
 
-    def test_shortcut_with_fewer_channels_is_refused(self) -> None:
-        b = bench(images(1, 4, 4, 4))
-        with pytest.raises(ShapeError, match=r"node 's/pad': .* two non-negative widths"):
-            nn.zero_padded_shortcut(b.net, b.x, 3, name="s")
+
+TOO_SMALL = (
+    "layer 'conv2' (conv): its windows of 5x5 need images of at least 3x3, but they are 3x2 here; use larger images, "
+    "or a model that shrinks them less"
+)
+TWO_SHAPES = "layer 'a' (merge): expected two inputs of one shape, came float64[2,3,4,4] and float64[2,3,1,1]"
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "error", "message"),
+    [
+        (lambda n, x: nn.conv(n, x, 4, 5, name="conv2", padding=1), (1, 3, 3, 2), ConfigError, TOO_SMALL),
+        (lambda n, x: nn.conv(n, x, 4, 3, name="c"), (2, 12), ShapeError, "'c' (conv): expected an input (N, C, H, W)"),
+        (lambda n, x: nn.dense(n, x, 4, name="f"), (2, 3, 4, 4), ShapeError, "images first, came float64[2,3,4,4]"),
+        (lambda n, x: nn.max_pool(n, x, 2, name="p"), (1, 3, 1, 8), ConfigError, "'p' (pool): its windows of 2x2 need"),
+        (lambda n, x: nn.add(n, x, _pooled(n, x, 4), name="a"), (2, 3, 4, 4), ShapeError, TWO_SHAPES),
+        (lambda n, x: nn.concat(n, [x, _pooled(n, x, 2)], name="c"), (2, 3, 4, 4), ShapeError, "agree off axis 1"),
+        (lambda n, x: nn.zero_padded_shortcut(n, x, 3, name="s"), (1, 4, 4, 4), ShapeError, "two non-negative widths"),
+        (lambda n, x: nn.relu(n, nn.relu(n, x, name="r"), name="r"), (2, 3), ValueError, "layer 'r' is added twice"),
+    ],
+)
+def test_wrong_inputs_are_refused(layer: Layer, shape: tuple[int, ...], error: type[Exception], message: str) -> None:
+    b = bench(images(*shape))
+    with pytest.raises(error) as caught:
+        layer(b.net, b.x)
+    assert message in str(caught.value)
+
+
+def _pooled(net: NetworkBuilder, x: Tensor, window: int) -> Tensor:
+    return nn.max_pool(net, x, window, name="p")

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.optimizers.quasi_newton import GRADIENT, History, Iteration, X, iterate
-from runner.optimizers.vector_machine import Add, Command, Dot, Scale
+from runner.optimizers.lbfgs import GRADIENT, Add, Command, Dot, History, Iteration, Scale, X, iterate
 
 Vector = NDArray[np.float64]
 Objective = Callable[[Vector], tuple[float, Vector]]

@@ -1,11 +1,22 @@
+"""What all optimizers share: the assignment of states, and clipping by the global norm."""
+
+from typing import Any
+
+import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
 
 from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
 from runner.engine.graph.op import ShapeError
 from runner.errors import ConfigError
-from runner.optimizers import OPTIMIZERS, Adam, Lbfgs, Sgd
-from runner.optimizers.base import Optimizer
-from tests.optimizers.support import START, Trainer
+from runner.optimizers import OPTIMIZERS, Adam, Lbfgs, Momentum, Sgd
+from runner.optimizers.base import Optimizer, clip_factor, global_norm, shortened
+from tests.optimizers.support import RATES, START, Trainer, gradient_steps
+from tests.oracles import evaluate
 
 RULES = sorted(set(OPTIMIZERS) - {"lbfgs"})
 """Optimizers whose update is determined by one gradient."""
@@ -30,12 +41,9 @@ def test_gradient_may_be_any_tensor_of_the_graph(name: str) -> None:
     assert set(targets).isdisjoint(trainer.targets)
 
 
-def test_lbfgs_has_no_rule() -> None:
+def test_lbfgs_has_no_rule_and_no_learning_rate() -> None:
     with pytest.raises(ConfigError, match="optimizer=lbfgs: its step needs more than one gradient"):
         Trainer(Lbfgs())
-
-
-def test_lbfgs_takes_no_learning_rate() -> None:
     expected = r"^optimizer\.lr=0\.5: expected 1\.0; the line search finds the length of a step$"
     with pytest.raises(ConfigError, match=expected):
         Lbfgs(lr=0.5)
@@ -66,3 +74,75 @@ def test_gradient_of_another_shape_is_refused() -> None:
 )
 def test_advice_against_divergence_names_settings(optimizer: Optimizer, advice: str) -> None:
     assert optimizer.against_divergence == advice
+
+
+# Clipping by the global norm.
+
+Array = NDArray[Any]
+VALUES = st.floats(-1e6, 1e6, allow_subnormal=False)
+
+
+def clipped(tensors: list[Array], limit: float) -> tuple[float, list[Array]]:
+    """Return the global norm and the clipped tensors."""
+    graph = Graph()
+    fed = [ops.placeholder(graph, t.shape, t.dtype.name) for t in tensors]
+    short = shortened(graph, list(enumerate(fed)), clip_factor(graph, fed, limit))
+    outputs = [global_norm(graph, fed), *(tensor for _, tensor in short)]
+    with np.errstate(invalid="ignore", over="ignore"):
+        norm, *rest = evaluate(graph, outputs, dict(zip(fed, tensors, strict=True)))
+    return float(norm), rest
+
+
+@example(np.zeros(5), np.zeros((2, 3)), 0.5)
+@given(arrays(np.float64, 5, elements=VALUES), arrays(np.float64, (2, 3), elements=VALUES), st.floats(1e-3, 1e3))
+def test_clipped_tensors_are_scaled_to_the_limit(a: Array, b: Array, limit: float) -> None:
+    """Never longer than the limit, never rotated, and equal bit for bit if short enough."""
+    norm, after = clipped([a, b], limit)
+    assert norm == pytest.approx(float(np.sqrt((a**2).sum() + (b**2).sum())), rel=1e-12)
+    factor = min(1.0, limit / norm) if norm > 0 else 1.0
+    for before, tensor in zip((a, b), after, strict=True):
+        np.testing.assert_allclose(tensor, before * factor, rtol=1e-12, atol=0)
+        if norm <= limit:
+            assert (tensor == before).all()
+    assert np.sqrt(sum((t**2).sum() for t in after)) <= limit * (1 + 1e-12) or norm <= limit
+
+
+def test_only_scalars_cross_devices() -> None:
+    graph = Graph()
+    tensors = []
+    for task in (1, 2):
+        with graph.device(f"/task:{task}"):
+            tensors.append(ops.placeholder(graph, (3,), "float64"))
+    with graph.device("/task:0"):
+        after = shortened(graph, list(enumerate(tensors)), clip_factor(graph, tensors, 1.0))
+    assert [graph.nodes[tensor.node].device for _, tensor in after] == ["/task:1", "/task:2"]
+    moved = [t for node in graph for t in node.inputs if graph.nodes[t.node].device != node.device]
+    assert moved
+    assert {graph.spec(tensor).shape for tensor in moved} == {()}
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
+def test_norm_that_is_not_finite_makes_every_tensor_nan(bad: float) -> None:
+    tensors = [np.array([1.0, bad], np.float32), np.ones(3, np.float32)]
+    norm, after = clipped(tensors, limit=1.0)
+    assert not np.isfinite(norm)
+    assert all(np.isnan(tensor).all() for tensor in after)
+
+
+def test_norm_is_over_all_gradients() -> None:
+    steps = gradient_steps(steps=1)
+    length = float(np.sqrt(sum((g**2).sum() for g in steps[0].values())))
+    (after,) = Trainer(Sgd(clip_norm=length / 4)).run(steps, [1.0])
+    for name, start in START.items():
+        np.testing.assert_allclose(start - after[name], steps[0][name] / 4, rtol=0, atol=1e-12)
+
+
+def test_weight_decay_is_not_clipped() -> None:
+    (after,) = Trainer(Sgd(clip_norm=1e-9, weight_decay=0.5)).run(gradient_steps(steps=1), [1.0])
+    np.testing.assert_allclose(after["fc1/weights"], START["fc1/weights"] / 2, rtol=0, atol=1e-8)
+
+
+def test_a_limit_that_is_not_reached_changes_no_bit() -> None:
+    free = Trainer(Momentum()).run(gradient_steps(), RATES)
+    bound = Trainer(Momentum(clip_norm=1e6)).run(gradient_steps(), RATES)
+    assert all((left[name] == right[name]).all() for left, right in zip(free, bound, strict=True) for name in START)

@@ -6,14 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from runner.engine.run.kernel_table import load_kernels
 from runner.optimizers import Adagrad, Adam, AdamW, HeavyBall, Momentum, Optimizer, Sgd
-from runner.strategies.base import Strategy
-from runner.strategies.single import Single
-from runner.strategies.sync_data import SyncData
 from tests.optimizers.support import RATES, START, Array, Trainer, assert_same_path, gradient_steps
-from tests.strategies.networks import NETWORKS, task_of
-from tests.strategies.training import expect_same_bits, trained
 
 ZEROS = {name: np.zeros_like(value) for name, value in START.items()}
 ONES = {name: np.ones_like(value) for name, value in START.items()}
@@ -64,8 +58,11 @@ def torch_adamw(w: Array, g: Array, lr: float, decay: float, t: int, slots: Slot
     return kingma_and_ba(w, g, lr, 0.0, t, slots) - lr * decay * w
 
 
-def path(formula: Formula, decay: float, bias_factor: float = 1.0) -> list[dict[str, Array]]:
-    """Return the variables after each step; weights decay, biases learn ``bias_factor`` times as fast."""
+def path(formula: Formula, decay: float, bias_factor: float = 1.0) -> tuple[list[dict[str, Array]], list[str]]:
+    """Return the variables after each step, and the names of the slots.
+
+    Weights decay, biases learn ``bias_factor`` times as fast.
+    """
     w, steps = dict(START), []
     slots: dict[str, Slots] = {name: defaultdict(lambda: np.zeros(())) for name in START}
     for t, (gradients, rate) in enumerate(zip(gradient_steps(), RATES, strict=True), start=1):
@@ -73,55 +70,37 @@ def path(formula: Formula, decay: float, bias_factor: float = 1.0) -> list[dict[
             lr, own = (rate, decay) if name == "fc1/weights" else (rate * bias_factor, 0.0)
             w[name] = formula(w[name], g, lr, own, t, slots[name])
         steps.append(dict(w))
-    return steps
+    return steps, [f"{name}/{slot}" for name in START for slot in slots[name]]
 
 
-def adam_settings(optimizer: type[Adam]) -> Callable[[float], Optimizer]:
-    return lambda decay: optimizer(beta1=B1, beta2=B2, epsilon=EPSILON, weight_decay=decay)
+BETAS = {"beta1": B1, "beta2": B2, "epsilon": EPSILON}
 
-
-RULES: dict[str, tuple[Callable[[float], Optimizer], Formula, float, list[str]]] = {
-    "sgd": (lambda decay: Sgd(weight_decay=decay), sgd, 1.0, []),
-    "momentum": (lambda decay: Momentum(momentum=0.8, weight_decay=decay), krizhevsky, 1.0, ["velocity"]),
-    "momentum with faster biases": (
-        lambda decay: Momentum(momentum=0.8, weight_decay=decay, bias_lr_factor=2.0),
-        krizhevsky,
-        2.0,
-        ["velocity"],
-    ),
-    "heavy_ball": (lambda decay: HeavyBall(momentum=0.8, weight_decay=decay), inception_guide, 1.0, ["accumulator"]),
-    "adagrad": (lambda decay: Adagrad(weight_decay=decay), dist_belief, 1.0, ["squares"]),
-    "adam": (adam_settings(Adam), kingma_and_ba, 1.0, ["first_moment", "second_moment"]),
-    "adam with betas of 0": (
-        lambda decay: Adam(beta1=0.0, beta2=0.0, epsilon=EPSILON, weight_decay=decay),
-        betas_of_zero,
-        1.0,
-        ["first_moment", "second_moment"],
-    ),
-    "adamw": (adam_settings(AdamW), torch_adamw, 1.0, ["first_moment", "second_moment"]),
+RULES: dict[str, tuple[type[Optimizer], dict[str, float], Formula]] = {
+    "sgd": (Sgd, {}, sgd),
+    "momentum": (Momentum, {"momentum": 0.8}, krizhevsky),
+    "momentum with faster biases": (Momentum, {"momentum": 0.8, "bias_lr_factor": 2.0}, krizhevsky),
+    "heavy_ball": (HeavyBall, {"momentum": 0.8}, inception_guide),
+    "adagrad": (Adagrad, {}, dist_belief),
+    "adam": (Adam, BETAS, kingma_and_ba),
+    "adam with betas of 0": (Adam, {"beta1": 0.0, "beta2": 0.0, "epsilon": EPSILON}, betas_of_zero),
+    "adamw": (AdamW, BETAS, torch_adamw),
 }
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.2])
 @pytest.mark.parametrize("label", RULES)
 def test_rule_equals_its_formula(label: str, decay: float) -> None:
-    make, formula, bias_factor, _ = RULES[label]
-    expected = path(formula, decay, bias_factor)
-    assert_same_path(Trainer(make(decay)).run(gradient_steps(), RATES), expected)
-    in_float32 = Trainer(make(decay), dtype="float32").run(gradient_steps(), RATES)
-    assert {value.dtype.name for value in in_float32[-1].values()} == {"float32"}
-    assert_same_path(in_float32, expected, tolerance=2e-5)
-
-
-@pytest.mark.parametrize("label", RULES)
-def test_slots_belong_to_their_variable(label: str) -> None:
-    make, _, _, names = RULES[label]
-    variables = list(Trainer(make(0.1)).variables)
-    slots = [v for v in variables if not v.trainable]
-    assert [v.name for v in slots] == [f"{name}/{slot}" for name in START for slot in names]
-    trained = {v.name: v for v in variables if v.trainable}
-    assert all(v.spec == trained[v.name.rpartition("/")[0]].spec for v in slots)
-    assert all(v.layer is not None and v.layer.name == "fc1" and not v.decayed for v in slots)
+    optimizer, settings, formula = RULES[label]
+    expected, slots = path(formula, decay, settings.get("bias_lr_factor", 1.0))
+    for dtype, tolerance in (("float64", 1e-12), ("float32", 2e-5)):
+        trainer = Trainer(optimizer(weight_decay=decay, **settings), dtype)
+        found = trainer.run(gradient_steps(), RATES)
+        assert {value.dtype.name for value in found[-1].values()} == {dtype}
+        assert_same_path(found, expected, tolerance)
+        kept = [v for v in trainer.variables if not v.trainable]
+        assert [v.name for v in kept] == slots
+        assert all(v.spec == trainer.variables[v.name.rpartition("/")[0]].spec for v in kept)
+        assert all(v.layer is not None and v.layer.name == "fc1" and not v.decayed for v in kept)
 
 
 def test_both_forms_of_momentum_agree_at_a_constant_rate() -> None:
@@ -161,15 +140,6 @@ def test_adagrad_passes_on_nan() -> None:
     broken = {name: np.full_like(value, np.nan) for name, value in START.items()}
     (after,) = Trainer(Adagrad()).run([broken], [0.1])
     assert np.isnan(after["fc1/weights"]).all()
-
-
-@pytest.mark.parametrize("strategy", [SyncData(workers=2), SyncData(workers=2, combine="parameter_server", servers=2)])
-def test_adagrad_over_workers_equals_microbatches(strategy: Strategy) -> None:
-    registry = load_kernels()
-    weights, _ = trained(strategy, task_of(NETWORKS["convolutional"], Adagrad(), batch_size=8), registry, 4)
-    task = task_of(NETWORKS["convolutional"], Adagrad(), batch_size=8, microbatches=2)
-    expected, _ = trained(Single(), task, registry, 4)
-    expect_same_bits(weights, expected)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -11,56 +11,35 @@ from runner.optimizers.schedules import Constant, Cosine, Exponential, Schedule,
 TOTAL, PER_EPOCH = 100, 12.5
 
 
-def factors(schedule: Schedule, *steps: int) -> list[float]:
-    return [schedule.factor(step, TOTAL, PER_EPOCH) for step in steps]
+EIGHTH = math.sqrt(0.5) / 2
+KRIZHEVSKY = Step(boundaries=[0.25, 0.5, 0.75], multiplier=250 ** (-1 / 3))
 
 
-def test_constant() -> None:
-    assert factors(Constant(), 0, 1, 99) == [1.0, 1.0, 1.0]
-
-
-def test_step_in_fractions_of_the_run() -> None:
-    schedule = Step(boundaries=[0.3, 0.7], multiplier=0.5)
-    assert factors(schedule, 0, 29, 30, 69, 70, 99) == [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
-
-
-def test_step_in_epochs() -> None:
-    # Two epochs are 25 steps; 3 epochs are 37.5, so step 38 is the first after them.
-    schedule = Step(boundaries=[2, 3], unit="epochs", multiplier=0.1)
-    assert factors(schedule, 24, 25, 37, 38) == pytest.approx([1.0, 0.1, 0.1, 0.01], rel=1e-15)
-
-
-def test_schedule_of_krizhevsky() -> None:
-    schedule = Step(boundaries=[0.25, 0.5, 0.75], multiplier=250 ** (-1 / 3))
-    rates = [0.01 * factor for factor in factors(schedule, 0, 24, 25, 50, 75, 99)]
-    assert rates == pytest.approx([0.01, 0.01, 0.0015874, 0.00025198, 0.00004, 0.00004], rel=1e-4)
-
-
-def test_exponential() -> None:
-    schedule = Exponential(multiplier=0.25, every_epochs=2.0)
-    assert factors(schedule, 0, 25, 50) == [1.0, 0.25, 0.0625]
-    assert schedule.factor(1, TOTAL, 1.0) == 0.5
-
-
-def test_exponential_staircase() -> None:
-    schedule = Exponential(multiplier=0.25, every_epochs=2.0, staircase=True)
-    assert factors(schedule, 0, 24, 25, 49, 50) == [1.0, 1.0, 0.25, 0.25, 0.0625]
-
-
-def test_cosine() -> None:
-    found = factors(Cosine(final_factor=0.2), 0, 25, 50, 75, 100, 120)
-    quarter = math.sqrt(0.5) / 2
-    expected = [1.0, 0.2 + 0.8 * (0.5 + quarter), 0.6, 0.2 + 0.8 * (0.5 - quarter), 0.2, 0.2]
-    assert found == pytest.approx(expected, rel=1e-12)
-
-
-def test_warmup_rises_linearly_to_the_full_rate() -> None:
-    assert factors(Constant(warmup_steps=4), 0, 1, 2, 3, 4, 5) == [0.2, 0.4, 0.6, 0.8, 1.0, 1.0]
-
-
-def test_warmup_scales_the_decay_without_shifting_it() -> None:
-    schedule = Step(boundaries=[0.02], multiplier=0.5, warmup_steps=4)
-    assert factors(schedule, 0, 1, 2, 3, 4) == pytest.approx([0.2, 0.4, 0.3, 0.4, 0.5])
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (Constant(), {0: 1.0, 1: 1.0, 99: 1.0}),
+        (Step(boundaries=[0.3, 0.7], multiplier=0.5), {0: 1.0, 29: 1.0, 30: 0.5, 69: 0.5, 70: 0.25, 99: 0.25}),
+        # Two epochs are 25 steps; 3 epochs are 37.5, so step 38 is the first after them.
+        (Step(boundaries=[2, 3], unit="epochs", multiplier=0.1), {24: 1.0, 25: 0.1, 37: 0.1, 38: 0.01}),
+        (KRIZHEVSKY, {0: 1.0, 24: 1.0, 25: 0.15874, 50: 0.025198, 75: 0.004, 99: 0.004}),
+        (Exponential(multiplier=0.25, every_epochs=2.0), {0: 1.0, 25: 0.25, 50: 0.0625, 1: 0.25 ** (1 / 25)}),
+        (
+            Exponential(multiplier=0.25, every_epochs=2.0, staircase=True),
+            {0: 1.0, 24: 1.0, 25: 0.25, 49: 0.25, 50: 0.0625},
+        ),
+        (
+            Cosine(final_factor=0.2),
+            {0: 1.0, 25: 0.2 + 0.8 * (0.5 + EIGHTH), 50: 0.6, 75: 0.2 + 0.8 * (0.5 - EIGHTH), 100: 0.2, 120: 0.2},
+        ),
+        # A warm-up rises to the full rate; it scales the decay without shifting it.
+        (Constant(warmup_steps=4), {0: 0.2, 1: 0.4, 2: 0.6, 3: 0.8, 4: 1.0, 5: 1.0}),
+        (Step(boundaries=[0.02], multiplier=0.5, warmup_steps=4), {0: 0.2, 1: 0.4, 2: 0.3, 3: 0.4, 4: 0.5}),
+    ],
+)
+def test_factors_of_steps(schedule: Schedule, expected: dict[int, float]) -> None:
+    found = {step: schedule.factor(step, TOTAL, PER_EPOCH) for step in expected}
+    assert found == pytest.approx(expected, rel=1e-4 if schedule is KRIZHEVSKY else 1e-12)
 
 
 @st.composite

@@ -1,6 +1,6 @@
 """Small networks, one for each property that a strategy must preserve, and endless examples for them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,14 @@ def hybrid(net: NetworkBuilder, batch: Batch, loss: str = "softmax") -> Outputs:
     return nn.classify(net, nn.dense(net, h, CLASSES, name="fc3"), batch["y"], loss)
 
 
+def branched(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Two dense layers with one input, whose sum is batch-normalised, and one after them."""
+    x = nn.flatten(net, batch["x"], name="flat")
+    left, right = (nn.dense(net, x, 5, name=name) for name in ("left", "right"))
+    h = nn.batch_norm(net, nn.add(net, left, right, name="sum"), name="norm")
+    return nn.classify(net, nn.dense(net, nn.relu(net, h, name="relu"), CLASSES, name="fc"), batch["y"])
+
+
 NETWORKS: dict[str, NetworkFunction] = {
     "dense": dense,
     "convolutional": convolutional,
@@ -103,3 +111,24 @@ class Examples:
             "mask": (np.arange(size) < size - padding).astype(self.dtype),
         }
         return {field: values[lo:hi] for field, values in batch.items()}
+
+
+class Chosen:
+    """The source of some examples of a batch at a time, by their places in it. step: of the batch; None for any."""
+
+    def __init__(self, batch_size: int, step: int | None = None) -> None:
+        self.places: Sequence[int] = ()
+        self._batch_size = batch_size
+        self._step = step
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
+        """Return the chosen rows lo..hi-1."""
+        whole = Examples(self._batch_size).read(split, step if self._step is None else self._step, 0, self._batch_size)
+        return {field: values[self.places][lo:hi] for field, values in whole.items()}
+
+
+def convolved(images: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
+    """Responses (N, filters, places) of 3x3 filters on images of 6x6."""
+    places = [(i, j) for i in range(4) for j in range(4)]
+    patches = [np.einsum("ncij,fcij->nf", images[:, :, i : i + 3, j : j + 3], weights) for i, j in places]
+    return np.stack(patches, axis=-1)

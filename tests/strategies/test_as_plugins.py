@@ -11,8 +11,8 @@ from tests.strategies.transplant import imports_of_private_modules, transplant
 
 HERE = Path(__file__).parent
 LAWS = {
-    "async_data": ["test_async_data.py", "downpour"],
-    "model": ["test_model.py", "test_large_layers.py", "test_stale_updates.py", "sharded/test_sharded_model.py"],
+    "async_data": ["test_base.py", "test_async_data.py", "downpour"],
+    "model": ["test_base.py", "test_model.py", "test_large_layers.py", "sharded/test_sharded_model.py"],
 }
 
 

@@ -15,12 +15,21 @@ from runner.kernels.registry import Registry
 from runner.optimizers import Adagrad, Adam, Momentum, Optimizer, Sgd
 from runner.strategies.async_data import AsyncData
 from runner.strategies.base import Task
-from runner.strategies.downpour.model_replica import compute_name
-from runner.strategies.downpour.staleness import Staleness
-from runner.strategies.single import Single
+from runner.strategies.downpour.pushed_server import Staleness
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import NETWORKS, task_of
-from tests.strategies.training import Trainer, Weights, difference, opened, trained
+from tests.strategies.training import (
+    Run,
+    Trainer,
+    Weights,
+    begun,
+    difference,
+    expect_same_bits,
+    expect_same_run,
+    opened,
+    single,
+    trained,
+)
 
 STEPS = 6
 BATCH = 13
@@ -32,52 +41,38 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "adagrad": Adagrad(),
 }
 
-Run = tuple[Weights, list[Any]]
-
 
 def task_for(network: str, optimizer: str = "momentum", dtype: str = "float64", seed: int = 7) -> Task:
     return task_of(NETWORKS[network], OPTIMIZERS[optimizer], batch_size=BATCH, dtype=dtype, seed=seed)
 
 
-def expect_equal_bits(found: Weights, expected: Weights) -> None:
-    """Require equal bits, in any order of variables."""
-    assert sorted(found) == sorted(expected)
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name, strict=True)
+def in_order(run: Run) -> Run:
+    """A run with its variables in the order of their names."""
+    return dict(sorted(run[0].items())), run[1]
+
+
+def expect_single(strategy: AsyncData, task: Task, registry: Registry) -> None:
+    """Require the weights and history of ``single`` bit for bit, in any order of variables."""
+    expect_same_run(in_order(trained(strategy, task, registry, STEPS)), in_order(single(task, STEPS)))
 
 
 @all_pairs(network=sorted(NETWORKS), optimizer=sorted(OPTIMIZERS), loop=["sequential", "direct"])
 def test_one_worker_that_sees_its_own_writes_is_single_bit_for_bit(
     network: str, optimizer: str, loop: str, registry: Registry
 ) -> None:
-    task = task_for(network, optimizer)
-    weights, history = trained(AsyncData(workers=1, servers=2, loop=loop), task, registry, STEPS)
-    expected, reference = trained(Single(), task, registry, STEPS)
-    expect_equal_bits(weights, expected)
-    assert history == reference
+    expect_single(AsyncData(workers=1, servers=2, loop=loop), task_for(network, optimizer), registry)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_other_precisions_equal_single_bit_for_bit(dtype: str, registry: Registry) -> None:
-    task = task_for("convolutional", "adagrad", dtype)
-    weights, history = trained(AsyncData(workers=1, loop="sequential"), task, registry, STEPS)
-    expected, reference = trained(Single(), task, registry, STEPS)
-    expect_equal_bits(weights, expected)
-    assert history == reference
+    expect_single(AsyncData(workers=1, loop="sequential"), task_for("convolutional", "adagrad", dtype), registry)
 
 
 @pytest.mark.parametrize("servers", [1, 3])
-@pytest.mark.parametrize(
-    "policy", [{"policy": "drop", "limit": 0}, {"policy": "scale"}, {"policy": "bounded", "limit": 0}]
-)
-def test_no_policy_touches_gradients_that_are_not_stale(
-    policy: dict[str, Any], servers: int, registry: Registry
-) -> None:
-    task = task_for("batch_normalised", "adam")
-    strategy = AsyncData(workers=1, servers=servers, loop="sequential", staleness=Staleness(**policy))
-    weights, _ = trained(strategy, task, registry, STEPS)
-    expected, _ = trained(Single(), task, registry, STEPS)
-    expect_equal_bits(weights, expected)
+@pytest.mark.parametrize("staleness", [Staleness("drop", 0), Staleness("scale"), Staleness("bounded", 0)])
+def test_no_policy_touches_gradients_that_are_not_stale(staleness: Staleness, servers: int, registry: Registry) -> None:
+    strategy = AsyncData(workers=1, servers=servers, loop="sequential", staleness=staleness)
+    expect_single(strategy, task_for("batch_normalised", "adam"), registry)
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -99,10 +94,9 @@ def virtual(workers: int, variant: str, **more: Any) -> AsyncData:
 @cache
 def run_of(workers: int, variant: str, seed: int, again: int = 0) -> tuple[Weights, list[Any], Any]:
     """again: number of the repetition."""
-    with opened(
+    with begun(
         virtual(workers, variant), task_for("batch_normalised", "adagrad", seed=seed), load_kernels()
     ) as trainer:
-        trainer.session.run("init")
         history = trainer.train(range(STEPS))
         return trainer.weights(), history, trainer.step_driver.record()
 
@@ -113,14 +107,14 @@ def run_of(workers: int, variant: str, seed: int, again: int = 0) -> tuple[Weigh
 def test_a_run_in_virtual_time_is_repeated_bit_for_bit(workers: int, variant: str) -> None:
     weights, history, record = run_of(workers, variant, 7)
     again, history_again, record_again = run_of(workers, variant, 7, again=1)
-    expect_equal_bits(weights, again)
+    expect_same_bits(weights, again)
     assert (history, record) == (history_again, record_again)
     assert sum(record["replica_steps"]) >= workers * STEPS
 
 
 def turns_of(seed: int, variant: str = "overlapped") -> list[tuple[str, int]]:
     """Clients and their steps in the order in which they end."""
-    with opened(virtual(3, variant), task_for("dense", seed=seed), load_kernels()) as trainer:
+    with begun(virtual(3, variant), task_for("dense", seed=seed), load_kernels()) as trainer:
         ended: list[tuple[str, int]] = []
         finished = trainer.session.finished
 
@@ -130,7 +124,6 @@ def turns_of(seed: int, variant: str = "overlapped") -> list[tuple[str, int]]:
             return each
 
         trainer.session.finished = noted  # type: ignore[method-assign]
-        trainer.session.run("init")
         trainer.train(range(STEPS))
         return ended
 
@@ -140,17 +133,16 @@ def test_seeds_differ_in_the_interleaving() -> None:
     assert turns_of(1) != turns_of(2)
 
 
-def test_several_workers_end_with_other_weights_than_single(registry: Registry) -> None:
+def test_several_workers_end_with_other_weights_than_single() -> None:
     weights, _, record = run_of(3, "overlapped", 7)
-    expected, _ = trained(Single(), task_for("batch_normalised", "adagrad"), registry, STEPS)
+    expected, _ = single(task_for("batch_normalised", "adagrad"), STEPS)
     assert difference(weights, {name: expected[name] for name in weights}) > 1e-3
     assert max(int(staleness) for shard in record["staleness"] for staleness in shard) >= 2
 
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
 def test_it_learns(variant: str, registry: Registry) -> None:
-    with opened(virtual(3, variant), task_for("dense", "adagrad"), registry) as trainer:
-        trainer.session.run("init")
+    with begun(virtual(3, variant), task_for("dense", "adagrad"), registry) as trainer:
         rate = np.asarray(0.1)
         losses = [float(trainer.step_driver.update(step, rate)["loss"]) for step in range(80)]
     assert np.mean(losses[-10:]) < 0.7 * np.mean(losses[:5])
@@ -195,11 +187,8 @@ def test_bytes_of_every_client_are_those_of_the_formula(
 
 def test_bytes_of_a_run_are_counted_by_fetch_and_push(registry: Registry) -> None:
     strategy = AsyncData(workers=1, servers=2, n_fetch=2, n_push=3, loop="sequential")
-    with opened(strategy, task_for("batch_normalised", "adagrad"), registry) as trainer:
-        trainer.session.run("init")
-        trainer.train(range(6))
-        trainer.step_driver.synchronize()
-        counted = trainer.session.sent_bytes()
+    with begun(strategy, task_for("batch_normalised", "adagrad"), registry) as trainer:
+        counted = trainer.sent(range(6))
         trained_bytes, pushed_bytes = (bytes_of(trainer, statistics=each) for each in (False, True))
     assert counted == [2 * (sum(pushed_bytes) + 16), *(3 * (nbytes + 8) for nbytes in trained_bytes)]
 
@@ -208,17 +197,8 @@ def test_gradients_between_pushes_are_summed_and_applied_locally(registry: Regis
     """Two steps on a copy with local updates, then one push, against the gradients of ``single``."""
     task = task_of(NETWORKS["dense"], Sgd(), batch_size=BATCH)
     strategy = AsyncData(workers=1, n_fetch=2, n_push=2, loop="sequential")
-    with opened(strategy, task, registry) as trainer:
-        trainer.session.run("init")
-        start = trainer.weights()
-        trainer.train(range(2))
-        weights = trainer.weights()
-    with opened(Single(), task, registry) as trainer:
-        trainer.session.run("init")
-        trainer.train(range(1))
-        after_one = trainer.weights()
-        trainer.train(range(1, 2))
-        after_two = trainer.weights()
+    weights, _ = trained(strategy, task, registry, 2)
+    start, after_one, after_two = (single(task, steps)[0] for steps in (0, 1, 2))
     for name, value in start.items():
         gradients = [(value - after_one[name]) / 0.1, (after_one[name] - after_two[name]) / 0.05]
         np.testing.assert_allclose(weights[name], value - 0.05 * sum(gradients), rtol=0, atol=1e-12)
@@ -230,8 +210,7 @@ def test_moving_averages_advance_once_a_push_by_the_mean(registry: Registry) -> 
     task = task_of(NETWORKS["batch_normalised"], still, batch_size=BATCH)
     averages = []
     for n_push in (1, 2):
-        with opened(AsyncData(workers=1, n_push=n_push, loop="sequential"), task, registry) as trainer:
-            trainer.session.run("init")
+        with begun(AsyncData(workers=1, n_push=n_push, loop="sequential"), task, registry) as trainer:
             before = trainer.weights()["norm1/moving_mean"]
             seen = [before]
             for step in range(2):
@@ -246,38 +225,20 @@ def test_moving_averages_advance_once_a_push_by_the_mean(registry: Registry) -> 
     np.testing.assert_allclose(at_once[2], expected, rtol=1e-9)
 
 
-def test_one_worker_continues_from_a_checkpoint_as_the_undisturbed_run(registry: Registry) -> None:
-    """Adam's corrections need the number of updates, which is not saved."""
-    task, strategy = task_for("dropped_out", "adam"), AsyncData(workers=1, servers=2, loop="sequential")
-    undisturbed, _ = trained(strategy, task, registry, 6)
-    with opened(strategy, task, registry) as trainer:
-        trainer.session.run("init")
-        trainer.train(range(3))
-        saved = trainer.weights()
-    with opened(strategy, task, registry) as trainer:
-        trainer.session.run("restore", feeds=saved)
-        trainer.train(range(3, 6))
-        expect_equal_bits(trainer.weights(), undisturbed)
-
-
 @pytest.mark.parametrize("network", ["batch_normalised", "dropped_out"])
 @pytest.mark.parametrize(("workers", "variant"), [(1, "rare"), *((3, each) for each in VARIANTS)])
 def test_a_run_in_virtual_time_continues_from_a_checkpoint_as_the_undisturbed_one(
     workers: int, variant: str, network: str, registry: Registry
 ) -> None:
     task, strategy = task_for(network, "adam"), virtual(workers, variant)
-    with opened(strategy, task, registry) as trainer:
-        trainer.session.run("init")
+    with begun(strategy, task, registry) as trainer:
         trainer.train(range(STEPS))
         trainer.step_driver.begin_again()
         saved = {name: value.copy() for name, value in trainer.weights().items()}
         history = trainer.train(range(STEPS, 2 * STEPS))
         undisturbed = {name: value.copy() for name, value in trainer.weights().items()}
         assert sum(trainer.step_driver.record()["replica_steps"]) >= 2 * STEPS * workers
-    with opened(strategy, task, registry) as trainer:
-        trainer.session.run("restore", feeds=saved)
-        assert trainer.train(range(STEPS, 2 * STEPS)) == history
-        expect_equal_bits(trainer.weights(), undisturbed)
+    expect_same_run(trained(strategy, task, registry, range(STEPS, 2 * STEPS), saved), (undisturbed, history))
 
 
 def test_accumulated_gradients_at_a_checkpoint_are_applied(registry: Registry) -> None:
@@ -285,39 +246,19 @@ def test_accumulated_gradients_at_a_checkpoint_are_applied(registry: Registry) -
     task, weights = task_for("dense", "adagrad"), []
     for n_push in (2, 3):
         strategy = AsyncData(workers=1, servers=2, n_fetch=1, n_push=n_push, loop="sequential")
-        with opened(strategy, task, registry) as trainer:
-            trainer.session.run("init")
+        with begun(strategy, task, registry) as trainer:
             trainer.train(range(2))
             trainer.step_driver.begin_again()
             weights.append({name: value.copy() for name, value in trainer.weights().items()})
             assert [sum(each.values()) for each in trainer.step_driver.record()["staleness"]] == [1, 1]
-    expect_equal_bits(*weights)
-
-
-def test_checkpoints_have_the_variables_of_single() -> None:
-    task = task_for("batch_normalised", "adam")
-    assert dict(AsyncData(workers=3, servers=2).build(task).variables) == dict(Single().build(task).variables)
-
-
-def test_evaluation_scores_the_servers_variables(registry: Registry) -> None:
-    task = task_for("batch_normalised")
-    with opened(AsyncData(workers=3, servers=2, virtual_time=True), task, registry) as trainer:
-        trainer.session.run("init")
-        trainer.train(range(4))
-        saved, scored = trainer.weights(), trainer.evaluate()
-    with opened(Single(), task, registry) as trainer:
-        trainer.session.run("restore", feeds=saved)
-        expected = trainer.evaluate()
-    for name, value in expected.items():
-        np.testing.assert_allclose(scored[name], value, rtol=1e-12)
+    expect_same_bits(*weights)
 
 
 def test_fetches_and_pushes_are_compressed(registry: Registry) -> None:
     """Powers of two are exact in 16 bits; other weights are rounded."""
     task = task_for("dense", "sgd", "float32")
     strategy = AsyncData(workers=1, loop="sequential")
-    with opened(strategy, task, registry, compression="high16") as trainer:
-        trainer.session.run("init")
+    with begun(strategy, task, registry, compression="high16") as trainer:
         halves = [trainer.session.plans(name)[d].sent_bytes for name, d in SENDERS]
         history = trainer.train(range(3))
         lossy = trainer.weights()
@@ -333,16 +274,20 @@ SENDERS = [("fetch_0_0", "/job:ps/task:0/device:cpu:0"), ("push_0_0", "/job:work
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("schema", "settings", "message"),
     [
-        ({"loop": "threads"}, r"parallelism\.loop='threads': expected one of direct, overlapped, sequential"),
-        ({"loop": "direct", "n_push": 2}, r"parallelism\.n_fetch=1 and n_push=2 with loop=direct: a replica without a"),
-        ({"virtual_time": True, "replay": "x"}, r"parallelism\.virtual_time=true with replay=x: a replay takes"),
+        (AsyncData, {"loop": "threads"}, "loop='threads': expected one of direct, overlapped, sequential"),
+        (AsyncData, {"loop": "direct", "n_push": 2}, "n_fetch=1 and n_push=2 with loop=direct: a replica without a"),
+        (AsyncData, {"virtual_time": True, "replay": "x"}, "virtual_time=true with replay=x: a replay takes"),
+        (Staleness, {"policy": "late"}, "staleness.policy='late': expected one of bounded, drop, none, scale"),
+        (Staleness, {"policy": "drop"}, "staleness.limit=null with policy=drop: expected 0 or more"),
+        (Staleness, {"policy": "scale", "limit": 2}, "staleness.limit=2 with policy=scale: only bounded and drop"),
     ],
 )
-def test_contradictory_settings_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{message}"):
-        AsyncData(**settings)
+def test_contradictory_settings_are_refused(schema: type[Any], settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        schema(**settings)
+    assert str(caught.value).startswith(f"parallelism.{message}")
 
 
 def test_more_servers_than_variables_are_refused() -> None:
@@ -356,7 +301,7 @@ def test_virtual_time_is_the_same_on_every_type_of_device() -> None:
     assert alone.clock is not None
     clock = virtual_time(alone.clock)
     on_cpu, on_gpu = (
-        [clock._part_s(compute_name(k), worker_device(k, kind), 3) for k in range(3)] for kind in ("cpu", "gpu")
+        [clock._part_s(f"compute_{k}", worker_device(k, kind), 3) for k in range(3)] for kind in ("cpu", "gpu")
     )
     assert on_cpu == on_gpu
     assert len(set(on_cpu)) == 3

@@ -1,4 +1,4 @@
-"""Shares of a batch, and the clients of every program."""
+"""Shares of a batch, the clients of every program, and ``single``, the oracle of the other strategies."""
 
 import numpy as np
 import pytest
@@ -13,16 +13,34 @@ from runner.errors import RunnerError
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies import STRATEGIES
+from runner.strategies.async_data import AsyncData
 from runner.strategies.base import Strategy
+from runner.strategies.hybrid import Hybrid
+from runner.strategies.model import ModelParallel
 from runner.strategies.replica import ordered_sum, shares
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
-from tests.strategies.networks import NETWORKS, Batch, Examples, dense, task_of
-from tests.strategies.training import difference, expect_same_bits, opened, trained
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, Examples, convolved, dense, task_of
+from tests.strategies.training import (
+    Array,
+    Placed,
+    Weights,
+    begun,
+    difference,
+    expect_same_bits,
+    expect_same_run,
+    opened,
+    single,
+    trained,
+)
 
 SERVED = SyncData(workers=3, combine="parameter_server", servers=2)
 
 ALL: list[Strategy] = [Single(), SyncData(workers=1), SyncData(workers=2), SyncData(workers=3), SERVED]
+"""Strategies that train with one client."""
+
+SHARDED = Placed(ModelParallel(workers=3, shard={"fc*": "column"}))
+EVERY = [*ALL, Hybrid(workers=3), SHARDED, AsyncData(workers=1, servers=2, loop="sequential")]
 
 
 def named(strategy: Strategy) -> str:
@@ -46,19 +64,20 @@ def test_the_table_lists_strategies_under_their_own_names() -> None:
     assert {name: strategy().name for name, strategy in STRATEGIES.items()} == {name: name for name in STRATEGIES}
 
 
-@pytest.mark.parametrize("strategy", ALL, ids=named)
+@pytest.mark.parametrize("strategy", EVERY, ids=named)
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 def test_programs_have_the_clients_and_variables_of_the_unsharded_network(strategy: Strategy, network: str) -> None:
     task = task_of(NETWORKS[network], Momentum(), batch_size=7)
-    program, single = strategy.build(task), Single().build(task)
-    assert set(program.clients) == {"init", "train", "eval", "save", "restore"}
-    assert dict(program.variables) == dict(single.variables)
+    program, whole = strategy.build(task), Single().build(task)
+    assert dict(program.variables) == dict(whole.variables)
     assert list(program.clients["save"].fetches) == list(program.variables)
     assert list(program.clients["restore"].feeds) == list(program.variables)
-    assert set(program.clients["train"].fetches) == {"loss", "accuracy"}
     assert program.workers == strategy.workers
-    layers = {node.layer.name for node in program.graph if node.layer is not None}
-    assert layers == {node.layer.name for node in single.graph if node.layer is not None}
+    if strategy in ALL:
+        assert set(program.clients) == {"init", "train", "eval", "save", "restore"}
+        assert set(program.clients["train"].fetches) == {"loss", "accuracy"}
+        layers = {node.layer.name for node in program.graph if node.layer is not None}
+        assert layers == {node.layer.name for node in whole.graph if node.layer is not None}
 
 
 @pytest.mark.parametrize("strategy", ALL, ids=named)
@@ -83,39 +102,28 @@ def test_training_before_initialisation_says_what_to_run(strategy: Strategy, reg
         trainer.train([0])
 
 
-@pytest.mark.parametrize("strategy", ALL, ids=named)
+@pytest.mark.parametrize("strategy", EVERY, ids=named)
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 def test_a_restored_run_continues_with_the_bits_of_the_undisturbed_one(
     strategy: Strategy, network: str, registry: Registry
 ) -> None:
     task = task_of(NETWORKS[network], Momentum(), batch_size=7)
     undisturbed, history = trained(strategy, task, registry, 6)
-    with opened(strategy, task, registry) as first:
-        first.session.run("init")
-        first.train(range(3))
-        saved = first.weights()
-    with opened(strategy, task, registry) as second:
-        second.session.run("restore", feeds=saved)
+    saved, _ = trained(strategy, task, registry, 3)
+    with begun(strategy, task, registry, saved) as second:
         expect_same_bits(second.weights(), saved)
         assert second.train(range(3, 6)) == history[3:]
         expect_same_bits(second.weights(), undisturbed)
 
 
-def test_saved_values_do_not_change_with_further_training(registry: Registry) -> None:
-    with opened(Single(), task_of(dense, Momentum(), batch_size=7), registry) as trainer:
-        trainer.session.run("init")
+def test_saved_and_restored_values_are_copies(registry: Registry) -> None:
+    with begun(Single(), task_of(dense, Momentum(), batch_size=7), registry) as trainer:
         saved = trainer.weights()
-        copies = {name: value.copy() for name, value in saved.items()}
+        mine = {name: value.copy() for name, value in saved.items()}
         trainer.train(range(2))
-        expect_same_bits(saved, copies)
+        expect_same_bits(saved, mine)
         assert difference(trainer.weights(), saved) > 0
-
-
-def test_restored_values_are_copies(registry: Registry) -> None:
-    with opened(Single(), task_of(dense, Sgd(), batch_size=7), registry) as trainer:
-        trainer.session.run("init")
-        mine = {name: value.copy() for name, value in trainer.weights().items()}
-        trainer.session.run("restore", feeds=mine)
+        trainer.restore(mine)
         for value in mine.values():
             value[...] = np.nan
         assert np.isfinite(difference(trainer.weights(), trainer.weights()))
@@ -124,22 +132,18 @@ def test_restored_values_are_copies(registry: Registry) -> None:
 @pytest.mark.parametrize("strategy", ALL, ids=named)
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(strategy: Strategy, registry: Registry) -> None:
     task = task_of(NETWORKS["dropped_out"], Momentum(), batch_size=7)
-    first, history = trained(strategy, task, registry, 3)
-    second, again = trained(strategy, task, registry, 3)
-    expect_same_bits(first, second)
-    assert history == again
+    expect_same_run(*(trained(strategy, task, registry, 3) for _ in range(2)))
     reseeded = task_of(NETWORKS["dropped_out"], Momentum(), batch_size=7, seed=8)
     (start, _), (other_start, _) = (trained(strategy, each, registry, 0) for each in (task, reseeded))
     assert difference(start, other_start) > 1e-3
 
 
-@pytest.mark.parametrize("strategy", ALL, ids=named)
+@pytest.mark.parametrize("strategy", EVERY, ids=named)
 def test_evaluation_gathers_every_example_in_order_and_counts_no_padding(
     strategy: Strategy, registry: Registry
 ) -> None:
     task = task_of(NETWORKS["batch_normalised"], Sgd(), batch_size=7)
-    with opened(strategy, task, registry) as trainer:
-        trainer.session.run("init")
+    with begun(strategy, task, registry) as trainer:
         trainer.train(range(2))
         scores = trainer.evaluate(batch=3)
         weights = trainer.weights()
@@ -148,8 +152,7 @@ def test_evaluation_gathers_every_example_in_order_and_counts_no_padding(
     np.testing.assert_array_equal(scores["mask"], examples["mask"])
     hits = (scores["predictions"] == scores["labels"]) & (scores["mask"] == 1)
     assert scores["correct"] == hits.sum()
-    with opened(Single(), task, registry) as reference:
-        reference.session.run("restore", feeds=weights)
+    with begun(Single(), task, registry, weights) as reference:
         expected = reference.evaluate(batch=3)
     np.testing.assert_array_equal(scores["predictions"], expected["predictions"])
     assert float(scores["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-12)
@@ -170,20 +173,12 @@ def test_a_parameter_the_loss_does_not_depend_on_stays(strategy: Strategy, regis
 
 def test_moving_averages_advance_by_their_decay(registry: Registry) -> None:
     task = task_of(NETWORKS["batch_normalised"], Sgd(), batch_size=8)
-    with opened(Single(), task, registry) as trainer:
-        trainer.session.run("init")
+    with begun(Single(), task, registry) as trainer:
         start = trainer.weights()
         trainer.train([0])
         after = trainer.weights()
         image = Examples(8).read("train", 0, 0, 8)["x"]
-    response = np.stack(
-        [
-            np.einsum("ncij,fcij->nf", image[:, :, i : i + 3, j : j + 3], start["conv1/weights"])
-            for i in range(4)
-            for j in range(4)
-        ],
-        axis=-1,
-    )
+    response = convolved(image, start["conv1/weights"])
     np.testing.assert_allclose(after["norm1/moving_mean"], 0.1 * response.mean((0, 2)), rtol=1e-12)
     np.testing.assert_allclose(after["norm1/moving_variance"], 0.9 + 0.1 * response.var((0, 2)), rtol=1e-12)
 
@@ -192,3 +187,54 @@ def test_variables_have_the_task_s_dtype() -> None:
     program = Single().build(task_of(dense, Momentum(), batch_size=7, dtype="float32"))
     assert {spec.dtype for spec in program.variables.values()} == {"float32"}
     assert program.variables["fc1/weights"] == TensorSpec((36, 8), "float32")
+
+
+def loss_and_gradients(weights: Weights, x: Array, y: Array) -> tuple[float, float, dict[str, Array]]:
+    """The dense network in NumPy: mean loss, accuracy and the gradient of every parameter."""
+    layers = ["fc1", "fc2", "fc3"]
+    inputs, h = [], x.reshape(len(x), -1)
+    for layer in layers:
+        inputs.append(h)
+        z = h @ weights[f"{layer}/weights"] + weights[f"{layer}/bias"]
+        h = z if layer == "fc3" else np.maximum(z, 0)
+    p = np.exp(h - h.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    loss = -np.log(p[np.arange(len(y)), y]).mean()
+    delta = (p - np.eye(CLASSES)[y]) / len(y)
+    gradients = {}
+    for layer, h_in in zip(reversed(layers), reversed(inputs), strict=True):
+        gradients[f"{layer}/weights"] = h_in.T @ delta
+        gradients[f"{layer}/bias"] = delta.sum(0)
+        delta = (delta @ weights[f"{layer}/weights"].T) * (h_in > 0)
+    return float(loss), float((h.argmax(1) == y).mean()), gradients
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 5])
+def test_a_step_is_gradient_descent_on_the_mean_loss(microbatches: int, registry: Registry) -> None:
+    task = task_of(dense, Sgd(), batch_size=9, microbatches=microbatches)
+    with begun(Single(), task, registry) as trainer:
+        for step in range(4):
+            before = trainer.weights()
+            [(loss, accuracy)] = trainer.train([step])
+            batch = Examples(9).read("train", step, 0, 9)
+            expected, hits, gradients = loss_and_gradients(before, batch["x"], batch["y"])
+            assert loss == pytest.approx(expected, rel=1e-12)
+            assert accuracy == pytest.approx(hits, rel=1e-12)
+            after = trainer.weights()
+            for name, gradient in gradients.items():
+                step_taken = before[name] - 0.1 / (1 + step) * gradient
+                np.testing.assert_allclose(after[name], step_taken, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("microbatches", [2, 3, 4, 13])
+@pytest.mark.parametrize("network", ["dense", "convolutional", "dropped_out"])
+def test_microbatches_change_rounding_only(network: str, microbatches: int) -> None:
+    task = task_of(NETWORKS[network], Momentum(), batch_size=13)
+    whole, cut = single(task, 6), single(task, 6, microbatches)
+    expect_same_run(whole, cut, 1e-10)
+    assert difference(whole[0], cut[0]) > 0
+
+
+def test_nothing_is_sent(registry: Registry) -> None:
+    with begun(Single(), task_of(dense, Sgd(), batch_size=9, microbatches=3), registry) as trainer:
+        assert trainer.sent(range(2)) == [0]

@@ -1,8 +1,6 @@
 """Training in bfloat16: variables are float32, activations have half the bytes."""
 
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +20,7 @@ from runner.strategies.sync_data import SyncData
 from tests.engine.compile.passes.exactness import counts
 from tests.engine.compile.passes.training_graphs import training_step
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, task_of
-from tests.strategies.training import Trainer, Weights, difference, expect_same_bits, opened, trained
+from tests.strategies.training import begun, difference, expect_same_bits, expect_same_run, single, trained
 
 STEPS = 4
 BATCH = 13
@@ -45,28 +43,11 @@ def convnet_task(dtype: str) -> Task:
     return task_of(convnet, Momentum(), batch_size=32, dtype=dtype, example_shape=IMAGE)
 
 
-def small_task(network: str, microbatches: int = 1) -> Task:
-    return task_of(
-        NETWORKS[network], Momentum(clip_norm=0.5), batch_size=BATCH, microbatches=microbatches, dtype="bfloat16"
-    )
-
-
-Run = tuple[Weights, list[Any]]
-
-
-@cache
-def run(strategy: str, network: str, shares: int) -> Run:
-    chosen: Strategy = Single() if strategy == "single" else SyncData(workers=shares)
-    microbatches = shares if strategy == "single" else 1
-    return trained(chosen, small_task(network, microbatches), load_kernels(), STEPS)
-
-
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_workers_equal_microbatches_bit_for_bit(network: str, workers: int) -> None:
-    (weights, history), (expected, reference) = run("sync_data", network, workers), run("single", network, workers)
-    expect_same_bits(weights, expected)
-    assert history == reference
+def test_workers_equal_microbatches_bit_for_bit(network: str, workers: int, registry: Registry) -> None:
+    task = task_of(NETWORKS[network], Momentum(clip_norm=0.5), batch_size=BATCH, dtype="bfloat16")
+    expect_same_run(trained(SyncData(workers=workers), task, registry, STEPS), single(task, STEPS, workers))
 
 
 @pytest.mark.parametrize("strategy", [Single(), SyncData(workers=2)], ids=["single", "sync_data"])
@@ -100,34 +81,22 @@ def test_layers_are_fused_as_in_float32() -> None:
     assert narrow == wide
 
 
-def test_gradients_reach_the_update_without_being_rounded() -> None:
+def test_activations_are_half_as_large_and_gradients_and_updates_not_rounded() -> None:
     graph = optimized("bfloat16")
     gradients = {"conv2d_weight_gradient", "conv2d_weight_bias_gradient", "matmul_bias_gradient"}
     found = [node for node in graph if node.op in gradients]
     assert len(found) == 5
     assert {spec.dtype for node in found for spec in node.outputs} == {"float32"}
-
-
-def test_the_update_of_a_variable_is_one_pass_in_float32() -> None:
-    graph = optimized("bfloat16")
-    for assign in (node for node in graph if node.op == "assign"):
-        update = graph.nodes[assign.inputs[1].node]
-        assert (update.op, update.outputs[0].dtype) == ("elementwise", "float32")
-
-
-def test_activations_are_half_as_large() -> None:
-    for node in optimized("bfloat16"):
+    for node in graph:
         if node.op in ("conv2d_fused", "batch_norm_relu", "max_pool", "avg_pool", "relu_gradient"):
             assert node.outputs[0].dtype == "bfloat16", node.name
-
-
-def losses(dtype: str, steps: int) -> list[float]:
-    _, history = trained(Single(), convnet_task(dtype), load_kernels(), steps)
-    return [loss for loss, _ in history]
+        if node.op == "assign":
+            update = graph.nodes[node.inputs[1].node]
+            assert (update.op, update.outputs[0].dtype) == ("elementwise", "float32")
 
 
 def test_a_convolutional_network_learns_as_in_float32() -> None:
-    narrow, wide = losses("bfloat16", 40), losses("float32", 40)
+    narrow, wide = ([loss for loss, _ in single(convnet_task(dtype), 40)[1]] for dtype in ("bfloat16", "float32"))
     assert narrow != wide
     np.testing.assert_allclose(narrow[0], wide[0], rtol=0.01)
     ends = [np.mean(each[-5:]) for each in (narrow, wide)]
@@ -135,25 +104,19 @@ def test_a_convolutional_network_learns_as_in_float32() -> None:
     assert ends[0] == pytest.approx(ends[1], rel=0.05)
 
 
-def evaluated(trainer: Trainer) -> float:
-    return float(trainer.evaluate()["loss"])
-
-
 @pytest.mark.parametrize(("before", "after"), [("float32", "bfloat16"), ("bfloat16", "float32")])
 def test_a_checkpoint_of_one_precision_is_continued_in_the_other(
     before: str, after: str, tmp_path: Path, registry: Registry
 ) -> None:
-    with opened(Single(), convnet_task(before), registry) as trainer:
-        trainer.session.run("init")
+    with begun(Single(), convnet_task(before), registry) as trainer:
         trainer.train(range(3))
-        weights, loss = trainer.weights(), evaluated(trainer)
+        weights, loss = trainer.weights(), float(trainer.evaluate()["loss"])
     path = save(tmp_path, step=3, variables=weights, meta=CheckpointMeta("c0ffee", "0123abcd", 1, 96, {}))
-    with opened(Single(), convnet_task(after), registry) as trainer:
-        expected = {name: (spec.shape, spec.dtype) for name, spec in trainer.program.variables.items()}
-        _, loaded, _ = load(path, expected)
-        trainer.session.run("restore", feeds=loaded)
+    variables = Single().build(convnet_task(after)).variables
+    _, loaded, _ = load(path, {name: (spec.shape, spec.dtype) for name, spec in variables.items()})
+    with begun(Single(), convnet_task(after), registry, loaded) as trainer:
         expect_same_bits(trainer.weights(), weights)
-        assert evaluated(trainer) == pytest.approx(loss, rel=0.02)
+        assert float(trainer.evaluate()["loss"]) == pytest.approx(loss, rel=0.02)
         assert np.isfinite(trainer.train(range(3, 6))).all()
         assert 0 < difference(trainer.weights(), weights) < 1
 
@@ -161,9 +124,5 @@ def test_a_checkpoint_of_one_precision_is_continued_in_the_other(
 def test_small_updates_are_not_lost(registry: Registry) -> None:
     """An update of a thousandth of a weight is less than half of bfloat16's last place, 2 ** -9."""
     task = task_of(NETWORKS["dense"], Adam(), batch_size=BATCH, dtype="bfloat16")
-    with opened(Single(), task, registry) as trainer:
-        trainer.session.run("init")
-        first = trainer.weights()["fc1/weights"]
-        trainer.train([10_000])
-        moved = trainer.weights()["fc1/weights"] - first
-    assert 0 < np.abs(moved).max() < 2**-9
+    (first, _), (moved, _) = (trained(Single(), task, registry, steps) for steps in ([], [10_000]))
+    assert 0 < np.abs(moved["fc1/weights"] - first["fc1/weights"]).max() < 2**-9

@@ -1,7 +1,7 @@
-"""``hybrid`` equals ``single`` with the same batch, for any shards; its variables are those of the whole network."""
+"""``hybrid`` equals ``single`` with the same batch, for any shards, and the algorithm for several updates in a step."""
 
-from collections.abc import Iterator
-from functools import cache, partial
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,28 +10,40 @@ import pytest
 from runner import nn
 from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.run.kernel_table import load_kernels
+from runner.engine.run.session import scalar
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
-from runner.models.cifar_convnet import CifarConvNet
-from runner.models.lenet import LeNet
+from runner.models import CifarConvNet, LeNet
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
-from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Strategy, Task
+from runner.optimizers.sgd import Momentum, Sgd
+from runner.strategies.base import Task
 from runner.strategies.hybrid import Hybrid
+from runner.strategies.replica import shares
+from runner.strategies.sharded.network_parts import dense_passes
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.all_pairs import all_pairs
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, hybrid, task_of
-from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, Chosen, dense, hybrid, task_of
+from tests.strategies.training import (
+    Array,
+    Run,
+    Trainer,
+    Weights,
+    begun,
+    difference,
+    expect_same_bits,
+    expect_same_run,
+    opened,
+    single,
+    trained,
+)
 
 STEPS = 6
 BATCH = 13
 """Odd, so that no K above 1 divides it."""
 
 ALL: dict[str, NetworkFunction] = {**NETWORKS, "hybrid": hybrid, "logistic": partial(hybrid, loss="logistic")}
-
-Run = tuple[Weights, list[Any]]
 
 
 def normalised_between(net: NetworkBuilder, batch: Batch) -> Outputs:
@@ -42,85 +54,66 @@ def normalised_between(net: NetworkBuilder, batch: Batch) -> Outputs:
     return nn.classify(net, nn.dense(net, h, CLASSES, name="fc2"), batch["y"])
 
 
-def momentum() -> Optimizer:
-    """An optimizer with slots, weight decay and active clipping."""
-    return Momentum(weight_decay=1e-3, clip_norm=0.5)
-
-
 def task_for(network: str, dtype: str = "float64", batch_size: int = BATCH) -> Task:
-    return task_of(ALL[network], momentum(), batch_size=batch_size, dtype=dtype)
+    """An optimizer with slots, weight decay and active clipping."""
+    return task_of(ALL[network], Momentum(weight_decay=1e-3, clip_norm=0.5), batch_size=batch_size, dtype=dtype)
 
 
-@cache
-def single(network: str, dtype: str = "float64") -> Run:
-    return trained(Single(), task_for(network, dtype), load_kernels(), STEPS)
+def run(task: Task, **settings: Any) -> Run:
+    return trained(Hybrid(**settings), task, load_kernels(), STEPS)
 
 
 @all_pairs(network=sorted(ALL), workers=[1, 2, 3, 4], scheme=["a", "b", "c"])
-def test_it_equals_single_with_the_same_batch(network: str, workers: int, scheme: str, registry: Registry) -> None:
-    strategy = Hybrid(workers=workers, scheme=scheme, statistics="pooled")
-    (weights, history), (expected, reference) = trained(strategy, task_for(network), registry, STEPS), single(network)
-    assert difference(weights, expected) <= 1e-10
-    np.testing.assert_allclose(history, reference, rtol=1e-10)
+def test_it_equals_single_with_the_same_batch(network: str, workers: int, scheme: str) -> None:
+    task = task_for(network)
+    expect_same_run(run(task, workers=workers, scheme=scheme, statistics="pooled"), single(task, STEPS), 1e-10)
 
 
 @pytest.mark.parametrize("scheme", ["a", "b", "c"])
 @pytest.mark.parametrize("network", ["batch_normalised", "hybrid", "logistic"])
-def test_in_float32_it_does_up_to_rounding(network: str, scheme: str, registry: Registry) -> None:
-    strategy = Hybrid(workers=3, scheme=scheme, statistics="pooled")
-    weights, history = trained(strategy, task_for(network, "float32"), registry, STEPS)
-    expected, reference = single(network, "float32")
-    assert weights["fc1/weights" if network != "batch_normalised" else "fc/weights"].dtype == np.float32
-    assert difference(weights, expected) <= 1e-5
-    np.testing.assert_allclose(history, reference, rtol=1e-5)
+def test_in_float32_it_does_up_to_rounding(network: str, scheme: str) -> None:
+    task = task_for(network, "float32")
+    found = run(task, workers=3, scheme=scheme, statistics="pooled")
+    assert {value.dtype.name for value in found[0].values()} == {"float32"}
+    expect_same_run(found, single(task, STEPS), 1e-5)
 
 
-def test_bfloat16_gives_about_the_same_losses(registry: Registry) -> None:
-    _, history = trained(Hybrid(workers=3), task_for("hybrid", "bfloat16"), registry, STEPS)
-    _, reference = single("hybrid", "bfloat16")
-    np.testing.assert_allclose([loss for loss, _ in history], [loss for loss, _ in reference], rtol=0.03)
+def test_bfloat16_gives_about_the_same_losses() -> None:
+    task = task_for("hybrid", "bfloat16")
+    found, expected = ([loss for loss, _ in each[1]] for each in (run(task, workers=3), single(task, STEPS)))
+    np.testing.assert_allclose(found, expected, rtol=0.03)
 
 
 @pytest.mark.parametrize("combine", ["all_reduce", "ring_all_reduce", "sharded_reduce"])
 @pytest.mark.parametrize("bucket_bytes", [0, 100])
-def test_gradients_below_are_combined_in_any_way(combine: str, bucket_bytes: int, registry: Registry) -> None:
-    strategy = Hybrid(workers=3, combine=combine, bucket_bytes=bucket_bytes)
-    weights, _ = trained(strategy, task_for("hybrid"), registry, STEPS)
-    assert difference(weights, single("hybrid")[0]) <= 1e-10
+def test_gradients_below_are_combined_in_any_way(combine: str, bucket_bytes: int) -> None:
+    found = run(task_for("hybrid"), workers=3, combine=combine, bucket_bytes=bucket_bytes)
+    expect_same_run(found, single(task_for("hybrid"), STEPS), 1e-10)
 
 
-@pytest.mark.parametrize("statistics", ["shares", "first_worker"])
-def test_statistics_below_are_those_of_sync_data(statistics: str, registry: Registry) -> None:
-    task = task_for("batch_normalised")
-    weights, history = trained(Hybrid(workers=3, scheme="c", statistics=statistics), task, registry, STEPS)
-    expected, reference = trained(SyncData(workers=3, statistics=statistics), task, registry, STEPS)
-    assert difference(weights, expected) <= 1e-10
-    np.testing.assert_allclose(history, reference, rtol=1e-10)
+BETWEEN = task_of(normalised_between, Momentum(weight_decay=1e-3, clip_norm=0.5), batch_size=BATCH)
+
+
+@pytest.mark.parametrize(
+    ("task", "scheme", "statistics"),
+    [
+        (task_for("batch_normalised"), "c", "shares"),
+        (task_for("batch_normalised"), "c", "first_worker"),
+        # Between dense layers, a pass of a worker's share has its statistics.
+        (BETWEEN, "b", "shares"),
+    ],
+    ids=["shares", "first_worker", "between dense layers"],
+)
+def test_statistics_are_those_of_sync_data(task: Task, scheme: str, statistics: str, registry: Registry) -> None:
+    expected = trained(SyncData(workers=3, statistics=statistics), task, registry, STEPS)
+    expect_same_run(run(task, workers=3, scheme=scheme, statistics=statistics), expected, 1e-10)
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_between_dense_layers_one_pass_has_the_statistics_of_the_batch(workers: int, registry: Registry) -> None:
-    task = task_of(normalised_between, momentum(), batch_size=BATCH)
-    weights, _ = trained(Hybrid(workers=workers, scheme="a", statistics="pooled"), task, registry, STEPS)
-    expected, _ = trained(Single(), task, registry, STEPS)
-    assert {"norm2/moving_mean", "norm2/moving_variance", "norm2/gamma/velocity"} <= set(weights)
-    assert difference(weights, expected) <= 1e-10
-
-
-def test_between_dense_layers_each_pass_of_a_worker_has_statistics_like_its_share(registry: Registry) -> None:
-    task = task_of(normalised_between, momentum(), batch_size=BATCH)
-    weights, _ = trained(Hybrid(workers=3, scheme="b"), task, registry, STEPS)
-    expected, _ = trained(SyncData(workers=3), task, registry, STEPS)
-    assert difference(weights, expected) <= 1e-10
-
-
-def test_pooled_statistics_are_refused_for_several_passes() -> None:
-    task = task_of(normalised_between, momentum(), batch_size=BATCH)
-    expected = r"statistics=pooled with parallelism\.scheme=c: layer 'norm2' .* each of 3 passes; use scheme=a"
-    with pytest.raises(ConfigError, match=expected):
-        Hybrid(workers=3, scheme="c", statistics="pooled").build(task)
-    with pytest.raises(ConfigError, match=r"; use scheme=a and fc_batch=null, or statistics=shares$"):
-        Hybrid(workers=2, scheme="c", fc_batch=1, statistics="pooled").build(task)
+def test_between_dense_layers_one_pass_has_the_statistics_of_the_batch(workers: int) -> None:
+    found = run(BETWEEN, workers=workers, scheme="a", statistics="pooled")
+    assert {"norm2/moving_mean", "norm2/moving_variance", "norm2/gamma/velocity"} <= set(found[0])
+    expect_same_run(found, single(BETWEEN, STEPS), 1e-10)
 
 
 MODELS: dict[str, tuple[NetworkFunction, tuple[int, ...]]] = {
@@ -130,19 +123,17 @@ MODELS: dict[str, tuple[NetworkFunction, tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("model", sorted(MODELS))
-def test_models_equal_single(model: str, registry: Registry) -> None:
+def test_models_equal_single(model: str) -> None:
     network, shape = MODELS[model]
     task = task_of(network, Adam(), batch_size=10, example_shape=shape)
-    weights, _ = trained(Hybrid(workers=3, scheme="a", statistics="pooled"), task, registry, 4)
-    expected, _ = trained(Single(), task, registry, 4)
-    assert difference(weights, expected) <= 1e-10
+    expect_same_run(run(task, workers=3, scheme="a", statistics="pooled"), single(task, STEPS), 1e-10)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_initial_values_are_those_of_single_bit_for_bit(workers: int, registry: Registry) -> None:
-    weights, _ = trained(Hybrid(workers=workers), task_for("hybrid"), registry, 0)
-    expected, _ = trained(Single(), task_for("hybrid"), registry, 0)
-    expect_same_bits(weights, expected)
+    expect_same_bits(
+        trained(Hybrid(workers=workers), task_for("hybrid"), registry, 0)[0], single(task_for("hybrid"), 0)[0]
+    )
     program, whole = (each.build(task_for("hybrid")) for each in (Hybrid(workers=workers), Single()))
     assert list(program.variables.items()) == list(whole.variables.items())
 
@@ -157,42 +148,20 @@ def test_every_worker_holds_its_columns_and_their_slots_alone() -> None:
         assert f"replica_3/fc3/bias{slot}" not in kept
 
 
-def continued(strategies: Iterator[Strategy], registry: Registry) -> Weights:
-    """Weights after two steps under each strategy, each from the checkpoint of the one before."""
-    saved: Weights = {}
+def test_a_checkpoint_continues_under_any_strategy(registry: Registry) -> None:
+    """Two steps under each strategy, each from the checkpoint of the one before."""
+    strategies = [Hybrid(workers=3), Single(), Hybrid(workers=2, scheme="c"), SyncData(workers=2), Hybrid(workers=4)]
+    saved, task = single(task_for("hybrid"), 0)[0], task_for("hybrid")
     for i, strategy in enumerate(strategies):
-        with opened(strategy, task_for("hybrid"), registry) as trainer:
-            if saved:
-                trainer.session.run("restore", feeds=saved)
-                expect_same_bits(trainer.weights(), saved)
-            else:
-                trainer.session.run("init")
+        with begun(strategy, task, registry, saved) as trainer:
+            expect_same_bits(trainer.weights(), saved)
             trainer.train(range(2 * i, 2 * i + 2))
             saved = trainer.weights()
-    return saved
-
-
-def test_a_checkpoint_continues_under_any_strategy(registry: Registry) -> None:
-    strategies = [Hybrid(workers=3), Single(), Hybrid(workers=2, scheme="c"), SyncData(workers=2), Hybrid(workers=4)]
-    undisturbed, _ = trained(Single(), task_for("hybrid"), registry, 2 * len(strategies))
-    assert difference(continued(iter(strategies), registry), undisturbed) <= 1e-10
-
-
-@pytest.mark.parametrize("network", ["hybrid", "logistic", "batch_normalised"])
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_it_scores_as_single_does(network: str, workers: int, registry: Registry) -> None:
-    answers = []
-    for strategy in (Single(), Hybrid(workers=workers)):
-        with opened(strategy, task_for(network), registry) as trainer:
-            trainer.session.run("init")
-            answers.append(trainer.evaluate())
-    assert list(answers[0]) == list(answers[1])
-    for name, value in answers[0].items():
-        np.testing.assert_allclose(answers[1][name], value, rtol=1e-12, err_msg=name)
+    assert difference(saved, single(task, 2 * len(strategies))[0]) <= 1e-10
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("settings", "expected"),
     [
         ({"scheme": "d"}, r"parallelism\.scheme='d': expected one of a, b, c"),
         (
@@ -200,8 +169,141 @@ def test_it_scores_as_single_does(network: str, workers: int, registry: Registry
             r"parallelism\.combine='ring': expected one of all_reduce, ring_all_reduce, sharded_reduce",
         ),
         ({"statistics": "none"}, r"parallelism\.statistics='none': expected one of first_worker, pooled, shares"),
+        (
+            {"scheme": "c", "statistics": "pooled"},
+            r"statistics=pooled with parallelism\.scheme=c: layer 'norm2' .* each of 3 passes; use scheme=a",
+        ),
+        (
+            {"scheme": "c", "fc_batch": 1, "statistics": "pooled"},
+            r"; use scheme=a and fc_batch=null, or statistics=shares$",
+        ),
+        (
+            {"fc_batch": 5},
+            r"parallelism\.fc_batch=5: expected a divisor of train\.batch_size=13, or null for the whole",
+        ),
+        ({"scheme": "c", "fc_batch": 26}, r"fc_batch=26: expected a divisor of train\.batch_size=13"),
+        (
+            {"scheme": "a", "fc_batch": 6},
+            r"fc_batch=6 with parallelism\.scheme=a and train\.batch_size=13: .* use scheme=b or c, or fc_batch=null",
+        ),
     ],
 )
-def test_impossible_settings_are_refused(changes: dict[str, Any], expected: str) -> None:
+def test_impossible_settings_are_refused(settings: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
-        Hybrid(**changes)
+        Hybrid(**{"workers": 3, **settings}).build(BETWEEN)
+
+
+# Several updates of dense layers in a step, and a separate rate for them, against the algorithm in NumPy.
+
+EVEN_BATCH = 12
+Gradient = Mapping[str, Array]
+
+
+def gradient_of(trainer: Trainer, weights: Weights, step: int) -> tuple[float, Gradient]:
+    """Loss and gradient of the mean over the source's examples, from one step of plain descent under ``single``."""
+    trainer.restore(weights)
+    feeds = {"step": scalar(step, "int64"), "learning_rate": scalar(1.0, "float64")}
+    loss = trainer.session.run("train", step=step, feeds=feeds)["loss"]
+    moved = trainer.weights()
+    return float(loss), {name: weights[name] - moved[name] for name in weights}
+
+
+def places_of(strategy: Hybrid) -> list[list[int]]:
+    """Places in the batch of the examples of each pass."""
+    starts = [lo for lo, _ in shares(EVEN_BATCH, strategy.workers)]
+    passes = dense_passes(strategy.scheme, EVEN_BATCH, strategy.workers, strategy.fc_batch)
+    return [
+        [start + i for start, (lo, hi) in zip(starts, examples, strict=True) for i in range(lo, hi)]
+        for examples in passes
+    ]
+
+
+def shortened(gradient: Gradient, limit: float | None) -> Gradient:
+    norm = np.sqrt(sum(float((each**2).sum()) for each in gradient.values()))
+    factor = 1.0 if limit is None else min(1.0, limit / norm)
+    return {name: factor * each for name, each in gradient.items()}
+
+
+class Oracle:
+    """Krizhevsky 2014, section 4, with momentum: dense layers after each pass, the others once."""
+
+    def __init__(self, weights: Weights, rate_factor: float, limit: float | None) -> None:
+        self.weights = dict(weights)
+        self.velocity = {name: np.zeros_like(value) for name, value in weights.items()}
+        self._rate_factor = rate_factor
+        self._limit = limit
+
+    def step(self, trainer: Trainer, step: int, passes: Sequence[Sequence[int]]) -> float:
+        rate = 0.1 / (1 + step)
+        losses, below = [], []
+        for places in passes:
+            trainer.source.places = places
+            loss, gradient = gradient_of(trainer, self.weights, step)
+            losses.append(loss)
+            below.append({name: each for name, each in gradient.items() if name.startswith("conv")})
+            dense = {name: each for name, each in gradient.items() if name.startswith("fc")}
+            self._update(shortened(dense, self._limit), rate * self._rate_factor)
+        mean = {name: np.mean([each[name] for each in below], axis=0) for name in below[0]}
+        self._update(shortened(mean, self._limit), rate)
+        return float(np.mean(losses))
+
+    def _update(self, gradient: Gradient, rate: float) -> None:
+        for name, each in gradient.items():
+            decay = 1e-3 * self.weights[name] if name.endswith("weights") else 0.0
+            self.velocity[name] = 0.9 * self.velocity[name] - rate * (each + decay)
+            self.weights[name] = self.weights[name] + self.velocity[name]
+
+
+@all_pairs(split=[("b", 1), ("b", 2), ("b", 3), ("c", 2), ("c", 4)], fc_batch=[2, 3, 4, 6], clip_norm=[None, 0.5])
+def test_dense_layers_are_updated_after_each_pass(
+    split: tuple[str, int], fc_batch: int, clip_norm: float | None, registry: Registry
+) -> None:
+    scheme, workers = split
+    strategy = Hybrid(workers=workers, scheme=scheme, fc_batch=fc_batch, dense_lr_factor=0.5)
+    optimizer = Momentum(momentum=0.9, weight_decay=1e-3, clip_norm=clip_norm)
+    with begun(strategy, task_of(hybrid, optimizer, batch_size=EVEN_BATCH), registry) as trainer:
+        start = {name: value for name, value in trainer.weights().items() if "velocity" not in name}
+        history = trainer.train(range(STEPS))
+        found = trainer.weights()
+    oracle = Oracle(start, 0.5, clip_norm)
+    source = Chosen(EVEN_BATCH)
+    with opened(Single(), task_of(hybrid, Sgd(), batch_size=fc_batch), registry, source=source) as trainer:
+        losses = [oracle.step(trainer, step, places_of(strategy)) for step in range(STEPS)]
+    np.testing.assert_allclose([loss for loss, _ in history], losses, rtol=1e-10)
+    for name, expected in oracle.weights.items():
+        np.testing.assert_allclose(found[name], expected, rtol=0, atol=1e-10, err_msg=name)
+        np.testing.assert_allclose(found[f"{name}/velocity"], oracle.velocity[name], rtol=0, atol=1e-10, err_msg=name)
+
+
+@pytest.mark.parametrize("scheme", ["b", "c"])
+def test_fast_kernels_agree_up_to_rounding(scheme: str, registry: Registry) -> None:
+    strategy = Hybrid(workers=3, scheme=scheme, fc_batch=4)
+    runs = [
+        trained(strategy, task_of(hybrid, Momentum(), batch_size=EVEN_BATCH, dtype=dtype), registry, STEPS)[0]
+        for dtype in ("float32", "float64")
+    ]
+    assert difference(*runs) <= 1e-5
+
+
+@pytest.mark.parametrize("optimizer", [Sgd(), Adam()], ids=lambda each: each.name)
+def test_without_layers_below_small_updates_are_separate_steps(optimizer: Optimizer, registry: Registry) -> None:
+    """Also for an optimizer that counts: four updates in a step are those of four steps of a quarter of the batch."""
+    found, _ = trained(Hybrid(workers=2, fc_batch=3), task_of(dense, optimizer, batch_size=EVEN_BATCH), registry, 3)
+    source = Chosen(EVEN_BATCH)
+    with begun(Single(), task_of(dense, optimizer, batch_size=3), registry, source=source) as trainer:
+        for update in range(12):
+            step, source.places = update // 4, range(3 * (update % 4), 3 * (update % 4) + 3)
+            feeds = {"step": scalar(update, "int64"), "learning_rate": scalar(0.1 / (1 + step), "float64")}
+            trainer.session.run("train", step=step, feeds=feeds)
+        assert difference(found, trainer.weights()) <= 1e-10
+
+
+def test_dense_lr_factor_changes_dense_layers_only(registry: Registry) -> None:
+    task = task_of(hybrid, Sgd(), batch_size=EVEN_BATCH)
+    start, usual, slow = (
+        trained(Hybrid(workers=2, dense_lr_factor=factor), task, registry, steps)[0]
+        for factor, steps in ((1.0, 0), (1.0, 1), (0.25, 1))
+    )
+    for name in start:
+        factor = 0.25 if name.startswith("fc") else 1.0
+        np.testing.assert_allclose(slow[name] - start[name], factor * (usual[name] - start[name]), atol=1e-15)

@@ -1,6 +1,9 @@
-"""Large dense layers: the gradient of their weights is part of the update and is not stored."""
+"""Large dense layers, whose gradient is part of the update and is not stored; a step of LeNet is one native call."""
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,15 +13,18 @@ from runner.engine.compile.passes.fusion_rules import SMALLEST_BYTES
 from runner.engine.compile.plan import DevicePlan, Instruction
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.op import OPS
+from runner.engine.run.session import scalar
+from runner.kernels.contract import NativeCall
 from runner.kernels.cpu.machine_code import classification, dispatch, elementwise, sums
 from runner.kernels.cpu.onednn import loading as onednn
 from runner.kernels.registry import REGISTRY, Registry
+from runner.models.lenet import LeNet
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.strategies.networks import CLASSES, Batch, task_of
-from tests.strategies.training import expect_same_bits, opened, trained
+from tests.strategies.training import begun, expect_same_run, opened, trained
 
 INNER, COLUMNS = 1100, 1000
 STEPS = 3
@@ -26,16 +32,16 @@ TOLERANCE = {"float32": 1e-6, "bfloat16": 1e-3}
 """Relative to the largest weight. Gradients of biases are summed in another order by another kernel."""
 
 
-def wide(net: NetworkBuilder, batch: Batch) -> Outputs:
+def two_layers(net: NetworkBuilder, batch: Batch, inner: int = INNER, columns: int = COLUMNS) -> Outputs:
     """Two layers, a large one whose input has a gradient too, and another."""
     h = nn.flatten(net, batch["x"], name="flat")
-    h = nn.relu(net, nn.dense(net, h, INNER, name="fc1"), name="relu1")
-    h = nn.relu(net, nn.dense(net, h, COLUMNS, name="fc2"), name="relu2")
+    h = nn.relu(net, nn.dense(net, h, inner, name="fc1"), name="relu1")
+    h = nn.relu(net, nn.dense(net, h, columns, name="fc2"), name="relu2")
     return nn.classify(net, nn.dense(net, h, CLASSES, name="fc3"), batch["y"])
 
 
 def task(dtype: str) -> Task:
-    return task_of(wide, Momentum(weight_decay=1e-3), batch_size=6, dtype=dtype)
+    return task_of(two_layers, Momentum(weight_decay=1e-3), batch_size=6, dtype=dtype)
 
 
 @pytest.fixture(scope="module")
@@ -87,14 +93,9 @@ def test_no_instruction_writes_the_gradient(registry: Registry, dtype: str) -> N
     assert (update.op, update.library) == ("matmul_elementwise", "llvm")
 
 
-def even(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Two layers: the extents of a large one are multiples of 32."""
-    h = nn.relu(net, nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 1056, name="fc1"), name="relu1")
-    h = nn.relu(net, nn.dense(net, h, 1024, name="fc2"), name="relu2")
-    return nn.classify(net, nn.dense(net, h, CLASSES, name="fc3"), batch["y"])
-
-
 def even_task(microbatches: int = 1) -> Task:
+    """The extents of the large layer are multiples of 32."""
+    even = partial(two_layers, inner=1056, columns=1024)
     return task_of(even, Momentum(), batch_size=24, microbatches=microbatches, dtype="bfloat16")
 
 
@@ -104,10 +105,17 @@ def test_even_layers_train_as_in_pieces(registry: Registry, in_pieces: Registry)
         assert np.abs(fused[name] - weights).max() <= TOLERANCE["bfloat16"] * np.abs(weights).max(), name
 
 
-def test_workers_and_microbatches_of_even_layers_have_equal_bits(registry: Registry) -> None:
-    connected, _ = trained(SyncData(workers=2), even_task(), registry, STEPS)
-    in_turn, _ = trained(Single(), even_task(microbatches=2), registry, STEPS)
-    expect_same_bits(connected, in_turn)
+@pytest.mark.parametrize(
+    "task_of_parts",
+    [
+        even_task,
+        *(partial(task_of, two_layers, Momentum(), batch_size=96, dtype=dtype) for dtype in ("float32", "bfloat16")),
+    ],
+    ids=["even", "float32", "bfloat16"],
+)
+def test_workers_and_microbatches_have_equal_bits(registry: Registry, task_of_parts: Callable[..., Task]) -> None:
+    connected = trained(SyncData(workers=2), task_of_parts(), registry, 1)
+    expect_same_run(connected, trained(Single(), task_of_parts(microbatches=2), registry, 1))
 
 
 def test_weights_and_velocity_are_updated_where_they_live(registry: Registry) -> None:
@@ -120,19 +128,12 @@ def test_weights_and_velocity_are_updated_where_they_live(registry: Registry) ->
     assert set(homes) <= set(read[2:])
     assert not any(place.variable for place in read[:2])
     assert "assign" not in {each.op for each in plan.instructions}
-
-
-def test_the_gradient_of_the_input_reads_the_weights_before_they_change(registry: Registry) -> None:
-    plan = train_plan("float32", registry)
-    (update,) = of_large_weights(plan)
-    weights = {plan.places[slot] for slot in update.outputs}
-    readers = [each.op for each in plan.instructions if weights & {plan.places[slot] for slot in _large(plan, each)}]
-    assert readers == ["matmul_fused", "matmul", "matmul_elementwise"]
-
-
-def _large(plan: DevicePlan, instruction: Instruction) -> list[int]:
-    """Inputs of the large weights' shape."""
-    return [slot for slot in instruction.inputs if plan.slots[slot].spec.shape == (INNER, COLUMNS)]
+    # The gradient of the input reads the weights before they change.
+    large = {slot for slot, each in enumerate(plan.slots) if each.spec.shape == (INNER, COLUMNS)}
+    readers = [
+        each for each in plan.instructions if {plan.places[slot] for slot in large & set(each.inputs)} & set(homes)
+    ]
+    assert [each.op for each in readers] == ["matmul_fused", "matmul", "matmul_elementwise"]
 
 
 def test_the_arena_has_no_room_for_the_gradient(registry: Registry, in_pieces: Registry) -> None:
@@ -147,11 +148,44 @@ def test_gradients_summed_by_workers_are_kept(registry: Registry) -> None:
     assert "matmul_elementwise" not in {each.op for plan in plans for each in plan.instructions}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_workers_and_microbatches_compute_equal_parts_of_a_gradient(registry: Registry, dtype: str) -> None:
-    def batch_of_96(microbatches: int) -> Task:
-        return task_of(wide, Momentum(), batch_size=96, microbatches=microbatches, dtype=dtype)
+LOSS_ONLY = "loss_only"
+"""A client that trains and fetches the loss alone."""
 
-    connected, _ = trained(SyncData(workers=2), batch_of_96(1), registry, 1)
-    in_turn, _ = trained(Single(), batch_of_96(2), registry, 1)
-    expect_same_bits(connected, in_turn)
+
+def lenet(net: NetworkBuilder, batch: Batch) -> Outputs:
+    return nn.classify(net, LeNet().forward(net, batch["x"], 10), batch["y"])
+
+
+def watched(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of calls in every fused call group that runs."""
+    runs: list[int] = []
+    join = registry.join
+
+    def noting(calls: Sequence[NativeCall]) -> Callable[[], int]:
+        together = join(calls)
+
+        def run() -> int:
+            runs.append(len(calls))
+            return together()
+
+        return run
+
+    monkeypatch.setattr(registry, "join", noting)
+    return runs
+
+
+def test_a_step_of_lenet_is_one_fused_call_group(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = watched(registry, monkeypatch)
+    task = task_of(lenet, Momentum(), batch_size=1, dtype="float32", example_shape=(1, 28, 28))
+    train = Single().build(task).clients["train"]
+    step = replace(train, name=LOSS_ONLY, fetches={"loss": train.fetches["loss"]})
+    fed = {"step": scalar(0, "int64"), "learning_rate": scalar(0.1, "float32")}
+    with begun(Single(), task, registry, **{LOSS_ONLY: step}) as trainer:
+        trainer.session.run(LOSS_ONLY, feeds=fed)
+        runs.clear()
+        trainer.session.run(LOSS_ONLY, feeds=fed)
+        (plan,) = trainer.session.plans(LOSS_ONLY).values()
+    # Values that are the same in every step need not be computed in every step.
+    computed = [instruction for instruction in plan.instructions if instruction.op != "fill"]
+    assert len(runs) == 1
+    assert len(computed) <= runs[0] <= len(plan.instructions)

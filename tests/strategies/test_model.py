@@ -1,13 +1,12 @@
-"""``model`` equals ``single`` under any placement, and with n parts ``single`` with n microbatches."""
+"""``model`` equals ``single`` under any placement, with n parts ``single`` with n microbatches; stale updates."""
 
 from collections import Counter
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
-from runner.engine.compile.compile import Compiled, Observer, compile_signature
+from runner.engine.compile.compile import Compiled
 from runner.engine.compile.cost import node_seconds
 from runner.engine.compile.passes.layer_groups import home_layers
 from runner.engine.compile.program import Program
@@ -19,14 +18,28 @@ from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
-from runner.optimizers.sgd import Momentum
+from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.base import Task
+from runner.strategies.microbatches import in_stale_parts
 from runner.strategies.model import ModelParallel
+from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from tests.all_pairs import all_pairs
-from tests.strategies.networks import NETWORKS, task_of
-from tests.strategies.placing import Placed, layers_of, near
-from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
+from tests.strategies.networks import NETWORKS, Chosen, Examples, dense, task_of
+from tests.strategies.test_base import loss_and_gradients
+from tests.strategies.training import (
+    Placed,
+    Run,
+    Weights,
+    begun,
+    compiled,
+    difference,
+    expect_same_run,
+    layers_of,
+    near,
+    single,
+    trained,
+)
 
 STEPS = 6
 BATCH = 13
@@ -46,53 +59,39 @@ def adam() -> Optimizer:
     return Adam(lr=0.01, weight_decay=1e-3, clip_norm=0.5)
 
 
-def task_for(network: str, microbatches: int = 1, dtype: str = "float64") -> Task:
-    return task_of(NETWORKS[network], adam(), batch_size=BATCH, microbatches=microbatches, dtype=dtype)
+def task_for(network: str, dtype: str = "float64") -> Task:
+    return task_of(NETWORKS[network], adam(), batch_size=BATCH, dtype=dtype)
 
 
-@cache
-def single(network: str, microbatches: int = 1, dtype: str = "float64") -> tuple[Weights, list[Any]]:
-    return trained(Single(), task_for(network, microbatches, dtype), load_kernels(), STEPS)
+def run(strategy: ModelParallel, task: Task) -> Run:
+    return trained(Placed(strategy), task, load_kernels(), STEPS)
 
 
-def model(network: str, strategy: ModelParallel, dtype: str = "float64") -> tuple[Weights, list[Any]]:
-    return trained(Placed(strategy), task_for(network, dtype=dtype), load_kernels(), STEPS)
-
-
-@all_pairs(network=sorted(NETWORKS), workers=[1, 2, 3, 4], parts=[1, 2, 3])
-def test_it_equals_single_in_as_many_microbatches_bit_for_bit(network: str, workers: int, parts: int) -> None:
-    found, history = model(network, ModelParallel(workers=workers, concurrent_steps=parts))
-    expected, reference = single(network, parts)
-    expect_same_bits(found, expected)
-    assert history == reference
+@all_pairs(network=sorted(NETWORKS), workers=[1, 2, 3, 4], parts=[1, 2, 3], constrained=[False, True])
+def test_it_equals_single_in_as_many_microbatches_bit_for_bit(
+    network: str, workers: int, parts: int, constrained: bool
+) -> None:
+    constraints = LAYERS[network] if constrained and workers > 1 else None
+    strategy = ModelParallel(workers=workers, concurrent_steps=parts, constraints=constraints)
+    expect_same_run(run(strategy, task_for(network)), single(task_for(network), STEPS, parts))
 
 
 @pytest.mark.parametrize("network", sorted(set(NETWORKS) - {"batch_normalised"}))
 def test_in_parts_it_equals_single_with_the_same_batch(network: str) -> None:
     """Batch normalisation uses the statistics of parts, so it is left out."""
-    found, history = model(network, ModelParallel(workers=3, concurrent_steps=3))
-    expected, reference = single(network)
-    assert 0 < difference(found, expected) <= 1e-10
-    np.testing.assert_allclose(history, reference, rtol=1e-10)
-
-
-@pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("workers", [2, 4])
-@pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_constrained_layers_compute_the_same_bits(network: str, workers: int, parts: int) -> None:
-    strategy = ModelParallel(workers=workers, concurrent_steps=parts, constraints=LAYERS[network])
-    found, history = model(network, strategy)
-    expected, reference = single(network, parts)
-    expect_same_bits(found, expected)
-    assert history == reference
+    found, expected = (
+        run(ModelParallel(workers=3, concurrent_steps=3), task_for(network)),
+        single(task_for(network), STEPS),
+    )
+    expect_same_run(found, expected, 1e-10)
+    assert difference(found[0], expected[0]) > 0
 
 
 @pytest.mark.parametrize("network", ["convolutional", "batch_normalised"])
 def test_float32_on_fast_kernels_differs_by_rounding(network: str) -> None:
     """Fast kernels may round a fused node differently from its parts."""
-    strategy = ModelParallel(workers=2, concurrent_steps=2, constraints=LAYERS[network])
-    found, _ = model(network, strategy, "float32")
-    expected, _ = single(network, 2, "float32")
+    strategy, task = ModelParallel(concurrent_steps=2, constraints=LAYERS[network]), task_for(network, dtype="float32")
+    (found, _), (expected, _) = run(strategy, task), single(task, STEPS, 2)
     assert found["fc/weights"].dtype == np.float32
     assert difference(found, expected) <= 1e-4
 
@@ -130,50 +129,34 @@ def test_constraints_hold_and_other_layers_are_free() -> None:
     assert (layers["conv1"], layers["conv2"], layers["fc"]) == ("2", "2", "1")
 
 
-NO_LAYER = "parallelism.constraints: 'cnv*': 0: no layer has this name; the layers are flat, fc1, relu1, fc2, relu2"
-
-
-@pytest.mark.parametrize(
-    ("constraints", "complaint"),
-    [
-        ({"cnv*": 0}, NO_LAYER),
-        (
-            {"fc*": 2},
-            "'fc*': 2: there is no worker 2, expected 0 to 1; the matching layers are fc1, fc2, fc3",
-        ),
-        ({"fc*": -1}, "'fc*': -1: there is no worker -1"),
-        ({"fc*": 0, "fc1": 1}, "'fc1': 1: layer 'fc1' already has 0 by 'fc*'; expected one setting"),
-    ],
-)
-def test_impossible_constraints_are_refused_with_the_layers(constraints: dict[str, int], complaint: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        ModelParallel(constraints=constraints).build(task_for("dense"))
-    assert complaint in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
+        (
+            {"constraints": {"cnv*": 0}},
+            "parallelism.constraints: 'cnv*': 0: no layer has this name; the layers are flat, fc1, relu1, fc2, relu2",
+        ),
+        (
+            {"constraints": {"fc*": 2}},
+            "'fc*': 2: there is no worker 2, expected 0 to 1; the matching layers are fc1, fc2, fc3",
+        ),
+        ({"constraints": {"fc*": -1}}, "'fc*': -1: there is no worker -1"),
+        (
+            {"constraints": {"fc*": 0, "fc1": 1}},
+            "'fc1': 1: layer 'fc1' already has 0 by 'fc*'; expected one setting",
+        ),
         ({"constraints": ["fc1"]}, "parallelism.constraints=['fc1']: expected a map from patterns of layer names to"),
         ({"constraints": {"fc1": "1"}}, "parallelism.constraints={'fc1': '1'}: expected a map from patterns"),
         ({"pipeline": "fresh"}, "parallelism.pipeline='fresh': expected one of same_gradients, stale"),
         ({"pipeline": "stale"}, "pipeline=stale with parallelism.concurrent_steps=1: expected 2 parts or more"),
-        (
-            {"placement": "p", "costs": "c"},
-            "parallelism.costs with parallelism.placement=p: a stored placement",
-        ),
+        ({"placement": "p", "costs": "c"}, "parallelism.costs with parallelism.placement=p: a stored placement"),
         ({"placement": "p", "constraints": {"a": 0}}, "parallelism.constraints with parallelism.placement=p"),
     ],
 )
-def test_contradictory_settings_are_refused(settings: dict[str, Any], complaint: str) -> None:
+def test_impossible_settings_are_refused(settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        ModelParallel(**settings)
+        ModelParallel(**settings).build(task_for("dense"))
     assert complaint in str(caught.value)
-
-
-def compiled(program: Program, registry: Registry, observe: Observer | None = None) -> Compiled:
-    signature = program.clients["train"].signature
-    return compile_signature(program.graph, signature, near(program.workers), registry, observe)
 
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
@@ -182,47 +165,49 @@ def test_each_cut_tensor_is_sent_once_per_destination(network: str, parts: int, 
     strategy = Placed(ModelParallel(workers=3, concurrent_steps=parts, constraints=LAYERS[network]))
     task = task_for(network)
     uncut: dict[str, Graph] = {}
-    step = compiled(strategy.build(task), registry, uncut.__setitem__)
-    wires: Counter[tuple[str, str]] = Counter()
-    for each in transfers(step, near(3)):
-        wires[each.source, each.destination] += each.nbytes
-    assert wires == _bytes_cut(uncut["dead code after fusion"])
-    with opened(strategy, task, registry) as trainer:
-        trainer.session.run("init")
-        before = trainer.session.sent_bytes()
-        trainer.train(range(2))
-        counted = np.subtract(trainer.session.sent_bytes(), before)
-    sent = [sum(n for (source, _), n in wires.items() if source == worker_device(k)) for k in range(3)]
-    assert counted.tolist() == [2 * nbytes for nbytes in sent]
-    assert counted.sum() > 0
+    step = compiled(strategy.build(task), near(3), uncut.__setitem__)
+    wires = _bytes_sent(step, 3)
+    assert wires == _bytes_cut(uncut["dead code after fusion"], 3)
+    with begun(strategy, task, registry) as trainer:
+        counted = trainer.sent(range(2))
+    sent = [sum(n for (source, _), n in wires.items() if source == k) for k in range(3)]
+    assert counted == [2 * nbytes for nbytes in sent]
+    assert sum(counted) > 0
 
 
-def test_a_cut_between_dense_layers_costs_the_activations_their_gradient_and_the_rate(registry: Registry) -> None:
+def test_a_cut_between_dense_layers_costs_the_activations_their_gradient_and_the_rate() -> None:
     """By hand: fc1 has 8 outputs of 8 bytes for each example; the learning rate is one value."""
     constraints = {"flat": 0, "fc1": 0, "relu1": 0, "fc[23]": 1, "relu2": 1, "loss": 1}
     task = task_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
-    step = compiled(Placed(ModelParallel(constraints=constraints)).build(task), registry)
-    wires = {(each.source[17], each.destination[17]): 0 for each in transfers(step, near(2))}
-    for each in transfers(step, near(2)):
-        wires[each.source[17], each.destination[17]] += each.nbytes
-    assert wires == {("0", "1"): BATCH * 8 * 8 + 8, ("1", "0"): BATCH * 8 * 8}
+    step = compiled(Placed(ModelParallel(constraints=constraints)).build(task), near(2))
+    assert _bytes_sent(step, 2) == {(0, 1): BATCH * 8 * 8 + 8, (1, 0): BATCH * 8 * 8}
 
 
-def _bytes_cut(graph: Graph) -> Counter[tuple[str, str]]:
-    """Bytes by link, before partitioning: each tensor once for each other device that reads it."""
-    wires: Counter[tuple[str, str]] = Counter()
-    for tensor, readers in graph.consumers().items():
-        source = graph.nodes[tensor.node].device
-        for destination in {reader.device for reader in readers} - {source}:
-            wires[source, destination] += graph.spec(tensor).nbytes
+def _bytes_sent(step: Compiled, workers: int) -> Counter[tuple[int, int]]:
+    """Bytes by link."""
+    number = {worker_device(k): k for k in range(workers)}
+    wires: Counter[tuple[int, int]] = Counter()
+    for each in transfers(step, near(workers)):
+        wires[number[each.source], number[each.destination]] += each.nbytes
     return wires
 
 
-def test_the_parts_of_a_pipeline_overlap_as_simulated(registry: Registry) -> None:
+def _bytes_cut(graph: Graph, workers: int) -> Counter[tuple[int, int]]:
+    """Bytes by link, before partitioning: each tensor once for each other device that reads it."""
+    number = {worker_device(k): k for k in range(workers)}
+    wires: Counter[tuple[int, int]] = Counter()
+    for tensor, readers in graph.consumers().items():
+        source = graph.nodes[tensor.node].device
+        for destination in {reader.device for reader in readers} - {source}:
+            wires[number[source], number[destination]] += graph.spec(tensor).nbytes
+    return wires
+
+
+def test_the_parts_of_a_pipeline_overlap_as_simulated() -> None:
     """While the second device computes one part forward, the first device computes the other."""
     constraints = {"fc1": 0, "relu1": 0, "fc2": 1, "relu2": 1, "fc3": 1}
     program = program_of("dense", ModelParallel(workers=2, concurrent_steps=2, constraints=constraints))
-    step = compiled(program, registry)
+    step = compiled(program, near(2))
     early, late = sorted(range(2), key=lambda part: _forward(step, worker_device(0), part))
     first, second = (_forward(step, worker_device(0), late), _forward(step, worker_device(1), early))
     assert first[0] < second[1]
@@ -238,15 +223,89 @@ def _forward(step: Compiled, device: str, part: int) -> tuple[float, float]:
     return min(step.starts[node.name] for node in nodes), max(ends)
 
 
+# ``pipeline: stale``: ordered updates by gradients at the weights of the start of the step.
+
+
+def stale(workers: int, parts: int) -> Placed:
+    return Placed(ModelParallel(workers=workers, concurrent_steps=parts, pipeline="stale"))
+
+
+def momentum_by_hand(weights: Weights, batch: int, parts: int, step: int, momentum: float) -> Weights:
+    """One step of the dense network: each part's gradient at the start, applied in order."""
+    rate = 0.1 / (1 + step)
+    examples = Examples(batch).read("train", step, 0, batch)
+    now = dict(weights)
+    for lo, hi in shares(batch, parts):
+        _, _, gradients = loss_and_gradients(weights, examples["x"][lo:hi], examples["y"][lo:hi])
+        for name, gradient in gradients.items():
+            now[f"{name}/velocity"] = momentum * now[f"{name}/velocity"] - rate * gradient
+            now[name] = now[name] + now[f"{name}/velocity"]
+    return now
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("parts", [2, 3])
+def test_gradients_of_the_start_are_applied_in_order(workers: int, parts: int, registry: Registry) -> None:
+    task = task_of(dense, Momentum(), batch_size=BATCH)
+    with begun(stale(workers, parts), task, registry) as trainer:
+        for step in range(4):
+            expected = momentum_by_hand(trainer.weights(), BATCH, parts, step, momentum=0.9)
+            [(loss, _)] = trainer.train([step])
+            assert np.isfinite(loss)
+            assert difference(trainer.weights(), expected) <= 1e-12
+
+
 @pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_evaluation_and_restored_checkpoints_work_on_placed_layers(network: str, registry: Registry) -> None:
-    strategy = Placed(ModelParallel(workers=2, constraints=LAYERS[network]))
-    task = task_for(network)
-    weights, _ = single(network)
-    with opened(strategy, task, registry) as there, opened(Single(), task, registry) as here:
-        for trainer in (there, here):
-            trainer.session.run("restore", feeds=dict(weights))
-        expect_same_bits(there.weights(), weights)
-        found, expected = there.evaluate(), here.evaluate()
-        assert found.keys() == expected.keys()
-        expect_same_bits(found, expected)
+def test_the_first_step_has_the_loss_of_the_batch_at_its_start(network: str, registry: Registry) -> None:
+    task = task_of(NETWORKS[network], Sgd(), batch_size=BATCH)
+    assert trained(stale(2, 3), task, registry, 1)[1] == single(task, 1, 3)[1]
+
+
+class OneStalePart:
+    """Settings that the configuration refuses."""
+
+    name = "one stale part"
+    workers = 1
+
+    def build(self, task: Task) -> Program:
+        """On one device."""
+        return in_stale_parts(task, worker_device(0))
+
+
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_a_single_part_is_not_stale(network: str, registry: Registry) -> None:
+    expect_same_run(trained(OneStalePart(), task_for(network), registry, 4), single(task_for(network), 4), 1e-12)
+
+
+def test_updates_are_numbered_through_and_averages_advance_part_by_part(registry: Registry) -> None:
+    """Oracle: ``single`` on halves, reset to the start for each gradient; slots and averages continue."""
+    optimizer = Adam(lr=0.01, clip_norm=0.5)
+    task, half = (task_of(NETWORKS["batch_normalised"], optimizer, batch_size=size) for size in (12, 6))
+    start, _ = trained(stale(2, 2), task, registry, 1)
+    found, _ = trained(stale(2, 2), task, registry, [1], start)
+    now, source = dict(start), Chosen(12, step=1)
+    with begun(Single(), half, registry, source=source) as trainer:
+        for part in range(2):
+            source.places = range(6 * part, 6 * part + 6)
+            trainer.restore({name: value if _goes_on(name) else start[name] for name, value in now.items()})
+            feeds = {"step": np.asarray(2 + part), "learning_rate": np.asarray(0.1 / 2)}
+            trainer.session.run("train", step=part, feeds=feeds)
+            for name, value in trainer.weights().items():
+                now[name] = value if _goes_on(name) else now[name] + (value - start[name])
+    assert difference(found, now) <= 1e-12
+
+
+def _goes_on(name: str) -> bool:
+    """Return whether a variable continues from the part before: slots and moving averages."""
+    return name.endswith(("_moment", "moving_mean", "moving_variance"))
+
+
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_bits_do_not_depend_on_where_layers_are(network: str, registry: Registry) -> None:
+    expect_same_run(*(trained(stale(workers, 3), task_for(network), registry, 4) for workers in (3, 1)))
+
+
+def test_stale_gradients_end_with_other_weights_than_summed_ones(registry: Registry) -> None:
+    task = task_of(dense, Sgd(), batch_size=12)
+    summed = Placed(ModelParallel(concurrent_steps=2))
+    assert difference(*(trained(s, task, registry, 3)[0] for s in (stale(2, 2), summed))) > 1e-4

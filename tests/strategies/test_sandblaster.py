@@ -1,25 +1,40 @@
-"""``sandblaster`` equals ``single`` bit for bit, for any assignment and speed of replicas."""
+"""``sandblaster`` equals ``single`` bit for bit, for any assignment and speed of replicas; assignment of portions."""
 
+from collections import Counter
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runner.engine.run.interleaving import Interleaving
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
-from runner.optimizers.lbfgs import Lbfgs
+from runner.optimizers.lbfgs import History, Lbfgs, X, iterate
 from runner.optimizers.sgd import Sgd
-from runner.strategies.base import Task
-from runner.strategies.lbfgs.portions import Portions
+from runner.strategies.base import Strategy, Task
+from runner.strategies.lbfgs.dispatcher import Portions
 from runner.strategies.lbfgs.vectors import PRODUCTS
 from runner.strategies.sandblaster import Sandblaster
 from runner.strategies.single import Single
-from tests.strategies.iterating import Course, drawn_speeds, iterated, session_of, speeds
-from tests.strategies.networks import NETWORKS, dense, task_of
-from tests.strategies.training import expect_same_bits
+from runner.strategies.sync_data import SyncData
+from tests.optimizers.minimising import NumpyMachine, Vector
+from tests.strategies.networks import NETWORKS, Examples, dense, task_of
+from tests.strategies.test_base import loss_and_gradients
+from tests.strategies.training import (
+    Course,
+    Weights,
+    begun,
+    difference,
+    drawn_speeds,
+    expect_same_bits,
+    iterated,
+    speeds,
+    trained,
+)
 
 BATCH = 27
 """A batch with portions of two sizes."""
@@ -28,8 +43,11 @@ STEPS = 4
 PER_EXAMPLE = sorted(set(NETWORKS) - {"batch_normalised"})
 
 
-def task_for(network: str = "dense", microbatches: int = 1, dtype: str = "float64") -> Task:
-    optimizer = Lbfgs(history=2, clip_norm=1.0, weight_decay=1e-3)
+DECAY = 0.01
+
+
+def task_for(network: str = "dense", microbatches: int = 1, dtype: str = "float64", decay: float = DECAY) -> Task:
+    optimizer = Lbfgs(history=3, clip_norm=1.0, weight_decay=decay)
     return task_of(NETWORKS[network], optimizer, batch_size=BATCH, microbatches=microbatches, dtype=dtype)
 
 
@@ -61,12 +79,7 @@ def expect_same(found: Course, expected: Course) -> None:
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 @pytest.mark.parametrize("network", PER_EXAMPLE)
 def test_it_equals_single_in_as_many_microbatches_bit_for_bit(network: str, workers: int) -> None:
-    expect_same(blasted(network, workers, servers=2, portions=12), single(network, 12))
-
-
-@pytest.mark.parametrize("servers", [1, 3])
-def test_no_number_of_servers_changes_a_bit(servers: int) -> None:
-    expect_same(blasted("dense", 3, servers, portions=6), single("dense", 6))
+    expect_same(blasted(network, workers, servers=1 + workers % 3, portions=12), single(network, 12))
 
 
 @pytest.mark.parametrize("network", PER_EXAMPLE)
@@ -159,12 +172,17 @@ def test_a_checkpoint_of_one_continues_under_another(registry: Registry) -> None
 def test_a_batch_of_the_test_split_is_scored_with_the_servers_parameters(registry: Registry) -> None:
     scores = []
     for strategy in (Single(), Sandblaster(workers=3, servers=2, portions_per_worker=2)):
-        with session_of(strategy, task_for(), registry) as (_, session):
-            session.run("restore", feeds=single("dense", 6).weights)
-            scores.append(session.run("eval", feeds={"step": np.asarray(0)}))
+        with begun(strategy, task_for(), registry, single("dense", 6).weights) as trainer:
+            scores.append(trainer.evaluate())
     one, three = scores
     np.testing.assert_allclose(one["loss"], three["loss"], rtol=1e-12)
     np.testing.assert_array_equal(one["predictions"], three["predictions"])
+
+
+AVERAGES = (
+    "^optimizer=lbfgs: the network has moving averages such as 'norm1/moving_mean', which would advance at every "
+    "point of a line search; use a network without batch normalisation, or another optimizer$"
+)
 
 
 @pytest.mark.parametrize(
@@ -173,13 +191,122 @@ def test_a_batch_of_the_test_split_is_scored_with_the_servers_parameters(registr
         (
             Sandblaster(),
             task_of(dense, Sgd(), batch_size=32),
-            "optimizer=sgd with parallelism=sandblaster: expected L-BFGS",
+            "optimizer=sgd with parallelism=sandblaster: expected L",
         ),
         (Sandblaster(workers=4), task_for(), r"train\.batch_size=27 with 32 portions \(parallelism\.workers=4 times "),
         (Sandblaster(servers=7), task_for(), r"parallelism\.servers=7: the network has 6 variables"),
-        (Sandblaster(), task_for("batch_normalised"), "the network has moving averages such as 'norm1/moving_mean'"),
+        (Sandblaster(), task_for("batch_normalised"), AVERAGES),
+        (Single(), task_for("batch_normalised"), AVERAGES),
+        (SyncData(), task_for(), "optimizer=lbfgs: its step needs more than one gradient"),
     ],
 )
-def test_untrainable_tasks_are_refused(strategy: Sandblaster, task: Task, message: str) -> None:
+def test_untrainable_tasks_are_refused(strategy: Strategy, task: Task, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         strategy.build(task)
+
+
+@pytest.mark.parametrize(
+    ("count", "workers", "events"),
+    [
+        pytest.param(6, 2, "1:3 0:0 0:1 1:4 0:2 1:5", id="a range of neighbouring portions for each worker"),
+        pytest.param(9, 3, "2:6 2:7 2:8 0:0 0:1 2:5 2:4 1:3", id="the last of the longest range"),
+        pytest.param(3, 3, "1:1 0:0 2:2 -2 2:1 -0 0:1", id="the oldest unfinished one, then the only one left"),
+        pytest.param(5, 5, "1:1 0:0 2:2 3:3 4:4 -3 -4 3:1 4:0 -0 0:2 4:1", id="those with the fewest workers first"),
+        pytest.param(2, 2, "0:0 1:1 -1 1:0 -0 !0 0:None", id="the first worker to finish counts"),
+    ],
+)
+def test_portions_are_given_out_in_order(count: int, workers: int, events: str) -> None:
+    """worker:portion is given out; -portion is finished first, !portion again."""
+    portions, left = Portions(count, workers), set(range(count))
+    for event in events.split():
+        if event[0] in "-!":
+            assert portions.finish(int(event[1:])) == (event[0] == "-")
+            left.discard(int(event[1:]))
+        else:
+            worker, _, expected = event.partition(":")
+            assert str(portions.give(int(worker))) == expected
+        assert [portions.is_open(each) for each in range(count)] == [each in left for each in range(count)]
+        assert portions.complete == (not left)
+
+
+@given(st.integers(1, 12), st.integers(1, 5), st.randoms(use_true_random=False))
+def test_each_portion_is_finished_once_at_any_speed(count: int, workers: int, random: object) -> None:
+    portions, busy = Portions(count, workers), {}
+    first: list[int] = []
+    while not portions.complete:
+        for worker in range(workers):
+            if worker not in busy and (portion := portions.give(worker)) is not None:
+                copies = Counter({each: 0 for each in range(count) if each not in first})
+                copies.update(each for each in busy.values() if each in copies)
+                assert copies[portion] == min(copies.values())
+                busy[worker] = portion
+        worker = random.choice(sorted(busy))  # type: ignore[attr-defined]
+        if portions.finish(busy[worker]):
+            first.append(busy[worker])
+        del busy[worker]
+    assert sorted(first) == list(range(count))
+
+
+# ``optimizer=lbfgs`` under ``single``: the iterations of the algorithm on the objective of each batch.
+
+
+def vector_of(weights: Weights, names: list[str]) -> Vector:
+    return np.concatenate([weights[name].ravel() for name in names])
+
+
+def test_it_makes_the_iterations_of_the_algorithm_by_hand(registry: Registry) -> None:
+    initial, _ = trained(Single(), task_for(), registry, 0)
+    names = [name for name in initial if name.count("/") == 1 and not name.startswith("lbfgs")]
+    edges = np.cumsum([initial[name].size for name in names])[:-1]
+
+    def objective(step: int, x: Vector) -> tuple[float, Vector]:
+        parts = np.split(x, edges)
+        weights = {name: part.reshape(initial[name].shape) for name, part in zip(names, parts, strict=True)}
+        batch = Examples(BATCH).read("train", step, 0, BATCH)
+        loss, _, gradients = loss_and_gradients(weights, batch["x"], batch["y"])
+        for name in names:
+            if name.endswith("weights"):
+                loss += 0.5 * DECAY * float((weights[name] ** 2).sum())
+                gradients[name] = gradients[name] + DECAY * weights[name]
+        return loss, vector_of(gradients, names)
+
+    machine, history = NumpyMachine(partial(objective, 0), vector_of(initial, names)), History(3)
+    expected = []
+    for step in range(8):
+        machine.objective = partial(objective, step)
+        expected.append(iterate(machine, history, longest=1.0, most=20).objective)
+    found = iterated(Single(), task_for(), registry, range(8))
+    np.testing.assert_allclose([each[2] for each in found.told], expected, rtol=1e-9)
+    np.testing.assert_allclose(vector_of(found.weights, names), machine.vectors[X], atol=1e-8)
+    assert int(found.weights["lbfgs/pairs"]) == history.pairs == 8
+    np.testing.assert_allclose(found.weights["lbfgs/products"], [history.curvatures, history.squares], rtol=1e-6)
+
+
+@pytest.mark.parametrize("network", ["dense", "convolutional", "dropped_out"])
+def test_microbatches_change_rounding_only(network: str) -> None:
+    whole, cut = single(network), single(network, 4)
+    np.testing.assert_allclose(whole.told, cut.told, rtol=1e-8)
+    assert 0 < difference(whole.weights, cut.weights) <= 1e-6
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_other_precisions_descend_too(dtype: str, registry: Registry) -> None:
+    found = iterated(Single(), task_for(dtype=dtype), registry, [0] * 12)
+    objectives = [each[2] for each in found.told]
+    assert objectives == sorted(objectives, reverse=True)
+    assert objectives[-1] < 0.5 * objectives[0]
+    assert {value.dtype.name for value in found.weights.values()} == {"float32", "float64", "int64"}
+
+
+def test_on_one_batch_it_reaches_a_minimum(registry: Registry) -> None:
+    found = iterated(Single(), task_for(decay=0.0), registry, [0] * 40)
+    assert found.told[-1][0] < 0.1 * found.told[0][0]
+    assert found.told[-1][1] > 0.9
+
+
+def test_a_run_continues_from_its_variables(registry: Registry) -> None:
+    undisturbed = iterated(Single(), task_for("dropped_out"), registry, range(7))
+    begun = iterated(Single(), task_for("dropped_out"), registry, range(4))
+    continued = iterated(Single(), task_for("dropped_out"), registry, range(4, 7), saved=begun.weights)
+    expect_same_bits(continued.weights, undisturbed.weights)
+    assert begun.told + continued.told == undisturbed.told

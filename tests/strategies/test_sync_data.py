@@ -1,31 +1,39 @@
 """``sync_data`` with K workers equals ``single`` with the same batch, and bit for bit with K microbatches."""
 
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
-from runner.engine.compile.compile import compile_signature
-from runner.engine.compile.program import Client
-from runner.engine.graph.device import local_cluster
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.device import worker_device
+from runner.engine.graph.graph import Graph
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.models.lenet import LeNet
 from runner.optimizers.adam import Adam
-from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
-from runner.strategies.collectives import in_buckets
-from runner.strategies.exchange import COMBINES
+from runner.strategies.collectives import COMBINES, in_buckets
 from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
+from runner.strategies.synchronous.batch_statistics import STATISTICS
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import NETWORKS, task_of
-from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
+from tests.strategies.training import (
+    Run,
+    begun,
+    compiled,
+    expect_same_bits,
+    expect_same_run,
+    replicas_of,
+    sends_of,
+    single,
+    trained,
+)
 
 STEPS = 12
 BATCH = 13
@@ -35,21 +43,10 @@ PER_EXAMPLE = sorted(set(NETWORKS) - {"batch_normalised"})
 """Networks that treat every example separately."""
 
 
-def momentum() -> Optimizer:
-    """An optimizer with slots, weight decay and active clipping."""
-    return Momentum(weight_decay=1e-3, clip_norm=0.5)
-
-
 def task_for(network: str, microbatches: int = 1, dtype: str = "float64") -> Task:
-    return task_of(NETWORKS[network], momentum(), batch_size=BATCH, microbatches=microbatches, dtype=dtype)
-
-
-Run = tuple[Weights, list[Any]]
-
-
-@cache
-def single(network: str, microbatches: int = 1, dtype: str = "float64") -> Run:
-    return trained(Single(), task_for(network, microbatches, dtype), load_kernels(), STEPS)
+    """An optimizer with slots, weight decay and active clipping."""
+    optimizer = Momentum(weight_decay=1e-3, clip_norm=0.5)
+    return task_of(NETWORKS[network], optimizer, batch_size=BATCH, microbatches=microbatches, dtype=dtype)
 
 
 @cache
@@ -60,43 +57,30 @@ def sync(network: str, workers: int, dtype: str = "float64", combine: str = "sha
 
 @all_pairs(network=PER_EXAMPLE, workers=[1, 2, 3, 4], combine=sorted(COMBINES))
 def test_it_equals_single_with_the_same_batch(network: str, workers: int, combine: str) -> None:
-    (weights, history), (expected, reference) = sync(network, workers, combine=combine), single(network)
-    assert difference(weights, expected) <= 1e-10
-    np.testing.assert_allclose(history, reference, rtol=1e-10)
+    expect_same_run(sync(network, workers, combine=combine), single(task_for(network), STEPS), 1e-10)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
-@pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_it_equals_single_in_as_many_microbatches_bit_for_bit(network: str, workers: int) -> None:
-    (weights, history), (expected, reference) = sync(network, workers), single(network, workers)
-    expect_same_bits(weights, expected)
-    assert history == reference
-
-
-@pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_around_a_ring_of_two_sums_have_the_same_bits(network: str) -> None:
-    (weights, history), (expected, reference) = sync(network, 2, combine="ring_all_reduce"), single(network, 2)
-    expect_same_bits(weights, expected)
-    assert history == reference
-
-
-@pytest.mark.parametrize("workers", [2, 4])
-def test_all_reduce_has_the_same_bits(workers: int) -> None:
-    (weights, history), (expected, reference) = sync("dense", workers, combine="all_reduce"), single("dense", workers)
-    expect_same_bits(weights, expected)
-    assert history == reference
-
-
-def test_float32_equals_microbatches_bit_for_bit() -> None:
-    (weights, history), (expected, reference) = sync("dense", 3, "float32"), single("dense", 3, "float32")
-    assert weights["fc1/weights"].dtype == np.float32
-    expect_same_bits(weights, expected)
-    assert history == reference
+@pytest.mark.parametrize(
+    ("network", "workers", "dtype", "combine"),
+    [
+        *product(sorted(NETWORKS), [1, 2, 3, 4], ["float64"], ["sharded_reduce"]),
+        # Around a ring of two, sums have the order of the workers.
+        *product(sorted(NETWORKS), [2], ["float64"], ["ring_all_reduce"]),
+        *product(["dense"], [2, 4], ["float64"], ["all_reduce"]),
+        ("dense", 3, "float32", "sharded_reduce"),
+    ],
+)
+def test_it_equals_single_in_as_many_microbatches_bit_for_bit(
+    network: str, workers: int, dtype: str, combine: str
+) -> None:
+    expected = single(task_for(network, dtype=dtype), STEPS, workers)
+    assert {value.dtype.name for value in expected[0].values()} == {dtype}
+    expect_same_run(sync(network, workers, dtype, combine), expected)
 
 
 def test_statistics_of_batch_normalisation_are_those_of_shares_not_of_the_batch(registry: Registry) -> None:
     task = task_for("batch_normalised")
-    (weights, _), (pooled, _) = (trained(s, task, registry, 1) for s in (SyncData(workers=3), Single()))
+    (weights, _), (pooled, _) = trained(SyncData(workers=3), task, registry, 1), single(task, 1)
     np.testing.assert_allclose(weights["norm1/moving_mean"], pooled["norm1/moving_mean"], rtol=1e-10)
     assert np.abs(weights["norm1/moving_variance"] - pooled["norm1/moving_variance"]).max() > 1e-4
 
@@ -104,13 +88,8 @@ def test_statistics_of_batch_normalisation_are_those_of_shares_not_of_the_batch(
 @all_pairs(network=sorted(NETWORKS), workers=[2, 3, 4], combine=sorted(COMBINES))
 def test_replicas_stay_identical(network: str, workers: int, combine: str, registry: Registry) -> None:
     strategy, task = SyncData(workers=workers, combine=combine), task_for(network)
-    names = list(strategy.build(task).variables)
-    replicas = {
-        f"replica_{k}": Client(f"replica_{k}", {name: Tensor(f"replica_{k}/{name}") for name in names})
-        for k in range(workers)
-    }
-    with opened(strategy, task, registry, **replicas) as trainer:
-        trainer.session.run("init")
+    replicas = replicas_of(strategy, task)
+    with begun(strategy, task, registry, **replicas) as trainer:
         for steps in (range(1), range(1, 4)):
             trainer.train(steps)
             first, *others = (trainer.session.run(name) for name in replicas)
@@ -120,14 +99,9 @@ def test_replicas_stay_identical(network: str, workers: int, combine: str, regis
 
 def test_a_checkpoint_of_one_strategy_continues_under_another(registry: Registry) -> None:
     undisturbed, _ = trained(SyncData(workers=3), task_for("dropped_out"), registry, 6)
-    with opened(SyncData(workers=3), task_for("dropped_out"), registry) as first:
-        first.session.run("init")
-        first.train(range(3))
-        saved = first.weights()
-    with opened(Single(), task_for("dropped_out", 3), registry) as second:
-        second.session.run("restore", feeds=saved)
-        second.train(range(3, 6))
-        expect_same_bits(second.weights(), undisturbed)
+    saved, _ = trained(SyncData(workers=3), task_for("dropped_out"), registry, 3)
+    continued, _ = trained(Single(), task_for("dropped_out", 3), registry, range(3, 6), saved)
+    expect_same_bits(continued, undisturbed)
 
 
 @pytest.mark.parametrize("bucket_bytes", [0, 200, 1 << 20])
@@ -137,8 +111,7 @@ def test_bytes_sent_in_a_step_are_gradients_statistics_and_two_scores(
     network: str, workers: int, bucket_bytes: int, registry: Registry
 ) -> None:
     strategy = SyncData(workers=workers, bucket_bytes=bucket_bytes)
-    with opened(strategy, task_for(network), registry) as trainer:
-        trainer.session.run("init")
+    with begun(strategy, task_for(network), registry) as trainer:
         assert trainer.session.sent_bytes() == [0] * workers
         trainer.train(range(3))
         counted = trainer.session.sent_bytes()
@@ -161,20 +134,14 @@ def test_bytes_sent_in_a_step_are_gradients_statistics_and_two_scores(
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 def test_buckets_change_no_bit(network: str, registry: Registry) -> None:
-    weights, history = sync(network, 3)
     for bucket_bytes in (0, 200):
-        other = trained(SyncData(workers=3, bucket_bytes=bucket_bytes), task_for(network), registry, STEPS)
-        expect_same_bits(other[0], weights)
-        assert other[1] == history
+        found = trained(SyncData(workers=3, bucket_bytes=bucket_bytes), task_for(network), registry, STEPS)
+        expect_same_run(found, sync(network, 3))
 
 
 def test_gradients_that_fit_a_bucket_are_one_message_for_each_owner() -> None:
     def sends(bucket_bytes: int) -> int:
-        program = SyncData(workers=2, bucket_bytes=bucket_bytes).build(task_for("convolutional"))
-        compiled = compile_signature(
-            program.graph, program.clients["train"].signature, local_cluster(2), load_kernels()
-        )
-        return sum(node.op == "send" for part in compiled.parts.values() for node in part.graph)
+        return len(sends_of(SyncData(workers=2, bucket_bytes=bucket_bytes).build(task_for("convolutional"))))
 
     scores = 2
     assert sends(1 << 20) == scores + 2 * 2
@@ -183,19 +150,103 @@ def test_gradients_that_fit_a_bucket_are_one_message_for_each_owner() -> None:
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_lenet_equals_single(workers: int, registry: Registry) -> None:
-    def task(microbatches: int) -> Task:
-        lenet = LeNet(filters=[6, 8], units=32).network(classes=3)
-        return task_of(lenet, Adam(), batch_size=10, microbatches=microbatches, example_shape=(1, 16, 16))
-
-    weights, _ = trained(SyncData(workers=workers), task(1), registry, 10)
-    whole, _ = trained(Single(), task(1), registry, 10)
-    cut, _ = trained(Single(), task(workers), registry, 10)
-    assert difference(weights, whole) <= 1e-10
-    expect_same_bits(weights, cut)
+    lenet = LeNet(filters=[6, 8], units=32).network(classes=3)
+    task = task_of(lenet, Adam(), batch_size=10, example_shape=(1, 16, 16))
+    found = trained(SyncData(workers=workers), task, registry, 10)
+    expect_same_run(found, single(task, 10), 1e-10)
+    expect_same_run(found, single(task, 10, workers))
 
 
-def test_an_unknown_combine_is_refused_with_the_options() -> None:
-    expected = "parallelism.combine='ring': expected one of all_reduce, parameter_server, ring_all_reduce, "
-    expected += "sharded_reduce"
-    with pytest.raises(ConfigError, match=expected):
-        SyncData(combine="ring")
+BACKUPS = "parallelism.backup_workers=1 with parallelism"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"combine": "ring"},
+            "parallelism.combine='ring': expected one of all_reduce, parameter_server, ring_all_reduce, sharded_reduce",
+        ),
+        ({"statistics": "global"}, "parallelism.statistics='global': expected one of first_worker, pooled, shares"),
+        (
+            {"servers": 2},
+            "parallelism.servers=2 with parallelism.combine=sharded_reduce: only combine=parameter_server has servers; "
+            "choose it, or set servers to null",
+        ),
+        (
+            {"backup_workers": 1, "combine": "ring_all_reduce"},
+            f"{BACKUPS}.combine=ring_all_reduce: a collective needs the gradients of all workers; choose "
+            "combine=parameter_server, or backup_workers=0",
+        ),
+        (
+            {"backup_workers": 1, "combine": "parameter_server", "statistics": "pooled"},
+            f"{BACKUPS}.statistics=pooled: these statistics need all or certain workers in every step, and any share "
+            "may be dropped; choose statistics=shares, or backup_workers=0",
+        ),
+        (
+            {"backup_workers": 1, "combine": "parameter_server", "overlap": False},
+            f"{BACKUPS}.overlap=false: each share is a separate client, and gradients can only be held back within one "
+            "client; choose overlap=true, or backup_workers=0",
+        ),
+        (
+            {"replay": "x"},
+            "parallelism.replay=x with parallelism.backup_workers=0: without backup workers all shares count and the "
+            "weights follow from the configuration; set replay to null, or backup_workers to the number of that run",
+        ),
+    ],
+)
+def test_contradictory_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SyncData(**settings)
+    assert str(caught.value) == message
+
+
+# overlap=false: the same bits and bytes, and no gradient is sent before all exist.
+
+COMBINED = [*sorted(COMBINES), "parameter_server"]
+
+
+def overlapping(combine: str, *, overlap: bool, **more: str) -> SyncData:
+    """A strategy with several buckets of several gradients."""
+    return SyncData(workers=3, combine=combine, bucket_bytes=200, overlap=overlap, **more)
+
+
+def parts(combine: str, network: str, *, overlap: bool) -> list[Graph]:
+    """The scheduled graphs of the workers."""
+    step = compiled(overlapping(combine, overlap=overlap).build(task_for(network)))
+    return [step.parts[worker_device(k)].graph for k in range(3)]
+
+
+def sends_of_gradients(part: Graph) -> list[int]:
+    """Positions of the worker's sends, without those of loss and accuracy."""
+    scores = ("/train/loss_", "/train/accuracy_")
+    return [i for i, node in enumerate(part) if node.op == "send" and not any(each in node.name for each in scores)]
+
+
+def backward(part: Graph) -> list[int]:
+    return [i for i, node in enumerate(part) if "/gradients/" in node.name and node.op != "send"]
+
+
+@pytest.mark.parametrize("combine", COMBINED)
+@pytest.mark.parametrize("network", ["convolutional", "batch_normalised"])
+def test_all_gradients_exist_before_one_is_sent(network: str, combine: str) -> None:
+    blocking, overlapped = (parts(combine, network, overlap=each) for each in (False, True))
+    assert all(max(backward(part)) < min(sends_of_gradients(part)) for part in blocking)
+    assert all(max(backward(part)) > min(sends_of_gradients(part)) for part in overlapped)
+
+
+@pytest.mark.parametrize("statistics", sorted(STATISTICS))
+@pytest.mark.parametrize("combine", COMBINED)
+def test_held_back_gradients_change_no_bit_and_no_byte(combine: str, statistics: str, registry: Registry) -> None:
+    task, runs, sent = task_for("batch_normalised"), [], []
+    for overlap in (False, True):
+        strategy = overlapping(combine, overlap=overlap, statistics=statistics)
+        with begun(strategy, task, registry) as trainer:
+            runs.append((trainer.train(range(3)), trainer.weights()))
+            sent.append([plan.sent_bytes for plan in trainer.session.plans("train").values()])
+    expect_same_run(*(run[::-1] for run in runs))
+    assert sent[0] == sent[1]
+
+
+def test_one_worker_has_nothing_to_hold_back(registry: Registry) -> None:
+    expect_same_run(trained(SyncData(workers=1, overlap=False), task_for("dense"), registry, STEPS), sync("dense", 1))

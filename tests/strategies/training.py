@@ -1,50 +1,78 @@
-"""Training a small network under a strategy, in this process."""
+"""Training a small network under a strategy, in this process, and the comparison of two runs."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.engine.compile.compile import Compiled, Observer, compile_signature
 from runner.engine.compile.input_slots import InputSource
+from runner.engine.compile.passes.layer_groups import devices_of_layers
 from runner.engine.compile.program import Client, Program
-from runner.engine.graph.device import Gpus, local_cluster
-from runner.engine.run.interleaving import virtual_time
+from runner.engine.compile.program_placement import place_program
+from runner.engine.graph.device import Cluster, Gpus, local_cluster
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
+from runner.engine.run.interleaving import Interleaving, VirtualTime, virtual_time
+from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
-from runner.engine.run.session import scalar
+from runner.engine.run.session import Session, scalar
 from runner.engine.run.step_driver import bind
 from runner.kernels.registry import Registry
 from runner.strategies.base import Strategy, Task
+from runner.strategies.model import ModelParallel
+from runner.strategies.single import Single
 from tests.strategies.networks import Examples
 
 Array = NDArray[Any]
 Weights = Mapping[str, Array]
+Run = tuple[Weights, list[Any]]
+"""Weights, and loss and accuracy of each step."""
 
 
 class Trainer:
     """A program in a session, and the calls of the training loop."""
 
-    def __init__(self, program: Program, session: LocalSession, dtype: str) -> None:
+    def __init__(self, program: Program, session: Session, dtype: str, source: InputSource | None = None) -> None:
         self.program = program
         self.session = session
+        self.source = source
         self.step_driver = bind(program.step_driver, session)
-        self._dtype = dtype
+        self.dtype = dtype
 
     def train(self, steps: Iterable[int]) -> list[tuple[float, float]]:
         """Run steps with a falling learning rate; returns loss and accuracy of each."""
-        fetched = [self.step_driver.update(step, scalar(0.1 / (1 + step), self._dtype)) for step in steps]
+        fetched = [self.step_driver.update(step, rate_of(step, self.dtype)) for step in steps]
         return [(float(each["loss"]), float(each["accuracy"])) for each in fetched]
+
+    def sent(self, steps: Iterable[int]) -> list[int]:
+        """Run steps; returns the bytes that each device sent, clients that are still running included."""
+        before = self.session.sent_bytes()
+        self.train(steps)
+        self.step_driver.synchronize()
+        return [after - now for after, now in zip(self.session.sent_bytes(), before, strict=True)]
 
     def evaluate(self, batch: int = 0) -> Weights:
         """Score a batch of the test split."""
+        self.step_driver.synchronize()
         return self.session.run("eval", step=batch, feeds={"step": scalar(0, "int64")})
 
     def weights(self) -> Weights:
         """Every variable by unsharded name."""
         self.step_driver.synchronize()
         return self.session.run("save")
+
+    def restore(self, weights: Weights) -> None:
+        """Set every variable."""
+        self.session.run("restore", feeds=dict(weights))
+
+
+def rate_of(step: int, dtype: str) -> Array:
+    """A falling learning rate."""
+    return scalar(0.1 / (1 + step), dtype)
 
 
 @contextmanager
@@ -56,12 +84,13 @@ def opened(
     compression: str = "none",
     source: InputSource | None = None,
     gpus: bool = False,
+    interleaving: Interleaving | None = None,
     **more: Client,
 ) -> Iterator[Trainer]:
     """A program of a strategy, not initialised.
 
     compression: of transfers. source: of examples, None for endless ones. gpus: whether all devices are on the
-    first GPU. more: clients besides its own.
+    first GPU. interleaving: the order of clients, None for that of the program. more: clients besides its own.
     """
     program = strategy.build(task)
     program = replace(program, clients={**program.clients, **more})
@@ -69,12 +98,32 @@ def opened(
     workers, servers = program.workers, program.servers
     cluster = local_cluster(workers, servers, compression=compression, gpus=first_gpu(workers, servers, gpus))
     alone = program.one_process
-    interleaving = None if alone is None or alone.clock is None else virtual_time(alone.clock)
+    if interleaving is None and alone is not None and alone.clock is not None:
+        interleaving = virtual_time(alone.clock)
     session = LocalSession(program, cluster, registry, source, interleaving=interleaving)
     try:
-        yield Trainer(program, session, task.state_dtype)
+        yield Trainer(program, session, task.state_dtype, source)
     finally:
         session.close()
+
+
+@contextmanager
+def begun(
+    strategy: Strategy, task: Task, registry: Registry, saved: Weights | None = None, **options: Any
+) -> Iterator[Trainer]:
+    """A program with its initial or with saved values. options: of :func:`opened`."""
+    with opened(strategy, task, registry, **options) as trainer:
+        trainer.session.run("init") if saved is None else trainer.restore(saved)
+        yield trainer
+
+
+def replicas_of(strategy: Strategy, task: Task) -> dict[str, Client]:
+    """Clients ``replica_K`` that fetch the variables of each replica."""
+    names = list(strategy.build(task).variables)
+    return {
+        f"replica_{k}": Client(f"replica_{k}", {name: Tensor(f"replica_{k}/{name}") for name in names})
+        for k in range(strategy.workers)
+    }
 
 
 def first_gpu(workers: int, servers: int, gpus: bool = True) -> Gpus | None:
@@ -83,13 +132,29 @@ def first_gpu(workers: int, servers: int, gpus: bool = True) -> Gpus | None:
 
 
 def trained(
-    strategy: Strategy, task: Task, registry: Registry, steps: int, *, gpus: bool = False
-) -> tuple[Weights, list[Any]]:
-    """Weights and history after some steps from the initial values."""
-    with opened(strategy, task, registry, gpus=gpus) as trainer:
-        trainer.session.run("init")
-        history = trainer.train(range(steps))
+    strategy: Strategy,
+    task: Task,
+    registry: Registry,
+    steps: int | Iterable[int],
+    saved: Weights | None = None,
+    **options: Any,
+) -> Run:
+    """Weights and history after some steps from the initial or from saved values. options: of :func:`opened`."""
+    with begun(strategy, task, registry, saved, **options) as trainer:
+        history = trainer.train(range(steps) if isinstance(steps, int) else steps)
         return trainer.weights(), history
+
+
+_SINGLE: dict[Any, Run] = {}
+
+
+def single(task: Task, steps: int, microbatches: int = 1) -> Run:
+    """The run of ``single``, made once for equal arguments."""
+    task = replace(task, microbatches=microbatches)
+    key = task.network, repr(task), steps
+    if key not in _SINGLE:
+        _SINGLE[key] = trained(Single(), task, load_kernels(), steps)
+    return _SINGLE[key]
 
 
 def difference(a: Weights, b: Weights) -> float:
@@ -103,3 +168,120 @@ def expect_same_bits(a: Weights, b: Weights) -> None:
     assert list(a) == list(b)
     for name in a:
         np.testing.assert_array_equal(a[name], b[name], err_msg=name, strict=True)
+
+
+def expect_same_run(found: Run, expected: Run, tolerance: float = 0.0) -> None:
+    """Require equal weights and history: bit for bit, or up to a tolerance."""
+    if not tolerance:
+        expect_same_bits(found[0], expected[0])
+        assert found[1] == expected[1]
+        return
+    assert difference(found[0], expected[0]) <= tolerance
+    np.testing.assert_allclose(found[1], expected[1], rtol=tolerance)
+
+
+def near(workers: int) -> Cluster:
+    """Devices with nearly free links, so that layers are distributed."""
+    return local_cluster(workers, latency_s=1e-9, bytes_per_s=1e15)
+
+
+@dataclass
+class Placed:
+    """A model-parallel strategy whose program is placed on a cluster; None for :func:`near`.
+
+    registry: the kernels there are; those of the host if None.
+    """
+
+    strategy: ModelParallel
+    cluster: Cluster | None = None
+    name: str = "model"
+    registry: Registry | None = None
+
+    @property
+    def workers(self) -> int:
+        """Of the strategy."""
+        return self.strategy.workers
+
+    def build(self, task: Task) -> Program:
+        """Return the placed program."""
+        cluster = self.cluster or near(self.workers)
+        return place_program(self.strategy.build(task), cluster, self.registry or load_kernels()).program
+
+
+def layers_of(program: Program) -> dict[str, str]:
+    """Layer -> number of its worker."""
+    return {layer: device.split("/")[2].split(":")[1] for layer, device in devices_of_layers(program.graph).items()}
+
+
+def compiled(program: Program, cluster: Cluster | None = None, observe: Observer | None = None) -> Compiled:
+    """A compiled training step. cluster: None for one on this host."""
+    cluster = cluster or local_cluster(program.workers, program.servers)
+    return compile_signature(program.graph, program.clients["train"].signature, cluster, load_kernels(), observe)
+
+
+def sends_of(program: Program) -> list[Node]:
+    """The nodes of a training step that send."""
+    return [node for part in compiled(program).parts.values() for node in part.graph if node.op == "send"]
+
+
+@dataclass
+class Course:
+    """The results of a run. told: loss, accuracy and objective of each iteration. sent: bytes by device."""
+
+    weights: Weights
+    told: list[tuple[float, float, float]]
+    metrics: list[Mapping[str, float]]
+    record: Mapping[str, Any]
+    sent: list[int]
+    program: Program = field(repr=False)
+
+    @property
+    def evaluations(self) -> int:
+        """Portions of a batch."""
+        return int(sum(each["train/evaluations"] for each in self.metrics))
+
+    @property
+    def duplicated(self) -> int:
+        """Number of portions that were computed again."""
+        return sum(each["duplicated"] for each in self.record["evaluations"])
+
+
+def speeds(*seconds: float) -> VirtualTime:
+    """A clock with the seconds of a portion for each worker; commands and fetches are fast."""
+
+    def part_s(client: str, device: str, step: int) -> float:
+        return seconds[int(client.split("_")[1])] if client.startswith("compute") else 0.01
+
+    return VirtualTime(part_s, lambda nbytes: 0.1)
+
+
+def drawn_speeds(seed: int) -> VirtualTime:
+    """Portions and commands whose seconds are drawn with heavy tails."""
+    generator = np.random.default_rng(seed)
+
+    def part_s(client: str, device: str, step: int) -> float:
+        return float(generator.lognormal(sigma=1.5)) * (1.0 if client.startswith("compute") else 0.05)
+
+    return VirtualTime(part_s, lambda nbytes: float(generator.lognormal(sigma=1.5)))
+
+
+def iterated(
+    strategy: Strategy,
+    task: Task,
+    registry: Registry,
+    steps: Iterable[int],
+    *,
+    saved: Weights | None = None,
+    **options: Any,
+) -> Course:
+    """Make iterations from the initial values, or from those saved. options: of :func:`opened`."""
+    with begun(strategy, task, registry, saved, **options) as trainer:
+        step_driver, told, metrics = trainer.step_driver, [], []
+        for step in steps:
+            answer = step_driver.update(step, scalar(1.0, task.state_dtype))
+            metrics.append(step_driver.metrics())
+            told.append((float(answer["loss"]), float(answer["accuracy"]), metrics[-1]["train/objective"]))
+        step_driver.synchronize()
+        # Count before the variables are read, because that sends bytes too.
+        sent = trainer.session.sent_bytes()
+        return Course(trainer.session.run("save"), told, metrics, step_driver.decisions(), sent, trainer.program)

@@ -61,13 +61,15 @@ class ModelReplica:
             gradients = task.optimizer.clipped(served.graph, computed.gradients)
         self._trained = [variable for variable, _ in gradients]
         self._averages = computed.state_updates
-        values = [*gradients, *((each.variable, each.batch_value) for each in computed.state_updates)]
+        values = replace(computed, gradients=gradients).parts
         self._held = {variable.name: self._kept(f"held/{variable.name}", variable) for variable, _ in values}
         self._fetched = [self._counter(f"fetched_{shard.index}") for shard in shards]
         self._counted = [self._counter(f"counted_{shard.index}") for shard in shards]
-        self._begin()
+        if options.n_push > 1:
+            with self._scope("begin"):
+                self.begin = self._emptied(list(self._held.values()), self._counted)
         self.compute = Client(
-            compute_name(index),
+            numbered("compute", index),
             fetches={"loss": computed.loss, "accuracy": computed.accuracy},
             targets=(*self._hold(values), *self._note(shards), *self._descend(gradients)),
             inputs=tuple(self._replica.train_inputs),
@@ -84,14 +86,14 @@ class ModelReplica:
             copies = self._replica.variables
             assert isinstance(copies, CopiedVariables), "a replica without copies fetches nothing"
             copied = copies.fetch(self._of(shard))
-        return Client(fetch_name(self._index, shard.index), targets=(counted, *copied), deferred=True)
+        return Client(numbered("fetch", self._index, shard.index), targets=(counted, *copied), deferred=True)
 
     def push(self, shard: PushedServer) -> Client:
         """Return the client that applies the accumulated gradients on a shard and resets them."""
         pushed = Pushed(self._held_for(shard), self._statistics(shard), self._counted[shard.index])
         applied = shard.apply(pushed, f"replica_{self._index}/push_{shard.index}")
         return Client(
-            push_name(self._index, shard.index),
+            numbered("push", self._index, shard.index),
             fetches={"staleness": applied.staleness},
             targets=(*applied.targets, *self._forget(shard)),
             feeds={"learning_rate": (applied.learning_rate,)},
@@ -109,7 +111,7 @@ class ModelReplica:
             for shard in shards
         ]
         return Client(
-            flush_name(self._index),
+            numbered("flush", self._index),
             fetches={f"staleness_{shard.index}": each.staleness for shard, each in zip(shards, applied, strict=True)},
             targets=tuple(target for each in applied for target in each.targets),
             feeds={"learning_rate": tuple(each.learning_rate for each in applied)},
@@ -172,11 +174,6 @@ class ModelReplica:
                     targets.append(ops.assign(graph, w.tensor, (w - g * rate).tensor).node)
         return targets
 
-    def _begin(self) -> None:
-        if self._options.n_push > 1:
-            with self._scope("begin"):
-                self.begin += self._emptied(list(self._held.values()), self._counted)
-
     def _forget(self, shard: PushedServer) -> list[str]:
         """Reset the accumulated values of a shard; with n_push = 1 the next step replaces them."""
         if self._options.n_push == 1:
@@ -209,23 +206,3 @@ class ModelReplica:
         graph, prefix = self._served.graph, self._replica.prefix
         with graph.absolute_scope(f"{prefix}/{scope}" if scope else prefix), graph.device(self._replica.device):
             yield
-
-
-def fetch_name(replica: int, shard: int) -> str:
-    """Return the name of the client with which a replica fetches from a shard."""
-    return numbered("fetch", replica, shard)
-
-
-def compute_name(replica: int) -> str:
-    """Return the name of the client that computes one step of a replica."""
-    return numbered("compute", replica)
-
-
-def push_name(replica: int, shard: int) -> str:
-    """Return the name of the client with which a replica pushes to a shard."""
-    return numbered("push", replica, shard)
-
-
-def flush_name(replica: int) -> str:
-    """Return the name of the client that applies a replica's incomplete push."""
-    return numbered("flush", replica)

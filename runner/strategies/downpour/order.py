@@ -1,8 +1,10 @@
 """The order of events in Downpour SGD: which replica fetches, computes or pushes next (Dean et al. 2012, 4.1)."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 
 from runner.engine.compile.program import DriverSettings
 from runner.engine.run.step_driver import Clients, Finished, StepDriver, drives, number_of
-from runner.strategies.downpour.model_replica import compute_name, fetch_name, flush_name, push_name
+from runner.strategies.clients import numbered
 
 Array = NDArray[Any]
 
@@ -89,11 +91,14 @@ class Downpour(StepDriver):
         """
         if self._first_step is None:
             self._first_step = step
-            self._clients.run("begin", step=step, feeds={"applied": np.int64(self._applied_before(step))})
+            # The count of pushes that a shard starts with after ``step`` updates.
+            applied = np.int64(step * self._rules.replicas // self._rules.n_push)
+            self._clients.run("begin", step=step, feeds={"applied": applied})
         self._learning_rate = learning_rate
         self._synchronizing = False
-        if step >= self._rules.warmstart_steps:
-            self._release()
+        if step >= self._rules.warmstart_steps and not all(each.released for each in self._replicas):
+            for each in self._replicas:
+                each.released, each.since_release = True, 0
         self._launch_ready()
         while len(self._scores) < self._rules.replicas:
             self._take(self._clients.finished())
@@ -117,7 +122,7 @@ class Downpour(StepDriver):
         for each in self._replicas:
             if each.taken % self._rules.n_push:
                 feeds = {"learning_rate": self._learning_rate}
-                found = self._clients.run(flush_name(each.index), step=self._step_of(each), feeds=feeds)
+                found = self._clients.run(numbered("flush", each.index), step=self._step_of(each), feeds=feeds)
                 for shard in range(self._rules.shards):
                     self._record_staleness(shard, found[f"staleness_{shard}"])
             self._taken_before[each.index] += each.taken
@@ -148,22 +153,10 @@ class Downpour(StepDriver):
 
     def _by_name(self) -> dict[str, tuple[str, _Replica, int]]:
         """Return name of client -> (action, replica, shard)."""
-        known: dict[str, tuple[str, _Replica, int]] = {}
-        for each in self._replicas:
-            known[compute_name(each.index)] = ("compute", each, 0)
-            for shard in range(self._rules.shards):
-                known[fetch_name(each.index, shard)] = ("fetch", each, shard)
-                known[push_name(each.index, shard)] = ("push", each, shard)
+        known = {numbered("compute", each.index): ("compute", each, 0) for each in self._replicas}
+        for action, each, shard in product(("fetch", "push"), self._replicas, range(self._rules.shards)):
+            known[numbered(action, each.index, shard)] = (action, each, shard)
         return known
-
-    def _applied_before(self, step: int) -> int:
-        """Return the count of pushes that a shard starts with after ``step`` updates."""
-        return step * self._rules.replicas // self._rules.n_push
-
-    def _release(self) -> None:
-        if not all(each.released for each in self._replicas):
-            for each in self._replicas:
-                each.released, each.since_release = True, 0
 
     def _take(self, ended: Finished) -> None:
         kind, replica, shard = self._endings[ended.client]
@@ -197,20 +190,20 @@ class Downpour(StepDriver):
         if replica.push_due:
             if replica.pushing:
                 return
-            self._launch_all(replica, push_name, replica.pushing, learning_rate=self._learning_rate)
+            self._launch_all("push", replica, replica.pushing, learning_rate=self._learning_rate)
             replica.push_due = False
         if (waits and replica.pushing) or not self._may_begin(replica):
             return
         if self._rules.fetches and replica.fetch_due:
             if replica.fetching:
                 return
-            self._launch_all(replica, fetch_name, replica.fetching)
+            self._launch_all("fetch", replica, replica.fetching)
             replica.fetch_due = False
         if replica.fetching and (waits or not replica.has_copy):
             return
         step = self._step_of(replica)
         feeds = {"step": number_of(step), "learning_rate": self._learning_rate}
-        self._clients.launch(compute_name(replica.index), step=step, feeds=feeds)
+        self._clients.launch(numbered("compute", replica.index), step=step, feeds=feeds)
         replica.computing = True
 
     def _may_begin(self, replica: _Replica) -> bool:
@@ -221,12 +214,10 @@ class Downpour(StepDriver):
         slowest = min(each.since_release for each in self._replicas if each.released)
         return replica.since_release - slowest <= self._rules.most_ahead
 
-    def _launch_all(
-        self, replica: _Replica, name: Callable[[int, int], str], running: set[int], **feeds: object
-    ) -> None:
+    def _launch_all(self, action: str, replica: _Replica, running: set[int], **feeds: object) -> None:
         """Launch one client of a replica for every shard."""
         for shard in range(self._rules.shards):
-            self._clients.launch(name(replica.index, shard), step=self._step_of(replica), feeds=feeds)
+            self._clients.launch(numbered(action, replica.index, shard), step=self._step_of(replica), feeds=feeds)
             running.add(shard)
 
     def _step_of(self, replica: _Replica) -> int:
@@ -237,7 +228,5 @@ class Downpour(StepDriver):
 
 def _mean(values: Sequence[Array]) -> Array:
     """Return the mean, summed in the order in which steps ended, in the dtype of the values."""
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
+    total = reduce(np.add, values)
     return np.asarray(total / len(values), dtype=total.dtype)

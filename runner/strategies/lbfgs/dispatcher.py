@@ -1,8 +1,9 @@
 """The coordinator of Sandblaster: assigns portions of a batch to replicas and commands the servers."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ from numpy.typing import NDArray
 
 from runner.engine.run.step_driver import Clients, Finished, drives, number_of
 from runner.strategies.clients import numbered
-from runner.strategies.lbfgs.minimising import Evaluation, Feeds, LbfgsStepDriver, Minimisation, penalty_of
-from runner.strategies.lbfgs.portions import Portions
+from runner.strategies.lbfgs.minimising import Evaluation, Feeds, LbfgsStepDriver, Minimisation
+from runner.strategies.replica import shares
 
 Array = NDArray[Any]
 
@@ -19,42 +20,63 @@ GATHER = "gather"
 """The client that sums the gradients of all portions, on the servers."""
 
 
-def fetch_name(worker: int) -> str:
-    """Return the name of the client that copies the parameters to a replica."""
-    return numbered("fetch", worker)
+class Portions:
+    """The portions of one evaluation, numbered from 0, and their assignment (Dean et al. 2012, section 4.2).
 
+    The assignment depends on the order of the calls alone. Every worker works through a range of neighbouring portions
+    from the front. The range is the same in each evaluation, so that its examples may still be cached. A worker that
+    has finished its range takes the last portion of the longest remaining range. If no portion is left, it repeats an
+    unfinished one: of those with the fewest workers, the one that was given out first. A worker asks only after its
+    portion is finished, so it never repeats its own.
+    """
 
-def compute_name(worker: int, size: int) -> str:
-    """Return the name of the client that computes a portion of ``size`` examples and sends its gradient to servers."""
-    return numbered("compute", worker, size)
+    def __init__(self, count: int, workers: int) -> None:
+        self._waiting = [deque(range(*share)) for share in shares(count, workers)]
+        self._busy: dict[int, int] = {}
+        self._left = set(range(count))
 
+    @property
+    def complete(self) -> bool:
+        """Whether every portion is finished."""
+        return not self._left
 
-def keep_name(worker: int, portion: int) -> str:
-    """Return the name of the client that stores a replica's last gradient as that of a portion, on the servers."""
-    return numbered("keep", worker, portion)
+    def is_open(self, portion: int) -> bool:
+        """Return whether a portion is not finished yet."""
+        return portion in self._left
 
+    def give(self, worker: int) -> int | None:
+        """Return the next portion for a free worker; None if all are finished."""
+        if self._waiting[worker]:
+            portion: int | None = self._waiting[worker].popleft()
+        else:
+            fullest = max(self._waiting, key=len)
+            portion = fullest.pop() if fullest else self._again()
+        if portion is not None:
+            self._busy[portion] = self._busy.get(portion, 0) + 1
+        return portion
 
-@dataclass(frozen=True)
-class PortionSizes:
-    """The number of replicas, and the examples of each portion; portions have at most two different sizes."""
+    def finish(self, portion: int) -> bool:
+        """Mark a portion as finished; return whether it was open."""
+        if not self.is_open(portion):
+            return False
+        self._left.remove(portion)
+        del self._busy[portion]
+        return True
 
-    workers: int
-    sizes: Sequence[int]
-
-    @cached_property
-    def worker_of(self) -> Mapping[str, int]:
-        """Client of a replica -> number of the replica."""
-        named = {fetch_name(worker): worker for worker in range(self.workers)}
-        for size in set(self.sizes):
-            named.update({compute_name(worker, size): worker for worker in range(self.workers)})
-        return named
+    def _again(self) -> int | None:
+        """Return the portion with the fewest workers; of several, the one given out first."""
+        return min(self._busy, key=lambda portion: self._busy[portion], default=None)
 
 
 @dataclass(frozen=True)
 class PortionedMinimisation(Minimisation):
-    """Settings of :class:`~runner.strategies.lbfgs.minimising.LbfgsStepDriver` with a :class:`Dispatcher`."""
+    """Settings of :class:`Dispatcher`.
 
-    cut: PortionSizes
+    workers: number of replicas. sizes: examples of each portion; there are at most two different sizes.
+    """
+
+    workers: int
+    sizes: Sequence[int]
 
 
 @dataclass
@@ -81,8 +103,12 @@ class _Busy:
     computes: bool
 
 
-class Dispatcher:
-    """An :class:`~runner.strategies.lbfgs.minimising.Evaluator` whose batches are computed by replicas in portions.
+@drives(PortionedMinimisation)
+class Dispatcher(LbfgsStepDriver):
+    """A driver whose replicas compute the batch in portions.
+
+    Clients of replica k: ``fetch_k`` copies the parameters to it, ``compute_k_n`` computes a portion of n examples and
+    sends its gradient to the servers, ``keep_k_p`` stores this gradient there as that of portion p.
 
     A replica fetches the parameters once per evaluation, before its first portion. The first gradient of each portion
     to arrive is kept. The gradients are summed in the order of the portions, so that the sum does not depend on the
@@ -94,33 +120,37 @@ class Dispatcher:
     gradients are kept before :data:`GATHER` sums them.
     """
 
-    def __init__(self, clients: Clients, cut: PortionSizes, penalties: Sequence[str]) -> None:
-        """penalties: names of the fetches of :data:`GATHER` whose sum is the penalty."""
-        self._clients = clients
-        self._cut = cut
-        self._penalties = penalties
-        self._step = 0
+    def __init__(self, clients: Clients, settings: PortionedMinimisation) -> None:
+        super().__init__(clients, settings)
+        self._workers = settings.workers
+        self._sizes = settings.sizes
+        self._worker_of = {
+            client: worker
+            for worker in range(settings.workers)
+            for client in (numbered("fetch", worker), *(numbered("compute", worker, n) for n in set(settings.sizes)))
+        }
         self._batch: _Batch | None = None
         self._fetched: dict[int, _Batch] = {}
         self._busy: dict[int, _Busy] = {}
         self._keeping: set[str] = set()
-        self._evaluations: list[dict[str, Any]] = []
+        self._records: list[dict[str, Any]] = []
         self._reported = 0
 
-    def evaluate(self, step: int, learning_rate: Array) -> Evaluation:
-        """Compute every portion at least once; see :class:`~runner.strategies.lbfgs.minimising.Evaluator`."""
-        self._step = step
-        batch = self._batch = _Batch(Portions(len(self._cut.sizes), self._cut.workers))
-        for worker in range(self._cut.workers):
+    def compute(self) -> Evaluation:
+        """Compute every portion at least once; see :class:`~runner.strategies.lbfgs.minimising.LbfgsStepDriver`."""
+        batch = self._batch = _Batch(Portions(len(self._sizes), self._workers))
+        for worker in range(self._workers):
             self._assign(worker, batch)
         while not batch.portions.complete:
             self._take(self._clients.finished())
         self._batch = None
         gathered = self.order(GATHER, {})
-        self._note(batch)
+        by = [batch.by[portion] for portion in sorted(batch.by)]
+        counts = {"fetches": batch.fetches, "duplicated": batch.computed - len(by)}
+        self._records.append({"step": self._step, "by": by, **counts})
         # In the order of the portions and in their dtype, in which the servers sum the gradients.
         losses, accuracies = zip(*(batch.scores[portion] for portion in sorted(batch.scores)), strict=True)
-        return Evaluation(reduce(np.add, losses), reduce(np.add, accuracies), penalty_of(gathered, self._penalties))
+        return Evaluation(reduce(np.add, losses), reduce(np.add, accuracies), self._penalty(gathered))
 
     def order(self, client: str, feeds: Feeds) -> Mapping[str, Array]:
         """Launch a client and wait for its end; handle other clients that end before."""
@@ -135,13 +165,14 @@ class Dispatcher:
             self._take(self._clients.finished())
 
     def metrics(self) -> Mapping[str, float]:
-        """Return how many portions were computed again since the last call."""
-        recent, self._reported = self._evaluations[self._reported :], len(self._evaluations)
-        return {"comm/duplicated_portions": float(sum(each["duplicated"] for each in recent))}
+        """Return the metrics of the iterations, and how many portions were computed again since the last call."""
+        found, recent = super().metrics(), self._records[self._reported :]
+        self._reported = len(self._records)
+        return {**found, "comm/duplicated_portions": float(sum(each["duplicated"] for each in recent))} if found else {}
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Return for every evaluation: step, the first replica to finish each portion, fetches, repeated portions."""
-        return {"evaluations": list(self._evaluations)}
+        return {"evaluations": list(self._records)}
 
     def _assign(self, worker: int, batch: _Batch) -> None:
         """Give a free replica its next portion, if there is one."""
@@ -155,42 +186,31 @@ class Dispatcher:
         else:
             batch.fetches += 1
             self._busy[worker] = _Busy(batch, portion, computes=False)
-            self._clients.launch(fetch_name(worker), step=self._step)
+            self._clients.launch(numbered("fetch", worker), step=self._step)
 
     def _compute(self, worker: int, batch: _Batch, portion: int) -> None:
-        sizes = self._cut.sizes
         batch.computed += 1
         self._busy[worker] = _Busy(batch, portion, computes=True)
-        name = compute_name(worker, sizes[portion])
-        self._clients.launch(name, step=self._step * len(sizes) + portion, feeds={"step": number_of(self._step)})
+        name, step = numbered("compute", worker, self._sizes[portion]), self._step * len(self._sizes) + portion
+        self._clients.launch(name, step=step, feeds={"step": number_of(self._step)})
 
     def _take(self, finished: Finished) -> None:
         """Handle the end of a client of a replica, or of a client that keeps a gradient."""
         if finished.client in self._keeping:
             self._keeping.remove(finished.client)
             return
-        worker = self._cut.worker_of[finished.client]
+        worker = self._worker_of[finished.client]
         busy = self._busy.pop(worker)
         batch, portion = busy.batch, busy.portion
         if busy.computes and batch.portions.finish(portion):
             batch.scores[portion] = finished.fetches["loss"], finished.fetches["accuracy"]
             batch.by[portion] = worker
-            self._keeping.add(keep_name(worker, portion))
-            self._clients.launch(keep_name(worker, portion), step=self._step)
+            keep = numbered("keep", worker, portion)
+            self._keeping.add(keep)
+            self._clients.launch(keep, step=self._step)
         if not busy.computes:
             self._fetched[worker] = batch
             if batch.portions.is_open(portion):
                 self._compute(worker, batch, portion)
         if self._batch is not None:
             self._assign(worker, self._batch)
-
-    def _note(self, batch: _Batch) -> None:
-        """Record an evaluation that has ended."""
-        by = [batch.by[portion] for portion in sorted(batch.by)]
-        counts = {"fetches": batch.fetches, "duplicated": batch.computed - len(by)}
-        self._evaluations.append({"step": self._step, "by": by, **counts})
-
-
-@drives(PortionedMinimisation)
-def _portioned(clients: Clients, settings: PortionedMinimisation) -> LbfgsStepDriver:
-    return LbfgsStepDriver(Dispatcher(clients, settings.cut, settings.penalties), settings)

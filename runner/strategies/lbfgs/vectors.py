@@ -18,17 +18,19 @@ from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.engine.graph.variables import Variable, Variables
 from runner.errors import ConfigError
 from runner.optimizers.base import Optimizer, State
-from runner.optimizers.quasi_newton import (
+from runner.optimizers.lbfgs import (
     DIRECTION,
     GRADIENT,
     START,
     START_GRADIENT,
+    Add,
+    Command,
+    Dot,
+    Scale,
     X,
-    change_name,
     commands,
-    step_name,
+    pair_names,
 )
-from runner.optimizers.vector_machine import Add, Command, Dot, Scale
 
 RECALL, REMEMBER = "recall", "remember"
 """Clients that read and write the numbers of the history."""
@@ -71,7 +73,7 @@ class Vectors:
         for name in (GRADIENT, DIRECTION, START, START_GRADIENT):
             self._pieces[name] = [self.new_like(variable, f"lbfgs/{name}") for variable in self.trained]
         for place in range(history):
-            for name in (step_name(place), change_name(place)):
+            for name in pair_names(place):
                 self._pieces[name] = [variables.slot(variable, name).tensor for variable in self.trained]
         devices = dict.fromkeys(map(variables.device_of, self.trained))
         self._factors = {device: self._factor(device) for device in devices}

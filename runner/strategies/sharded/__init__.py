@@ -2,8 +2,8 @@
 
 Read in this order:
 
-* ``blueprint``: a forward pass in a separate graph, from which layers are added in parts; ``units``: the shards.
+* ``blueprint``: a forward pass in a separate graph, from which layers are added in parts, and the units of shards.
 * For ``parallelism.shard``: ``layer_cuts`` chooses the layers, ``sharded_network`` adds the network.
-* For ``hybrid``: ``network_parts`` splits the network, ``schemes`` splits the batch, ``hybrid_layers`` adds bodies and
-  dense layers by the rules of ``dense_sharding`` and ``dense_loss``, and ``dense_training`` trains them.
+* For ``hybrid``: ``network_parts`` splits the network and the batch, ``hybrid_layers`` adds bodies and dense layers by
+  the rules of ``dense_sharding`` and ``dense_loss``, and ``dense_training`` trains them.
 """

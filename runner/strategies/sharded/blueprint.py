@@ -1,7 +1,8 @@
-"""A forward pass in a separate graph, from which strategies that shard a network add its layers in parts."""
+"""A forward pass in a separate graph, from which strategies add its layers in parts; units of sharded layers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
@@ -10,7 +11,15 @@ from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Declaration, Variable, Variables
 from runner.strategies.base import Task
-from runner.strategies.replica import placeholders
+from runner.strategies.replica import Share, placeholders, shares
+
+BY_UNIT = frozenset(
+    (
+        *("abs", "add", "cast", "div", "exp", "identity", "log", "maximum", "minimum", "mul", "neg", "pow", "relu"),
+        *("sigmoid", "sqrt", "square", "stop_gradient", "sub", "tanh", "batch_norm", "batch_norm_inference"),
+    )
+)
+"""Ops that compute each unit of their outputs from the same unit of their inputs; units are the last axis."""
 
 
 @dataclass(frozen=True)
@@ -97,3 +106,19 @@ def add_copies(
             copy = graph.add(node.op, [added[tensor] for tensor in node.inputs], node.attributes, name=node.name)
         added.update(zip(node.tensors, copy.tensors, strict=True))
     return added
+
+
+def shares_of_units(units: int, workers: int) -> dict[int, Share]:
+    """Return worker -> (begin, end) of its units, as even as possible; workers without units are left out."""
+    return {j: share for j, share in enumerate(shares(units, workers)) if share[1] > share[0]}
+
+
+def mask_of_units(node: Node, share: Share) -> dict[str, Any]:
+    """Return attributes with which a ``dropout_mask`` (N, U) draws columns begin..end-1 of the whole mask."""
+    begin, end = share
+    return {"shape": (node.attributes["shape"][0], end - begin), "first": node.attributes["first"] + begin}
+
+
+def joined(graph: Graph, parts: Sequence[Tensor], axis: int) -> Tensor:
+    """Add the concatenation of parts along an axis."""
+    return parts[0] if len(parts) == 1 else ops.concat(graph, parts, axis, name="gathered")

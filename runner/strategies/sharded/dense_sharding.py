@@ -13,8 +13,7 @@ from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Declaration, Part, Variables
 from runner.errors import ConfigError
 from runner.strategies.replica import Replica, Share
-from runner.strategies.sharded.blueprint import Blueprint
-from runner.strategies.sharded.units import BY_UNIT, joined, mask_of_units, shares_of_units
+from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint, joined, mask_of_units, shares_of_units
 
 
 class Cut(Enum):

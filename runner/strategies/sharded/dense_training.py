@@ -10,12 +10,12 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import StateUpdate
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable
-from runner.strategies.latest import Latest
+from runner.strategies.latest import Latest, number_of_update
 from runner.strategies.replica import Replica, advance, ordered_sum, scaled, weighted
 from runner.strategies.sharded.hybrid_layers import DensePass, Rows, add_dense
 from runner.strategies.sharded.network_parts import PartsOf
 
-Pairs = list[tuple[Variable, Tensor]]
+Pairs = Sequence[tuple[Variable, Tensor]]
 """Variables with their gradients."""
 
 
@@ -78,7 +78,7 @@ class DenseTraining:
         for replica, latest, rate, pairs in zip(self._replicas, self._latest, self._rates, clipped, strict=True):
             scope = f"update/dense_{number}" if self.updates > 1 else "update"
             with replica.within(scope):
-                latest.update(self._task.optimizer, pairs, rate, self._count(replica, number))
+                latest.update(self._task.optimizer, pairs, rate, number_of_update(replica, self.updates, number))
 
     def assign(self) -> list[str]:
         """Add the assignments of variables, slots and moving averages at the end of a step; returns the nodes to run.
@@ -110,7 +110,7 @@ class DenseTraining:
             with self._replicas[k].within(scope):
                 for name, values in (("loss", outputs.losses), ("accuracy", outputs.correct)):
                     self._scores[k][name].append(ops.reduce_sum(self.graph, values, axes=(0,)))
-                losses.append(self._divided(self._scores[k]["loss"][-1], self._examples_of_update, "loss"))
+                losses.append(self._divided(self._scores[k]["loss"][-1], self._task.batch_size // self.updates, "loss"))
         return losses
 
     def _differentiate(self, losses: Sequence[Tensor], rows: Rows, scope: str) -> None:
@@ -139,10 +139,6 @@ class DenseTraining:
                     part = weighted(self.graph, each, examples / self._task.batch_size)
                     self._statistics[k][each.variable.name].append(part)
 
-    @property
-    def _examples_of_update(self) -> int:
-        return self._task.batch_size // self.updates
-
     def _divided(self, total: Tensor, examples: int, name: str) -> Tensor:
         return scaled(self.graph, total, 1.0 / examples, self._task.state_dtype, name)
 
@@ -151,10 +147,3 @@ class DenseTraining:
             return replica.learning_rate
         with replica.within("update"):
             return ops.scale(self.graph, replica.learning_rate, factor)
-
-    def _count(self, replica: Replica, number: int) -> Tensor:
-        """Return the number of a dense update over all steps, for optimizers that use the number."""
-        if self.updates == 1:
-            return replica.step
-        per_step, own = (ops.fill(self.graph, float(value), (), "int64") for value in (self.updates, number))
-        return ops.add(self.graph, ops.mul(self.graph, replica.step, per_step), own)

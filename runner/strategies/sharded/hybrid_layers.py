@@ -11,8 +11,7 @@ from runner.strategies.replica import Pass, Replica, Share
 from runner.strategies.sharded.blueprint import add_copies
 from runner.strategies.sharded.dense_loss import DenseLoss
 from runner.strategies.sharded.dense_sharding import Cut, ShardedLayers, Spread
-from runner.strategies.sharded.network_parts import Parts, PartsOf
-from runner.strategies.sharded.schemes import Examples
+from runner.strategies.sharded.network_parts import Examples, Parts, PartsOf
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
 from runner.strategies.layer_names import shard_name
 from runner.strategies.replica import Share
-from runner.strategies.sharded.blueprint import Blueprint
-from runner.strategies.sharded.units import BY_UNIT, shares_of_units
+from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint, shares_of_units
 
 
 class Way(Enum):

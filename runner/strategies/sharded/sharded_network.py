@@ -12,9 +12,8 @@ from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Declaration, Part
 from runner.strategies.base import Task
 from runner.strategies.replica import ordered_sum
-from runner.strategies.sharded.blueprint import Blueprint
+from runner.strategies.sharded.blueprint import Blueprint, joined, mask_of_units
 from runner.strategies.sharded.layer_cuts import LayerCut, Way, cut_layers, shard_stamp
-from runner.strategies.sharded.units import joined, mask_of_units
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 Read in this order:
 
-* ``batch_statistics``: the statistics of batch normalisation, and the gradients of all replicas;
-  ``pooled_normalization`` is the rewrite for statistics of the whole batch.
-* ``collective``: every worker keeps the variables. ``parameter_server``: servers keep them.
+* ``batch_statistics``: the statistics of batch normalisation, and the gradients of all replicas.
+* ``programs``: every share counts, through a collective or through parameter servers that keep the variables.
 * ``backup_workers``: the shares that arrive first count; ``first_arrivals`` is the step driver and its record.
 """

@@ -1,20 +1,20 @@
 """Synchronous data parallelism with backup workers: in every update the shares that arrive first count."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from runner.engine.compile.program import Client, Program
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.initializers import Constant
-from runner.engine.graph.network import StateUpdate
 from runner.engine.graph.node import LayerStamp
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable, Variables
-from runner.strategies.base import Processes, Race, Strategy, Task
-from runner.strategies.clients import program_of
-from runner.strategies.replica import Gradients, Replica, ordered_sum, shares
+from runner.optimizers.base import shortened
+from runner.strategies.base import Task
+from runner.strategies.clients import numbered, program_of
+from runner.strategies.replica import Gradients, Replica, Share, ordered_sum, summed
 from runner.strategies.servers import (
     CopiedVariables,
     ReadVariables,
@@ -25,94 +25,63 @@ from runner.strategies.servers import (
 )
 from runner.strategies.synchronous.first_arrivals import (
     APPLY,
-    CONTRIBUTORS,
     NORM,
     Contributors,
     CountedShares,
     contributors_of,
     counted,
-    read_client,
-    share_client,
 )
 
 
-@dataclass(kw_only=True)
-class BackupWorkers(Strategy):
-    """m + b workers and S parameter servers; m of the workers' shares count in every update.
+def with_backup_workers(task: Task, needed: int, cut: Sequence[Share], servers: int, replay: str | None) -> Program:
+    """Return the program of m + b workers and S parameter servers; m of the workers' shares count in every update.
+
+    needed: m. cut: the share of every worker. replay: file that names the shares that count in each step; None for
+    the first that arrive. Raises ConfigError if there are more servers than variables, or if the file does not fit.
 
     TensorFlow (OSDI 2016), section 4.4; Chen et al. 2016. A step gives out ceil(B (m + b) / m) examples, B the batch,
     cut into m + b shares as even as possible; the examples of a share that does not count are not seen in that pass
     over the data. The servers keep the variables
-    (:class:`~runner.strategies.synchronous.parameter_server.ParameterServer`) and, of every worker, the share it sent
+    (:func:`~runner.strategies.synchronous.programs.with_servers`) and, of every worker, the share it sent
     last. An update sums the m shares that count in worker order, ((g0 + g1) + g2) + ..., as ``single`` does with these
     shares as microbatches, and applies the optimizer. If m does not divide B, the sums are multiplied by B over the
     examples that count.
 
     Clients, all launched by :class:`~runner.strategies.synchronous.first_arrivals.FirstArrivals`: ``read_k`` copies the
     variables to worker k, ``share_k`` computes its share and sends it to the servers, ``apply`` makes the update;
-    ``norm`` runs before it if gradients of several servers are clipped together. replay: file that names the shares
-    that count in each step; None: the first that arrive.
+    ``norm`` runs before it if gradients of several servers are clipped together.
 
     Bytes on the wire, values of b bytes, P of them trained and M statistics: P b for each reading and (P + M + 2) b
     for each share, the 2 for loss and accuracy; so if all keep pace (m + b) (2 P + M + 2) b in an update. Clipping
     takes b from each trained variable that is not on the first server, to that server, and b from there to each other
     server. Servers hold (m + b) (P + M + 2) b more than without backup workers, and workers P b.
     """
-
-    name: str = "sync_data"
-    servers: int
-    backup_workers: int
-    replay: str | None = None
-
-    @property
-    def processes(self) -> Processes:
-        """Workers, including backup workers, and parameter servers."""
-        return Processes(self.workers + self.backup_workers, self.servers)
-
-    @property
-    def worker_keys(self) -> str:
-        """The settings that decide the number of worker processes."""
-        return f"{super().worker_keys} with parallelism.backup_workers={self.backup_workers}"
-
-    @property
-    def race(self) -> Race:
-        """Shares race, unless a record names those that count."""
-        return Race("backup workers", CONTRIBUTORS, decided=self.replay is not None)
-
-    def examples_per_update(self, batch_size: int) -> int:
-        """Examples of the shares of all workers."""
-        return -(-batch_size * self.processes.workers // self.workers)
-
-    def build(self, task: Task) -> Program:
-        """Return the program. Raises ConfigError if there are more servers than variables, or a record does not fit."""
-        replayed = None
-        if self.replay is not None:
-            replayed = contributors_of(Path(self.replay), self.workers, self.backup_workers)
-        served = ServedVariables(task, self.servers)
-        kept = [Server(served.graph, task, j) for j in range(self.servers)]
-        cut = shares(self.examples_per_update(task.batch_size), self.processes.workers)
-        copies = [served.replica(k, CopiedVariables) for k in range(len(cut))]
-        inboxes = [_Inbox(served, k, kept[0].device) for k in range(len(cut))]
-        sent = [
-            inbox.keep(replica.compute_gradients(share, "train"))
-            for replica, inbox, share in zip(copies, inboxes, cut, strict=True)
-        ]
-        examples = tuple(hi - lo for lo, hi in cut)
-        counts = CountedShares(task.batch_size, self.workers, examples, task.state_dtype, replayed=replayed)
-        training = [
-            *(_share(k, replica, inboxes[k], replayed) for k, replica in enumerate(copies)),
-            *(_read(k, replica, replayed) for k, replica in enumerate(copies)),
-            *_update(served, kept, sent, counts),
-        ]
-        return program_of(
-            served.graph,
-            [served.replica(k, ReadVariables, "scorer") for k in range(len(cut))],
-            training,
-            variables=served,
-            servers=self.servers,
-            scratch=[inbox.variables for inbox in inboxes],
-            step_driver=replace(counts, clips=NORM in {each.name for each in training}),
-        )
+    replayed = None if replay is None else contributors_of(Path(replay), needed, len(cut) - needed)
+    served = ServedVariables(task, servers)
+    kept = [Server(served.graph, task, j) for j in range(servers)]
+    copies = [served.replica(k, CopiedVariables) for k in range(len(cut))]
+    inboxes = [_Inbox(served, k, kept[0].device) for k in range(len(cut))]
+    sent = [
+        inbox.keep(replica.compute_gradients(share, "train"))
+        for replica, inbox, share in zip(copies, inboxes, cut, strict=True)
+    ]
+    counts = CountedShares(
+        task.batch_size, needed, tuple(hi - lo for lo, hi in cut), task.state_dtype, replayed=replayed
+    )
+    training = [
+        *(_share(k, replica, inboxes[k], replayed) for k, replica in enumerate(copies)),
+        *(_read(k, replica, replayed) for k, replica in enumerate(copies)),
+        *_update(served, kept, sent, counts),
+    ]
+    return program_of(
+        served.graph,
+        [served.replica(k, ReadVariables, "scorer") for k in range(len(cut))],
+        training,
+        variables=served,
+        servers=servers,
+        scratch=[inbox.variables for inbox in inboxes],
+        step_driver=replace(counts, clips=NORM in {each.name for each in training}),
+    )
 
 
 class _Inbox:
@@ -130,21 +99,14 @@ class _Inbox:
 
     def keep(self, computed: Gradients) -> Gradients:
         """Add nodes that store a share; returns the stored share."""
-        return Gradients(
-            self._kept("loss", computed.loss, self._first, None),
-            self._kept("accuracy", computed.accuracy, self._first, None),
-            [(variable, self._on_server(variable, gradient)) for variable, gradient in computed.gradients],
-            [
-                replace(each, batch_value=self._on_server(each.variable, each.batch_value))
-                for each in computed.state_updates
-            ],
-        )
+        stored = computed.with_parts([self._kept(variable.name, part, variable) for variable, part in computed.parts])
+        loss, accuracy = self._kept("loss", computed.loss), self._kept("accuracy", computed.accuracy)
+        return replace(stored, loss=loss, accuracy=accuracy)
 
-    def _on_server(self, variable: Variable, value: Tensor) -> Tensor:
-        return self._kept(variable.name, value, self._served.device_of(self._served[variable.name]), variable.layer)
-
-    def _kept(self, name: str, value: Tensor, device: str, layer: LayerStamp | None) -> Tensor:
-        graph = self._served.graph
+    def _kept(self, name: str, value: Tensor, of: Variable | None = None) -> Tensor:
+        """Keep a value on the server of a variable, or on the first server."""
+        graph, layer = self._served.graph, None if of is None else of.layer
+        device = self._first if of is None else self._served.device_of(self._served[of.name])
         spec = graph.spec(value)
         inbox = self.variables.get(name, spec, Constant(0.0), trainable=False, layer=layer, device=device)
         with graph.absolute_scope(f"{self.variables.prefix}/keep/{name}"), graph.device(device), graph.layer(layer):
@@ -189,13 +151,13 @@ def _read(index: int, replica: Replica, replayed: Mapping[int, Contributors] | N
     assert isinstance(copies, CopiedVariables)
     with replica.within("fetch"):
         targets = tuple(copies.fetch(copies.trainable))
-    begun = _begun(index, replayed)
-    return Client(read_client(index), targets=targets, deferred=True, slowed=True, per_update=begun)
+    name, begun = numbered("read", index), _begun(index, replayed)
+    return Client(name, targets=targets, deferred=True, slowed=True, per_update=begun)
 
 
 def _share(index: int, replica: Replica, inbox: _Inbox, replayed: Mapping[int, Contributors] | None) -> Client:
     return Client(
-        share_client(index),
+        numbered("share", index),
         targets=tuple(inbox.targets),
         inputs=tuple(replica.train_inputs),
         feeds={"step": (replica.step,)},
@@ -218,10 +180,13 @@ def _update(
     graph, task = served.graph, served.task
     choices = {server.device: _Choice(graph, server, counts) for server in servers}
     first = choices[servers[0].device]
-    sums, statistics = _sums(served, choices, sent)
+    totals = summed(
+        sent, lambda copy, parts: choices[served.device_of(served[copy.name])].total(copy.name, parts, copy.layer)
+    )
+    sums = [(served[copy.name], total) for copy, total in totals.gradients]
     with graph.absolute_scope("update"), graph.device(servers[0].device):
         factor = task.optimizer.clip_factor(graph, sums)
-        gradients = sums if factor is None else task.optimizer.shortened(graph, sums, factor)
+        gradients = sums if factor is None else shortened(graph, sums, factor)
     chosen = _fed_choice([*choices.values()], counts)
     fed = {
         **chosen,
@@ -236,7 +201,7 @@ def _update(
         },
         targets=(
             *update_served(graph, task, served, servers, gradients),
-            *advance_served(graph, served, statistics),
+            *advance_served(graph, served, totals.state_updates),
         ),
         feeds=fed,
         deferred=True,
@@ -254,22 +219,3 @@ def _fed_choice(choices: Sequence[_Choice], counts: CountedShares) -> dict[str, 
     if not counts.even:
         fed["scale"] = tuple(each.scale for each in choices if each.scale is not None)
     return fed
-
-
-def _sums(
-    served: Variables, choices: Mapping[str, _Choice], sent: Sequence[Gradients]
-) -> tuple[list[tuple[Variable, Tensor]], list[StateUpdate]]:
-    """Add the sum of every gradient and every statistic, each on the server of its variable."""
-
-    def total(variable: Variable, parts: Sequence[Tensor]) -> Tensor:
-        return choices[served.device_of(variable)].total(variable.name, parts, variable.layer)
-
-    sums = []
-    for i, (copy, _) in enumerate(sent[0].gradients):
-        variable = served[copy.name]
-        sums.append((variable, total(variable, [own.gradients[i][1] for own in sent])))
-    statistics = []
-    for i, update in enumerate(sent[0].state_updates):
-        parts = [own.state_updates[i].batch_value for own in sent]
-        statistics.append(replace(update, batch_value=total(served[update.variable.name], parts)))
-    return sums, statistics

@@ -30,16 +30,6 @@ deliver their share before the update. Workers in neither list were still comput
 Contributors = tuple[int, ...]
 
 
-def share_client(worker: int) -> str:
-    """Return the name of the client that computes a worker's share and sends it to the servers."""
-    return numbered("share", worker)
-
-
-def read_client(worker: int) -> str:
-    """Return the name of the client that copies the variables to a worker."""
-    return numbered("read", worker)
-
-
 def counted(position: int) -> str:
     """Return the name under which a server is fed the worker whose share is summed at this position."""
     return f"worker_{position}"
@@ -80,8 +70,8 @@ class FirstArrivals(StepDriver):
         self._clients = clients
         self._shares = shares
         workers = range(len(shares.examples))
-        self._reads = {read_client(k): k for k in workers}
-        self._computes = {share_client(k): k for k in workers}
+        self._reads = {numbered("read", k): k for k in workers}
+        self._computes = {numbered("share", k): k for k in workers}
         self._under_way: set[str] = set()
         self._open: int | None = None
         self._wanted: Contributors = ()
@@ -139,7 +129,7 @@ class FirstArrivals(StepDriver):
         busy = {self._worker(client) for client in self._under_way}
         for worker in self._wanted:
             if worker not in busy:
-                self._launch(read_client(worker), step)
+                self._launch(numbered("read", worker), step)
 
     def _take(self, ended: Finished) -> None:
         """Handle the end of a read or share client: launch the worker's next client for the running step."""
@@ -148,11 +138,11 @@ class FirstArrivals(StepDriver):
             if is_share:
                 self._came.append(worker)
             else:
-                self._launch(share_client(worker), ended.step, {"step": number_of(ended.step)})
+                self._launch(numbered("share", worker), ended.step, {"step": number_of(ended.step)})
             return
         self._drop(ended.step, worker)
         if self._open is not None and worker in self._wanted:
-            self._launch(read_client(worker), self._open)
+            self._launch(numbered("read", worker), self._open)
 
     def _drop(self, step: int, worker: int) -> None:
         self._dropped.setdefault(step, []).append(worker)

@@ -18,9 +18,8 @@ from runner.strategies.single import Single
 from tests.gpu.gpus import registry_of
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.strategies.networks import TEST_BATCH, Examples
-from tests.strategies.placing import Placed
 from tests.strategies.test_sync_data import BATCH, task_for
-from tests.strategies.training import first_gpu, opened, trained
+from tests.strategies.training import Placed, first_gpu, opened, trained
 
 PATIENCE_S = 20.0
 

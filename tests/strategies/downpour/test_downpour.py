@@ -60,84 +60,88 @@ class Played:
 RATE = np.asarray(0.1)
 
 
-def update_until_stuck(step_driver: Downpour) -> None:
+def driven(
+    rules: Rules, order: str = "", updates: int = 0, strict: bool = False, **staleness: int
+) -> tuple[Played, Downpour]:
+    """A driver after some updates, and its clients."""
+    clients = Played(order.split(), strict, staleness)
+    step_driver = Downpour(clients, rules)
+    for step in range(updates):
+        step_driver.update(step, RATE)
+    return clients, step_driver
+
+
+def update_until_stuck(clients: Played, step_driver: Downpour, order: str) -> None:
+    clients.order = order.split()
     with suppress(Stuck):
         for step in count():
             step_driver.update(step, RATE)
 
 
-def test_a_sequential_replica_fetches_computes_and_pushes_in_turn() -> None:
-    clients = Played()
-    step_driver = Downpour(clients, Rules(replicas=1, shards=2, overlaps=False))
-    step_driver.update(0, RATE)
-    step_driver.update(1, RATE)
-    step = "+fetch_0_0 +fetch_0_1 -fetch_0_0 -fetch_0_1 +compute_0 -compute_0 +push_0_0 +push_0_1"
-    ends = "-push_0_0 -push_0_1"
-    assert " ".join(clients.noted) == f"!begin {step} {ends} {step}"
+IN_TURN = "+fetch_0_0 +fetch_0_1 -fetch_0_0 -fetch_0_1 +compute_0 -compute_0 +push_0_0 +push_0_1"
 
 
-def test_overlapped_a_replica_computes_on_while_it_pushes_and_fetches() -> None:
-    clients = Played(order=["fetch_0_0", "compute_0", "compute_0"])
-    step_driver = Downpour(clients, Rules(replicas=1, shards=1, n_fetch=2))
-    step_driver.update(0, RATE)
-    step_driver.update(1, RATE)
-    expected = "!begin +fetch_0_0 -fetch_0_0 +compute_0 -compute_0 +push_0_0 +compute_0 -compute_0"
-    assert " ".join(clients.noted) == expected
+@pytest.mark.parametrize(
+    ("rules", "order", "noted"),
+    [
+        pytest.param(
+            Rules(replicas=1, shards=2, overlaps=False),
+            "",
+            f"{IN_TURN} -push_0_0 -push_0_1 {IN_TURN}",
+            id="sequential",
+        ),
+        pytest.param(
+            Rules(replicas=1, shards=1, n_fetch=2),
+            "fetch_0_0 compute_0 compute_0",
+            "+fetch_0_0 -fetch_0_0 +compute_0 -compute_0 +push_0_0 +compute_0 -compute_0",
+            id="overlapped: computes on while it pushes and fetches",
+        ),
+        pytest.param(
+            Rules(replicas=1, shards=1, fetches=False, overlaps=False),
+            "",
+            "+compute_0 -compute_0 +push_0_0 -push_0_0 +compute_0 -compute_0 +push_0_0",
+            id="without a copy nothing is fetched",
+        ),
+    ],
+)
+def test_order_of_fetches_steps_and_pushes(rules: Rules, order: str, noted: str) -> None:
+    clients, _ = driven(rules, order, updates=2)
+    assert " ".join(clients.noted) == f"!begin {noted}"
 
 
-def test_a_due_push_waits_for_the_previous_one() -> None:
-    clients = Played(["fetch_0_0", "compute_0", "fetch_0_0", "compute_0"], strict=True)
-    step_driver = Downpour(clients, Rules(replicas=1, shards=1))
-    update_until_stuck(step_driver)
-    assert clients.under_way.keys() == {"push_0_0"}
-    clients.order = ["push_0_0"]
-    update_until_stuck(step_driver)
-    assert clients.noted[-4:] == ["-push_0_0", "+push_0_0", "+fetch_0_0", "+compute_0"]
-
-
-def test_a_due_fetch_waits_for_the_previous_one() -> None:
-    clients = Played(["fetch_0_0", "compute_0", "push_0_0", "compute_0", "push_0_0"], strict=True)
-    step_driver = Downpour(clients, Rules(replicas=1, shards=1))
-    update_until_stuck(step_driver)
-    assert clients.under_way.keys() == {"fetch_0_0"}
-    clients.order = ["fetch_0_0"]
-    update_until_stuck(step_driver)
-    assert clients.noted[-3:] == ["-fetch_0_0", "+fetch_0_0", "+compute_0"]
-
-
-def test_without_a_copy_nothing_is_fetched() -> None:
-    clients = Played()
-    step_driver = Downpour(clients, Rules(replicas=1, shards=1, fetches=False, overlaps=False))
-    step_driver.update(0, RATE)
-    step_driver.update(1, RATE)
-    expected = "!begin +compute_0 -compute_0 +push_0_0 -push_0_0 +compute_0 -compute_0 +push_0_0"
-    assert " ".join(clients.noted) == expected
+@pytest.mark.parametrize(
+    ("order", "waits_for", "then"),
+    [
+        ("fetch_0_0 compute_0 fetch_0_0 compute_0", "push_0_0", ["+push_0_0", "+fetch_0_0", "+compute_0"]),
+        ("fetch_0_0 compute_0 push_0_0 compute_0 push_0_0", "fetch_0_0", ["+fetch_0_0", "+compute_0"]),
+    ],
+)
+def test_a_due_push_or_fetch_waits_for_the_previous_one(order: str, waits_for: str, then: list[str]) -> None:
+    clients, step_driver = driven(Rules(replicas=1, shards=1), strict=True)
+    update_until_stuck(clients, step_driver, order)
+    assert clients.under_way.keys() == {waits_for}
+    update_until_stuck(clients, step_driver, waits_for)
+    assert clients.noted[-1 - len(then) :] == [f"-{waits_for}", *then]
 
 
 @pytest.mark.parametrize(("n_fetch", "n_push"), [(1, 1), (2, 3), (3, 1)])
 def test_fetches_and_pushes_follow_n_fetch_and_n_push_steps(n_fetch: int, n_push: int) -> None:
-    clients = Played()
-    step_driver = Downpour(clients, Rules(replicas=1, shards=1, n_fetch=n_fetch, n_push=n_push, overlaps=False))
-    for step in range(12):
-        step_driver.update(step, RATE)
+    clients, _ = driven(Rules(replicas=1, shards=1, n_fetch=n_fetch, n_push=n_push, overlaps=False), updates=12)
     assert clients.noted.count("+compute_0") == 12
     assert clients.noted.count("+fetch_0_0") == 12 // n_fetch
     assert clients.noted.count("+push_0_0") == 12 // n_push
 
 
 def test_an_update_is_a_number_of_steps_of_any_replicas() -> None:
-    rules = Rules(replicas=2, shards=1, fetches=False, overlaps=False)
-    clients = Played(order=["compute_0", "push_0_0", "compute_0", "push_0_0", "compute_0", "compute_1"])
-    step_driver = Downpour(clients, rules)
+    order = "compute_0 push_0_0 compute_0 push_0_0 compute_0 compute_1"
+    _, step_driver = driven(Rules(replicas=2, shards=1, fetches=False, overlaps=False), order)
     assert step_driver.update(0, RATE) == {"loss": 0.5, "accuracy": 0.5}
     assert step_driver.update(1, RATE) == {"loss": 1.0, "accuracy": 0.5}
     assert step_driver.record()["replica_steps"] == [3, 1]
 
 
 def test_synchronize_finishes_and_pushes_running_steps_whose_scores_count_in_the_next_update() -> None:
-    clients = Played(order=["compute_0", "compute_1"])
-    step_driver = Downpour(clients, Rules(replicas=2, shards=1, fetches=False))
-    step_driver.update(0, RATE)
+    clients, step_driver = driven(Rules(replicas=2, shards=1, fetches=False), "compute_0 compute_1", updates=1)
     step_driver.synchronize()
     assert clients.under_way == {}
     assert clients.noted.count("+compute_0") == clients.noted.count("+push_0_0") == 2
@@ -148,9 +152,8 @@ def test_synchronize_finishes_and_pushes_running_steps_whose_scores_count_in_the
 
 
 def test_after_a_checkpoint_all_replicas_fetch_and_continue_with_the_next_batch() -> None:
-    clients = Played(order=["fetch_0_0", "compute_0", "push_0_0", "fetch_0_0", "compute_0"])
-    step_driver = Downpour(clients, Rules(replicas=2, shards=1))
-    step_driver.update(0, RATE)
+    order = "fetch_0_0 compute_0 push_0_0 fetch_0_0 compute_0"
+    clients, step_driver = driven(Rules(replicas=2, shards=1), order, updates=1)
     step_driver.begin_again()
     before = len(clients.noted)
     step_driver.begin_again()
@@ -163,8 +166,7 @@ def test_after_a_checkpoint_all_replicas_fetch_and_continue_with_the_next_batch(
 
 @pytest.mark.parametrize(("updates", "flushes"), [(2, 0), (3, 1)])
 def test_accumulated_gradients_are_applied_before_a_checkpoint(updates: int, flushes: int) -> None:
-    clients = Played()
-    step_driver = Downpour(clients, Rules(replicas=1, shards=2, n_push=2, overlaps=False))
+    clients, step_driver = driven(Rules(replicas=1, shards=2, n_push=2, overlaps=False))
     for step in range(updates):
         step_driver.update(step, np.asarray(0.1 / (1 + step)))
     step_driver.begin_again()
@@ -174,8 +176,7 @@ def test_accumulated_gradients_are_applied_before_a_checkpoint(updates: int, flu
 
 
 def test_the_rate_of_a_push_is_that_of_its_update() -> None:
-    clients = Played()
-    step_driver = Downpour(clients, Rules(replicas=1, shards=1, overlaps=False))
+    clients, step_driver = driven(Rules(replicas=1, shards=1, overlaps=False))
     for step, rate in enumerate((0.3, 0.2, 0.1)):
         step_driver.update(step, np.asarray(rate))
     rates = [fed["learning_rate"] for client, fed in clients.fed if client == "push_0_0"]
@@ -183,10 +184,7 @@ def test_the_rate_of_a_push_is_that_of_its_update() -> None:
 
 
 def test_a_warm_start_is_made_by_the_first_replica_alone() -> None:
-    clients = Played()
-    step_driver = Downpour(clients, Rules(replicas=3, shards=1, warmstart_steps=2))
-    for step in range(2):
-        step_driver.update(step, RATE)
+    clients, step_driver = driven(Rules(replicas=3, shards=1, warmstart_steps=2), updates=2)
     assert {each for each in clients.noted if "compute" in each} == {"+compute_0", "-compute_0"}
     assert step_driver.record()["replica_steps"] == [6, 0, 0]
     step_driver.update(2, RATE)
@@ -194,8 +192,7 @@ def test_a_warm_start_is_made_by_the_first_replica_alone() -> None:
 
 
 def test_a_run_resumed_after_its_warm_start_has_no_warm_start() -> None:
-    clients = Played()
-    step_driver = Downpour(clients, Rules(replicas=3, shards=1, n_push=2, warmstart_steps=2))
+    clients, step_driver = driven(Rules(replicas=3, shards=1, n_push=2, warmstart_steps=2))
     step_driver.update(5, RATE)
     assert ("begin", {"applied": 7}) in clients.fed
     assert {"+fetch_1_0", "+fetch_2_0"} <= set(clients.noted)
@@ -205,26 +202,23 @@ def test_a_run_resumed_after_its_warm_start_has_no_warm_start() -> None:
 @pytest.mark.parametrize("limit", [0, 1, 3])
 def test_no_replica_starts_a_step_while_it_is_too_far_ahead(limit: int) -> None:
     rules = Rules(replicas=2, shards=1, fetches=False, overlaps=False, most_ahead=limit)
-    clients = Played(["compute_0", "push_0_0"] * (limit + 1), strict=True)
-    step_driver = Downpour(clients, rules)
-    update_until_stuck(step_driver)
+    clients, step_driver = driven(rules, strict=True)
+    update_until_stuck(clients, step_driver, "compute_0 push_0_0 " * (limit + 1))
     assert clients.under_way.keys() == {"compute_1"}
     assert clients.noted.count("-compute_0") == limit + 1
-    clients.order = ["compute_1"]
-    update_until_stuck(step_driver)
+    update_until_stuck(clients, step_driver, "compute_1")
     assert clients.under_way.keys() == {"compute_0", "push_1_0"}
 
 
 def test_a_replica_released_late_is_not_behind() -> None:
     rules = Rules(replicas=2, shards=1, fetches=False, overlaps=False, warmstart_steps=1, most_ahead=0)
-    clients = Played(["compute_0", "push_0_0", "compute_0", "push_0_0"], strict=True)
-    update_until_stuck(Downpour(clients, rules))
+    clients, step_driver = driven(rules, strict=True)
+    update_until_stuck(clients, step_driver, "compute_0 push_0_0 compute_0 push_0_0")
     assert clients.under_way.keys() == {"compute_0", "compute_1"}
 
 
 def test_staleness_is_logged_since_the_last_call_and_recorded_by_shard() -> None:
-    clients = Played(staleness={"push_0_0": 4, "push_0_1": 1})
-    step_driver = Downpour(clients, Rules(replicas=1, shards=2, overlaps=False, most_stale=2))
+    _, step_driver = driven(Rules(replicas=1, shards=2, overlaps=False, most_stale=2), push_0_0=4, push_0_1=1)
     assert step_driver.metrics() == {}
     step_driver.update(0, RATE)
     step_driver.synchronize()

@@ -1,4 +1,7 @@
-"""A shard's treatment of a push by its staleness; the test launches the clients."""
+"""A shard's treatment of a push by its staleness, and the staleness that a replica's own pushes cause.
+
+Tests launch the clients.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers import Momentum, Sgd
 from runner.strategies.async_data import AsyncData
 from runner.strategies.base import Task
-from runner.strategies.downpour.staleness import Staleness
+from runner.strategies.downpour.pushed_server import Staleness
 from tests.strategies.networks import NETWORKS, task_of
-from tests.strategies.training import Trainer, Weights, expect_same_bits, opened
+from tests.strategies.training import Trainer, Weights, begun, expect_same_bits
 
 RATE = np.float64(0.1)
 
@@ -37,7 +41,6 @@ def pushed(trainer: Trainer, staleness: int) -> tuple[Weights, int, Weights]:
 
     Returns the variables before and after that push, and its staleness.
     """
-    trainer.session.run("init")
     trainer.session.run("begin", feeds={"applied": np.int64(40)})
     step(trainer, "fetch_0_0")
     step(trainer, "compute_0")
@@ -50,51 +53,38 @@ def pushed(trainer: Trainer, staleness: int) -> tuple[Weights, int, Weights]:
     return before, told, trainer.weights()
 
 
-@pytest.mark.parametrize("staleness", [0, 1, 3])
-def test_staleness_is_the_number_of_pushes_applied_since_the_fetch(staleness: int, registry: Registry) -> None:
-    with opened(AsyncData(), task(), registry) as trainer:
-        assert pushed(trainer, staleness)[1] == staleness
+OLD_AND_NEW = "fetch_0_0 compute_0 fetch_1_0 compute_1 compute_1 push_1_0 fetch_0_0 compute_0"
+"""Replica 0 computes a gradient before and after a push of replica 1."""
 
 
-def test_of_accumulated_gradients_the_oldest_counts(registry: Registry) -> None:
-    with opened(AsyncData(n_push=2), task(), registry) as trainer:
-        trainer.session.run("init")
+@pytest.mark.parametrize(
+    ("n_push", "clients", "expected"),
+    [
+        *((1, "fetch_0_0 compute_0" + n * " fetch_1_0 compute_1 push_1_0", n) for n in (0, 1, 3)),
+        # A fetch after the gradient does not make it younger.
+        (1, "fetch_0_0 compute_0 fetch_1_0 compute_1 push_1_0 fetch_0_0", 1),
+        # Staleness counts from the fetch of the copy.
+        (1, "fetch_0_0 fetch_1_0 compute_1 push_1_0 compute_0", 1),
+        # Of accumulated gradients the oldest counts, until they are pushed.
+        (2, OLD_AND_NEW, 1),
+        (2, f"{OLD_AND_NEW} push_0_0 fetch_0_0 compute_0", 0),
+    ],
+)
+def test_staleness_is_the_number_of_pushes_applied_since_the_fetch(
+    n_push: int, clients: str, expected: int, registry: Registry
+) -> None:
+    with begun(AsyncData(n_push=n_push), task(), registry) as trainer:
         trainer.session.run("begin", feeds={"applied": np.int64(0)})
-        for number in range(2):
-            for client in ("fetch_0_0", "compute_0", "fetch_1_0", "compute_1"):
-                step(trainer, client, number)
-            if number == 0:
-                step(trainer, "compute_1", 1)
-                step(trainer, "push_1_0", 1)
-        assert int(step(trainer, "push_0_0", 1)["staleness"]) == 1
-        step(trainer, "fetch_0_0", 2)
-        step(trainer, "compute_0", 2)
-        assert int(step(trainer, "push_0_0", 2)["staleness"]) == 0
-
-
-def test_a_fetch_after_the_gradient_does_not_make_it_younger(registry: Registry) -> None:
-    with opened(AsyncData(), task(), registry) as trainer:
-        trainer.session.run("init")
-        trainer.session.run("begin", feeds={"applied": np.int64(0)})
-        for client in ("fetch_0_0", "compute_0", "fetch_1_0", "compute_1", "push_1_0", "fetch_0_0"):
-            step(trainer, client)
-        assert int(step(trainer, "push_0_0")["staleness"]) == 1
-
-
-def test_staleness_counts_from_the_fetch_of_the_copy(registry: Registry) -> None:
-    with opened(AsyncData(), task(), registry) as trainer:
-        trainer.session.run("init")
-        trainer.session.run("begin", feeds={"applied": np.int64(0)})
-        for client in ("fetch_0_0", "fetch_1_0", "compute_1", "push_1_0", "compute_0"):
-            step(trainer, client)
-        assert int(step(trainer, "push_0_0")["staleness"]) == 1
+        for number, client in enumerate(clients.split()):
+            step(trainer, client, number)
+        assert int(step(trainer, "push_0_0")["staleness"]) == expected
 
 
 @pytest.mark.parametrize(("staleness", "kept"), [(2, True), (3, False)])
 def test_a_push_beyond_the_limit_changes_nothing_and_is_not_counted(
     staleness: int, kept: bool, registry: Registry
 ) -> None:
-    with opened(AsyncData(staleness=Staleness("drop", 2)), task(), registry) as trainer:
+    with begun(AsyncData(staleness=Staleness("drop", 2)), task(), registry) as trainer:
         before, told, after = pushed(trainer, staleness)
         assert told == staleness
         if not kept:
@@ -114,7 +104,7 @@ def test_the_rate_is_divided_by_the_staleness_where_that_is_above_one(
     moves = []
     for policy in ("none", "scale"):
         # No push before the last one was stale, so that both have the same variables.
-        with opened(AsyncData(staleness=Staleness(policy)), sgd, registry) as trainer:
+        with begun(AsyncData(staleness=Staleness(policy)), sgd, registry) as trainer:
             before, _, after = pushed(trainer, staleness)
             moves.append({name: after[name] - before[name] for name in after})
     plain, scaled = moves
@@ -124,9 +114,51 @@ def test_the_rate_is_divided_by_the_staleness_where_that_is_above_one(
 
 def test_a_shard_counts_from_its_start_value(registry: Registry) -> None:
     """Momentum does not use the count, so that the test reads it."""
-    with opened(AsyncData(), task(), registry) as trainer:
+    with begun(AsyncData(), task(), registry) as trainer:
         _, told, _ = pushed(trainer, 2)
         assert told == 2
         trainer.session.run("begin", feeds={"applied": np.int64(90)})
         step(trainer, "compute_0", 1)
         assert int(step(trainer, "push_0_0", 1)["staleness"]) == 90 - 40
+
+
+OWN = [
+    ("sequential", 1, 1, 0),
+    ("sequential", 3, 1, 2),
+    ("sequential", 3, 2, 1),
+    ("sequential", 2, 3, 1),
+    ("sequential", 5, 3, 2),
+    ("sequential", 4, 2, 1),
+    ("overlapped", 1, 1, 1),
+    ("overlapped", 3, 1, 3),
+    ("overlapped", 2, 3, 1),
+    ("overlapped", 4, 2, 2),
+    ("direct", 1, 1, 0),
+]
+"""The staleness by own pushes: loop, n_fetch, n_push, staleness."""
+
+
+@pytest.mark.parametrize(("loop", "n_fetch", "n_push", "own"), OWN)
+def test_a_limit_below_the_staleness_of_own_pushes_is_refused(loop: str, n_fetch: int, n_push: int, own: int) -> None:
+    rhythm: dict[str, Any] = {"loop": loop, "n_fetch": n_fetch, "n_push": n_push}
+    AsyncData(**rhythm, staleness=Staleness("drop", own))
+    AsyncData(**rhythm, staleness=Staleness("bounded", 0))
+    if own:
+        expected = (
+            rf"^parallelism\.staleness\.limit={own - 1} with policy=drop, loop={loop}, n_fetch={n_fetch} and "
+            rf"n_push={n_push}: up to {own} of a replica's own pushes .*; expected {own} or more, or fewer"
+        )
+        with pytest.raises(ConfigError, match=expected):
+            AsyncData(**rhythm, staleness=Staleness("drop", own - 1))
+
+
+@pytest.mark.parametrize(("loop", "n_fetch", "n_push", "own"), OWN)
+def test_a_single_replica_has_the_staleness_of_its_own_pushes(
+    loop: str, n_fetch: int, n_push: int, own: int, registry: Registry
+) -> None:
+    strategy = AsyncData(workers=1, loop=loop, n_fetch=n_fetch, n_push=n_push, virtual_time=True)
+    with begun(strategy, task_of(NETWORKS["dense"], Sgd(weight_decay=1e-3), batch_size=13), registry) as trainer:
+        trainer.train(range(20))
+        (found,) = trainer.step_driver.record()["staleness"]
+    # With overlapped, a push may still be running when the next fetch ends.
+    assert own <= max(map(int, found)) <= own + (loop == "overlapped")

@@ -1,19 +1,19 @@
-"""Bytes of hybrid parallelism on each link, and the dependences between passes."""
+"""Bytes of hybrid parallelism on each link, the dependences between passes, and the loss over sharded classes."""
 
 from collections import Counter
+from functools import partial
 from itertools import permutations
 from typing import Any
 
+import numpy as np
 import pytest
 
 from runner import nn
-from runner.engine.compile.compile import compile_signature
 from runner.engine.compile.program import Program
 from runner.engine.graph import ops
-from runner.engine.graph.device import DeviceName, local_cluster, worker_device
+from runner.engine.graph.device import DeviceName, worker_device
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import NetworkBuilder, Outputs
-from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.base import Task
@@ -21,7 +21,7 @@ from runner.strategies.hybrid import Hybrid
 from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, hybrid, task_of
-from tests.strategies.training import difference, opened, trained
+from tests.strategies.training import begun, compiled, expect_same_run, sends_of, single, trained
 
 BATCH = 13
 FEATURES = 8
@@ -48,13 +48,9 @@ def sizes(total: int, workers: int) -> list[int]:
 
 def wires(program: Program) -> Wires:
     """Bytes that the plans of a training step send."""
-    workers = program.workers
-    number = {worker_device(k): k for k in range(workers)}
-    compiled = compile_signature(
-        program.graph, program.clients["train"].signature, local_cluster(workers), load_kernels()
-    )
+    number = {worker_device(k): k for k in range(program.workers)}
     sent: Wires = Counter()
-    for device, part in compiled.parts.items():
+    for device, part in compiled(program).parts.items():
         for node in part.graph:
             if node.op == "send":
                 destination = number[node.attributes["destination"]]
@@ -71,7 +67,7 @@ def gathered(held: list[int], readers: list[int], each: int, *, backward: bool) 
     return sent
 
 
-def loss(examples: list[int], classes: list[int], told: int = 2) -> Wires:
+def loss_bytes(examples: list[int], classes: list[int], told: int = 2) -> Wires:
     """Of labels, of ``told`` values of an example by each worker with classes, of gradients, and of predictions."""
     sent: Wires = Counter()
     for j, i in permutations(range(len(examples)), 2):
@@ -91,7 +87,7 @@ def formula(workers: int, batch: int = BATCH) -> Wires:
     sent += gathered(fc2, fc3, batch * B, backward=True)
     below = sizes(BELOW, workers)
     for j, i in permutations(range(workers), 2):
-        sent[j, i] += loss(examples, fc3)[j, i]
+        sent[j, i] += loss_bytes(examples, fc3)[j, i]
         sent[j, i] += (below[i] + below[j]) * B  # gradients below: what the other owns, and what is owned
         sent[j, i] += 2 * B * (i == 0)  # loss and accuracy
     return sent
@@ -100,13 +96,10 @@ def formula(workers: int, batch: int = BATCH) -> Wires:
 @pytest.mark.parametrize("scheme", ["a", "b", "c"])
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 5])
 def test_every_wire_carries_the_bytes_of_the_formula(workers: int, scheme: str, registry: Registry) -> None:
-    strategy = Hybrid(workers=workers, scheme=scheme)
-    expected = formula(workers)
+    strategy, expected = Hybrid(workers=workers, scheme=scheme), formula(workers)
     assert wires(strategy.build(task_for())) == +expected
-    with opened(strategy, task_for(), registry) as trainer:
-        trainer.session.run("init")
-        trainer.train(range(2))
-        counted = trainer.session.sent_bytes()
+    with begun(strategy, task_for(), registry) as trainer:
+        counted = trainer.sent(range(2))
     by_sender = [sum(count for (j, _), count in expected.items() if j == k) for k in range(workers)]
     assert counted == [2 * count for count in by_sender]
 
@@ -115,22 +108,6 @@ def test_every_wire_carries_the_bytes_of_the_formula(workers: int, scheme: str, 
 def test_smaller_updates_send_the_same_bytes(scheme: str, fc_batch: int) -> None:
     program = Hybrid(workers=3, scheme=scheme, fc_batch=fc_batch).build(task_for(12))
     assert wires(program) == formula(3, 12)
-
-
-@pytest.mark.parametrize("workers", [2, 3, 4])
-def test_totals_are_those_of_the_description(workers: int) -> None:
-    others = workers - 1
-    examples, classes = sizes(BATCH, workers), sizes(CLASSES, workers)
-    boundary = gathered(examples, sizes(UNITS[0], workers), FEATURES * B, backward=True)
-    assert boundary.total() == 2 * others * BATCH * FEATURES * B
-    between = gathered(sizes(7, workers), sizes(5, workers), BATCH * B, backward=True)
-    assert between.total() == 2 * others * BATCH * UNITS[0] * B
-    heads = loss(examples, classes)
-    if workers <= CLASSES:
-        assert heads.total() == others * BATCH * (3 * B + 16 + B)
-    last = gathered(sizes(5, workers), classes, BATCH * B, backward=True).total()
-    rest = 8 * others * BATCH + 2 * others * BELOW * B + 2 * others * B
-    assert formula(workers).total() == boundary.total() + between.total() + last + heads.total() + rest
 
 
 def test_the_input_of_two_dense_layers_is_exchanged_once(registry: Registry) -> None:
@@ -142,10 +119,9 @@ def test_the_input_of_two_dense_layers_is_exchanged_once(registry: Registry) -> 
     task = task_of(forked, Sgd(), batch_size=4)
     expected = gathered([2, 2], [1, 1], 36 * B, backward=False) + gathered([3, 3], [1, 1], 4 * B, backward=True)
     for j, i in ((0, 1), (1, 0)):
-        expected[j, i] += loss([2, 2], [2, 1])[j, i] + 2 * B * (i == 0)
+        expected[j, i] += loss_bytes([2, 2], [2, 1])[j, i] + 2 * B * (i == 0)
     assert wires(Hybrid(workers=2, scheme="a").build(task)) == expected
-    (weights, _), (reference, _) = (trained(each, task, registry, 3) for each in (Hybrid(workers=2), Single()))
-    assert difference(weights, reference) <= 1e-10
+    expect_same_run(trained(Hybrid(workers=2), task, registry, 3), single(task, 3), 1e-10)
 
 
 def test_clipping_sends_a_scalar_for_each_shard_and_a_factor_to_each_worker() -> None:
@@ -161,15 +137,13 @@ def test_images_have_no_backward_transfer_if_no_layer_below_is_trained() -> None
     images, units = gathered([2, 2], [1, 1], 36 * B, backward=False), [8, 6]
     for width in units:
         images += gathered(sizes(width, 2), [1, 1], 4 * B, backward=True)
-    images += loss([2, 2], [2, 1])
+    images += loss_bytes([2, 2], [2, 1])
     images[1, 0] += 2 * B
     assert wires(program) == images
 
 
 def test_a_worker_receives_a_tensor_once() -> None:
-    program = Hybrid(workers=3, scheme="c").build(task_for())
-    compiled = compile_signature(program.graph, program.clients["train"].signature, local_cluster(3), load_kernels())
-    keys = [node.attributes["key"] for part in compiled.parts.values() for node in part.graph if node.op == "send"]
+    keys = [node.attributes["key"] for node in sends_of(Hybrid(workers=3, scheme="c").build(task_for()))]
     assert len(keys) == len(set(keys))
 
 
@@ -201,8 +175,7 @@ def test_no_pass_waits_for_another_unless_it_is_updated_in_between(scheme: str) 
 def test_activations_are_sent_before_dense_layers_are_computed(scheme: str, fc_batch: int | None) -> None:
     """The transfer of the next pass overlaps with the computation of the present pass."""
     program = Hybrid(workers=3, scheme=scheme, fc_batch=fc_batch).build(task_for(12))
-    compiled = compile_signature(program.graph, program.clients["train"].signature, local_cluster(3), load_kernels())
-    for part in compiled.parts.values():
+    for part in compiled(program).parts.values():
         layers = [(node.op, node.layer.name if node.layer else "") for node in part.graph]
         sends = [i for i, (op, layer) in enumerate(layers) if (op, layer) == ("send", "flat")]
         dense = [i for i, (op, _) in enumerate(layers) if "matmul" in op]
@@ -214,3 +187,43 @@ def test_devices_are_workers() -> None:
     program = Hybrid(workers=3).build(task_for())
     assert {DeviceName.parse(node.device).job for node in program.graph if node.device} == {"worker"}
     assert all(node.device for node in program.graph)
+
+
+# The loss over sharded classes equals the loss over whole logits.
+
+
+def scaled(net: NetworkBuilder, batch: Batch, factor: float, classes: int = 5, loss: str = "softmax") -> Outputs:
+    """A dense layer alone, whose logits are multiplied."""
+    h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), classes, name="fc")
+    factors = ops.fill(net.graph, factor, (), net.state_dtype)
+    return nn.classify(net, ops.mul(net.graph, h, factors), batch["y"], loss=loss)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "logistic"])
+@pytest.mark.parametrize("workers", [2, 3, 6])
+@pytest.mark.parametrize("factor", [0.0, 1.0, 1e4])
+def test_answers_are_those_of_whole_logits(factor: float, workers: int, loss: str, registry: Registry) -> None:
+    """Of equal logits (factor 0) the first class wins; large ones do not overflow; six workers have five classes."""
+    task = task_of(partial(scaled, factor=factor, loss=loss), Sgd(), batch_size=7)
+    with begun(Hybrid(workers=workers), task, registry) as sharded, begun(Single(), task, registry) as whole:
+        came, expected = sharded.evaluate(), whole.evaluate()
+    for name in expected:
+        np.testing.assert_allclose(came[name], expected[name], rtol=1e-12, err_msg=name)
+    np.testing.assert_array_equal(came["predictions"], expected["predictions"], strict=True)
+
+
+@pytest.mark.parametrize("factor", [1.0, 30.0])
+def test_gradients_are_those_of_whole_logits(factor: float, registry: Registry) -> None:
+    task = task_of(partial(scaled, factor=factor), Sgd(), batch_size=7)
+    expect_same_run(trained(Hybrid(workers=3), task, registry, 5), single(task, 5), 1e-10)
+
+
+@pytest.mark.parametrize(("loss", "told"), [("softmax", 2), ("logistic", 1)])
+def test_logits_stay_where_they_are(loss: str, told: int) -> None:
+    """The bytes of a step do not grow with the number of classes."""
+    for classes in (5, 50):
+        task = task_of(partial(scaled, factor=1.0, classes=classes, loss=loss), Sgd(), batch_size=4)
+        sent = wires(Hybrid(workers=2, scheme="a").build(task))
+        images, scores = 2 * 36 * 8, 2 * 8
+        expected = loss_bytes([2, 2], [1, 1], told)
+        assert sent == {(0, 1): expected[0, 1] + images, (1, 0): expected[1, 0] + images + scores}

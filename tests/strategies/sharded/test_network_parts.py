@@ -1,7 +1,8 @@
-"""How a network is split into body, dense layers and head, and which networks are refused."""
+"""How hybrid parallelism splits networks and batches, and which layers model parallelism shards."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -13,14 +14,20 @@ from runner.engine.graph.op import OPS
 from runner.errors import ConfigError
 from runner.optimizers.sgd import Sgd
 from runner.strategies.hybrid import Hybrid
-from runner.strategies.sharded.blueprint import Blueprint
-from runner.strategies.sharded.dense_sharding import BY_UNIT
-from runner.strategies.sharded.network_parts import Parts
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, hybrid, task_of
+from runner.strategies.layer_names import shard_name, shard_of
+from runner.strategies.replica import shares
+from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint
+from runner.strategies.sharded.layer_cuts import Way, cut_layers, dense_layers
+from runner.strategies.sharded.network_parts import SCHEMES, Examples, Parts, dense_passes, updates_per_batch
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, branched, dropped_out, hybrid, task_of
+
+
+def blueprint_of(network: NetworkFunction, *, training: bool = True) -> Blueprint:
+    return Blueprint.of(task_of(network, Sgd(), batch_size=4), 4, training=training)
 
 
 def parts_of(network: NetworkFunction, *, training: bool = True) -> Parts:
-    return Parts.of(Blueprint.of(task_of(network, Sgd(), batch_size=4), 4, training=training))
+    return Parts.of(blueprint_of(network, training=training))
 
 
 def layers(nodes: Sequence[Node]) -> list[str]:
@@ -42,82 +49,208 @@ def test_nothing_but_the_form_of_images_is_below_a_dense_network() -> None:
     assert layers(parts_of(NETWORKS["dense"]).body) == ["flat"]
 
 
-def refused(network: NetworkFunction, expected: str) -> None:
-    with pytest.raises(ConfigError, match=expected):
+def convolved(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """No dense layer."""
+    h = nn.conv(net, batch["x"], CLASSES, 3, name="conv1")
+    return nn.classify(net, nn.global_avg_pool(net, h, name="pool"), batch["y"])
+
+
+def forked(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Two dense layers next to each other."""
+    h = nn.flatten(net, batch["x"], name="flat")
+    other = nn.dense(net, nn.relu(net, h, name="relu"), CLASSES, name="fc2")
+    return nn.classify(net, ops.add(net.graph, nn.dense(net, h, CLASSES, name="fc1"), other), batch["y"])
+
+
+def bypassed(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """A connection around a dense layer."""
+    h = nn.flatten(net, nn.conv(net, batch["x"], CLASSES, 6, name="conv1"), name="flat")
+    gate = nn.relu(net, h, name="gate")
+    return nn.classify(net, ops.mul(net.graph, nn.dense(net, h, CLASSES, name="fc1"), gate), batch["y"])
+
+
+def bypassed_from_below(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """A connection from further below."""
+    h = nn.conv(net, batch["x"], CLASSES, 3, name="conv1")
+    pooled = nn.global_avg_pool(net, h, name="pool")
+    h = nn.dense(net, nn.flatten(net, h, name="flat"), CLASSES, name="fc1")
+    return nn.classify(net, ops.add(net.graph, h, pooled), batch["y"])
+
+
+def penalised(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """A loss of more than logits."""
+    h = nn.flatten(net, batch["x"], name="flat")
+    outputs = nn.classify(net, nn.dense(net, h, CLASSES, name="fc1"), batch["y"])
+    with net.layer("penalty", "loss"):
+        return replace(outputs, losses=ops.add(net.graph, outputs.losses, ops.reduce_sum(net.graph, h, axes=(1,))))
+
+
+def mixed(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """An op that mixes units."""
+    h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 6, name="fc1")
+    with net.layer("squash", "activation"):
+        h = ops.softmax(net.graph, h)
+    return nn.classify(net, nn.dense(net, h, CLASSES, name="fc2"), batch["y"])
+
+
+def reshaped(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """A convolution after a dense layer."""
+    h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 16, name="fc1")
+    with net.layer("images", "shape"):
+        h = ops.reshape(net.graph, h, (-1, 1, 4, 4))
+    h = nn.conv(net, h, CLASSES, 4, name="conv1")
+    return nn.classify(net, nn.flatten(net, h, name="flat2"), batch["y"])
+
+
+def summed_over_examples(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """A loss with a sum over the examples of logits."""
+    outputs = nn.classify(net, nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 5, name="fc"), batch["y"])
+    with net.graph.layer(net.graph.nodes[outputs.losses.node].layer):
+        total = ops.reduce_sum(net.graph, outputs.logits, axes=(0,))
+        return replace(outputs, losses=ops.add(net.graph, outputs.losses, ops.reduce_sum(net.graph, total)))
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        (convolved, "parallelism=hybrid: the network has no dense layers to shard; use parallelism=sync_data"),
+        (
+            forked,
+            "expected one tensor that dense layers read first, found relu/relu:0, flat/reshape:0; use parallelism=sync",
+        ),
+        (bypassed, "layer 'gate' (activation) follows a dense layer, and its op 'relu' cannot be sharded"),
+        (
+            bypassed_from_below,
+            "layer 'pool' reads conv1/add:0; expected a network where only the first dense layer reads what is",
+        ),
+        (penalised, "layer 'penalty' reads flat/reshape:0; expected a network where the loss reads logits and labels"),
+        (mixed, "layer 'squash' (activation) follows a dense layer, and its op 'softmax' cannot"),
+        (reshaped, "layer 'images' (shape) follows a dense layer, and its op 'reshape' cannot"),
+        (summed_over_examples, "layer 'loss' (loss) follows a dense layer, and its op 'reduce_sum' cannot"),
+    ],
+)
+def test_networks_that_cannot_be_split_are_refused(network: NetworkFunction, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
         Hybrid(workers=2).build(task_of(network, Sgd(), batch_size=4))
-
-
-def test_a_network_without_dense_layers_is_refused() -> None:
-    def convolved(net: NetworkBuilder, batch: Batch) -> Outputs:
-        h = nn.conv(net, batch["x"], CLASSES, 3, name="conv1")
-        return nn.classify(net, nn.global_avg_pool(net, h, name="pool"), batch["y"])
-
-    refused(convolved, r"parallelism=hybrid: the network has no dense layers to shard; use parallelism=sync_data")
-
-
-def test_two_dense_layers_beside_each_other_are_refused() -> None:
-    def forked(net: NetworkBuilder, batch: Batch) -> Outputs:
-        h = nn.flatten(net, batch["x"], name="flat")
-        other = nn.dense(net, nn.relu(net, h, name="relu"), CLASSES, name="fc2")
-        return nn.classify(net, ops.add(net.graph, nn.dense(net, h, CLASSES, name="fc1"), other), batch["y"])
-
-    refused(
-        forked,
-        "expected one tensor that dense layers read first, found relu/relu:0, flat/reshape:0; use parallelism=sync",
-    )
-
-
-def test_a_connection_around_dense_layers_is_refused() -> None:
-    def around(net: NetworkBuilder, batch: Batch) -> Outputs:
-        h = nn.flatten(net, nn.conv(net, batch["x"], CLASSES, 6, name="conv1"), name="flat")
-        gate = nn.relu(net, h, name="gate")
-        return nn.classify(net, ops.mul(net.graph, nn.dense(net, h, CLASSES, name="fc1"), gate), batch["y"])
-
-    refused(around, r"layer 'gate' \(activation\) follows a dense layer, and its op 'relu' cannot be sharded")
-
-
-def test_a_connection_from_further_below_is_refused() -> None:
-    def around(net: NetworkBuilder, batch: Batch) -> Outputs:
-        h = nn.conv(net, batch["x"], CLASSES, 3, name="conv1")
-        pooled = nn.global_avg_pool(net, h, name="pool")
-        h = nn.dense(net, nn.flatten(net, h, name="flat"), CLASSES, name="fc1")
-        return nn.classify(net, ops.add(net.graph, h, pooled), batch["y"])
-
-    refused(around, "layer 'pool' reads conv1/add:0; expected a network where only the first dense layer reads what is")
-
-
-def test_a_loss_of_more_than_logits_is_refused() -> None:
-    def penalised(net: NetworkBuilder, batch: Batch) -> Outputs:
-        h = nn.flatten(net, batch["x"], name="flat")
-        outputs = nn.classify(net, nn.dense(net, h, CLASSES, name="fc1"), batch["y"])
-        with net.layer("penalty", "loss"):
-            return replace(outputs, losses=ops.add(net.graph, outputs.losses, ops.reduce_sum(net.graph, h, axes=(1,))))
-
-    refused(
-        penalised, "layer 'penalty' reads flat/reshape:0; expected a network where the loss reads logits and labels"
-    )
-
-
-def test_an_op_that_mixes_units_is_refused_with_its_layer() -> None:
-    def mixed(net: NetworkBuilder, batch: Batch) -> Outputs:
-        h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 6, name="fc1")
-        with net.layer("squash", "activation"):
-            h = ops.softmax(net.graph, h)
-        return nn.classify(net, nn.dense(net, h, CLASSES, name="fc2"), batch["y"])
-
-    refused(mixed, r"layer 'squash' \(activation\) follows a dense layer, and its op 'softmax' cannot")
-
-
-def test_a_convolution_after_a_dense_layer_is_refused() -> None:
-    def back(net: NetworkBuilder, batch: Batch) -> Outputs:
-        h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 16, name="fc1")
-        with net.layer("images", "shape"):
-            h = ops.reshape(net.graph, h, (-1, 1, 4, 4))
-        h = nn.conv(net, h, CLASSES, 4, name="conv1")
-        return nn.classify(net, nn.flatten(net, h, name="flat2"), batch["y"])
-
-    refused(back, r"layer 'images' \(shape\) follows a dense layer, and its op 'reshape' cannot")
+    assert expected in str(caught.value)
 
 
 def test_by_unit_names_known_ops() -> None:
     assert set(OPS) >= BY_UNIT
+
+
+# Which examples go through the dense layers together, in each scheme.
+
+
+def sizes(passes: list[Examples]) -> list[list[int]]:
+    return [[hi - lo for lo, hi in examples] for examples in passes]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "batch", "workers", "fc_batch", "expected"),
+    [
+        ("a", 7, 3, None, [[3, 2, 2]]),
+        ("b", 7, 3, None, [[3, 0, 0], [0, 2, 0], [0, 0, 2]]),
+        ("c", 7, 3, None, [[1, 1, 1], [1, 1, 0], [1, 0, 1]]),
+        ("b", 8, 2, 2, [[2, 0], [2, 0], [0, 2], [0, 2]]),
+        ("c", 8, 2, 2, [[1, 1]] * 4),
+        ("b", 12, 4, 6, [[3, 3, 0, 0], [0, 0, 3, 3]]),
+        # In scheme b, an update may take the last examples of one worker and the first of the next.
+        ("b", 6, 2, 2, [[2, 0], [1, 1], [0, 2]]),
+        ("c", 8, 2, None, [[2, 2], [2, 2]]),
+        ("c", 1024, 8, 128, [[16] * 8] * 8),
+    ],
+)
+def test_sizes_of_passes(
+    scheme: str, batch: int, workers: int, fc_batch: int | None, expected: list[list[int]]
+) -> None:
+    assert sizes(dense_passes(scheme, batch, workers, fc_batch)) == expected
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_fc_batch_of_the_batch_equals_null(scheme: str) -> None:
+    assert dense_passes(scheme, 12, 3, 12) == dense_passes(scheme, 12, 3, None)
+    assert updates_per_batch(scheme, 12, 12) == updates_per_batch(scheme, 12, None) == 1
+
+
+@pytest.mark.parametrize(("scheme", "workers", "batch"), list(product("bc", [1, 2, 3, 4], [12, 13, 30])))
+def test_passes_are_consecutive_parts_of_every_share_and_all_of_it(scheme: str, workers: int, batch: int) -> None:
+    held = [hi - lo for lo, hi in shares(batch, workers)]
+    for fc_batch in [None, *(size for size in range(1, batch) if batch % size == 0)]:
+        passes = dense_passes(scheme, batch, workers, fc_batch)
+        assert len(passes) == (workers if fc_batch is None else batch // fc_batch)
+        for worker, count in enumerate(held):
+            edges = [edge for examples in passes for edge in examples[worker]]
+            assert [edges[0], edges[-1]] == [0, count]
+            assert edges[1:-1:2] == edges[2:-1:2]
+        totals = [sum(counts) for counts in sizes(passes)]
+        expected = [hi - lo for lo, hi in shares(batch, workers)] if fc_batch is None else [fc_batch] * len(passes)
+        assert totals == expected
+
+
+def test_in_scheme_c_workers_never_differ_by_more_than_rounding() -> None:
+    for counts in sizes(dense_passes("c", 30, 4, 10)):
+        assert max(counts) - min(counts) <= 1
+
+
+# Which layers are sharded together with the chosen dense layers.
+
+
+def ways(network: NetworkFunction, **asked: Way) -> dict[str, Way]:
+    return {layer: cut.way for layer, cut in cut_layers(blueprint_of(network), asked, 3).items()}
+
+
+def test_dense_layers_are_named_in_order() -> None:
+    assert dense_layers(blueprint_of(hybrid)) == ["fc1", "fc2", "fc3"]
+
+
+def test_element_wise_layers_after_a_column_are_sharded_like_it() -> None:
+    cuts = cut_layers(blueprint_of(dropped_out), {"fc1": Way.COLUMN}, 5)
+    assert list(cuts) == ["fc1", "relu1", "drop"]
+    assert [cut.way for cut in cuts.values()] == [Way.COLUMN, Way.UNITS, Way.UNITS]
+    assert {tuple(cut.shares.items()) for cut in cuts.values()} == {
+        ((0, (0, 3)), (1, (3, 6)), (2, (6, 8)), (3, (8, 10)), (4, (10, 12)))
+    }
+
+
+def test_a_row_layer_is_sharded_by_inputs_and_later_layers_are_whole() -> None:
+    cuts = cut_layers(blueprint_of(hybrid), {"fc2": Way.ROW}, 2)
+    assert {name: dict(cut.shares) for name, cut in cuts.items()} == {"fc2": {0: (0, 4), 1: (4, 7)}}
+
+
+def test_a_merge_is_sharded_if_all_its_inputs_are_but_normalisation_and_loss_are_not() -> None:
+    assert ways(branched, left=Way.COLUMN) == {"left": Way.COLUMN}
+    asked = {"left": Way.COLUMN, "right": Way.COLUMN, "fc": Way.COLUMN}
+    assert ways(branched, **asked) == {**asked, "sum": Way.UNITS}
+
+
+def gated(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Units that are multiplied by the single unit of another dense layer."""
+    x = nn.flatten(net, batch["x"], name="flat")
+    units, gate = nn.dense(net, x, CLASSES, name="units"), nn.dense(net, x, 1, name="gate")
+    with net.layer("gated", "merge"):
+        h = ops.mul(net.graph, units, gate)
+    return nn.classify(net, h, batch["y"])
+
+
+def test_layers_with_other_units_are_not_sharded() -> None:
+    assert set(ways(gated, units=Way.COLUMN, gate=Way.COLUMN)) == {"units", "gate"}
+
+
+def squared(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """A layer with the kind "dense" that has two products."""
+    x = nn.flatten(net, batch["x"], name="flat")
+    with net.layer("fc", "dense"):
+        h = ops.matmul(net.graph, x, ops.matmul(net.graph, x, x, transpose_a=True))
+    return nn.classify(net, h, batch["y"])
+
+
+def test_a_dense_layer_that_is_more_than_a_product_and_a_bias_is_refused() -> None:
+    complaint = "parallelism.shard: layer 'fc' has the ops matmul, matmul; expected one product"
+    with pytest.raises(ConfigError, match=complaint):
+        ways(squared, fc=Way.ROW)
+
+
+def test_names_of_shards_can_be_read() -> None:
+    assert shard_of(shard_name("tower/fc6", 12)) == ("tower/fc6", 12)
+    assert shard_of("tower/fc6") is None

@@ -1,14 +1,12 @@
 """Sharded dense layers of ``model`` equal ``single``, for any shards and number of workers."""
 
 from collections import Counter
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
 from runner import nn
-from runner.engine.compile.compile import compile_signature
 from runner.engine.compile.program import Program
 from runner.engine.compile.transfer_times import transfers
 from runner.engine.graph.device import DeviceName, worker_device
@@ -23,10 +21,19 @@ from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
 from runner.strategies.model import ModelParallel
 from runner.strategies.replica import shares
-from runner.strategies.single import Single
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, hybrid, task_of
-from tests.strategies.placing import Placed, layers_of, near
-from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, branched, hybrid, task_of
+from tests.strategies.training import (
+    Placed,
+    Run,
+    begun,
+    compiled,
+    expect_same_bits,
+    expect_same_run,
+    layers_of,
+    near,
+    single,
+    trained,
+)
 
 STEPS = 4
 BATCH = 13
@@ -46,103 +53,55 @@ WAYS = {
     "row for the loss": {"fc3": "row"},
 }
 
-Run = tuple[Weights, list[Any]]
-
 
 def task_for(dtype: str = "float64") -> Task:
     """An optimizer with slots, the step number, weight decay and active clipping."""
     return task_of(hybrid, Adam(lr=0.01, weight_decay=1e-3, clip_norm=0.5), batch_size=BATCH, dtype=dtype)
 
 
-@cache
-def single(dtype: str = "float64") -> Run:
-    return trained(Single(), task_for(dtype), load_kernels(), STEPS)
+def model(task: Task, **settings: Any) -> Run:
+    return trained(Placed(ModelParallel(**settings)), task, load_kernels(), STEPS)
 
 
-def model(dtype: str = "float64", **settings: Any) -> Run:
-    return trained(Placed(ModelParallel(**settings)), task_for(dtype), load_kernels(), STEPS)
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize(("workers", "parts"), [(1, 1), (2, 1), (3, 1), (4, 1), (3, 2), (3, 3)])
 @pytest.mark.parametrize("shard", WAYS.values(), ids=WAYS)
-def test_it_equals_single(shard: dict[str, str], workers: int) -> None:
-    (weights, history), (expected, reference) = model(workers=workers, shard=shard), single()
-    assert difference(weights, expected) <= 1e-10
-    np.testing.assert_allclose(history, reference, rtol=1e-10)
-
-
-@pytest.mark.parametrize("parts", [2, 3])
-@pytest.mark.parametrize("shard", WAYS.values(), ids=WAYS)
-def test_in_parts_it_equals_single(shard: dict[str, str], parts: int) -> None:
-    (weights, history), (expected, reference) = model(workers=3, shard=shard, concurrent_steps=parts), single()
-    assert difference(weights, expected) <= 1e-10
-    np.testing.assert_allclose(history, reference, rtol=1e-10)
+def test_it_equals_single(shard: dict[str, str], workers: int, parts: int) -> None:
+    found = model(task_for(), workers=workers, shard=shard, concurrent_steps=parts)
+    expect_same_run(found, single(task_for(), STEPS), 1e-10)
 
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 @pytest.mark.parametrize("way", ["column", "row"])
-def test_all_dense_layers_of_a_network_can_be_sharded(network: str, way: str, registry: Registry) -> None:
+def test_all_dense_layers_of_a_network_can_be_sharded(network: str, way: str) -> None:
     task = task_of(NETWORKS[network], Momentum(), batch_size=BATCH)
-    strategy = Placed(ModelParallel(workers=3, shard={"fc*": way}))
-    (weights, _), (expected, _) = trained(strategy, task, registry, STEPS), trained(Single(), task, registry, STEPS)
-    assert difference(weights, expected) <= 1e-10
-
-
-def beside_each_other(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Two dense layers with one input, whose sum is batch-normalised, and one after them."""
-    x = nn.flatten(net, batch["x"], name="flat")
-    left, right = (nn.dense(net, x, 5, name=name) for name in ("left", "right"))
-    h = nn.batch_norm(net, nn.add(net, left, right, name="sum"), name="norm")
-    return nn.classify(net, nn.dense(net, h, CLASSES, name="fc"), batch["y"])
+    expect_same_run(model(task, workers=3, shard={"fc*": way}), single(task, STEPS), 1e-10)
 
 
 @pytest.mark.parametrize("left", ["column", "row"])
 @pytest.mark.parametrize("right", ["column", "row"])
-def test_merging_branches_can_be_sharded_in_any_way(left: str, right: str, registry: Registry) -> None:
-    task = task_of(beside_each_other, Momentum(), batch_size=BATCH)
-    strategy = Placed(ModelParallel(workers=3, shard={"left": left, "right": right}))
-    (weights, _), (expected, _) = trained(strategy, task, registry, STEPS), trained(Single(), task, registry, STEPS)
-    assert difference(weights, expected) <= 1e-10
+def test_merging_branches_can_be_sharded_in_any_way(left: str, right: str) -> None:
+    task = task_of(branched, Momentum(), batch_size=BATCH)
+    expect_same_run(model(task, workers=3, shard={"left": left, "right": right}), single(task, STEPS), 1e-10)
 
 
 def test_stale_parts_are_those_of_the_whole_network() -> None:
     settings = {"workers": 2, "concurrent_steps": 3, "pipeline": "stale"}
-    weights, history = model(**settings, shard=WAYS["column, row"])
-    expected, reference = model(**settings)
-    assert difference(weights, expected) <= 1e-10
-    np.testing.assert_allclose(history, reference, rtol=1e-10)
+    expect_same_run(model(task_for(), **settings, shard=WAYS["column, row"]), model(task_for(), **settings), 1e-10)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.03)])
 def test_lower_precision_differs_by_rounding(dtype: str, tolerance: float) -> None:
-    (weights, history), (_, reference) = model(dtype, workers=3, shard=WAYS["column, row"]), single(dtype)
+    (weights, history), (_, reference) = (
+        model(task_for(dtype), workers=3, shard=WAYS["column, row"]),
+        single(task_for(dtype), STEPS),
+    )
     assert weights["fc1/weights"].dtype == np.float32
     np.testing.assert_allclose([loss for loss, _ in history], [loss for loss, _ in reference], rtol=tolerance)
 
 
 def test_initial_values_equal_those_of_the_whole_network_bit_for_bit(registry: Registry) -> None:
     found, _ = trained(Placed(ModelParallel(workers=3, shard=WAYS["column, row"])), task_for(), registry, 0)
-    expected, _ = trained(Single(), task_for(), registry, 0)
-    expect_same_bits(found, expected)
-
-
-def test_a_checkpoint_starts_under_single_and_back(registry: Registry) -> None:
-    strategy = Placed(ModelParallel(workers=3, shard=WAYS["column, row, column"]))
-    with opened(strategy, task_for(), registry) as there, opened(Single(), task_for(), registry) as here:
-        there.session.run("init")
-        there.train(range(2))
-        saved = {name: values.copy() for name, values in there.weights().items()}
-        assert {name: values.shape for name, values in saved.items()} == {
-            name: values.shape for name, values in single()[0].items()
-        }
-        here.session.run("restore", feeds=saved)
-        expect_same_bits(here.weights(), saved)
-        here.train(range(2, 3))
-        there.session.run("restore", feeds=saved)
-        there.train(range(2, 3))
-        assert difference(there.weights(), here.weights()) <= 1e-10
-        np.testing.assert_allclose(there.evaluate()["loss"], here.evaluate()["loss"], rtol=1e-10)
-        np.testing.assert_array_equal(there.evaluate()["predictions"], here.evaluate()["predictions"])
+    expect_same_bits(found, single(task_for(), 0)[0])
 
 
 def program_of(workers: int, shard: dict[str, str], **constraints: int) -> Program:
@@ -251,22 +210,18 @@ def test_every_wire_carries_the_bytes_of_the_formula(workers: int, case: str, re
     task = task_of(hybrid, Momentum(), batch_size=BATCH)
     program, expected = strategy.build(task), formula(workers, case)
     assert wires(program) == expected
-    with opened(strategy, task, registry) as trainer:
-        trainer.session.run("init")
-        before = trainer.session.sent_bytes()
-        trainer.train(range(2))
-        counted = np.subtract(trainer.session.sent_bytes(), before)
+    with begun(strategy, task, registry) as trainer:
+        counted = trainer.sent(range(2))
     by_sender = [sum(count for (j, _), count in expected.items() if j == k) for k in range(workers)]
-    assert counted.tolist() == [2 * count for count in by_sender]
+    assert counted == [2 * count for count in by_sender]
 
 
 def wires(program: Program) -> Wires:
     """Bytes that the plans of a training step send."""
     number = {worker_device(k): k for k in range(program.workers)}
     cluster = near(program.workers)
-    step = compile_signature(program.graph, program.clients["train"].signature, cluster, load_kernels())
     sent: Wires = Counter()
-    for each in transfers(step, cluster):
+    for each in transfers(compiled(program, cluster), cluster):
         sent[number[each.source], number[each.destination]] += each.nbytes
     return sent
 
@@ -292,19 +247,16 @@ def wires(program: Program) -> Wires:
             "parallelism.shard distributes layer 'relu2' over workers 0 to 1; expected patterns that match none of "
             "fc1, relu2, drop",
         ),
+        *(
+            (
+                {"shard": shard},
+                f"parallelism.shard={shard!r}: expected a map from patterns of names of dense layers to column or row",
+            )
+            for shard in (["fc1"], {"fc1": "both"}, {"fc1": 0}, {1: "row"}, "column", {"fc1": ["row"]})
+        ),
     ],
 )
 def test_impossible_shards_and_constraints_are_refused(settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ModelParallel(**settings).build(task_for())
     assert complaint in str(caught.value)
-
-
-@pytest.mark.parametrize("shard", [["fc1"], {"fc1": "both"}, {"fc1": 0}, {1: "row"}, "column", {"fc1": ["row"]}])
-def test_invalid_maps_of_shards_are_refused(shard: Any) -> None:
-    with pytest.raises(ConfigError) as caught:
-        ModelParallel(shard=shard)
-    assert (
-        f"parallelism.shard={shard!r}: expected a map from patterns of names of dense layers to column or row"
-        in str(caught.value)
-    )

@@ -1,7 +1,9 @@
 """Backup workers: an update equals bit for bit that of ``single`` over the shares that arrived first."""
 
 import json
-from collections.abc import Mapping
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -11,20 +13,110 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from runner.data.source import source_from_config
+from runner.engine.cluster.cluster_session import ClusterSession
+from runner.engine.cluster.emulation import Emulation, Stragglers
+from runner.engine.compile.input_slots import InputSource
+from runner.engine.compile.program import Program
+from runner.engine.graph import ops
+from runner.engine.graph.device import local_cluster, worker_device
+from runner.engine.graph.graph import Graph
 from runner.engine.run.interleaving import VirtualTime
+from runner.engine.run.local_session import LocalSession
+from runner.engine.run.session import scalar
 from runner.errors import ConfigError, RunnerError
 from runner.kernels.registry import Registry
 from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
+from runner.strategies.clients import program
+from runner.strategies.replica import Replica, ordered_sum, shares, summed
 from runner.strategies.sync_data import SyncData
-from tests.strategies.backup_runs import Line, Run, backed, drawn_time, expected_of, rate_of, running
-from tests.strategies.networks import NETWORKS, Examples, task_of
-from tests.strategies.training import Weights, expect_same_bits, trained
+from runner.strategies.synchronous.first_arrivals import contributors_of
+from tests.strategies.networks import EXAMPLE_SHAPE, NETWORKS, TEST_BATCH, Examples, task_of
+from tests.strategies.training import Run, Trainer, Weights, begun, expect_same_bits, expect_same_run, rate_of
 
+Line = Mapping[str, Any]
 STEPS = 8
 SIZES = [(m, b, b) for m, b in product([1, 2, 3], [1, 2])]
 """Workers, backup workers, and servers: two of them clip together."""
+
+
+def backed(workers: int, backups: int, servers: int = 1, replay: str | None = None) -> SyncData:
+    """A strategy with backup workers."""
+    return SyncData(workers=workers, combine="parameter_server", servers=servers, backup_workers=backups, replay=replay)
+
+
+def drawn_time(seed: int) -> VirtualTime:
+    """A clock with a random duration for every part, of which a few are very long."""
+
+    def seconds(client: str, device: str, step: int) -> float:
+        rng = np.random.default_rng([seed, step, *f"{client} {device}".encode()])
+        return float(rng.lognormal(0.0, 2.0 if client.startswith("share") else 0.1))
+
+    return VirtualTime(seconds, lambda nbytes: 1e-3 * nbytes)
+
+
+@contextmanager
+def running(
+    strategy: SyncData,
+    task: Task,
+    registry: Registry,
+    clock: VirtualTime,
+    source: Examples | None = None,
+    saved: Weights | None = None,
+) -> Iterator[Trainer]:
+    """Begin a program of a strategy. source: of other examples than usual. saved: values to begin with."""
+    source = source or Examples(strategy.examples_per_update(task.batch_size), task.example_shape, task.state_dtype)
+    with begun(strategy, task, registry, saved, source=source, interleaving=clock) as trainer:
+        yield trainer
+
+
+def lines_of(run: Trainer) -> Sequence[Line]:
+    """The record so far."""
+    return list(run.step_driver.decisions()["contributors"])
+
+
+def single_over(task: Task, contributors: Sequence[int], backups: int) -> Program:
+    """A program on one device that trains on some shares of a step's examples, as microbatches."""
+    workers = len(contributors)
+    given_out = -(-task.batch_size * (workers + backups) // workers)
+    cut = shares(given_out, workers + backups)
+    held = sum(cut[k][1] - cut[k][0] for k in contributors)
+    graph = Graph()
+    replica = Replica(graph, task, device=worker_device(0))
+    computed = [replica.compute_gradients(cut[k], f"train/share_{k}") for k in contributors]
+
+    def total(parts: Sequence[Any]) -> Any:
+        scale = ops.fill(graph, task.batch_size / held, (), task.state_dtype)
+        summed = ordered_sum(graph, parts)
+        return summed if held == task.batch_size else ops.mul(graph, summed, scale)
+
+    with graph.device(replica.device), graph.absolute_scope("train/total"):
+        totals = summed(computed, lambda _, parts: total(parts))
+        loss, accuracy = total([each.loss for each in computed]), total([each.accuracy for each in computed])
+    targets = replica.apply(totals.gradients, totals.state_updates)
+    return program(graph, [replica], loss=loss, accuracy=accuracy, targets=targets)
+
+
+def expected_of(task: Task, lines: Sequence[Line], backups: int, registry: Registry, source: InputSource) -> Run:
+    """Weights and history of ``single`` over the recorded shares, with a program for each set of shares."""
+    sessions: dict[tuple[int, ...], LocalSession] = {}
+    weights: Weights | None = None
+    history = []
+    for line in lines:
+        contributors = tuple(line["contributors"])
+        if contributors not in sessions:
+            made = single_over(task, contributors, backups)
+            sessions[contributors] = LocalSession(made, local_cluster(1), registry, source)
+        session = sessions[contributors]
+        session.run("init") if weights is None else session.run("restore", feeds=dict(weights))
+        feeds = {"step": scalar(line["step"], "int64"), "learning_rate": rate_of(line["step"], task.state_dtype)}
+        fetched = session.run("train", step=line["step"], feeds=feeds)
+        history.append((float(fetched["loss"]), float(fetched["accuracy"])))
+        weights = session.run("save")
+    assert weights is not None
+    return weights, history
 
 
 def task_for(network: str, batch_size: int = 13, optimizer: Optimizer | None = None) -> Task:
@@ -56,12 +148,11 @@ def test_every_step_equals_single_over_the_shares_that_counted(
 ) -> None:
     task = task_for(network)
     with running(backed(workers, backups, servers), task, registry, drawn_time(1)) as run:
-        history, weights, lines = run.train(range(STEPS)), run.weights(), run.lines()
-        expected, reference = expected_of(task, lines, backups, registry, run.source)
+        history, weights, lines = run.train(range(STEPS)), run.weights(), lines_of(run)
+        expected = expected_of(task, lines, backups, registry, run.source)
     assert len({tuple(line["contributors"]) for line in lines}) > 1
     assert any(line["dropped"] for line in lines)
-    expect_same_bits(weights, expected)
-    assert history == reference
+    expect_same_run((weights, history), expected)
 
 
 def test_shares_of_a_batch_that_divides_are_summed_as_they_are(registry: Registry) -> None:
@@ -70,25 +161,60 @@ def test_shares_of_a_batch_that_divides_are_summed_as_they_are(registry: Registr
         assert backed(3, 1).examples_per_update(12) == 16
         assert "scale" not in run.program.clients["apply"].feeds
         history, weights = run.train(range(STEPS)), run.weights()
-        expected, reference = expected_of(task, run.lines(), 1, registry, run.source)
-    expect_same_bits(weights, expected)
-    assert history == reference
+        expected = expected_of(task, lines_of(run), 1, registry, run.source)
+    expect_same_run((weights, history), expected)
 
 
-def test_without_backup_workers_nothing_changes(registry: Registry) -> None:
-    task = task_for("dense")
-    plain = SyncData(workers=3, combine="parameter_server", servers=2)
-    assert set(plain.build(task).clients) == {"init", "train", "eval", "save", "restore"}
-    weights, _ = trained(plain, task, registry, STEPS)
-    same, _ = trained(backed(3, 0, 2), task, registry, STEPS)
-    expect_same_bits(same, weights)
+SLOW = Emulation(stragglers=Stragglers("lognormal", median_s=0.005, sigma=1.5, seed=3))
+
+
+@pytest.mark.parametrize(
+    ("network", "workers", "backups", "servers"),
+    [("dense", 3, 2, 1), ("convolutional", 2, 1, 1), ("batch_normalised", 2, 1, 2)],
+)
+def test_processes_with_emulated_delays_equal_single_too(
+    network: str, workers: int, backups: int, servers: int, registry: Registry, tmp_path: Path
+) -> None:
+    task = task_of(NETWORKS[network], Momentum(clip_norm=0.5), batch_size=7)
+    strategy = backed(workers, backups, servers)
+    made = strategy.build(task)
+    described: dict[str, Any] = {
+        "config": {
+            "name": "synthetic",
+            "shape": list(EXAMPLE_SHAPE),
+            "classes": 3,
+            "examples": 64,
+            "test_examples": 16,
+        },
+        "seed": 1,
+        "batch_size": strategy.examples_per_update(task.batch_size),
+        "eval_batch_size": TEST_BATCH,
+        "dtype": "float64",
+    }
+    cluster = local_cluster(made.workers, made.servers)
+    own: dict[str, Any] = {"run_id": secrets.token_hex(8), "epoch": 1, "logs": tmp_path, "threads": 1}
+    with (
+        source_from_config(**described) as source,
+        ClusterSession(made, cluster, registry, described, **own, emulation=SLOW) as session,
+    ):
+        session.run("init")
+        run = Trainer(made, session, "float64")
+        history, weights = run.train(range(10)), run.weights()
+        expected = expected_of(task, lines_of(run), backups, registry, source)
+    expect_same_run((weights, history), expected)
+
+
+def test_without_backup_workers_all_shares_are_of_one_client() -> None:
+    assert set(backed(3, 0, 2).build(task_for("dense")).clients) == {"init", "train", "eval", "save", "restore"}
 
 
 def test_a_late_share_is_dropped_and_its_worker_joins_the_running_step(registry: Registry) -> None:
     with running(backed(2, 1), task_for("dense", 12), registry, late(0, {1: 16.0})) as run:
         run.train(range(6))
         run.step_driver.synchronize()
-        lines = run.lines()
+        lines, first, second = lines_of(run), run.step_driver.metrics(), run.step_driver.metrics()
+    assert first == {"comm/dropped_shares": 4, "comm/dropped_examples": 24, "comm/unseen_examples": 36}
+    assert set(second.values()) == {0}
     assert [line["contributors"] for line in lines] == [[0, 1], [1, 2], [1, 2], [1, 2], [0, 1], [0, 1]]
     assert [line["step"] for line in lines] == list(range(6))
     dropped = {line["step"]: line["dropped"] for line in lines}
@@ -102,20 +228,11 @@ def test_a_worker_that_has_only_read_when_its_step_ends_computes_no_share(regist
     with running(backed(2, 1), task_for("dense", 12), registry, late(0, {1: 18.0}, "read")) as run:
         run.train(range(7))
         run.step_driver.synchronize()
-        lines, (slow, other, *_) = run.lines(), run.session.sent_bytes()
+        lines, (slow, other, *_) = lines_of(run), run.session.sent_bytes()
     assert [line["step"] for line in lines if 0 in line["contributors"]] == [0, 4, 5, 6]
     assert lines[1]["dropped"] == [{"worker": 0, "examples": 6}]
     assert (lines[2]["dropped"], lines[3]["dropped"]) == ([], [])
     assert slow / 4 == other / 7
-
-
-def test_a_dropped_share_is_counted_once(registry: Registry) -> None:
-    with running(backed(2, 1), task_for("dense", 12), registry, late(0, {1: 16.0})) as run:
-        run.train(range(6))
-        run.step_driver.synchronize()
-        first, second = run.step_driver.metrics(), run.step_driver.metrics()
-    assert first == {"comm/dropped_shares": 4, "comm/dropped_examples": 24, "comm/unseen_examples": 36}
-    assert set(second.values()) == {0}
 
 
 @dataclass(frozen=True)
@@ -143,37 +260,34 @@ def test_a_dropped_share_may_have_any_value(worker: int, registry: Registry) -> 
     with running(backed(2, 1), task, registry, late(worker, slow), spoilt) as run:
         assert run.train(range(4)) == clean
         expect_same_bits(run.weights(), weights)
-        assert all(worker not in line["contributors"] for line in run.lines())
-        assert any(line["dropped"] for line in run.lines())
+        assert all(worker not in line["contributors"] for line in lines_of(run))
+        assert any(line["dropped"] for line in lines_of(run))
+
+
+def file_of(folder: Path, content: str) -> Path:
+    path = folder / "contributors.jsonl"
+    path.write_text(content)
+    return path
 
 
 def written(lines: list[Line], folder: Path) -> str:
-    path = folder / "contributors.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return str(path)
+    return str(file_of(folder, "".join(json.dumps(line) + "\n" for line in lines)))
 
 
 def test_a_replay_waits_for_the_recorded_shares_and_ends_with_the_same_bits(registry: Registry, tmp_path: Path) -> None:
     task = task_for("dropped_out")
     with running(backed(3, 2, 2), task, registry, drawn_time(1)) as run:
-        history, weights, lines = run.train(range(STEPS)), run.weights(), list(run.lines())
+        history, weights, lines = run.train(range(STEPS)), run.weights(), list(lines_of(run))
     strategy = backed(3, 2, 2, replay=written(lines, tmp_path))
     with running(strategy, task, registry, drawn_time(7)) as again:
         assert again.train(range(STEPS)) == history
         expect_same_bits(again.weights(), weights)
-        assert [line["contributors"] for line in again.lines()] == [line["contributors"] for line in lines]
-        assert not any(line["dropped"] for line in again.lines())
+        assert [line["contributors"] for line in lines_of(again)] == [line["contributors"] for line in lines]
+        assert not any(line["dropped"] for line in lines_of(again))
         with pytest.raises(
             ConfigError, match=r"^parallelism.replay: the file has steps 0 to 7, and the run has reached step 8"
         ):
             again.train([STEPS])
-
-
-def continued(run: Run, weights: Weights) -> Weights:
-    """Weights after three more steps from a checkpoint of three."""
-    run.session.run("restore", feeds=dict(weights))
-    run.train(range(3, 6))
-    return run.weights()
 
 
 def test_a_checkpoint_continues_in_another_session(registry: Registry, tmp_path: Path) -> None:
@@ -182,21 +296,19 @@ def test_a_checkpoint_continues_in_another_session(registry: Registry, tmp_path:
         run.train(range(3))
         saved = run.weights()
         run.train(range(3, 6))
-        undisturbed, replay = run.weights(), written(list(run.lines()), tmp_path)
-    with running(backed(2, 1, replay=replay), task, registry, together(), initialised=False) as run:
-        expect_same_bits(continued(run, saved), undisturbed)
+        undisturbed, replay = run.weights(), written(list(lines_of(run)), tmp_path)
+    with running(backed(2, 1, replay=replay), task, registry, together(), saved=saved) as run:
+        run.train(range(3, 6))
+        expect_same_bits(run.weights(), undisturbed)
 
 
 def test_evaluation_sees_the_variables_after_the_last_update(registry: Registry) -> None:
     task = task_for("batch_normalised", 12)
     with running(backed(2, 1, 2), task, registry, drawn_time(3)) as run:
         run.train(range(4))
-        weights = run.weights()
-        scores = run.session.run("eval", feeds={"step": np.int64(0)})
-    with running(SyncData(workers=3, combine="parameter_server"), task, registry, together()) as plain:
-        plain.session.run("restore", feeds=dict(weights))
-        expected = plain.session.run("eval", feeds={"step": np.int64(0)})
-    expect_same_bits(scores, expected)
+        weights, scores = run.weights(), run.evaluate()
+    with running(SyncData(workers=3, combine="parameter_server"), task, registry, together(), saved=weights) as plain:
+        expect_same_bits(scores, plain.evaluate())
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
@@ -207,10 +319,7 @@ def test_bytes_of_an_update_are_those_of_the_formula(
 ) -> None:
     task = task_for(network, 12, Momentum(clip_norm=clip_norm))
     with running(backed(workers, backups, servers), task, registry, together()) as run:
-        for step in range(3):
-            run.train([step])
-            run.step_driver.synchronize()
-        counted = run.session.sent_bytes()
+        counted = np.sum([run.sent([step]) for step in range(3)], axis=0).tolist()
         variables = {name: spec.nbytes for name, spec in run.program.variables.items() if "velocity" not in name}
         kept = {node.name: node.device for node in run.program.graph if node.op == "variable"}
     values = sum(variables.values()) // 8
@@ -229,47 +338,21 @@ def test_estimates_count_the_shares_that_are_begun(tmp_path: Path) -> None:
     task = task_of(NETWORKS["dense"], Momentum(), batch_size=12)
     record = tmp_path / "contributors.jsonl"
     record.write_text("\n".join(json.dumps({"step": k, "contributors": [0, 2 if k else 1]}) for k in range(4)))
-    for replay, begun in ((None, [1.0, 1.0, 1.0]), (str(record), [1.0, 0.25, 0.75])):
+    for replay, fractions in ((None, [1.0, 1.0, 1.0]), (str(record), [1.0, 0.25, 0.75])):
         clients = backed(2, 1, replay=replay).build(task).clients
-        assert [clients[f"share_{k}"].per_update for k in range(3)] == begun
-        assert [clients[f"read_{k}"].per_update for k in range(3)] == begun
+        assert [clients[f"share_{k}"].per_update for k in range(3)] == fractions
+        assert [clients[f"read_{k}"].per_update for k in range(3)] == fractions
 
 
 def test_every_node_of_every_client_is_on_its_device() -> None:
     strategy = backed(2, 1, 2)
-    program = strategy.build(task_for("batch_normalised"))
-    assert (program.workers, program.servers, strategy.examples_per_update(13)) == (3, 2, 20)
+    made = strategy.build(task_for("batch_normalised"))
+    assert (made.workers, made.servers, strategy.examples_per_update(13)) == (3, 2, 20)
     assert (strategy.processes.workers, strategy.processes.servers) == (3, 2)
-    slowed = {client.name for client in program.clients.values() if client.slowed}
+    slowed = {client.name for client in made.clients.values() if client.slowed}
     assert slowed == {"read_0", "read_1", "read_2"}
-    assert [client.name for client in program.training][-2:] == ["norm", "apply"]
-    assert all("inbox" not in name and "copy" not in name for name in program.variables)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"backup_workers": 1, "combine": "ring_all_reduce"},
-            r"parallelism\.backup_workers=1 with parallelism\.combine=ring_all_reduce: a collective needs the "
-            r"gradients of all workers; choose combine=parameter_server, or backup_workers=0",
-        ),
-        (
-            {"backup_workers": 1, "combine": "parameter_server", "statistics": "pooled"},
-            r"parallelism\.backup_workers=1 with parallelism\.statistics=pooled: these statistics need all or certain "
-            r"workers in every step, and any share may be dropped; choose statistics=shares, or backup_workers=0",
-        ),
-        (
-            {"replay": "x"},
-            r"parallelism\.replay=x with parallelism\.backup_workers=0: without backup workers all shares count "
-            r"and the weights follow from the configuration; set replay to null, or backup_workers to "
-            r"the number of that run",
-        ),
-    ],
-)
-def test_contradictory_settings_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{message}$"):
-        SyncData(**settings)
+    assert [client.name for client in made.training][-2:] == ["norm", "apply"]
+    assert all("inbox" not in name and "copy" not in name for name in made.variables)
 
 
 def test_run_refuses_a_client_while_shares_are_running(registry: Registry) -> None:
@@ -279,3 +362,34 @@ def test_run_refuses_a_client_while_shares_are_running(registry: Registry) -> No
             run.session.run("save")
         run.step_driver.synchronize()
         run.session.run("save")
+
+
+def test_steps_and_workers_are_read_from_the_lines(tmp_path: Path) -> None:
+    path = file_of(
+        tmp_path, '{"step": 4, "contributors": [0, 2], "dropped": []}\n{"step": 5, "contributors": [1, 2]}\n'
+    )
+    assert contributors_of(path, workers=2, backups=1) == {4: (0, 2), 5: (1, 2)}
+
+
+@pytest.mark.parametrize(
+    "chosen", ["[0]", "[0, 1, 2]", "[0, 3]", "[-1, 0]", "[1, 0]", "[1, 1]", "[0, true]", '[0, "1"]', "3", "null"]
+)
+def test_workers_that_do_not_exist_are_refused(chosen: str, tmp_path: Path) -> None:
+    path = file_of(tmp_path, f'{{"step": 0, "contributors": [0, 1]}}\n{{"step": 1, "contributors": {chosen}}}\n')
+    expected = (
+        r"^parallelism\.replay=.*contributors\.jsonl: found .*; expected a step and 2 different workers of 0 to 2"
+    )
+    with pytest.raises(ConfigError, match=expected):
+        contributors_of(path, workers=2, backups=1)
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"the file is empty; expected a line for every update$"):
+        contributors_of(file_of(tmp_path, ""), workers=2, backups=1)
+
+
+@pytest.mark.parametrize("content", [None, "no JSON", "[" * 100_000])
+def test_unreadable_files_are_refused(content: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "contributors.jsonl" if content is None else file_of(tmp_path, content)
+    with pytest.raises(ConfigError, match=r"cannot be read \(.*\); expected contributors\.jsonl of an earlier run$"):
+        contributors_of(path, workers=2, backups=1)

@@ -1,34 +1,34 @@
 """Statistics of batch normalisation: of shares, of the first worker, or of the batch."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from runner import nn
-from runner.engine.compile.compile import compile_signature
-from runner.engine.compile.program import Client
 from runner.engine.graph import ops
-from runner.engine.graph.device import local_cluster
 from runner.engine.graph.network import NetworkBuilder, Outputs
-from runner.engine.graph.tensor import Tensor
 from runner.engine.run.kernel_table import load_kernels
-from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.base import Task
-from runner.strategies.exchange import COMBINES
+from runner.strategies.collectives import COMBINES
 from runner.strategies.replica import shares
-from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from runner.strategies.synchronous.batch_statistics import STATISTICS
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, Examples, batch_normalised, task_of
-from tests.strategies.training import Trainer, Weights, difference, expect_same_bits, opened, trained
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, Examples, batch_normalised, convolved, task_of
+from tests.strategies.training import (
+    Run,
+    Weights,
+    begun,
+    expect_same_bits,
+    expect_same_run,
+    replicas_of,
+    sends_of,
+    single,
+    trained,
+)
 
 STEPS = 8
 BATCH = 13
@@ -53,56 +53,32 @@ def task_for(dtype: str = "float64", optimizer: Optimizer | None = None, batch_s
     return task_of(normalised_twice, optimizer, batch_size=batch_size, dtype=dtype)
 
 
-Run = tuple[Weights, list[Any]]
-
-
-@cache
-def single(dtype: str = "float64") -> Run:
-    return trained(Single(), task_for(dtype), load_kernels(), STEPS)
-
-
 @cache
 def sync(workers: int, statistics: str, dtype: str = "float64", combine: str = "sharded_reduce") -> Run:
     strategy = SyncData(workers=workers, statistics=statistics, combine=combine)
     return trained(strategy, task_for(dtype), load_kernels(), STEPS)
 
 
-@contextmanager
-def begun(strategy: SyncData, task: Task, registry: Registry) -> Iterator[tuple[Trainer, list[str]]]:
-    """A program with its initial values, and names of clients that read the replicas' variables."""
-    names = list(strategy.build(task).variables)
-    replicas = {
-        f"replica_{k}": Client(f"replica_{k}", {name: Tensor(f"replica_{k}/{name}") for name in names})
-        for k in range(strategy.workers)
-    }
-    with opened(strategy, task, registry, **replicas) as trainer:
-        trainer.session.run("init")
-        yield trainer, list(replicas)
-
-
 @pytest.mark.parametrize("combine", [*sorted(COMBINES), "parameter_server"])
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_pooled_statistics_make_many_workers_one(workers: int, combine: str) -> None:
-    (weights, history), (expected, reference) = sync(workers, "pooled", combine=combine), single()
-    assert {"norm1/moving_mean", "norm1/moving_variance", "norm2/moving_mean", "norm2/moving_variance"} <= set(weights)
-    assert difference(weights, expected) <= 1e-10
-    np.testing.assert_allclose(history, reference, rtol=1e-10)
+    found = sync(workers, "pooled", combine=combine)
+    assert {"norm1/moving_mean", "norm1/moving_variance", "norm2/moving_mean", "norm2/moving_variance"} <= set(found[0])
+    expect_same_run(found, single(task_for(), STEPS), 1e-10)
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
 def test_in_float32_they_do_up_to_rounding(workers: int) -> None:
-    (weights, history), (expected, reference) = sync(workers, "pooled", "float32"), single("float32")
-    assert weights["norm1/moving_mean"].dtype == np.float32
-    assert difference(weights, expected) <= 1e-5
-    np.testing.assert_allclose(history, reference, rtol=1e-5)
+    found = sync(workers, "pooled", "float32")
+    assert found[0]["norm1/moving_mean"].dtype == np.float32
+    expect_same_run(found, single(task_for("float32"), STEPS), 1e-5)
 
 
 def test_pooled_statistics_normalise_a_share_of_one_example(registry: Registry) -> None:
     task = task_for(batch_size=4)
-    (weights, _), (expected, _) = (
-        trained(s, task, registry, STEPS) for s in (SyncData(workers=4, statistics="pooled"), Single())
+    expect_same_run(
+        trained(SyncData(workers=4, statistics="pooled"), task, registry, STEPS), single(task, STEPS), 1e-10
     )
-    assert difference(weights, expected) <= 1e-10
 
 
 def test_a_mean_far_from_zero_costs_no_digits(registry: Registry) -> None:
@@ -111,9 +87,7 @@ def test_a_mean_far_from_zero_costs_no_digits(registry: Registry) -> None:
         return batch_normalised(net, {**batch, "x": ops.add(net.graph, batch["x"], distance)})
 
     task = task_of(far_away, Sgd(), batch_size=BATCH)
-    (weights, _), (expected, _) = (
-        trained(s, task, registry, 1) for s in (SyncData(workers=3, statistics="pooled"), Single())
-    )
+    (weights, _), (expected, _) = trained(SyncData(workers=3, statistics="pooled"), task, registry, 1), single(task, 1)
     # The square of the mean is 1e8 times the variance, so that a difference of squares would lose 8 digits.
     np.testing.assert_allclose(weights["norm1/moving_variance"], expected["norm1/moving_variance"], rtol=1e-11)
 
@@ -122,15 +96,14 @@ def test_gradients_flow_through_pooled_statistics(registry: Registry) -> None:
     """One step of gradient descent yields the gradient; the loss along it is measured at two points."""
     task, rate, width = task_for(optimizer=Sgd(), batch_size=7), 0.1, 1e-5
     rng = np.random.default_rng(3)
-    with opened(SyncData(workers=3, statistics="pooled"), task, registry) as trainer:
-        trainer.session.run("init")
+    with begun(SyncData(workers=3, statistics="pooled"), task, registry) as trainer:
         start = trainer.weights()
         trained_names = [name for name in start if "moving" not in name]
         trainer.train([0])
         gradient = {name: (start[name] - trainer.weights()[name]) / rate for name in trained_names}
 
         def loss(moved: Weights) -> float:
-            trainer.session.run("restore", feeds={**start, **moved})
+            trainer.restore({**start, **moved})
             return trainer.train([0])[0][0]
 
         for name in trained_names:
@@ -146,7 +119,7 @@ def test_averages_of_the_first_worker_advance_by_the_decay_to_the_power_of_worke
 ) -> None:
     (_, end) = shares(BATCH, workers)[0]
     decay = DECAY**workers
-    with begun(SyncData(workers=workers, statistics="first_worker"), task_for(), registry) as (trainer, _):
+    with begun(SyncData(workers=workers, statistics="first_worker"), task_for(), registry) as trainer:
         expected = trainer.weights()["norm1/moving_mean"], trainer.weights()["norm1/moving_variance"]
         for step in range(3):
             response = convolved(Examples(BATCH).read("train", step, 0, end)["x"], trainer.weights()["conv1/weights"])
@@ -156,13 +129,6 @@ def test_averages_of_the_first_worker_advance_by_the_decay_to_the_power_of_worke
             weights = trainer.weights()
             np.testing.assert_allclose(weights["norm1/moving_mean"], expected[0], rtol=1e-10)
             np.testing.assert_allclose(weights["norm1/moving_variance"], expected[1], rtol=1e-10)
-
-
-def convolved(images: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
-    """Responses (N, filters, places) of 3x3 filters on images of 6x6."""
-    places = [(i, j) for i in range(4) for j in range(4)]
-    patches = [np.einsum("ncij,fcij->nf", images[:, :, i : i + 3, j : j + 3], weights) for i, j in places]
-    return np.stack(patches, axis=-1)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
@@ -178,7 +144,9 @@ def test_only_averages_differ_between_the_first_worker_and_all_shares(workers: i
 @pytest.mark.parametrize("statistics", sorted(STATISTICS))
 @pytest.mark.parametrize("workers", [2, 3, 4])
 def test_replicas_stay_identical(workers: int, statistics: str, registry: Registry) -> None:
-    with begun(SyncData(workers=workers, statistics=statistics), task_for(), registry) as (trainer, replicas):
+    strategy = SyncData(workers=workers, statistics=statistics)
+    replicas = replicas_of(strategy, task_for())
+    with begun(strategy, task_for(), registry, **replicas) as trainer:
         trainer.train(range(3))
         first, *others = (trainer.session.run(name) for name in replicas)
         for other in others:
@@ -188,9 +156,8 @@ def test_replicas_stay_identical(workers: int, statistics: str, registry: Regist
 @pytest.mark.parametrize("statistics", sorted(STATISTICS))
 @pytest.mark.parametrize("workers", [2, 3, 4])
 def test_bytes_sent_in_a_step_are_those_of_the_formula(workers: int, statistics: str, registry: Registry) -> None:
-    with begun(SyncData(workers=workers, statistics=statistics), task_for(), registry) as (trainer, _):
-        trainer.train(range(2))
-        counted = trainer.session.sent_bytes()
+    with begun(SyncData(workers=workers, statistics=statistics), task_for(), registry) as trainer:
+        counted = trainer.sent(range(2))
         specs = trainer.program.variables
     channels = sum(CHANNELS.values())
     summed = sum(spec.size for name, spec in specs.items() if "moving" not in name and "velocity" not in name)
@@ -207,11 +174,7 @@ def test_bytes_sent_in_a_step_are_those_of_the_formula(workers: int, statistics:
 
 def test_statistics_of_the_first_worker_are_one_message_to_each_other() -> None:
     def sends(statistics: str) -> int:
-        program = SyncData(workers=3, statistics=statistics).build(task_for())
-        parts = compile_signature(
-            program.graph, program.clients["train"].signature, local_cluster(3), load_kernels()
-        ).parts
-        return sum(node.op == "send" for part in parts.values() for node in part.graph)
+        return len(sends_of(SyncData(workers=3, statistics=statistics).build(task_for())))
 
     assert sends("first_worker") == sends("shares") + 2
 
@@ -230,9 +193,3 @@ def test_without_batch_normalisation_programs_are_the_same(network: str, statist
 def test_one_worker_has_the_statistics_of_the_batch_already() -> None:
     pooled, usual = (SyncData(workers=1, statistics=each).build(task_for()) for each in ("pooled", "shares"))
     assert list(pooled.graph) == list(usual.graph)
-
-
-def test_unknown_statistics_are_refused_with_the_options() -> None:
-    expected = r"parallelism\.statistics='global': expected one of first_worker, pooled, shares"
-    with pytest.raises(ConfigError, match=expected):
-        SyncData(statistics="global")

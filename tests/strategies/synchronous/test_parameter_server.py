@@ -1,8 +1,5 @@
 """``combine=parameter_server`` obeys the laws of ``sync_data``, with one copy of the variables on servers."""
 
-from functools import cache
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,107 +12,65 @@ from runner.engine.graph.device import server_task
 from runner.engine.graph.initializers import Normal
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.tensor import TensorSpec
-from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
-from runner.optimizers.adam import Adam
+from runner.optimizers.adam import Adagrad, Adam
 from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.base import Strategy, Task
 from runner.strategies.servers import shard_by_size
-from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, task_of
-from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
+from tests.strategies.training import begun, expect_same_bits, expect_same_run, single, trained
 
 STEPS = 8
 BATCH = 13
 """Odd, so that no K above 1 divides it."""
 
-PER_EXAMPLE = sorted(set(NETWORKS) - {"batch_normalised"})
-"""Networks that treat every example separately."""
-
 CLIP_NORM = 0.5
 
-Run = tuple[Weights, list[Any]]
 
-
-def momentum(clip_norm: float | None = CLIP_NORM) -> Optimizer:
-    """An optimizer with slots, weight decay and active clipping."""
-    return Momentum(weight_decay=1e-3, clip_norm=clip_norm)
-
-
-def task_for(network: str, microbatches: int = 1, dtype: str = "float64", optimizer: Optimizer | None = None) -> Task:
-    chosen = optimizer or momentum()
-    return task_of(NETWORKS[network], chosen, batch_size=BATCH, microbatches=microbatches, dtype=dtype)
+def task_for(network: str, optimizer: Optimizer | None = None, dtype: str = "float64") -> Task:
+    """optimizer: one with slots, weight decay and active clipping if None."""
+    chosen = optimizer or Momentum(weight_decay=1e-3, clip_norm=CLIP_NORM)
+    return task_of(NETWORKS[network], chosen, batch_size=BATCH, dtype=dtype)
 
 
 def served(workers: int, servers: int, statistics: str = "shares") -> SyncData:
     return SyncData(workers=workers, combine="parameter_server", servers=servers, statistics=statistics)
 
 
-@cache
-def single(network: str, microbatches: int = 1, dtype: str = "float64") -> Run:
-    return trained(Single(), task_for(network, microbatches, dtype), load_kernels(), STEPS)
-
-
-@cache
-def through_servers(network: str, workers: int, servers: int, dtype: str = "float64") -> Run:
-    return trained(served(workers, servers), task_for(network, dtype=dtype), load_kernels(), STEPS)
-
-
-@all_pairs(network=PER_EXAMPLE, workers=[1, 2, 3, 4], servers=[1, 2, 3])
-def test_it_equals_single_with_the_same_batch(network: str, workers: int, servers: int) -> None:
-    (weights, history), (expected, reference) = through_servers(network, workers, servers), single(network)
-    assert difference(weights, expected) <= 1e-10
-    np.testing.assert_allclose(history, reference, rtol=1e-10)
-
-
 @all_pairs(network=sorted(NETWORKS), workers=[1, 2, 3, 4], servers=[1, 2, 3])
-def test_it_equals_single_in_as_many_microbatches_bit_for_bit(network: str, workers: int, servers: int) -> None:
-    (weights, history), (expected, reference) = through_servers(network, workers, servers), single(network, workers)
-    expect_same_bits(weights, expected)
-    assert history == reference
+def test_it_equals_single(network: str, workers: int, servers: int, registry: Registry) -> None:
+    """In as many microbatches bit for bit; with the whole batch if every example is treated separately."""
+    found = trained(served(workers, servers), task_for(network), registry, STEPS)
+    expect_same_run(found, single(task_for(network), STEPS, workers))
+    if network != "batch_normalised":
+        expect_same_run(found, single(task_for(network), STEPS), 1e-10)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("network", ["dense", "convolutional"])
-def test_other_precisions_equal_microbatches_bit_for_bit(network: str, dtype: str) -> None:
-    (weights, history), (expected, reference) = through_servers(network, 3, 2, dtype), single(network, 3, dtype)
-    assert {value.dtype for value in weights.values()} == {np.dtype(np.float32)}
-    expect_same_bits(weights, expected)
-    assert history == reference
+def test_other_precisions_equal_microbatches_bit_for_bit(network: str, dtype: str, registry: Registry) -> None:
+    found = trained(served(3, 2), task_for(network, dtype=dtype), registry, STEPS)
+    assert {value.dtype for value in found[0].values()} == {np.dtype(np.float32)}
+    expect_same_run(found, single(task_for(network, dtype=dtype), STEPS, 3))
 
 
-@pytest.mark.parametrize("optimizer", [Sgd(), Adam(), Momentum(bias_lr_factor=2.0)], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "optimizer", [Sgd(), Adam(), Adagrad(), Momentum(bias_lr_factor=2.0)], ids=lambda each: each.name
+)
 def test_every_server_updates_as_single_does(optimizer: Optimizer, registry: Registry) -> None:
-    weights, _ = trained(served(2, 3), task_for("dropped_out", optimizer=optimizer), registry, STEPS)
-    expected, _ = trained(Single(), task_for("dropped_out", 2, optimizer=optimizer), registry, STEPS)
-    expect_same_bits(weights, expected)
+    task = task_for("dropped_out", optimizer)
+    expect_same_run(trained(served(2, 3), task, registry, STEPS), single(task, STEPS, 2))
 
 
 @pytest.mark.parametrize("statistics", ["shares", "first_worker", "pooled"])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_statistics_are_those_of_a_sharded_reduce(statistics: str, workers: int, registry: Registry) -> None:
-    task = task_for("batch_normalised")
-    weights, history = trained(served(workers, 2, statistics), task, registry, STEPS)
-    expected, reference = trained(SyncData(workers=workers, statistics=statistics), task, registry, STEPS)
-    expect_same_bits(weights, expected)
-    assert history == reference
-
-
-def continued(first: Strategy, second: Strategy, registry: Registry) -> Weights:
-    """Weights after three steps under one strategy and, from its checkpoint, three under another."""
-    with opened(first, task_for("batch_normalised"), registry) as trainer:
-        trainer.session.run("init")
-        trainer.train(range(3))
-        saved = trainer.weights()
-    with opened(second, task_for("batch_normalised"), registry) as trainer:
-        trainer.session.run("restore", feeds=saved)
-        expect_same_bits(trainer.weights(), saved)
-        trainer.train(range(3, 6))
-        return trainer.weights()
+    strategies = served(workers, 2, statistics), SyncData(workers=workers, statistics=statistics)
+    expect_same_run(*(trained(each, task_for("batch_normalised"), registry, STEPS) for each in strategies))
 
 
 @pytest.mark.parametrize("first", [SyncData(workers=3), served(3, 2)], ids=["sharded_reduce", "parameter_server"])
@@ -123,8 +78,12 @@ def continued(first: Strategy, second: Strategy, registry: Registry) -> Weights:
 def test_a_checkpoint_of_one_combine_continues_under_another(
     first: Strategy, second: Strategy, registry: Registry
 ) -> None:
-    undisturbed, _ = trained(Single(), task_for("batch_normalised", 3), registry, 6)
-    expect_same_bits(continued(first, second, registry), undisturbed)
+    task = task_for("batch_normalised")
+    saved, _ = trained(first, task, registry, 3)
+    with begun(second, task, registry, saved) as trainer:
+        expect_same_bits(trainer.weights(), saved)
+        trainer.train(range(3, 6))
+        expect_same_bits(trainer.weights(), single(task, 6, 3)[0])
 
 
 def test_every_variable_is_kept_once_by_its_server_with_its_slots() -> None:
@@ -156,16 +115,13 @@ def bytes_of_a_step(program: Program, workers: int, servers: int, clips: bool) -
 def test_bytes_sent_in_a_step_are_those_of_the_formula(
     network: str, processes: tuple[int, int], clip_norm: float | None, registry: Registry
 ) -> None:
-    workers, servers = processes
-    strategy = served(workers, servers)
-    with opened(strategy, task_for(network, optimizer=momentum(clip_norm)), registry) as trainer:
-        trainer.session.run("init")
-        assert trainer.session.sent_bytes() == [0] * (workers + servers)
-        trainer.train(range(3))
-        counted = trainer.session.sent_bytes()
+    task = task_for(network, Momentum(weight_decay=1e-3, clip_norm=clip_norm))
+    with begun(served(*processes), task, registry) as trainer:
+        assert trainer.session.sent_bytes() == [0] * sum(processes)
+        counted = trainer.sent(range(3))
         plans = trainer.session.plans("train")
         planned = [plans[device].sent_bytes for device in sorted(plans, key=lambda name: ("ps" in name, name))]
-        expected = bytes_of_a_step(trainer.program, workers, servers, clip_norm is not None)
+        expected = bytes_of_a_step(trainer.program, *processes, clip_norm is not None)
     assert planned == expected
     assert counted == [3 * nbytes for nbytes in expected]
 
@@ -173,26 +129,14 @@ def test_bytes_sent_in_a_step_are_those_of_the_formula(
 @pytest.mark.parametrize("statistics", ["first_worker", "pooled"])
 def test_statistics_that_need_no_sum_are_sent_by_the_first_worker_alone(statistics: str, registry: Registry) -> None:
     workers, servers, channels = 3, 2, 3
-    with opened(served(workers, servers, statistics), task_for("batch_normalised"), registry) as trainer:
-        trainer.session.run("init")
-        trainer.train(range(1))
-        counted = trainer.session.sent_bytes()
+    with begun(served(workers, servers, statistics), task_for("batch_normalised"), registry) as trainer:
+        counted = trainer.sent([0])
         expected = bytes_of_a_step(trainer.program, workers, servers, clips=True)
     for k in range(workers):
         averages = 0 if k == 0 else 2 * channels * 8
         pooled = 4 * channels * 8 * (workers - 1 if k == 0 else 1) if statistics == "pooled" else 0
         expected[k] += pooled - averages
     assert counted == expected
-
-
-def test_parameters_are_sent_twice_per_worker_in_total(registry: Registry) -> None:
-    with opened(served(3, 2), task_for("dense", optimizer=momentum(None)), registry) as trainer:
-        trainer.session.run("init")
-        trainer.train(range(1))
-        counted = trainer.session.sent_bytes()
-        parameters = sum(spec.size for name, spec in trainer.program.variables.items() if "velocity" not in name)
-    scores = 2 * 2
-    assert sum(counted) == (2 * 3 * parameters + scores) * 8
 
 
 def tied(net: NetworkBuilder, batch: Batch) -> Outputs:
@@ -206,30 +150,29 @@ def tied(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 def test_a_variable_that_is_used_twice_is_read_once_and_has_one_gradient(registry: Registry) -> None:
     task = task_of(tied, Sgd(), batch_size=BATCH)
-    with opened(served(2, 1), task, registry) as trainer:
-        trainer.session.run("init")
-        trainer.train(range(3))
-        counted, weights = trainer.session.sent_bytes(), trainer.weights()
-        expected_bytes = bytes_of_a_step(trainer.program, 2, 1, clips=False)
-    assert counted == [3 * nbytes for nbytes in expected_bytes]
-    expected, _ = trained(Single(), task_of(tied, Sgd(), batch_size=BATCH, microbatches=2), registry, 3)
-    expect_same_bits(weights, expected)
+    with begun(served(2, 1), task, registry) as trainer:
+        counted = trainer.sent(range(3))
+        assert counted == [3 * nbytes for nbytes in bytes_of_a_step(trainer.program, 2, 1, clips=False)]
+        expect_same_bits(trainer.weights(), single(task, 3, 2)[0])
 
 
 def floats(**sizes: int) -> dict[str, TensorSpec]:
     return {name: TensorSpec((size,), "float32") for name, size in sizes.items()}
 
 
-def test_the_largest_variable_goes_first_to_the_server_with_the_least() -> None:
-    assert shard_by_size(floats(a=1, b=10, c=6, d=5, e=2), 2) == {"a": 1, "b": 0, "c": 1, "d": 1, "e": 0}
-
-
-def test_of_equal_variables_the_first_created_goes_first_to_the_first_server() -> None:
-    assert shard_by_size(floats(z=3, y=3, x=3, w=3), 3) == {"z": 0, "y": 1, "x": 2, "w": 0}
-
-
-def test_variables_without_elements_fill_servers_too() -> None:
-    assert shard_by_size(floats(a=0, b=0, c=0), 2) == {"a": 0, "b": 1, "c": 0}
+@pytest.mark.parametrize(
+    ("sizes", "servers", "expected"),
+    [
+        # The largest variable goes first, to the server with the least.
+        ({"a": 1, "b": 10, "c": 6, "d": 5, "e": 2}, 2, {"a": 1, "b": 0, "c": 1, "d": 1, "e": 0}),
+        # Of equal variables, the first created goes first, to the first server.
+        ({"z": 3, "y": 3, "x": 3, "w": 3}, 3, {"z": 0, "y": 1, "x": 2, "w": 0}),
+        # Variables without elements fill servers too.
+        ({"a": 0, "b": 0, "c": 0}, 2, {"a": 0, "b": 1, "c": 0}),
+    ],
+)
+def test_variables_are_sharded_by_size(sizes: dict[str, int], servers: int, expected: dict[str, int]) -> None:
+    assert shard_by_size(floats(**sizes), servers) == expected
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.data())
@@ -249,15 +192,6 @@ def test_more_servers_than_variables_are_refused() -> None:
     expected = r"parallelism\.servers=7: the network has 6 variables, .*; use 6 servers or fewer"
     with pytest.raises(ConfigError, match=expected):
         served(2, 7).build(task_for("dense"))
-
-
-def test_servers_of_a_collective_are_refused() -> None:
-    expected = (
-        r"^parallelism\.servers=2 with parallelism\.combine=sharded_reduce: only combine=parameter_server has "
-        "servers; choose it, or set servers to null$"
-    )
-    with pytest.raises(ConfigError, match=expected):
-        SyncData(combine="sharded_reduce", servers=2)
 
 
 def test_one_server_is_the_default_and_others_have_none() -> None:

@@ -20,7 +20,7 @@ from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster
 from runner.engine.graph.graph import Graph
 from runner.engine.run.kernel_table import load_kernels
-from runner.models.vgg_a import VggA
+from runner.models.vgg import VggA
 from runner.optimizers.sgd import Sgd
 from runner.strategies.base import Task
 from runner.strategies.single import Single

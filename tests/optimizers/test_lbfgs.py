@@ -1,22 +1,17 @@
-"""L-BFGS on problems of known minimum, compared with SciPy, and its commands."""
+"""L-BFGS on problems of known minimum, compared with SciPy; its commands; line searches under the Wolfe conditions."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from runner.errors import NumericError
-from runner.optimizers.quasi_newton import (
-    DIRECTION,
-    GRADIENT,
-    History,
-    X,
-    change_name,
-    commands,
-    iterate,
-    step_name,
-)
+from runner.optimizers.lbfgs import DIRECTION, GRADIENT, History, X, commands, iterate, pair_names
+from runner.optimizers.line_search import DECREASE, FLATTENING, Along, Point, between, search
 from tests.optimizers.minimising import NumpyMachine, Objective, Quadratic, Vector, beale, booth, minimised, rosenbrock
 
 QUADRATIC = Quadratic(size=20, condition=100.0, seed=1)
@@ -32,23 +27,22 @@ PROBLEMS: dict[str, tuple[Objective, Vector, Vector]] = {
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_lbfgs_finds_the_minimum(name: str) -> None:
+def test_lbfgs_finds_the_minimum_with_about_as_many_evaluations_as_scipy(name: str) -> None:
     objective, start, solution = PROBLEMS[name]
     machine = NumpyMachine(objective, start)
-    minimised(machine, History(10))
+    done = minimised(machine, History(10))
     np.testing.assert_allclose(machine.vectors[X], solution, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_lbfgs_needs_about_as_many_evaluations_as_scipy(name: str) -> None:
-    objective, start, _ = PROBLEMS[name]
-    machine = NumpyMachine(objective, start)
-    done = minimised(machine, History(10), tolerance=1e-6)
-    settings = {"maxcor": 10, "gtol": 1e-6, "ftol": 0.0}
+    settings = {"maxcor": 10, "gtol": 1e-7, "ftol": 0.0}
     reference = minimize(objective, start, jac=True, method="L-BFGS-B", options=settings)
     np.testing.assert_allclose(machine.vectors[X], reference.x, atol=1e-5)
     # Every iteration may have a new objective, so each begins with an evaluation.
     assert len(machine.values) - len(done) <= 1.5 * reference.nfev + 5
+
+
+def after_one_iteration() -> tuple[NumpyMachine, History]:
+    machine, history = NumpyMachine(booth, np.array([-5.0, 8.0])), History(4)
+    iterate(machine, history, longest=1.0, most=20)
+    return machine, history
 
 
 def inverse_by_formula(pairs: list[tuple[Vector, Vector]], size: int) -> Vector:
@@ -69,7 +63,7 @@ def test_direction_equals_the_formula(size: int) -> None:
         iterate(machine, history, longest=1.0, most=20)
         # Those of the ring, oldest first, before this iteration changes them.
         places = history.newest_first()[::-1]
-        pairs = [(machine.vectors[step_name(i)], machine.vectors[change_name(i)]) for i in places]
+        pairs = [(machine.vectors[s], machine.vectors[y]) for s, y in map(pair_names, places)]
         gradient = rosenbrock(machine.vectors[X])[1]
         iterate(machine, history, longest=1.0, most=20)
         expected = -inverse_by_formula(pairs, 8) @ gradient
@@ -126,8 +120,7 @@ def test_first_step_is_bounded() -> None:
 
 
 def test_wrong_gradient_keeps_the_point_and_drops_the_history() -> None:
-    machine, history = NumpyMachine(booth, np.array([-5.0, 8.0])), History(4)
-    iterate(machine, history, longest=1.0, most=20)
+    machine, history = after_one_iteration()
     machine.objective = lambda x: (float(x @ x), -2.0 * x)
     before = machine.vectors[X].copy()
     did = iterate(machine, history, longest=1.0, most=6)
@@ -136,8 +129,7 @@ def test_wrong_gradient_keeps_the_point_and_drops_the_history() -> None:
 
 
 def test_history_with_an_uphill_direction_is_dropped() -> None:
-    machine, history = NumpyMachine(booth, np.array([-5.0, 8.0])), History(4)
-    iterate(machine, history, longest=1.0, most=20)
+    machine, history = after_one_iteration()
     history.curvatures[0] *= -1.0
     iterate(machine, history, longest=1.0, most=20)
     assert history.pairs == 1
@@ -152,17 +144,13 @@ def test_a_pair_without_curvature_is_not_kept() -> None:
 
 
 def test_minimum_is_a_fixed_point() -> None:
-    machine, history = NumpyMachine(booth, np.array([1.0, 3.0])), History(4)
-    did = iterate(machine, history, longest=1.0, most=20)
+    did = iterate(NumpyMachine(booth, np.array([1.0, 3.0])), History(4), longest=1.0, most=20)
     assert (did.objective, did.step, did.evaluations) == (0.0, 0.0, 1)
 
 
-def test_objective_that_is_not_finite_is_returned() -> None:
+def test_an_objective_that_is_not_finite_is_returned_and_such_a_gradient_refused() -> None:
     machine = NumpyMachine(lambda x: (math.nan, x), np.ones(2))
     assert math.isnan(iterate(machine, History(4), longest=1.0, most=20).objective)
-
-
-def test_a_gradient_that_is_not_finite_is_refused() -> None:
     machine = NumpyMachine(lambda x: (1.0, np.array([np.nan, 1.0])), np.ones(2))
     with pytest.raises(NumericError, match="the objective is 1, but its gradient has the squared length nan"):
         iterate(machine, History(4), longest=1.0, most=20)
@@ -170,10 +158,116 @@ def test_a_gradient_that_is_not_finite_is_refused() -> None:
 
 def test_both_gradients_of_a_pair_belong_to_one_objective() -> None:
     """With another batch in each iteration, y is the change due to the step alone."""
-    machine, history = NumpyMachine(booth, np.array([-5.0, 8.0])), History(4)
-    iterate(machine, history, longest=1.0, most=20)
+    machine, history = after_one_iteration()
     machine.objective = lambda x: (booth(x)[0] + 1000.0 * x[0], booth(x)[1] + np.array([1000.0, 0.0]))
     iterate(machine, history, longest=1.0, most=20)
     s, y = machine.vectors["step_1"], machine.vectors["change_1"]
     hessian = np.array([[10.0, 8.0], [8.0, 10.0]])
     np.testing.assert_allclose(y, hessian @ s, rtol=1e-6)
+
+
+# Line searches end at a point under the strong Wolfe conditions, or return None.
+
+Curve = Callable[[float], tuple[float, float]]
+
+
+def quartic(t: float) -> tuple[float, float]:
+    """Return value and slope of a function with two valleys."""
+    return t**4 - 6.0 * t**2 - t, 4.0 * t**3 - 12.0 * t - 1.0
+
+
+def bowl(t: float) -> tuple[float, float]:
+    return (t - 3.0) ** 2, 2.0 * (t - 3.0)
+
+
+def cliff(t: float) -> tuple[float, float]:
+    """Not finite beyond 1."""
+    return (-math.log(1.0 - t) - 3.0 * t, 1.0 / (1.0 - t) - 3.0) if t < 1.0 else (math.inf, math.nan)
+
+
+def fall(t: float) -> tuple[float, float]:
+    return -t, -1.0
+
+
+def climb(t: float) -> tuple[float, float]:
+    """Return a rising value with a falling slope."""
+    return t, -1.0
+
+
+CURVES: dict[str, Curve] = {"quartic": quartic, "bowl": bowl, "cliff": cliff}
+
+
+def noted(curve: Curve) -> tuple[Along, list[Point]]:
+    seen: list[Point] = []
+
+    def along(step: float) -> Point:
+        seen.append(Point(step, *curve(step)))
+        return seen[-1]
+
+    return along, seen
+
+
+@pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
+@pytest.mark.parametrize("first", [1e-3, 0.1, 1.0, 1.9, 10.0, 1e3])
+def test_found_point_satisfies_both_conditions(curve: Curve, first: float) -> None:
+    along, seen = noted(curve)
+    start = Point(0.0, *curve(0.0))
+    found = search(along, start, first, 40)
+    assert found is not None
+    assert found.step > 0.0
+    assert found is seen[-1]
+    assert found.value <= start.value + DECREASE * found.step * start.slope
+    assert abs(found.slope) <= FLATTENING * abs(start.slope)
+
+
+def test_good_first_step_is_accepted() -> None:
+    along, seen = noted(bowl)
+    assert search(along, Point(0.0, *bowl(0.0)), 1.0, 40) == Point(1.0, *bowl(1.0))
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("most", [1, 2, 7])
+def test_evaluations_are_bounded(most: int) -> None:
+    along, seen = noted(fall)
+    found = search(along, Point(0.0, *fall(0.0)), 1.0, most)
+    assert len(seen) == most
+    assert found is not None
+    assert found.step == 2.0 ** (most - 1)
+    along, seen = noted(climb)
+    assert search(along, Point(0.0, *climb(0.0)), 1.0, most) is None
+    assert len(seen) == most
+
+
+def test_lowest_point_of_the_bracket_is_returned_after_the_last_evaluation() -> None:
+    along, seen = noted(lambda t: (-t, -1.0) if t < 4.0 else (10.0, 1.0))
+    found = search(along, Point(0.0, 0.0, -1.0), 1.0, 5)
+    assert found == min(seen, key=lambda point: point.value)
+    assert found is not None
+    assert found.step > 2.0
+
+
+def test_point_above_the_previous_one_closes_a_bracket() -> None:
+    """The point decreases enough and is still steep."""
+    along, _ = noted(lambda t: {1.0: (-1.0, -1.0), 2.0: (-0.9, -1.0)}.get(t, (-1.05, 0.0)))
+    found = search(along, Point(0.0, 0.0, -1.0), 1.0, 9)
+    assert found is not None
+    assert 1.0 < found.step < 2.0
+
+
+@given(*[st.floats(-10, 10)] * 4, st.floats(-5, 5), st.sampled_from([1e-6, 1.0, -1.0, 1e6]))
+def test_a_new_step_is_well_inside_the_bracket(a: float, b: float, c: float, d: float, at: float, width: float) -> None:
+    step = between(Point(at, a, b), Point(at + width, c, d))
+    assert 0.099 <= (step - at) / width <= 0.901
+
+
+def test_minimizer_of_a_cubic_is_found() -> None:
+    def cubic(t: float) -> Point:
+        return Point(t, t**3 - 3.0 * t, 3.0 * t**2 - 3.0)
+
+    assert between(cubic(0.0), cubic(1.9)) == pytest.approx(1.0)
+    assert between(cubic(1.9), cubic(0.0)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("high", [Point(1.0, math.inf, 1.0), Point(1.0, math.nan, 1.0), Point(1.0, 1.0, math.nan)])
+def test_bracket_with_an_end_that_is_not_finite_is_halved(high: Point) -> None:
+    assert between(Point(0.0, 0.0, -1.0), high) == 0.5

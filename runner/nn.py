@@ -1,5 +1,7 @@
 """Layers: functions that add nodes to a network's graph, stamp them with the layer, and return its output.
 
+h = nn.relu(net, nn.conv(net, x, 32, 3, name="conv1", padding="same"), name="relu1")
+
 Images are (N, C, H, W). The name of a layer is unique within its network and prefixes the names of its variables
 ("conv1/weights"). A layer raises ConfigError if the image is too small for it, and ShapeError or ValueError if the
 model is wrong.
@@ -7,15 +9,81 @@ model is wrong.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from runner.engine.graph import ops
 from runner.engine.graph.initializers import Constant, Initializer, he_normal
-from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.op import ShapeError
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable
 from runner.errors import ConfigError
-from runner.nn.windows import Padding, TooSmallError, Windows, place
+
+LOSSES = ("softmax", "logistic")
+
+Padding = int | str | Sequence[int]
+"""Zeros around an image: one width for all sides, (top, bottom, left, right), "valid" for none, or "same" for
+ceil(size / stride) windows, with the odd zero at the bottom and at the right."""
+
+
+class TooSmallError(ValueError):
+    """The image holds no window."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows on an image as the ops take them: (rows, columns) twice, and (top, bottom, left, right)."""
+
+    size: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[int, int, int, int]
+
+
+def place(image: tuple[int, int], window: int, stride: int, padding: Padding, *, ceil: bool = False) -> Windows:
+    """Place square windows on an image of (rows, columns).
+
+    There are (size + padding - window) / stride + 1 windows along a side, rounded down. ceil: rounded up, as in Caffe
+    and cuda-convnet, by more zeros at the bottom and at the right; but no window starts beyond the image and the
+    padding before it. Raises TooSmallError naming the smallest image.
+    """
+    before, after = zip(*(_zeros(side, window, stride, padding, axis) for axis, side in enumerate(image)), strict=True)
+    overhang = stride - 1 if ceil else 0
+    needed = [max(1, window - low - high - overhang) for low, high in zip(before, after, strict=True)]
+    if any(side < least for side, least in zip(image, needed, strict=True)):
+        raise TooSmallError(
+            f"its windows of {window}x{window} need images of at least {needed[0]}x{needed[1]}, but they are "
+            f"{image[0]}x{image[1]} here; use larger images, or a model that shrinks them less"
+        )
+    if ceil:
+        after = tuple(
+            high + _overhang(side, window, stride, low, high)
+            for side, low, high in zip(image, before, after, strict=True)
+        )
+    return Windows((window, window), (stride, stride), (before[0], after[0], before[1], after[1]))
+
+
+def _zeros(side: int, window: int, stride: int, padding: Padding, axis: int) -> tuple[int, int]:
+    """Return the zeros before and after an image along axis 0 (rows) or 1 (columns)."""
+    if isinstance(padding, int):
+        return padding, padding
+    if padding == "valid":
+        return 0, 0
+    if padding == "same":
+        windows = -(-side // stride)
+        total = max(0, (windows - 1) * stride + window - side)
+        return total // 2, total - total // 2
+    if isinstance(padding, str) or len(padding) != 4:
+        raise ValueError(f"padding {padding!r}: expected 'valid', 'same', a width or (top, bottom, left, right)")
+    return padding[2 * axis], padding[2 * axis + 1]
+
+
+def _overhang(side: int, window: int, stride: int, low: int, high: int) -> int:
+    """Return the zeros after an image that complete the last window if the number of windows is rounded up."""
+    padded = low + side + high
+    windows = -(-(padded - window) // stride) + 1
+    if (windows - 1) * stride >= low + side:
+        windows -= 1
+    return max(0, (windows - 1) * stride + window - padded)
 
 
 def conv(
@@ -269,3 +337,29 @@ def zero_padded_shortcut(net: NetworkBuilder, x: Tensor, channels: int, *, name:
             y = ops.avg_pool(net.graph, x, window=(1, 1), strides=(stride, stride))
         lacking = channels - net.graph.spec(x).shape[1]
         return net.output(ops.pad(net.graph, y, low=(0, 0, 0, 0), high=(0, lacking, 0, 0)))
+
+
+def classify(net: NetworkBuilder, logits: Tensor, labels: Tensor, loss: str = "softmax") -> Outputs:
+    """Add layer "loss" over logits (N, C) and labels (N,) int64, computed in the network's state dtype.
+
+    loss: "softmax", the cross-entropy of a softmax over the classes; or "logistic", one logistic unit per class with
+    target 1 for the label and 0 for the others, their cross-entropies summed (Krizhevsky 2014, 1-of-C). Losses are in
+    nats. Raises ValueError for any other loss.
+    """
+    graph = net.graph
+    with new_layer(net, "loss", "loss"):
+        logits = ops.as_dtype(graph, logits, net.state_dtype)
+        losses = net.output(_losses(net, logits, labels, loss))
+        predictions = ops.argmax(graph, logits, axis=1)
+        correct = ops.cast(graph, ops.equal(graph, predictions, labels), net.state_dtype)
+    return Outputs(losses, predictions, correct, logits)
+
+
+def _losses(net: NetworkBuilder, logits: Tensor, labels: Tensor, loss: str) -> Tensor:
+    graph = net.graph
+    if loss == "softmax":
+        return ops.softmax_cross_entropy(graph, logits, labels)[0]
+    if loss == "logistic":
+        targets = ops.one_hot(graph, labels, depth=graph.spec(logits).shape[1], dtype=net.state_dtype)
+        return ops.reduce_sum(graph, ops.sigmoid_cross_entropy(graph, logits, targets), axes=(1,))
+    raise ValueError(f"loss {loss!r}: expected one of {', '.join(LOSSES)}")

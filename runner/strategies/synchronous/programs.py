@@ -1,0 +1,94 @@
+"""Synchronous data parallelism in which every share counts: programs with a collective and with parameter servers."""
+
+from collections.abc import Sequence
+
+from runner.engine.compile.program import Program
+from runner.engine.graph import ops
+from runner.engine.graph.device import worker_task
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variable
+from runner.strategies.base import Task
+from runner.strategies.clients import program
+from runner.strategies.collectives import COMBINES, exchange
+from runner.strategies.replica import Gradients, Replica, batch_scores, ordered_sum, shares, summed
+from runner.strategies.servers import ReadVariables, ServedVariables, Server, advance_served, update_served
+from runner.strategies.synchronous.batch_statistics import Compute
+
+
+def with_collective(task: Task, workers: int, combine: str, bucket_bytes: int, compute: Compute) -> Program:
+    """Return the program of replicas whose gradients are summed by a collective; each applies the same update.
+
+    It has K forward and backward passes, a collective per bucket of gradients, and K equal updates.
+    """
+    graph = Graph()
+    devices = [worker_task(k) for k in range(workers)]
+    replicas = [Replica(graph, task, device=d, prefix=f"replica_{k}") for k, d in enumerate(devices)]
+    computed = compute(replicas, shares(task.batch_size, workers))
+    graph = replicas[0].graph
+    totals = exchange(graph, computed, devices, COMBINES[combine], bucket_bytes)
+    targets: list[str] = []
+    for replica, own in zip(replicas, totals, strict=True):
+        targets += replica.apply(own.gradients, own.state_updates)
+    loss, accuracy = batch_scores(replicas[0], computed)
+    return program(graph, replicas, loss=loss, accuracy=accuracy, targets=targets)
+
+
+def held_back(replicas: Sequence[Replica], computed: Sequence[Gradients]) -> list[Gradients]:
+    """Return the gradients and statistics of the replicas, held back by control edges until all of a worker exist.
+
+    Each is read through a node that waits for all others of the same worker. Values and bytes on the wire do not
+    change. Losses, accuracies and statistics that are not summed are not held back.
+    """
+    return [_held(*each) for each in zip(replicas, computed, strict=True)]
+
+
+def _held(replica: Replica, computed: Gradients) -> Gradients:
+    graph = replica.graph
+    with graph.absolute_scope(f"{replica.prefix}/train/held"), graph.device(replica.device):
+        there = [ops.identity(graph, part, name="there") for _, part in computed.parts]
+        with graph.control_dependencies(tensor.node for tensor in there):
+            held = [ops.identity(graph, tensor, name="held") for tensor in there]
+    return computed.with_parts(held)
+
+
+def with_servers(task: Task, workers: int, servers: int, compute: Compute) -> Program:
+    """Return the program of K workers that read all variables from S servers and send them their gradients.
+
+    Whole variables are sharded over the servers by size
+    (:func:`~runner.strategies.servers.shard_by_size`), slots with their variable. In each step a
+    worker reads every variable it needs, computes the gradients of its share and sends each to the variable's server,
+    which adds them in worker order, ((g0 + g1) + g2) + ..., and applies the optimizer. Moving averages of batch
+    normalisation are variables like others; the parts of their statistics are sent and summed like gradients, and
+    statistics that need no sum are sent by the first worker alone.
+
+    Bytes on the wire in a step, values of b bytes, P of them trained (P_j on server j) and M statistics: server j
+    sends K P_j b and each worker (P + M) b, in total K (2 P + M) b. With statistics of the first worker or of the whole
+    batch only the first worker sends M b, in total (2 K P + M) b; the exchange of the latter is added to that
+    (:func:`~runner.strategies.synchronous.batch_statistics.pool_normalizations`). Moving averages are read in
+    evaluations alone. Every worker but the first also sends the first its loss and its accuracy, 2 b. Clipping
+    by global norm takes b from each trained variable that is not on the first server, to that server, and b from there
+    to each other server.
+    """
+    served = ServedVariables(task, servers)
+    kept = [Server(served.graph, task, j) for j in range(servers)]
+    replicas = [served.replica(k, ReadVariables) for k in range(workers)]
+    computed = compute(replicas, shares(task.batch_size, workers))
+    graph = served.graph = replicas[0].graph
+    loss, accuracy = batch_scores(replicas[0], computed)
+
+    def total(variable: Variable, parts: Sequence[Tensor]) -> Tensor:
+        device = served.device_of(served[variable.name])
+        with graph.absolute_scope(f"reduce/{variable.name}"), graph.device(device), graph.layer(variable.layer):
+            # With one worker, too, a node of the server: nodes that read the sum then are on the server.
+            return ops.identity(graph, ordered_sum(graph, parts), name="total")
+
+    totals = summed(computed, total)
+    with graph.absolute_scope("update"), graph.device(kept[0].device):
+        gradients = task.optimizer.clipped(graph, [(served[copy.name], sum_) for copy, sum_ in totals.gradients])
+    targets = [
+        *update_served(graph, task, served, kept, gradients),
+        # Statistics that need no sum are equal on all workers; the first sends them.
+        *advance_served(graph, served, [*totals.settled, *totals.state_updates]),
+    ]
+    return program(graph, replicas, loss=loss, accuracy=accuracy, targets=targets, variables=served, servers=kept)
