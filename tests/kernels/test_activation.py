@@ -5,7 +5,7 @@ import pytest
 from scipy import special
 
 from runner.kernels.contract import Array
-from runner.kernels.reference.loss import log_softmax, relu, relu_gradient, sigmoid, softmax
+from runner.kernels.reference.rows import log_softmax, relu, relu_gradient, sigmoid, softmax
 
 ORDINARY = np.random.default_rng(0).standard_normal((4, 5)) * 3
 EXTREME = np.array([[-1e4, 0.0, 1e4], [-800.0, -700.0, 700.0], [1e4, 1e4, 1e4]])

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from runner.kernels.contract import Array
-from runner.kernels.reference import convolution
-from runner.kernels.reference.convolution import conv2d, conv2d_input_gradient, conv2d_weight_gradient
+from runner.kernels.reference import windows
+from runner.kernels.reference.windows import conv2d, conv2d_input_gradient, conv2d_weight_gradient
 
 Ints = tuple[int, ...]
 
@@ -112,5 +112,5 @@ def test_the_length_of_runs_changes_no_bit(monkeypatch: pytest.MonkeyPatch, run_
         ]
 
     usual = results()
-    monkeypatch.setattr(convolution, "_RUN_BYTES", run_bytes)
+    monkeypatch.setattr(windows, "_RUN_BYTES", run_bytes)
     assert results() == usual

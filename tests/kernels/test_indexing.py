@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from runner.kernels.contract import Array
-from runner.kernels.reference.indexing import gather, one_hot, scatter_add
+from runner.kernels.reference.rows import gather, one_hot, scatter_add
 
 
 def test_gather_takes_rows() -> None:

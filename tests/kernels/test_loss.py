@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from runner.kernels.reference.loss import sigmoid_cross_entropy, softmax_cross_entropy
+from runner.kernels.reference.rows import sigmoid_cross_entropy, softmax_cross_entropy
 
 
 def test_softmax_cross_entropy() -> None:

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from runner.kernels.reference.batch_normalization import batch_norm
-from runner.kernels.reference.local_response_normalization import channel_window_sum, local_response_normalization
+from runner.kernels.reference.normalization import batch_norm, channel_window_sum, local_response_normalization
 
 
 @pytest.mark.parametrize("shape", [(6, 3), (4, 3, 2, 5)])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from runner.kernels.contract import Array
-from runner.kernels.reference.pooling import avg_pool, max_pool, max_pool_gather, max_pool_gradient
+from runner.kernels.reference.windows import avg_pool, max_pool, max_pool_gather, max_pool_gradient
 
 Ints = tuple[int, ...]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from runner.kernels.contract import Array
-from runner.kernels.reference.random import dropout_mask, random_normal, random_uniform
+from runner.kernels.reference.structural import dropout_mask, random_normal, random_uniform
 
 STREAM: dict[str, Any] = {"seed": 3, "key": "fc1/dropout"}
 

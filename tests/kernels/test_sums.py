@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from runner.kernels.contract import Array
-from runner.kernels.reference.batch_normalization import batch_norm, batch_norm_gradient
-from runner.kernels.reference.reduction import reduce_mean, reduce_sum
+from runner.kernels.reference.arithmetic import reduce_mean, reduce_sum
+from runner.kernels.reference.normalization import batch_norm, batch_norm_gradient
 from runner.kernels.reference.structural import add_n
 
 X = np.random.default_rng(0).standard_normal((37, 29, 41), dtype=np.float32)

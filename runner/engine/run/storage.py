@@ -6,7 +6,7 @@ from weakref import WeakSet
 
 from runner.engine.compile.plan import Slot
 from runner.errors import ResourceError, RunnerError
-from runner.kernels.host import HostPlatform
+from runner.kernels.platform import HostPlatform
 from runner.kernels.memory import Bytes
 from runner.kernels.platform import Platform
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from runner.kernels.contract import Spec
-from runner.kernels.gpu.calls import StreamCall, in_order, launch
-from runner.kernels.gpu.runtime import Argument, Runtime, Size
+from runner.kernels.gpu.runtime import Argument, Runtime, Size, StreamCall, in_order, launch
 from runner.kernels.gpu.source import computed_in, text
 from runner.kernels.memory import numpy_dtype
 

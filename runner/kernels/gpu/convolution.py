@@ -11,10 +11,19 @@ from functools import partial
 import numpy as np
 
 from runner.kernels.contract import Arrange, Arrangement, Attributes, Buffers, Kernel, Layout, Offers, Spec, Specs
-from runner.kernels.gpu.calls import Bind, StreamCall, blocks_for, in_order, launch, own_kernels
 from runner.kernels.gpu.channels import channel_sums, sums_bytes
 from runner.kernels.gpu.layouts import CHANNELS_LAST, arrange_alike, innermost_channels
-from runner.kernels.gpu.runtime import Argument, Runtime, Size
+from runner.kernels.gpu.runtime import (
+    Argument,
+    Bind,
+    Runtime,
+    Size,
+    StreamCall,
+    blocks_for,
+    in_order,
+    launch,
+    own_kernels,
+)
 from runner.kernels.gpu.source import computed_in, text
 from runner.kernels.memory import address_of, numpy_dtype
 
@@ -110,13 +119,12 @@ def _bind_forward(runtime: Runtime, attributes: Attributes, buffers: Buffers) ->
     """Inputs x, w, then bias and residual if the attributes have them; output y."""
     (x, w), (y,) = buffers.inputs[:2], buffers.outputs
     geometry = Geometry(attributes, x.spec.shape, w.spec.shape, y.spec.shape, y.layout.tag == CHANNELS_LAST)
-    bias = buffers.inputs[2].address if attributes.get("bias") else 0
-    residual = buffers.inputs[-1].address if attributes.get("residual") else 0
-    addresses = (x.address, w.address, bias, residual, y.address)
+    bias = buffers.inputs[2] if attributes.get("bias") else np.uintp(0)
+    residual = buffers.inputs[-1] if attributes.get("residual") else np.uintp(0)
     return launch(
         runtime.function(source(x.spec.dtype), "conv2d"),
         _grid(geometry.pixels, w.spec.shape[0] // geometry.groups, geometry.groups),
-        [*map(np.uintp, addresses), np.int32(attributes.get("relu", False)), *geometry.arguments],
+        [x, w, bias, residual, y, np.int32(attributes.get("relu", False)), *geometry.arguments],
     )
 
 
@@ -132,12 +140,12 @@ def _weight_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers)
     parts = launch(
         runtime.function(program, "conv2d_weight_gradient"),
         (rows, columns, groups * splits),
-        [np.uintp(dy.address), np.uintp(x.address), partials, np.int64(depth), *geometry.arguments],
+        [dy, x, partials, np.int64(depth), *geometry.arguments],
     )
     total = launch(
         runtime.function(program, "sum_of_splits"),
         blocks_for(runtime, count),
-        [partials, np.uintp(dw.address), np.int64(count), np.int32(splits)],
+        [partials, dw, np.int64(count), np.int32(splits)],
     )
     return in_order([parts, total])
 
@@ -177,7 +185,7 @@ def _bind_input_gradient(runtime: Runtime, attributes: Attributes, buffers: Buff
     return launch(
         runtime.function(source(dy.spec.dtype), "conv2d_input_gradient"),
         _grid(pixels, w.spec.shape[1], geometry.groups),
-        [*(np.uintp(operand.address) for operand in (dy, w, dx)), *geometry.arguments],
+        [dy, w, dx, *geometry.arguments],
     )
 
 

@@ -1,7 +1,7 @@
 """CUDA sources of loops over elements, generated from the operation on one element.
 
 A flat loop reads and writes adjacent elements, 16 bytes at once; scalar inputs are read once. Its source exists for one
-call and for combined calls, see :mod:`runner.kernels.gpu.batched`. A strided loop finds the elements of broadcast
+call and for combined calls, see :mod:`runner.kernels.gpu.streams`. A strided loop finds the elements of broadcast
 inputs by strides along up to :data:`AXES` axes.
 """
 

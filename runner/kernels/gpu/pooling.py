@@ -9,9 +9,8 @@ from functools import partial
 import numpy as np
 
 from runner.kernels.contract import Attributes, Buffers, Kernel
-from runner.kernels.gpu.calls import StreamCall, blocks_for, launch, own_kernels
 from runner.kernels.gpu.layouts import CHANNELS_LAST, arrange_alike
-from runner.kernels.gpu.runtime import Argument, Runtime
+from runner.kernels.gpu.runtime import Argument, Runtime, StreamCall, blocks_for, launch, own_kernels
 from runner.kernels.gpu.source import computed_in, text
 from runner.kernels.memory import numpy_dtype
 
@@ -44,9 +43,8 @@ def _bind(op: str, runtime: Runtime, attributes: Attributes, buffers: Buffers) -
     channels = x_shape[1] if layout.tag == CHANNELS_LAST else 1
     pack = pack_of(spec.dtype, channels)
     count = math.prod(spec.shape) // pack
-    operands = (*buffers.inputs, *buffers.outputs)
-    arguments: list[Argument] = [np.uintp(operand.address) for operand in operands]
-    arguments += [np.int64(count), *_geometry(attributes, x_shape, y_shape, channels // pack)]
+    arguments = [*buffers.inputs, *buffers.outputs, np.int64(count)]
+    arguments += _geometry(attributes, x_shape, y_shape, channels // pack)
     if "count_padding" in attributes:
         arguments.append(np.int32(attributes["count_padding"]))
     return launch(runtime.function(source(spec.dtype, pack), op), blocks_for(runtime, count), arguments)

@@ -23,10 +23,9 @@ from runner.kernels.contract import (
     Specs,
     plain,
 )
-from runner.kernels.gpu import copies
-from runner.kernels.gpu.calls import THREADS, Bind, StreamCall, in_order, launch, own_kernels
+from runner.kernels.gpu import shape
 from runner.kernels.gpu.layouts import Axis, arguments, merged, offered_layout, strides, strides_of
-from runner.kernels.gpu.runtime import Argument, Runtime
+from runner.kernels.gpu.runtime import THREADS, Argument, Bind, Runtime, StreamCall, in_order, launch, own_kernels
 from runner.kernels.gpu.source import computed_in, text
 from runner.kernels.memory import address_of, numpy_dtype
 
@@ -135,8 +134,8 @@ def _argmax(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> Strea
     near = strides_of(x)
     reduction = reduced_shape(x.spec.shape, near, (axis,))
     function = runtime.function(_source(x.spec.dtype, computed_in(x.spec.dtype)), "argmax")
-    fixed: list[Argument] = [
-        *(np.uintp(x.address), np.uintp(y.address), np.int64(reduction.outputs), np.int64(reduction.count)),
+    fixed = [
+        *(x, y, np.int64(reduction.outputs), np.int64(reduction.count)),
         *(np.int64(near[axis]), np.int32(reduction.across)),
         *arguments(reduction.kept, RANK, 2),
     ]
@@ -148,13 +147,13 @@ def _arrange_broadcast(attributes: Attributes, inputs: Specs, outputs: Specs, of
     layout = offered_layout(x, offered)
     out = offered_layout(y, offered) if len(x.shape) == len(y.shape) else plain(y)
     block = zip(y.shape, _repeated(x, layout, y), strides(y.shape, out), strict=True)
-    return Arrangement((layout,), (out,)) if copies.copyable(block) else None
+    return Arrangement((layout,), (out,)) if shape.copyable(block) else None
 
 
 def _broadcast(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (x,), (y,) = buffers.inputs, buffers.outputs
     block = zip(y.spec.shape, _repeated(x.spec, x.layout, y.spec), strides_of(y), strict=True)
-    return copies.copy(runtime, numpy_dtype(x.spec.dtype).itemsize, block, x.address, y.address)
+    return shape.copy(runtime, numpy_dtype(x.spec.dtype).itemsize, block, x.address, y.address)
 
 
 def _repeated(x: Spec, layout: Layout, y: Spec) -> list[int]:

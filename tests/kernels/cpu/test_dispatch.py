@@ -9,8 +9,7 @@ import pytest
 
 from runner.kernels.contract import Array, Join, NativeCall
 from runner.kernels.cpu.dispatch import join_in_python
-from runner.kernels.cpu.machine_code.compiler import MachineCode
-from runner.kernels.cpu.machine_code.dispatch import join
+from runner.kernels.cpu.machine_code.compiler import MachineCode, join
 
 _TEXT = """
 ; log[0] counts what was noted; the notes follow

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import runner.kernels.reference  # noqa: F401 - registers the kernels
 from runner.kernels.contract import Arrangement, Array, Attributes, Buffers, Kernel, Layout, NativeCall, Operand, plain
-from runner.kernels.cpu.machine_code import elementwise, openmp
+from runner.kernels.cpu.machine_code import elementwise
+from runner.kernels.cpu.machine_code import threads as openmp
 from runner.kernels.cpu.machine_code.compiler import MachineCode
 from runner.kernels.cpu.machine_code.loops import ElementLoop, write_module
 from runner.kernels.cpu.machine_code.threads import PARALLEL_BYTES, Loop, on_one

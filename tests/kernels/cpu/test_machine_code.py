@@ -9,8 +9,9 @@ import pytest
 from llvmlite import binding
 
 from runner.kernels.contract import NativeCall
+from runner.kernels.cpu import loading
 from runner.kernels.cpu.dispatch import join_in_python
-from runner.kernels.cpu.machine_code import compiler, dispatch, loading, openmp, threads
+from runner.kernels.cpu.machine_code import compiler, threads
 from runner.kernels.cpu.machine_code.compiler import CompilerUnavailable, MachineCode
 from runner.kernels.memory import allocate
 from runner.kernels.registry import Registry
@@ -21,18 +22,18 @@ ANSWER = "define i32 @answer() {\n ret i32 42\n}"
 
 def test_the_kernels_are_registered_and_calls_joined_in_machine_code() -> None:
     registry = Registry()
-    version, missing = loading.register(registry)
+    version, missing = loading.register_machine_code(registry)
     assert missing == ""
     assert "llvmlite" in version
     assert "vectors of" in version
-    assert registry.join is dispatch.join
+    assert registry.join is compiler.join
     assert registry.find("elementwise", "cpu", "llvm").priority == 10
 
 
 def test_without_llvmlite_calls_are_joined_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llvmlite", None)
     registry = Registry()
-    version, missing = loading.register(registry)
+    version, missing = loading.register_machine_code(registry)
     assert version == ""
     assert missing.startswith("llvmlite cannot be loaded (")
     assert missing.endswith("; pip install llvmlite")
@@ -43,8 +44,8 @@ def test_without_llvmlite_calls_are_joined_in_python(monkeypatch: pytest.MonkeyP
 def test_the_package_is_imported_without_llvmlite() -> None:
     program = (
         "import sys; sys.modules['llvmlite'] = None\n"
-        "from runner.kernels.cpu.machine_code import loading\n"
-        "print(loading.probe())"
+        "from runner.kernels.cpu import loading\n"
+        "print(loading.probe_compiler())"
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert "llvmlite cannot be loaded" in answer.stdout
@@ -53,7 +54,7 @@ def test_the_package_is_imported_without_llvmlite() -> None:
 @pytest.fixture
 def forgetful() -> Iterator[None]:
     """Clear the caches of facts about the machine before and after a test."""
-    probes = (compiler.host, openmp.load)
+    probes = (compiler.host, threads.load_openmp)
     for each in probes:
         each.cache_clear()
     yield
@@ -70,7 +71,7 @@ def test_a_machine_that_forbids_new_code_is_reported(monkeypatch: pytest.MonkeyP
     with pytest.raises(CompilerUnavailable, match=r"cannot make code for this machine: .*executable memory"):
         compiler.host()
     registry = Registry()
-    assert "executable memory" in loading.register(registry)[1]
+    assert "executable memory" in loading.register_machine_code(registry)[1]
     assert registry.join is join_in_python
 
 
@@ -78,10 +79,10 @@ def test_a_machine_that_forbids_new_code_is_reported(monkeypatch: pytest.MonkeyP
 def test_without_openmp_loops_run_on_one_thread_and_this_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = threads.Loop(1, 2, 3, 4, None)
     assert threads.on_all(loop).function != threads.on_one(loop).function
-    monkeypatch.setattr(openmp, "LIBRARY", "libnothing.so.1")
-    openmp.load.cache_clear()
+    monkeypatch.setattr(threads, "LIBRARY", "libnothing.so.1")
+    threads.load_openmp.cache_clear()
     assert threads.on_all(loop).function == threads.on_one(loop).function
-    assert "on one thread: libnothing.so.1 cannot be loaded" in loading.probe()[0]
+    assert "on one thread: libnothing.so.1 cannot be loaded" in loading.probe_compiler()[0]
 
 
 @pytest.mark.parametrize(
@@ -121,5 +122,5 @@ def test_external_functions_are_called_at_their_addresses() -> None:
     )
     place = allocate(4)
     call = NativeCall(outer.address("store"), (int(place.ctypes.data), 0, 0, 0), (inner, outer))
-    assert dispatch.join([call])() == 0
+    assert compiler.join([call])() == 0
     assert place.view(np.int32)[0] == 5

@@ -8,7 +8,7 @@ import pytest
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.contract import Array, Kernel, Layout
 from runner.kernels.cpu.machine_code import pooling
-from runner.kernels.cpu.machine_code.pooling_code import Pooling, write_module
+from runner.kernels.cpu.machine_code.pooling import Pooling, write_module
 from runner.kernels.registry import Registry
 from tests.kernels.cpu.layout_cases import POOLS, slid
 from tests.kernels.cpu.onednn.checking import IMAGE_TAGS, expected, kernels, layout, normal

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.kernels.cpu.machine_code.signs import keeps_zeros
+from runner.kernels.cpu.machine_code.elementwise import keeps_zeros
 from runner.kernels.elementwise import evaluate, parse
 from tests.kernels.cpu.programs import Case, cases
 

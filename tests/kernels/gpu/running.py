@@ -16,9 +16,8 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.contract import Arrangement, Buffers, Choice, Kernel, Layout, Operand, Spec, plain
-from runner.kernels.gpu.calls import StreamCall
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last
-from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Stream
+from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Stream, StreamCall
 from runner.kernels.registry import Registry
 from tests.kernels import harness
 from tests.kernels.gpu.emulation import EmulatedRuntime

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 from runner.kernels.contract import Arrangement, Buffers, Operand, plain
 from runner.kernels.gpu import elementwise
-from runner.kernels.gpu.batched import groups, together
 from runner.kernels.gpu.element_kernels import FlatCall
 from runner.kernels.gpu.element_loops import CHUNK
 from runner.kernels.gpu.runtime import DeviceMemory
-from runner.kernels.gpu.streams import Touched
+from runner.kernels.gpu.streams import Touched, groups, together
 from tests.kernels.gpu.emulation import EmulatedRuntime, EmulatedStream
 from tests.kernels.gpu.running import Array, got, put, reference, registry_of, require_close
 from tests.kernels.harness import Shaped

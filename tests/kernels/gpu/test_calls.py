@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.kernels.gpu.calls import StreamCall, blocks_for, failures, in_order, launch
-from runner.kernels.gpu.runtime import Stream
+from runner.kernels.gpu.runtime import Stream, StreamCall, blocks_for, failures, in_order, launch
 from runner.kernels.gpu.source import with_common
 from tests.kernels.gpu.emulation import EmulatedRuntime
 

@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from runner.kernels.contract import Buffers, Operand, plain
-from runner.kernels.gpu import collective, nccl
-from runner.kernels.gpu.calls import StreamCall
+from runner.kernels.gpu import collective
 from runner.kernels.gpu.platform import GpuPlatform
+from runner.kernels.gpu.runtime import StreamCall
 from runner.kernels.platform import Work
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.fake_nccl import joined, with_nccl
@@ -196,4 +196,4 @@ def test_the_library_is_available_if_cupy_finds_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(__path__=[]))
     monkeypatch.setitem(sys.modules, "cupy.cuda", None if module is None else SimpleNamespace(nccl=module))
-    assert (nccl.open_library(lambda: 0, runtime.allocate) is not None) == found
+    assert (collective.open_library(lambda: 0, runtime.allocate) is not None) == found

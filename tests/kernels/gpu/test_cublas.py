@@ -1,7 +1,6 @@
 """cuBLAS: the arguments of its calls, its handles and workspaces, its errors, and the refused products."""
 
 import ctypes
-import itertools
 import shutil
 import subprocess
 import sys
@@ -13,11 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.kernels.gpu import cublas, fused_linear, linear
-from runner.kernels.gpu.cublas import ColumnMajor, Product, column_major
-from runner.kernels.gpu.linear import Multiplier
+from runner.kernels.gpu import cublas, linear
+from runner.kernels.gpu.cublas import Product
 from runner.kernels.registry import Registry
-from tests.kernels.gpu.blas import GpuWithCublas, matrix_at, operated
+from tests.kernels.gpu.blas import GpuWithCublas
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.running import registry_of, run_op
 from tests.kernels.harness import Shaped
@@ -35,30 +33,13 @@ def gpu(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> GpuWithCubla
 
 def products(runtime: EmulatedRuntime) -> Registry:
     """All kernels of products."""
-    return registry_of(runtime, linear, fused_linear)
+    return registry_of(runtime, linear)
 
 
-def multiplier_of(gpu: GpuWithCublas) -> Multiplier:
+def multiplier_of(gpu: GpuWithCublas) -> linear.OwnProducts:
     """The multiplier that uses cuBLAS."""
     (found,) = (each for each in linear.multipliers(gpu) if each.library == "cublas")
     return found
-
-
-@pytest.mark.parametrize("turns", list(itertools.product((False, True), repeat=2)))
-def test_row_major_products_as_column_major_ones(turns: tuple[bool, bool]) -> None:
-    rng = np.random.default_rng(8)
-    a, b = rng.standard_normal((4, 3) if turns[0] else (3, 4)), rng.standard_normal((5, 4) if turns[1] else (4, 5))
-    found = column_major(Product(3, 5, 4, "float64", "float64", *turns))
-    first = operated(b.ctypes.data, "float64", found.m, found.k, found.first_leading, found.transpose_first)
-    second = operated(a.ctypes.data, "float64", found.k, found.n, found.second_leading, found.transpose_second)
-    y = np.zeros((3, 5))
-    matrix_at(y.ctypes.data, "float64", found.m, found.n, found.leading)[:] = first @ second
-    np.testing.assert_allclose(y, (a.T if turns[0] else a) @ (b.T if turns[1] else b))
-
-
-def test_the_column_major_product_in_numbers() -> None:
-    product = Product(3, 5, 4, "float32", "float32", transpose_a=True)
-    assert column_major(product) == ColumnMajor(False, True, 5, 3, 4, 5, 3, 5)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from runner.kernels.gpu import cuda, nvrtc
 from runner.kernels.gpu.cuda import CudaRuntime, GpusError, open_gpus
-from runner.kernels.gpu.kept_code import KeptCode
+from runner.kernels.gpu.nvrtc import KeptCode
 from tests.kernels.gpu.fake_cupy import CUDARuntimeError, FakeCupy
 
 SOURCE = 'extern "C" __global__ void nothing() {}'

@@ -9,14 +9,14 @@ import pytest
 
 from runner.kernels.contract import plain
 from runner.kernels.gpu import (
-    batch_normalization,
     convolution,
     elementwise,
     linear,
+    normalization,
     pooling,
-    random,
     reduction,
-    softmax,
+    rows,
+    structural,
 )
 from runner.kernels.gpu.channels import THREADS, division
 from runner.kernels.gpu.convolution import Geometry
@@ -49,7 +49,7 @@ def test_elements_are_found_by_64_bit_offsets_too(runtime: EmulatedRuntime, monk
 
 def test_the_loss_of_a_certain_prediction_is_small_but_not_zero(runtime: EmulatedRuntime) -> None:
     inputs = [np.array([[40.0, 0.0, 0.0]], "float32"), np.array([0])]
-    found, _ = run_op(runtime, "softmax_cross_entropy", inputs, {}, registry=registry_of(runtime, softmax))
+    found, _ = run_op(runtime, "softmax_cross_entropy", inputs, {}, registry=registry_of(runtime, rows))
     np.testing.assert_allclose(found, [2 * np.exp(-40.0)], rtol=0.05, atol=2e-16)
 
 
@@ -59,7 +59,7 @@ def test_a_draw_is_compared_with_the_rate_exactly(runtime: EmulatedRuntime, abov
     given = {"seed": 7, "key": "conv1/w", "shape": (1, 1), "dtype": "float64", "first": 0}
     given["rate"] = (word + above) * 2.0**-32
     inputs = [np.asarray(4, "int64"), np.zeros(1, "int64")]
-    (found,) = run_op(runtime, "dropout_mask", inputs, given, registry=registry_of(runtime, random))
+    (found,) = run_op(runtime, "dropout_mask", inputs, given, registry=registry_of(runtime, structural))
     assert (found[0, 0] == 0) == (above > 0)
     require_close([found], reference("dropout_mask", inputs, given))
 
@@ -98,14 +98,14 @@ def test_there_may_be_more_partial_sums_of_a_channel_than_rows_of_threads(compil
     vectors = [rng.uniform(0.5, 2, 64).astype("float32") for _ in range(3)]
     inputs = [rng.normal(3, 1, shape).astype("bfloat16"), *vectors, rng.normal(0, 1, shape).astype("bfloat16")]
     op, epsilon = "batch_norm_gradient", {"epsilon": 1e-3}
-    found = run_op(gpu, op, inputs, epsilon, registry=registry_of(gpu, batch_normalization))
+    found = run_op(gpu, op, inputs, epsilon, registry=registry_of(gpu, normalization))
     require_close(found, reference(op, inputs, epsilon), 2**-7)
 
 
 def test_the_variance_of_large_numbers_is_accurate(runtime: EmulatedRuntime) -> None:
     x = (1e4 + np.arange(3000).reshape(-1, 1) % 3).astype(np.float32)
     inputs = [x, np.ones(1, np.float32), np.zeros(1, np.float32)]
-    registry = registry_of(runtime, batch_normalization)
+    registry = registry_of(runtime, normalization)
     _, _, variance = run_op(runtime, "batch_norm", inputs, {"epsilon": 1e-3}, registry=registry)
     assert variance[0] == pytest.approx(2 / 3, rel=1e-5)
 
@@ -141,4 +141,4 @@ def test_no_thread_adds_more_terms_than_a_float32_sum_allows() -> None:
 
 
 def test_every_thread_of_a_softmax_row_has_elements() -> None:
-    assert [softmax.depth_of(columns) for columns in (1, 4, 5, 10, 1000, 100_000)] == [1, 1, 2, 4, 256, 256]
+    assert [rows.depth_of(columns) for columns in (1, 4, 5, 10, 1000, 100_000)] == [1, 1, 2, 4, 256, 256]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.kernels.gpu import nvrtc
-from runner.kernels.gpu.kept_code import KeptCode
+from runner.kernels.gpu.nvrtc import KeptCode
 
 Asked = list[tuple[str, int]]
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from runner.kernels.contract import Arrangement, KernelError, Layout, plain
-from runner.kernels.gpu.broadcasting import Axis, broadcast
-from runner.kernels.gpu.copies import in_units
+from runner.kernels.gpu.element_kernels import Axis, broadcast
 from runner.kernels.gpu.layouts import CHANNELS_LAST, arguments, channels_last, merged, offered_layout, strides
 from runner.kernels.gpu.loading import MODULES
+from runner.kernels.gpu.shape import in_units
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.running import node_of, registry_of, require_close, run_op
 from tests.kernels.harness import Shaped

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from runner.engine.graph.tensor import TensorSpec
 from runner.kernels.contract import Operand, plain
-from runner.kernels.gpu.calls import StreamCall, failures, launch
 from runner.kernels.gpu.platform import GpuPlatform
-from runner.kernels.gpu.runtime import DeviceMemory, Runtime
+from runner.kernels.gpu.runtime import DeviceMemory, Runtime, StreamCall, failures, launch
 from runner.kernels.memory import Bytes, address_of
 from runner.kernels.platform import PartError, Work
 from tests.kernels.gpu.emulation import EmulatedRuntime

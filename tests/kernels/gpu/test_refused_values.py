@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.kernels.gpu import indexing, softmax
+from runner.kernels.gpu import rows
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.running import Array, reference, registry_of, run_op
 
@@ -42,6 +42,6 @@ def test_the_first_index_out_of_range_is_named(
     inputs = [each.astype(dtype) if each.dtype == "int64" else each for each in inputs]
     expected = rf"op '{op}': index {index} at \[{place}\] is outside 0\.\.3$"
     with pytest.raises(RuntimeError, match=f"^IndexError: {expected}"):
-        run_op(runtime, op, inputs, attributes, registry=registry_of(runtime, indexing, softmax))
+        run_op(runtime, op, inputs, attributes, registry=registry_of(runtime, rows))
     with pytest.raises(IndexError, match=f"^{expected}"):
         reference(op, inputs, attributes)

@@ -4,19 +4,33 @@ import math
 from collections.abc import Callable
 from functools import cache
 
+import cffi
 from llvmlite import ir
 
 from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Offers, Operand, Specs, plain
-from runner.kernels.cpu.machine_code import mathematics
-from runner.kernels.cpu.machine_code.arithmetic import EMIT, Lanes, Value
 from runner.kernels.cpu.machine_code.compiler import MachineCode
-from runner.kernels.cpu.machine_code.counting import INDEX, fold
-from runner.kernels.cpu.machine_code.elements import load, store
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
+from runner.kernels.cpu.machine_code.instructions import EMIT, INDEX, Lanes, Value, fold, load, store
 from runner.kernels.cpu.machine_code.rows import Row, bound, write_module
 from runner.kernels.functions import arrange_plain
-from runner.kernels.reference.indexing import outside_range
+from runner.kernels.reference.rows import outside_range
 from runner.kernels.registry import Registry
+
+_DECLARATIONS = """
+float expf(float);
+double log(double);
+"""
+_FUNCTIONS = ("expf", "log")
+
+
+@cache
+def _c_functions() -> dict[str, int]:
+    """Return the addresses of the functions by name, from the library that the interpreter is linked with."""
+    ffi = cffi.FFI()
+    ffi.cdef(_DECLARATIONS)
+    library = ffi.dlopen(None)
+    return {name: int(ffi.cast("intptr_t", ffi.addressof(library, name))) for name in _FUNCTIONS}
+
 
 DTYPE = "float32"
 DTYPES = frozenset({DTYPE})
@@ -98,7 +112,7 @@ def _compiled_loss(label_dtype: str) -> MachineCode:
         _store(row, builder.fptrunc(loss, _ONE.type), row.of_vector(2, _ONE.type, row.number))
         _divide(row, builder.fptrunc(total, _ONE.type))
 
-    return MachineCode(write_module(4, row_loss), mathematics.addresses())
+    return MachineCode(write_module(4, row_loss), _c_functions())
 
 
 def _largest(row: Row) -> Value:

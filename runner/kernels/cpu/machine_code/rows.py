@@ -11,10 +11,8 @@ import numpy as np
 from llvmlite import ir
 
 from runner.kernels.contract import NativeCall, Operand
-from runner.kernels.cpu.machine_code.arithmetic import Lanes, Value
 from runner.kernels.cpu.machine_code.compiler import MachineCode
-from runner.kernels.cpu.machine_code.counting import INDEX, fold, repeat, whole_part
-from runner.kernels.cpu.machine_code.elements import STORED, load
+from runner.kernels.cpu.machine_code.instructions import INDEX, STORED, Lanes, Value, fold, load, repeat, whole_part
 
 STATUS = ir.IntType(32)
 

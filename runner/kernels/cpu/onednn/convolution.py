@@ -7,8 +7,7 @@ from runner.kernels.contract import Layout, Spec
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library
 from runner.kernels.cpu.onednn.memory import UNKNOWN, described, free, grouped, in_c_order, viewed
-from runner.kernels.cpu.onednn.primitive import Description, attributes
-from runner.kernels.cpu.onednn.recipe import Layouts, Node, Port, Recipe, add_kernel
+from runner.kernels.cpu.onednn.recipe import Description, Layouts, Node, Port, Recipe, add_kernel, attributes
 from runner.kernels.registry import Registry
 
 FEW_CHANNELS = 4

@@ -13,8 +13,7 @@ from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Ker
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library
 from runner.kernels.cpu.onednn.memory import described, in_c_order, strided
-from runner.kernels.cpu.onednn.primitive import Description, attributes, bound
-from runner.kernels.cpu.onednn.recipe import FLOATS, PRIORITY, Layouts, Node, answering
+from runner.kernels.cpu.onednn.recipe import FLOATS, PRIORITY, Description, Layouts, Node, answering, attributes, bound
 from runner.kernels.memory import ALIGNMENT
 from runner.kernels.registry import Registry
 

@@ -25,9 +25,9 @@ from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.convolution import preferred_layout
 from runner.kernels.cpu.onednn.library import Library, OneDnnError, Unimplemented
 from runner.kernels.cpu.onednn.memory import Dims, block_along, c_order, described, formatted, layout_of, strided
-from runner.kernels.cpu.onednn.primitive import Description, attributes, bound, in_turn
 from runner.kernels.cpu.onednn.recipe import (
     PRIORITY,
+    Description,
     Layouts,
     Node,
     Port,
@@ -35,7 +35,10 @@ from runner.kernels.cpu.onednn.recipe import (
     add_kernel,
     answering,
     as_offered,
+    attributes,
+    bound,
     format_of,
+    in_turn,
 )
 from runner.kernels.memory import numpy_dtype
 from runner.kernels.registry import Registry

@@ -19,9 +19,21 @@ from runner.kernels.contract import (
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
 from runner.kernels.cpu.onednn.memory import formatted, in_c_order
-from runner.kernels.cpu.onednn.primitive import Description, attributes, bound, in_turn
-from runner.kernels.cpu.onednn.recipe import PRIORITY, Layouts, Node, Port, Recipe, add_kernel, as_offered, format_of
-from runner.kernels.reference.indexing import check_range
+from runner.kernels.cpu.onednn.recipe import (
+    PRIORITY,
+    Description,
+    Layouts,
+    Node,
+    Port,
+    Recipe,
+    add_kernel,
+    as_offered,
+    attributes,
+    bound,
+    format_of,
+    in_turn,
+)
+from runner.kernels.reference.rows import check_range
 from runner.kernels.registry import Registry
 
 ALGORITHMS = {"exp": dnnl.ELTWISE_EXP, "sigmoid": dnnl.ELTWISE_LOGISTIC, "tanh": dnnl.ELTWISE_TANH}

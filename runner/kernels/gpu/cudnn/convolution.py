@@ -4,7 +4,7 @@ Nodes without a plan of cuDNN are left to our own kernels: images without elemen
 without bias.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 
 import numpy as np
@@ -22,12 +22,11 @@ from runner.kernels.contract import (
     Specs,
     plain,
 )
-from runner.kernels.gpu.calls import StreamCall, blocks_for, in_order, launch
 from runner.kernels.gpu.cudnn.graphs import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Convolution, Role
 from runner.kernels.gpu.cudnn.library import Plan, Planner
 from runner.kernels.gpu.layouts import channels_last, strides
 from runner.kernels.gpu.reduction import Reduction, reduce, reduced_shape, scratch_bytes
-from runner.kernels.gpu.runtime import Runtime, Stream
+from runner.kernels.gpu.runtime import Runtime, Stream, StreamCall, blocks_for, in_order, launch
 from runner.kernels.gpu.source import text
 from runner.kernels.memory import address_of, numpy_dtype
 
@@ -108,7 +107,7 @@ def _one_call(planner: Planner, op: str, describe: Describe, first: tuple[Role, 
         return Arrangement(_layouts(inputs), _layouts(outputs), _Scratch(plan.workspace_bytes).nbytes)
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-        convolution = describe(attributes, _specs(buffers.inputs), _specs(buffers.outputs))
+        convolution = describe(attributes, *buffers.specs)
         plan = _needed(planner, convolution, _Scratch.room(buffers))
         following = [role for role in (Role.BIAS, Role.RESIDUAL) if role in convolution.shapes]
         taken = dict(zip((*first, *following), (each.address for each in buffers.inputs), strict=True))
@@ -134,7 +133,7 @@ def _of_weights(runtime: Runtime, planner: Planner, op: str) -> Kernel:
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
         (dy, x), dw = buffers.inputs, buffers.outputs[0]
-        specs = _specs(buffers.inputs), _specs(buffers.outputs)
+        specs = buffers.specs
         beside = _beside_workspace(*specs)
         plan = _needed(planner, _weight_gradient(attributes, *specs), _Scratch.room(buffers, *beside))
         workspace, narrow, slices = _Scratch(plan.workspace_bytes, *beside).within(buffers)
@@ -200,8 +199,4 @@ def _execution(plan: Plan, addresses: Mapping[Role, int], workspace: int) -> Str
 def _widened(runtime: Runtime, dtype: str, narrow: int, target: Operand) -> StreamCall:
     count = target.layout.nbytes // numpy_dtype(target.spec.dtype).itemsize
     function = runtime.function(text("widen", T=dtype, R=target.spec.dtype), "widen")
-    return launch(function, blocks_for(runtime, count), (np.uintp(narrow), np.uintp(target.address), np.int64(count)))
-
-
-def _specs(operands: Sequence[Operand]) -> list[Spec]:
-    return [operand.spec for operand in operands]
+    return launch(function, blocks_for(runtime, count), (np.uintp(narrow), target, np.int64(count)))

@@ -8,8 +8,8 @@ import numpy as np
 
 import runner.kernels.reference  # noqa: F401 - registers the kernels
 from runner.kernels.contract import Array, Kernel, Layout, Operand, Spec, Specs, plain
+from runner.kernels.cpu.loading import register_onednn
 from runner.kernels.cpu.onednn.library import Library, load
-from runner.kernels.cpu.onednn.loading import FAMILIES
 from runner.kernels.cpu.onednn.memory import BITS, formatted, nbytes, split_tag, viewed
 from runner.kernels.registry import REGISTRY, Registry
 from tests.kernels.harness import Ran, Shaped, converted, run
@@ -25,8 +25,7 @@ TOLERANCE = 1e-5
 def kernels() -> Registry:
     """The oneDNN kernels alone."""
     registry = Registry()
-    for family in FAMILIES:
-        family.register(registry, library())
+    register_onednn(registry)
     return registry
 
 

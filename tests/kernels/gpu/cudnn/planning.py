@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from runner.kernels.gpu.cudnn.graphs import FORWARD, INPUT_GRADIENT, Convolution, Role
 from runner.kernels.gpu.cudnn.library import WORKSPACE_LIMIT
-from runner.kernels.reference.convolution import conv2d, conv2d_input_gradient, conv2d_weight_gradient
+from runner.kernels.reference.windows import conv2d, conv2d_input_gradient, conv2d_weight_gradient
 from tests.kernels.gpu.blas import GpuWithCublas
 from tests.kernels.gpu.emulation import EmulatedStream
 

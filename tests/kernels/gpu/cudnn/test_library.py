@@ -8,9 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from runner.kernels.gpu.cudnn.comparison import Bench
 from runner.kernels.gpu.cudnn.graphs import FORWARD, Convolution, Role
-from runner.kernels.gpu.cudnn.library import COMPARED, COMPILED, WORKSPACE_LIMIT, CudnnLibrary, open_library
+from runner.kernels.gpu.cudnn.library import COMPARED, COMPILED, WORKSPACE_LIMIT, Bench, CudnnLibrary, open_library
 from runner.kernels.gpu.runtime import DeviceMemory, Stream
 from tests.kernels.gpu.cudnn.fake_cudnn import Engine, FakeCudnn
 from tests.kernels.gpu.emulation import EmulatedStream

@@ -1,22 +1,38 @@
-"""Batch normalization with statistics of the batch or given ones, also with ReLU, and the gradients.
+"""Batch normalization and local response normalization across channels, and their gradients.
 
 The kernels are bound by memory, so x keeps its layout and all tensors of its shape have the same layout.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from runner.kernels.contract import Buffers, Layout, PythonCall, Spec
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, PythonCall, Spec
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
 from runner.kernels.cpu.onednn.memory import BITS, formatted, in_c_order, layout_of, nbytes
-from runner.kernels.cpu.onednn.primitive import Description, attributes
-from runner.kernels.cpu.onednn.recipe import Layouts, Node, Port, Recipe, add_kernel, as_offered, format_of
+from runner.kernels.cpu.onednn.recipe import (
+    FLOATS,
+    PRIORITY,
+    Description,
+    Layouts,
+    Node,
+    Port,
+    Recipe,
+    add_kernel,
+    answering,
+    as_offered,
+    attributes,
+    bound,
+    format_of,
+)
+from runner.kernels.memory import ALIGNMENT
 from runner.kernels.registry import Registry
 
 _SCALED = dnnl.USE_SCALE | dnnl.USE_SHIFT
+_WIDEST_IN_BFLOAT16 = 5
 _NAN_BYTE = 0xFF  # as bytes of float32 or bfloat16: NaN
 
 
@@ -27,6 +43,8 @@ def register(registry: Registry, library: Library) -> None:
     add_kernel(registry, library, "batch_norm_inference", _inference, as_offered)
     add_kernel(registry, library, "batch_norm_gradient", _gradient, as_offered)
     add_kernel(registry, library, "batch_norm_relu_gradient", _gradient_with_relu, as_offered)
+    add_kernel(registry, library, "local_response_normalization", _response, as_offered)
+    _add_response_gradient(registry, library)
 
 
 def _forward(library: Library, node: Node, name: str, goal: int, flags: int) -> Description:
@@ -160,3 +178,76 @@ def _gradient_recipe(library: Library, node: Node, made: Description, *mask: Por
         ],
         in_place=((len(ports) - 1, 0),),
     )
+
+
+def _response(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Input x; output y."""
+    made = _response_forward(library, node, _format(node, inputs), dnnl.FORWARD_INFERENCE)
+    x, y = Port(dnnl.SRC, made.descriptor(dnnl.QUERY_SRC)), Port(dnnl.DST, made.descriptor(dnnl.QUERY_DST))
+    return Recipe(made, [x], [y])
+
+
+def _format(node: Node, layouts: Layouts) -> str:
+    """The format of the first tensor that has one, or C order where oneDNN computes wrong gradients.
+
+    These are channels-last images in oneDNN 3.2 whose channels are no multiple of 16, the length of its vectors, and
+    bfloat16 ones with windows of more than 5 channels.
+    """
+    name, x = format_of(*layouts), node.inputs[0]
+    wide = x.dtype == "bfloat16" and node.attributes["size"] > _WIDEST_IN_BFLOAT16
+    return "" if name == "acdb" and (wide or x.shape[1] % 16) else name
+
+
+def _window(node: Node) -> tuple[int, float, float, float]:
+    """Return size, alpha, beta and k as oneDNN defines them: it divides alpha by the size of the window."""
+    given = node.attributes
+    alpha = given["alpha"] if given["divide_by_size"] else given["alpha"] * given["size"]
+    return given["size"], alpha, given["beta"], given["k"]
+
+
+def _response_forward(library: Library, node: Node, name: str, goal: int) -> Description:
+    x = _image(library, node, name)
+    what = (goal, dnnl.LRN_ACROSS_CHANNELS, x, x, *_window(node))
+    return Description(library, "lrn_forward", library.engine, *what, attributes(library))
+
+
+def _add_response_gradient(registry: Registry, library: Library) -> None:
+    """Register the gradient: inputs x and dy; output dx.
+
+    oneDNN's backward pass needs the workspace of its forward pass, which runs first and writes its result to dx.
+    """
+
+    def arrange(node: Node, offered: Layouts) -> Arrangement:
+        name = _format(node, offered)
+        forward, backward = _both_passes(library, node, name)
+        image = layout_of(library, _image(library, node, name), node.inputs[0])
+        return Arrangement((image, image), (image,), sum(_scratch(forward, backward)))
+
+    def bind(given: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
+        (x, dy), (dx,) = buffers.inputs, buffers.outputs
+        forward, backward = _both_passes(library, Node(given, [x.spec, dy.spec], [dx.spec]), format_of(x.layout))
+        image = forward.descriptor(dnnl.QUERY_SRC)
+        kept, scratch = np.split(buffers.host_scratch, [_scratch(forward, backward)[0]])
+        memory = (backward.descriptor(dnnl.QUERY_WORKSPACE), replace(x, data=kept))
+        first = {dnnl.SRC: (image, x), dnnl.DST: (image, dx), dnnl.WORKSPACE: memory}
+        second = {dnnl.SRC: (image, x), dnnl.DIFF_DST: (image, dy), dnnl.DIFF_SRC: (image, dx), dnnl.WORKSPACE: memory}
+        if not kept.size:
+            second.pop(dnnl.WORKSPACE)
+            return bound(backward, second, scratch)
+        return bound(forward, first, scratch), bound(backward, second, scratch)
+
+    op = "local_response_normalization_gradient"
+    registry.add(Kernel(op, "cpu", "onednn", PRIORITY, FLOATS, answering(library, arrange), bind))
+
+
+def _both_passes(library: Library, node: Node, name: str) -> tuple[Description, Description]:
+    forward = _response_forward(library, node, name, dnnl.FORWARD_TRAINING)
+    x = _image(library, node, name)
+    what = (dnnl.LRN_ACROSS_CHANNELS, x, x, x, *_window(node), forward.handle)
+    return forward, Description(library, "lrn_backward", library.engine, *what, attributes(library))
+
+
+def _scratch(forward: Description, backward: Description) -> tuple[int, int]:
+    """Return the bytes of the forward workspace, in whole cache lines, and of the scratch memory of both passes."""
+    kept = -(-backward.nbytes(dnnl.QUERY_WORKSPACE) // ALIGNMENT) * ALIGNMENT
+    return kept, max(forward.scratch_bytes, backward.scratch_bytes)
