@@ -8,7 +8,8 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Offers, Specs, plain
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel
+from runner.kernels.functions import arrange_in_place
 from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Stream, StreamCall
 
 LIBRARY = "nccl"
@@ -118,11 +119,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
     library: NcclLibrary | None = runtime.library(LIBRARY)
     if library is None:
         return []
-    return [Kernel("collective_sum", "gpu", LIBRARY, 0, FLOATS, _arrange, partial(_bind, library))]
-
-
-def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
-    return Arrangement((plain(inputs[0]),), (plain(outputs[0]),), in_place=((0, 0),))
+    return [Kernel("collective_sum", "gpu", LIBRARY, 0, FLOATS, arrange_in_place, partial(_bind, library))]
 
 
 def _bind(library: NcclLibrary, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from runner.kernels.contract import Arrange, Arrangement, Attributes, Buffers, Kernel, Layout, Offers, Spec, Specs
+from runner.kernels.elementwise import computed_in
 from runner.kernels.gpu.channels import channel_sums, sums_bytes
 from runner.kernels.gpu.layouts import CHANNELS_LAST, arrange_alike, innermost_channels
 from runner.kernels.gpu.runtime import (
@@ -24,7 +25,7 @@ from runner.kernels.gpu.runtime import (
     launch,
     own_kernels,
 )
-from runner.kernels.gpu.source import computed_in, text
+from runner.kernels.gpu.source import text
 from runner.kernels.memory import address_of, numpy_dtype
 
 Ints = tuple[int, ...]

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from runner.kernels.gpu.source import C_TYPES, computed_in, with_common
+from runner.kernels.elementwise import computed_in
+from runner.kernels.gpu.source import C_TYPES, with_common
 from runner.kernels.memory import numpy_dtype
 
 AXES = 8

@@ -13,12 +13,12 @@ from functools import partial
 import numpy as np
 
 from runner.kernels.contract import Attributes, Kernel, Specs
-from runner.kernels.elementwise import FUNCTIONS, Program, Step, parse
+from runner.kernels.elementwise import FUNCTIONS, Program, computed_in, single, sum_of, written
 from runner.kernels.elementwise import Operand as Value
 from runner.kernels.gpu.element_kernels import ElementsOf, element_kernel
 from runner.kernels.gpu.element_loops import Elements
 from runner.kernels.gpu.runtime import Runtime
-from runner.kernels.gpu.source import C_TYPES, computed_in
+from runner.kernels.gpu.source import C_TYPES
 
 _EXTREMES = {
     # A comparison with NaN is false: the result is b if b is NaN, and a if a is NaN.
@@ -106,21 +106,13 @@ ProgramOf = Callable[[Attributes, int], Program]
 
 def kernels(runtime: Runtime) -> list[Kernel]:
     """Return the kernels of element-wise ops, in every dtype of their ops."""
-    programs: dict[str, ProgramOf] = {"elementwise": _written}
-    programs |= {function: partial(_single, function) for function in FUNCTIONS}
+    programs: dict[str, ProgramOf] = {"elementwise": written}
+    programs |= {function: partial(single, function) for function in FUNCTIONS}
     elements: dict[str, ElementsOf] = {op: partial(_elements, program_of) for op, program_of in programs.items()}
     elements |= {op: partial(_unary, op) for op in ("exp", "log", "log1p", "sign", "sigmoid", "tanh")}
     elements |= {op: partial(_compare, operator) for op, operator in _OPERATORS.items()}
     elements |= {"pow": _power, "select": _select, "add_n": _sum, "all_reduce": _sum}
     return [element_kernel(runtime, op, elements_of) for op, elements_of in elements.items()]
-
-
-def _written(attributes: Attributes, inputs: int) -> Program:
-    return parse(attributes["program"], inputs, attributes["outputs"])
-
-
-def _single(function: str, attributes: Attributes, inputs: int) -> Program:
-    return Program(inputs, (Step(function, tuple(range(inputs))),), (inputs,))
 
 
 def _elements(program_of: ProgramOf, attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
@@ -134,8 +126,7 @@ def _sum(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
     count, dtype = len(inputs), inputs[0].dtype
     if count == 1:
         return Elements((dtype,), (dtype,), (), ("x0",))
-    others = [Step("add", (count + term - 2, term)) for term in range(2, count)]
-    lines, results = statements(Program(count, (Step("add", (0, 1)), *others), (2 * count - 2,)), dtype)
+    lines, results = statements(sum_of(count), dtype)
     return Elements((dtype,) * count, (dtype,), lines, results)
 
 

@@ -16,28 +16,28 @@ from runner.kernels.contract import (
     Specs,
     plain,
 )
+from runner.kernels.elementwise import computed_in
 from runner.kernels.gpu import cublas, elementwise
 from runner.kernels.gpu.cublas import CublasLibrary, Product
 from runner.kernels.gpu.reduction import Reduction, reduce, reduced_shape, scratch_bytes
 from runner.kernels.gpu.runtime import (
+    ALIGNMENT,
     Argument,
     DeviceMemory,
     Function,
     Runtime,
     Stream,
     StreamCall,
+    aligned,
     blocks_for,
     in_order,
     launch,
 )
-from runner.kernels.gpu.source import computed_in, text
+from runner.kernels.gpu.source import text
 from runner.kernels.memory import address_of, numpy_dtype
 
 TILE = 64
 """Rows and columns of the tile per block of our own kernel."""
-
-ALIGNMENT = 256
-"""Bytes, of GPU allocations and library workspaces."""
 
 _INT_MAX = 2**31 - 1
 
@@ -179,11 +179,6 @@ class ScratchMatrix:
     def nbytes(self) -> int:
         """Without gaps."""
         return self.shape[0] * self.shape[1] * numpy_dtype(self.dtype).itemsize
-
-
-def aligned(nbytes: int) -> int:
-    """Return the next multiple of ALIGNMENT."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def _product(op: str, multiplier: OwnProducts) -> Kernel:

@@ -13,10 +13,11 @@ from functools import partial
 import numpy as np
 
 from runner.kernels.contract import Arrange, Arrangement, Attributes, Buffers, Kernel, Offers, Operand, Spec, Specs
+from runner.kernels.elementwise import computed_in
 from runner.kernels.gpu.channels import THREADS, Division, division, source, vector_dtype
 from runner.kernels.gpu.layouts import arrange_alike, innermost_channels
 from runner.kernels.gpu.runtime import Argument, Bind, Runtime, StreamCall, blocks_for, in_order, launch, own_kernels
-from runner.kernels.gpu.source import computed_in, text
+from runner.kernels.gpu.source import text
 from runner.kernels.memory import address_of, numpy_dtype
 
 _MOMENTS, _SUMS = 3, 2

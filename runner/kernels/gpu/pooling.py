@@ -9,9 +9,10 @@ from functools import partial
 import numpy as np
 
 from runner.kernels.contract import Attributes, Buffers, Kernel
+from runner.kernels.elementwise import computed_in
 from runner.kernels.gpu.layouts import CHANNELS_LAST, arrange_alike
 from runner.kernels.gpu.runtime import Argument, Runtime, StreamCall, blocks_for, launch, own_kernels
-from runner.kernels.gpu.source import computed_in, text
+from runner.kernels.gpu.source import text
 from runner.kernels.memory import numpy_dtype
 
 OPS = ("max_pool", "max_pool_gradient", "max_pool_gather", "avg_pool", "avg_pool_gradient")

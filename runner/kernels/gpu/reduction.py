@@ -23,10 +23,21 @@ from runner.kernels.contract import (
     Specs,
     plain,
 )
+from runner.kernels.elementwise import computed_in
 from runner.kernels.gpu import shape
 from runner.kernels.gpu.layouts import Axis, arguments, merged, offered_layout, strides, strides_of
-from runner.kernels.gpu.runtime import THREADS, Argument, Bind, Runtime, StreamCall, in_order, launch, own_kernels
-from runner.kernels.gpu.source import computed_in, text
+from runner.kernels.gpu.runtime import (
+    THREADS,
+    Argument,
+    Bind,
+    Runtime,
+    StreamCall,
+    in_order,
+    launch,
+    own_kernels,
+    power_of_two,
+)
+from runner.kernels.gpu.source import text
 from runner.kernels.memory import address_of, numpy_dtype
 
 RANK = 4
@@ -165,8 +176,8 @@ def _repeated(x: Spec, layout: Layout, y: Spec) -> list[int]:
 def _across(kept: Sequence[Axis], reduced: Sequence[Axis], outputs: int, count: int) -> int:
     """Return the outputs per block, so that adjacent threads read adjacent memory and few threads are idle."""
     side_by_side = bool(kept) and (not reduced or kept[-1][-1] < reduced[-1][-1])
-    depth = min(_power_of_two(count), 8 if side_by_side else THREADS)
-    return min(THREADS // depth, _power_of_two(outputs), THREADS)
+    depth = min(power_of_two(count), 8 if side_by_side else THREADS)
+    return min(THREADS // depth, power_of_two(outputs), THREADS)
 
 
 def _length(outputs: int, count: int, across: int) -> int:
@@ -175,11 +186,6 @@ def _length(outputs: int, count: int, across: int) -> int:
     useful = min(-(-count // (depth * LEAST_PER_THREAD)), -(-ENOUGH_BLOCKS // blocks))
     needed = -(-count // (depth * MOST_PER_THREAD))
     return max(1, -(-count // min(max(useful, needed, 1), MOST_SLICES)))
-
-
-def _power_of_two(number: int) -> int:
-    """Return the smallest power of two that is at least ``number``."""
-    return 1 << max(0, number - 1).bit_length()
 
 
 def _of_slices(reduction: Reduction) -> Reduction:

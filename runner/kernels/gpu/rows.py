@@ -5,14 +5,16 @@ the status, so a second launch, which ends at once if all indices are valid, rec
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from runner.kernels.contract import Arrange, Arrangement, Attributes, Buffers, Kernel, Offers, Operand, Specs, plain
-from runner.kernels.functions import arrange_plain
+from runner.kernels.contract import Arrange, Arrangement, Attributes, Buffers, Kernel, Offers, Operand, Specs
+from runner.kernels.elementwise import computed_in
+from runner.kernels.functions import arrange_in_place, arrange_plain
 from runner.kernels.gpu import shape
-from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout
+from runner.kernels.gpu.layouts import arrange_alike
 from runner.kernels.gpu.runtime import (
     THREADS,
     Argument,
@@ -25,8 +27,9 @@ from runner.kernels.gpu.runtime import (
     in_order,
     launch,
     own_kernels,
+    power_of_two,
 )
-from runner.kernels.gpu.source import computed_in, text
+from runner.kernels.gpu.source import text
 from runner.kernels.memory import numpy_dtype
 
 ELEMENTS_PER_THREAD = 4
@@ -42,10 +45,10 @@ def kernels(runtime: Runtime) -> list[Kernel]:
         "gather": (arrange_plain, _gather),
         "scatter_add": (arrange_plain, _scatter_add),
         "one_hot": (arrange_plain, _one_hot),
-        "softmax": (_arrange_in_place, partial(_bind, "softmax")),
-        "log_softmax": (_arrange_in_place, partial(_bind, "log_softmax")),
+        "softmax": (arrange_in_place, partial(_bind, "softmax")),
+        "log_softmax": (arrange_in_place, partial(_bind, "log_softmax")),
         "softmax_cross_entropy": (arrange_plain, _bind_loss),
-        "softmax_cross_entropy_gradient": (_arrange_in_place, _bind_gradient),
+        "softmax_cross_entropy_gradient": (arrange_in_place, _bind_gradient),
         "sigmoid_cross_entropy": (_arrange_sigmoid, _bind_sigmoid),
     }
     return own_kernels(runtime, table)
@@ -129,19 +132,13 @@ def of_rows(runtime: Runtime, name: str, dtype: str, label_dtype: str) -> Functi
 
 def depth_of(columns: int) -> int:
     """Return the threads per row: a power of two without idle threads."""
-    wanted = -(-columns // ELEMENTS_PER_THREAD)
-    return min(THREADS, 1 << max(0, wanted - 1).bit_length())
+    return min(THREADS, power_of_two(-(-columns // ELEMENTS_PER_THREAD)))
 
 
 def rows_and_depth(rows: int, columns: int) -> tuple[int, list[Argument]]:
     """Return the blocks for a matrix, and its extents and the threads per row as arguments."""
     depth = depth_of(columns)
     return max(1, -(-rows * depth // THREADS)), [np.int64(rows), np.int64(columns), np.int32(depth)]
-
-
-def _arrange_in_place(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
-    """Each thread reads an element for the last time directly before it writes the element."""
-    return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), in_place=((0, 0),))
 
 
 def _bind(op: str, runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
@@ -172,9 +169,7 @@ def _bind_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) -
 
 
 def _arrange_sigmoid(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
-    last = offered_layout(outputs[0], offered).tag == CHANNELS_LAST
-    lie = channels_last if last else plain
-    return Arrangement(tuple(map(lie, inputs)), tuple(map(lie, outputs)), in_place=((0, 0), (1, 0)))
+    return replace(arrange_alike(attributes, inputs, outputs, offered), in_place=((0, 0), (1, 0)))
 
 
 def _bind_sigmoid(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 from runner.kernels.contract import FLOATS, Arrange, Attributes, Buffers, DeviceCall, Kernel, Operand
 
+ALIGNMENT = 256
+"""Bytes, of GPU allocations and library workspaces."""
+
 Size = tuple[int, int, int]
 Argument = np.generic
 """np.uintp for an address, np.int32, np.int64, np.float32 or np.float64: exactly the type that the kernel declares."""
@@ -216,6 +219,16 @@ def own_kernels(runtime: Runtime, table: Mapping[str, tuple[Arrange, Bind]]) -> 
         return Kernel(op, "gpu", LIBRARY, 0, FLOATS, arrange, lambda given, _, buffers: bind(runtime, given, buffers))
 
     return [kernel(op, *functions) for op, functions in table.items()]
+
+
+def aligned(nbytes: int) -> int:
+    """Return the next multiple of ALIGNMENT."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def power_of_two(least: int) -> int:
+    """Return the smallest power of two that is at least ``least``."""
+    return 1 << max(0, least - 1).bit_length()
 
 
 def blocks_for(runtime: Runtime, count: int, threads: int = THREADS) -> int:

@@ -19,10 +19,9 @@ from runner.kernels.contract import (
     plain,
 )
 from runner.kernels.gpu.layouts import (
-    CHANNELS_LAST,
     Axis,
     arguments,
-    channels_last,
+    arrange_alike,
     merged,
     offered_layout,
     strides,
@@ -110,11 +109,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
 
 def _arrange_alike(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     """Arrange all tensors in the same layout; a copied block has at most their rank."""
-    if len(inputs[0].shape) > MOST_AXES:
-        return None
-    last = offered_layout(inputs[0], offered).tag == CHANNELS_LAST
-    lie = channels_last if last else plain
-    return Arrangement(tuple(map(lie, inputs)), tuple(map(lie, outputs)))
+    return arrange_alike(attributes, inputs, outputs, offered) if len(inputs[0].shape) <= MOST_AXES else None
 
 
 def _concat(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:

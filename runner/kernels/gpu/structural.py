@@ -23,6 +23,7 @@ from runner.kernels.contract import (
     Specs,
     plain,
 )
+from runner.kernels.elementwise import computed_in
 from runner.kernels.functions import arrange_plain
 from runner.kernels.gpu.element_kernels import element_kernel
 from runner.kernels.gpu.element_loops import Elements
@@ -38,7 +39,7 @@ from runner.kernels.gpu.runtime import (
     launch,
     own_kernels,
 )
-from runner.kernels.gpu.source import C_TYPES, computed_in, text
+from runner.kernels.gpu.source import C_TYPES, text
 from runner.kernels.memory import numpy_dtype
 from runner.kernels.philox import key
 

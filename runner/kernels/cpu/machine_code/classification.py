@@ -7,12 +7,12 @@ from functools import cache
 import cffi
 from llvmlite import ir
 
-from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Offers, Operand, Specs, plain
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Offers, Operand, Specs
 from runner.kernels.cpu.machine_code.compiler import MachineCode
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
 from runner.kernels.cpu.machine_code.instructions import EMIT, INDEX, Lanes, Value, fold, load, store
 from runner.kernels.cpu.machine_code.rows import Row, bound, write_module
-from runner.kernels.functions import arrange_plain
+from runner.kernels.functions import arrange_in_place, arrange_plain
 from runner.kernels.reference.rows import outside_range
 from runner.kernels.registry import Registry
 
@@ -74,7 +74,7 @@ def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) ->
 def _arrange_gradient(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     if inputs[1].dtype not in _LABEL_BITS:
         return None
-    return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), in_place=((0, 0),))
+    return arrange_in_place(attributes, inputs, outputs, offered)
 
 
 def _bind_gradient(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:

@@ -11,7 +11,7 @@ from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
 from runner.kernels.cpu.machine_code.instructions import ITEMSIZE
 from runner.kernels.cpu.machine_code.loops import ElementLoop, write_module
-from runner.kernels.elementwise import FUNCTIONS, Operand, Program, Step, computed_in, parse
+from runner.kernels.elementwise import FUNCTIONS, Operand, Program, Step, computed_in, parse, single, sum_of, written
 from runner.kernels.registry import Registry
 
 Sign = int | None
@@ -44,45 +44,13 @@ def _apply(function: str, operands: Sequence[Signs]) -> Signs:
     return frozenset().union(*(_SIGNS[function](*signs) for signs in product(*operands)))
 
 
-def _add(a: Sign, b: Sign) -> set[Sign]:
-    if a is None or b is None:
-        return {None}
-    if a and b and a != b:
-        return {-1, 0, 1}
-    return {a or b}
+def _of_known(signs: Callable[..., set[Sign]]) -> Callable[..., set[Sign]]:
+    """The same function, with an unknown result if an operand is unknown."""
+    return lambda *operands: {None} if None in operands else signs(*operands)
 
 
-def _mul(a: Sign, b: Sign) -> set[Sign]:
-    return {None} if a is None or b is None else {a * b}
-
-
-def _div(a: Sign, b: Sign) -> set[Sign]:
-    return _mul(a, b or None)
-
-
-def _neg(x: Sign) -> set[Sign]:
-    return {None if x is None else -x}
-
-
-def _sub(a: Sign, b: Sign) -> set[Sign]:
-    (opposite,) = _neg(b)
-    return _add(a, opposite)
-
-
-def _abs(x: Sign) -> set[Sign]:
-    return {None if x is None else abs(x)}
-
-
-def _sqrt(x: Sign) -> set[Sign]:
-    return {None if x is None or x < 0 else x}
-
-
-def _maximum(a: Sign, b: Sign) -> set[Sign]:
-    return {None if a is None or b is None else max(a, b)}
-
-
-def _minimum(a: Sign, b: Sign) -> set[Sign]:
-    return {None if a is None or b is None else min(a, b)}
+def _add(a: int, b: int) -> set[Sign]:
+    return {-1, 0, 1} if a * b < 0 else {a or b}
 
 
 def _relu_gradient(dy: Sign, y: Sign) -> set[Sign]:
@@ -90,17 +58,17 @@ def _relu_gradient(dy: Sign, y: Sign) -> set[Sign]:
 
 
 _SIGNS: dict[str, Callable[..., set[Sign]]] = {
-    "add": _add,
-    "sub": _sub,
-    "mul": _mul,
-    "div": _div,
-    "maximum": _maximum,
-    "minimum": _minimum,
-    "neg": _neg,
-    "square": lambda x: _mul(x, x),
-    "sqrt": _sqrt,
-    "abs": _abs,
-    "relu": lambda x: _maximum(x, 0),
+    "add": _of_known(_add),
+    "sub": _of_known(lambda a, b: _add(a, -b)),
+    "mul": _of_known(lambda a, b: {a * b}),
+    "div": _of_known(lambda a, b: {a * b if b else None}),
+    "maximum": _of_known(lambda a, b: {max(a, b)}),
+    "minimum": _of_known(lambda a, b: {min(a, b)}),
+    "neg": _of_known(lambda x: {-x}),
+    "square": _of_known(lambda x: {x * x}),
+    "sqrt": _of_known(lambda x: {None if x < 0 else x}),
+    "abs": _of_known(lambda x: {abs(x)}),
+    "relu": _of_known(lambda x: {max(x, 0)}),
     "relu_gradient": _relu_gradient,
 }
 """Function of the language -> the signs its result may have, from those of its operands."""
@@ -117,29 +85,17 @@ ProgramOf = Callable[[Attributes, int], Program | None]
 
 def register(registry: Registry) -> None:
     """Add the kernels of op ``elementwise``, of every op that is one function of its language, of add_n and fill."""
-    programs: dict[str, ProgramOf] = {"elementwise": _written, "add_n": _sum, "all_reduce": _sum, "fill": _filled}
-    programs |= {function: partial(_single, function) for function in FUNCTIONS}
+    programs: dict[str, ProgramOf] = {"elementwise": written, "add_n": _sum, "all_reduce": _sum, "fill": _filled}
+    programs |= {function: partial(single, function) for function in FUNCTIONS}
     for op, program_of in programs.items():
         registry.add(
             Kernel(op, "cpu", LIBRARY, PRIORITY, DTYPES, partial(_arrange, program_of), partial(_bind, program_of))
         )
 
 
-def _written(attributes: Attributes, inputs: int) -> Program:
-    return parse(attributes["program"], inputs, attributes["outputs"])
-
-
-def _single(function: str, attributes: Attributes, inputs: int) -> Program:
-    return Program(inputs, (Step(function, tuple(range(inputs))),), (inputs,))
-
-
 def _sum(attributes: Attributes, inputs: int) -> Program | None:
-    """Add from left to right; None for a single term."""
-    if inputs == 1:
-        return None
-    first = Step("add", (0, 1))
-    others = [Step("add", (inputs + term - 2, term)) for term in range(2, inputs)]
-    return Program(inputs, (first, *others), (2 * inputs - 2,))
+    """None for a single term."""
+    return sum_of(inputs) if inputs > 1 else None
 
 
 def _filled(attributes: Attributes, inputs: int) -> Program:

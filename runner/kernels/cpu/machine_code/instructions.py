@@ -56,7 +56,7 @@ class Lanes:
         """A bare number in every lane."""
         if self.count == 1:
             return number
-        first = builder.insert_element(ir.Constant(self.type, ir.Undefined), number, ir.IntType(32)(0))
+        first = builder.insert_element(ir.Constant(self.of(number.type), ir.Undefined), number, ir.IntType(32)(0))
         nowhere = ir.Constant(ir.VectorType(ir.IntType(32), self.count), [0] * self.count)
         return builder.shuffle_vector(first, first, nowhere)
 

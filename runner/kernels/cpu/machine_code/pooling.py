@@ -265,7 +265,7 @@ class _Loops:
 
             def column(index: Value, values: list[Value]) -> Sequence[Value]:
                 candidate = self._load(lanes, line, index)
-                position = _spread(b, lanes, b.trunc(b.add(first, index), ir.IntType(32)))
+                position = lanes.spread(b, b.trunc(b.add(first, index), ir.IntType(32)))
                 best = self._better(_Best(*values), candidate, position)
                 broken = b.or_(best.is_broken, b.fcmp_unordered("uno", candidate, candidate))
                 return [best.value, best.position, broken]
@@ -298,12 +298,3 @@ class _Loops:
         kind = ir.IntType(8 if self.pooling.in_bytes else 32)
         position = b.trunc(best.position, lanes.of(kind)) if self.pooling.in_bytes else best.position
         b.store(position, self._place(self.positions, kind, place), align=kind.width // 8)
-
-
-def _spread(builder: ir.IRBuilder, lanes: Lanes, number: Value) -> Value:
-    """A 32-bit integer in every lane."""
-    if lanes.count == 1:
-        return number
-    kind = lanes.of(ir.IntType(32))
-    first = builder.insert_element(ir.Constant(kind, ir.Undefined), number, ir.IntType(32)(0))
-    return builder.shuffle_vector(first, first, ir.Constant(kind, [0] * lanes.count))

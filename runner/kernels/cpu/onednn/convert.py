@@ -29,7 +29,6 @@ from runner.kernels.cpu.onednn.recipe import (
     Layouts,
     Node,
     answering,
-    attributes,
     bound,
     in_turn,
 )
@@ -104,7 +103,7 @@ def _reorder(library: Library, x: Spec, source: Layout, y: Spec, wanted: Layout)
     view = _common_view(library, source, wanted)
     assert view is not None, "only what was arranged is bound"
     before, after = described(library, x, source, view), described(library, y, wanted, view)
-    made = Description(library, "reorder", before, library.engine, after, library.engine, attributes(library))
+    made = Description(library, "reorder", before, library.engine, after, library.engine)
     return made, (before, after)
 
 

@@ -24,7 +24,6 @@ from runner.kernels.cpu.onednn.recipe import (
     add_kernel,
     answering,
     as_offered,
-    attributes,
     bound,
     format_of,
 )
@@ -51,7 +50,7 @@ def _forward(library: Library, node: Node, name: str, goal: int, flags: int) -> 
     """The primitive for x in the named format."""
     x = _image(library, node, name)
     what = (goal, x, x, node.attributes["epsilon"], flags)
-    return Description(library, "batch_normalization_forward", library.engine, *what, attributes(library))
+    return Description(library, "batch_normalization_forward", *what)
 
 
 def _image(library: Library, node: Node, name: str) -> Any:
@@ -71,20 +70,10 @@ def _training(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -
     return _training_recipe(library, node, made)
 
 
-def _training_recipe(library: Library, node: Node, made: Description, *more_outputs: Port) -> Recipe:
-    return Recipe(
-        made,
-        [
-            Port(dnnl.SRC, made.descriptor(dnnl.QUERY_SRC)),
-            *_vectors(library, node.inputs[1:], (dnnl.SCALE, dnnl.SHIFT)),
-        ],
-        [
-            Port(dnnl.DST, made.descriptor(dnnl.QUERY_DST)),
-            *_vectors(library, node.outputs[1:3], (dnnl.MEAN, dnnl.VARIANCE)),
-            *more_outputs,
-        ],
-        in_place=((0, 0),),
-    )
+def _training_recipe(library: Library, node: Node, made: Description, *mask: Port) -> Recipe:
+    inputs = [made.port(dnnl.SRC), *_vectors(library, node.inputs[1:], (dnnl.SCALE, dnnl.SHIFT))]
+    outputs = [made.port(dnnl.DST), *_vectors(library, node.outputs[1:3], (dnnl.MEAN, dnnl.VARIANCE)), *mask]
+    return Recipe(made, inputs, outputs, in_place=((0, 0),))
 
 
 def _training_with_relu(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
@@ -116,7 +105,7 @@ def _let_nan_through(buffers: Buffers) -> PythonCall:
 
 def _mask(library: Library, normalisation: Description, spec: Spec, name: str) -> Port:
     """The layout of the ReLU mask: a byte or a bit for each element of x, in the order of x."""
-    kept = normalisation.descriptor(dnnl.QUERY_WORKSPACE)
+    kept = normalisation.descriptor(dnnl.WORKSPACE)
     as_bytes = formatted(library, spec.shape, "bool", name)
     given, count = nbytes(library, kept), nbytes(library, as_bytes)
     if given == count:
@@ -130,20 +119,15 @@ def _inference(library: Library, node: Node, inputs: Layouts, outputs: Layouts) 
     """Inputs x, gamma, beta, mean, variance; output y."""
     flags = _SCALED | dnnl.USE_GLOBAL_STATS
     made = _forward(library, node, format_of(inputs[0]), dnnl.FORWARD_INFERENCE, flags)
-    numbers = (dnnl.SCALE, dnnl.SHIFT, dnnl.MEAN, dnnl.VARIANCE)
-    return Recipe(
-        made,
-        [Port(dnnl.SRC, made.descriptor(dnnl.QUERY_SRC)), *_vectors(library, node.inputs[1:], numbers)],
-        [Port(dnnl.DST, made.descriptor(dnnl.QUERY_DST))],
-        in_place=((0, 0),),
-    )
+    vectors = _vectors(library, node.inputs[1:], (dnnl.SCALE, dnnl.SHIFT, dnnl.MEAN, dnnl.VARIANCE))
+    return Recipe(made, [made.port(dnnl.SRC), *vectors], [made.port(dnnl.DST)], in_place=((0, 0),))
 
 
 def _backward(library: Library, node: Node, name: str, flags: int) -> Description:
     forward = _forward(library, node, name, dnnl.FORWARD_TRAINING, flags)
     x = _image(library, node, name)
     what = (dnnl.BACKWARD, x, x, x, node.attributes["epsilon"], flags, forward.handle)
-    return Description(library, "batch_normalization_backward", library.engine, *what, attributes(library))
+    return Description(library, "batch_normalization_backward", *what)
 
 
 def _gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
@@ -164,27 +148,19 @@ def _gradient_with_relu(library: Library, node: Node, inputs: Layouts, outputs: 
 
 def _gradient_recipe(library: Library, node: Node, made: Description, *mask: Port) -> Recipe:
     ports = [
-        Port(dnnl.SRC, made.descriptor(dnnl.QUERY_SRC)),
+        made.port(dnnl.SRC),
         *_vectors(library, node.inputs[1:4], (dnnl.SCALE, dnnl.MEAN, dnnl.VARIANCE)),
         *mask,
-        Port(dnnl.DIFF_DST, made.descriptor(dnnl.QUERY_DIFF_DST)),
+        made.port(dnnl.DIFF_DST),
     ]
-    return Recipe(
-        made,
-        ports,
-        [
-            Port(dnnl.DIFF_SRC, made.descriptor(dnnl.QUERY_DIFF_SRC)),
-            *_vectors(library, node.outputs[1:], (dnnl.DIFF_SCALE, dnnl.DIFF_SHIFT)),
-        ],
-        in_place=((len(ports) - 1, 0),),
-    )
+    outputs = [made.port(dnnl.DIFF_SRC), *_vectors(library, node.outputs[1:], (dnnl.DIFF_SCALE, dnnl.DIFF_SHIFT))]
+    return Recipe(made, ports, outputs, in_place=((len(ports) - 1, 0),))
 
 
 def _response(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
     """Input x; output y."""
     made = _response_forward(library, node, _format(node, inputs), dnnl.FORWARD_INFERENCE)
-    x, y = Port(dnnl.SRC, made.descriptor(dnnl.QUERY_SRC)), Port(dnnl.DST, made.descriptor(dnnl.QUERY_DST))
-    return Recipe(made, [x], [y])
+    return Recipe(made, [made.port(dnnl.SRC)], [made.port(dnnl.DST)])
 
 
 def _format(node: Node, layouts: Layouts) -> str:
@@ -208,7 +184,7 @@ def _window(node: Node) -> tuple[int, float, float, float]:
 def _response_forward(library: Library, node: Node, name: str, goal: int) -> Description:
     x = _image(library, node, name)
     what = (goal, dnnl.LRN_ACROSS_CHANNELS, x, x, *_window(node))
-    return Description(library, "lrn_forward", library.engine, *what, attributes(library))
+    return Description(library, "lrn_forward", *what)
 
 
 def _add_response_gradient(registry: Registry, library: Library) -> None:
@@ -226,9 +202,9 @@ def _add_response_gradient(registry: Registry, library: Library) -> None:
     def bind(given: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
         (x, dy), (dx,) = buffers.inputs, buffers.outputs
         forward, backward = _both_passes(library, Node(given, [x.spec, dy.spec], [dx.spec]), format_of(x.layout))
-        image = forward.descriptor(dnnl.QUERY_SRC)
+        image = forward.descriptor(dnnl.SRC)
         kept, scratch = np.split(buffers.host_scratch, [_scratch(forward, backward)[0]])
-        memory = (backward.descriptor(dnnl.QUERY_WORKSPACE), replace(x, data=kept))
+        memory = (backward.descriptor(dnnl.WORKSPACE), replace(x, data=kept))
         first = {dnnl.SRC: (image, x), dnnl.DST: (image, dx), dnnl.WORKSPACE: memory}
         second = {dnnl.SRC: (image, x), dnnl.DIFF_DST: (image, dy), dnnl.DIFF_SRC: (image, dx), dnnl.WORKSPACE: memory}
         if not kept.size:
@@ -244,10 +220,10 @@ def _both_passes(library: Library, node: Node, name: str) -> tuple[Description, 
     forward = _response_forward(library, node, name, dnnl.FORWARD_TRAINING)
     x = _image(library, node, name)
     what = (dnnl.LRN_ACROSS_CHANNELS, x, x, x, *_window(node), forward.handle)
-    return forward, Description(library, "lrn_backward", library.engine, *what, attributes(library))
+    return forward, Description(library, "lrn_backward", *what)
 
 
 def _scratch(forward: Description, backward: Description) -> tuple[int, int]:
     """Return the bytes of the forward workspace, in whole cache lines, and of the scratch memory of both passes."""
-    kept = -(-backward.nbytes(dnnl.QUERY_WORKSPACE) // ALIGNMENT) * ALIGNMENT
+    kept = -(-backward.nbytes(dnnl.WORKSPACE) // ALIGNMENT) * ALIGNMENT
     return kept, max(forward.scratch_bytes, backward.scratch_bytes)

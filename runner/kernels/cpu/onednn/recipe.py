@@ -28,9 +28,8 @@ from runner.kernels.contract import (
 )
 from runner.kernels.cpu.dispatch import join_in_python
 from runner.kernels.cpu.onednn import constants as dnnl
-from runner.kernels.cpu.onednn import memory
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
-from runner.kernels.cpu.onednn.memory import BITS, BYTES, layout_of, split_tag
+from runner.kernels.cpu.onednn.memory import BITS, BYTES, layout_of, nbytes, split_tag
 from runner.kernels.registry import Registry
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -40,28 +39,34 @@ LARGEST = float(np.finfo(np.float32).max)
 class Description:
     """A primitive that oneDNN has chosen for given shapes, before it is built; it knows the layouts it requests."""
 
-    def __init__(self, library: Library, kind: str, *arguments: Any) -> None:
-        """``arguments`` are those of ``dnnl_<kind>_primitive_desc_create`` after the result; raises Unimplemented."""
-        created = library.create(f"{kind}_primitive_desc_create", *arguments)
+    def __init__(self, library: Library, kind: str, *arguments: Any, attr: Any = None) -> None:
+        """Ask oneDNN for the primitive; raises Unimplemented if it has none.
+
+        arguments: those of ``dnnl_<kind>_primitive_desc_create`` between the engine, which a reorder does not have, and
+        the attributes. attr: the attributes; by default without post-ops.
+        """
+        engine = () if kind == "reorder" else (library.engine,)
+        attr = attributes(library) if attr is None else attr
+        created = library.create(f"{kind}_primitive_desc_create", *engine, *arguments, attr)
         self.library = library
         self.handle = library.owned(created, "primitive_desc")
 
-    def layout(self, query: int, spec: Spec, prefix: str = "") -> Layout:
-        """The layout of one argument, for a tensor of ``spec`` seen as ``prefix`` says."""
-        return memory.layout_of(self.library, self.descriptor(query), spec, prefix)
+    def descriptor(self, argument: int) -> Any:
+        """The descriptor of an argument, given by its DNNL_ARG number; it lives as long as this description."""
+        return self.library.c.dnnl_primitive_desc_query_md(self.handle, dnnl.QUERIES[argument], 0)
 
-    def descriptor(self, query: int) -> Any:
-        """The descriptor of one argument; it lives as long as this description."""
-        return self.library.c.dnnl_primitive_desc_query_md(self.handle, query, 0)
+    def port(self, argument: int, prefix: str = "") -> "Port":
+        """The port of an argument that oneDNN sees under a prefix."""
+        return Port(argument, self.descriptor(argument), prefix)
 
-    def nbytes(self, query: int) -> int:
-        """Memory of one argument."""
-        return memory.nbytes(self.library, self.descriptor(query))
+    def nbytes(self, argument: int) -> int:
+        """Memory of an argument."""
+        return nbytes(self.library, self.descriptor(argument))
 
     @property
     def scratch_bytes(self) -> int:
         """Bytes of scratch memory of the primitive."""
-        return self.nbytes(dnnl.QUERY_SCRATCHPAD)
+        return self.nbytes(dnnl.SCRATCHPAD)
 
 
 def attributes(library: Library, *, relu: bool = False, added: Any = None) -> Any:
@@ -105,7 +110,7 @@ def bound(description: Description, arguments: Mapping[int, Argument], scratch: 
     primitive = library.owned(library.create("primitive_create", description.handle), "primitive")
     places = {number: (descriptor, operand.address) for number, (descriptor, operand) in arguments.items()}
     if description.scratch_bytes:
-        places[dnnl.SCRATCHPAD] = (description.descriptor(dnnl.QUERY_SCRATCHPAD), int(scratch.ctypes.data))
+        places[dnnl.SCRATCHPAD] = (description.descriptor(dnnl.SCRATCHPAD), int(scratch.ctypes.data))
     memories = [
         library.owned(
             library.create("memory_create", descriptor, library.engine, ffi.cast("void *", address)), "memory"
@@ -196,7 +201,7 @@ def add_kernel(
         return None if requested is None else _arranged(library, describe(library, node, *requested), node)
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
-        node = Node(attributes, [each.spec for each in buffers.inputs], [each.spec for each in buffers.outputs])
+        node = Node(attributes, *buffers.specs)
         recipe = describe(library, node, arrangement.inputs, arrangement.outputs)
         arguments = {
             port.number: (port.descriptor, operand)

@@ -22,28 +22,6 @@ Target = Mapping[str, Any]
 """The target of a graph: ``handle`` of a GPU or, to plan without a GPU, its ``device_property``."""
 
 
-class Plan(Protocol):
-    """A way to compute one convolution. workspace_bytes: memory that an execution may overwrite."""
-
-    @property
-    def workspace_bytes(self) -> int: ...
-
-    def enqueue(self, stream: Stream, addresses: Mapping[Role, int], workspace: int) -> None:
-        """Enqueue an execution on tensors at these addresses."""
-        ...
-
-
-class Planner(Protocol):
-    """The functions of cuDNN that kernels use."""
-
-    def plan(self, convolution: Convolution, room: int = WORKSPACE_LIMIT) -> Plan | None:
-        """Return the plan of a convolution on this thread's GPU, or None if cuDNN has none.
-
-        room: maximum of workspace, in bytes.
-        """
-        ...
-
-
 class Bench(Protocol):
     """Memory and clock of a GPU."""
 

@@ -98,7 +98,7 @@ def _doubling() -> tuple[Description, dict[int, object]]:
     descriptor = in_c_order(library(), spec.shape, spec.dtype)
     ffi = library().ffi
     what = (descriptor, 2, ffi.new("float[]", [1.0, 1.0]), ffi.new("object[]", [descriptor] * 2))
-    made = Description(library(), "sum", library().engine, *what, attributes(library()))
+    made = Description(library(), "sum", *what)
     x, y = holding(normal(1, 4)), filled(spec, plain(spec))
     places = {dnnl.MULTIPLE_SRC: x, dnnl.MULTIPLE_SRC + 1: x, dnnl.DST: y}
     return made, {number: (descriptor, operand) for number, operand in places.items()}
