@@ -11,7 +11,7 @@ from runner.engine.compile.plan import DevicePlan, Instruction
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.op import OPS
 from runner.kernels.cpu.loading import register_onednn
-from runner.kernels.cpu.machine_code import classification, compiler, elementwise, sums
+from runner.kernels.cpu.machine_code import classification, compiler, elementwise, rows
 from runner.kernels.registry import REGISTRY, Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
@@ -43,7 +43,7 @@ def in_pieces() -> Registry:
     """All kernels but the one that computes a product within an update."""
     registry = Registry()
     register_onednn(registry)
-    for family in (classification, elementwise, sums):
+    for family in (classification, elementwise, rows):
         family.register(registry)
     registry.join = compiler.join
     for op, definition in OPS.items():

@@ -57,10 +57,10 @@ def register_machine_code(registry: Registry) -> tuple[str, str]:
     if missing:
         registry.join = join_in_python
         return "", missing
-    from runner.kernels.cpu.machine_code import classification, compiler, elementwise, pooling, products, sums
+    from runner.kernels.cpu.machine_code import classification, compiler, elementwise, pooling, products, rows
 
     registry.join = compiler.join
-    for family in (elementwise, classification, sums, pooling, products):
+    for family in (elementwise, classification, rows, pooling, products):
         family.register(registry)
     return version, ""
 

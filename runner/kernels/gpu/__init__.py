@@ -10,7 +10,7 @@ Read in this order:
 * ``driver`` and ``discovery``: the GPUs of this machine. ``nvrtc``: compiled sources and their cache.
 * ``layouts`` and ``channels``: the division of work. ``element_loops``, ``element_kernels`` and ``elementwise``:
   element-wise ops.
-* ``linear``, with ``cublas``; ``convolution``, with the folder ``cudnn``; ``collective``, with NCCL.
-* ``normalization``, ``pooling``, ``reduction``, ``rows``, ``shape``, ``structural``: one family of ops each.
+* ``linear``, with ``cublas``; ``windows``: convolution and pooling, with the folder ``cudnn``; ``collective``: NCCL.
+* ``normalization``, ``reduction``, ``rows``, ``shape``, ``structural``: one family of ops each.
   ``loading``: registration.
 """

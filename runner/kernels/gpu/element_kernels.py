@@ -11,7 +11,7 @@ import numpy as np
 from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Offers, Spec, Specs, plain
 from runner.kernels.gpu.element_loops import AXES, Elements, batch, flat, strided
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout, strides
-from runner.kernels.gpu.runtime import Argument, Runtime, StreamCall, blocks_for, launch
+from runner.kernels.gpu.runtime import LIBRARY, Argument, Runtime, StreamCall, blocks_for, launch
 from runner.kernels.memory import numpy_dtype
 
 
@@ -70,7 +70,6 @@ def _broadcast_strides(shape: Sequence[int], layout: Layout, rank: int) -> tuple
     return (*missing, *(0 if extent == 1 else stride for extent, stride in zip(shape, own, strict=True)))
 
 
-LIBRARY = "cuda"
 _SMALL = 1 << 31
 
 ElementsOf = Callable[[Attributes, Sequence[Spec], Sequence[Spec]], Elements]

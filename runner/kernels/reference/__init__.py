@@ -4,7 +4,7 @@ Fused ops without a kernel here are computed by their decomposition; see :mod:`r
 Importing this package fills the registry. A kernel never writes into its inputs; its function may return a view of
 them, which is copied to the output buffer.
 
-Every file is one family of ops.
+Read ``arithmetic`` first; every other file is one family of ops.
 """
 
 from runner.kernels.reference import arithmetic, normalization, rows, structural, windows  # noqa: F401 - they register

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from runner.kernels.contract import Array, Kernel, plain
-from runner.kernels.cpu.machine_code import sums
+from runner.kernels.cpu.machine_code import rows
 from runner.kernels.registry import Registry
 from tests.engine.compile.passes.exactness import assert_same_bits
 from tests.kernels.harness import Shaped, run
@@ -27,7 +27,7 @@ CASES = [
 
 def kernel() -> Kernel:
     registry = Registry()
-    sums.register(registry)
+    rows.register(registry)
     return registry.find("reduce_sum", "cpu", "llvm")
 
 

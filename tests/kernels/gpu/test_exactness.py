@@ -9,18 +9,17 @@ import pytest
 
 from runner.kernels.contract import plain
 from runner.kernels.gpu import (
-    convolution,
     elementwise,
     linear,
     normalization,
-    pooling,
     reduction,
     rows,
     structural,
+    windows,
 )
 from runner.kernels.gpu.channels import THREADS, division
-from runner.kernels.gpu.convolution import Geometry
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, strides
+from runner.kernels.gpu.windows import Geometry
 from runner.kernels.philox import bits, key
 from tests.kernels.gpu.blas import GpuWithCublas
 from tests.kernels.gpu.emulation import EmulatedRuntime
@@ -84,7 +83,7 @@ def test_weight_gradients_of_bfloat16_images_may_be_float32(runtime: EmulatedRun
     op = "conv2d_weight_bias_gradient"
     inputs, attributes = drawn(CASES[op][0], "bfloat16")
     attributes["dtype"] = "float32"
-    registry = registry_of(runtime, convolution)
+    registry = registry_of(runtime, windows)
     found = run_op(runtime, op, inputs, attributes, CHANNELS_LAST, registry=registry)
     require_close(found, reference(op, inputs, attributes), 2**-7)
 
@@ -118,7 +117,7 @@ def test_the_special_cases_are_cut_into_several_parts() -> None:
     many = {"strides": (2, 1), "padding": (1, 2, 2, 1), "groups": 1}
     geometry = Geometry(many, (15, 10, 9, 8), (70, 10, 3, 3), (15, 70, 5, 9), channels_last=False)
     assert geometry.splits(multiprocessors)[0] > 1
-    assert all(pooling.pack_of(dtype, 16) > 1 for dtype in ("float32", "bfloat16"))
+    assert all(windows.pack_of(dtype, 16) > 1 for dtype in ("float32", "bfloat16"))
     for shape, axes in [((9000,), (0,)), ((3000, 3), (0,)), ((3, 4100), (1,)), ((2, 40, 2000), (0, 2))]:
         near = strides(shape, plain(Shaped(shape, "float32")))
         assert reduction.reduced_shape(shape, near, axes).slices > 1

@@ -12,7 +12,7 @@ from runner.kernels.contract import Arrangement, Layout, NativeCall, Offers, pla
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import OneDnnError, Unimplemented, supported_dtypes
 from runner.kernels.cpu.onednn.memory import in_c_order
-from runner.kernels.cpu.onednn.recipe import Description, Node, answering, attributes, bound, format_of, in_turn
+from runner.kernels.cpu.onednn.recipe import Description, Node, answering, bound, format_of, in_turn
 from runner.kernels.memory import allocate
 from tests.kernels.cpu.onednn.checking import check, floats, library, normal
 from tests.kernels.harness import Shaped, filled, holding

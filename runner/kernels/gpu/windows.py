@@ -1,7 +1,9 @@
-"""Our own convolution and its gradients for any groups, strides, padding and float dtype; also fused with other ops.
+"""Our own convolution, also fused with other ops, max and average pooling, and the gradients of all.
 
-Each is a matrix product whose factors are gathered while it is computed. The weight gradient, a small matrix of long
-sums, is cut into runs of pixels whose results are added in one fixed order.
+Each convolution, for any groups, strides, padding and float dtype, is a matrix product whose factors are gathered while
+it is computed. The weight gradient, a small matrix of long sums, is cut into runs of pixels whose results are added in
+one fixed order. Gradients of pooling are sums over the windows that contain a pixel. Images keep their layout. Sums of
+pooling are added in the order of the reference kernels.
 """
 
 import math
@@ -42,8 +44,12 @@ _LEAST_DEPTH, _MOST_DEPTH = 256, 1 << 16
 _MOST_SPLITS = 1024
 
 
+PACK_BYTES = 16
+"""The maximum that a thread reads at once."""
+
+
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """Return the kernels of convolution, fused convolution, and their gradients."""
+    """Return the kernels of convolution, fused convolution, and pooling, and of their gradients."""
     gradients = partial(_arrange_gradients, runtime.multiprocessors), _bind_gradients
     table: dict[str, tuple[Arrange, Bind]] = {
         "conv2d": (arrange_alike, _bind_forward),
@@ -52,6 +58,8 @@ def kernels(runtime: Runtime) -> list[Kernel]:
         "conv2d_weight_gradient": gradients,
         "conv2d_weight_bias_gradient": gradients,
     }
+    pools = ("max_pool", "max_pool_gradient", "max_pool_gather", "avg_pool", "avg_pool_gradient")
+    table |= {op: (arrange_alike, partial(_bind_pooling, op)) for op in pools}
     return own_kernels(runtime, table)
 
 
@@ -193,3 +201,32 @@ def _bind_input_gradient(runtime: Runtime, attributes: Attributes, buffers: Buff
 def _grid(rows: int, columns: int, groups: int) -> Size:
     """Return the grid for a product (rows, columns) per group."""
     return (max(1, -(-rows // TILE)), max(1, -(-columns // TILE)), groups)
+
+
+def pack_of(dtype: str, channels: int) -> int:
+    """Return how many channels are read at once: 16 bytes if the channels divide into such packs, else 1."""
+    full = PACK_BYTES // numpy_dtype(dtype).itemsize
+    return full if channels % full == 0 else 1
+
+
+def _bind_pooling(op: str, runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    x_shape = attributes.get("input_shape", buffers.inputs[0].spec.shape)
+    y_shape = (buffers.inputs if op.endswith("_gradient") else buffers.outputs)[0].spec.shape
+    spec, layout = buffers.outputs[0].spec, buffers.outputs[0].layout
+    channels = x_shape[1] if layout.tag == CHANNELS_LAST else 1
+    pack = pack_of(spec.dtype, channels)
+    count = math.prod(spec.shape) // pack
+    arguments = [*buffers.inputs, *buffers.outputs, np.int64(count)]
+    arguments += _geometry(attributes, x_shape, y_shape, channels // pack)
+    if "count_padding" in attributes:
+        arguments.append(np.int32(attributes["count_padding"]))
+    program = f"#define PACK {pack}\n{text('pooling', T=spec.dtype, C=computed_in(spec.dtype))}"
+    return launch(runtime.function(program, op), blocks_for(runtime, count), arguments)
+
+
+def _geometry(
+    attributes: Attributes, x_shape: tuple[int, ...], y_shape: tuple[int, ...], channels: int
+) -> list[Argument]:
+    top, _, left, _ = attributes["padding"]
+    window, strides = attributes["window"], attributes["strides"]
+    return [np.int32(each) for each in (*x_shape[2:], *y_shape[2:], channels, *window, *strides, top, left)]
