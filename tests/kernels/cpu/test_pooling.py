@@ -12,7 +12,7 @@ from runner.kernels.cpu.machine_code.pooling import Pooling, write_module
 from runner.kernels.registry import Registry
 from tests.kernels.cpu.layout_cases import POOLS, slid
 from tests.kernels.cpu.onednn.checking import IMAGE_TAGS, expected, kernels, layout, normal
-from tests.kernels.cpu.onednn.test_pooling import attributes_of
+from tests.kernels.cpu.onednn.test_layouts import attributes_of
 from tests.kernels.harness import Ran, Shaped, run
 
 EXAMPLE = ((2, 20, 9, 8), (3, 3), (2, 2), (1, 1, 1, 1))
