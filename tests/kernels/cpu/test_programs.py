@@ -1,4 +1,6 @@
-"""Sign analysis: programs reported to keep zeros do so, and those of optimizers are reported."""
+"""Analysis of element-wise programs: the shapes of values, and whether zero inputs give zero outputs."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,3 +76,18 @@ def test_a_literal_is_rounded_to_its_dtype() -> None:
 def _keeps(text: str) -> bool:
     """Analyse a program with tensors 0 and 1 and scalar 2, whose last step is its output."""
     return keeps_zeros(parse(text, 3, (3 + text.count(";"),)), [True, True, False], "float32")
+
+
+@given(cases())
+def test_values_are_wide_that_have_the_shape_of_a_wide_input(case: Case) -> None:
+    count = len(case.program.steps)
+    every = replace(case.program, outputs=tuple(range(case.program.inputs, case.program.inputs + count)))
+    inputs = [np.ones((3,) if wide else ()) for wide in case.wide]
+    with np.errstate(all="ignore"):
+        values = [*inputs, *evaluate(every, inputs)]
+    assert case.program.widened(case.wide) == [value.shape == (3,) for value in values]
+
+
+def test_values_computed_from_scalars_and_literals_are_scalars() -> None:
+    program = parse("mul 1 #0.9; sub #1.0 2; add 0 3", 2, (4,))
+    assert program.widened([True, False]) == [True, False, False, False, True]
