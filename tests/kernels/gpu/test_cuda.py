@@ -1,5 +1,6 @@
 """The runtime of real GPUs: its calls of a fake CuPy, and the errors without a GPU."""
 
+import inspect
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from runner.kernels.gpu import cuda, nvrtc
 from runner.kernels.gpu.cuda import CudaRuntime, GpusError, open_gpus
 from runner.kernels.gpu.nvrtc import KeptCode
-from tests.kernels.gpu.fake_cupy import CUDARuntimeError, FakeCupy
+from tests.kernels.gpu.fake_cupy import CUDARuntimeError, FakeCudaRuntime, FakeCupy, FakeEvent, FakeStream
 
 SOURCE = 'extern "C" __global__ void nothing() {}'
 
@@ -247,3 +248,40 @@ def test_products_and_sums_are_contracted_in_marked_sources_only() -> None:
     assert nvrtc.options("float x;\n", 90) == ("-arch=sm_90", "-std=c++17", "-fmad=false")
     assert nvrtc.options("float x;\n// fmad\nfloat y;", 80)[-1] == "-fmad=true"
     assert nvrtc.options("// fmad or not", 80)[-1] == "-fmad=false"
+
+
+@pytest.fixture
+def real_cupy() -> Any:
+    """CuPy, which has the names of the fake; no GPU is needed."""
+    return pytest.importorskip("cupy", reason="needs the extra gpu")
+
+
+def names(thing: type) -> set[str]:
+    """Return the names of a fake class. Those with one leading underscore are CuPy's, those with two are Python's."""
+    return {name for name in vars(thing) if not name.startswith("__") and name != "cupy"}
+
+
+def test_functions_and_constants_of_the_runtime_are_there(real_cupy: Any) -> None:
+    real = real_cupy.cuda.runtime
+    assert [name for name in names(FakeCudaRuntime) if not hasattr(real, name)] == []
+    constants = ("memcpyDefault", "hostAllocPortable", "hostAllocMapped")
+    assert [getattr(real, name) for name in constants] == [getattr(FakeCudaRuntime, name) for name in constants]
+    assert issubclass(real.CUDARuntimeError, RuntimeError)
+
+
+def test_classes_are_there(real_cupy: Any) -> None:
+    assert [name for name in vars(FakeCupy().cuda) if not hasattr(real_cupy.cuda, name)] == []
+
+
+@pytest.mark.parametrize(("fake", "name"), [(FakeStream, "Stream"), (FakeEvent, "Event")])
+def test_methods_have_the_signatures_of_cupy(real_cupy: Any, fake: type, name: str) -> None:
+    real = getattr(real_cupy.cuda, name)
+    for method in names(fake) - {"non_blocking", "disable_timing"}:
+        told: Any = inspect.signature(getattr(fake, method)).parameters
+        inspect.signature(getattr(real, method)).bind(*told)
+
+
+def test_streams_events_and_pinned_memory_are_made_as_we_make_them(real_cupy: Any) -> None:
+    inspect.signature(real_cupy.cuda.Stream.__init__).bind(None, non_blocking=True)
+    inspect.signature(real_cupy.cuda.Event.__init__).bind(None, disable_timing=True)
+    inspect.signature(real_cupy.cuda.PinnedMemory.__init__).bind(None, 4096, 3)

@@ -1,4 +1,4 @@
-"""Results of GPU kernels that need more than a tolerance, and the division of work among blocks."""
+"""GPU kernels beyond the table: exact results, the division of work, refused values, and their registration."""
 
 import itertools
 from pathlib import Path
@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.engine.graph.device import Device
+from runner.engine.graph.op import OPS
+from runner.engine.run.wires import platform_of
 from runner.kernels.contract import plain
 from runner.kernels.gpu import (
     elementwise,
@@ -19,8 +22,11 @@ from runner.kernels.gpu import (
 )
 from runner.kernels.gpu.channels import THREADS, division
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, strides
+from runner.kernels.gpu.loading import register_gpus
+from runner.kernels.gpu.platform import GpuPlatform
 from runner.kernels.gpu.windows import Geometry
 from runner.kernels.philox import bits, key
+from runner.kernels.registry import Registry
 from tests.kernels.gpu.blas import GpuWithCublas
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.running import Array, drawn, reference, registry_of, require_close, run_op
@@ -141,3 +147,64 @@ def test_no_thread_adds_more_terms_than_a_float32_sum_allows() -> None:
 
 def test_every_thread_of_a_softmax_row_has_elements() -> None:
     assert [rows.depth_of(columns) for columns in (1, 4, 5, 10, 1000, 100_000)] == [1, 1, 2, 4, 256, 256]
+
+
+SCORES = np.zeros((7, 4), "float32")
+LABELS = np.array([0, 1, 2, 4, 3, 36, 1])
+INDICES = np.array([[0, 3, 1], [2, -7, 4]])
+MANY = np.zeros(1000, "int64")
+MANY[[300, 556, 999]] = 8, 9, 10
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes", "index", "place"),
+    [
+        ("gather", [SCORES[:4], INDICES], {}, -7, "1, 1"),
+        ("scatter_add", [INDICES, np.zeros((2, 3, 2), "float32")], {"rows": 4}, -7, "1, 1"),
+        ("one_hot", [INDICES], {"depth": 4, "dtype": "float32"}, -7, "1, 1"),
+        ("gather", [SCORES[:4], MANY], {}, 8, "300"),
+        ("softmax_cross_entropy", [SCORES, LABELS], {}, 4, "3"),
+        ("softmax_cross_entropy", [SCORES, LABELS - 1], {}, -1, "0"),
+        ("softmax_cross_entropy_gradient", [SCORES, LABELS, SCORES[:, 0]], {}, 4, "3"),
+        ("softmax_cross_entropy_gradient", [SCORES, LABELS - 1, SCORES[:, 0]], {}, -1, "0"),
+    ],
+)
+def test_the_first_index_out_of_range_is_named(
+    runtime: EmulatedRuntime,
+    op: str,
+    inputs: list[Array],
+    attributes: dict[str, Any],
+    index: int,
+    place: str,
+    dtype: str,
+) -> None:
+    inputs = [each.astype(dtype) if each.dtype == "int64" else each for each in inputs]
+    expected = rf"op '{op}': index {index} at \[{place}\] is outside 0\.\.3$"
+    with pytest.raises(RuntimeError, match=f"^IndexError: {expected}"):
+        run_op(runtime, op, inputs, attributes, registry=registry_of(runtime, rows))
+    with pytest.raises(IndexError, match=f"^{expected}"):
+        reference(op, inputs, attributes)
+
+
+def test_every_op_has_a_kernel_of_our_own(runtime: EmulatedRuntime) -> None:
+    registry = Registry()
+    register_gpus(registry, runtime)
+    ops = [name for name, definition in OPS.items() if definition.executed_by == "kernel"]
+    registry.require(ops, "gpu")
+    assert [op for op in ops if "cuda" not in {kernel.library for kernel in registry.of(op, "gpu")}] == []
+
+
+def test_gpu_kernels_added_to_a_copy_do_not_change_the_registry(runtime: EmulatedRuntime, registry: Registry) -> None:
+    extended = registry.copy()
+    register_gpus(extended, runtime)
+    assert extended.device_types("conv2d") == {"cpu", "gpu"}
+    assert registry.device_types("conv2d") == {"cpu"}
+    assert "gpu" not in registry.platforms
+
+
+def test_a_device_on_a_gpu_has_its_platform(runtime: EmulatedRuntime, registry: Registry) -> None:
+    extended = registry.copy()
+    register_gpus(extended, runtime)
+    device = Device("/job:worker/task:0/device:gpu:0", gpu=0)
+    assert isinstance(platform_of(device, extended), GpuPlatform)
