@@ -15,8 +15,8 @@ import pytest
 from runner.kernels.gpu import cublas, linear
 from runner.kernels.gpu.cublas import Product
 from runner.kernels.registry import Registry
-from tests.kernels.gpu.blas import GpuWithCublas
 from tests.kernels.gpu.emulation import EmulatedRuntime
+from tests.kernels.gpu.libraries import GpuWithCublas
 from tests.kernels.gpu.running import registry_of, run_op
 from tests.kernels.harness import Shaped
 

@@ -27,8 +27,8 @@ from runner.kernels.gpu.platform import GpuPlatform
 from runner.kernels.gpu.windows import Geometry
 from runner.kernels.philox import bits, key
 from runner.kernels.registry import Registry
-from tests.kernels.gpu.blas import GpuWithCublas
 from tests.kernels.gpu.emulation import EmulatedRuntime
+from tests.kernels.gpu.libraries import GpuWithCublas
 from tests.kernels.gpu.running import Array, drawn, reference, registry_of, require_close, run_op
 from tests.kernels.harness import Shaped
 from tests.op_cases import CASES

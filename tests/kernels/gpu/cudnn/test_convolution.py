@@ -10,8 +10,8 @@ from runner.kernels.contract import Choice, KernelError
 from runner.kernels.gpu.cudnn import convolution
 from runner.kernels.gpu.cudnn.graphs import Convolution
 from runner.kernels.registry import Registry
-from tests.kernels.gpu.cudnn.planning import GpuWithLibraries, ReferencePlanner
 from tests.kernels.gpu.emulation import EmulatedRuntime
+from tests.kernels.gpu.libraries import GpuWithLibraries, ReferencePlanner
 from tests.kernels.gpu.running import (
     chosen,
     drawn,
