@@ -8,7 +8,8 @@ import pytest
 
 from runner.kernels.gpu.layouts import CHANNELS_LAST
 from tests.gpu.gpus import Gpu
-from tests.kernels.gpu.running import DTYPES, able, drawn_for, reference, require_close, run_op
+from tests.kernels.gpu.running import DTYPES, able, drawn_for, require_close, run_op
+from tests.kernels.harness import reference
 from tests.op_cases import CASES, all_cases
 from tests.samples import Case
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.contract import (
     Arrangement,
@@ -94,6 +96,47 @@ def run(
     for operand, bytes_before in zip(inputs, before, strict=True):
         assert id(operand.data) in shared or np.array_equal(operand.data, bytes_before), "it writes to an input"
     return Ran([as_plain(registry, operand) for operand in outputs], arrangement, inputs, outputs)
+
+
+def run_node(
+    kernel: Kernel,
+    attributes: Mapping[str, Any],
+    arrays: Sequence[Array],
+    offered: Offers | None = None,
+    *,
+    registry: Registry | None = None,
+    in_place: bool = False,
+) -> Ran:
+    """The same for the node of a kernel's op that has these inputs and attributes."""
+    node, specs = node_of(kernel.op, arrays, attributes), [Shaped.of(array) for array in arrays]
+    return run(kernel, node.attributes, specs, node.outputs, arrays, offered, registry=registry, in_place=in_place)
+
+
+def node_of(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any]) -> Node:
+    """Return a node of the op."""
+    graph = Graph()
+    placeholders = [
+        graph.add("placeholder", (), {"shape": each.shape, "dtype": each.dtype.name}, name=f"input_{number}")[0]
+        for number, each in enumerate(inputs)
+    ]
+    return graph.add(op, placeholders, attributes)
+
+
+def reference(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any] | None = None) -> list[Array]:
+    """Return the results of the reference kernel."""
+    with np.errstate(all="ignore"):
+        return run_node(load_kernels().find(op, "cpu", "numpy"), attributes or {}, inputs).outputs
+
+
+def exact(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any] | None = None) -> list[Array]:
+    """Return the results of the reference kernel in float64."""
+    wide = [array.astype(np.float64) if is_float(array.dtype.name) else array for array in inputs]
+    given = {key: "float64" if key == "dtype" else value for key, value in (attributes or {}).items()}
+    return run_node(load_kernels().find(op, "cpu", "numpy"), given, wide).outputs
+
+
+def is_float(dtype: str) -> bool:
+    return dtype in ("float32", "float64", "bfloat16")
 
 
 def once_each(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:

@@ -4,7 +4,6 @@ import cffi
 import numpy as np
 import pytest
 
-import runner.kernels.reference  # noqa: F401 - registers the kernels
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.run.kernel_table import load_kernels
@@ -13,10 +12,10 @@ from runner.kernels.contract import Array, Buffers, Kernel, NativeCall, plain
 from runner.kernels.cpu.dispatch import SIGNATURE
 from runner.kernels.cpu.machine_code import classification, rows
 from runner.kernels.memory import allocate
-from runner.kernels.registry import REGISTRY, Registry
+from runner.kernels.registry import Registry
 from tests.engine.compile.passes.exactness import assert_same_bits
 from tests.engine.running import CPU_0, Bench
-from tests.kernels.harness import Ran, Shaped, filled, holding, run
+from tests.kernels.harness import Shaped, exact, filled, holding, reference, run_node
 
 LOSS, GRADIENT = "softmax_cross_entropy", "softmax_cross_entropy_gradient"
 SHAPES = [(1, 1), (1, 10), (32, 10), (7, 3), (2, 1000), (3, 8), (2, 17)]
@@ -39,37 +38,29 @@ def labels_of(shape: tuple[int, int], dtype: str) -> Array:
     return np.random.default_rng(2).integers(0, shape[1], shape[0]).astype(dtype)
 
 
-def losses(kernel: Kernel, logits: Array, labels: Array) -> list[Array]:
+def losses(logits: Array, labels: Array) -> list[Array]:
     """Loss and probabilities."""
-    outputs = [Shaped(labels.shape, logits.dtype.name), Shaped.of(logits)]
-    return run(kernel, {}, [Shaped.of(logits), Shaped.of(labels)], outputs, [logits, labels]).outputs
-
-
-def gradient(kernel: Kernel, arrays: list[Array], *, in_place: bool = False) -> Ran:
-    """Run the gradient. arrays: probabilities, labels, gradient of the loss."""
-    outputs = [Shaped.of(arrays[0])]
-    return run(kernel, {}, [Shaped.of(array) for array in arrays], outputs, arrays, in_place=in_place)
+    return run_node(kernel(LOSS), {}, [logits, labels]).outputs
 
 
 @pytest.mark.parametrize("label_dtype", ["int32", "int64"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_loss_and_probabilities(shape: tuple[int, int], label_dtype: str) -> None:
     logits, labels = logits_of(shape), labels_of(shape, label_dtype)
-    exact = losses(REGISTRY.find(LOSS, "cpu", "numpy"), logits.astype(np.float64), labels)
-    for came, expected in zip(losses(kernel(LOSS), logits, labels), exact, strict=True):
+    for came, expected in zip(losses(logits, labels), exact(LOSS, [logits, labels]), strict=True):
         np.testing.assert_allclose(came, expected, rtol=ROUNDING)
 
 
 def test_logits_that_would_overflow() -> None:
     logits = np.array([[0, 2000, 1999], [0, 2000, 0], [-3e38, 0, 0], [1e30, 1e30, 0]], np.float32)
-    loss, probabilities = losses(kernel(LOSS), logits, np.array([0, 1, 1, 2]))
+    loss, probabilities = losses(logits, np.array([0, 1, 1, 2]))
     np.testing.assert_allclose(loss, [2000 + np.log1p(np.exp(-1)), 0, np.log(2), 1e30], rtol=1e-6)
     np.testing.assert_allclose(probabilities[1:], [[0, 1, 0], [0, 0.5, 0.5], [0.5, 0.5, 0]])
 
 
 def test_the_loss_of_a_certain_prediction_is_small_but_not_zero() -> None:
     logits = np.array([[0, 12], [0, 30]], np.float32)
-    loss, _ = losses(kernel(LOSS), logits, np.array([1, 1]))
+    loss, _ = losses(logits, np.array([1, 1]))
     np.testing.assert_allclose(loss, np.log1p(np.exp([-12.0, -30.0])), rtol=3e-3)
 
 
@@ -78,7 +69,7 @@ def test_the_loss_of_a_certain_prediction_is_small_but_not_zero() -> None:
 def test_a_broken_logit_gives_a_nan_loss(broken: float, place: int) -> None:
     logits = np.zeros((2, 10), np.float32)
     logits[1, place] = broken
-    loss, _ = losses(kernel(LOSS), logits, np.array([0, 0]))
+    loss, _ = losses(logits, np.array([0, 0]))
     np.testing.assert_array_equal(np.isnan(loss), [False, True])
 
 
@@ -90,10 +81,8 @@ def test_the_gradient_equals_the_reference_bit_for_bit(
 ) -> None:
     dloss = np.random.default_rng(3).standard_normal(shape[0]).astype(np.float32)
     arrays = [logits_of(shape), labels_of(shape, label_dtype), dloss]
-    ran = gradient(kernel(GRADIENT), arrays, in_place=in_place)
-    np.testing.assert_array_equal(
-        ran.outputs[0], gradient(REGISTRY.find(GRADIENT, "cpu", "numpy"), arrays).outputs[0], strict=True
-    )
+    ran = run_node(kernel(GRADIENT), {}, arrays, in_place=in_place)
+    np.testing.assert_array_equal(ran.outputs[0], reference(GRADIENT, arrays)[0], strict=True)
 
 
 @pytest.mark.parametrize("label_dtype", ["int32", "int64"])
@@ -133,14 +122,14 @@ def test_the_message_of_a_wrong_label_is_the_same_for_all_kernels(batch: int, ch
         bench.run({logits: np.zeros((batch, 10), np.float32), labels: classes}, step=4)
 
 
-@pytest.mark.parametrize(("shape", "label_dtype"), [((3, 1000), "int64"), ((1, 2049), "int64"), ((2, 3), "uint8")])
-def test_many_classes_and_other_label_dtypes_are_refused(shape: tuple[int, int], label_dtype: str) -> None:
-    logits, labels = Shaped(shape, "float32"), Shaped(shape[:1], label_dtype)
+@pytest.mark.parametrize("shape", [(3, 1000), (1, 2049)])
+def test_many_classes_are_refused(shape: tuple[int, int]) -> None:
+    logits, labels = Shaped(shape, "float32"), Shaped(shape[:1], "int64")
     assert kernel(LOSS).arrange({}, [logits, labels], [Shaped(shape[:1], "float32"), logits], [None, None]) is None
 
 
 def test_no_rows() -> None:
-    loss, probabilities = losses(kernel(LOSS), np.zeros((0, 3), np.float32), np.zeros(0, np.int64))
+    loss, probabilities = losses(np.zeros((0, 3), np.float32), np.zeros(0, np.int64))
     assert (loss.shape, probabilities.shape) == ((0,), (0, 3))
 
 
@@ -160,37 +149,36 @@ CASES = [
 ]
 
 
-def total(x: Array, axes: tuple[int, ...], shape: tuple[int, ...], keepdims: bool = False) -> Array:
-    attributes = {"axes": axes, "keepdims": keepdims}
-    return run(kernel("reduce_sum"), attributes, [Shaped.of(x)], [Shaped(shape, x.dtype.name)], [x]).outputs[0]
+def total(x: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
+    return run_node(kernel("reduce_sum"), {"axes": axes, "keepdims": keepdims}, [x]).outputs[0]
 
 
 @pytest.mark.parametrize(("shape", "axes", "result"), CASES)
 def test_sums(shape: tuple[int, ...], axes: tuple[int, ...], result: tuple[int, ...]) -> None:
     x = np.random.default_rng(1).uniform(0.5, 1.5, shape).astype(np.float32)
-    np.testing.assert_allclose(total(x, axes, result), x.astype(np.float64).sum(axis=axes), rtol=1e-7)
+    np.testing.assert_allclose(total(x, axes), x.astype(np.float64).sum(axis=axes), rtol=1e-7)
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (1, 2), (5, 7), (33, 16), (2, 67), (3, 4, 5), (40, 5000)])
 def test_sums_over_the_first_axis_have_the_bits_of_numpy(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(4)
     x = (rng.standard_normal(shape) * 10.0 ** rng.integers(-8, 8, shape)).astype(np.float32)
-    assert_same_bits(total(x, (0,), shape[1:]), x.sum(axis=0))
+    assert_same_bits(total(x, (0,)), x.sum(axis=0))
 
 
 def test_zeros_of_rows_below_zero_add_up_to_zero_as_in_numpy() -> None:
     x = np.full((2, 3), -0.0, np.float32)
-    assert_same_bits(total(x, (0,), (3,)), x.sum(axis=0))
+    assert_same_bits(total(x, (0,)), x.sum(axis=0))
 
 
 def test_a_first_axis_may_be_kept() -> None:
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
-    np.testing.assert_array_equal(total(x, (0,), (1, 4), keepdims=True), [[12, 15, 18, 21]])
+    np.testing.assert_array_equal(total(x, (0,), keepdims=True), [[12, 15, 18, 21]])
 
 
 def test_kept_axes() -> None:
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
-    np.testing.assert_array_equal(total(x, (1,), (3, 1), keepdims=True), [[6], [22], [38]])
+    np.testing.assert_array_equal(total(x, (1,), keepdims=True), [[6], [22], [38]])
 
 
 def test_the_order_is_lanes_then_remaining_elements() -> None:
@@ -204,7 +192,7 @@ def test_the_order_is_lanes_then_remaining_elements() -> None:
     expected = 0.0
     for value in (*lanes, *x[200:]):
         expected += value
-    assert total(x, (0,), ()) == np.float32(expected)
+    assert total(x, (0,)) == np.float32(expected)
     assert np.float32(x.sum(dtype=np.float64)) != np.float32(expected)
 
 
@@ -213,7 +201,7 @@ def test_the_order_is_lanes_then_remaining_elements() -> None:
 def test_nan_and_infinity_reach_the_sum(broken: float, place: int) -> None:
     x = np.zeros(19, np.float32)
     x[place] = broken
-    np.testing.assert_array_equal(total(x, (0,), ()), np.float32(broken))
+    np.testing.assert_array_equal(total(x, (0,)), np.float32(broken))
 
 
 @pytest.mark.parametrize(

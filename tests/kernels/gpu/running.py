@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
-from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.contract import Arrangement, Buffers, Choice, Kernel, Layout, Operand, Spec, plain
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last
 from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Stream, StreamCall
 from runner.kernels.registry import Registry
 from tests.kernels import harness
 from tests.kernels.gpu.emulation import EmulatedRuntime
+from tests.kernels.harness import node_of
 from tests.op_cases import CASES
 from tests.samples import PRECISION, Case
 
@@ -63,16 +62,6 @@ def run_op(
     specs = [harness.Shaped.of(array) for array in inputs]
     choice = chosen(registry, node, specs, offers_for(specs, layouts), library)
     return run_choice(runtime, node, choice, inputs, in_place=in_place)
-
-
-def node_of(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any]) -> Node:
-    """Return a node of the op."""
-    graph = Graph()
-    placeholders = [
-        graph.add("placeholder", (), {"shape": each.shape, "dtype": each.dtype.name}, name=f"input_{number}")[0]
-        for number, each in enumerate(inputs)
-    ]
-    return graph.add(op, placeholders, attributes)
 
 
 def offers_for(specs: Sequence[Spec], layouts: LayoutsOfInputs) -> Sequence[Layout | None]:
@@ -183,15 +172,6 @@ def got(runtime: Runtime, stream: Stream, operand: Operand) -> Array:
         return values.reshape(shape)
     n, c, h, w = shape
     return np.ascontiguousarray(values.reshape(n, h, w, c).transpose(_INNERMOST_SECOND))
-
-
-def reference(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any] | None = None) -> list[Array]:
-    """Return the results of the reference kernel."""
-    node = node_of(op, inputs, attributes or {})
-    specs = [harness.Shaped.of(array) for array in inputs]
-    kernel = load_kernels().find(op, "cpu", "numpy")
-    with np.errstate(all="ignore"):
-        return harness.run(kernel, node.attributes, specs, node.outputs, inputs).outputs
 
 
 def table_of(ops: Iterable[str]) -> list[Any]:

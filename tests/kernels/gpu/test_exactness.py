@@ -29,8 +29,8 @@ from runner.kernels.philox import bits, key
 from runner.kernels.registry import Registry
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.libraries import GpuWithCublas
-from tests.kernels.gpu.running import Array, drawn, reference, registry_of, require_close, run_op
-from tests.kernels.harness import Shaped
+from tests.kernels.gpu.running import Array, drawn, registry_of, require_close, run_op
+from tests.kernels.harness import Shaped, reference
 from tests.op_cases import CASES
 
 

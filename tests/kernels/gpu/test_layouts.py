@@ -11,8 +11,8 @@ from runner.kernels.gpu.layouts import CHANNELS_LAST, arguments, channels_last, 
 from runner.kernels.gpu.loading import MODULES
 from runner.kernels.gpu.shape import in_units
 from tests.kernels.gpu.emulation import EmulatedRuntime
-from tests.kernels.gpu.running import node_of, registry_of, require_close, run_op
-from tests.kernels.harness import Shaped
+from tests.kernels.gpu.running import registry_of, require_close, run_op
+from tests.kernels.harness import Shaped, node_of
 
 IMAGES = Shaped((2, 3, 4, 5), "float32")
 MATRIX = Shaped((3, 4), "bfloat16")

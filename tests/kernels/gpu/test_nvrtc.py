@@ -18,8 +18,8 @@ from runner.kernels.gpu.loading import MODULES
 from runner.kernels.gpu.nvrtc import KeptCode
 from runner.kernels.registry import Registry
 from tests.kernels.gpu.emulation import EmulatedRuntime
-from tests.kernels.gpu.running import DTYPES, chosen, drawn_for, node_of, offers_for, registry_of
-from tests.kernels.harness import Shaped
+from tests.kernels.gpu.running import DTYPES, chosen, drawn_for, offers_for, registry_of
+from tests.kernels.harness import Shaped, node_of
 from tests.op_cases import CASES
 from tests.samples import Case
 

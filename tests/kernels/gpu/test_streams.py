@@ -16,8 +16,8 @@ from runner.kernels.gpu.runtime import DeviceMemory, Stream, StreamCall, blocks_
 from runner.kernels.gpu.source import with_common
 from runner.kernels.gpu.streams import Touched, Turn, assign_streams, groups, together
 from tests.kernels.gpu.emulation import EmulatedRuntime, EmulatedStream
-from tests.kernels.gpu.running import Array, got, put, reference, registry_of, require_close
-from tests.kernels.harness import Shaped
+from tests.kernels.gpu.running import Array, got, put, registry_of, require_close
+from tests.kernels.harness import Shaped, reference
 
 
 def touched(reads: Sequence[int], writes: Sequence[int]) -> Touched:

@@ -15,7 +15,8 @@ from runner.kernels.gpu.layouts import CHANNELS_LAST
 from runner.kernels.gpu.loading import MODULES
 from runner.kernels.registry import Registry
 from tests.kernels.gpu.libraries import GpuWithLibraries
-from tests.kernels.gpu.running import DTYPES, able, drawn_for, reference, registry_of, require_close, run_op
+from tests.kernels.gpu.running import DTYPES, able, drawn_for, registry_of, require_close, run_op
+from tests.kernels.harness import reference
 from tests.kernels.special_cases import SPECIAL
 from tests.op_cases import CASES
 from tests.samples import PRECISION, Case

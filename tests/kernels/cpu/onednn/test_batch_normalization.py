@@ -6,9 +6,9 @@ import pytest
 from runner.kernels.contract import Array, Layout, plain
 from runner.kernels.cpu.onednn.memory import BITS
 from tests.kernels.cpu.onednn import checking
-from tests.kernels.cpu.onednn.checking import assert_close, expected, floats, kernel, kernels, normal
+from tests.kernels.cpu.onednn.checking import assert_close, floats, kernel, kernels, normal
 from tests.kernels.cpu.onednn.test_layouts import EPSILON, NORMALISED
-from tests.kernels.harness import Ran, Shaped, run
+from tests.kernels.harness import Ran, Shaped, exact, node_of, run, run_node
 
 SHAPE = (4, 20, 5, 6)
 
@@ -19,30 +19,19 @@ def _inputs(shape: tuple[int, ...]) -> list[Array]:
 
 
 def _with_relu(shape: tuple[int, ...], tag: str, arrays: list[Array] | None = None) -> Ran:
-    arrays = arrays or _inputs(shape)
-    inputs, outputs = [Shaped.of(array) for array in arrays], [floats(*shape), *[floats(shape[1])] * 2]
-    offered = [checking.layout(inputs[0], tag), *map(plain, inputs[1:])]
+    vector = plain(floats(shape[1]))
+    offered = [checking.layout(floats(*shape), tag), vector, vector]
     with np.errstate(all="ignore"):  # as in every step
-        return run(
-            kernel("batch_norm_relu"),
-            EPSILON,
-            inputs,
-            [*outputs, Shaped(shape, "bool")],
-            arrays,
-            offered,
-            registry=kernels(),
-        )
+        return run_node(kernel("batch_norm_relu"), EPSILON, arrays or _inputs(shape), offered, registry=kernels())
 
 
 @pytest.mark.parametrize(("shape", "tag"), NORMALISED)
 def test_with_relu(shape: tuple[int, ...], tag: str) -> None:
     ran = _with_relu(shape, tag)
-    specs = [operand.spec for operand in ran.outputs_in_memory]
-    exact = expected("batch_norm_relu", EPSILON, _inputs(shape), specs)
-    for came, wanted in zip(ran.outputs[:3], exact[:3], strict=True):
+    for came, wanted in zip(ran.outputs[:3], exact("batch_norm_relu", _inputs(shape), EPSILON)[:3], strict=True):
         assert_close(came, wanted)
     np.testing.assert_array_equal(ran.outputs[3], ran.outputs[0] > 0)
-    assert 0 < ran.outputs[3].sum() < exact[0].size, "ReLU lets some values through"
+    assert 0 < ran.outputs[3].sum() < ran.outputs[3].size, "ReLU lets some values through"
     checking.assert_padding_is_zero(ran.outputs_in_memory[0])
 
 
@@ -53,8 +42,7 @@ def test_nan_passes_the_relu(shape: tuple[int, ...], tag: str, broken: int) -> N
     arrays[broken].flat[-1] = np.nan
     ran = _with_relu(shape, tag, arrays)
     assert np.isnan(ran.outputs[0]).all()
-    wanted = expected("batch_norm_relu", EPSILON, arrays, [operand.spec for operand in ran.outputs_in_memory])
-    assert np.isnan(wanted[0])[:, -1].all()
+    assert np.isnan(exact("batch_norm_relu", arrays, EPSILON)[0])[:, -1].all()
 
 
 @pytest.mark.parametrize(("shape", "tag"), NORMALISED)
@@ -74,18 +62,18 @@ def test_relu_of_infinity_is_not_nan() -> None:
 
 def _gradient(forward: Ran, mask: Layout | None = None, *, in_place: bool = False) -> Ran | None:
     """Run the gradient in the layout of its forward pass; None if it refuses the layout of the mask."""
-    x, *_ = specs = [operand.spec for operand in forward.inputs_in_memory]
     _, mean, variance, positive = forward.outputs
-    arrays = [*_inputs(x.shape)[:2], mean, variance, positive, normal(6, *x.shape)]
-    inputs, outputs = [Shaped.of(array) for array in arrays], [x, *specs[1:]]
+    x, gamma, _ = _inputs(positive.shape)
+    arrays = [x, gamma, mean, variance, positive, normal(6, *x.shape)]
     image, kept = forward.arrangement.inputs[0], forward.outputs_in_memory[3]
-    offered = [image, *map(plain, inputs[1:4]), mask or kept.layout, image]
-    op = "batch_norm_relu_gradient"
-    if kernel(op).arrange(EPSILON, inputs, outputs, offered) is None:
+    offered = [image, *[plain(floats(len(gamma)))] * 3, mask or kept.layout, image]
+    op, node = "batch_norm_relu_gradient", node_of("batch_norm_relu_gradient", arrays, EPSILON)
+    inputs = [Shaped.of(array) for array in arrays]
+    if kernel(op).arrange(EPSILON, inputs, node.outputs, offered) is None:
         return None
     values = [*arrays[:4], kept if mask is None else positive, arrays[5]]
-    ran = run(kernel(op), EPSILON, inputs, outputs, values, offered, registry=kernels(), in_place=in_place)
-    for came, wanted in zip(ran.outputs, expected(op, EPSILON, arrays, outputs), strict=True):
+    ran = run(kernel(op), EPSILON, inputs, node.outputs, values, offered, registry=kernels(), in_place=in_place)
+    for came, wanted in zip(ran.outputs, exact(op, arrays, EPSILON), strict=True):
         assert_close(came, wanted)
     checking.assert_padding_is_zero(ran.outputs_in_memory[0])
     return ran

@@ -17,15 +17,13 @@ from tests.kernels.cpu.onednn.checking import (
     assert_broken_alike,
     assert_padding_is_zero,
     check,
-    expected,
-    floats,
     kernel,
     kernels,
     layout,
     library,
     normal,
 )
-from tests.kernels.harness import Ran, Shaped, call_bound, converted, filled, holding, run
+from tests.kernels.harness import Ran, Shaped, call_bound, converted, exact, filled, holding, run_node
 
 has_bfloat16 = pytest.mark.skipif("bfloat16" not in library().dtypes, reason="oneDNN has no bfloat16 on this CPU")
 
@@ -159,7 +157,7 @@ EXACT = {"exp": np.exp, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "tanh": np.ta
 
 
 def _computed(op: str, x: Array) -> Array:
-    return run(kernel(op), {}, [Shaped.of(x)], [Shaped.of(x)], [x]).outputs[0]
+    return run_node(kernel(op), {}, [x]).outputs[0]
 
 
 @pytest.mark.parametrize("op", EXACT)
@@ -187,7 +185,7 @@ def _layer(name: str) -> tuple[list[Array], dict[str, Any]]:
 def test_nan_passes_the_relu_of_a_convolution(name: str) -> None:
     arrays, attributes = _layer(name)
     arrays[0][0, 0, 0, 0] = np.nan
-    _assert_nan_passes("conv2d_fused", attributes, arrays, Shaped.of(arrays[3]))
+    _assert_nan_passes("conv2d_fused", attributes, arrays)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -196,21 +194,12 @@ def test_nan_passes_the_relu_of_a_product(m: int, k: int, n: int, bias: bool) ->
     arrays = [normal(1, m, k), normal(2, k, n), *[normal(3, n)] * bias]
     arrays[1][0, -1] = np.nan
     attributes = {"transpose_a": False, "transpose_b": False, "bias": bias, "relu": True, "dtype": "float32"}
-    _assert_nan_passes("matmul_fused", attributes, arrays, floats(m, n))
+    _assert_nan_passes("matmul_fused", attributes, arrays)
 
 
-def _assert_nan_passes(op: str, attributes: dict[str, Any], arrays: list[Array], result: Shaped) -> None:
-    ran = run(kernel(op), attributes, [Shaped.of(each) for each in arrays], [result], arrays, registry=kernels())
-    assert_broken_alike(ran.outputs[0], expected(op, attributes, arrays, [result])[0])
-
-
-@has_bfloat16
-@pytest.mark.parametrize("tag", ["", "aBcd16b", "acdb"])
-def test_the_bias_of_bfloat16_images_may_be_float32(tag: str) -> None:
-    arrays, attributes = _layer("two groups")
-    x, w, bias, residual = (array.astype("bfloat16") for array in arrays)
-    inputs = [x, w / 16, bias.astype(np.float32), residual]
-    check("conv2d_fused", attributes, inputs, [Shaped.of(residual)], [tag, "", "", tag], tolerance=2**-7)
+def _assert_nan_passes(op: str, attributes: dict[str, Any], arrays: list[Array]) -> None:
+    ran = run_node(kernel(op), attributes, arrays, registry=kernels())
+    assert_broken_alike(ran.outputs[0], exact(op, arrays, attributes)[0])
 
 
 def test_the_products_of_the_table_are_on_both_sides_of_each_choice() -> None:
@@ -224,26 +213,26 @@ def test_the_products_of_the_table_are_on_both_sides_of_each_choice() -> None:
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("shape", [(5,), (2, 3, 7), (2, 3, 4, 5)])
 def test_softmax(shape: tuple[int, ...], in_place: bool) -> None:
-    check("softmax", {}, [4 * normal(1, *shape)], [floats(*shape)], in_place=in_place, tolerance=1e-6)
+    check("softmax", {}, [4 * normal(1, *shape)], in_place=in_place, tolerance=1e-6)
 
 
 def test_softmax_of_large_logits() -> None:
-    check("softmax", {}, [np.array([[0, 2000, 1999], [-1e30, 3e38, 0]], np.float32)], [floats(2, 3)])
+    check("softmax", {}, [np.array([[0, 2000, 1999], [-1e30, 3e38, 0]], np.float32)])
 
 
 def _cross_entropy(logits: Array, labels: Array, tolerance: float | None = 1e-6) -> Ran:
     """Run the kernel; compare its results with the reference if there is a tolerance, relative to the largest."""
-    outputs, op = [floats(len(labels)), floats(*logits.shape)], "softmax_cross_entropy"
+    op = "softmax_cross_entropy"
     if tolerance is None:
-        return run(kernel(op), {}, [Shaped.of(logits), Shaped.of(labels)], outputs, [logits, labels])
-    return check(op, {}, [logits, labels], outputs, tolerance=tolerance)
+        return run_node(kernel(op), {}, [logits, labels])
+    return check(op, {}, [logits, labels], tolerance=tolerance)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 10), (7, 17), (33, 1000)])
 def test_cross_entropy(shape: tuple[int, int], dtype: str) -> None:
-    labels = np.random.default_rng(2).integers(0, min(shape[1], 256), shape[0]).astype(dtype)
-    labels[0], labels[-1] = 0, min(shape[1], 256) - 1
+    labels = np.random.default_rng(2).integers(0, shape[1], shape[0]).astype(dtype)
+    labels[0], labels[-1] = 0, shape[1] - 1
     _cross_entropy(4 * normal(1, *shape), labels)
 
 

@@ -12,18 +12,8 @@ from runner.kernels.gpu.cudnn.graphs import Convolution
 from runner.kernels.registry import Registry
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.libraries import GpuWithLibraries, ReferencePlanner
-from tests.kernels.gpu.running import (
-    chosen,
-    drawn,
-    node_of,
-    offers_for,
-    reference,
-    registry_of,
-    require_close,
-    run_choice,
-    run_op,
-)
-from tests.kernels.harness import Shaped
+from tests.kernels.gpu.running import chosen, drawn, offers_for, registry_of, require_close, run_choice, run_op
+from tests.kernels.harness import Shaped, node_of, reference
 from tests.op_cases import CASES
 
 OPS = ("conv2d", "conv2d_fused", "conv2d_input_gradient", "conv2d_weight_gradient", "conv2d_weight_bias_gradient")
