@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from runner.engine.graph.node import Node
@@ -20,7 +19,6 @@ from runner.kernels.registry import Registry
 from tests.kernels import harness
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.harness import node_of
-from tests.op_cases import CASES
 from tests.samples import PRECISION, Case
 
 Array = NDArray[Any]
@@ -172,16 +170,6 @@ def got(runtime: Runtime, stream: Stream, operand: Operand) -> Array:
         return values.reshape(shape)
     n, c, h, w = shape
     return np.ascontiguousarray(values.reshape(n, h, w, c).transpose(_INNERMOST_SECOND))
-
-
-def table_of(ops: Iterable[str]) -> list[Any]:
-    """Parameters (op, case, dtype): every case in float32, and one of each op in each other float dtype."""
-    return [
-        pytest.param(op, case, dtype, id=f"{op}-{number}-{dtype}")
-        for op in ops
-        for number, case in enumerate(CASES[op])
-        for dtype in (DTYPES if number == 0 else DTYPES[:1])
-    ]
 
 
 def drawn(case: Case, dtype: str, seed: int = 4) -> tuple[list[Array], dict[str, Any]]:
