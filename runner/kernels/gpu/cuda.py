@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from runner.kernels.gpu import collective, cublas
 from runner.kernels.gpu.cudnn import library as cudnn
 from runner.kernels.gpu.nvrtc import KeptCode
-from runner.kernels.gpu.runtime import Argument, DeviceMemory, Runtime, Size
+from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Size
 
 _OUT_OF_MEMORY = 2
 """cudaErrorMemoryAllocation."""
@@ -87,7 +87,7 @@ class CudaFunction:
 
     native: Any
 
-    def __call__(self, stream: OwnStream, grid: Size, block: Size, arguments: Sequence[Argument]) -> None:
+    def __call__(self, stream: OwnStream, grid: Size, block: Size, arguments: Sequence[np.generic]) -> None:
         """Put a launch on a stream; NumPy scalars are passed as they are."""
         self.native(grid, block, tuple(arguments), stream=stream.native)
 

@@ -131,8 +131,8 @@ def _bind(
         return _flat_call(runtime, elements, wide, loops.count, buffers)
     index = "unsigned int" if loops.count < _SMALL else "int64"
     function = runtime.function(strided(elements, index), "strided")
-    arguments = [*buffers.inputs, *buffers.outputs, np.int64(loops.count), np.int32(len(loops.axes)), *_along(loops)]
-    return launch(function, blocks_for(runtime, loops.count), arguments)
+    sizes = [np.int64(loops.count), np.int32(len(loops.axes)), *_along(loops)]
+    return launch(function, blocks_for(runtime, loops.count), [*buffers.inputs, *buffers.outputs, *sizes])
 
 
 def _flat_call(runtime: Runtime, elements: Elements, wide: tuple[bool, ...], count: int, buffers: Buffers) -> FlatCall:

@@ -137,7 +137,7 @@ class LibraryProducts(OwnProducts):
 def kernels(runtime: Runtime) -> list[Kernel]:
     """Return the kernels of products for each available library."""
     (program,) = (kernel for kernel in elementwise.kernels(runtime) if kernel.op == "elementwise")
-    found = []
+    found: list[Kernel] = []
     for each in multipliers(runtime):
         found += [_product("matmul", each), _product("matmul_fused", each)]
         found += [_bias_gradient(runtime, each), _chained(each, program)]
@@ -239,7 +239,8 @@ def _chained(multiplier: OwnProducts, program: Kernel) -> Kernel:
 
     def parts(attributes: Attributes, inputs: Specs, outputs: Specs) -> tuple[Dense, ScratchMatrix, Arrangement]:
         """Return the product, its result, and the arrangement of the program with everything in C order."""
-        dense, (place, operands) = Dense(_product_of(*inputs[:2], attributes)), (attributes["product"], inputs[2:])
+        (a, b, *operands), place = inputs, attributes["product"]
+        dense = Dense(_product_of(a, b, attributes))
         between = ScratchMatrix((dense.product.m, dense.product.n), dense.product.result)
         specs = [*operands[:place], between, *operands[place:]]
         found = program.arrange(attributes, specs, outputs, [plain(spec) for spec in specs])

@@ -16,7 +16,16 @@ from runner.kernels.contract import Arrange, Arrangement, Attributes, Buffers, K
 from runner.kernels.elementwise import computed_in
 from runner.kernels.gpu.channels import THREADS, Division, division, source, vector_dtype
 from runner.kernels.gpu.layouts import arrange_alike, innermost_channels
-from runner.kernels.gpu.runtime import Argument, Bind, Runtime, StreamCall, blocks_for, in_order, launch, own_kernels
+from runner.kernels.gpu.runtime import (
+    Argument,
+    Bind,
+    Runtime,
+    StreamCall,
+    blocks_for,
+    in_order,
+    launch,
+    own_kernels,
+)
 from runner.kernels.gpu.source import text
 from runner.kernels.memory import address_of, numpy_dtype
 
@@ -66,7 +75,7 @@ def _bind_training(runtime: Runtime, attributes: Attributes, buffers: Buffers) -
     """Inputs x, gamma, beta; outputs y, mean, variance, and with ReLU the mask of positive elements."""
     x, gamma, beta = buffers.inputs
     y, mean, variance, *masks = buffers.outputs
-    (mask,) = masks or [_NO_MASK]
+    mask: Argument = masks[0] if masks else _NO_MASK
     partials = np.uintp(address_of(buffers.scratch))
     statistics = _launch(runtime, "batch_norm_moments", buffers, x, partials)
     normalised = (x, gamma, beta, partials, y, mean, variance, mask, _epsilon(attributes, buffers))
@@ -77,7 +86,7 @@ def _bind_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) -
     """Inputs x, gamma, mean, variance, with ReLU its mask, and dy; outputs dx, dgamma, dbeta."""
     x, gamma, mean, variance, *masks, dy = buffers.inputs
     dx, dgamma, dbeta = buffers.outputs
-    (mask,) = masks or [_NO_MASK]
+    mask: Argument = masks[0] if masks else _NO_MASK
     partials, epsilon = np.uintp(address_of(buffers.scratch)), _epsilon(attributes, buffers)
     summed = (x, mean, variance, mask, dy, partials, epsilon)
     mapped = (x, gamma, mean, variance, mask, dy, partials, dx, dgamma, dbeta, epsilon)
@@ -90,7 +99,7 @@ def _bind_inference(runtime: Runtime, attributes: Attributes, buffers: Buffers) 
     return _launch(runtime, "batch_norm_inference", buffers, *operands, _epsilon(attributes, buffers))
 
 
-def _launch(runtime: Runtime, name: str, buffers: Buffers, *arguments: Argument | Operand) -> StreamCall:
+def _launch(runtime: Runtime, name: str, buffers: Buffers, *arguments: Argument) -> StreamCall:
     """One kernel over all of x."""
     x = buffers.inputs[0]
     cut: Division = division(runtime.multiprocessors, x.spec, innermost_channels(x.spec, x.layout))
@@ -144,7 +153,7 @@ def _launch_response(
     name: str,
     x: Operand,
     size: int,
-    tensors: Sequence[Argument | Operand],
+    tensors: Sequence[Argument],
     numbers: Sequence[float] = (),
 ) -> StreamCall:
     """Return one launch over all elements of x. numbers: further arguments, in the dtype of the computation."""
@@ -154,7 +163,7 @@ def _launch_response(
     # The arguments that the source calls SHAPE.
     shape = [np.int64(each) for each in (count, inner, channels, size // 2)]
     source = text("local_response_normalization", T=x.spec.dtype, C=computed_in(x.spec.dtype))
-    arguments = [*tensors, *shape, *map(computed, numbers)]
+    arguments: list[Argument] = [*tensors, *shape, *map(computed, numbers)]
     return launch(runtime.function(source, name), blocks_for(runtime, count), arguments)
 
 

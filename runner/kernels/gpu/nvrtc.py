@@ -9,7 +9,10 @@ import logging
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+
+log = logging.getLogger(__name__)
+
+_DIGEST_BYTES = hashlib.sha256().digest_size
 
 CONTRACT = "// fmad"
 """A line that marks sources whose products and sums may be contracted."""
@@ -27,8 +30,13 @@ def compiled(source: str, capability: int) -> bytes:
     if capability not in supported:
         raise CompileError(f"NVRTC {version()} compiles for compute capabilities {supported}, the GPU has {capability}")
     program = nvrtc.createProgram(source, "runner.cu", (), ())
+    told = options(source, capability)
     try:
-        return _compile(nvrtc, program, options(source, capability))
+        nvrtc.compileProgram(program, told)
+        return bytes(nvrtc.getCUBIN(program))
+    except nvrtc.NVRTCError as error:
+        log = nvrtc.getProgramLog(program)
+        raise CompileError(f"a CUDA source does not compile with {' '.join(told)}: {error}\n{log}") from error
     finally:
         nvrtc.destroyProgram(program)
 
@@ -44,21 +52,6 @@ def options(source: str, capability: int) -> tuple[str, ...]:
     """Return the options of the compiler: as on the CPU, every operation is rounded unless the source is marked."""
     contract = CONTRACT in source.splitlines()
     return f"-arch=sm_{capability}", "-std=c++17", f"-fmad={'true' if contract else 'false'}"
-
-
-def _compile(nvrtc: Any, program: int, told: tuple[str, ...]) -> bytes:
-    try:
-        nvrtc.compileProgram(program, told)
-    except nvrtc.NVRTCError as error:
-        log = nvrtc.getProgramLog(program)
-        raise CompileError(f"a CUDA source does not compile with {' '.join(told)}: {error}\n{log}") from error
-    code: bytes = nvrtc.getCUBIN(program)
-    return code
-
-
-log = logging.getLogger(__name__)
-
-_DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class KeptCode:

@@ -145,7 +145,7 @@ def _argmax(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> Strea
     near = strides_of(x)
     reduction = reduced_shape(x.spec.shape, near, (axis,))
     function = runtime.function(_source(x.spec.dtype, computed_in(x.spec.dtype)), "argmax")
-    fixed = [
+    fixed: list[Argument] = [
         *(x, y, np.int64(reduction.outputs), np.int64(reduction.count)),
         *(np.int64(near[axis]), np.int32(reduction.across)),
         *arguments(reduction.kept, RANK, 2),

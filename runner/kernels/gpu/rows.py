@@ -62,7 +62,7 @@ def _gather(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> Strea
     unit, ((columns, _),) = shape.in_units([(math.prod(row), 1)], itemsize, (table.address, y.address))
     count = math.prod(indices.spec.shape) * columns
     source = text("indexing", T=shape.UNITS[unit], A="float32", I=indices.spec.dtype)
-    fixed = [table, indices, y, np.int64(count), np.int64(columns), np.int64(rows)]
+    fixed: list[Argument] = [table, indices, y, np.int64(count), np.int64(columns), np.int64(rows)]
     blocks = blocks_for(runtime, count)
     return refusing(runtime, "gather", indices, rows, runtime.function(source, "gather"), blocks, fixed)
 
@@ -75,7 +75,7 @@ def _scatter_add(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> 
     if not count:
         return zeros
     function = _function(runtime, "scatter_add", updates, indices)
-    fixed = [indices, updates, y, np.int64(count), np.int64(columns), np.int64(rows)]
+    fixed: list[Argument] = [indices, updates, y, np.int64(count), np.int64(columns), np.int64(rows)]
     return in_order([zeros, refusing(runtime, "scatter_add", indices, rows, function, count, fixed)])
 
 
@@ -83,7 +83,7 @@ def _one_hot(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> Stre
     (indices,), (y,) = buffers.inputs, buffers.outputs
     count, depth = math.prod(y.spec.shape), attributes["depth"]
     function = _function(runtime, "one_hot", y, indices)
-    fixed = [indices, y, np.int64(count), np.int64(depth)]
+    fixed: list[Argument] = [indices, y, np.int64(count), np.int64(depth)]
     return refusing(runtime, "one_hot", indices, depth, function, blocks_for(runtime, count), fixed)
 
 
@@ -99,7 +99,7 @@ def refusing(
     rows: int,
     function: Function,
     blocks: int,
-    arguments: Sequence[Argument | Operand],
+    arguments: Sequence[Argument],
 ) -> StreamCall:
     """Return the launch of a kernel that refuses indices outside 0..rows-1, and of the kernel that records the first.
 
@@ -154,7 +154,7 @@ def _bind_loss(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> St
     rows, classes = logits.spec.shape
     function = of_rows(runtime, "cross_entropy", logits.spec.dtype, labels.spec.dtype)
     blocks, extents = rows_and_depth(rows, classes)
-    arguments = [*buffers.inputs, *buffers.outputs, *extents]
+    arguments: list[Argument] = [*buffers.inputs, *buffers.outputs, *extents]
     return refusing(runtime, "softmax_cross_entropy", labels, classes, function, blocks, arguments)
 
 
@@ -163,7 +163,7 @@ def _bind_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) -
     rows, classes = probabilities.spec.shape
     function = of_rows(runtime, "cross_entropy_gradient", probabilities.spec.dtype, labels.spec.dtype)
     extents = [np.int64(rows * classes), np.int64(classes)]
-    arguments = [*buffers.inputs, *buffers.outputs, *extents]
+    arguments: list[Argument] = [*buffers.inputs, *buffers.outputs, *extents]
     blocks = blocks_for(runtime, rows * classes)
     return refusing(runtime, "softmax_cross_entropy_gradient", labels, classes, function, blocks, arguments)
 
@@ -176,5 +176,5 @@ def _bind_sigmoid(runtime: Runtime, attributes: Attributes, buffers: Buffers) ->
     (loss,) = buffers.outputs
     count = math.prod(loss.spec.shape)
     function = of_rows(runtime, "sigmoid_cross_entropy", loss.spec.dtype, "int64")
-    arguments = [*buffers.inputs, loss, np.int64(count)]
+    arguments: list[Argument] = [*buffers.inputs, loss, np.int64(count)]
     return launch(function, blocks_for(runtime, count), arguments)

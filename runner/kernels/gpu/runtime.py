@@ -17,8 +17,11 @@ ALIGNMENT = 256
 """Bytes, of GPU allocations and library workspaces."""
 
 Size = tuple[int, int, int]
-Argument = np.generic
-"""np.uintp for an address, np.int32, np.int64, np.float32 or np.float64: exactly the type that the kernel declares."""
+Argument = np.generic | Operand
+"""np.uintp for an address, np.int32, np.int64, np.float32 or np.float64: exactly the type that the kernel declares.
+
+An operand is passed as its address.
+"""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Graph(Protocol):
 class Function(Protocol):
     """A compiled kernel."""
 
-    def __call__(self, stream: Stream, grid: Size, block: Size, arguments: Sequence[Argument]) -> None:
+    def __call__(self, stream: Stream, grid: Size, block: Size, arguments: Sequence[np.generic]) -> None:
         """Enqueue a launch."""
         ...
 
@@ -178,15 +181,12 @@ class StreamCall(DeviceCall):
 def launch(
     function: Function,
     blocks: int | Size,
-    arguments: Sequence[Argument | Operand],
+    arguments: Sequence[Argument],
     *,
     threads: int = THREADS,
     failures: Failures | None = None,
 ) -> StreamCall:
-    """Return the call of one kernel: ``blocks`` blocks of ``threads`` threads with fixed arguments.
-
-    An operand is passed as its address.
-    """
+    """Return the call of one kernel: ``blocks`` blocks of ``threads`` threads with fixed arguments."""
     grid = (blocks, 1, 1) if isinstance(blocks, int) else blocks
     fixed = tuple(np.uintp(each.address) if isinstance(each, Operand) else each for each in arguments)
 

@@ -115,7 +115,7 @@ def _bind_fill(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> St
     with np.errstate(over="ignore"):
         value = np.full((), attributes["value"], numpy_dtype(y.spec.dtype))
     bits = np.uint64(int.from_bytes(value.tobytes(), "little"))
-    arguments = [y, np.int64(count), bits]
+    arguments: list[Argument] = [y, np.int64(count), bits]
     return launch(_of_words(runtime, y.spec, "fill"), blocks_for(runtime, count), arguments)
 
 
@@ -167,18 +167,18 @@ def _bind_draws(
 ) -> StreamCall:
     (y,) = buffers.outputs
     count = math.prod(y.spec.shape)
-    arguments = [y, np.int64(count), *_key(attributes), *map(np.float64, parameters(attributes))]
+    arguments: list[Argument] = [y, np.int64(count), *_key(attributes), *map(np.float64, parameters(attributes))]
     return launch(_function(runtime, y.spec, name), blocks_for(runtime, count), arguments)
 
 
 def _bind_mask(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (mask,) = buffers.outputs
     rows, columns = mask.spec.shape[0], math.prod(mask.spec.shape[1:])
-    sizes = [np.int64(rows), np.int64(columns)]
     # A word divided by its range is below the rate if and only if the word is below the next integer.
     threshold = np.int64(math.ceil(attributes["rate"] * _WORD_RANGE))
     kept = np.float64(np.asarray(1.0 / (1.0 - attributes["rate"])).astype(numpy_dtype(mask.spec.dtype)))
-    arguments = [*buffers.inputs, mask, *sizes, *_key(attributes), np.int64(attributes["first"]), threshold, kept]
+    drawn = [np.int64(rows), np.int64(columns), *_key(attributes), np.int64(attributes["first"]), threshold, kept]
+    arguments: list[Argument] = [*buffers.inputs, mask, *drawn]
     groups = rows * (columns // _WORDS_AT_ONCE + 2)
     return launch(_function(runtime, mask.spec, "dropout_mask"), blocks_for(runtime, groups), arguments)
 

@@ -128,8 +128,8 @@ def _bind_forward(runtime: Runtime, attributes: Attributes, buffers: Buffers) ->
     """Inputs x, w, then bias and residual if the attributes have them; output y."""
     (x, w), (y,) = buffers.inputs[:2], buffers.outputs
     geometry = Geometry(attributes, x.spec.shape, w.spec.shape, y.spec.shape, y.layout.tag == CHANNELS_LAST)
-    bias = buffers.inputs[2] if attributes.get("bias") else np.uintp(0)
-    residual = buffers.inputs[-1] if attributes.get("residual") else np.uintp(0)
+    bias: Argument = buffers.inputs[2] if attributes.get("bias") else np.uintp(0)
+    residual: Argument = buffers.inputs[-1] if attributes.get("residual") else np.uintp(0)
     return launch(
         runtime.function(source(x.spec.dtype), "conv2d"),
         _grid(geometry.pixels, w.spec.shape[0] // geometry.groups, geometry.groups),
@@ -216,7 +216,7 @@ def _bind_pooling(op: str, runtime: Runtime, attributes: Attributes, buffers: Bu
     channels = x_shape[1] if layout.tag == CHANNELS_LAST else 1
     pack = pack_of(spec.dtype, channels)
     count = math.prod(spec.shape) // pack
-    arguments = [*buffers.inputs, *buffers.outputs, np.int64(count)]
+    arguments: list[Argument] = [*buffers.inputs, *buffers.outputs, np.int64(count)]
     arguments += _geometry(attributes, x_shape, y_shape, channels // pack)
     if "count_padding" in attributes:
         arguments.append(np.int32(attributes["count_padding"]))

@@ -82,10 +82,10 @@ def join(calls: Sequence[NativeCall]) -> Callable[[], int]:
     It returns 0, or (1 + position) << 16 | lower 16 bits of this status. It keeps the objects that the calls keep
     alive, and releases the GIL once.
     """
-    loop = _loop()
-    table = loop.ffi.new("intptr_t[]", [word for call in calls for word in (call.function, *call.arguments)])
-    joined = _Joined(loop.run, table, len(calls))
-    joined.keep = (loop, [call.keep for call in calls])
+    ffi, run, code = _loop()
+    table = ffi.new("intptr_t[]", [word for call in calls for word in (call.function, *call.arguments)])
+    joined = _Joined(run, table, len(calls))
+    joined.keep = (code, [call.keep for call in calls])
     return joined
 
 
@@ -95,17 +95,11 @@ class _Joined(partial[int]):
     keep: object
 
 
-@dataclass(frozen=True)
-class _Loop:
-    ffi: Any
-    run: Any
-    code: MachineCode
-
-
 @cache
-def _loop() -> _Loop:
+def _loop() -> tuple[Any, Any, MachineCode]:
+    """Return the interface to C, the compiled loop, and the code that the loop belongs to."""
     ffi, code = cffi.FFI(), MachineCode(_TEXT)
-    return _Loop(ffi, ffi.cast("int64_t (*)(intptr_t *, int64_t)", code.address("run")), code)
+    return ffi, ffi.cast("int64_t (*)(intptr_t *, int64_t)", code.address("run")), code
 
 
 _TEXT = """
