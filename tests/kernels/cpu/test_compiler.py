@@ -2,17 +2,19 @@
 
 import subprocess
 import sys
-import threading
+import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import cffi
 import numpy as np
 import pytest
 from llvmlite import binding
 
-from runner.kernels.contract import Array, Join, NativeCall
+from runner.kernels.contract import Join, NativeCall
 from runner.kernels.cpu import loading
-from runner.kernels.cpu.dispatch import join_in_python
+from runner.kernels.cpu.dispatch import SIGNATURE, join_in_python
 from runner.kernels.cpu.machine_code import compiler, threads
 from runner.kernels.cpu.machine_code.compiler import CompilerUnavailable, MachineCode, join
 from runner.kernels.memory import allocate
@@ -45,8 +47,7 @@ def test_without_llvmlite_calls_are_joined_in_python(monkeypatch: pytest.MonkeyP
 
 def test_the_package_is_imported_without_llvmlite() -> None:
     program = (
-        "import sys; sys.modules['llvmlite'] = None\n"
-        "from runner.kernels.cpu import loading\n"
+        "import sys; sys.modules['llvmlite'] = None; from runner.kernels.cpu import loading\n"
         "print(loading.probe_compiler())"
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
@@ -128,64 +129,26 @@ def test_external_functions_are_called_at_their_addresses() -> None:
     assert place.view(np.int32)[0] == 5
 
 
-_TEXT = """
-; log[0] counts what was noted; the notes follow
-define i32 @note(ptr %log, i64 %value, i64 %extra, i64 %status) {
-  %count = load i64, ptr %log
-  %more = add i64 %count, 1
-  store i64 %more, ptr %log
-  %place = getelementptr i64, ptr %log, i64 %more
-  %both = mul i64 %value, %extra
-  store i64 %both, ptr %place
-  %result = trunc i64 %status to i32
-  ret i32 %result
-}
-
-; waits until the flag is set, but not for ever: then 1
-define i32 @wait(ptr %flag, i64 %patience, i64 %c, i64 %d) {
-entry:
-  br label %look
-look:
-  %left = phi i64 [%patience, %entry], [%less, %again]
-  %seen = load volatile i64, ptr %flag
-  %set = icmp ne i64 %seen, 0
-  br i1 %set, label %done, label %again
-again:
-  %less = sub i64 %left, 1
-  %over = icmp eq i64 %less, 0
-  br i1 %over, label %gave_up, label %look
-done:
-  ret i32 0
-gave_up:
-  ret i32 1
-}
-"""
-
-
 class Log:
     """Calls that record themselves, and the record."""
 
-    def __init__(self, code: MachineCode) -> None:
-        self._code = code
-        self._memory = np.zeros(4096, np.int64)
+    def __init__(self) -> None:
+        self.notes: list[int] = []
+        self._ffi = cffi.FFI()
+        self._note = self._ffi.callback(SIGNATURE.replace("(*)", ""), self._noted)
+
+    def _noted(self, value: int, status: int, *others: int) -> int:
+        assert others == (30, 40)
+        self.notes.append(value)
+        return status
 
     def call(self, value: int, status: int = 0, keep: object = None) -> NativeCall:
-        arguments = (int(self._memory.ctypes.data), value, 10, status)
-        return NativeCall(self._code.address("note"), arguments, (self._code, self._memory, keep))
-
-    @property
-    def notes(self) -> list[int]:
-        return [int(value) // 10 for value in self._memory[1 : self._memory[0] + 1]]
-
-
-@pytest.fixture(scope="module")
-def code() -> MachineCode:
-    return MachineCode(_TEXT)
+        return NativeCall(int(self._ffi.cast("intptr_t", self._note)), (value, status, 30, 40), (self._note, keep))
 
 
 @pytest.fixture
-def log(code: MachineCode) -> Log:
-    return Log(code)
+def log() -> Log:
+    return Log()
 
 
 both = pytest.mark.parametrize("join", [join, join_in_python], ids=["machine code", "python"])
@@ -234,15 +197,15 @@ def test_a_joined_call_keeps_the_objects_of_its_calls_alive(join: Join, log: Log
 
 
 @both
-def test_other_threads_run_during_a_call(join: Join, code: MachineCode) -> None:
-    flag: Array = np.zeros(1, np.int64)
-    patience = 3_000_000_000
-    waits: Sequence[NativeCall] = [
-        NativeCall(code.address("wait"), (int(flag.ctypes.data), patience, 0, 0), (code, flag))
-    ]
-    joined, results = join(waits), []
-    waiting = threading.Thread(target=lambda: results.append(joined()))
-    waiting.start()
-    flag[0] = 1
-    waiting.join()
-    assert results == [0], "it held the GIL while it waited"
+def test_other_threads_run_during_a_call(join: Join) -> None:
+    ffi = cffi.FFI()
+    ffi.cdef("int sem_init(void *, int, unsigned); int sem_post(void *); int sem_timedwait(void *, void *);")
+    c, semaphore, end = ffi.dlopen(None), np.zeros(8, np.int64), np.array([int(time.time()) + 60, 0])
+    place = ffi.cast("void *", semaphore.ctypes.data)
+    c.sem_init(place, 0, 0)
+    wait = int(ffi.cast("intptr_t", ffi.addressof(c, "sem_timedwait")))
+    joined = join([NativeCall(wait, (semaphore.ctypes.data, end.ctypes.data, 0, 0), (c, semaphore, end))])
+    with ThreadPoolExecutor(1) as other:
+        waiting = other.submit(joined)
+        c.sem_post(place)
+        assert waiting.result() == 0, "it held the GIL while it waited"
