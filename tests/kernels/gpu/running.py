@@ -101,31 +101,42 @@ def able(
     return found
 
 
+def bound_to(
+    runtime: Runtime, node: Node, choice: Choice, specs: Sequence[Spec], *, in_place: bool = False
+) -> tuple[StreamCall, Buffers]:
+    """Bind a choice to new memory; return the call and its memory, which the call does not keep alive."""
+    arrangement = choice.arrangement
+    sources = [_allocated(runtime, *each) for each in zip(specs, arrangement.inputs, strict=True)]
+    targets = [_allocated(runtime, *each) for each in zip(node.outputs, arrangement.outputs, strict=True)]
+    for i, o in harness.once_each(arrangement.in_place).items() if in_place else ():
+        assert sources[i].layout.nbytes == targets[o].layout.nbytes, "what shares memory has the same bytes"
+        targets[o] = Operand(targets[o].spec, targets[o].layout, sources[i].data)
+    buffers = Buffers(tuple(sources), tuple(targets), runtime.allocate(arrangement.scratch_bytes))
+    bound = choice.kernel.bind(node.attributes, arrangement, buffers)
+    assert isinstance(bound, StreamCall), f"a kernel of a GPU is bound to a StreamCall, not to {bound!r}"
+    return bound, buffers
+
+
 def run_choice(
     runtime: Runtime, node: Node, choice: Choice, inputs: Sequence[Array], *, in_place: bool = False
 ) -> list[Array]:
     """Bind and run a choice, and check all memory that it could have overwritten."""
-    arrangement, stream = choice.arrangement, runtime.stream()
-    specs = [harness.Shaped.of(array) for array in inputs]
-    sources = [_allocated(runtime, *each) for each in zip(specs, arrangement.inputs, strict=True)]
-    targets = [_allocated(runtime, *each) for each in zip(node.outputs, arrangement.outputs, strict=True)]
-    shared = harness.once_each(arrangement.in_place) if in_place else {}
-    for i, o in shared.items():
-        assert sources[i].layout.nbytes == targets[o].layout.nbytes, "what shares memory has the same bytes"
-        targets[o] = Operand(targets[o].spec, targets[o].layout, sources[i].data)
+    stream, specs = runtime.stream(), [harness.Shaped.of(array) for array in inputs]
+    bound, buffers = bound_to(runtime, node, choice, specs, in_place=in_place)
+    sources, targets = buffers.inputs, buffers.outputs
+    shared = {source.address for source in sources} & {target.address for target in targets}
     for operand, array in zip(sources, inputs, strict=True):
         put(runtime, stream, operand, array)
-    scratch = runtime.allocate(arrangement.scratch_bytes)
-    bound = choice.kernel.bind(node.attributes, arrangement, Buffers(tuple(sources), tuple(targets), scratch))
-    assert isinstance(bound, StreamCall), f"a kernel of a GPU is bound to a StreamCall, not to {bound!r}"
     if shared:
         bound.enqueue(stream)
     else:
         _replay(runtime, stream, bound, targets)
     outputs = [got(runtime, stream, operand) for operand in targets]
     for i, (operand, array) in enumerate(zip(sources, inputs, strict=True)):
-        assert i in shared or got(runtime, stream, operand).tobytes() == array.tobytes(), f"it wrote to input {i}"
-    _require_success(bound)
+        unchanged = operand.address in shared or got(runtime, stream, operand).tobytes() == array.tobytes()
+        assert unchanged, f"it wrote to input {i}"
+    if bound.failures is not None and _status(bound):
+        raise RuntimeError(bound.failures.explain(_status(bound)))
     return outputs
 
 
@@ -209,8 +220,3 @@ def _allocated(runtime: Runtime, spec: Spec, layout: Layout) -> Operand:
 
 def _status(bound: StreamCall) -> int:
     return 0 if bound.failures is None else int(bound.failures.word[0])
-
-
-def _require_success(bound: StreamCall) -> None:
-    if bound.failures is not None and _status(bound):
-        raise RuntimeError(bound.failures.explain(_status(bound)))

@@ -1,6 +1,7 @@
 """Compiled sources: NVRTC takes all sources of our kernels, if it is installed, and the cache of machine code.
 
-No GPU is needed."""
+No GPU is needed.
+"""
 
 import errno
 import logging
@@ -11,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from runner.kernels.contract import Buffers, Layout, Operand, Spec
 from runner.kernels.gpu import nvrtc
 from runner.kernels.gpu.layouts import CHANNELS_LAST
 from runner.kernels.gpu.loading import MODULES
 from runner.kernels.gpu.nvrtc import KeptCode
 from runner.kernels.registry import Registry
 from tests.kernels.gpu.emulation import EmulatedRuntime
-from tests.kernels.gpu.running import DTYPES, chosen, drawn_for, offers_for, registry_of
+from tests.kernels.gpu.running import DTYPES, bound_to, chosen, drawn_for, offers_for, registry_of
 from tests.kernels.harness import Shaped, node_of
 from tests.op_cases import CASES
 from tests.samples import Case
@@ -54,17 +54,8 @@ def sources() -> list[str]:
 def bind(runtime: EmulatedRuntime, registry: Registry, op: str, case: Case, dtype: str, layouts: str | None) -> None:
     """Bind a kernel, so that it requests its sources."""
     inputs, attributes = drawn_for(op, case, dtype)
-    specs = [Shaped.of(array) for array in inputs]
-    node = node_of(op, inputs, attributes)
-    choice = chosen(registry, node, specs, offers_for(specs, layouts), None)
-
-    def operand(spec: Spec, layout: Layout) -> Operand:
-        return Operand(spec, layout, runtime.allocate(layout.nbytes))
-
-    sources = tuple(map(operand, specs, choice.arrangement.inputs))
-    targets = tuple(map(operand, node.outputs, choice.arrangement.outputs))
-    scratch = runtime.allocate(choice.arrangement.scratch_bytes)
-    choice.kernel.bind(node.attributes, choice.arrangement, Buffers(sources, targets, scratch))
+    node, specs = node_of(op, inputs, attributes), [Shaped.of(array) for array in inputs]
+    bound_to(runtime, node, chosen(registry, node, specs, offers_for(specs, layouts), None), specs)
 
 
 @needs_nvrtc
