@@ -95,7 +95,8 @@ def run(
     shared = {id(operand.data) for operand in outputs}
     for operand, bytes_before in zip(inputs, before, strict=True):
         assert id(operand.data) in shared or np.array_equal(operand.data, bytes_before), "it writes to an input"
-    return Ran([as_plain(registry, operand) for operand in outputs], arrangement, inputs, outputs)
+    plain_outputs = [converted(registry, each, plain(each.spec)).array.copy() for each in outputs]
+    return Ran(plain_outputs, arrangement, inputs, outputs)
 
 
 def run_node(
@@ -160,7 +161,10 @@ def call_bound(
     bound = kernel.bind(attributes, arrangement, Buffers(tuple(inputs), tuple(outputs), scratch.data))
     invoke(bound)
     for operand in (*inputs, *outputs, scratch):
-        assert (_with_guard(operand.data)[operand.data.size :] == GARBAGE).all(), "it writes past the end of a buffer"
+        memory, end = np.asarray(operand.data.base), operand.data.ctypes.data + operand.data.size
+        guard = memory[end - memory.ctypes.data :][:ALIGNMENT]
+        assert len(guard) == ALIGNMENT, "a buffer is a view of its memory with guard bytes"
+        assert (guard == GARBAGE).all(), "it writes past the end of a buffer"
 
 
 def invoke(bound: Bound) -> None:
@@ -204,20 +208,9 @@ def converted(registry: Registry | None, operand: Operand, wanted: Layout) -> Op
     return result
 
 
-def as_plain(registry: Registry | None, operand: Operand) -> Array:
-    """A tensor as an array."""
-    return converted(registry, operand, plain(operand.spec)).array.copy()
-
-
 def _brought(
     registry: Registry | None, spec: Spec, value: Array | Operand, offered: Layout | None, wanted: Layout
 ) -> Operand:
     """Return a value in the requested layout, converted from the offered one."""
     operand = value if isinstance(value, Operand) else converted(registry, holding(value, spec), offered or wanted)
     return converted(registry, operand, wanted)
-
-
-def _with_guard(data: Array) -> Array:
-    assert data.base is not None, "it is a view of its memory with guard bytes"
-    start = data.ctypes.data - data.base.ctypes.data
-    return np.asarray(data.base)[start : start + data.size + ALIGNMENT]

@@ -122,28 +122,19 @@ def test_outputs_may_share_memory_with_operands(places: tuple[int | None, int | 
         np.testing.assert_array_equal(came.array, wanted)
 
 
-def refused(x: Shaped, dy: Shaped, **changes: Any) -> bool:
-    attributes = attributes_of(parse("sub 0 1", 2, (2,)), 1, **changes)
-    rows, columns = x.shape[attributes["transpose_a"]], dy.shape[not attributes["transpose_b"]]
-    result = floats(rows, columns)
-    return kernel().arrange(attributes, [x, dy, result], [result], [None] * 3) is None
-
-
-def floats(*shape: int) -> Shaped:
-    return Shaped(shape, "float32")
-
-
-@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, True)])
-def test_other_products_are_refused(turned: tuple[bool, bool]) -> None:
-    assert not refused(floats(40, 40), floats(40, 40))
-    given = dict(zip(("transpose_a", "transpose_b"), turned, strict=True))
-    assert refused(floats(40, 40), floats(40, 40), **given)
-
-
-def test_sums_of_many_terms_and_of_none_are_refused() -> None:
-    assert not refused(floats(MOST_TERMS, 40), floats(MOST_TERMS, 50))
-    assert refused(floats(MOST_TERMS + 1, 40), floats(MOST_TERMS + 1, 50))
-    assert refused(floats(0, 40), floats(0, 50))
+@pytest.mark.parametrize(
+    ("terms", "turned", "taken"),
+    [
+        *((terms, (True, False), 0 < terms <= MOST_TERMS) for terms in (0, 1, 40, MOST_TERMS, MOST_TERMS + 1)),
+        *((40, turned, False) for turned in ((False, False), (False, True), (True, True))),
+    ],
+)
+def test_other_products_and_those_of_many_or_no_terms_are_refused(
+    terms: int, turned: tuple[bool, bool], taken: bool
+) -> None:
+    attributes = attributes_of(parse("sub 0 1", 2, (2,)), 1, transpose_a=turned[0], transpose_b=turned[1])
+    x, dy, result = (Shaped(shape, "float32") for shape in ((terms, 40), (terms, 40), (40, 40)))
+    assert (kernel().arrange(attributes, [x, dy, result], [result], [None] * 3) is not None) == taken
 
 
 @pytest.mark.parametrize(("dtype", "library"), [("float32", "llvm"), ("float64", "numpy"), ("bfloat16", "numpy")])

@@ -2,7 +2,6 @@
 
 import gc
 import weakref
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from runner.kernels.gpu.platform import GpuPlatform
 from runner.kernels.gpu.runtime import DeviceMemory, Runtime, StreamCall, failures, launch
 from runner.kernels.memory import Bytes, address_of
 from runner.kernels.platform import PartError, Work
+from tests.gpu.gpus import Counted
 from tests.kernels.gpu.emulation import EmulatedRuntime
 
 SOURCE = """
@@ -96,20 +96,8 @@ def test_a_value_copied_ahead_may_be_replaced(platform: GpuPlatform) -> None:
     np.testing.assert_array_equal(read(platform, place), [values(2)])
 
 
-@dataclass
-class Counting:
-    """Calls of the runtime, by name."""
-
-    runtime: EmulatedRuntime
-    counts: dict[str, int]
-
-    def __getattr__(self, name: str) -> Any:
-        self.counts[name] = self.counts.get(name, 0) + 1
-        return getattr(self.runtime, name)
-
-
 def test_joined_calls_run_eagerly_are_captured_and_replayed(runtime: EmulatedRuntime) -> None:
-    counting = Counting(runtime, {})
+    counting = Counted(runtime)
     platform = GpuPlatform(counting, 0)
     x, y = operand(platform, values(1)), operand(platform, 0.0)
     joined = platform.join([axpy(counting, x, y, 1.0), axpy(counting, y, x, 0.5)])
@@ -119,7 +107,7 @@ def test_joined_calls_run_eagerly_are_captured_and_replayed(runtime: EmulatedRun
         expected_y = expected_y + expected_x
         expected_x = expected_x + np.float32(0.5) * expected_y
         np.testing.assert_array_equal(read(platform, x, y), [expected_x, expected_y])
-        assert counting.counts.get("capture", 0) == (step > 0)
+        assert counting.calls["capture"] == (step > 0)
 
 
 def test_branches_are_captured_together(runtime: EmulatedRuntime, platform: GpuPlatform) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.kernels.contract import Array, Kernel, Layout, Operand, Spec, Specs, plain
+from runner.kernels.contract import Array, Kernel, Layout, Operand, Spec, plain
 from runner.kernels.cpu.loading import register_onednn
 from runner.kernels.cpu.onednn.library import Library, load
 from runner.kernels.cpu.onednn.memory import BITS, formatted, nbytes, split_tag, viewed
@@ -43,11 +43,6 @@ def layout(spec: Spec, tag: str) -> Layout:
     prefix, name = split_tag(tag)
     descriptor = formatted(library(), viewed(spec.shape, prefix), spec.dtype, name)
     return Layout(tag, nbytes(library(), descriptor))
-
-
-def refused(op: str, attributes: Mapping[str, Any], inputs: Specs, outputs: Specs) -> bool:
-    """Whether the kernel refuses a node with plain inputs."""
-    return kernel(op).arrange(attributes, inputs, outputs, [plain(spec) for spec in inputs]) is None
 
 
 def check(

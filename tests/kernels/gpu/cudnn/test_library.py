@@ -132,15 +132,19 @@ def test_the_first_plan_that_is_allowed_is_taken(dtype: str, tf32: bool, taken: 
     assert (plan.name, plan.workspace_bytes) == (taken, WORKSPACE_LIMIT if taken == "tensor cores" else 0)
 
 
-@pytest.mark.parametrize("engines", [(), (Engine("no", fails=True),), (Engine("no", workspace=WORKSPACE_LIMIT + 1),)])
-def test_there_may_be_no_plan(engines: tuple[Engine, ...]) -> None:
-    assert library(FakeCudnn(engines)).plan(CONVOLUTION) is None
-
-
-@pytest.mark.parametrize("call", ["validate", "build_operation_graph", "create_execution_plans"])
-def test_a_graph_may_be_refused_in_every_call_that_makes_it(call: str) -> None:
-    """The front end may refuse a graph already at its validation."""
-    assert library(FakeCudnn([Engine("any")], call)).plan(CONVOLUTION) is None
+@pytest.mark.parametrize(
+    "cudnn",
+    [
+        FakeCudnn(),
+        FakeCudnn([Engine("no", fails=True)]),
+        FakeCudnn([Engine("no", workspace=WORKSPACE_LIMIT + 1)]),
+        *(FakeCudnn([Engine("any")], call) for call in ("validate", "build_operation_graph", "create_execution_plans")),
+    ],
+)
+def test_there_may_be_no_plan_and_its_absence_is_cached(cudnn: FakeCudnn) -> None:
+    planner = library(cudnn)
+    assert [planner.plan(CONVOLUTION), planner.plan(CONVOLUTION)] == [None, None]
+    assert len(cudnn.graphs) == 1
 
 
 def test_a_plan_is_made_once_for_each_gpu() -> None:
@@ -150,13 +154,6 @@ def test_a_plan_is_made_once_for_each_gpu() -> None:
     assert plans[0] is plans[2]
     assert plans[1] is plans[3]
     assert [graph.target for graph in cudnn.graphs] == [{"handle": "handle 0"}, {"handle": "handle 1"}]
-
-
-def test_the_absence_of_a_plan_is_cached() -> None:
-    cudnn = FakeCudnn()
-    planner = library(cudnn)
-    assert [planner.plan(CONVOLUTION), planner.plan(CONVOLUTION)] == [None, None]
-    assert len(cudnn.graphs) == 1
 
 
 def test_an_execution_passes_addresses_and_stream() -> None:
