@@ -17,7 +17,7 @@ from runner.kernels.cpu.machine_code.loops import ElementLoop, write_module
 from runner.kernels.cpu.machine_code.threads import PARALLEL_BYTES, Loop, on_one
 from runner.kernels.elementwise import FUNCTIONS, Program, evaluate, parse
 from runner.kernels.registry import Registry
-from tests.kernels.cpu.programs import Case, all_same_bits, awkward, cases
+from tests.kernels.cpu.test_programs import Case, all_same_bits, awkward, cases
 from tests.kernels.harness import Shaped, call_bound, filled, holding, invoke, reference, run_node
 
 DTYPES = ["float32", "bfloat16"]

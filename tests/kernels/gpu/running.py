@@ -183,19 +183,15 @@ def got(runtime: Runtime, stream: Stream, operand: Operand) -> Array:
     return np.ascontiguousarray(values.reshape(n, h, w, c).transpose(_INNERMOST_SECOND))
 
 
-def drawn(case: Case, dtype: str, seed: int = 4) -> tuple[list[Array], dict[str, Any]]:
-    """Return inputs and attributes of a case, with floats of ``dtype``."""
-    attributes = {name: dtype if value == PRECISION else value for name, value in case.attributes.items()}
-    return case.draw(seed, dtype), attributes
-
-
 def drawn_for(op: str, case: Case, dtype: str) -> tuple[list[Array], dict[str, Any]]:
-    """Return the same with float32 inputs where bfloat16 nodes have them: vectors of channels."""
-    arrays, attributes = drawn(case, dtype)
-    for number, array in enumerate(arrays):
-        of_channels = op.startswith("batch_norm") and array.ndim == 1
-        if dtype == "bfloat16" and of_channels:
-            arrays[number] = array.astype(np.float32)
+    """Return inputs and attributes of a case, with floats of ``dtype``.
+
+    Vectors of channels are float32 where nodes of bfloat16 have them so.
+    """
+    attributes = {name: dtype if value == PRECISION else value for name, value in case.attributes.items()}
+    arrays = case.draw(4, dtype)
+    if dtype == "bfloat16" and op.startswith("batch_norm"):
+        arrays = [array.astype(np.float32) if array.ndim == 1 else array for array in arrays]
     return arrays, attributes
 
 

@@ -29,7 +29,7 @@ from runner.kernels.philox import bits, key
 from runner.kernels.registry import Registry
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.libraries import GpuWithCublas
-from tests.kernels.gpu.running import Array, drawn, registry_of, require_close, run_op
+from tests.kernels.gpu.running import Array, drawn_for, registry_of, require_close, run_op
 from tests.kernels.harness import Shaped, reference
 from tests.op_cases import CASES
 
@@ -87,7 +87,7 @@ def test_a_product_of_bfloat16_is_rounded_once(
 
 def test_weight_gradients_of_bfloat16_images_may_be_float32(runtime: EmulatedRuntime) -> None:
     op = "conv2d_weight_bias_gradient"
-    inputs, attributes = drawn(CASES[op][0], "bfloat16")
+    inputs, attributes = drawn_for(op, CASES[op][0], "bfloat16")
     attributes["dtype"] = "float32"
     registry = registry_of(runtime, windows)
     found = run_op(runtime, op, inputs, attributes, CHANNELS_LAST, registry=registry)

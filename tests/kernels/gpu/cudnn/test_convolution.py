@@ -12,7 +12,7 @@ from runner.kernels.gpu.cudnn.graphs import Convolution
 from runner.kernels.registry import Registry
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.libraries import GpuWithLibraries, ReferencePlanner
-from tests.kernels.gpu.running import chosen, drawn, offers_for, registry_of, require_close, run_choice, run_op
+from tests.kernels.gpu.running import chosen, drawn_for, offers_for, registry_of, require_close, run_choice, run_op
 from tests.kernels.harness import Shaped, node_of, reference
 from tests.op_cases import CASES
 
@@ -101,7 +101,7 @@ def test_a_convolution_without_a_plan_is_refused(
     runtime: GpuWithLibraries, registry: Registry, planner: ReferencePlanner, op: str
 ) -> None:
     planner.refuses = lambda _: True
-    inputs, attributes = drawn(CASES[op][0], "float64")
+    inputs, attributes = drawn_for(op, CASES[op][0], "float64")
     with pytest.raises(KernelError):
         run_op(runtime, op, inputs, attributes, registry=registry)
     assert {type(each) for each in planner.asked} == {Convolution}
