@@ -92,20 +92,6 @@ def test_known_answers(counter: tuple[int, ...], key: philox.Key, output: tuple[
     assert tuple(int(word[0]) for word in words) == output
 
 
-def test_a_key_is_a_function_of_seed_and_name() -> None:
-    keys = {philox.key(seed, name) for seed in (0, 1) for name in ("conv1/w", "conv2/w")}
-    assert len(keys) == 4
-    assert philox.key(0, "conv1/w") in keys
-
-
-def test_draws_of_an_index_do_not_depend_on_its_neighbours() -> None:
-    key = philox.key(0, "augment")
-    whole = philox.bits(key, np.arange(5), 7, step=2)
-    assert whole.shape == (5, 7)
-    np.testing.assert_array_equal(philox.bits(key, np.array([3]), 7, step=2)[0], whole[3])
-    np.testing.assert_array_equal(philox.bits(key, np.array([3]), 5, step=2)[0], whole[3, :5])
-
-
 def test_steps_and_large_indices_have_separate_draws() -> None:
     key = philox.key(0, "augment")
     rows = [philox.bits(key, np.array([index]), 4, step)[0].tobytes() for index in (0, 2**32, 5) for step in (0, 1)]

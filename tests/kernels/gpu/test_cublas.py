@@ -4,7 +4,7 @@ import ctypes
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -130,27 +130,14 @@ HANDLE, STREAM, A, B, C, WORKSPACE = (number << 40 for number in range(1, 7))
 """Addresses that do not fit into an int of C."""
 
 
-@dataclass
-class FakeModule:
-    """CuPy's module of cuBLAS."""
-
-    mode: int = -1
-
-    def create(self) -> int:
-        return HANDLE
-
-    def setMathMode(self, handle: int, mode: int) -> None:  # noqa: N802
-        assert handle == HANDLE
-        self.mode = mode
-
-
-def offer(monkeypatch: pytest.MonkeyPatch, native: FakeModule) -> None:
-    """Let CuPy's module be imported."""
-    libs = ModuleType("cupy_backends.cuda.libs")
-    libs.cublas = native  # type: ignore[attr-defined]
+def offer(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Let CuPy's module be imported; return the handles and modes that are set."""
+    modes: list[tuple[int, int]] = []
+    native = SimpleNamespace(create=lambda: HANDLE, setMathMode=lambda *told: modes.append(told))
     for name in ("cupy_backends", "cupy_backends.cuda"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, libs.__name__, libs)
+    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs", SimpleNamespace(cublas=native))
+    return modes
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
@@ -161,7 +148,7 @@ def test_the_arguments_of_the_native_calls(tmp_path: Path, monkeypatch: pytest.M
     subprocess.run([COMPILER, "-shared", "-fPIC", expected, "-o", path, str(tmp_path / "cublas.c")], check=True)
     opened, names = ctypes.CDLL(path), []
     monkeypatch.setattr(ctypes, "CDLL", lambda name: names.append(name) or opened)
-    offer(monkeypatch, native := FakeModule())
+    modes = offer(monkeypatch)
     library = cublas.open_library(lambda: 0, 13, tf32=False)
     assert library is not None
     assert names == ["libcublas.so.13"]
@@ -171,7 +158,7 @@ def test_the_arguments_of_the_native_calls(tmp_path: Path, monkeypatch: pytest.M
     assert told[:2] == [STREAM, WORKSPACE]
     # The product of the transposes, B first: 3 by 2, alpha 1 and beta 0, float32 everywhere.
     assert told[2:] == [HANDLE, 0, 0, 3, 2, 5, 1, B, 0, 3, A, 0, 5, 0, C, 0, 3, 68, -1]
-    assert native.mode == 16
+    assert modes == [(HANDLE, 16)]
 
 
 def test_cublas_is_missing_if_its_shared_library_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,5 +166,5 @@ def test_cublas_is_missing_if_its_shared_library_is(monkeypatch: pytest.MonkeyPa
         raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    offer(monkeypatch, FakeModule())
+    offer(monkeypatch)
     assert cublas.open_library(lambda: 0, 13, tf32=False) is None

@@ -3,6 +3,7 @@
 import inspect
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -188,11 +189,10 @@ def test_libraries_that_are_not_installed_are_none(runtime: CudaRuntime, monkeyp
 
 
 def test_a_front_end_without_cudnn_counts_as_missing(runtime: CudaRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
-    class FrontEnd:
-        def backend_version(self) -> Any:
-            raise RuntimeError("Unable to find symbol cudnnGetVersion")
+    def missing() -> None:
+        raise RuntimeError("Unable to find symbol cudnnGetVersion")
 
-    monkeypatch.setitem(sys.modules, "cudnn", FrontEnd())
+    monkeypatch.setitem(sys.modules, "cudnn", SimpleNamespace(backend_version=missing))
     assert runtime.library("cudnn") is None
 
 
@@ -218,18 +218,13 @@ def test_products_and_sums_are_contracted_in_marked_sources_only() -> None:
     assert nvrtc.options("// fmad or not", 80)[-1] == "-fmad=false"
 
 
-@pytest.fixture
-def real_cupy() -> Any:
-    """CuPy, which has the names of the fake; no GPU is needed."""
-    return pytest.importorskip("cupy", reason="needs the extra gpu")
-
-
 def names(thing: type) -> set[str]:
     """Return the names of a fake class. Those with one leading underscore are CuPy's, those with two are Python's."""
     return {name for name in vars(thing) if not name.startswith("__") and name != "cupy"}
 
 
-def test_names_and_signatures_of_the_fake_are_those_of_cupy(real_cupy: Any) -> None:
+def test_names_and_signatures_of_the_fake_are_those_of_cupy() -> None:
+    real_cupy = pytest.importorskip("cupy", reason="needs the extra gpu")
     real = real_cupy.cuda.runtime
     assert [name for name in names(FakeCudaRuntime) if not hasattr(real, name)] == []
     constants = ("memcpyDefault", "hostAllocPortable", "hostAllocMapped")

@@ -12,7 +12,7 @@ from runner.kernels.contract import Arrangement, Buffers, Operand, plain
 from runner.kernels.gpu import elementwise
 from runner.kernels.gpu.element_kernels import FlatCall
 from runner.kernels.gpu.element_loops import CHUNK
-from runner.kernels.gpu.runtime import DeviceMemory, Stream, StreamCall, blocks_for, failures, in_order, launch
+from runner.kernels.gpu.runtime import DeviceMemory, Failures, StreamCall, blocks_for, failures, in_order, launch
 from runner.kernels.gpu.source import with_common
 from runner.kernels.gpu.streams import Touched, Turn, assign_streams, groups, together
 from tests.kernels.gpu.emulation import EmulatedRuntime, EmulatedStream
@@ -183,30 +183,20 @@ def update_of(runtime: EmulatedRuntime, inputs: Sequence[Operand], outputs: Sequ
     return call
 
 
-def noting(log: list[tuple[str, int]], name: str, fails: object = None) -> StreamCall:
-    def enqueue(stream: Stream) -> None:
-        log.append((name, stream.handle))
-
-    return StreamCall(enqueue, failures=fails)  # type: ignore[arg-type]
-
-
-def test_calls_of_a_node_are_enqueued_on_one_stream_in_order(runtime: EmulatedRuntime) -> None:
+def test_calls_of_a_node_are_enqueued_in_order_and_at_most_one_has_failures(runtime: EmulatedRuntime) -> None:
     log: list[tuple[str, int]] = []
-    stream = runtime.stream()
-    in_order([noting(log, "first"), noting(log, "second")]).enqueue(stream)
+
+    def noting(name: str, fails: Failures | None = None) -> StreamCall:
+        return StreamCall(lambda stream: log.append((name, stream.handle)), failures=fails)
+
+    stream, (word, other) = runtime.stream(), (failures(runtime, str) for _ in range(2))
+    both = in_order([noting("first"), noting("second", word)])
+    both.enqueue(stream)
     assert log == [("first", stream.handle), ("second", stream.handle)]
-
-
-def test_several_calls_report_the_failures_of_the_one_that_can_fail(runtime: EmulatedRuntime) -> None:
-    word = failures(runtime, str)
-    assert in_order([noting([], "first"), noting([], "second", word)]).failures is word
-    assert in_order([noting([], "first")]).failures is None
-
-
-def test_two_calls_that_can_fail_are_refused(runtime: EmulatedRuntime) -> None:
-    both = [noting([], name, failures(runtime, str)) for name in ("first", "second")]
+    assert both.failures is word
+    assert in_order([noting("first")]).failures is None
     with pytest.raises(ValueError, match="at most one of the calls of a node may have failures"):
-        in_order(both)
+        in_order([noting("first", other), both])
 
 
 @pytest.mark.parametrize(("count", "blocks"), [(0, 1), (1, 1), (256, 1), (257, 2), (8192, 32), (1 << 40, 32)])
