@@ -25,11 +25,7 @@ from runner.engine.graph.tensor import Tensor
 
 
 def earliest_finish(
-    graph: Graph,
-    cluster: Cluster,
-    groups: Mapping[str, str],
-    feasible: Mapping[str, Sequence[str]],
-    seconds: Seconds,
+    graph: Graph, cluster: Cluster, groups: Mapping[str, str], feasible: Mapping[str, Sequence[str]], seconds: Seconds
 ) -> dict[str, str]:
     """Choose a device for every group: group -> device name.
 

@@ -55,15 +55,7 @@ class NetworkBuilder:
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        variables: Variables,
-        *,
-        dtype: str,
-        seed: int,
-        training: bool,
-        step: Tensor,
-        index: Tensor,
+        self, graph: Graph, variables: Variables, *, dtype: str, seed: int, training: bool, step: Tensor, index: Tensor
     ) -> None:
         self.graph = graph
         self.variables = variables

@@ -60,10 +60,7 @@ _NODES = ListOf(
         op=NAME,
         inputs=ListOf(TENSOR, MAX_ITEMS),
         attributes=_Attributes(),
-        outputs=ListOf(
-            Record(TensorSpec, shape=ListOf(Integer(), MAX_ITEMS), dtype=OneOf(DTYPES)),
-            MAX_ITEMS,
-        ),
+        outputs=ListOf(Record(TensorSpec, shape=ListOf(Integer(), MAX_ITEMS), dtype=OneOf(DTYPES)), MAX_ITEMS),
         device=NAME,
         control_inputs=ListOf(NAME, MAX_NODES),
         colocate_with=ListOf(NAME, MAX_NODES),

@@ -7,18 +7,7 @@ from runner.engine.compile.layouts import Arranged
 from runner.engine.graph import ops
 from runner.engine.graph.op import ShapeError
 from runner.kernels.contract import Kernel, KernelError
-from tests.engine.compile.arranging import (
-    BACK,
-    CONVERT,
-    EXP,
-    INTO,
-    NEG,
-    SPEC,
-    TANH,
-    arranged,
-    started,
-    steps,
-)
+from tests.engine.compile.arranging import BACK, CONVERT, EXP, INTO, NEG, SPEC, TANH, arranged, started, steps
 from tests.engine.compile.passes.graph_text import Text
 from tests.engine.run.fake_kernels import (
     MASKED,

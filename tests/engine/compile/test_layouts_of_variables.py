@@ -26,15 +26,7 @@ from tests.engine.compile.arranging import (
     steps,
     variable,
 )
-from tests.engine.run.fake_kernels import (
-    MASKED,
-    NOT_PLAIN,
-    PLAIN,
-    REVERSED,
-    fake_kernel,
-    fake_registry,
-    following,
-)
+from tests.engine.run.fake_kernels import MASKED, NOT_PLAIN, PLAIN, REVERSED, fake_kernel, fake_registry, following
 from tests.engine.running import CPU_0, CPU_1, Bench
 
 
@@ -68,12 +60,7 @@ def test_variable_has_the_layout_that_its_first_reader_requests() -> None:
     ops.neg(graph, w)
     found = arranged(graph, [], NEG, EXP, CONVERT)
     assert layout_of(found, "w") == MASKED
-    assert steps(found) == [
-        ("exp", MASKED, MASKED),
-        ("convert", MASKED, PLAIN),
-        INTO,
-        ("neg", REVERSED, REVERSED),
-    ]
+    assert steps(found) == [("exp", MASKED, MASKED), ("convert", MASKED, PLAIN), INTO, ("neg", REVERSED, REVERSED)]
 
 
 @pytest.mark.parametrize("alias", [ops.identity, ops.stop_gradient])

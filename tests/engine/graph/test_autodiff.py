@@ -250,8 +250,7 @@ def test_a_rule_that_gives_the_wrong_shape_is_named(graph: Graph, monkeypatch: p
     monkeypatch.setitem(OPS, "reduce_sum", wrong)
     x = _x(graph, 2)
     with pytest.raises(
-        ShapeError,
-        match=r"rule of op 'reduce_sum' at node 'reduce_sum' gave float64\[\] for input x:0, which is",
+        ShapeError, match=r"rule of op 'reduce_sum' at node 'reduce_sum' gave float64\[\] for input x:0, which is"
     ):
         gradients(graph, [ops.reduce_sum(graph, x)], [x])
 

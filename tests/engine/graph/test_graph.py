@@ -43,11 +43,7 @@ def test_nested_contexts_are_stamped_on_nodes(graph: Graph) -> None:
     first = ops.relu(graph, x, name="first")
     outer, inner = LayerStamp("fc1", "dense"), LayerStamp("fc2", "dense")
     with graph.device("/task:1"), graph.layer(outer), graph.control_dependencies(["x"]):
-        with (
-            graph.device("/device:cpu:0"),
-            graph.layer(inner),
-            graph.control_dependencies([first.node, "x"]),
-        ):
+        with graph.device("/device:cpu:0"), graph.layer(inner), graph.control_dependencies([first.node, "x"]):
             deep = graph.nodes[ops.relu(graph, x).node]
         shallow = graph.nodes[ops.relu(graph, x).node]
     plain = graph.nodes[ops.relu(graph, x).node]
@@ -119,10 +115,7 @@ def test_missing_tensor_is_refused(graph: Graph) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "a:0", "/a", "ä"])
 def test_names_of_other_characters_are_refused(graph: Graph, name: str) -> None:
-    with (
-        pytest.raises(ShapeError, match="expected letters, digits and the characters"),
-        graph.name_scope(name),
-    ):
+    with pytest.raises(ShapeError, match="expected letters, digits and the characters"), graph.name_scope(name):
         ops.placeholder(graph, (), "float32")
 
 

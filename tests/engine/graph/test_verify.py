@@ -86,12 +86,7 @@ def test_inputs_precede_their_node(graph: Graph) -> None:
         ("r", "attributes", {"key": 1}, r"node 'r': op 'relu': unknown attributes \['key'\]"),
         ("total", "attributes", {"axes": (0,)}, r"missing attributes \['keepdims'\]"),
         ("total", "attributes", {"axes": [0], "keepdims": False}, r"node 'total': .*\[0\].* canonical form"),
-        (
-            "total",
-            "attributes",
-            {"axes": (1,), "keepdims": False},
-            "op 'reduce_sum': expected rising axes",
-        ),
+        ("total", "attributes", {"axes": (1,), "keepdims": False}, "op 'reduce_sum': expected rising axes"),
         (
             "r",
             "outputs",

@@ -8,13 +8,7 @@ from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.op import Attributes, Builder, NotDifferentiable, OpDef, expect, register
-from runner.engine.graph.ops.common import (
-    NUMERIC,
-    binary,
-    broadcast_shape,
-    elementwise_gradient,
-    expect_same_dtype,
-)
+from runner.engine.graph.ops.common import NUMERIC, binary, broadcast_shape, elementwise_gradient, expect_same_dtype
 from runner.engine.graph.tensor import DTYPES, Tensor, TensorSpec
 
 

@@ -198,15 +198,7 @@ register(
         flops=input_flops(1),
     )
 )
-register(
-    OpDef(
-        "max_pool_gather",
-        _infer_max_pool_gather,
-        _max_pool_gather_rule,
-        arity=2,
-        attributes=_WINDOW,
-    )
-)
+register(OpDef("max_pool_gather", _infer_max_pool_gather, _max_pool_gather_rule, arity=2, attributes=_WINDOW))
 register(OpDef("avg_pool", _infer_avg_pool, _avg_pool_rule, 1, _AVERAGE, _window_flops))
 register(
     OpDef(

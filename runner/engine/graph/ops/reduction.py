@@ -22,12 +22,7 @@ from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 
 
 def reduce_sum(
-    graph: Builder,
-    x: Tensor,
-    axes: Sequence[int] | None = None,
-    *,
-    keepdims: bool = False,
-    name: str | None = None,
+    graph: Builder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """Add the sum of x over ``axes`` (all when None; negative ones count from the end).
 
@@ -37,24 +32,14 @@ def reduce_sum(
 
 
 def reduce_mean(
-    graph: Builder,
-    x: Tensor,
-    axes: Sequence[int] | None = None,
-    *,
-    keepdims: bool = False,
-    name: str | None = None,
+    graph: Builder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """Add the mean of the float tensor x over ``axes``, as :func:`reduce_sum`; the axes must not be empty."""
     return _reduce(graph, "reduce_mean", x, axes, keepdims, name)
 
 
 def reduce_max(
-    graph: Builder,
-    x: Tensor,
-    axes: Sequence[int] | None = None,
-    *,
-    keepdims: bool = False,
-    name: str | None = None,
+    graph: Builder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """Add the maximum of x over ``axes``, as :func:`reduce_sum`; ties share the gradient evenly."""
     return _reduce(graph, "reduce_max", x, axes, keepdims, name)

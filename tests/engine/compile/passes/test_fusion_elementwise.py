@@ -25,8 +25,7 @@ CASES = {
         for function, (arity, _) in FUNCTIONS.items()
     },
     "a sum of many, from left to right": Case(
-        "t = add_n(a, b, a, c); y = square(t)",
-        node("y", "a, b, c", "add 0 1; add 3 0; add 4 2; square 5", 6),
+        "t = add_n(a, b, a, c); y = square(t)", node("y", "a, b, c", "add 0 1; add 3 0; add 4 2; square 5", 6)
     ),
     "fills of any shape are literals": Case(
         """h = fill(value=0.1, shape=(), dtype='float32'); x = mul(a, h)

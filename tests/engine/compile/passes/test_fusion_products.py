@@ -7,10 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.engine.compile.passes.fusion_rules import (
-    SMALLEST_BYTES,
-    fuse_updates,
-)
+from runner.engine.compile.passes.fusion_rules import SMALLEST_BYTES, fuse_updates
 from runner.engine.compile.passes.optimize import FUSIONS, optimize
 from runner.engine.compile.passes.order_writes import order_writes
 from runner.engine.compile.passes.rewriting import Roots
@@ -102,7 +99,7 @@ FUSABLE = {
         fuse_updates,
         "float32",
         "y = elementwise(w, dw, program='mul 1 #0.5; sub 0 2', outputs=(3,), on='here')",
-    ),
+    )
 }
 
 

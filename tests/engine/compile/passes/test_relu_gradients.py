@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.engine.compile.passes.fusion_rules import (
-    RELU_GRADIENTS,
-)
+from runner.engine.compile.passes.fusion_rules import RELU_GRADIENTS
 from runner.engine.compile.passes.matching import rewrite
 from runner.engine.compile.passes.rewriting import Roots
 from runner.engine.compile.program_plans import ProgramPlans
@@ -40,10 +38,7 @@ RELU_GRADIENT_CASES = {
     "overlapping windows": Case(
         *(text.replace(HALVES, OVERLAPPING) for text in (f"{POOL}; {D}; {GATE}", f"{POOL}; {HOISTED}"))
     ),
-    "the ReLU is known": Case(
-        f"{POOL_OF_RELU}; {D}; gate = relu_gradient(d, r)",
-        f"{POOL_OF_RELU}; {HOISTED}",
-    ),
+    "the ReLU is known": Case(f"{POOL_OF_RELU}; {D}; gate = relu_gradient(d, r)", f"{POOL_OF_RELU}; {HOISTED}"),
     "two poolings": Case(
         f"""{POOL}; top = input(2, 3, 2, 2); twice, second = max_pool(pooled, window=(2, 2))
         p = max_pool_gradient(top, second, window=(2, 2), input_shape=(2, 3, 3, 3)); {D.replace("dy", "p")}; {GATE}""",

@@ -85,10 +85,7 @@ def test_chain_is_followed_to_its_source(name: str) -> None:
 PARTS = "split({}, axis=0, sizes=(1, 3))"
 FILL = "fill(value={}, shape=(), dtype='float{}')"
 DRAW = "random_normal(shape=(2,), dtype='float32', seed=0, key='{}', mean=0.0, stddev=1.0)"
-SEND, RECV = (
-    f"send(x, key='k', destination='{THERE}')",
-    f"recv(key='k', source='{THERE}', shape=(), dtype='float32')",
-)
+SEND, RECV = (f"send(x, key='k', destination='{THERE}')", f"recv(key='k', source='{THERE}', shape=(), dtype='float32')")
 EQUAL_NODES = {
     "equal nodes, through and through": Case(
         f"a = exp(x); p, q = {PARTS.format('a')}; b = exp(x); r, s = {PARTS.format('b')}; total = concat(q, r, axis=0)",

@@ -57,7 +57,4 @@ def test_every_op_made_by_passes_has_a_decomposition() -> None:
 
 
 def test_some_op_has_a_decomposition() -> None:
-    assert {param.values[0] for param in _FUSED} >= {
-        "batch_norm_gradient",
-        "local_response_normalization_gradient",
-    }
+    assert {param.values[0] for param in _FUSED} >= {"batch_norm_gradient", "local_response_normalization_gradient"}
