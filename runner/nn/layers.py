@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from runner.engine.graph import ops
-from runner.engine.graph.initializers import Constant, Initializer, he_normal
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.op import ShapeError
 from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variable
+from runner.engine.graph.variables import Constant, Initializer, Variable, he_normal
 from runner.errors import ConfigError
 from runner.nn.windows import Padding, TooSmallError, Windows, place
 

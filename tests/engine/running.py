@@ -6,8 +6,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from runner.engine.compile.compile import plan_device
 from runner.engine.compile.passes.order_writes import order_writes
-from runner.engine.compile.planner import plan_device
 from runner.engine.compile.program import Client, Program
 from runner.engine.graph.device import GPU, Cluster, Device, DeviceName, local_cluster
 from runner.engine.graph.graph import Graph

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.compile.input_slots import InputSource
-from runner.engine.compile.program import Program
+from runner.engine.compile.program import InputSource, Program
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster, worker_device
 from runner.engine.graph.graph import Graph

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.compile.input_slots import InputSource
-from runner.engine.compile.program import Client, Program
+from runner.engine.compile.program import Client, InputSource, Program
 from runner.engine.graph.device import Gpus, local_cluster
 from runner.engine.run.interleaving import virtual_time
 from runner.engine.run.local_session import LocalSession

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import LayerStamp
 from runner.engine.graph.ops.executor import placeholder
+from runner.engine.graph.tensor import LayerStamp
 from runner.tracking.plots import Box
 from runner.training.graph_picture import draw_graph
 

@@ -43,7 +43,7 @@ from runner.engine.cluster.transport.names import MASTER
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter
 from runner.engine.cluster.wire_rendezvous import WireRendezvous
 from runner.engine.cluster.worker_setup import WorkerSetup
-from runner.engine.compile.input_slots import InputSource
+from runner.engine.compile.program import InputSource
 from runner.engine.graph.tensor import Tensor
 from runner.engine.run.executor import DeviceExecutor
 from runner.engine.run.inputs import ReadAhead, SharedReading

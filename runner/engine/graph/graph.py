@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.engine.graph import op as op_table
-from runner.engine.graph.node import NAME, LayerStamp, Node
 from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph.tensor import NODE_NAME, LayerStamp, Node, Tensor, TensorSpec
 from runner.errors import ResourceError
 
 _MOST_BYTES = 2**63
@@ -159,7 +158,7 @@ class Graph:
             self._context = outer
 
     def _scoped(self, name: str) -> str:
-        if not NAME.fullmatch(name):
+        if not NODE_NAME.fullmatch(name):
             raise ShapeError(f"name {name!r}: expected letters, digits and the characters _ . / -")
         return f"{self._context.scope}/{name}" if self._context.scope else name
 

@@ -5,10 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.initializers import Initializer
-from runner.engine.graph.node import LayerStamp
-from runner.engine.graph.tensor import Tensor, TensorSpec, state_dtype
-from runner.engine.graph.variables import Variable, Variables
+from runner.engine.graph.tensor import LayerStamp, Tensor, TensorSpec, state_dtype
+from runner.engine.graph.variables import Initializer, Variable, Variables
 
 
 @dataclass(frozen=True)

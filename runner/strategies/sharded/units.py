@@ -5,8 +5,7 @@ from typing import Any
 
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.tensor import Node, Tensor
 from runner.strategies.replica import Share, shares
 
 BY_UNIT = frozenset(

@@ -7,11 +7,9 @@ from pathlib import Path
 from runner.engine.compile.program import Client, Program
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.initializers import Constant
 from runner.engine.graph.network import StateUpdate
-from runner.engine.graph.node import LayerStamp
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variable, Variables
+from runner.engine.graph.tensor import LayerStamp, Tensor
+from runner.engine.graph.variables import Constant, Variable, Variables
 from runner.strategies.base import Processes, Race, Strategy, Task
 from runner.strategies.clients import program_of
 from runner.strategies.replica import Gradients, Replica, ordered_sum, shares

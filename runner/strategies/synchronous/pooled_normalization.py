@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from runner.engine.compile.passes.rewriting import Moved, Rewrite, rewired
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.tensor import Node, Tensor
 from runner.strategies.replica import ordered_sum
 
 

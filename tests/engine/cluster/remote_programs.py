@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from runner.engine.cluster.remote_plan import RemotePlan
-from runner.engine.compile.input_slots import InputSlot
-from runner.engine.compile.program import Client, Program
+from runner.engine.compile.program import Client, InputSlot, Program
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph import ops
 from runner.engine.graph.device import Gpus, local_cluster, worker_device

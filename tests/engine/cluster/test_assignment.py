@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from runner.engine.cluster.assignment import Assignment, feed_sizes, peer_of, senders, sent_sizes
 from runner.engine.cluster.transport.documents import decode_document, encode_document
-from runner.engine.compile.input_slots import InputSlot
+from runner.engine.compile.program import InputSlot
 from runner.engine.graph.device import worker_device
 from runner.engine.graph.tensor import Tensor
 from runner.errors import SecurityError

@@ -31,8 +31,7 @@ from runner.engine.cluster.transport.messages import (
 from runner.engine.cluster.transport.names import MASTER, process_names
 from runner.engine.cluster.worker import Worker
 from runner.engine.cluster.worker_setup import WorkerSetup
-from runner.engine.compile.input_slots import InputSource
-from runner.engine.compile.program import Program
+from runner.engine.compile.program import InputSource, Program
 from runner.engine.graph.device import Gpus
 from runner.engine.run.session import expand_feeds
 from runner.kernels.registry import Registry

@@ -4,8 +4,8 @@ from runner.engine.compile.cost import DISPATCH_S, node_cost, node_seconds
 from runner.engine.graph import ops
 from runner.engine.graph.device import Device
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
 from runner.engine.graph.op import Cost
+from runner.engine.graph.tensor import Node
 from tests.engine.running import CPU_0
 
 

@@ -6,8 +6,7 @@ from runner.engine.compile.placement import colocation_groups
 from runner.engine.graph import ops
 from runner.engine.graph.device import Cluster, Device, local_cluster, worker_device
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import LayerStamp
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.tensor import LayerStamp, Tensor
 
 HERE, THERE = worker_device(0), worker_device(1)
 NEAR = local_cluster(2, latency_s=1e-9, bytes_per_s=1e15)

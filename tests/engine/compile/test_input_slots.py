@@ -1,6 +1,6 @@
 """The examples that a step reads."""
 
-from runner.engine.compile.input_slots import InputSlot
+from runner.engine.compile.program import InputSlot
 from runner.engine.graph.tensor import Tensor
 
 

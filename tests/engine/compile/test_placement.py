@@ -10,8 +10,7 @@ from runner.engine.compile.placement import PlacementError, place
 from runner.engine.graph import ops
 from runner.engine.graph.device import Cluster, Device, DeviceName, local_cluster
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.tensor import Node, Tensor
 from tests.engine.graph.random_graphs import Sample, samples
 from tests.engine.running import CPU_0, CPU_1, GPU_0, cluster_of
 

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 
-from runner.engine.compile.compile import Part, Signature, compile_signature
+from runner.engine.compile.compile import Part, Signature, compile_signature, plan_device
 from runner.engine.compile.plan import DevicePlan, Place, Slot
-from runner.engine.compile.planner import plan_device
 from runner.engine.compile.program import Program
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph import ops

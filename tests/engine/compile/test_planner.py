@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from runner.engine.compile.compile import small_updates_last
 from runner.engine.compile.passes.order_writes import order_writes
 from runner.engine.compile.passes.rewriting import needed_by
-from runner.engine.compile.planner import small_updates_last
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.kernels.registry import Registry

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from runner.engine.compile.cost import node_seconds
 from runner.engine.compile.placement import colocation_groups
-from runner.engine.compile.stages import stages
+from runner.engine.compile.program_placement import stages
 from runner.engine.graph import ops
 from runner.engine.graph.device import Cluster, local_cluster, worker_device
 from runner.engine.graph.graph import Graph

@@ -8,10 +8,9 @@ import pytest
 from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import LayerStamp
 from runner.engine.graph.op import OPS, ShapeError
-from runner.engine.graph.tensor import Tensor, TensorSpec
-from runner.engine.graph.verify import verify
+from runner.engine.graph.serialize import verify
+from runner.engine.graph.tensor import LayerStamp, Tensor, TensorSpec
 from tests.engine.compile.passes.graph_text import Text
 from tests.oracles import assert_gradients, evaluate
 from tests.samples import Array

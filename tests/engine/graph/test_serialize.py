@@ -12,9 +12,8 @@ from runner.engine.compile.compile import compile_signature
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import LayerStamp
-from runner.engine.graph.serialize import from_document, to_document
-from runner.engine.graph.verify import VerificationError
+from runner.engine.graph.serialize import VerificationError, from_document, to_document
+from runner.engine.graph.tensor import LayerStamp
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Strategy

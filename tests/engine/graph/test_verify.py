@@ -9,9 +9,8 @@ from runner.engine.compile.compile import compile_signature
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor, TensorSpec
-from runner.engine.graph.verify import VerificationError, verify
+from runner.engine.graph.serialize import VerificationError, verify
+from runner.engine.graph.tensor import Node, Tensor, TensorSpec
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData

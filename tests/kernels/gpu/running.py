@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Node
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.contract import Arrangement, Buffers, Choice, Kernel, Layout, Operand, Spec, plain
 from runner.kernels.gpu.calls import StreamCall

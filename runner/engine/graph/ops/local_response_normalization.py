@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import TypedDict, Unpack
 
 from runner.engine.graph.expression import Expr, apply
-from runner.engine.graph.node import Node
 from runner.engine.graph.op import Attributes, Builder, ByDecomposition, OpDef, expect, register
 from runner.engine.graph.ops.common import decomposition, expect_dtype, expect_same_dtype, input_flops, single_output
-from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
+from runner.engine.graph.tensor import FLOATS, Node, Tensor, TensorSpec
 
 
 def channel_window_sum(graph: Builder, x: Tensor, *, size: int, name: str | None = None) -> Tensor:

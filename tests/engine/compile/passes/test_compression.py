@@ -5,17 +5,15 @@ import pytest
 from hypothesis import given, settings
 
 from runner.engine.compile.compile import compile_signature
-from runner.engine.compile.passes.compression import compress_transfers
 from runner.engine.compile.passes.rewriting import Roots
-from runner.engine.compile.passes.transfers import insert_transfers
+from runner.engine.compile.passes.transfers import compress_transfers, insert_transfers
 from runner.engine.compile.placement import place
 from runner.engine.compile.program import Client
 from runner.engine.graph import ops
 from runner.engine.graph.device import device_slug, local_cluster
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.verify import verify
+from runner.engine.graph.serialize import verify
+from runner.engine.graph.tensor import Node, Tensor
 from runner.kernels.registry import Registry
 from tests.engine.compile.passes.graph_text import DEVICES, FAR, HERE, THERE, Case, check
 from tests.engine.compile.verified_parts import verify_partition

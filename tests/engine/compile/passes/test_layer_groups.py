@@ -7,7 +7,7 @@ from runner.engine.compile.placement import PlacementError, place
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster, worker_device
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import LayerStamp
+from runner.engine.graph.tensor import LayerStamp
 
 FC, LOSS = LayerStamp("fc", "dense"), LayerStamp("loss", "loss")
 

@@ -8,9 +8,8 @@ from runner.engine.compile.passes.optimize import Pass, default_passes, optimize
 from runner.engine.compile.passes.rewriting import Roots
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.verify import verify
+from runner.engine.graph.serialize import verify
+from runner.engine.graph.tensor import Node, Tensor
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.elementwise import FUNCTIONS
 from runner.optimizers.adam import Adam, AdamW

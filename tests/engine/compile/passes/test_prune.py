@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from runner.engine.compile.passes.prune import prune, remove_dead_code
+from runner.engine.compile.passes.simplification import prune, remove_dead_code
 from runner.engine.graph.op import ShapeError
+from runner.engine.graph.serialize import verify
 from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.verify import verify
 from runner.kernels.registry import Registry
 from tests.engine.compile.passes.graph_text import THERE, Case, Text, check
 from tests.engine.running import client, run_once, session

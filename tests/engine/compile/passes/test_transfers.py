@@ -9,9 +9,8 @@ from runner.engine.compile.schedule import split, start_times
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster, worker_device
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import LayerStamp, Node
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.verify import verify
+from runner.engine.graph.serialize import verify
+from runner.engine.graph.tensor import LayerStamp, Node, Tensor
 from runner.kernels.registry import Registry
 from tests.engine.compile.verified_parts import verify_partition
 from tests.engine.graph.random_graphs import Sample, samples

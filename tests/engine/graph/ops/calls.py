@@ -9,8 +9,7 @@ import ast
 from runner.engine.graph import op as op_table
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.tensor import Node, Tensor
 from tests.engine.compile.passes.graph_text import DEFAULTS
 
 DTYPES = {"f4": "float32", "f8": "float64", "b2": "bfloat16", "i4": "int32", "i8": "int64", "bool": "bool"}
