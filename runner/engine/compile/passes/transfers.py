@@ -10,10 +10,9 @@ from runner.engine.compile.passes.rewriting import Rewrite, Roots, rewired
 from runner.engine.graph import ops
 from runner.engine.graph.device import device_slug
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Node, Tensor, TensorSpec
+from runner.engine.graph.tensor import Node, Tensor
 
 _TO = "->"
-_TOKEN = TensorSpec((0,), "float32")
 
 
 def transfer_key(tensor: Tensor, destination: str) -> str:
@@ -24,6 +23,10 @@ def transfer_key(tensor: Tensor, destination: str) -> str:
 def sent_tensor(key: str) -> str:
     """Return the name of the sent tensor, which is in one place however many devices read it."""
     return key.rpartition(_TO)[0] or key
+
+
+def _flat(tensor: Tensor) -> str:
+    return f"{tensor.node}_{tensor.port}"
 
 
 def insert_transfers(graph: Graph) -> Graph:
@@ -67,16 +70,8 @@ class _Cut:
         if before.device == reader.device:
             return name
         if name not in self._tokens:
-            token = Node(
-                f"{name}/done",
-                "fill",
-                (),
-                {"value": 0.0, "shape": _TOKEN.shape, "dtype": _TOKEN.dtype},
-                (_TOKEN,),
-                before.device,
-                control_inputs=(name,),
-            )
-            self._tokens[name] = self.result.insert(token)[0]
+            with self.result.device(before.device), self.result.control_dependencies([name]):
+                self._tokens[name] = ops.fill(self.result, 0.0, (0,), "float32", name=f"{name}/done")
         return self._local(self._tokens[name], reader).node
 
     def _repeated(self, tensor: Tensor, producer: Node, destination: str) -> Tensor:
@@ -84,31 +79,12 @@ class _Cut:
         return self.result.insert(replace(producer, name=name, device=destination, colocate_with=()))[tensor.port]
 
     def _transfer(self, tensor: Tensor, producer: Node, destination: str) -> Tensor:
-        key = transfer_key(tensor, destination)
-        spec = self.result.spec(tensor)
-        slug = device_slug(destination)
-        send = self.result.insert(
-            Node(
-                f"send/{tensor.node}_{tensor.port}/{slug}",
-                "send",
-                (tensor,),
-                {"key": key, "destination": destination},
-                (),
-                producer.device,
-                layer=producer.layer,
-            )
-        )
-        recv = Node(
-            f"recv/{tensor.node}_{tensor.port}/{slug}",
-            "recv",
-            (),
-            {"key": key, "source": producer.device, "shape": spec.shape, "dtype": spec.dtype},
-            (spec,),
-            destination,
-            control_inputs=(send.name,),
-            layer=producer.layer,
-        )
-        return self.result.insert(recv)[0]
+        graph, source, key = self.result, producer.device, transfer_key(tensor, destination)
+        spec, place = graph.spec(tensor), f"{_flat(tensor)}/{device_slug(destination)}"
+        with graph.layer(producer.layer), graph.device(source):
+            send = ops.send(graph, tensor, key=key, destination=destination, name=f"send/{place}")
+        with graph.layer(producer.layer), graph.device(destination), graph.control_dependencies([send]):
+            return ops.recv(graph, key=key, source=source, shape=spec.shape, dtype=spec.dtype, name=f"recv/{place}")
 
 
 STATE = frozenset({"variable", "assign"})
@@ -172,17 +148,6 @@ class _Compression:
 
 def _travelling(graph: Graph) -> frozenset[Tensor]:
     """Return the tensors that another device reads and that can be compressed."""
-    return frozenset(
-        tensor
-        for node in graph
-        for tensor in node.inputs
-        if graph.nodes[tensor.node].device != node.device and _is_compressible(graph.spec(tensor))
-    )
-
-
-def _is_compressible(spec: TensorSpec) -> bool:
-    return spec.dtype == "float32" and spec.rank > 0 and spec.size > 0
-
-
-def _flat(tensor: Tensor) -> str:
-    return f"{tensor.node}_{tensor.port}"
+    between = {t for node in graph for t in node.inputs if graph.nodes[t.node].device != node.device}
+    specs = {tensor: graph.spec(tensor) for tensor in between}
+    return frozenset(t for t, spec in specs.items() if spec.dtype == "float32" and spec.rank > 0 and spec.size > 0)

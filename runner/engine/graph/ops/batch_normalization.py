@@ -186,46 +186,15 @@ def _statistics_gradients(
     return [as_dtype(graph, part.tensor, graph.spec(given).dtype) for part in parts]
 
 
-_EPSILON = {"epsilon": "float"}
-
-register(OpDef("batch_norm", _infer, _gradient, 3, _EPSILON, input_flops(7), decompose=_decompose))
-register(
-    OpDef(
-        "batch_norm_gradient",
-        _infer_gradient,
-        ByDecomposition(),
-        arity=5,
-        attributes=_EPSILON,
-        flops=input_flops(11),
-        decompose=_decompose_gradient,
-    )
-)
-register(
-    OpDef(
-        "batch_norm_inference",
-        _infer_inference,
-        ByDecomposition(),
-        arity=5,
-        attributes=_EPSILON,
-        flops=input_flops(3),
-        decompose=_decompose_inference,
-    )
-)
-
-
 def _infer_relu(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    x, gamma, beta = specs
-    expect_channels(x, [gamma, beta])
-    return [x, gamma, gamma, _mask(x)]
+    return [*_infer(specs, attributes), _mask(specs[0])]
 
 
 def _infer_relu_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    x, gamma, mean, variance, mask, dy = specs
-    expect_channels(x, [gamma, mean, variance])
-    expect_same_dtype([x, dy])
-    expect(dy == x, f"dy like x, {x}", dy)
-    expect(mask == _mask(x), f"a mask over x, {_mask(x)}", mask)
-    return [x, gamma, gamma]
+    *given, mask, dy = specs
+    found = _infer_gradient([*given, dy], attributes)
+    expect(mask == _mask(specs[0]), f"a mask over x, {_mask(specs[0])}", mask)
+    return found
 
 
 def _mask(x: TensorSpec) -> TensorSpec:
@@ -239,9 +208,9 @@ def _decompose_relu(graph: Builder, inputs: Sequence[Tensor], attributes: Attrib
 
 
 def _decompose_relu_gradient(graph: Builder, inputs: Sequence[Tensor], attributes: Attributes) -> Sequence[Tensor]:
-    x, gamma, mean, variance, mask, dy = inputs
+    *given, mask, dy = inputs
     passed = select(graph, mask, dy, _zero(graph, dy))
-    return batch_norm_gradient(graph, x, gamma, mean, variance, passed, epsilon=attributes["epsilon"])
+    return batch_norm_gradient(graph, *given, passed, epsilon=attributes["epsilon"])
 
 
 def _zero(graph: Builder, like: Tensor) -> Tensor:
@@ -249,9 +218,17 @@ def _zero(graph: Builder, like: Tensor) -> Tensor:
 
 
 _EPSILON = {"epsilon": "float"}
+_BY_PARTS = ByDecomposition()
 
-register(OpDef("batch_norm_relu", _infer_relu, MADE_BY_PASSES, 3, _EPSILON, input_flops(8), decompose=_decompose_relu))
 register(
+    OpDef("batch_norm", _infer, _gradient, 3, _EPSILON, input_flops(7), decompose=_decompose),
+    OpDef("batch_norm_relu", _infer_relu, MADE_BY_PASSES, 3, _EPSILON, input_flops(8), decompose=_decompose_relu),
+    OpDef(
+        "batch_norm_gradient", _infer_gradient, _BY_PARTS, 5, _EPSILON, input_flops(11), decompose=_decompose_gradient
+    ),
+    OpDef(
+        "batch_norm_inference", _infer_inference, _BY_PARTS, 5, _EPSILON, input_flops(3), decompose=_decompose_inference
+    ),
     OpDef(
         "batch_norm_relu_gradient",
         _infer_relu_gradient,
@@ -260,5 +237,5 @@ register(
         attributes=_EPSILON,
         flops=input_flops(12),
         decompose=_decompose_relu_gradient,
-    )
+    ),
 )

@@ -132,10 +132,6 @@ def _expect_output_gradient(dy: TensorSpec, x: TensorSpec, w: TensorSpec, attrib
     expect(dy.shape == expected, f"dy of shape {expected} for x {x} and w {w}", dy)
 
 
-def _infer_weight_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    return [weight_spec(specs, attributes)]
-
-
 def _geometry(node: Node) -> dict[str, object]:
     return {name: node.attributes[name] for name in GEOMETRY}
 
@@ -182,41 +178,6 @@ def convolution_flops(y: TensorSpec, w: TensorSpec) -> int:
     return 2 * y.size * math.prod(w.shape[1:])
 
 
-def _forward_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    return convolution_flops(outputs[0], inputs[1])
-
-
-def _input_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    return convolution_flops(inputs[0], inputs[1])
-
-
-def _weight_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    return convolution_flops(inputs[0], outputs[0])
-
-
-register(OpDef("conv2d", _infer_forward, _forward_rule, 2, GEOMETRY, _forward_flops))
-register(
-    OpDef(
-        "conv2d_input_gradient",
-        _infer_input_gradient,
-        _input_gradient_rule,
-        arity=2,
-        attributes={**GEOMETRY, "input_shape": "ints"},
-        flops=_input_flops,
-    )
-)
-register(
-    OpDef(
-        "conv2d_weight_gradient",
-        _infer_weight_gradient,
-        _weight_gradient_rule,
-        arity=2,
-        attributes={**GEOMETRY, "weight_shape": "ints", "dtype": "dtype"},
-        flops=_weight_flops,
-    )
-)
-
-
 def _infer_fused(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
     wanted = 2 + attributes["bias"] + attributes["residual"]
     expect(len(specs) == wanted, f"{wanted} inputs", len(specs))
@@ -258,11 +219,33 @@ def _fused_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], at
     return convolution_flops(y, inputs[1]) + following * y.size
 
 
-def _bias_gradient_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    return convolution_flops(inputs[0], outputs[0]) + inputs[0].size
-
+_WEIGHT_GRADIENT = {**GEOMETRY, "weight_shape": "ints", "dtype": "dtype"}
 
 register(
+    OpDef(
+        "conv2d",
+        _infer_forward,
+        _forward_rule,
+        arity=2,
+        attributes=GEOMETRY,
+        flops=lambda inputs, outputs, attributes: convolution_flops(outputs[0], inputs[1]),
+    ),
+    OpDef(
+        "conv2d_input_gradient",
+        _infer_input_gradient,
+        _input_gradient_rule,
+        arity=2,
+        attributes={**GEOMETRY, "input_shape": "ints"},
+        flops=lambda inputs, outputs, attributes: convolution_flops(inputs[0], inputs[1]),
+    ),
+    OpDef(
+        "conv2d_weight_gradient",
+        lambda specs, attributes: [weight_spec(specs, attributes)],
+        _weight_gradient_rule,
+        arity=2,
+        attributes=_WEIGHT_GRADIENT,
+        flops=lambda inputs, outputs, attributes: convolution_flops(inputs[0], outputs[0]),
+    ),
     OpDef(
         "conv2d_fused",
         _infer_fused,
@@ -271,16 +254,14 @@ register(
         attributes={**GEOMETRY, "bias": "bool", "residual": "bool", "relu": "bool"},
         flops=_fused_flops,
         decompose=_decompose_fused,
-    )
-)
-register(
+    ),
     OpDef(
         "conv2d_weight_bias_gradient",
         _infer_bias_gradient,
         MADE_BY_PASSES,
         arity=2,
-        attributes={**GEOMETRY, "weight_shape": "ints", "dtype": "dtype"},
-        flops=_bias_gradient_flops,
+        attributes=_WEIGHT_GRADIENT,
+        flops=lambda inputs, outputs, attributes: convolution_flops(inputs[0], outputs[0]) + inputs[0].size,
         decompose=_decompose_bias_gradient,
-    )
+    ),
 )

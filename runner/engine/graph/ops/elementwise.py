@@ -18,8 +18,7 @@ from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.kernels.elementwise import Operand, parse
 
 
-def program_specs(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    """Shape rule: the outputs of a program (attributes ``program`` and ``outputs``) over inputs that fit it."""
+def _infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
     expect_floats(specs)
     shapes = {spec.shape for spec in specs} - {()}
     expect(len(shapes) <= 1, "inputs of one shape or of shape ()", [spec.shape for spec in specs])
@@ -31,8 +30,7 @@ def program_specs(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequen
     return [TensorSpec(shape, specs[0].dtype)] * len(program.outputs)
 
 
-def program_nodes(graph: Builder, inputs: Sequence[Tensor], attributes: Attributes) -> Sequence[Tensor]:
-    """Decomposition: add a node for each step of a program; returns its outputs."""
+def _decompose(graph: Builder, inputs: Sequence[Tensor], attributes: Attributes) -> Sequence[Tensor]:
     program = parse(attributes["program"], len(inputs), attributes["outputs"])
     values = list(inputs)
     for step in program.steps:
@@ -58,27 +56,9 @@ def _of_one_shape(graph: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
     ]
 
 
-def program_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    """Cost of a program: an operation per step and element."""
+def _flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
     program = parse(attributes["program"], len(inputs), attributes["outputs"])
     return len(program.steps) * outputs[0].size
-
-
-register(
-    OpDef(
-        "elementwise",
-        program_specs,
-        MADE_BY_PASSES,
-        arity=None,
-        attributes={"program": "str", "outputs": "ints"},
-        flops=program_flops,
-        decompose=program_nodes,
-    )
-)
-
-
-def _infer_of_product(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    return program_specs(_program_inputs(specs, attributes), attributes)
 
 
 def _program_inputs(specs: Sequence[TensorSpec], attributes: Attributes) -> list[TensorSpec]:
@@ -96,22 +76,25 @@ def _decompose_product(graph: Builder, inputs: Sequence[Tensor], attributes: Att
     a, b = (as_dtype(graph, tensor, attributes["dtype"]) for tensor in inputs[:2])
     place, operands = attributes["product"], inputs[2:]
     result = matmul(graph, a, b, **{key: attributes[key] for key in TRANSPOSES})
-    return program_nodes(graph, [*operands[:place], result, *operands[place:]], attributes)
+    return _decompose(graph, [*operands[:place], result, *operands[place:]], attributes)
 
 
 def _flops_of_product(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    following = program_flops(_program_inputs(inputs, attributes), outputs, attributes)
+    following = _flops(_program_inputs(inputs, attributes), outputs, attributes)
     return product_flops(inputs, outputs, attributes) + following
 
 
+_PROGRAM = {"program": "str", "outputs": "ints"}
+
 register(
+    OpDef("elementwise", _infer, MADE_BY_PASSES, None, _PROGRAM, _flops, decompose=_decompose),
     OpDef(
         "matmul_elementwise",
-        _infer_of_product,
+        lambda specs, attributes: _infer(_program_inputs(specs, attributes), attributes),
         MADE_BY_PASSES,
         arity=None,
-        attributes={**TRANSPOSES, "dtype": "dtype", "program": "str", "outputs": "ints", "product": "int"},
+        attributes={**TRANSPOSES, **_PROGRAM, "dtype": "dtype", "product": "int"},
         flops=_flops_of_product,
         decompose=_decompose_product,
-    )
+    ),
 )

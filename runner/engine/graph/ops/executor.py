@@ -55,23 +55,6 @@ def _infer_assign(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequen
     return [value]
 
 
-def _no_outputs(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    return []
-
-
-_SPEC = {"shape": "ints", "dtype": "dtype"}
-_SENT = {"key": "str", "destination": "str"}
-_RECEIVED = {"key": "str", "source": "str", **_SPEC}
-_COMMITS = NotDifferentiable("it commits a value for the next step; differentiate the value instead")
-_IS_CUT = NotDifferentiable("gradients are taken before a graph is cut into devices")
-
-register(OpDef("placeholder", declared, NO_INPUTS, 0, _SPEC, no_flops, executed_by="executor"))
-register(OpDef("variable", declared, NO_INPUTS, 0, _SPEC, no_flops, stateful=True, executed_by="executor"))
-register(OpDef("assign", _infer_assign, _COMMITS, 2, {}, no_flops, stateful=True, executed_by="executor"))
-register(OpDef("send", _no_outputs, _IS_CUT, 1, _SENT, no_flops, stateful=True, executed_by="executor"))
-register(OpDef("recv", declared, _IS_CUT, 0, _RECEIVED, no_flops, stateful=True, executed_by="executor"))
-
-
 def all_reduce(graph: Builder, parts: Sequence[Tensor], *, group: str, rank: int, name: str | None = None) -> Tensor:
     """Add y = ((p0 + p1) + p2) + ..., the sum of the parts of all workers on worker ``rank``; of one shape and dtype.
 
@@ -110,20 +93,21 @@ def _expect_rank(rank: int, size: int) -> None:
     expect(0 <= rank < size, f"a rank of {size} parts, from 0", rank)
 
 
-_LOWERED = NotDifferentiable("it is made of all_reduce by a pass, after gradients exist")
+_SPEC = {"shape": "ints", "dtype": "dtype"}
+_SENT = {"key": "str", "destination": "str"}
+_RECEIVED = {"key": "str", "source": "str", **_SPEC}
 _GROUP = {"group": "str", "rank": "int"}
+_MEMBER = {**_GROUP, "size": "int"}
+_COMMITS = NotDifferentiable("it commits a value for the next step; differentiate the value instead")
+_IS_CUT = NotDifferentiable("gradients are taken before a graph is cut into devices")
+_LOWERED = NotDifferentiable("it is made of all_reduce by a pass, after gradients exist")
 
 register(
-    OpDef("all_reduce", _infer_all_reduce, single_output(copy_to_all), arity=None, attributes=_GROUP, flops=sum_flops)
-)
-register(
-    OpDef(
-        "collective_sum",
-        _infer_collective_sum,
-        _LOWERED,
-        arity=1,
-        attributes={**_GROUP, "size": "int"},
-        stateful=True,
-        executed_by="communicator",
-    )
+    OpDef("placeholder", declared, NO_INPUTS, 0, _SPEC, no_flops, executed_by="executor"),
+    OpDef("variable", declared, NO_INPUTS, 0, _SPEC, no_flops, stateful=True, executed_by="executor"),
+    OpDef("assign", _infer_assign, _COMMITS, 2, {}, no_flops, stateful=True, executed_by="executor"),
+    OpDef("send", lambda specs, attributes: (), _IS_CUT, 1, _SENT, no_flops, stateful=True, executed_by="executor"),
+    OpDef("recv", declared, _IS_CUT, 0, _RECEIVED, no_flops, stateful=True, executed_by="executor"),
+    OpDef("all_reduce", _infer_all_reduce, single_output(copy_to_all), None, _GROUP, sum_flops),
+    OpDef("collective_sum", _infer_collective_sum, _LOWERED, 1, _MEMBER, stateful=True, executed_by="communicator"),
 )

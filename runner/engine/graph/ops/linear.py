@@ -55,10 +55,6 @@ def product_spec(specs: Sequence[TensorSpec], attributes: Attributes) -> TensorS
     return TensorSpec((m, n), a.dtype)
 
 
-def _infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    return [product_spec(specs, attributes)]
-
-
 @single_output
 def _gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
     a, b = node.inputs
@@ -81,11 +77,7 @@ def product_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], a
     return 2 * outputs[0].size * inner
 
 
-register(OpDef("matmul", _infer, _gradient, arity=2, attributes=TRANSPOSES, flops=product_flops))
-
-
-def infer_fused(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    """Shape rule of matmul_fused."""
+def _infer_fused(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
     wanted = 2 + attributes["bias"]
     expect(len(specs) == wanted, f"{wanted} inputs", len(specs))
     y = product_spec(specs[:2], attributes)
@@ -106,8 +98,8 @@ def _infer_bias_gradient(specs: Sequence[TensorSpec], attributes: Attributes) ->
     return [replace(dw, dtype=dtype), TensorSpec(dw.shape[1:], dtype)]
 
 
-def decompose_fused(attributes: Attributes, *inputs: Expr) -> Sequence[Expr]:
-    """Decomposition of matmul_fused."""
+@decomposition
+def _decompose_fused(attributes: Attributes, *inputs: Expr) -> Sequence[Expr]:
     a, b, *bias = (apply(as_dtype, each, dtype=attributes["dtype"]) for each in inputs)
     y = apply(matmul, a, b, **{key: attributes[key] for key in TRANSPOSES})
     if attributes["bias"]:
@@ -121,35 +113,36 @@ def _decompose_bias_gradient(attributes: Attributes, *inputs: Expr) -> Sequence[
     return [apply(matmul, x, dy, transpose_a=True), apply(reduce_sum, dy, axes=(0,))]
 
 
-def fused_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    """Cost of matmul_fused."""
+def _fused_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
     following: int = attributes["bias"] + attributes["relu"]
     return product_flops(inputs, outputs, attributes) + following * outputs[0].size
 
 
-def _bias_gradient_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    return product_flops(inputs, outputs, _TRANSPOSED) + inputs[1].size
-
-
 register(
     OpDef(
+        "matmul",
+        lambda specs, attributes: [product_spec(specs, attributes)],
+        _gradient,
+        arity=2,
+        attributes=TRANSPOSES,
+        flops=product_flops,
+    ),
+    OpDef(
         "matmul_fused",
-        infer_fused,
+        _infer_fused,
         MADE_BY_PASSES,
         arity=None,
         attributes={**TRANSPOSES, "bias": "bool", "relu": "bool", "dtype": "dtype"},
-        flops=fused_flops,
-        decompose=decomposition(decompose_fused),
-    )
-)
-register(
+        flops=_fused_flops,
+        decompose=_decompose_fused,
+    ),
     OpDef(
         "matmul_bias_gradient",
         _infer_bias_gradient,
         MADE_BY_PASSES,
         arity=2,
         attributes={"dtype": "dtype"},
-        flops=_bias_gradient_flops,
+        flops=lambda inputs, outputs, attributes: product_flops(inputs, outputs, _TRANSPOSED) + inputs[1].size,
         decompose=_decompose_bias_gradient,
-    )
+    ),
 )

@@ -94,42 +94,32 @@ def _decompose_gradient(attributes: Attributes, x: Expr, dy: Expr) -> Sequence[E
 
 
 @single_output
-def _window_sum_rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
-    return [channel_window_sum(graph, dy, size=node.attributes["size"])]
-
-
-@single_output
 def _rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
     inputs = [node.inputs[0], dy]
     return [graph.add("local_response_normalization_gradient", inputs, node.attributes)[0]]
 
 
-def _window_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    return int(attributes["size"]) * outputs[0].size
-
-
 _RESPONSE = {"size": "int", "alpha": "float", "beta": "float", "k": "float", "divide_by_size": "bool"}
 
-register(OpDef("channel_window_sum", _infer, _window_sum_rule, 1, {"size": "int"}, _window_flops))
+_NAME = "local_response_normalization"
+
 register(
     OpDef(
-        "local_response_normalization",
+        "channel_window_sum",
         _infer,
-        _rule,
+        single_output(lambda graph, node, dy: [channel_window_sum(graph, dy, size=node.attributes["size"])]),
         arity=1,
-        attributes=_RESPONSE,
-        flops=input_flops(12),
-        decompose=_decompose,
-    )
-)
-register(
+        attributes={"size": "int"},
+        flops=lambda inputs, outputs, attributes: int(attributes["size"]) * outputs[0].size,
+    ),
+    OpDef(_NAME, _infer, _rule, 1, _RESPONSE, input_flops(12), decompose=_decompose),
     OpDef(
-        "local_response_normalization_gradient",
+        f"{_NAME}_gradient",
         _infer_gradient,
         ByDecomposition(),
         arity=2,
         attributes=_RESPONSE,
         flops=input_flops(24),
         decompose=_decompose_gradient,
-    )
+    ),
 )

@@ -123,20 +123,22 @@ def _max_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | N
     return [(winners * _spread(node, Expr(graph, dy) / ties, shape)).tensor]
 
 
-@single_output
-def _broadcast_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
-    return [unbroadcast(graph, dy, graph.spec(node.inputs[0]).shape)]
-
-
 _POSITION = NotDifferentiable("its output is a position")
 _AXES = {"axes": "ints", "keepdims": "bool"}
 
-for _op, _rule, _infer in (
-    ("reduce_sum", _sum_gradient, _reduced(NUMERIC, empty_allowed=True)),
-    ("reduce_mean", _mean_gradient, _reduced(FLOATS, empty_allowed=False)),
-    ("reduce_max", _max_gradient, _reduced(NUMERIC, empty_allowed=False)),
-):
-    register(OpDef(_op, _infer, single_output(_rule), 1, _AXES, input_flops(1)))
-register(OpDef("argmax", _infer_argmax, _POSITION, 1, {"axis": "int"}, input_flops(1)))
-_SHAPE = {"shape": "ints"}
-register(OpDef("broadcast_to", _infer_broadcast_to, _broadcast_gradient, 1, _SHAPE, no_flops))
+_ANY_SUM, _MEAN, _MAX = _reduced(NUMERIC, True), _reduced(FLOATS, False), _reduced(NUMERIC, False)
+
+register(
+    OpDef("reduce_sum", _ANY_SUM, single_output(_sum_gradient), 1, _AXES, input_flops(1)),
+    OpDef("reduce_mean", _MEAN, single_output(_mean_gradient), 1, _AXES, input_flops(1)),
+    OpDef("reduce_max", _MAX, single_output(_max_gradient), 1, _AXES, input_flops(1)),
+    OpDef("argmax", _infer_argmax, _POSITION, 1, {"axis": "int"}, input_flops(1)),
+    OpDef(
+        "broadcast_to",
+        _infer_broadcast_to,
+        single_output(lambda graph, node, dy: [unbroadcast(graph, dy, graph.spec(node.inputs[0]).shape)]),
+        arity=1,
+        attributes={"shape": "ints"},
+        flops=no_flops,
+    ),
+)
