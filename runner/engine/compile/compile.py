@@ -110,7 +110,11 @@ def compile_placed(
     pruned, moved = prune(placed, signature.fetches, signature.targets, signature.feeds)
     roots = Roots.of([moved.get(tensor, tensor) for tensor in signature.fetches], signature.targets)
     # Collectives come after all passes that join or drop nodes: a sum is on all devices or on none.
-    passes = (*default_passes(registry), *_collectives(cluster), *_compression(cluster, signature))
+    passes = [*default_passes(registry)]
+    if cluster.members:
+        passes.append(Pass("collectives", partial(lower_collectives, members=cluster.members)))
+    if cluster.compression == "high16" and not signature.exact:
+        passes.append(COMPRESSION)
     optimized, gone_to = optimize(seen("prune", pruned), roots, passes, observe)
     cut = seen("transfers", insert_transfers(optimized))
     ordered = seen("writes", order_writes(cut))
@@ -132,14 +136,6 @@ def compile_placed(
         for device, part in graphs.items()
     }
     return Compiled(parts, location, starts, end_of(ordered, starts, cluster, seconds))
-
-
-def _collectives(cluster: Cluster) -> tuple[Pass, ...]:
-    return (Pass("collectives", partial(lower_collectives, members=cluster.members)),) if cluster.members else ()
-
-
-def _compression(cluster: Cluster, signature: Signature) -> tuple[Pass, ...]:
-    return (COMPRESSION,) if cluster.compression == "high16" and not signature.exact else ()
 
 
 def device_types(registry: Registry) -> DeviceTypes:

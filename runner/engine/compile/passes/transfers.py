@@ -34,15 +34,14 @@ def insert_transfers(graph: Graph) -> Graph:
 
     Each Recv has its Send as a control input. When the graph is split by device, the rendezvous replaces this edge.
     """
-    cut = _Cut(graph)
+    cut = _Cut()
     for node in graph:
         cut.copy(node)
     return cut.result
 
 
 class _Cut:
-    def __init__(self, source: Graph) -> None:
-        self.source = source
+    def __init__(self) -> None:
         self.result = Graph()
         self._arrivals: dict[tuple[Tensor, str], Tensor] = {}
         self._tokens: dict[str, Tensor] = {}
