@@ -86,7 +86,7 @@ class Case:
     """A graph before and after a pass.
 
     after: None if the pass leaves the graph as it is. fetch: names of tensors, by default the outputs of the last node.
-    targets: names of nodes. dtype: of inputs and weights that state none.
+    targets: names of nodes. dtype: of inputs and weights that state none. feed: names of tensors, for prune.
     """
 
     before: str
@@ -94,6 +94,7 @@ class Case:
     fetch: str = ""
     targets: str = ""
     dtype: str = "float32"
+    feed: str = ""
 
 
 def check(
