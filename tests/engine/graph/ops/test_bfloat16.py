@@ -152,9 +152,3 @@ def test_kernels_have_the_bits_of_the_reference(registry: Registry, bits: list[i
     finite = np.isfinite(feeds[x])
     cut = from_bits(*(each & 0xFFFF0000 for each in bits))
     np.testing.assert_array_equal(evaluate(graph, fetches, feeds)[1][finite], cut[finite], strict=True)
-
-
-def test_truncation_has_no_gradient() -> None:
-    graph, x, (_, wide) = there_and_back((2,))
-    with pytest.raises(ValueError, match="it is put before transfers by a pass, after gradients exist"):
-        gradients(graph, [wide], [x])
