@@ -161,10 +161,7 @@ CASES = {
         UPDATED, "neg:rr add:rr assign:r- add:rr assign:r-", NEG, FOLLOW, variables="v:r w:r"
     ),
     "an assigned value is converted to the layout of its variable": case(
-        UPDATED,
-        "neg:rr convert:rp add:pp assign:p- convert:rp add:pp convert:pr assign:r-",
-        NEG,
-        variables="v:p w:r",
+        UPDATED, "neg:rr convert:rp add:pp assign:p- convert:rp add:pp convert:pr assign:r-", NEG, variables="v:p w:r"
     ),
     "variables that are only assigned have the layouts of their values": case(
         "v = weights(2, 3); n = neg(x); s = assign(w, n); t = assign(v, x)",

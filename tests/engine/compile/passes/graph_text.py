@@ -69,7 +69,8 @@ class Text:
         else:
             inputs = [self.tensors[ast.unparse(each).replace("__", "/")] for each in call.args]
         with ExitStack() as around:
-            around.enter_context(self.graph.device(DEVICES.get(given.pop("on", ""), "")))
+            device = given.pop("on", "")
+            around.enter_context(self.graph.device(DEVICES.get(device, device)))
             around.enter_context(self.graph.control_dependencies(given.pop("after", "").split()))
             layer = given.pop("layer", None)
             around.enter_context(self.graph.layer(LayerStamp(layer, "any") if layer else None))
