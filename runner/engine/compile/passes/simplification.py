@@ -7,7 +7,6 @@ x / 1 and x - 0 keep every bit of x; x + 0 does not, because -0 + 0 is +0.
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, needed_by, rewired
 from runner.engine.graph import op as op_table
@@ -46,20 +45,8 @@ def _shortened(graph: Graph, node: Node) -> Node:
     return node
 
 
-def _input(graph: Graph, node: Node) -> Tensor | None:
-    return node.inputs[0]
-
-
-def _assigned(graph: Graph, node: Node) -> Tensor | None:
-    return node.inputs[1]
-
-
 def _input_of_equal_spec(graph: Graph, node: Node) -> Tensor | None:
     return node.inputs[0] if graph.spec(node.inputs[0]) == node.outputs[0] else None
-
-
-def _only_input(graph: Graph, node: Node) -> Tensor | None:
-    return node.inputs[0] if len(node.inputs) == 1 else None
 
 
 def _unchanged_by(neutral: float, *, commutes: bool = False) -> Source:
@@ -84,13 +71,13 @@ def _is_fill_of(graph: Graph, tensor: Tensor, number: float) -> bool:
 
 
 _SOURCES: Mapping[str, Source] = {
-    "identity": _input,
-    "stop_gradient": _input,
-    "assign": _assigned,
+    "identity": lambda graph, node: node.inputs[0],
+    "stop_gradient": lambda graph, node: node.inputs[0],
+    "assign": lambda graph, node: node.inputs[1],
     "reshape": _input_of_equal_spec,
     "cast": _input_of_equal_spec,
     "broadcast_to": _input_of_equal_spec,
-    "add_n": _only_input,
+    "add_n": lambda graph, node: node.inputs[0] if len(node.inputs) == 1 else None,
     "mul": _unchanged_by(1.0, commutes=True),
     "div": _unchanged_by(1.0),
     "sub": _unchanged_by(0.0),
@@ -134,13 +121,9 @@ def _waiting_for(node: Node, survivor: dict[str, str]) -> Node:
 
 
 def _key(node: Node) -> Hashable:
-    attributes = tuple((name, _exact(value)) for name, value in sorted(node.attributes.items()))
-    return node.op, node.inputs, attributes, node.device, node.control_inputs
-
-
-def _exact(value: Any) -> Hashable:
-    """Return a float by its bits: 0.0 and -0.0 are equal, but not the same."""
-    return value.hex() if isinstance(value, float) else value
+    # Floats count by their bits: 0.0 and -0.0 are equal, but not the same.
+    exact = ((name, v.hex() if isinstance(v, float) else v) for name, v in sorted(node.attributes.items()))
+    return node.op, node.inputs, tuple(exact), node.device, node.control_inputs
 
 
 EFFECTS = frozenset({"assign", "send", "recv", "collective_sum"})

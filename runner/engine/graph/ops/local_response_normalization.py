@@ -6,7 +6,7 @@ from typing import TypedDict, Unpack
 from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.op import Attributes, Builder, ByDecomposition, OpDef, expect, register
 from runner.engine.graph.ops.common import decomposition, expect_dtype, expect_same_dtype, input_flops, single_output
-from runner.engine.graph.tensor import FLOATS, Node, Tensor, TensorSpec
+from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 
 
 def channel_window_sum(graph: Builder, x: Tensor, *, size: int, name: str | None = None) -> Tensor:
@@ -78,12 +78,6 @@ def _denominator(x: Expr, attributes: Attributes) -> Expr:
 
 
 @decomposition
-def _decompose(attributes: Attributes, x: Expr) -> Sequence[Expr]:
-    exponent: float = -attributes["beta"]
-    return [x * _denominator(x, attributes) ** exponent]
-
-
-@decomposition
 def _decompose_gradient(attributes: Attributes, x: Expr, dy: Expr) -> Sequence[Expr]:
     beta: float = attributes["beta"]
     denominator = _denominator(x, attributes)
@@ -91,12 +85,6 @@ def _decompose_gradient(attributes: Attributes, x: Expr, dy: Expr) -> Sequence[E
     through = dy * x * denominator ** (-beta - 1.0)
     summed = apply(channel_window_sum, through, size=attributes["size"])
     return [direct - x * summed * (2.0 * _weight(attributes) * beta)]
-
-
-@single_output
-def _rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
-    inputs = [node.inputs[0], dy]
-    return [graph.add("local_response_normalization_gradient", inputs, node.attributes)[0]]
 
 
 _RESPONSE = {"size": "int", "alpha": "float", "beta": "float", "k": "float", "divide_by_size": "bool"}
@@ -112,7 +100,15 @@ register(
         attributes={"size": "int"},
         flops=lambda inputs, outputs, attributes: int(attributes["size"]) * outputs[0].size,
     ),
-    OpDef(_NAME, _infer, _rule, 1, _RESPONSE, input_flops(12), decompose=_decompose),
+    OpDef(
+        _NAME,
+        _infer,
+        single_output(lambda graph, node, dy: [graph.add(f"{_NAME}_gradient", [*node.inputs, dy], node.attributes)[0]]),
+        arity=1,
+        attributes=_RESPONSE,
+        flops=input_flops(12),
+        decompose=decomposition(lambda attributes, x: [x * _denominator(x, attributes) ** -attributes["beta"]]),
+    ),
     OpDef(
         f"{_NAME}_gradient",
         _infer_gradient,
