@@ -126,12 +126,13 @@ def _max_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | N
 _POSITION = NotDifferentiable("its output is a position")
 _AXES = {"axes": "ints", "keepdims": "bool"}
 
-_ANY_SUM, _MEAN, _MAX = _reduced(NUMERIC, True), _reduced(FLOATS, False), _reduced(NUMERIC, False)
+_ANY = _reduced(NUMERIC, empty_allowed=True)
+_FLOATS, _NUMBERS = (_reduced(dtypes, empty_allowed=False) for dtypes in (FLOATS, NUMERIC))
 
 register(
-    OpDef("reduce_sum", _ANY_SUM, single_output(_sum_gradient), 1, _AXES, input_flops(1)),
-    OpDef("reduce_mean", _MEAN, single_output(_mean_gradient), 1, _AXES, input_flops(1)),
-    OpDef("reduce_max", _MAX, single_output(_max_gradient), 1, _AXES, input_flops(1)),
+    OpDef("reduce_sum", _ANY, single_output(_sum_gradient), 1, _AXES, input_flops(1)),
+    OpDef("reduce_mean", _FLOATS, single_output(_mean_gradient), 1, _AXES, input_flops(1)),
+    OpDef("reduce_max", _NUMBERS, single_output(_max_gradient), 1, _AXES, input_flops(1)),
     OpDef("argmax", _infer_argmax, _POSITION, 1, {"axis": "int"}, input_flops(1)),
     OpDef(
         "broadcast_to",
