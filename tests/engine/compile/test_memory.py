@@ -263,7 +263,7 @@ NAMES = ("a", "b", "c")
 
 
 class _Sketch:
-    """A step under construction, with any instructions, also such as no graph leads to.
+    """A random step under construction; its instructions need not come from a graph.
 
     open: variables that were not assigned yet and may be read.
     """

@@ -172,7 +172,7 @@ def refused(graph: Graph, message: str) -> None:
 
 
 def test_graph_in_memory_is_refused_with_the_node() -> None:
-    """What a document cannot say: a node under another name, in another order, or with attributes of other types."""
+    """Graphs that no document can express: a node under another name, in another order, with uncanonical attributes."""
     graph = small_graph()
     verify(graph)
     refused(changed(graph, "y", name="q"), "node 'q' is filed under 'y'")

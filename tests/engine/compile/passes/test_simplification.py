@@ -142,7 +142,7 @@ GRAPH = f"x = input(4); a = neg(x); {HALVES.format('a')}; b = add(low, high); c 
 
 FED_X = "feed__x_0 = input(4); a = neg(feed__x_0)"
 PRUNED = {
-    "what a fetch needs, in the order of the graph": Case(
+    "the nodes that a fetch needs, in the order of the graph": Case(
         GRAPH, f"{FED_X}; {HALVES.format('a')}; c = exp(low)", fetch="c", feed="x"
     ),
     "an inner tensor instead of its placeholder": Case(

@@ -121,7 +121,7 @@ conv2d_weight_gradient(b2[1, 2, 3, 3], b2[1, 1, 3, 3], weight_shape=(2, 1, 1, 1)
     -> a result of dtype bfloat16 or float32 for bfloat16[1,2,3,3], came float64
 truncate_to_bfloat16(f8[2]) -> input of dtype float32, came float64[2]
 """
-"""A node, as text, and what its op expects and what came."""
+"""A node as text, then the expectation of its op and the value that came."""
 
 ROWS = [tuple(row.split(" -> ")) for row in re.sub(r"\n +", " ", REFUSALS).strip().splitlines()]
 
