@@ -310,7 +310,7 @@ def package(folder: Path, **files: str) -> list[Import]:
         ("optimizers__sgd", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from runner import nn"),
         ("tracking__writer", "from runner.errors import RunnerError"),
         ("errors", "import runner.system.files"),
-        ("data__source", "from runner.engine.compile.input_slots import InputSource"),
+        ("data__source", "from runner.engine.compile.program import InputSource"),
     ],
 )
 def test_an_import_against_the_rule_is_found(tmp_path: Path, module: str, text: str) -> None:

@@ -17,8 +17,7 @@ from runner.config.schema import Config
 from runner.data.dataset import Dataset, Normalisation
 from runner.data.pipeline import Pipeline
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
-from runner.engine.compile.input_slots import InputSource
-from runner.engine.compile.program import Client, Program
+from runner.engine.compile.program import Client, InputSource, Program
 from runner.engine.graph.device import GPU, Cluster, local_cluster, worker_task
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import TensorSpec, state_dtype
