@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runner.kernels.host import HostPlatform
 
 from runner.engine.graph.tensor import TensorSpec
 from runner.engine.run import rendezvous as rendezvous_module
@@ -18,7 +17,7 @@ from runner.engine.run.wires import GpuWires, HostWires, platform_of, wires_of
 from runner.errors import ClusterError, ResourceError
 from runner.kernels.contract import Operand, plain
 from runner.kernels.gpu.platform import GpuPlatform
-from runner.kernels.platform import Writer
+from runner.kernels.platform import HostPlatform, Writer
 from runner.kernels.registry import Registry
 from tests.engine.cluster.transport.fake_network import FakeClock
 from tests.engine.running import CPU_0, GPU_0, cluster_of
