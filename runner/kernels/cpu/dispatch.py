@@ -21,7 +21,7 @@ def join_in_python(calls: Sequence[NativeCall]) -> Callable[[], int]:
         for position, (function, arguments, _) in enumerate(bound):
             status = function(*arguments)
             if status:
-                return (position + 1) << 16 | status & 0xFFFF
+                return (position + 1) << 16 | int(status) & 0xFFFF
         return 0
 
     return run
