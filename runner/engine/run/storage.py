@@ -51,7 +51,6 @@ class ArenaUser(Protocol):
 
     def release_memory(self) -> None:
         """Drop all references to the arena's memory."""
-        ...
 
 
 class Arena:

@@ -29,19 +29,15 @@ class Wires(Protocol):
 
     def outgoing(self, sent: str, nbytes: int) -> Bytes:
         """Return the memory in which the value named ``sent`` is computed; the same in every step."""
-        ...
 
     def incoming(self, key: str, source: str, nbytes: int) -> Bytes:
         """Return the memory that holds the value of a transfer from its receive to the end of the step."""
-        ...
 
     def sender(self, key: str, destination: str, value: Operand) -> Send:
         """Return a function that sends the value to one device."""
-        ...
 
     def receiver(self, key: str, source: str, value: Operand) -> Receive:
         """Return a receive that waits for a value and makes it available in its memory."""
-        ...
 
 
 @dataclass(frozen=True)
