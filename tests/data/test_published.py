@@ -72,12 +72,12 @@ def test_a_file_of_the_cache_that_cannot_be_used_is_named_with_the_command(
 
 
 @pytest.mark.parametrize(
-    ("configured", "expected"), [("/cache", "/cache"), ("relative", "/home/.cache"), ("", "/home/.cache")]
+    ("configured", "expected"), [("/cache", "/cache"), ("relative", "/own/.cache"), ("", "/own/.cache")]
 )
 def test_default_folder_follows_the_base_directory_specification(
     configured: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOME", "/home")
+    monkeypatch.setenv("HOME", "/own")
     monkeypatch.setenv("XDG_CACHE_HOME", configured)
     if not configured:
         monkeypatch.delenv("XDG_CACHE_HOME")
