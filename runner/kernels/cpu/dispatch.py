@@ -19,9 +19,9 @@ def join_in_python(calls: Sequence[NativeCall]) -> Callable[[], int]:
 
     def run() -> int:
         for position, (function, arguments, _) in enumerate(bound):
-            status = function(*arguments)
+            status: int = function(*arguments)
             if status:
-                return (position + 1) << 16 | int(status) & 0xFFFF
+                return (position + 1) << 16 | status & 0xFFFF
         return 0
 
     return run
