@@ -208,9 +208,9 @@ def _decompose_relu(graph: Builder, inputs: Sequence[Tensor], attributes: Attrib
 
 
 def _decompose_relu_gradient(graph: Builder, inputs: Sequence[Tensor], attributes: Attributes) -> Sequence[Tensor]:
-    *given, mask, dy = inputs
+    x, gamma, mean, variance, mask, dy = inputs
     passed = select(graph, mask, dy, _zero(graph, dy))
-    return batch_norm_gradient(graph, *given, passed, epsilon=attributes["epsilon"])
+    return batch_norm_gradient(graph, x, gamma, mean, variance, passed, epsilon=attributes["epsilon"])
 
 
 def _zero(graph: Builder, like: Tensor) -> Tensor:
