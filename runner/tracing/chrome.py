@@ -11,8 +11,8 @@ from typing import Any
 
 from runner.engine.run.recording import RECEIVE, WAIT
 from runner.engine.run.timeline import ClientRun, Span
+from runner.tracing.critical_path import waits_between
 from runner.tracing.timeline_index import TimelineIndex, Update
-from runner.tracing.waiting import waits_between
 
 _NS_PER_US = 1000
 _UPDATES = "steps"

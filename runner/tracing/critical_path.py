@@ -1,4 +1,6 @@
-"""The critical path of an update: the chain of causes that determined its duration, followed backwards in time.
+"""Analyses of a timeline: the critical path of an update, and the waits of devices.
+
+The critical path is the chain of causes that determined the duration of an update, followed backwards in time.
 
 A device executes one span at a time. The cause of a span is therefore the preceding span on its device. If the span
 waited for a tensor, the cause is the send of the tensor on another device. If the span is the first of its run, the
@@ -8,6 +10,8 @@ In synchronous training the chain begins with the update. If clients run across 
 the chain is cut at the beginning of the update. All functions here are pure.
 """
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from runner.engine.run.recording import WAIT
@@ -97,11 +101,9 @@ class _Walk:
             return
         self._add(span, span.begin_ns)
         first = self._index.first_of_part(span)
-        if first.begin_ns >= self.now:
-            self._before_part(first)
-
-    def _before_part(self, first: Span) -> None:
-        """Go to the latest of three causes: the last received transfer, the start of the run, the device itself."""
+        if first.begin_ns < self.now:
+            return
+        # Go to the latest of three causes: the last received transfer, the start of the run, the device itself.
         known = self._index.start_of_part(first)
         free = self.start if known.free_ns is None else known.free_ns
         started = self.start if known.run is None else known.run.begin_ns
@@ -125,3 +127,82 @@ class _Walk:
             place = self._index.session if self._device is None else self._device
             self.path.append(Segment(place, span, to, self.now))
             self.now = to
+
+
+IDLE = "idle"
+"""Kind of time without a recorded span on a device."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A device waited from ``begin_ns`` to ``end_ns`` for ``whom``: a device, or the process of the session.
+
+    first: the span that followed.
+    """
+
+    first: Span
+    whom: str
+    begin_ns: int
+    end_ns: int
+
+
+@dataclass
+class Waited:
+    """Number and total duration of the waits of one device for another in an update."""
+
+    times: int = 0
+    ns: int = 0
+
+
+def waits_between(index: TimelineIndex) -> Iterator[Wait]:
+    """Yield the waits of devices before launched runs: for the start of the run, then for the last transfer.
+
+    A launched run begins on a device when everything it receives has arrived, so its waits precede it.
+    """
+    for first, *_ in index.parts():
+        known = index.start_of_part(first)
+        if known.run is None or not known.run.launched or known.free_ns is None:
+            continue
+        started = min(known.run.begin_ns, first.begin_ns)
+        if started > known.free_ns:
+            yield Wait(first, index.session, known.free_ns, started)
+        begin = max(started, known.free_ns)
+        if known.send is not None and known.send.end_ns > begin:
+            yield Wait(first, known.send.device, begin, first.begin_ns)
+
+
+def waited(index: TimelineIndex, between: Iterable[Wait], update: Update) -> dict[tuple[str, str], Waited]:
+    """Return the waits of an update: (waiting device, awaited device) -> number and duration, longest first.
+
+    between: the result of :func:`waits_between`.
+    """
+    found: dict[tuple[str, str], Waited] = {}
+    waits: list[tuple[str, str, Span | Wait]] = [(each.first.device, each.whom, each) for each in between]
+    waits += [(span.device, span.peer, span) for span in index.timeline.spans if _is_wait(index, span)]
+    for who, whom, each in waits:
+        if each.begin_ns < update.end_ns and each.end_ns > update.begin_ns:
+            so_far = found.setdefault((who, whom), Waited())
+            so_far.times += 1
+            so_far.ns += _ns_within(each, update)
+    return dict(sorted(found.items(), key=lambda item: (-item[1].ns, item[0])))
+
+
+def spent(index: TimelineIndex, update: Update) -> dict[str, dict[str, int]]:
+    """Return device -> kind -> ns for an update; the times of a device add up to the duration of the update."""
+    found: dict[str, dict[str, int]] = {}
+    for device, spans in index.devices.items():
+        own: Counter[str] = Counter()
+        for span in spans:
+            own[span.kind] += _ns_within(span, update)
+        found[device] = {**+own, IDLE: update.end_ns - update.begin_ns - own.total()}
+    return found
+
+
+def _is_wait(index: TimelineIndex, span: Span) -> bool:
+    """Whether a span is a wait within a run. A launched run does not wait: its tensors arrive before it begins."""
+    run = index.run_of(span)
+    return span.kind == WAIT and (run is None or not run.launched)
+
+
+def _ns_within(timed: Span | Wait, update: Update) -> int:
+    return max(0, min(timed.end_ns, update.end_ns) - max(timed.begin_ns, update.begin_ns))

@@ -1,14 +1,14 @@
 """Summary of the recorded updates: critical paths, waits and node times, as a document and as a table."""
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from runner.engine.cluster.assignment import peer_of
 from runner.engine.run.recording import COMPUTE, KINDS
-from runner.tracing.critical_path import OTHER, Segment, critical_path
+from runner.tracing.critical_path import IDLE, OTHER, Segment, Wait, critical_path, spent, waited, waits_between
 from runner.tracing.timeline_index import TimelineIndex, Update
-from runner.tracing.waiting import IDLE, Wait, spent, waited, waits_between
 
 _MOST_LAYERS = 8
 _NO_LAYER = "-"
@@ -28,10 +28,10 @@ def trace_summary(index: TimelineIndex, updates: Sequence[Update]) -> dict[str, 
 
 
 def _node_ns(index: TimelineIndex) -> dict[str, int]:
-    taken: dict[str, list[int]] = {}
+    taken = defaultdict(list)
     for span in index.timeline.spans:
         if span.kind == COMPUTE:
-            taken.setdefault(span.node, []).append(span.ns)
+            taken[span.node].append(span.ns)
     return {node: round(median(times)) for node, times in sorted(taken.items())}
 
 
@@ -75,18 +75,17 @@ def _process(place: str) -> str:
 
 
 def _total(path: Iterable[Segment], name: Callable[[Segment], str]) -> dict[str, int]:
-    totals: dict[str, int] = {}
+    totals: Counter[str] = Counter()
     for segment in path:
-        totals[name(segment)] = totals.get(name(segment), 0) + segment.ns
+        totals[name(segment)] += segment.ns
     return dict(sorted(totals.items()))
 
 
 def _shares(title: str, steps: Sequence[Mapping[str, int]]) -> list[str]:
     """Return the lines of one kind of shares, the largest first; the last line sums the rest."""
-    totals: dict[str, int] = {}
+    totals: Counter[str] = Counter()
     for step in steps:
-        for name, ns in step.items():
-            totals[name] = totals.get(name, 0) + ns
+        totals.update(step)
     whole = sum(totals.values()) or 1
     ranked = sorted(totals.items(), key=lambda item: (-item[1], item[0]))
     shown = ranked[:_MOST_LAYERS]

@@ -3,6 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from runner.engine.run.recording import SEND, WAIT
 from runner.engine.run.timeline import ClientRun, Span, Timeline
@@ -42,7 +43,8 @@ class TimelineIndex:
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
         self.session = next((run.process for run in timeline.runs), "")
-        self._tracks = _tracks(timeline.spans)
+        spans = sorted(timeline.spans, key=lambda span: (span.device, span.begin_ns, span.end_ns))
+        self._tracks = {device: list(own) for device, own in groupby(spans, lambda span: span.device)}
         self._begins = {device: [span.begin_ns for span in track] for device, track in self._tracks.items()}
         self._sends = {(*_run(span), span.key): span for span in timeline.spans if span.kind == SEND}
         self._runs = {_run(run): run for run in timeline.runs}
@@ -108,15 +110,6 @@ class TimelineIndex:
         own = self._parts[first.device, _run(first)]
         ends = [(span, send) for span in own if span.kind == WAIT and (send := self.send_of(span)) is not None]
         return max(ends, key=lambda each: each[1].end_ns, default=(None, None))
-
-
-def _tracks(spans: Sequence[Span]) -> dict[str, list[Span]]:
-    devices: dict[str, list[Span]] = {}
-    for span in spans:
-        devices.setdefault(span.device, []).append(span)
-    return {
-        device: sorted(own, key=lambda span: (span.begin_ns, span.end_ns)) for device, own in sorted(devices.items())
-    }
 
 
 def _run(of: Span | ClientRun) -> _Run:

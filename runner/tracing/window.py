@@ -4,7 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.engine.run.session import Session
@@ -34,36 +34,29 @@ def recorded_steps(first: int, total: int, skip: int, count: int) -> range:
     return range(begin, min(begin + count, total))
 
 
+@dataclass
 class TraceWindow:
     """Records some updates and writes their timeline. The training loop calls it before and after each update.
 
     If clients are launched and run across updates, everything between the beginning of the first recorded update and
-    the end of the last one is recorded.
+    the end of the last one is recorded. clients: the names of the clients to record. announce: called with the path of
+    each written file.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        clients: Collection[str],
-        steps: range,
-        files: TraceFiles,
-        announce: Callable[[Path], None],
-    ) -> None:
-        """clients: the names of the clients to record. announce: called with the path of each written file."""
-        self._session = session
-        self._clients = clients
-        self._steps = steps
-        self._files = files
-        self._announce = announce
-        self._recording = False
-        self._open: tuple[int, int] | None = None
-        self._updates: list[Update] = []
+    session: Session
+    clients: Collection[str]
+    steps: range
+    files: TraceFiles
+    announce: Callable[[Path], None]
+    _recording: bool = field(default=False, init=False)
+    _open: tuple[int, int] | None = field(default=None, init=False)
+    _updates: list[Update] = field(default_factory=list, init=False)
 
     def before(self, step: int) -> None:
         """Note the beginning of an update; start recording if its step is due."""
         # Recording starts one step early: the first step after binding is slower than the others.
-        if self._steps and not self._recording and self._steps[0] - 1 <= step <= self._steps[-1]:
-            self._session.start_trace(self._clients)
+        if self.steps and not self._recording and self.steps[0] - 1 <= step <= self.steps[-1]:
+            self.session.start_trace(self.clients)
             self._recording = True
         if self._recording:
             self._open = (step, time.monotonic_ns())
@@ -71,7 +64,7 @@ class TraceWindow:
     def after(self, step: int) -> None:
         """Note the end of an update; write the files after the last recorded step."""
         self._close()
-        if self._steps and step == self._steps[-1]:
+        if self.steps and step == self.steps[-1]:
             self.finish()
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -85,20 +78,20 @@ class TraceWindow:
         self._recording = False
         self._close()
         try:
-            recorded = self._session.stop_trace()
+            recorded = self.session.stop_trace()
         except ClusterError as lost:
             if error is None:
                 raise
             log.warning("no timeline could be collected from the workers: %s", lost)
             return
         # If the run ended before the first step to record, keep the updates before it.
-        updates = [each for each in self._updates if each.step in self._steps] or self._updates
+        updates = [each for each in self._updates if each.step in self.steps] or self._updates
         timeline = recorded.between(updates[0].begin_ns, updates[-1].end_ns)
         index = TimelineIndex(timeline)
         summary = trace_summary(index, updates)
-        self._write(self._files.timeline, chrome_trace(index, updates))
-        self._write(self._files.summary, (json.dumps(summary, indent=1) + "\n").encode())
-        log.info("timeline %s, to open at https://ui.perfetto.dev\n%s", self._files.timeline, summary_table(summary))
+        self._write(self.files.timeline, chrome_trace(index, updates))
+        self._write(self.files.summary, (json.dumps(summary, indent=1) + "\n").encode())
+        log.info("timeline %s, to open at https://ui.perfetto.dev\n%s", self.files.timeline, summary_table(summary))
 
     def _close(self) -> None:
         if self._open is not None:
@@ -112,4 +105,4 @@ class TraceWindow:
             raise ResourceError(
                 f"cannot write {path}: {error.strerror}; free space there, or train with trace=false"
             ) from error
-        self._announce(path)
+        self.announce(path)

@@ -7,8 +7,8 @@ from typing import Any
 
 from runner.config.devices import ON_CPU, device_texts, reason, sums_text
 from runner.config.schema import AUTO, LocalCluster
-from runner.engine.cluster.communicator_setup import require_library
 from runner.engine.cluster.emulation import BYTES_PER_S_OF_MBIT
+from runner.engine.cluster.worker_setup import require_library
 from runner.engine.compile.passes.lower_collectives import WHOLE
 from runner.engine.compile.program import OneProcess, Program
 from runner.engine.graph import op as op_table

@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from numpy.typing import NDArray
-
 from runner.engine.compile.passes.order_writes import order_writes
 from runner.engine.compile.planner import plan_device
 from runner.engine.compile.program import Client, Program
@@ -17,13 +15,12 @@ from runner.engine.run.local_session import LocalSession
 from runner.engine.run.rendezvous import LocalRendezvous
 from runner.engine.run.storage import Arena, VariableStore
 from runner.engine.run.wires import HostWires
-from runner.kernels.contract import Attributes, Choice, Kernel, Layout, Operand, Spec
+from runner.kernels.contract import Array, Attributes, Choice, Kernel, Layout, Operand, Spec
 from runner.kernels.functions import arrange_plain, function_kernel
-from runner.kernels.host import HostPlatform
+from runner.kernels.platform import HostPlatform
 from runner.kernels.registry import Registry
 from tests.engine.run.fake_kernels import decode, encode
 
-Array = NDArray[Any]
 Function = Callable[..., Any]
 
 CPU_0 = "/job:worker/task:0/device:cpu:0"

@@ -15,8 +15,8 @@ from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.op import OPS
 from runner.engine.run.session import scalar
 from runner.kernels.contract import NativeCall
-from runner.kernels.cpu.machine_code import classification, dispatch, elementwise, sums
-from runner.kernels.cpu.onednn import loading as onednn
+from runner.kernels.cpu.loading import register_onednn
+from runner.kernels.cpu.machine_code import classification, compiler, elementwise, rows
 from runner.kernels.registry import REGISTRY, Registry
 from runner.models.lenet import LeNet
 from runner.optimizers.sgd import Momentum
@@ -48,10 +48,10 @@ def task(dtype: str) -> Task:
 def in_pieces() -> Registry:
     """All kernels but the one that computes a product within an update."""
     registry = Registry()
-    onednn.register(registry)
-    for family in (classification, elementwise, sums):
+    register_onednn(registry)
+    for family in (classification, elementwise, rows):
         family.register(registry)
-    registry.join = dispatch.join
+    registry.join = compiler.join
     for op, definition in OPS.items():
         if definition.executed_by == "kernel":
             registry.add(REGISTRY.find(op, "cpu", "numpy"))

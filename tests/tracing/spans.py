@@ -51,7 +51,7 @@ def run(
 
 
 def one_run(spans: list[Span]) -> tuple[TimelineIndex, Update]:
-    """An update that is one run of one client, and takes no time beside its spans."""
+    """An update that is one run of one client, and takes no time besides its spans."""
     begin, end = min(each.begin_ns for each in spans), max(each.end_ns for each in spans)
     first = spans[0]
     whole = run(begin, end, client=first.client, number=first.number, step=first.step)
@@ -87,4 +87,4 @@ SHARE = [
 LAUNCHED = TimelineIndex(
     Timeline((*READ, *SHARE), (run(0, 9, client="read", launched=True), run(10, 28, client="share", launched=True)))
 )
-"""Worker a reads from server b, computes and sends what came of it back, in two runs that the session launches."""
+"""Worker a reads from server b, computes and sends the result back, in two runs that the session launches."""

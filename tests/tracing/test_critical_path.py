@@ -43,10 +43,7 @@ THERE_AND_BACK = [
     span("b", "send", 7, 8, "y", peer="a"),
 ]
 SENDER_UNKNOWN = [span("b", "compute", 0, 1), span("b", "wait", 1, 5, "k", peer="a"), span("b", "compute", 5, 6)]
-LATE_BEGINNING = [
-    span("a", "compute", 0, 1),
-    span("b", "compute", 4, 5),
-]
+LATE_BEGINNING = [span("a", "compute", 0, 1), span("b", "compute", 4, 5)]
 
 
 @pytest.mark.parametrize(
@@ -108,12 +105,18 @@ FIRST_RUN = [
 ]
 
 
-def test_the_path_goes_over_the_session_from_launch_to_the_run_that_led_to_it() -> None:
-    assert pieces(LAUNCHED, Update(0, 0, 30)) == [*FIRST_RUN, *BACK_TO_THE_SEND]
-
-
-def test_the_path_is_cut_at_the_beginning_of_the_update() -> None:
-    assert pieces(LAUNCHED, Update(0, 15, 30)) == [("a", "compute", 15, 20), *BACK_TO_THE_SEND]
+@pytest.mark.parametrize(
+    ("update", "path"),
+    [
+        (Update(0, 0, 30), [*FIRST_RUN, *BACK_TO_THE_SEND]),
+        (Update(0, 15, 30), [("a", "compute", 15, 20), *BACK_TO_THE_SEND]),
+        (Update(0, 40, 50), [("m", "other", 40, 50)]),
+        (Update(0, 28, 29), [("m", "other", 28, 29)]),
+    ],
+    ids=["launch after a run", "cut at the beginning", "after all runs", "between runs"],
+)
+def test_the_path_goes_over_the_session_to_the_run_that_ended_before(update: Update, path: list[Piece]) -> None:
+    assert pieces(LAUNCHED, update) == path
 
 
 def test_a_launched_run_waited_for_its_busy_device() -> None:
@@ -152,18 +155,13 @@ def test_transfers_of_another_run_are_others() -> None:
     assert pieces(index, Update(0, 2, 6)) == [("b", "wait", 2, 5), ("m", "other", 5, 6)]
 
 
-@pytest.mark.parametrize("update", [Update(0, 40, 50), Update(0, 28, 29)])
-def test_an_update_in_which_nothing_ended_is_the_session_alone(update: Update) -> None:
-    assert pieces(LAUNCHED, update) == [("m", "other", update.begin_ns, update.end_ns)]
-
-
-def test_nothing_recorded_is_one_piece_too() -> None:
+def test_path_of_an_empty_timeline_is_one_segment() -> None:
     (only,) = critical_path(TimelineIndex(Timeline((), ())), Update(0, 3, 5))
     assert (only.kind, only.ns) == ("other", 2)
 
 
 @st.composite
-def courses(draw: st.DrawFn) -> TimelineIndex:
+def timelines(draw: st.DrawFn) -> TimelineIndex:
     """Three devices with parts of runs one after the other; transfers find their ends, or not, at any time."""
     spans: list[Span] = []
     runs: list[ClientRun] = []
@@ -182,7 +180,7 @@ def courses(draw: st.DrawFn) -> TimelineIndex:
     return TimelineIndex(Timeline(tuple(spans), tuple(runs)))
 
 
-@given(courses(), st.integers(0, 30), st.integers(0, 30))
+@given(timelines(), st.integers(0, 30), st.integers(0, 30))
 def test_the_path_covers_the_update_without_gap_or_overlap(index: TimelineIndex, begin: int, ns: int) -> None:
     path = critical_path(index, Update(0, begin, begin + ns))
     assert sum(segment.ns for segment in path) == ns

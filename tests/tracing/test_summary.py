@@ -1,12 +1,16 @@
-"""Sums over critical paths, and their table."""
+"""Summaries and trace files of timelines, and the idle times of devices."""
 
+import json
 import re
 from dataclasses import replace
+from typing import Any
 
 from runner.engine.run.timeline import Timeline
+from runner.tracing.chrome import chrome_trace
+from runner.tracing.critical_path import Waited, spent, waited, waits_between
 from runner.tracing.summary import summary_table, trace_summary
 from runner.tracing.timeline_index import TimelineIndex, Update
-from tests.tracing.spans import ALONE, B_WAITS_FOR_A, LAUNCHED, one_run, run, span
+from tests.tracing.spans import ALONE, B_WAITS_FOR_A, LAUNCHED, SESSION, SHARE, device, one_run, run, span
 
 SECOND = [replace(each, step=1, number=1, begin_ns=each.begin_ns + 20, end_ns=each.end_ns + 20) for each in ALONE]
 SUMMARY = trace_summary(
@@ -74,5 +78,145 @@ def test_many_layers_are_cut_and_the_rest_is_summed() -> None:
     assert (layers[-1][1:3], layers[-1][-1]) == (["2", "more"], "20.0%")
 
 
-def test_an_empty_recording_is_reported() -> None:
+def test_empty_recording_is_reported() -> None:
     assert summary_table(trace_summary(TimelineIndex(Timeline((), ())), [])) == "no step was recorded"
+
+
+A, B, C = map(device, "abc")
+
+
+def test_all_waits_of_an_update_count_whether_on_the_path_or_not() -> None:
+    index, update = one_run(
+        [
+            span("a", "compute", 0, 3),
+            span("a", "wait", 3, 9, "y", peer="b"),
+            span("b", "wait", 0, 4, "x", peer="a"),
+            span("a", "wait", 20, 21, "z", peer="b"),
+            span("c", "wait", 0, 2, "w", peer="a"),
+        ]
+    )
+    assert list(waits_between(index)) == []
+    found = waited(index, [], update)
+    assert found == {(A, B): Waited(2, 7), (B, A): Waited(1, 4), (C, A): Waited(1, 2)}
+    assert list(found) == [(A, B), (B, A), (C, A)]
+    assert waited(index, [], Update(0, 4, 20)) == {(A, B): Waited(1, 5)}
+
+
+def test_before_a_launched_run_a_device_waits_for_its_launch_then_for_the_last_transfer() -> None:
+    between = [(each.first.device, each.whom, each.begin_ns, each.end_ns) for each in waits_between(LAUNCHED)]
+    assert between == [(A, SESSION, 8, 10), (B, SESSION, 4, 10), (B, A, 10, 24)]
+    assert waited(LAUNCHED, waits_between(LAUNCHED), Update(0, 0, 12)) == {
+        (B, SESSION): Waited(1, 6),
+        (A, SESSION): Waited(1, 2),
+        (B, A): Waited(1, 2),
+    }
+
+
+def test_a_device_that_is_busy_until_it_can_begin_does_not_wait() -> None:
+    busy = span("b", "compute", 9, 24, client="other")
+    index = TimelineIndex(Timeline((busy, *SHARE), (run(10, 28, client="share", launched=True),)))
+    assert list(waits_between(index)) == []
+
+
+def test_every_device_spends_the_time_of_an_update() -> None:
+    index, update = LAUNCHED, Update(0, 0, 30)
+    assert spent(index, update) == {
+        A: {"receive": 1, "compute": 9, "input": 1, "send": 1, "idle": 18},
+        B: {"compute": 2, "send": 1, "receive": 1, "idle": 26},
+    }
+    assert spent(index, Update(0, 14, 25)) == {A: {"compute": 6, "send": 1, "idle": 4}, B: {"receive": 1, "idle": 10}}
+
+
+Event = dict[str, Any]
+
+RECORDED = TimelineIndex(
+    Timeline(
+        (
+            span("a", "compute", 5_000, 9_500, step=3, number=7),
+            span("b", "send", 6_000, 6_001, "k", peer="a", step=3, number=7),
+        ),
+        (run(4_500, 9_600, number=7, step=3),),
+    )
+)
+UPDATES = [Update(3, 4_000, 10_000)]
+
+
+def document(index: TimelineIndex = RECORDED, updates: list[Update] = UPDATES) -> list[Event]:
+    found: list[Event] = json.loads(chrome_trace(index, updates))["traceEvents"]
+    return found
+
+
+def events(phase: str, index: TimelineIndex = RECORDED, updates: list[Update] = UPDATES) -> list[Event]:
+    return [event for event in document(index, updates) if event["ph"] == phase]
+
+
+def rows(events: list[Event]) -> dict[int, str]:
+    """The name of each row by its number."""
+    return {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+
+
+def test_events_have_microseconds_from_the_first_beginning() -> None:
+    assert [(e["name"], e["cat"], e["ts"], e["dur"]) for e in events("X")] == [
+        ("step 3", "step", 0.0, 6.0),
+        ("train 7", "run", 0.5, 5.1),
+        ("train 7", "part", 1.0, 4.5),
+        ("compute 5000-9500", "compute", 1.0, 4.5),
+        ("train 7", "part", 2.0, 0.001),
+        ("send k", "send", 2.0, 0.001),
+    ]
+
+
+def test_every_process_and_row_has_a_unique_number_and_a_name() -> None:
+    names = {(e["name"], e["pid"], e["tid"]): e["args"]["name"] for e in events("M")}
+    a, b = f"train {device('a')}", f"train {device('b')}"
+    assert sorted(names.values()) == sorted([SESSION, "worker-0", "worker-1", "steps", "train", a, b])
+    places = [SESSION, SESSION, "worker-0", "worker-0", "worker-1", "worker-1"]
+    for event, process in zip(events("X"), places, strict=True):
+        assert names["process_name", event["pid"], 0] == process
+    assert [names["thread_name", e["pid"], e["tid"]] for e in events("X")] == ["steps", "train", a, a, b, b]
+
+
+def test_arguments_describe_an_event() -> None:
+    step, whole, part, compute, _, send = (event["args"] for event in events("X"))
+    of_run = {"step": 3, "client": "train", "number": 7}
+    assert step == {"step": 3}
+    assert whole == part == of_run
+    assert compute == {**of_run, "node": "5000-9500", "op": "matmul", "layer": "fc"}
+    transfer = {"key": "k", "peer": device("a"), "bytes": 8}
+    assert send == {**of_run, "node": "k", "op": "send", "layer": "", **transfer}
+
+
+def test_launched_clients_have_separate_rows_with_their_waits() -> None:
+    found = document(LAUNCHED, [])
+    names = rows(found)
+    a, b = device("a"), device("b")
+    assert set(names.values()) == {"read", "share", f"read {a}", f"share {a}", f"read {b}", f"share {b}"}
+    waits = [e for e in found if e["name"].startswith("wait for ")]
+    assert [(names[e["tid"]], e["cat"], e["args"]["peer"], e["ts"], e["dur"]) for e in waits] == [
+        (f"share {a}", "wait", SESSION, 0.008, 0.002),
+        (f"share {b}", "wait", SESSION, 0.004, 0.006),
+        (f"share {b}", "wait", a, 0.01, 0.014),
+    ]
+
+
+def test_a_flow_leads_from_every_send_to_its_receive() -> None:
+    found = document(LAUNCHED, [])
+    names = rows(found)
+    begins, ends = ([e for e in found if e["ph"] == phase] for phase in "sf")
+    assert [(e["id"], names[e["tid"]], e["ts"]) for e in begins] == [
+        (1, f"read {device('b')}", 0.003),
+        (2, f"share {device('a')}", 0.02),
+    ]
+    assert [(e["id"], names[e["tid"]], e["ts"], e["bp"]) for e in ends] == [
+        (1, f"read {device('a')}", 0.006, "e"),
+        (2, f"share {device('b')}", 0.024, "e"),
+    ]
+    assert {(e["name"], e["cat"]) for e in [*begins, *ends]} == {("transfer", "transfer")}
+
+
+def test_a_transfer_of_which_one_end_is_recorded_has_no_flow() -> None:
+    assert events("s") == events("f") == []
+
+
+def test_file_of_an_empty_timeline_is_valid() -> None:
+    assert document(TimelineIndex(Timeline((), ())), []) == []

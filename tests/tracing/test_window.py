@@ -29,14 +29,14 @@ from tests.strategies.training import Trainer, opened
         (7, 7, 10, 5, range(7, 7)),
     ],
 )
-def test_a_window_lies_within_the_steps_of_the_process(
+def test_window_lies_within_the_steps_of_the_process(
     first: int, total: int, skip: int, count: int, steps: range
 ) -> None:
     assert recorded_steps(first, total, skip, count) == steps
 
 
 class Loop:
-    """A training loop that is told of its steps. announced: by name, with the number of steps done then."""
+    """A training loop with a trace window. announced: name of each written file and number of finished steps."""
 
     def __init__(self, trainer: Trainer, folder: Path, steps: range) -> None:
         self.files = TraceFiles(folder / "trace.json", folder / "trace_summary.json")
@@ -70,13 +70,28 @@ class Loop:
 TASK = task_of(NETWORKS["dense"], Sgd(), batch_size=4)
 
 
-@pytest.mark.parametrize("steps", [range(2), range(2, 4), range(3, 6)])
-def test_the_steps_asked_for_are_recorded_and_written_once(registry: Registry, tmp_path: Path, steps: range) -> None:
+@pytest.mark.parametrize(
+    ("steps", "trained", "recorded"),
+    [
+        (range(2), 6, [0, 1]),
+        (range(2, 4), 6, [2, 3]),
+        (range(3, 6), 6, [3, 4, 5]),
+        (range(1, 9), 3, [1, 2]),
+        (range(3, 5), 3, [2]),
+    ],
+    ids=["first", "inner", "last", "ends during the recording", "ends before the recording"],
+)
+def test_requested_steps_are_recorded_and_written_once(
+    registry: Registry, tmp_path: Path, steps: range, trained: int, recorded: list[int]
+) -> None:
     with opened(Single(), TASK, registry) as trainer:
         loop = Loop(trainer, tmp_path, steps)
-        loop.run(6)
-    assert loop.recorded == list(steps)
-    assert loop.announced == [("trace.json", steps[-1] + 1), ("trace_summary.json", steps[-1] + 1)]
+        loop.run(trained)
+        for _ in range(2):
+            loop.window.finish()
+    assert loop.recorded == recorded
+    done = min(steps[-1] + 1, trained)
+    assert loop.announced == [("trace.json", done), ("trace_summary.json", done)]
 
 
 @pytest.mark.parametrize(("steps", "begins"), [(range(2), 0), (range(3, 4), 2)])
@@ -89,16 +104,6 @@ def test_recording_begins_a_step_early_if_possible(
         monkeypatch.setattr(trainer.session, "start_trace", lambda clients: (begun.append(loop.done), start(clients)))
         loop.run(5)
     assert begun == [begins]
-
-
-def test_a_run_that_stops_early_keeps_its_recording(registry: Registry, tmp_path: Path) -> None:
-    with opened(Single(), TASK, registry) as trainer:
-        loop = Loop(trainer, tmp_path, range(1, 9))
-        loop.run(3)
-        loop.window.finish()
-        loop.window.finish()
-    assert loop.recorded == [1, 2]
-    assert len(loop.announced) == 2
 
 
 def test_a_failed_update_ends_at_its_failure(registry: Registry, tmp_path: Path) -> None:
@@ -128,7 +133,7 @@ def test_after_a_failure_the_missing_timeline_is_logged(
     assert loop.announced == []
 
 
-def test_a_worker_that_is_lost_with_a_trace_ends_an_update_that_went_well(
+def test_trace_lost_with_a_worker_is_an_error(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(Single(), TASK, registry) as trainer:
@@ -138,17 +143,7 @@ def test_a_worker_that_is_lost_with_a_trace_ends_an_update_that_went_well(
             loop.run(1)
 
 
-def test_a_run_that_ends_before_its_first_step_that_was_asked_for_keeps_the_one_before(
-    registry: Registry, tmp_path: Path
-) -> None:
-    with opened(Single(), TASK, registry) as trainer:
-        loop = Loop(trainer, tmp_path, range(3, 5))
-        loop.run(3)
-        loop.window.finish()
-    assert loop.recorded == [2]
-
-
-def test_several_evaluations_belong_to_their_iteration(registry: Registry, tmp_path: Path) -> None:
+def test_evaluations_belong_to_their_iteration(registry: Registry, tmp_path: Path) -> None:
     task = task_of(NETWORKS["dense"], Lbfgs(), batch_size=4)
     with opened(Single(), task, registry) as trainer:
         loop = Loop(trainer, tmp_path, range(1, 3))
@@ -165,7 +160,7 @@ def test_several_evaluations_belong_to_their_iteration(registry: Registry, tmp_p
         assert update["ts"] - 0.002 < event["ts"] <= event["ts"] + event["dur"] < update["ts"] + update["dur"] + 0.002
 
 
-def test_no_steps_no_recording(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_window_records_nothing(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(LocalSession, "start_trace")
     with opened(Single(), TASK, registry) as trainer:
         loop = Loop(trainer, tmp_path, range(0))

@@ -2,8 +2,8 @@
 
 * ``cluster_session``: the master's session, with ``remote_plan``.
 * ``worker_group`` and ``processes``: start, watch and end the workers.
-* ``worker_process`` and ``worker``: the process and main loop of a worker, with ``mailbox`` and ``launch_queue``.
-* ``assignment``, ``worker_setup``, ``communicator_setup``: documents from the master to a worker.
-* ``wire_rendezvous``: tensors between workers; ``emulation``: emulated slow networks and workers.
+* ``worker_process`` and ``worker``: the process and main loop of a worker, with ``mailbox`` (tensors).
+* ``assignment`` and ``worker_setup``: documents from the master to a worker.
+* ``emulation``: emulated slow networks and workers.
 * ``transport``: messages, shared memory and heartbeats.
 """

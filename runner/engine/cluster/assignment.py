@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from runner.engine.cluster.transport.names import MASTER, peer_name
+from runner.engine.cluster.transport.messages import MASTER, peer_name
 from runner.engine.cluster.transport.shared_memory import ArenaSpec
 from runner.engine.compile.compile import Part
 from runner.engine.compile.input_slots import FIELDS, InputSlot
 from runner.engine.compile.passes.transfers import sent_tensor
-from runner.engine.compile.plan import DevicePlan, Instruction
+from runner.engine.compile.plan import DevicePlan
 from runner.engine.graph.device import DeviceName
 from runner.engine.graph.serialize import MAX_ITEMS, NAME, TENSOR, GraphDocument
 from runner.engine.graph.tensor import Tensor
@@ -62,20 +62,11 @@ class Assignment:
 _FIELDS: dict[str, FieldType] = {
     "device": NAME,
     "part": Record(
-        Part,
-        graph=GraphDocument(),
-        fetches=ListOf(TENSOR, MAX_ITEMS),
-        feeds=MapOf(TENSOR, TENSOR, MAX_ITEMS),
+        Part, graph=GraphDocument(), fetches=ListOf(TENSOR, MAX_ITEMS), feeds=MapOf(TENSOR, TENSOR, MAX_ITEMS)
     ),
     "inputs": ListOf(
         Record(
-            InputSlot,
-            tensor=TENSOR,
-            split=NAME,
-            field=OneOf(FIELDS),
-            lo=Integer(),
-            hi=Integer(),
-            parts=Integer(low=1),
+            InputSlot, tensor=TENSOR, split=NAME, field=OneOf(FIELDS), lo=Integer(), hi=Integer(), parts=Integer(low=1)
         ),
         MAX_ITEMS,
     ),
@@ -166,22 +157,17 @@ def _check_arenas(assignment: Assignment) -> None:
         raise ValueError(f"no arena of {', '.join(sorted(absent))}, only of {', '.join(sorted(arenas)) or 'none'}")
     if arenas[own].sizes != sent_sizes(plan):
         raise ValueError(f"the arena of {own} does not have the layout of the plan's sends and fetches")
-    for instruction in plan.instructions:
-        if instruction.op == "recv":
-            _check_source(instruction, arenas[peer_of(instruction.attributes["source"])])
+    for recv in plan.instructions:
+        if recv.op == "recv":
+            arena, sent = arenas[peer_of(recv.attributes["source"])], sent_tensor(recv.attributes["key"])
+            expected = recv.arrangement.outputs[0].nbytes
+            if arena.sizes.get(sent) != expected:
+                raise ValueError(
+                    f"the arena of {arena.owner} has {arena.sizes.get(sent, 'no')} bytes for {sent}, which {recv.node} "
+                    f"receives: expected {expected}"
+                )
     if not feed_sizes(plan, assignment.inputs).items() <= arenas[MASTER].sizes.items():
         raise ValueError(f"the arena of {MASTER} does not have the layout of the plan's feeds")
-
-
-def _check_source(recv: Instruction, arena: ArenaSpec) -> None:
-    """Raise ValueError unless the sender's arena has a place of the right size for the received tensor."""
-    (wanted,) = recv.arrangement.outputs
-    sent = sent_tensor(recv.attributes["key"])
-    if arena.sizes.get(sent) != wanted.nbytes:
-        raise ValueError(
-            f"the arena of {arena.owner} has {arena.sizes.get(sent, 'no')} bytes for {sent}, which {recv.node} "
-            f"receives: expected {wanted.nbytes}"
-        )
 
 
 def _listed(names: Any) -> str:

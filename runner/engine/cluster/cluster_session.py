@@ -6,23 +6,18 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
-from numpy.typing import NDArray
-
 from runner.engine.cluster.assignment import peer_of
-from runner.engine.cluster.communicator_setup import new_communicator_setup
 from runner.engine.cluster.emulation import Emulation
 from runner.engine.cluster.remote_plan import RemotePlan, RemoteTrace
-from runner.engine.cluster.transport.documents import encode_document
+from runner.engine.cluster.transport import messages
+from runner.engine.cluster.transport.encoding import encode_document
 from runner.engine.cluster.transport.endpoint import Identity
-from runner.engine.cluster.transport.heartbeat_monitor import HeartbeatMonitor
-from runner.engine.cluster.transport.messages import Done, Launch, Load, Loaded, Run
-from runner.engine.cluster.transport.names import MASTER_ROLE, SERVER_ROLE, process_names, split_name
-from runner.engine.cluster.transport.tokens import new_token
+from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
+from runner.engine.cluster.transport.private_directory import new_token
 from runner.engine.cluster.worker_group import SPARE_MESSAGES, WorkerGroup, start_workers
-from runner.engine.cluster.worker_setup import WorkerSetup
+from runner.engine.cluster.worker_setup import WorkerSetup, new_communicator_setup
 from runner.engine.compile.compile import Signature
 from runner.engine.compile.input_slots import InputSlot
 from runner.engine.compile.program import Client, Program
@@ -42,9 +37,8 @@ from runner.engine.run.session import (
 from runner.engine.run.step_driver import Finished
 from runner.engine.run.timeline import Timeline
 from runner.errors import RunnerError, SecurityError
+from runner.kernels.contract import Array
 from runner.kernels.registry import Registry
-
-Array = NDArray[Any]
 
 
 class ClusterSession:
@@ -87,19 +81,18 @@ class ClusterSession:
             new_communicator_setup(cluster, registry),
         )
         self._emulation = emulation or Emulation()
-        self._identity = Identity(run_id, epoch, MASTER_ROLE, 0, new_token())
+        self._identity = Identity(run_id, epoch, messages.MASTER_ROLE, 0, new_token())
         self._logs = logs
         self._threads = threads
         self._worker_options = worker_options
         self._monitor = monitor or HeartbeatMonitor()
         self._workers = _worker_names(cluster)
-        self._sent = dict.fromkeys(self._workers, 0)
-        self._peaks = dict.fromkeys(self._workers, 0)
+        self._sent, self._peaks = (dict.fromkeys(self._workers, 0) for _ in range(2))
         self._libraries: dict[str, set[str]] = {device.type: set() for device in cluster.devices}
         self._plans: dict[tuple[Signature, tuple[InputSlot, ...]], RemotePlan] = {}
         self._launched: dict[str, _LaunchedRun] = {}
         self._by_plan: dict[str, _LaunchedRun] = {}
-        self._ended: deque[tuple[str, Done]] = deque()
+        self._ended: deque[tuple[str, messages.Done]] = deque()
         self._training_is_loaded = False
         self._trace: RemoteTrace | None = None
         self._stack = ExitStack()
@@ -120,13 +113,11 @@ class ClusterSession:
         )
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: Any) -> None:
         # The plans hold this process's mappings of shared memory, which is freed with its last mapping.
         self._plans.clear()
         self._started = None
-        self._stack.__exit__(kind, error, trace)
+        self._stack.__exit__(*exception)
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         """Run one step of a client: send one Run message to each participating worker; see :class:`Session`."""
@@ -137,10 +128,12 @@ class ClusterSession:
         plan = self._load(asked)
         number = self._begin(plan, fed)
         for worker in plan.plans:
-            self._group.send(worker, Run(plan.name, step, self._delay_s(asked, worker, step)))
-        done = self._group.gather(plan.plans, Done, lambda answer: (answer.plan, answer.step) == (plan.name, step))
+            self._group.send(worker, messages.Run(plan.name, step, self._delay_s(asked, worker, step)))
+        done = self._group.gather(
+            plan.plans, messages.Done, lambda answer: (answer.plan, answer.step) == (plan.name, step)
+        )
         for worker, answer in done.items():
-            self._add_stats(worker, plan, answer)
+            self._add_statistics(worker, plan, answer)
         fetched = {name: plan.fetch(tensor) for name, tensor in asked.fetches.items()}
         if self._trace is not None:
             self._trace.runs.add(client, number, step, begin_ns)
@@ -161,19 +154,19 @@ class ClusterSession:
         number = self._begin(plan, fed)
         self._launched[client] = self._by_plan[plan.name] = _LaunchedRun(asked, plan, step, number, begin_ns)
         for worker in plan.plans:
-            self._group.send(worker, Launch(plan.name, step, self._delay_s(asked, worker, step)))
+            self._group.send(worker, messages.Launch(plan.name, step, self._delay_s(asked, worker, step)))
 
     def finished(self) -> Finished:
         """Wait until the next client has finished; see :class:`~runner.engine.run.step_driver.Clients`."""
         if not self._launched:
             raise RunnerError("no client is under way: launch one first")
         while True:
-            worker, answer = self._ended.popleft() if self._ended else self._group.next(Done)[:2]
+            worker, answer = self._ended.popleft() if self._ended else self._group.next(messages.Done)[:2]
             run = self._by_plan.get(answer.plan)
             if run is None or answer.step != run.step or worker not in run.plan.plans or worker in run.turns:
                 reported = f"step {answer.step} of plan {answer.plan!r}"
                 raise SecurityError(f"{worker} finished {reported}, which is not running there")
-            self._add_stats(worker, run.plan, answer)
+            self._add_statistics(worker, run.plan, answer)
             run.turns[worker] = _statistic(worker, answer, TURN)
             if run.turns.keys() == run.plan.plans.keys():
                 del self._launched[run.client.name], self._by_plan[answer.plan]
@@ -226,18 +219,12 @@ class ClusterSession:
             require_synchronized(f"client {client.name!r} was loaded", self._launched)
             group = self._group
             name = f"{client.name}-{len(self._plans)}"
-            plan = RemotePlan(
-                name,
-                client,
-                self._planned.compiled(signature),
-                self._planned.plans(signature),
-                self._planned.layouts,
-                group.directory,
-                self._identity.epoch,
-            )
+            compiled, plans = self._planned.compiled(signature), self._planned.plans(signature)
+            place = (group.directory, self._identity.epoch)
+            plan = RemotePlan(name, client, compiled, plans, self._planned.layouts, *place)
             for worker, assignment in plan.assignments.items():
-                group.send(worker, Load(name), encode_document(assignment.to_document()))
-            group.gather(plan.plans, Loaded, lambda answer: answer.plan == name)
+                group.send(worker, messages.Load(name), encode_document(assignment.to_document()))
+            group.gather(plan.plans, messages.Loaded, lambda answer: answer.plan == name)
             plan.unlink()
             self._plans[key] = plan
             for device_plan in plan.plans.values():
@@ -253,7 +240,7 @@ class ClusterSession:
     def _delay_s(self, client: Client, worker: str, step: int) -> float:
         return self._emulation.delay_s(worker, step) if client.slowed else 0.0
 
-    def _add_stats(self, worker: str, plan: RemotePlan, answer: Done) -> None:
+    def _add_statistics(self, worker: str, plan: RemotePlan, answer: messages.Done) -> None:
         self._sent[worker] += plan.plans[worker].sent_bytes
         self._peaks[worker] = _statistic(worker, answer, PEAK_MEMORY)
 
@@ -288,14 +275,14 @@ class _LaunchedRun:
 def _worker_names(cluster: Cluster) -> list[str]:
     """Return the processes of a cluster's devices; raises ValueError unless each job has one per task from 0."""
     names = [peer_of(device.name) for device in cluster.devices]
-    servers = sum(split_name(name)[0] == SERVER_ROLE for name in names)
-    expected = process_names(len(names) - servers, servers)
+    servers = sum(messages.split_name(name)[0] == messages.SERVER_ROLE for name in names)
+    expected = messages.process_names(len(names) - servers, servers)
     if sorted(names) != sorted(expected):
         raise ValueError(f"devices of {', '.join(names)}: expected one device for each of {', '.join(expected)}")
     return names
 
 
-def _statistic(worker: str, answer: Done, name: str) -> int:
+def _statistic(worker: str, answer: messages.Done, name: str) -> int:
     if name not in answer.stats:
         raise SecurityError(f"{worker} finished step {answer.step} without the statistic {name!r}")
     return int(answer.stats[name])

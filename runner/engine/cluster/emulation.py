@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from runner.engine.cluster.transport.messages import LONGEST_WAIT_S
-from runner.engine.cluster.transport.names import WORKER_ROLE, split_name
+from runner.engine.cluster.transport.messages import LONGEST_WAIT_S, WORKER_ROLE, split_name
 from runner.engine.graph.device import DISTRIBUTIONS, LONGEST_DELAY_S
 from runner.engine.run.interleaving import standard_normal
 from runner.errors import ClusterError
@@ -43,10 +42,6 @@ class Link:
             rate = f"{self.bytes_per_s / BYTES_PER_S_OF_MBIT:g} Mbit/s"
         return f"{rate}, {self.latency_s * 1e3:g} ms"
 
-    def occupied_s(self, nbytes: int) -> float:
-        """Return the seconds for which a message occupies the link."""
-        return 0.0 if self.bytes_per_s is None else nbytes / self.bytes_per_s
-
 
 class Links:
     """The outgoing links of one process and the times at which they become free."""
@@ -63,7 +58,8 @@ class Links:
         Raises ClusterError for a time more than ``LONGEST_WAIT_S`` away, which the receiver would refuse.
         """
         now = self._clock()
-        free = max(now, self._free.get(destination, now)) + self._link.occupied_s(nbytes)
+        occupied_s = 0.0 if self._link.bytes_per_s is None else nbytes / self._link.bytes_per_s
+        free = max(now, self._free.get(destination, now)) + occupied_s
         due = free + self._link.latency_s
         if due - now > LONGEST_WAIT_S:
             raise ClusterError(

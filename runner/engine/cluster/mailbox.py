@@ -1,6 +1,8 @@
 """The mailbox of a worker: it stores tensors until a step receives them and passes on all other messages.
 
-If a slow network is emulated, a tensor carries the time at which it is due and is not delivered earlier.
+If a slow network is emulated, a tensor carries the time at which it is due and is not delivered earlier. The launch
+queue holds the launched steps that have not begun, in order, and applies their time limit. The rendezvous of a plan
+sends and receives its tensors: values are in shared-memory arenas, references in messages.
 """
 
 import time
@@ -8,19 +10,18 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.cluster.assignment import peer_of
+from runner.engine.cluster.emulation import Links
+from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import Endpoint, Received
-from runner.engine.cluster.transport.messages import (
-    LONGEST_WAIT_S,
-    Hello,
-    Launch,
-    Shutdown,
-    StartTrace,
-    StopTrace,
-    TensorReady,
-    Welcome,
-)
-from runner.engine.cluster.transport.references import ArenaTensor
+from runner.engine.cluster.transport.messages import TensorReady
+from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaTensor, ArenaWriter
+from runner.engine.compile.passes.transfers import sent_tensor
 from runner.errors import ClusterError, SecurityError
+from runner.kernels.contract import Array
 from runner.system.text import printable
 
 WAIT_S = 1.0
@@ -35,7 +36,7 @@ _GAP_S = 10.0
 _POLL_RESOLUTION_S = 1e-3
 """Endpoints wait for whole milliseconds, rounded up; the last one or two of a wait use ``pause``."""
 
-_QUEUED_KINDS = (Launch, StartTrace, StopTrace)
+_QUEUED_KINDS = (messages.Launch, messages.StartTrace, messages.StopTrace)
 """Messages that the master may send while a step runs; they are handled after the step."""
 
 
@@ -65,7 +66,7 @@ class Mailbox:
         self._endpoint = endpoint
         self._pause = pause
         self._senders: dict[tuple[str, str], str] = {}
-        self._tensors: dict[tuple[str, str], TensorReady] = {}
+        self._tensors: dict[tuple[str, str], messages.TensorReady] = {}
         self._queued: deque[Request] = deque()
         self._read_at = self.resumed_at = clock()
         """resumed_at: time at which the inbox was read again after the worker had been busy or stopped."""
@@ -80,9 +81,7 @@ class Mailbox:
         A request that was read during a step keeps the time of that reading. Raises SecurityError for a tensor
         that no loaded plan receives.
         """
-        if self._queued:
-            return self._queued.popleft()
-        return self._next(timeout_s)
+        return self._queued.popleft() if self._queued else self._next(timeout_s)
 
     def catch_up(self) -> None:
         """Read all messages that have arrived; requests are queued for :meth:`next`."""
@@ -117,9 +116,9 @@ class Mailbox:
     def _dispatch(self, received: Received) -> Request | None:
         """Store a tensor, ignore a greeting, and return any other message as a request."""
         match received.message:
-            case TensorReady() as message:
+            case messages.TensorReady() as message:
                 self._store(received, message)
-            case Hello() | Welcome():
+            case messages.Hello() | messages.Welcome():
                 pass  # The endpoint has admitted the caller; no answer is needed.
             case _:
                 return Request(received, self.clock())
@@ -169,7 +168,7 @@ class Mailbox:
         if request is None:
             return
         received = request.received
-        if isinstance(received.message, Shutdown):
+        if isinstance(received.message, messages.Shutdown):
             raise Stopped
         if isinstance(received.message, _QUEUED_KINDS):
             self._queued.append(request)
@@ -178,7 +177,7 @@ class Mailbox:
             f"{received.message.kind!r} from {received.source} arrived during step {step}, while {reason}"
         )
 
-    def _store(self, received: Received, message: TensorReady) -> None:
+    def _store(self, received: Received, message: messages.TensorReady) -> None:
         transfer = (message.plan, message.key)
         sender = self._senders.get(transfer)
         if sender is None:
@@ -187,12 +186,114 @@ class Mailbox:
             raise SecurityError(f"{_described(message)} from {received.source}: expected from {sender}")
         if transfer in self._tensors:
             raise SecurityError(f"{_described(message)} from {sender}: the previous one has not been received yet")
-        if (left := message.due - self.clock()) > LONGEST_WAIT_S:
+        if (left := message.due - self.clock()) > messages.LONGEST_WAIT_S:
             raise SecurityError(
-                f"{_described(message)} from {sender}: due in {left:g} s, expected at most {LONGEST_WAIT_S:g} s"
+                f"{_described(message)} from {sender}: due in {left:g} s, expected at most "
+                f"{messages.LONGEST_WAIT_S:g} s"
             )
         self._tensors[transfer] = message
 
 
-def _described(message: TensorReady) -> str:
+def _described(message: messages.TensorReady) -> str:
     return f"tensor {printable(message.key)} of plan {printable(message.plan)}, step {message.step}"
+
+
+@dataclass(frozen=True)
+class QueuedLaunch:
+    """A launched step that has not begun. received: keys of the tensors that it receives. read_at: time at which its
+    message was read, by the mailbox's clock."""
+
+    message: messages.Launch
+    received: Collection[str]
+    read_at: float
+
+
+class LaunchQueue:
+    """Steps begin in launch order, but each only when all tensors that it receives are there and due.
+
+    waiting: the launched steps that have not begun.
+    """
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self.waiting: list[QueuedLaunch] = []
+        self._begun = 0
+
+    def first(self) -> tuple[QueuedLaunch | None, float]:
+        """Return the step that can begin first and the seconds until then, or None and ``WAIT_S`` if none can by then.
+
+        If several can begin now, the one launched first is returned. Raises ClusterError for a step that still lacks a
+        tensor ``RECEIVE_LIMIT_S`` after its message was read.
+        """
+        now = self._mailbox.clock()
+        first, wait_s = None, WAIT_S
+        for step in self.waiting:
+            due = self._due(step)
+            if due is not None and max(0.0, due - now) < wait_s:
+                first, wait_s = step, max(0.0, due - now)
+        return first, wait_s
+
+    def begin(self, step: QueuedLaunch) -> tuple[float, int]:
+        """Remove a step; return the seconds left of its delay and the number of steps begun before it.
+
+        As for a Run message, the delay begins when the message is read, and tensors may arrive during the delay.
+        """
+        self.waiting.remove(step)
+        turn, self._begun = self._begun, self._begun + 1
+        return max(0.0, step.read_at + step.message.delay_s - self._mailbox.clock()), turn
+
+    def _due(self, step: QueuedLaunch) -> float | None:
+        """Return when a step can begin, None while it lacks a tensor. Raises ClusterError after the time limit."""
+        mailbox, plan = self._mailbox, step.message.plan
+        for _ in range(2):
+            due = mailbox.due(plan, step.received)
+            if due is not None or mailbox.clock() <= max(step.read_at, mailbox.resumed_at) + RECEIVE_LIMIT_S:
+                return due
+            # A tensor may have arrived while the worker was busy with other steps; it is unread, not late.
+            mailbox.catch_up()
+        tensors = ", ".join(f"{key!r} from {sender}" for key, sender in mailbox.missing(plan, step.received).items())
+        raise ClusterError(
+            f"step {step.message.step} of plan {plan!r}: {tensors} did not arrive within {RECEIVE_LIMIT_S:g} s of its "
+            "launch"
+        )
+
+
+@dataclass(frozen=True)
+class WireRendezvous:
+    """The :class:`~runner.engine.run.rendezvous.Rendezvous` of one plan.
+
+    writer: this process's arena. readers: the other arenas by peer. links: emulated links, or None.
+    """
+
+    plan: str
+    endpoint: Endpoint
+    mailbox: Mailbox
+    writer: ArenaWriter
+    readers: Mapping[str, ArenaReader]
+    links: Links | None = None
+
+    def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
+        """Return the bytes of this process's arena for the value named ``sent``."""
+        return _of_size(self.writer.memory(sent), nbytes, sent)
+
+    def incoming(self, key: str, source: str, nbytes: int) -> NDArray[np.uint8]:
+        """Return the bytes of the sender's arena, mapped read-only."""
+        return _of_size(self.readers[peer_of(source)].memory(sent_tensor(key)), nbytes, key)
+
+    def send(self, step: int, key: str, destination: str, value: Array) -> None:
+        """Send a reference to the value, which is copied only if it was not computed in the arena."""
+        reference = self.writer.put(sent_tensor(key), value)
+        peer = peer_of(destination)
+        due = 0.0 if self.links is None else self.links.due(peer, value.nbytes)
+        self.endpoint.send(peer, TensorReady(self.plan, step, key, reference, due))
+
+    def receive(self, step: int, key: str, source: str) -> Array:
+        """Wait for the reference, check it, and return a view of the value that is valid for this step."""
+        reference = self.mailbox.tensor(self.plan, step, key)
+        return self.readers[peer_of(source)].view(sent_tensor(key), reference)
+
+
+def _of_size(memory: NDArray[np.uint8], nbytes: int, what: str) -> NDArray[np.uint8]:
+    if memory.nbytes != nbytes:
+        raise ValueError(f"{what!r}: memory of {memory.nbytes} bytes, expected {nbytes}")
+    return memory

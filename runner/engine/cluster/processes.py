@@ -17,9 +17,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
-from runner.engine.cluster.transport.names import split_name
+from runner.engine.cluster.transport.messages import split_name
 from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
 from runner.system.text import printable_lines
 
@@ -234,7 +233,8 @@ class Supervisor:
     def _failed_workers(self) -> list[WorkerProcess]:
         """Return the workers that have died unexpectedly, the likely cause first."""
         self._update()
-        return [worker for worker in self._exited if not self._is_expected(worker)]
+        expected = [each for each in self._exited if each.name in self._leaving and each.exit and each.exit.code == 0]
+        return [worker for worker in self._exited if worker not in expected]
 
     def wait_for_exit(self, timeout_s: float) -> bool:
         """Wait at most ``timeout_s`` seconds for all workers to end; return whether they have."""
@@ -262,9 +262,7 @@ class Supervisor:
     def __enter__(self) -> "Supervisor":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.terminate_all(self._grace_s)
         for worker in self.workers.values():
             worker.close()
@@ -282,9 +280,6 @@ class Supervisor:
                 living.append(worker)
         self._exited += [self.workers[name] for _, name in sorted(ended)]
         return living
-
-    def _is_expected(self, worker: WorkerProcess) -> bool:
-        return worker.name in self._leaving and worker.exit is not None and worker.exit.code == 0
 
 
 def _wait_for_any(workers: Sequence[WorkerProcess], timeout_s: float) -> bool:

@@ -5,12 +5,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
 from runner.engine.cluster.assignment import Assignment, feed_key, feed_sizes, fetch_key, peer_of, sent_sizes
-from runner.engine.cluster.transport.documents import decode_document, encode_document
-from runner.engine.cluster.transport.messages import Done, StartTrace, StopTrace, Traced
-from runner.engine.cluster.transport.names import MASTER
+from runner.engine.cluster.transport.encoding import decode_document, encode_document
+from runner.engine.cluster.transport.messages import MASTER, Done, StartTrace, StopTrace, Traced
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter, create_arena, unlink_arena
 from runner.engine.cluster.worker_group import WorkerGroup
 from runner.engine.compile.compile import Compiled
@@ -21,9 +18,7 @@ from runner.engine.run.recording import from_document
 from runner.engine.run.session import fed_array
 from runner.engine.run.timeline import ClientRuns, RecordedPlan, Span, Timeline, spans_of
 from runner.errors import SecurityError
-from runner.kernels.contract import Layout
-
-Array = NDArray[Any]
+from runner.kernels.contract import Array, Layout
 
 
 class RemotePlan:

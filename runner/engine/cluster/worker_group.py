@@ -5,17 +5,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from runner.engine.cluster.processes import Supervisor, thread_budget, worker_argv
-from runner.engine.cluster.transport.address import inbox_address
+from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import Endpoint, Identity, Limits, Received
-from runner.engine.cluster.transport.heartbeat_monitor import HeartbeatMonitor
-from runner.engine.cluster.transport.messages import Bye, Failed, Heartbeat, Hello, Message, Setup, Shutdown, Welcome
-from runner.engine.cluster.transport.names import MASTER, SERVER_ROLE, process_of_heartbeat, split_name
-from runner.engine.cluster.transport.private_directory import PrivateDirectory
-from runner.engine.cluster.transport.tokens import write_token
+from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
+from runner.engine.cluster.transport.private_directory import inbox_address, private_directory, write_token
 from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
 from runner.engine.cluster.transport.zmq_sockets import open_context
 from runner.errors import ClusterError, Interrupted, RunnerError
@@ -38,7 +36,7 @@ _SEND_S = 1.0
 _MOST_LINES = 40
 _MOST_COLUMNS = 1000
 
-Answer = TypeVar("Answer", bound=Message)
+Answer = TypeVar("Answer", bound=messages.Message)
 
 
 @contextmanager
@@ -62,23 +60,19 @@ def start_workers(
 
     Raises ResourceError if a process cannot be started, and the errors of :meth:`WorkerGroup.gather`.
     """
-    servers = sum(split_name(worker)[0] == SERVER_ROLE for worker in workers)
+    servers = sum(messages.split_name(worker)[0] == messages.SERVER_ROLE for worker in workers)
     peers = len(workers) - servers
     limits = Limits(peers, servers, queued_messages=SPARE_MESSAGES, send_timeout_s=_SEND_S)
     with (
-        PrivateDirectory.create() as directory,
+        private_directory() as directory,
         open_context(3 * len(workers) + 4) as context,
-        ZmqEndpoint(context, identity, inbox_address(directory.path, MASTER), limits) as endpoint,
+        ZmqEndpoint(context, identity, address := inbox_address(directory, messages.MASTER), limits) as endpoint,
         Supervisor() as supervisor,
     ):
-        group = WorkerGroup(workers, directory.path, endpoint, supervisor, monitor)
+        group = WorkerGroup(workers, directory, endpoint, supervisor, monitor)
         for worker in workers:
             argv = [
-                *worker_argv(
-                    inbox_address(directory.path, MASTER),
-                    worker,
-                    write_token(directory.path, worker, identity.token),
-                ),
+                *worker_argv(address, worker, write_token(directory, worker, identity.token)),
                 *("--run", identity.run, "--epoch", str(identity.epoch)),
                 *("--peers", str(peers), "--servers", str(servers), "--queued-messages", str(queued_messages)),
                 *options,
@@ -91,31 +85,27 @@ def start_workers(
         group.shut_down()
 
 
+@dataclass
 class WorkerGroup:
-    """Started workers, addressed by name. Created by :func:`start_workers`."""
+    """Started workers, addressed by name. Created by :func:`start_workers`.
 
-    def __init__(
-        self,
-        workers: Sequence[str],
-        directory: Path,
-        endpoint: Endpoint,
-        supervisor: Supervisor,
-        monitor: HeartbeatMonitor,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """directory: private directory of sockets and arenas. clock: the clock of endpoint and monitor."""
-        self._workers = tuple(workers)
-        self.directory = directory
-        self._endpoint = endpoint
-        self._supervisor = supervisor
-        self._monitor = monitor
-        self._clock = clock
-        self._checked_at = self._resumed_at = clock()
+    directory: private directory of sockets and arenas. clock: the clock of endpoint and monitor.
+    """
+
+    workers: Sequence[str]
+    directory: Path
+    endpoint: Endpoint
+    supervisor: Supervisor
+    monitor: HeartbeatMonitor
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._checked_at = self._resumed_at = self.clock()
         self._next_check = self._checked_at + _CHECK_S
         self._unread: deque[Received] = deque()
         self._failed = False
 
-    def send(self, worker: str, message: Message, *documents: bytes) -> None:
+    def send(self, worker: str, message: messages.Message, *documents: bytes) -> None:
         """Send a message. If the worker is gone, raise the error that ended it.
 
         Raises ClusterError after any earlier failure, because the state of the workers is then unknown.
@@ -124,7 +114,7 @@ class WorkerGroup:
             raise ClusterError(f"{message.kind!r} was not sent to {worker}: after an error, start a new session")
         with self._mark_failure():
             try:
-                self._endpoint.send(worker, message, documents)
+                self.endpoint.send(worker, message, documents)
             except ClusterError as error:
                 raise self._root_cause(error) from None
 
@@ -156,17 +146,17 @@ class WorkerGroup:
         Raises the errors of :meth:`gather`.
         """
         with self._mark_failure():
-            return next(self._answers(self._workers, kinds, None))
+            return next(self._answers(self.workers, kinds, None))
 
     def set_up(self, document: bytes) -> None:
         """Wait for every worker's hello, answer it, and send the setup document."""
-        self.gather(self._workers, Hello, limit_s=_JOIN_S)
-        for worker in self._workers:
-            self._endpoint.connect(worker, inbox_address(self.directory, worker))
-            self.send(worker, Welcome())
+        self.gather(self.workers, messages.Hello, limit_s=_JOIN_S)
+        for worker in self.workers:
+            self.endpoint.connect(worker, inbox_address(self.directory, worker))
+            self.send(worker, messages.Welcome())
         # Setup makes a worker connect to the others, which all listen by now.
-        for worker in self._workers:
-            self.send(worker, Setup(), document)
+        for worker in self.workers:
+            self.send(worker, messages.Setup(), document)
 
     def shut_down(self) -> None:
         """Send shutdown to every worker and wait for it to exit; the supervisor ends the remaining ones.
@@ -175,12 +165,12 @@ class WorkerGroup:
         """
         if self._failed:
             return
-        for worker in self._workers:
-            self.send(worker, Shutdown())
-            self._supervisor.expect_exit(worker)
-            self._monitor.forget(worker)
-        self.gather(self._workers, Bye, limit_s=_BYE_S)
-        self._supervisor.wait_for_exit(_EXIT_S)
+        for worker in self.workers:
+            self.send(worker, messages.Shutdown())
+            self.supervisor.expect_exit(worker)
+            self.monitor.forget(worker)
+        self.gather(self.workers, messages.Bye, limit_s=_BYE_S)
+        self.supervisor.wait_for_exit(_EXIT_S)
 
     @contextmanager
     def _mark_failure(self) -> Iterator[None]:
@@ -195,14 +185,14 @@ class WorkerGroup:
         self, missing: Collection[str], kinds: tuple[type[Answer], ...], limit_s: float | None
     ) -> Iterator[tuple[str, Answer, Sequence[memoryview]]]:
         """Yield the messages of ``kinds`` as they arrive. missing: the workers awaited; the caller may change it."""
-        begun = self._clock()
+        begun = self.clock()
         while True:
-            if self._clock() >= self._next_check:
+            if self.clock() >= self._next_check:
                 self._check_workers()
-            now = self._clock()
+            now = self.clock()
             if limit_s is not None and not self._unread and now > max(begun, self._resumed_at) + limit_s:
                 late = sorted(missing)
-                logs = ", ".join(str(self._supervisor.workers[worker].log_path) for worker in late)
+                logs = ", ".join(str(self.supervisor.workers[worker].log_path) for worker in late)
                 raise ClusterError(
                     f"no {kinds[0].kind!r} from {', '.join(late)} within {limit_s:g} s; see their logs: {logs}"
                 )
@@ -214,8 +204,8 @@ class WorkerGroup:
 
     def _receive(self, timeout_s: float) -> Received | None:
         """Return the next message, None if none arrives in time. Raises the error of a worker that has failed."""
-        received = self._endpoint.receive(timeout_s)
-        if received is not None and (error := self._handle_report(received, self._clock())) is not None:
+        received = self.endpoint.receive(timeout_s)
+        if received is not None and (error := self._handle_report(received, self.clock())) is not None:
             raise self._root_cause(error, received.source)
         return received
 
@@ -225,26 +215,27 @@ class WorkerGroup:
         First reads and keeps the messages that have arrived, because they may contain heartbeats and the error that
         ended a worker.
         """
-        now = self._clock()
-        if now - self._checked_at > self._monitor.gap_s:
+        now = self.clock()
+        if now - self._checked_at > self.monitor.gap_s:
             # The master was stopped or busy. Heartbeats sent meanwhile may still be on the way.
-            self._monitor.restart(now)
+            self.monitor.restart(now)
             self._resumed_at = now
         self._checked_at = now
-        while self._clock() <= now + _DRAIN_S and (received := self._receive(0.0)) is not None:
-            if not isinstance(received.message, Heartbeat):
+        while self.clock() <= now + _DRAIN_S and (received := self._receive(0.0)) is not None:
+            if not isinstance(received.message, messages.Heartbeat):
                 self._unread.append(received)
-        self._check_processes()
-        # Use the time read above: if the master is stopped in between, the next check notices the gap.
-        self._check_heartbeats(now)
-        self._next_check = self._clock() + _CHECK_S
-
-    def _check_processes(self) -> None:
-        """Raise for a worker that has died: the error that it sent, otherwise a report of its death."""
         try:
-            self._supervisor.check()
+            self.supervisor.check()
         except ClusterError as death:
             raise self._root_cause(death) from None
+        # Use the time read above: if the master is stopped in between, the next check notices the gap.
+        if verdicts := self.monitor.tick(now):
+            process = self.supervisor.workers[verdicts[0].worker]
+            process.dump_stack()
+            raise ClusterError(
+                f"{verdicts[0]}; the stacks of its threads, unless the process is stopped, are in {process.log_path}"
+            )
+        self._next_check = self.clock() + _CHECK_S
 
     def _root_cause(self, error: RunnerError, reporter: str = "") -> RunnerError:
         """Return the cause of ``error``, which may be a consequence of another worker's failure.
@@ -254,15 +245,15 @@ class WorkerGroup:
         """
         if not isinstance(error, ClusterError):
             return error
-        deadline = self._clock() + _FINAL_ERROR_S
-        while (left := deadline - self._clock()) > 0 and (received := self._endpoint.receive(left)) is not None:
-            error_sent = self._handle_report(received, self._clock())
+        deadline = self.clock() + _FINAL_ERROR_S
+        while (left := deadline - self.clock()) > 0 and (received := self.endpoint.receive(left)) is not None:
+            error_sent = self._handle_report(received, self.clock())
             if error_sent is not None and not isinstance(error_sent, ClusterError):
                 return error_sent
-        if self._supervisor.first_failed() == reporter:
+        if self.supervisor.first_failed() == reporter:
             return error
         try:
-            self._supervisor.check()
+            self.supervisor.check()
         except ClusterError as death:
             return death
         return error
@@ -270,20 +261,11 @@ class WorkerGroup:
     def _handle_report(self, received: Received, now: float) -> RunnerError | None:
         """Handle a heartbeat; return the error of a worker that reports a failure."""
         match received.message:
-            case Heartbeat(section=section, step=step):
-                self._monitor.heartbeat(process_of_heartbeat(received.source), section, step, now)
-            case Failed() as failed:
-                return _reported_error(received.source, failed, self._supervisor.workers[received.source].log_path)
+            case messages.Heartbeat(section=section, step=step):
+                self.monitor.heartbeat(messages.process_of_heartbeat(received.source), section, step, now)
+            case messages.Failed() as failed:
+                return _reported_error(received.source, failed, self.supervisor.workers[received.source].log_path)
         return None
-
-    def _check_heartbeats(self, now: float) -> None:
-        verdicts = self._monitor.tick(now)
-        if verdicts:
-            process = self._supervisor.workers[verdicts[0].worker]
-            process.dump_stack()
-            raise ClusterError(
-                f"{verdicts[0]}; the stacks of its threads, unless the process is stopped, are in {process.log_path}"
-            )
 
 
 _CLASSES: Mapping[str, type[RunnerError]] = {
@@ -291,7 +273,7 @@ _CLASSES: Mapping[str, type[RunnerError]] = {
 }
 
 
-def _reported_error(worker: str, failed: Failed, log_path: Path) -> RunnerError:
+def _reported_error(worker: str, failed: messages.Failed, log_path: Path) -> RunnerError:
     """Return a worker's error in its own class if that is one of runner's, otherwise as a RunnerError."""
     text = "\n".join(printable_lines(failed.text, lines=_MOST_LINES, width=_MOST_COLUMNS))
     if failed.error in _CLASSES:

@@ -6,13 +6,11 @@ from pathlib import Path
 
 from runner.engine.cluster.mailbox import RECEIVE_LIMIT_S, Mailbox
 from runner.engine.cluster.processes import dump_stacks_on_signal
-from runner.engine.cluster.transport.address import sibling_address
 from runner.engine.cluster.transport.endpoint import Identity, Limits
 from runner.engine.cluster.transport.heartbeat import HeartbeatThread, Progress
-from runner.engine.cluster.transport.names import DEVICE_ROLES, MASTER, heartbeat_role, process_names
-from runner.engine.cluster.transport.tokens import read_token
-from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
-from runner.engine.cluster.transport.zmq_outbox import Outbox
+from runner.engine.cluster.transport.messages import DEVICE_ROLES, MASTER, heartbeat_role, process_names
+from runner.engine.cluster.transport.private_directory import read_token, sibling_address
+from runner.engine.cluster.transport.zmq_endpoint import Outbox, ZmqEndpoint
 from runner.engine.cluster.transport.zmq_sockets import open_context
 from runner.engine.cluster.worker import SourceMaker, Worker
 from runner.engine.run.kernel_table import load_kernels

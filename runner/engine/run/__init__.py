@@ -1,10 +1,10 @@
 """Execution of plans in one process. Read in this order:
 
 * ``session``: the interface of a session; ``local_session``: the session of one process.
-* ``executor``: runs one device's plan, with ``binding`` (memory and calls) and ``calls`` (fused or timed calls).
+* ``executor``: runs one device's plan, with ``binding`` (memory and calls) and ``calls`` (fused, timed or checked).
 * ``storage``: variables and the arena; ``kernel_table``: the kernels of this process.
 * ``step_driver``: the clients of an update; ``interleaving``: the order of launched clients.
 * ``rendezvous`` and ``wires``: transfers between devices.
 * ``inputs``: read ahead of the step, and once for all devices.
-* ``recording``, ``local_trace``, ``timeline``: traces; ``finite``: the check for NaN and infinity.
+* ``recording`` and ``timeline``: traces.
 """

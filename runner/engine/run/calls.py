@@ -1,14 +1,24 @@
-"""Calls of a step: instructions fused into as few calls as possible, called one by one, or timed."""
+"""Calls of a step: instructions fused into as few calls as possible, or called one by one and timed or checked.
+
+:class:`FiniteCheck` checks that every node's output is finite; it refuses any other value before a variable keeps it.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.run.binding import Binding
 from runner.engine.run.recording import COMPUTE, RECEIVE, SEND, WAIT, PlanRun, Recorder
+from runner.engine.run.storage import allocate
+from runner.errors import NumericError
+from runner.kernels.memory import Bytes
 from runner.kernels.platform import Platform, Work
+
+Call = Callable[[], int | None]
 
 
 @dataclass(frozen=True)
@@ -20,7 +30,7 @@ class CallGroup:
     status. late: returns the same code as ``call`` for a failure that occurred after ``call`` had returned.
     """
 
-    call: Callable[[], int | None]
+    call: Call
     instructions: tuple[int, ...]
     reason: Callable[[int, int], str] | None = None
     late: Callable[[], int] | None = None
@@ -49,9 +59,6 @@ def _call_group(platform: Platform, works: Sequence[tuple[int, Work]], *, once: 
     together = platform.join([each for _, each in works], once=once)
     positions = tuple(works[owner][0] for owner in together.owners)
     return CallGroup(together.call, positions, together.reason, together.late)
-
-
-Call = Callable[[], int | None]
 
 
 @dataclass(frozen=True)
@@ -92,3 +99,70 @@ class TimedCalls:
             self.recorder.timed(run, position, RECEIVE, lambda: finish_receive(value))
 
         return receive
+
+
+@dataclass
+class FiniteCheck:
+    """The check for one device's bound plan. step: returns the number of the current step.
+
+    A node may compute directly in a variable's memory. The check copies such variables before the node runs and
+    restores them if the output is refused, which takes as much memory as the variables of one node. Raises
+    ResourceError if that memory is not available.
+    """
+
+    plan: DevicePlan
+    bound: Binding
+    platform: Platform
+    step: Callable[[], int]
+
+    def __post_init__(self) -> None:
+        sizes = [sum(data.nbytes for data in self._variables(k)) for k in range(len(self.plan.instructions))]
+        self._copies = allocate(self.platform, max(sizes, default=0), "copies of variables for the finiteness check")
+
+    def wrap(self, position: int, call: Call) -> Call:
+        """Return the call of an instruction with the check; it raises NumericError naming the node."""
+        save, restore, begin = [], [], 0
+        for variable in self._variables(position):
+            copied = self._copies[begin : begin + variable.nbytes]
+            save.append(self._copy(copied, variable))
+            restore.append(self._copy(variable, copied))
+            begin += variable.nbytes
+
+        def run() -> int | None:
+            for copy in save:
+                copy()
+            status = call()
+            if not status:
+                try:
+                    self._refuse_non_finite(position)
+                except NumericError:
+                    for copy in restore:
+                        copy()
+                    raise
+            return status
+
+        return run
+
+    def _variables(self, position: int) -> list[Bytes]:
+        """Return the memory of the variables in which an instruction computes."""
+        outputs = self.plan.instructions[position].outputs
+        return [self.bound.operands[slot].data for slot in outputs if self.plan.places[slot].variable is not None]
+
+    def _copy(self, target: Bytes, source: Bytes) -> Call:
+        call = self.platform.copier(target, source)
+        return call if callable(call) else self.platform.join([Work(call, (source,), (target,))], once=True).call
+
+    def _refuse_non_finite(self, position: int) -> None:
+        instruction = self.plan.instructions[position]
+        for port, slot in enumerate(instruction.outputs):
+            spec, data = self.plan.slots[slot].spec, self.platform.snapshot(self.bound.operands[slot].data)
+            if not spec.is_float or data.nbytes % np.dtype(spec.dtype).itemsize:
+                continue
+            value = data.view(spec.dtype)
+            if not np.isfinite(value).all():
+                bad = int(value.size - np.isfinite(value).sum())
+                raise NumericError(
+                    f"node {instruction.node!r} (op {instruction.op!r}), output {port}: {bad} of "
+                    f"{spec.size} values are not finite in step {self.step()}; it is the first node that "
+                    "produced any"
+                )

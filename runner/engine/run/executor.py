@@ -2,29 +2,27 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, TypeVar
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from runner.engine.compile.plan import DevicePlan, Feed
 from runner.engine.graph.tensor import Tensor
 from runner.engine.run.binding import Binding
-from runner.engine.run.calls import CallGroup, TimedCalls, join_calls, separate_calls
-from runner.engine.run.finite import FiniteCheck
+from runner.engine.run.calls import CallGroup, FiniteCheck, TimedCalls, join_calls, separate_calls
 from runner.engine.run.recording import PlanRun, Recorder
 from runner.engine.run.storage import Arena, VariableStore
 from runner.engine.run.wires import Wires
 from runner.errors import ResourceError, RunnerError
-from runner.kernels.contract import as_array
+from runner.kernels.contract import Array, as_array
 from runner.kernels.platform import PartError, Platform, Writer
 from runner.kernels.registry import Registry
 
-Array = NDArray[Any]
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class DeviceExecutor:
     """Runs one device's plan, step after step.
 
@@ -32,23 +30,16 @@ class DeviceExecutor:
     debugging.
     """
 
-    def __init__(
-        self,
-        plan: DevicePlan,
-        registry: Registry,
-        variables: VariableStore,
-        arena: Arena,
-        wires: Wires,
-        *,
-        check_finite: bool = False,
-    ) -> None:
-        self.plan = plan
-        self._registry = registry
-        self._variables = variables
-        self._platform: Platform = variables.platform
-        self._arena = arena
-        self._wires = wires
-        self._check_finite = check_finite
+    plan: DevicePlan
+    registry: Registry
+    variables: VariableStore
+    arena: Arena
+    wires: Wires
+    _: KW_ONLY
+    check_finite: bool = False
+
+    def __post_init__(self) -> None:
+        self._platform: Platform = self.variables.platform
         self._step = 0
         self._runs = 0
         self._generation = -1
@@ -57,7 +48,7 @@ class DeviceExecutor:
         self._recorded_as = 0
         self._run = self._next(0)
         # Other devices access this device's memory during the step, so the step must end with a synchronization.
-        self._has_transfers = any(instruction.op in ("send", "recv") for instruction in plan.instructions)
+        self._has_transfers = any(instruction.op in ("send", "recv") for instruction in self.plan.instructions)
         self._bind()
 
     def run(
@@ -75,32 +66,28 @@ class DeviceExecutor:
         try:
             return self._run_step(feeds, meanwhile)
         except BaseException as error:
-            self._synchronize_after_failure()
+            # Wait until the step no longer touches memory, and clear its deferred statuses before the next step.
+            with suppress(RuntimeError):  # The step's own failure is being raised already.
+                self._platform.synchronize()
+            for late, _ in self._deferred:
+                late()
             if self.is_asynchronous and isinstance(error, MemoryError):
                 raise ResourceError(f"step {step} on {self.plan.device}: no memory left: {error}") from error
             if self.is_asynchronous and isinstance(error, RuntimeError):
                 raise RunnerError(f"step {step} on {self.plan.device}: the device failed: {error}") from error
             raise
 
-    def _synchronize_after_failure(self) -> None:
-        """Wait until a failed step no longer touches memory, and clear its deferred statuses before the next step."""
-        with suppress(RuntimeError):  # The step's own failure is being raised already.
-            self._platform.synchronize()
-        for call_group in self._deferred_groups:
-            if call_group.late is not None:
-                call_group.late()
-
     def _run_step(self, feeds: Mapping[Tensor, Array], meanwhile: Callable[[], None] | None) -> dict[Tensor, Array]:
         self._platform.enter()
-        if self._generation != self._arena.generation:
+        if self._generation != self.arena.generation:
             self._bind()
         self._take_feeds(feeds)
         if not self._has_run:
-            self._variables.require(self.plan.read)
+            self.variables.require(self.plan.read)
         self._call_all()
         if not self._has_run:
             # Variables keep their values, so the first step's check holds for all later steps.
-            self._variables.mark_assigned(self.plan.written)
+            self.variables.mark_assigned(self.plan.written)
             self._has_run = True
         if meanwhile is not None:
             meanwhile()
@@ -138,7 +125,7 @@ class DeviceExecutor:
         self._feeds: list[tuple[Feed, Writer]] = []
         self._read: Callable[[], list[Array]] = list
         self._call_groups: list[CallGroup] = []
-        self._deferred_groups: list[CallGroup] = []
+        self._deferred: list[tuple[Callable[[], int], CallGroup]] = []
 
     def _call_all(self) -> None:
         """Call all groups; raises RunnerError naming the node that fails."""
@@ -158,11 +145,11 @@ class DeviceExecutor:
 
     def _fetch(self) -> dict[Tensor, Array]:
         """Return the fetched values. Waits for the device only if there are fetches, transfers or deferred statuses."""
-        if not (self.plan.fetches or self._has_transfers or self._deferred_groups):
+        if not (self.plan.fetches or self._has_transfers or self._deferred):
             return {}
         values = self._read()
-        for call_group in self._deferred_groups:
-            if call_group.late is not None and (failed := call_group.late()):
+        for late, call_group in self._deferred:
+            if failed := late():
                 raise self._status_failure(call_group, failed)
         return dict(zip(self.plan.fetches, values, strict=True))
 
@@ -183,24 +170,24 @@ class DeviceExecutor:
         plan = self.plan
         self._platform.enter()
         self._platform.synchronize()
-        data = self._arena.at_least(plan.arena_bytes, self)
-        self._generation = self._arena.generation
-        bound = Binding(plan, self._registry, self._variables, self._wires, data, lambda: self._step)
+        data = self.arena.at_least(plan.arena_bytes, self)
+        self._generation = self.arena.generation
+        bound = Binding(plan, self.registry, self.variables, self.wires, data, lambda: self._step)
         self._feeds = [(feed, self._platform.writer(bound.operands[feed.slot])) for feed in plan.feeds]
         self._read = self._platform.reader([bound.operands[slot] for slot in plan.fetches.values()])
         self._call_groups = self._group_calls(bound)
-        self._deferred_groups = [call_group for call_group in self._call_groups if call_group.late is not None]
+        self._deferred = [(each.late, each) for each in self._call_groups if each.late is not None]
 
     def _group_calls(self, bound: Binding) -> list[CallGroup]:
         """Fuse calls, unless every instruction is timed or checked."""
         works = [bound.work(instruction) for instruction in self.plan.instructions]
-        if not self._check_finite and self._recorder is None:
+        if not self.check_finite and self._recorder is None:
             return join_calls(self._platform, works)
         call_groups = separate_calls(self._platform, works)
         if self._recorder is not None:
             timing = TimedCalls(self.plan, bound, self._platform, self._recorder, lambda: self._run)
             call_groups = [replace(each, call=timing.wrap(each.instructions[0], each.call)) for each in call_groups]
-        if self._check_finite:
+        if self.check_finite:
             check = FiniteCheck(self.plan, bound, self._platform, lambda: self._step)
             call_groups = [replace(each, call=check.wrap(each.instructions[0], each.call)) for each in call_groups]
         return call_groups

@@ -12,17 +12,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
-
-from numpy.typing import NDArray
 
 from runner.engine.compile.input_slots import Fields, InputSlot, InputSource, ShareKey
 from runner.engine.graph.tensor import Tensor
 from runner.engine.run.executor import DeviceExecutor
 from runner.engine.run.recording import INPUT
 from runner.errors import RunnerError
-
-Array = NDArray[Any]
+from runner.kernels.contract import Array
 
 
 class ReadAhead:
@@ -100,7 +96,10 @@ class SharedReading:
             try:
                 share.fields.set_result(self._from_source(step, key))
             except BaseException as error:
-                self._forget(key, share)
+                with self._lock:
+                    # The next request reads the share again.
+                    if self._shares.get(key) is share:
+                        del self._shares[key]
                 share.fields.set_exception(error)
                 raise
         return share.fields.result()
@@ -119,18 +118,10 @@ class SharedReading:
             share = self._shares.get(key)
             is_first = share is None or device not in share.missing
             if share is None or is_first:
-                share = self._shares[key] = _PendingShare(self._readers(step, key))
+                slots_of = self._slots.items()
+                readers = {each for each, slots in slots_of if any(slot.share(step) == key for slot in slots)}
+                share = self._shares[key] = _PendingShare(readers)
             share.missing.remove(device)
             if not share.missing:
                 del self._shares[key]
             return share, is_first
-
-    def _readers(self, step: int, key: ShareKey) -> set[str]:
-        """Return the devices that read from a share."""
-        return {device for device, slots in self._slots.items() if any(slot.share(step) == key for slot in slots)}
-
-    def _forget(self, key: ShareKey, failed: _PendingShare) -> None:
-        """Drop a share that could not be read, so that the next request reads it again."""
-        with self._lock:
-            if self._shares.get(key) is failed:
-                del self._shares[key]

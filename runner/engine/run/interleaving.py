@@ -45,11 +45,9 @@ class Interleaving(Protocol):
 
     def launched(self, launched: Launched) -> None:
         """Add a launched client."""
-        ...
 
     def next(self) -> Begin | End:
         """Return the next event; at least one client must be launched."""
-        ...
 
 
 Seconds = Callable[[str, str, int], float]
@@ -104,7 +102,8 @@ class VirtualTime:
         """Return the earliest event; see :class:`Interleaving`."""
         ends = {client: self._ends[client] for client, left in self._running.items() if left == 0}
         first = min(ends, key=ends.__getitem__, default=None)
-        part = self._next_part()
+        # Of several parts that can begin at the same time, the one launched first begins.
+        part = min((part for part in self._waiting if not part.missing), key=self._start, default=None)
         if part is not None and (first is None or self._start(part) < ends[first]):
             return self._begin(part)
         if first is None:
@@ -115,10 +114,6 @@ class VirtualTime:
 
     def _start(self, part: _Part) -> float:
         return max(part.arrival, self._free.get(part.device, 0.0))
-
-    def _next_part(self) -> _Part | None:
-        """Return the part that can begin first; of several, the one launched first."""
-        return min((part for part in self._waiting if not part.missing), key=self._start, default=None)
 
     def _begin(self, part: _Part) -> Begin:
         self._waiting.remove(part)
@@ -191,7 +186,10 @@ class Recorded:
         ending = self.endings[self._reported]
         for device in ending.turns:
             if (ending.client, ending.step, device) not in self._begun:
-                return self._begin(*self._next_required(ending, device))
+                required, device = self._next_required(ending, device)
+                self._turns[device] = required.turns[device] + 1
+                self._begun.add((required.client, required.step, device))
+                return Begin(required.client, device)
         self._reported += 1
         del self._launched[ending.client, ending.step]
         self._begun -= {(ending.client, ending.step, device) for device in ending.turns}
@@ -210,7 +208,9 @@ class Recorded:
         awaiting |= {own}
         turn = self._turns.get(device, 0)
         if turn != ending.turns[device]:
-            return self._next_required(self._of_turn(device, turn), device, awaiting)
+            if (device, turn) not in self._at:
+                raise RunnerError(f"the record lacks part number {turn} of {device}: the record is incomplete")
+            return self._next_required(self._at[device, turn], device, awaiting)
         launched = self._launched.get((ending.client, ending.step))
         if launched is None or launched.received.keys() != ending.turns.keys():
             raise RunnerError(
@@ -221,13 +221,3 @@ class Recorded:
             if (ending.client, ending.step, source) not in self._begun:
                 return self._next_required(ending, source, awaiting)
         return ending, device
-
-    def _of_turn(self, device: str, turn: int) -> Ending:
-        if (device, turn) not in self._at:
-            raise RunnerError(f"the record lacks what {device} began as number {turn}: it was cut off")
-        return self._at[device, turn]
-
-    def _begin(self, ending: Ending, device: str) -> Begin:
-        self._turns[device] = ending.turns[device] + 1
-        self._begun.add((ending.client, ending.step, device))
-        return Begin(ending.client, device)

@@ -95,11 +95,11 @@ def load_gpu_kernels(use: GpuOptions, home: int) -> Registry:
 
 def require_gpu_kernels(registry: Registry) -> None:
     """Raise KernelError if an op that kernels execute has no GPU kernel, or a GPU kernel belongs to no op."""
-    names = {
-        how: [name for name, definition in OPS.items() if definition.executed_by == how]
+    by_kernel, by_communicator = (
+        [name for name, definition in OPS.items() if definition.executed_by == how]
         for how in ("kernel", "communicator")
-    }
-    registry.require(names["kernel"], "gpu", names["communicator"])
+    )
+    registry.require(by_kernel, "gpu", by_communicator)
 
 
 @cache

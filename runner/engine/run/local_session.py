@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from runner.engine.compile.compile import Compiled, Signature
@@ -20,7 +19,6 @@ from runner.engine.graph.tensor import Tensor
 from runner.engine.run.executor import DeviceExecutor
 from runner.engine.run.inputs import ReadAhead, SharedReading
 from runner.engine.run.interleaving import Begin, End, Interleaving, Launched, VirtualTime
-from runner.engine.run.local_trace import LocalTrace
 from runner.engine.run.rendezvous import LocalRendezvous
 from runner.engine.run.session import (
     expand_feeds,
@@ -33,12 +31,11 @@ from runner.engine.run.session import (
 )
 from runner.engine.run.step_driver import Finished
 from runner.engine.run.storage import Arena, VariableStore
-from runner.engine.run.timeline import ClientRuns, RecordedPlan, Timeline
-from runner.engine.run.wires import Wires, platform_of, wires_of
+from runner.engine.run.timeline import ClientRuns, LocalTrace, RecordedPlan, Timeline
+from runner.engine.run.wires import platform_of, wires_of
 from runner.errors import RunnerError
+from runner.kernels.contract import Array
 from runner.kernels.registry import Registry
-
-Array = NDArray[Any]
 
 PROCESS = "main"
 """Name of the process of a ``LocalSession``."""
@@ -98,7 +95,7 @@ class LocalSession:
             self._sent[device] += ready.executors[device].plan.sent_bytes
         if self._trace is not None:
             self._trace.runs.add(client, number, step, begin_ns)
-        return {name: fetched[ready.compiled.location[t]] for name, t in asked.fetches.items()}
+        return ready.fetches(asked, fetched)
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
         """Begin one step of a client; see :class:`~runner.engine.run.step_driver.Clients`."""
@@ -107,7 +104,8 @@ class LocalSession:
         ready = self._prepare(asked.signature)
         fed = ready.copy_feeds(expand_feeds(asked, feeds or {}))
         self._launched[client] = _LaunchedRun(asked, ready, step, fed, ready.begin(), time.monotonic_ns())
-        self._interleaving.launched(Launched(client, step, ready.received))
+        received = {device: executor.plan.received_bytes for device, executor in ready.executors.items()}
+        self._interleaving.launched(Launched(client, step, received))
 
     def finished(self) -> Finished:
         """Run parts until a client has finished; see :class:`~runner.engine.run.step_driver.Clients`."""
@@ -119,11 +117,9 @@ class LocalSession:
                     self._run_part(self._launched[client], device)
                 case End(client):
                     ended = self._launched.pop(client)
-                    location = ended.ready.compiled.location
                     if self._trace is not None:
                         self._trace.runs.add(client, ended.number, ended.step, ended.begin_ns, launched=True)
-                    fetches = {name: ended.fetched[location[t]] for name, t in ended.client.fetches.items()}
-                    return Finished(client, ended.step, fetches, ended.turns)
+                    return Finished(client, ended.step, ended.ready.fetches(ended.client, ended.fetched), ended.turns)
 
     def plans(self, client: str) -> dict[str, DevicePlan]:
         """Return the plans of a client by device."""
@@ -200,28 +196,19 @@ class LocalSession:
         self._sent[device] += executor.plan.sent_bytes
 
     def _prepare(self, signature: Signature) -> "_Prepared":
-        ready = self._prepared.get(signature)
-        if ready is None:
+        if signature not in self._prepared:
             rendezvous = LocalRendezvous(self._timeout_s)
-            executors = {
-                device: DeviceExecutor(
-                    plan,
-                    self._registry,
-                    self._stores[device],
-                    self._arenas[device],
-                    self._wires(device, rendezvous),
-                    check_finite=self._check_finite,
+            executors = {}
+            for device, plan in self._planned.plans(signature).items():
+                store, arena = self._stores[device], self._arenas[device]
+                own = self._cluster.device(device).type
+                alike = frozenset(each.name for each in self._cluster.devices if each.type == own)
+                wires = wires_of(store.platform, rendezvous, rendezvous, alike)
+                executors[device] = DeviceExecutor(
+                    plan, self._registry, store, arena, wires, check_finite=self._check_finite
                 )
-                for device, plan in self._planned.plans(signature).items()
-            }
-            ready = _Prepared(self._planned.compiled(signature), executors, rendezvous)
-            self._prepared[signature] = ready
-        return ready
-
-    def _wires(self, device: str, rendezvous: LocalRendezvous) -> Wires:
-        own = self._cluster.device(device).type
-        alike = frozenset(each.name for each in self._cluster.devices if each.type == own)
-        return wires_of(self._stores[device].platform, rendezvous, rendezvous, alike)
+            self._prepared[signature] = _Prepared(self._planned.compiled(signature), executors, rendezvous)
+        return self._prepared[signature]
 
     def _execute(
         self, ready: "_Prepared", client: Client, step: int, jobs: Mapping[str, Mapping[Tensor, Array]]
@@ -260,29 +247,32 @@ def _share_thread_count() -> Callable[[], None]:
     return take
 
 
+@dataclass
 class _Prepared:
-    """A signature with its executors. feeds: fed tensors by device. received: received bytes by device and sender."""
+    """A signature with its executors. feeds: specs of fed tensors by device. begun: number of runs so far."""
 
-    def __init__(
-        self, compiled: Compiled, executors: Mapping[str, DeviceExecutor], rendezvous: LocalRendezvous
-    ) -> None:
-        self.compiled = compiled
-        self.executors = executors
-        self.rendezvous = rendezvous
-        self.feeds = {device: {feed.tensor for feed in each.plan.feeds} for device, each in executors.items()}
-        self._begun = 0
-        self.received = {device: each.plan.received_bytes for device, each in executors.items()}
-        self._specs = {feed.tensor: feed.spec for each in executors.values() for feed in each.plan.feeds}
+    compiled: Compiled
+    executors: Mapping[str, DeviceExecutor]
+    rendezvous: LocalRendezvous
+    begun: int = 0
+
+    def __post_init__(self) -> None:
+        plans = {device: each.plan for device, each in self.executors.items()}
+        self.feeds = {device: {feed.tensor: feed.spec for feed in plan.feeds} for device, plan in plans.items()}
 
     def begin(self) -> int:
         """Count a run that begins; return how many runs began before it."""
-        self._begun += 1
-        return self._begun - 1
+        self.begun += 1
+        return self.begun - 1
+
+    def fetches(self, client: Client, fetched: Mapping[tuple[str, Tensor], Array]) -> dict[str, Array]:
+        """Return the fetches of a client by name. fetched: values by device and local tensor."""
+        return {name: fetched[self.compiled.location[tensor]] for name, tensor in client.fetches.items()}
 
     def copy_feeds(self, fed: Mapping[Tensor, Any]) -> dict[Tensor, Array]:
         """Copy fed values for parts that run later; raises RunnerError for a wrong shape or dtype."""
-        taken = (tensor for tensor in fed if tensor in self._specs)
-        return {tensor: fed_array(tensor, fed[tensor], self._specs[tensor]).copy() for tensor in taken}
+        specs = {tensor: spec for feeds in self.feeds.values() for tensor, spec in feeds.items() if tensor in fed}
+        return {tensor: fed_array(tensor, fed[tensor], spec).copy() for tensor, spec in specs.items()}
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from runner.engine.compile.passes.transfers import sent_tensor
 from runner.errors import ClusterError
+from runner.kernels.contract import Array
 from runner.kernels.memory import allocate
-
-Array = NDArray[Any]
 
 _WAIT_S = 1.0
 """Longest single wait for a value, in seconds."""
@@ -30,19 +29,15 @@ class Rendezvous(Protocol):
 
     def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
         """Return the memory in which receivers read the value named ``sent``; the same in every step."""
-        ...
 
     def incoming(self, key: str, source: str, nbytes: int) -> NDArray[np.uint8]:
         """Return the memory that holds the value of a transfer from its :meth:`receive` to the end of the step."""
-        ...
 
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
         """Send a value without waiting for a receiver; copied unless it was computed in :meth:`outgoing`."""
-        ...
 
     def receive(self, step: int, key: str, source: str) -> Array:
         """Wait for a value; raises ClusterError if the time limit passes or a peer has failed."""
-        ...
 
 
 class LocalRendezvous:

@@ -5,16 +5,14 @@ from collections.abc import Collection, Mapping
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from runner.engine.compile.program import Client
 from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.engine.run.step_driver import Clients
 from runner.engine.run.timeline import Timeline
 from runner.errors import RunnerError
-from runner.kernels.contract import as_array
+from runner.kernels.contract import Array, as_array
 
-Array = NDArray[Any]
 T = TypeVar("T")
 
 PEAK_MEMORY = "peak_memory_bytes"
@@ -33,30 +31,24 @@ class Session(Clients, Protocol):
         Recorded runs take a little longer. Launched clients may be running and continue. Raises RunnerError if
         another trace is active, or if a client has not been planned while launched clients are running.
         """
-        ...
 
     def stop_trace(self) -> Timeline:
         """Stop recording and return the timeline; each device first finishes the part that it is running.
 
         Raises RunnerError if no trace is active.
         """
-        ...
 
     def sent_bytes(self) -> list[int]:
         """Return the bytes of tensors that each device has sent: workers first, then parameter servers."""
-        ...
 
     def peak_memory_bytes(self) -> dict[str, int]:
         """Return the peak resident memory in bytes by process name."""
-        ...
 
     def libraries(self) -> dict[str, list[str]]:
         """Return the kernel libraries in use by device type."""
-        ...
 
     def close(self) -> None:
         """Release everything the session holds."""
-        ...
 
 
 def require_no_trace(trace: object, clients: Collection[str]) -> None:

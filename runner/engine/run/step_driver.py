@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from runner.engine.compile.program import DriverSettings
-
-Array = NDArray[Any]
+from runner.kernels.contract import Array
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,6 @@ class Clients(Protocol):
 
         Raises RunnerError while launched clients are running.
         """
-        ...
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
         """Begin one step of a deferred client and return. Several clients may run at once, but each only once.
@@ -46,14 +43,12 @@ class Clients(Protocol):
         On every device runs begin in launch order, except that a run waits for all tensors that it receives and later
         ones may overtake it.
         """
-        ...
 
     def finished(self) -> Finished:
         """Wait until the next launched client has finished on all its devices and return it.
 
         Raises RunnerError if no client is launched.
         """
-        ...
 
 
 class StepDriver(ABC):

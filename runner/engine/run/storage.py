@@ -6,9 +6,8 @@ from weakref import WeakSet
 
 from runner.engine.compile.plan import Slot
 from runner.errors import ResourceError, RunnerError
-from runner.kernels.host import HostPlatform
 from runner.kernels.memory import Bytes
-from runner.kernels.platform import Platform
+from runner.kernels.platform import HostPlatform, Platform
 
 
 @dataclass
@@ -51,7 +50,6 @@ class ArenaUser(Protocol):
 
     def release_memory(self) -> None:
         """Drop all references to the arena's memory."""
-        ...
 
 
 class Arena:

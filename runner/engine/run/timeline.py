@@ -1,4 +1,4 @@
-"""The timeline: the spans of all devices on one clock, with layers and transfers.
+"""The timeline: the spans of all devices on one clock, with layers and transfers, and its recording in one process.
 
 Clients run one by one or, if launched, several at once. Every run of a client has a number that the session and the
 client's parts on all devices share. By this number a send is matched with its receive, and a part with its launch.
@@ -6,12 +6,13 @@ client's parts on all devices share. By this number a send is matched with its r
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from runner.engine.compile.plan import DevicePlan, Instruction
 from runner.engine.graph.graph import Graph
-from runner.engine.run.recording import COMPUTE, DELAY, INPUT, RECEIVE, SEND, WAIT, RawSpan
+from runner.engine.run.executor import DeviceExecutor
+from runner.engine.run.recording import COMPUTE, DELAY, INPUT, RECEIVE, SEND, WAIT, RawSpan, Recorder
 from runner.errors import SecurityError
 
 _KINDS_OF = {"send": (SEND,), "recv": (WAIT, RECEIVE)}
@@ -115,8 +116,7 @@ def spans_of(process: str, recorded: Sequence[RecordedPlan], raw_spans: Iterable
     Raises SecurityError for spans that the plans cannot have produced, because they may come from a worker.
     """
     spans = [_span(process, recorded, each) for each in raw_spans]
-    times = [time for span in spans for time in (span.begin_ns, span.end_ns)]
-    for before, after in pairwise(times):
+    for before, after in pairwise(at for span in spans for at in (span.begin_ns, span.end_ns)):
         if after < before:
             raise SecurityError(
                 f"spans of {process} refused: {after} ns follows {before} ns, expected times in ascending order"
@@ -157,3 +157,37 @@ def _transfer(plan: DevicePlan, instruction: Instruction) -> tuple[str, str, int
         case "recv":
             return attributes["key"], attributes["source"], plan.slots[instruction.outputs[0]].spec.nbytes
     return "", "", 0
+
+
+@dataclass
+class _Recorded:
+    """The recorded plans of one device and their executors."""
+
+    recorder: Recorder = field(default_factory=Recorder)
+    plans: list[RecordedPlan] = field(default_factory=list)
+    executors: list[DeviceExecutor] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class LocalTrace:
+    """An active trace. process: name of the process in the spans. runs: the client runs that the session records."""
+
+    process: str
+    runs: ClientRuns
+    devices: dict[str, _Recorded] = field(default_factory=dict)
+
+    def add(self, device: str, plan: RecordedPlan, executor: DeviceExecutor) -> None:
+        """Begin to record a plan on one device."""
+        recorded = self.devices.setdefault(device, _Recorded())
+        executor.record(recorded.recorder, len(recorded.plans))
+        recorded.plans.append(plan)
+        recorded.executors.append(executor)
+
+    def stop(self) -> Timeline:
+        """Stop recording and return the timeline."""
+        spans: list[Span] = []
+        for recorded in self.devices.values():
+            for executor in recorded.executors:
+                executor.record(None)
+            spans += spans_of(self.process, recorded.plans, recorded.recorder.spans)
+        return Timeline(tuple(spans), tuple(self.runs.ended))

@@ -8,9 +8,8 @@ from runner.engine.graph.device import Device
 from runner.engine.run.rendezvous import LocalRendezvous, Rendezvous
 from runner.errors import ResourceError
 from runner.kernels.contract import Operand, as_array
-from runner.kernels.host import HostPlatform
 from runner.kernels.memory import Bytes
-from runner.kernels.platform import Platform, Work
+from runner.kernels.platform import HostPlatform, Platform, Work
 from runner.kernels.registry import Registry
 
 Send = Callable[[int], None]
@@ -29,19 +28,15 @@ class Wires(Protocol):
 
     def outgoing(self, sent: str, nbytes: int) -> Bytes:
         """Return the memory in which the value named ``sent`` is computed; the same in every step."""
-        ...
 
     def incoming(self, key: str, source: str, nbytes: int) -> Bytes:
         """Return the memory that holds the value of a transfer from its receive to the end of the step."""
-        ...
 
     def sender(self, key: str, destination: str, value: Operand) -> Send:
         """Return a function that sends the value to one device."""
-        ...
 
     def receiver(self, key: str, source: str, value: Operand) -> Receive:
         """Return a receive that waits for a value and makes it available in its memory."""
-        ...
 
 
 @dataclass(frozen=True)

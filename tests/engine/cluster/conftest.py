@@ -1,18 +1,112 @@
 """Fixtures of tests with workers, on a virtual network and in real processes."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
-from runner.engine.cluster.transport.private_directory import PrivateDirectory
+from runner.engine.cluster import worker_group
+from runner.engine.cluster.cluster_session import ClusterSession
+from runner.engine.cluster.transport.private_directory import inbox_path, private_directory
+from runner.engine.compile.program import Program
+from runner.engine.graph.device import local_cluster
+from runner.engine.run.session import Session
+from runner.kernels.contract import Array
 from runner.kernels.registry import Registry
-from tests.engine.cluster.remote_programs import there_and_back
-from tests.engine.cluster.sessions import Sessions, expect_nothing_left
-from tests.engine.cluster.virtual_cluster import VirtualCluster, virtual_cluster
+from runner.optimizers.sgd import Momentum
+from runner.strategies.sync_data import SyncData
+from tests.engine.cluster.virtual_cluster import VirtualCluster, there_and_back, virtual_cluster
+from tests.integration.command import processes_of
+from tests.strategies.networks import EXAMPLE_SHAPE, NETWORKS, TEST_BATCH, task_of
+from tests.strategies.training import Weights
+
+WORKERS = 2
+BATCH = 5
+PROGRAM = SyncData(workers=WORKERS).build(task_of(NETWORKS["dense"], Momentum(), batch_size=BATCH))
+SOURCE: Mapping[str, Any] = {
+    "config": {"name": "synthetic", "shape": list(EXAMPLE_SHAPE), "classes": 3, "examples": 16, "test_examples": 16},
+    "seed": 1,
+    "batch_size": BATCH,
+    "eval_batch_size": TEST_BATCH,
+    "dtype": "float64",
+}
+
+
+class Sessions:
+    """Creates sessions, each of a separate run, and finds their processes and directories."""
+
+    def __init__(self, registry: Registry, logs: Path) -> None:
+        self.logs = logs
+        self.run_ids: list[str] = []
+        self._registry = registry
+
+    def new(
+        self, source: Mapping[str, Any] | None = SOURCE, *, program: Program = PROGRAM, **options: Any
+    ) -> ClusterSession:
+        """A session that has not been entered."""
+        self.run_ids.append(secrets.token_hex(8))
+        own: dict[str, Any] = {"run_id": self.run_ids[-1], "epoch": 1, "logs": self.logs, "threads": 1}
+        cluster = local_cluster(program.workers, program.servers)
+        return ClusterSession(program, cluster, self._registry, source, **(own | options))
+
+    def worker(self, index: int, role: str = "worker") -> psutil.Process:
+        """A worker or parameter-server process of the newest session."""
+        processes = map(psutil.Process, processes_of(self.run_ids[-1]))
+        wanted = (role, str(index))
+        (found,) = (each for each in processes if (_option(each, "--role"), _option(each, "--index")) == wanted)
+        return found
+
+    @property
+    def directory(self) -> Path:
+        """The private directory of the newest session."""
+        return inbox_path(_option(self.worker(0), "--address")).parent
+
+
+def _option(process: psutil.Process, name: str) -> str:
+    arguments = process.cmdline()
+    return arguments[arguments.index(name) + 1]
+
+
+SERVED = SyncData(workers=WORKERS, combine="parameter_server", servers=2).build(
+    task_of(NETWORKS["dense"], Momentum(clip_norm=0.5), batch_size=BATCH)
+)
+
+
+def expect_nothing_left(sessions: Sessions, directories: Sequence[Path]) -> None:
+    assert [processes_of(run_id) for run_id in sessions.run_ids] == [[]] * len(sessions.run_ids)
+    assert len(directories) == len(sessions.run_ids)
+    assert [path for path in directories if path.exists()] == []
+
+
+def train(session: Session, step: int) -> dict[str, Array]:
+    """Run one step with a falling rate."""
+    feeds = {"step": np.int64(step), "learning_rate": np.float64(0.1 / (1 + step))}
+    return session.run("train", step=step, feeds=feeds)
+
+
+def losses(session: Session, steps: int = 3) -> list[Weights]:
+    """All fetches of a short run."""
+    session.run("init")
+    fetched: list[Weights] = [train(session, step) for step in range(steps)]
+    fetched.append(session.run("eval", step=1, feeds={"step": np.int64(1)}))
+    fetched.append(session.run("save"))
+    return fetched
+
+
+@contextmanager
+def suspended(process: psutil.Process) -> Iterator[None]:
+    """Stop a process inside the block."""
+    process.suspend()
+    try:
+        yield
+    finally:
+        process.resume()
+
 
 Start = Callable[..., AbstractContextManager[VirtualCluster]]
 
@@ -63,14 +157,14 @@ def fed(cluster: VirtualCluster) -> VirtualCluster:
 def sessions(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sessions]:
     """Sessions of one test, after which no process or directory may be left."""
     directories: list[Path] = []
-    create = PrivateDirectory.create
 
-    def noted(parent: Path | None = None) -> PrivateDirectory:
-        directory = create(parent)
-        directories.append(directory.path)
-        return directory
+    @contextmanager
+    def noted() -> Iterator[Path]:
+        with private_directory() as directory:
+            directories.append(directory)
+            yield directory
 
-    monkeypatch.setattr(PrivateDirectory, "create", noted)
+    monkeypatch.setattr(worker_group, "private_directory", noted)
     sessions = Sessions(registry, tmp_path)
     yield sessions
     expect_nothing_left(sessions, directories)

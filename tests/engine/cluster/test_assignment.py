@@ -1,28 +1,39 @@
 """Assignments: a round trip preserves them, and malformed or inconsistent documents are refused."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.engine.cluster.assignment import Assignment, feed_sizes, peer_of, senders, sent_sizes
-from runner.engine.cluster.transport.documents import decode_document, encode_document
+from runner.engine.cluster.assignment import Assignment, feed_key, feed_sizes, fetch_key, peer_of, senders, sent_sizes
+from runner.engine.cluster.mailbox import Mailbox, WireRendezvous
+from runner.engine.cluster.remote_plan import RemotePlan
+from runner.engine.cluster.transport.encoding import decode_document, encode_document
+from runner.engine.cluster.transport.messages import Message, TensorReady
+from runner.engine.cluster.transport.private_directory import private_directory
+from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter, create_arena
 from runner.engine.compile.input_slots import InputSlot
+from runner.engine.compile.program import Client, Program
 from runner.engine.graph.device import worker_device
 from runner.engine.graph.tensor import Tensor
-from runner.errors import SecurityError
+from runner.errors import RunnerError, SecurityError
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
-from tests.engine.cluster.remote_programs import plans_of, remote_plan, there_and_back
+from tests.engine.cluster.transport.conftest import identity
+from tests.engine.cluster.transport.fake_network import FakeNetwork
+from tests.engine.cluster.virtual_cluster import EPOCH, EXAMPLES, plans_of, remote_plan, there_and_back
 from tests.engine.compile.plain_data import EXTREMES, mutated, places, put, values, without
 from tests.engine.run.fake_kernels import random_registry
 from tests.strategies.networks import NETWORKS, task_of
 
-WORKER_0 = worker_device(0)
-THERE = f"scaled:0->{worker_device(1)}"
+WORKER_0, WORKER_1 = worker_device(0), worker_device(1)
+THERE = f"scaled:0->{WORKER_1}"
 X, RATE = "feed/x_0:0", "feed/rate_0:0"
 BACK = f"away:0->{WORKER_0}"
 
@@ -31,23 +42,17 @@ def encoded_and_decoded(document: object) -> object:
     return decode_document(memoryview(encode_document(document)))
 
 
-def expect_round_trip(network: str, kernels: Registry, directory: Path) -> None:
+@pytest.mark.parametrize("network", [*sorted(NETWORKS), "random layouts"])
+def test_training_program_round_trip(network: str, registry: Registry, tmp_path: Path) -> None:
+    """Layouts are sent, so that plans are equal."""
+    network, kernels = ("batch_normalised", random_registry(1)) if " " in network else (network, registry)
     program = SyncData(workers=3).build(task_of(NETWORKS[network], Momentum(), batch_size=7))
     planned = plans_of(program, kernels)
     for client in program.clients:
-        for assignment in remote_plan(planned, client, directory).assignments.values():
+        for assignment in remote_plan(planned, client, tmp_path).assignments.values():
             received = Assignment.from_document(encoded_and_decoded(assignment.to_document()), kernels)
             assert received == assignment
             assert list(received.part.graph.nodes) == list(assignment.part.graph.nodes)
-
-
-@pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_training_program_round_trip(network: str, registry: Registry, tmp_path: Path) -> None:
-    expect_round_trip(network, registry, tmp_path)
-
-
-def test_layouts_are_sent_so_that_plans_are_equal(tmp_path: Path) -> None:
-    expect_round_trip("batch_normalised", random_registry(1), tmp_path)
 
 
 @pytest.fixture
@@ -64,30 +69,27 @@ def test_sizes_and_senders_of_transfers(assignments: dict[str, Assignment]) -> N
     assert sent_sizes(second.plan) == {"away:0": 24, "fetch away:0": 24}
     assert senders(first.plan) == {BACK: "worker-1"}
     assert senders(second.plan) == {THERE: "worker-0"}
-
-
-def test_arena_has_a_place_for_every_value_of_its_owner(assignments: dict[str, Assignment]) -> None:
-    arenas = assignments["worker-1"].arenas
-    assert {owner: set(arena.sizes) for owner, arena in arenas.items()} == {
-        "master-0": {"feed rate:0"},
-        "worker-0": {"scaled:0", "fetch w:0", "fetch back:0"},
-        "worker-1": {"away:0", "fetch away:0"},
+    assert {owner: (arena.owner, set(arena.sizes)) for owner, arena in second.arenas.items()} == {
+        "master-0": ("master-0", {"feed rate:0"}),
+        "worker-0": ("worker-0", {"scaled:0", "fetch w:0", "fetch back:0"}),
+        "worker-1": ("worker-1", {"away:0", "fetch away:0"}),
     }
-    assert {owner: arena.owner for owner, arena in arenas.items()} == {owner: owner for owner in arenas}
-    assert assignments["worker-0"].inputs == (InputSlot(Tensor("x"), "train", "x", 0, 3),)
-    assert assignments["worker-1"].inputs == ()
+    assert first.inputs == (InputSlot(Tensor("x"), "train", "x", 0, 3),)
+    assert second.inputs == ()
 
 
-def test_device_runs_in_the_process_of_its_task() -> None:
-    assert peer_of(worker_device(3)) == "worker-3"
-    for text, expected in {
-        "/job:worker": "device '/job:worker': expected a full name such as",
-        "/job:worker/task:1/device:cpu": "expected a full name",
-        "worker-1": "device 'worker-1': expected '/job:NAME",
-        "/job:thief/task:1/device:cpu:0": "peer name 'thief-1'",
-    }.items():
-        with pytest.raises(ValueError, match=expected):
-            peer_of(text)
+@pytest.mark.parametrize(
+    ("device", "text"),
+    [
+        ("/job:worker", "device '/job:worker': expected a full name such as"),
+        ("/job:worker/task:1/device:cpu", "expected a full name"),
+        ("worker-1", "device 'worker-1': expected '/job:NAME"),
+        ("/job:thief/task:1/device:cpu:0", "peer name 'thief-1'"),
+    ],
+)
+def test_device_without_a_process_is_refused(device: str, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        peer_of(device)
 
 
 @pytest.fixture
@@ -103,11 +105,7 @@ SLOT = ("inputs", 0)
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (
-            ("more",),
-            1,
-            r"plan: unknown \['more'\], expected the fields device, part, inputs, arenas",
-        ),
+        (("more",), 1, r"plan: unknown \['more'\], expected the fields device, part, inputs, arenas"),
         (("device",), 3, "plan.device: 3, expected text"),
         (("device",), "cpu", "device 'cpu': expected '/job:NAME"),
         (("device",), "/job:worker/task:0", "expected a full name"),
@@ -145,11 +143,7 @@ SLOT = ("inputs", 0)
         (("layouts",), {3: {"tag": "", "nbytes": 24}}, "name in plan.layouts: 3, expected text"),
         (("layouts",), {"w": {"tag": "aB8b", "nbytes": 64}}, "no kernel converts .* from .*'aB8b'"),
         (("arenas",), {}, "no arena of master-0, worker-0, worker-1, only of none"),
-        (
-            ("arenas", "worker-1", "owner"),
-            "worker-2",
-            "arenas of master-0, worker-0, worker-2 under the names",
-        ),
+        (("arenas", "worker-1", "owner"), "worker-2", "arenas of master-0, worker-0, worker-2 under the names"),
         (("arenas", "worker-0", "sizes", "scaled:0"), 16, "the arena of worker-0 does not have the layout"),
         (("arenas", "worker-1", "sizes", "away:0"), 16, "the arena of worker-1 has 16 bytes for away:0, .* 24"),
         (("arenas", "worker-1", "sizes"), {}, "the arena of worker-1 has no bytes for away:0, which recv/away"),
@@ -214,3 +208,134 @@ def test_mutated_document_is_refused_or_round_trips(sample: Any, registry: Regis
 def test_arbitrary_data_never_raises_another_error(registry: Registry, document: object) -> None:
     with pytest.raises(SecurityError):
         Assignment.from_document(document, registry)
+
+
+RATE, OLD, AWAY = Tensor("rate"), Tensor("w"), Tensor("away")
+
+
+@pytest.fixture
+def plan(tmp_path: Path, registry: Registry) -> RemotePlan:
+    return remote_plan(plans_of(there_and_back(), registry), "run", tmp_path, name="run-0")
+
+
+def test_only_workers_with_nodes_participate(tmp_path: Path, registry: Registry, plan: RemotePlan) -> None:
+    init = remote_plan(plans_of(there_and_back(), registry), "init", tmp_path)
+    assert (set(init.plans), set(init.assignments)) == ({"worker-0"}, {"worker-0"})
+    assert (set(plan.plans), set(plan.assignments)) == ({"worker-0", "worker-1"}, {"worker-0", "worker-1"})
+    nothing = Program(there_and_back().graph, {"nothing": Client("nothing")}, {}, workers=2)
+    assert remote_plan(plans_of(nothing, registry), "nothing", tmp_path).assignments == {}
+
+
+def test_all_workers_get_the_same_arenas_of_this_epoch(plan: RemotePlan) -> None:
+    first, second = (plan.assignments[worker].arenas for worker in ("worker-0", "worker-1"))
+    assert first == second
+    assert {owner: arena.name for owner, arena in first.items()} == {
+        owner: f"run-0 {owner}" for owner in ("master-0", "worker-0", "worker-1")
+    }
+    assert {arena.epoch for arena in first.values()} == {EPOCH}
+
+
+def test_worker_reads_its_feeds(plan: RemotePlan) -> None:
+    plan.feed({RATE: np.float64(0.25), Tensor("unused"): "whatever"})
+    arena = ArenaReader(plan.assignments["worker-0"].arenas["master-0"])
+    assert arena.read(feed_key(RATE), "float64", ()) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("value", "came"),
+    [
+        (np.float32(0.5), r"float32\[\]"),
+        (1, r"int64\[\]"),
+        ([0.5], r"float64\[1\]"),
+        (np.zeros((2, 3)), r"float64\[2, 3\]"),
+        ("half", r"str\d+\[\]"),
+    ],
+)
+def test_feed_of_wrong_shape_or_dtype_is_named(plan: RemotePlan, value: Any, came: str) -> None:
+    with pytest.raises(RunnerError, match=rf"^feed rate:0: came {came}, expected float64\[\]$"):
+        plan.feed({RATE: value})
+
+
+@pytest.mark.parametrize(("tensor", "worker"), [(OLD, "worker-0"), (AWAY, "worker-1")])
+def test_fetch_returns_a_copy(plan: RemotePlan, tensor: Tensor, worker: str) -> None:
+    arena = ArenaWriter(plan.assignments[worker].arenas[worker])
+    arena.put(fetch_key(tensor), np.arange(float(EXAMPLES)))
+    fetched = plan.fetch(tensor)
+    arena.put(fetch_key(tensor), np.zeros(EXAMPLES))
+    assert fetched.tolist() == [0.0, 1.0, 2.0]
+    assert fetched.flags.writeable
+
+
+def test_unlinked_arenas_still_work(plan: RemotePlan, tmp_path: Path) -> None:
+    arena = ArenaWriter(plan.assignments["worker-1"].arenas["worker-1"])
+    assert len(list(tmp_path.iterdir())) == 3
+    plan.unlink()
+    assert list(tmp_path.iterdir()) == []
+    arena.put(fetch_key(AWAY), np.ones(EXAMPLES))
+    assert plan.fetch(AWAY).tolist() == [1.0, 1.0, 1.0]
+
+
+KEY = f"x:0->{WORKER_1}"
+VALUE = np.arange(4, dtype=np.float32)
+
+
+class Wire:
+    """Worker 0, which sends ``x``, and worker 1, which receives it."""
+
+    def __init__(self, directory: Path) -> None:
+        network = FakeNetwork(0)
+        names = ("worker-0", "worker-1")
+        self.ends = [network.endpoint(identity(name), len(names)) for name in names]
+        for end, other in zip(self.ends, reversed(names), strict=True):
+            end.connect(other, "")
+        specs = [
+            create_arena(directory, f"plan {name}", name, 1, sizes)
+            for name, sizes in zip(names, ({"x:0": VALUE.nbytes}, {}), strict=True)
+        ]
+        self.sender, self.receiver = (
+            WireRendezvous("plan", end, mailbox, ArenaWriter(own), {other.owner: ArenaReader(other)})
+            for end, mailbox, own, other in zip(self.ends, map(Mailbox, self.ends), specs, specs[::-1], strict=True)
+        )
+        self.receiver.mailbox.expect("plan", {KEY: "worker-0"})
+
+    def send(self, message: Message) -> None:
+        self.ends[0].send("worker-1", message)
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    with private_directory() as directory:
+        yield Wire(directory)
+
+
+def test_receiver_reads_the_sender_s_memory(wire: Wire) -> None:
+    memory = wire.sender.outgoing("x:0", VALUE.nbytes).view(np.float32)
+    place = wire.receiver.incoming(KEY, WORKER_0, VALUE.nbytes)
+    for step in range(2):
+        memory[:] = VALUE + step
+        wire.sender.send(step, KEY, WORKER_1, memory)
+        received = wire.receiver.receive(step, KEY, WORKER_0)
+        np.testing.assert_array_equal(received, VALUE + step)
+        assert np.shares_memory(received, place)
+        assert not place.flags.writeable
+
+
+def test_value_from_other_memory_is_copied(wire: Wire) -> None:
+    value = VALUE.copy()
+    wire.sender.send(0, KEY, WORKER_1, value)
+    value[:] = -1.0
+    np.testing.assert_array_equal(wire.receiver.receive(0, KEY, WORKER_0), VALUE)
+
+
+def test_reference_to_another_slot_is_refused(wire: Wire) -> None:
+    right = wire.sender.writer.put("x:0", VALUE)
+    wire.send(TensorReady("plan", 0, KEY, replace(right, offset=64)))
+    with pytest.raises(SecurityError, match=r"tensor x:0 of worker-0: reference to .* expected"):
+        wire.receiver.receive(0, KEY, WORKER_0)
+
+
+def test_wrong_size_is_refused(wire: Wire) -> None:
+    with pytest.raises(ValueError, match="'x:0': memory of 16 bytes, expected 8"):
+        wire.sender.outgoing("x:0", 8)
+    with pytest.raises(ValueError, match="memory of 16 bytes, expected 24"):
+        wire.receiver.incoming(KEY, WORKER_0, 24)

@@ -4,26 +4,16 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from runner.engine.cluster import worker_group
 from runner.engine.cluster.cluster_session import ClusterSession
-from runner.engine.cluster.processes import Supervisor
-from runner.engine.cluster.transport.heartbeat_monitor import HeartbeatMonitor
+from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
 from runner.engine.cluster.transport.messages import IDLE, STEP
-from runner.engine.run.session import Session
+from runner.engine.compile.program import Program
 from runner.errors import ClusterError, ConfigError, ResourceError, RunnerError
-from tests.engine.cluster.sessions import (
-    SERVED,
-    SOURCE,
-    WORKERS,
-    Sessions,
-    suspended,
-    train,
-)
+from tests.engine.cluster.conftest import PROGRAM, SERVED, SOURCE, WORKERS, Sessions, suspended, train
 from tests.engine.run.launched_programs import pushed, tally
 from tests.integration.command import Command, processes_of, wait_until
 
@@ -43,19 +33,11 @@ def test_closed_session_has_no_workers_and_no_shared_memory(sessions: Sessions) 
     assert (sessions.logs / "worker-0.log").exists()
 
 
-def test_workers_exit_by_themselves_at_the_end(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
-    supervisors: list[Supervisor] = []
-
-    class Noted(Supervisor):
-        def __enter__(self) -> Supervisor:
-            supervisors.append(self)
-            return super().__enter__()
-
-    monkeypatch.setattr(worker_group, "Supervisor", Noted)
+def test_workers_exit_by_themselves_at_the_end(sessions: Sessions) -> None:
     with sessions.new() as session:
         session.run("init")
-    (supervisor,) = supervisors
-    assert [worker.exit and worker.exit.code for worker in supervisor.workers.values()] == [0, 0]
+        workers = session._group.supervisor.workers.values()
+    assert [worker.exit and worker.exit.code for worker in workers] == [0, 0]
 
 
 def test_exception_inside_the_block_leaves_nothing(sessions: Sessions) -> None:
@@ -68,14 +50,13 @@ def test_exception_inside_the_block_leaves_nothing(sessions: Sessions) -> None:
 
 
 def test_failed_start_leaves_nothing(sessions: Sessions, tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match=r"cannot start worker-0 .*missing/worker-0\.log: No such file"):
-        sessions.new(logs=tmp_path / "missing").__enter__()
-
-
-def test_start_that_fails_half_way_leaves_nothing(sessions: Sessions, tmp_path: Path) -> None:
     (tmp_path / "worker-1.log").mkdir()
-    with pytest.raises(ResourceError, match=r"cannot start worker-1 .*worker-1\.log: Is a directory"):
-        sessions.new().__enter__()
+    for logs, expected in (
+        (tmp_path / "missing", r"cannot start worker-0 .*missing/worker-0\.log: No such file"),
+        (tmp_path, r"cannot start worker-1 .*worker-1\.log: Is a directory"),
+    ):
+        with pytest.raises(ResourceError, match=expected):
+            sessions.new(logs=logs).__enter__()
 
 
 def test_source_error_keeps_its_class_and_names_the_worker(sessions: Sessions) -> None:
@@ -85,37 +66,22 @@ def test_source_error_keeps_its_class_and_names_the_worker(sessions: Sessions) -
         session.run("init")
 
 
-def test_stopped_worker_is_silent_and_ended(sessions: Sessions) -> None:
-    def stop_and_train(session: ClusterSession) -> None:
+@pytest.mark.parametrize(("program", "role"), [(PROGRAM, "worker"), (SERVED, "ps")], ids=["worker", "server"])
+def test_stopped_process_is_silent(sessions: Sessions, program: Program, role: str) -> None:
+    expected = rf"^{role}-1 is silent: no heartbeat for .* the stacks of its threads, unless the process is stopped, "
+    with sessions.new(program=program, monitor=HeartbeatMonitor(silence_s=2.0)) as session:
         session.run("init")
-        sessions.worker(1).suspend()
-        train(session, 0)
-
-    monitor = HeartbeatMonitor(silence_s=2.0)
-    expected = r"^worker-1 is silent: no heartbeat for .* the stacks of its threads, unless the process is stopped, "
-    with pytest.raises(ClusterError, match=expected), sessions.new(monitor=monitor) as session:
-        stop_and_train(session)
-
-
-class Listening(HeartbeatMonitor):
-    """Stores the last heartbeat of each worker."""
-
-    def __init__(self, limits_s: Mapping[str, float], silence_s: float) -> None:
-        super().__init__(limits_s, silence_s)
-        self.last: dict[str, str] = {}
-
-    def heartbeat(self, worker: str, section: str, step: int, now: float) -> None:
-        self.last[worker] = section
-        super().heartbeat(worker, section, step, now)
+        with suspended(sessions.worker(1, role)), pytest.raises(ClusterError, match=expected):
+            train(session, 0)
 
 
 def test_stuck_worker_logs_its_stack(sessions: Sessions) -> None:
     """Worker 0 waits for worker 1, which is stopped while it is idle."""
-    monitor = Listening({STEP: 2.0}, silence_s=1000.0)
+    monitor = HeartbeatMonitor({STEP: 2.0}, silence_s=1000.0)
     with sessions.new(monitor=monitor) as session:
         session.run("init")
         train(session, 3)
-        while monitor.last.get("worker-1") != IDLE:
+        while monitor._watched["worker-1"].section != IDLE:
             # Only worker 0 runs "save"; meanwhile the master reads heartbeats.
             session.run("save")
         expected = "worker-0 is stuck: section 'step' at step 4 has taken"
@@ -142,8 +108,8 @@ from pathlib import Path
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.graph.device import local_cluster
 from runner.engine.run.kernel_table import load_kernels
-from runner.engine.cluster.transport.heartbeat_monitor import HeartbeatMonitor
-from tests.engine.cluster.sessions import PROGRAM, SOURCE, train
+from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
+from tests.engine.cluster.conftest import PROGRAM, SOURCE, train
 
 run = dict(run_id=sys.argv[1], epoch=1, logs=Path(sys.argv[2]), threads=1, monitor=HeartbeatMonitor(silence_s=3.0))
 with ClusterSession(PROGRAM, local_cluster({WORKERS}), load_kernels(), SOURCE, **run) as session:
@@ -179,28 +145,10 @@ def test_run_stopped_as_a_whole_continues(tmp_path: Path) -> None:
     assert processes_of(run_id) == []
 
 
-def save(session: Session, times: int) -> None:
-    """Run steps in which only worker 0 participates."""
-    for _ in range(times):
-        session.run("save")
-
-
 def test_killed_worker_is_noticed_while_another_answers(sessions: Sessions) -> None:
     with sessions.new() as session:
         session.run("init")
         session.run("save")
         sessions.worker(1).kill()
         with pytest.raises(ClusterError, match=r"^worker-1 \(pid \d+\) was killed by SIGKILL"):
-            save(session, times=10_000)
-
-
-def test_stopped_parameter_server_is_named(sessions: Sessions) -> None:
-    monitor = Listening({}, silence_s=2.0)
-    with sessions.new(program=SERVED, monitor=monitor) as session:
-        session.run("init")
-        assert set(monitor.last) <= {"worker-0", "worker-1", "ps-0", "ps-1"}
-        with (
-            suspended(sessions.worker(1, role="ps")),
-            pytest.raises(ClusterError, match=r"^ps-1 is silent: no heartbeat for "),
-        ):
-            train(session, 0)
+            _ = [session.run("save") for _ in range(10_000)]  # Only worker 0 takes part.

@@ -17,18 +17,8 @@ from runner.engine.run.interleaving import Ending, Recorded
 from runner.engine.run.local_session import LocalSession
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
-from tests.engine.cluster.sessions import (
-    PROGRAM,
-    SERVED,
-    SOURCE,
-    WORKERS,
-    Sessions,
-    expect_nothing_left,
-    losses,
-    train,
-)
-from tests.engine.run.launched_programs import pushed, tally
-from tests.engine.run.matching_spans import expect_matching_transfers
+from tests.engine.cluster.conftest import PROGRAM, SERVED, SOURCE, WORKERS, Sessions, expect_nothing_left, losses, train
+from tests.engine.run.launched_programs import expect_matching_transfers, pushed, tally
 from tests.strategies.networks import TEST_BATCH
 from tests.strategies.training import Weights, expect_same_bits
 
@@ -91,16 +81,6 @@ def test_clients_of_one_signature_read_their_own_inputs(sessions: Sessions, regi
     assert not np.array_equal(found[0][0]["labels"], found[0][1]["labels"])
 
 
-def test_restore_undoes_training(session: ClusterSession) -> None:
-    session.run("init")
-    train(session, 0)
-    saved = session.run("save")
-    after = train(session, 1)
-    session.run("restore", feeds=saved)
-    expect_same_bits(session.run("save"), saved)
-    expect_same_bits(train(session, 1), after)
-
-
 @pytest.mark.parametrize(
     ("feeds", "message"),
     [
@@ -119,11 +99,6 @@ def test_wrong_feed_is_refused_and_the_session_continues(
     expect_same_bits(train(session, 0), expected[0][0])
 
 
-def test_unknown_client_is_refused(session: ClusterSession) -> None:
-    with pytest.raises(RunnerError, match="client 'predict': expected one of eval, init, restore, save, train"):
-        session.run("predict")
-
-
 def test_trace_has_the_steps_of_its_client_on_every_worker(session: ClusterSession) -> None:
     session.run("init")
     with pytest.raises(RunnerError, match="no trace is being recorded"):
@@ -137,15 +112,12 @@ def test_trace_has_the_steps_of_its_client_on_every_worker(session: ClusterSessi
     timeline = session.stop_trace()
     train(session, 2)
     expect_matching_transfers(timeline.spans)
-    assert {(span.process, span.step) for span in timeline.spans} == {
-        (worker, step) for worker in ("worker-0", "worker-1") for step in (0, 1)
-    }
     assert [(run.process, run.client, run.step) for run in timeline.runs] == [("master-0", "train", k) for k in (0, 1)]
     # Runs of other tests in the same session count too.
     numbers = {run.step: run.number for run in timeline.runs}
     assert numbers[1] == numbers[0] + 1
-    assert {(span.client, span.step, span.number) for span in timeline.spans} == {
-        ("train", step, number) for step, number in numbers.items()
+    assert {(span.process, span.client, span.step, span.number) for span in timeline.spans} == {
+        (worker, "train", *run) for worker in ("worker-0", "worker-1") for run in numbers.items()
     }
     assert all(run.begin_ns < run.end_ns for run in timeline.runs)
 
@@ -264,14 +236,17 @@ def test_trace_begins_and_ends_while_clients_run(launching: ClusterSession) -> N
     session.run("save")
 
 
-def test_two_devices_of_one_process_are_refused(registry: Registry, tmp_path: Path) -> None:
-    one_worker = Cluster((Device(worker_device(0)), Device("/job:worker/task:0/device:cpu:1")))
-    skipping = Cluster((Device(worker_device(0)), Device(worker_device(2))))
-    second_server = Cluster((Device(worker_device(0)), Device(server_device(1))))
-    for cluster, names in (
-        (one_worker, "worker-0, worker-1"),
-        (skipping, "worker-0, worker-1"),
-        (second_server, "worker-0, ps-0"),
-    ):
-        with pytest.raises(ValueError, match=f"expected one device for each of {names}"):
-            ClusterSession(PROGRAM, cluster, registry, None, run_id="r", epoch=1, logs=tmp_path, threads=1)
+@pytest.mark.parametrize(
+    ("devices", "names"),
+    [
+        ((worker_device(0), "/job:worker/task:0/device:cpu:1"), "worker-0, worker-1"),
+        ((worker_device(0), worker_device(2)), "worker-0, worker-1"),
+        ((worker_device(0), server_device(1)), "worker-0, ps-0"),
+    ],
+)
+def test_two_devices_of_one_process_are_refused(
+    registry: Registry, tmp_path: Path, devices: tuple[str, str], names: str
+) -> None:
+    cluster = Cluster(tuple(map(Device, devices)))
+    with pytest.raises(ValueError, match=f"expected one device for each of {names}"):
+        ClusterSession(PROGRAM, cluster, registry, None, run_id="r", epoch=1, logs=tmp_path, threads=1)

@@ -19,38 +19,30 @@ def links_of(link: Link, now: float = 10.0) -> tuple[Links, FakeClock]:
     return Links(link, lambda: clock.now), clock
 
 
-def test_message_takes_bytes_over_bandwidth_plus_latency() -> None:
-    links, _ = links_of(Link(0.25, 100.0))
-    assert links.due("worker-1", 50) == 10.0 + 0.5 + 0.25
+PEER = "worker-1"
 
 
-def test_messages_of_one_link_queue_but_latencies_overlap() -> None:
-    links, _ = links_of(Link(0.25, 100.0))
-    assert [links.due("worker-1", 100) for _ in range(3)] == [11.25, 12.25, 13.25]
-
-
-def test_idle_link_is_free_at_the_time_of_sending() -> None:
-    links, clock = links_of(Link(0.25, 100.0))
-    links.due("worker-1", 100)
-    clock.advance_to(10.5)
-    assert links.due("worker-1", 100) == 12.25
-    clock.advance_to(20.0)
-    assert links.due("worker-1", 100) == 21.25
-
-
-def test_links_to_different_processes_are_independent() -> None:
-    links, _ = links_of(Link(0.0, 100.0))
-    assert [links.due(peer, 100) for peer in ("worker-1", "ps-0", "worker-1")] == [11.0, 11.0, 12.0]
-
-
-def test_empty_message_takes_the_latency() -> None:
-    links, _ = links_of(Link(0.25, 100.0))
-    assert [links.due("worker-1", 0) for _ in range(2)] == [10.25, 10.25]
-
-
-def test_unlimited_link_adds_only_the_latency() -> None:
-    links, _ = links_of(Link(0.25))
-    assert [links.due("worker-1", 10**9) for _ in range(2)] == [10.25, 10.25]
+@pytest.mark.parametrize(
+    ("link", "sends", "due"),
+    [
+        (Link(0.25, 100.0), [(10.0, PEER, 50)], [10.0 + 0.5 + 0.25]),
+        (Link(0.25, 100.0), [(10.0, PEER, 100)] * 3, [11.25, 12.25, 13.25]),
+        (Link(0.25, 100.0), [(10.0, PEER, 100), (10.5, PEER, 100), (20.0, PEER, 100)], [11.25, 12.25, 21.25]),
+        (Link(0.0, 100.0), [(10.0, peer, 100) for peer in (PEER, "ps-0", PEER)], [11.0, 11.0, 12.0]),
+        (Link(0.25, 100.0), [(10.0, PEER, 0)] * 2, [10.25, 10.25]),
+        (Link(0.25), [(10.0, PEER, 10**9)] * 2, [10.25, 10.25]),
+    ],
+    ids=["bandwidth and latency", "queue", "idle", "independent links", "empty message", "no limit"],
+)
+def test_message_is_due_after_bandwidth_and_latency(
+    link: Link, sends: list[tuple[float, str, int]], due: list[float]
+) -> None:
+    links, clock = links_of(link)
+    found = []
+    for now, peer, nbytes in sends:
+        clock.advance_to(now)
+        found.append(links.due(peer, nbytes))
+    assert found == due
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 2.0), st.integers(0, 200)), min_size=1, max_size=20))
@@ -74,11 +66,6 @@ def test_too_long_wait_is_refused_and_leaves_the_link_free() -> None:
     with pytest.raises(ClusterError, match=expected):
         links.due("ps-0", 25_000_000)
     assert links.due("ps-0", 125_000) == 11.5
-
-
-def test_text_uses_the_units_of_the_configuration() -> None:
-    assert str(Link(1e-3, 100e6 / 8)) == "100 Mbit/s, 1 ms"
-    assert str(Link()) == "bandwidth as it is, 0 ms"
 
 
 @pytest.mark.parametrize(
@@ -115,22 +102,20 @@ def test_delays_are_a_function_of_seed_worker_and_step() -> None:
     forwards = delays(LOGNORMAL, steps=20)
     assert [again.delay_s(0, step) for step in reversed(range(20))] == forwards[::-1]
     assert len(set(forwards)) == 20
-    assert delays(LOGNORMAL, worker=1, steps=20) != forwards
-    assert delays(Stragglers("lognormal", 0.02, 0.5, seed=4), steps=20) != forwards
-
-
-def test_delays_of_workers_are_independent() -> None:
     first, second = (np.log(delays(LOGNORMAL, worker)) for worker in (0, 1))
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.1
-
-
-def test_constant_delay_is_the_median() -> None:
-    assert delays(Stragglers("constant", median_s=0.5), steps=3) == [0.5, 0.5, 0.5]
+    assert delays(Stragglers("lognormal", 0.02, 0.5, seed=4), steps=20) != forwards
 
 
 def test_only_listed_workers_are_slow() -> None:
     stragglers = Stragglers("constant", 0.5, workers=(1, 2))
-    assert [stragglers.delay_s(worker, 0) for worker in range(4)] == [0.0, 0.5, 0.5, 0.0]
+    assert [stragglers.delay_s(worker, step) for worker in range(4) for step in (0, 9)] == [
+        0.0,
+        0.0,
+        *[0.5] * 4,
+        0.0,
+        0.0,
+    ]
     assert Stragglers().delay_s(0, 0) == 0.0
 
 
@@ -138,21 +123,27 @@ def test_delay_is_limited() -> None:
     assert max(delays(Stragglers("lognormal", median_s=50.0, sigma=5.0), steps=50)) == LONGEST_DELAY_S
 
 
-def test_unknown_distribution_is_refused() -> None:
+def test_workers_are_delayed_by_known_distributions_and_servers_are_not() -> None:
+    emulation = Emulation(stragglers=Stragglers("constant", 0.5))
+    assert emulation.delay_s("worker-3", 7) == 0.5
+    assert emulation.delay_s("ps-0", 7) == 0.0
     with pytest.raises(ValueError, match="distribution 'normal': expected one of none, constant, lognormal"):
         Stragglers("normal")
 
 
-def test_parameter_servers_are_not_delayed() -> None:
-    emulation = Emulation(stragglers=Stragglers("constant", 0.5))
-    assert emulation.delay_s("worker-3", 7) == 0.5
-    assert emulation.delay_s("ps-0", 7) == 0.0
-
-
-def test_text_of_an_emulation() -> None:
-    link = Link(0.5e-3, 12.5e6)
-    assert str(Emulation(link)) == "100 Mbit/s, 0.5 ms, no stragglers"
-    assert str(Emulation(link, Stragglers("constant", 0.02, workers=(0, 2)))) == (
-        "100 Mbit/s, 0.5 ms, constant delay of worker 0, 2 with median 20 ms"
-    )
-    assert str(Emulation(link, LOGNORMAL)).endswith("lognormal delay of all workers with median 20 ms, sigma 0.5")
+@pytest.mark.parametrize(
+    ("emulation", "text"),
+    [
+        (Emulation(), "bandwidth as it is, 0 ms, no stragglers"),
+        (
+            Emulation(Link(0.5e-3, 12.5e6), Stragglers("constant", 0.02, workers=(0, 2))),
+            "100 Mbit/s, 0.5 ms, constant delay of worker 0, 2 with median 20 ms",
+        ),
+        (
+            Emulation(stragglers=LOGNORMAL),
+            "bandwidth as it is, 0 ms, lognormal delay of all workers with median 20 ms, sigma 0.5",
+        ),
+    ],
+)
+def test_text_uses_the_units_of_the_configuration(emulation: Emulation, text: str) -> None:
+    assert str(emulation) == text

@@ -1,12 +1,12 @@
-"""Sessions on several GPUs, and failures of GPUs."""
+"""Sessions on several GPUs: results, all-reduce by a collective library, and failures of GPUs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from runner.engine.graph import ops
 from runner.engine.graph.device import Gpus, local_cluster
@@ -15,36 +15,106 @@ from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.recording import COMPUTE, RECEIVE, SEND, WAIT
 from runner.errors import NumericError, ResourceError, RunnerError
-from runner.kernels.gpu.loading import register_gpus
-from runner.kernels.registry import Registry
+from runner.strategies.base import Strategy
+from runner.strategies.hybrid import Hybrid
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.engine import running
+from tests.gpu.gpus import registry_of
 from tests.kernels.gpu.emulation import EmulatedRuntime
+from tests.kernels.gpu.fake_nccl import FakeNccl, joined, with_nccl
 from tests.strategies.networks import Examples
 from tests.strategies.test_sync_data import BATCH, task_for
-from tests.strategies.training import Trainer, difference, trained
-
-Array = NDArray[Any]
+from tests.strategies.training import Trainer, Weights, difference, expect_same_bits, trained
 
 
-def kernels(runtime: EmulatedRuntime) -> Registry:
-    registry = load_kernels().copy()
-    register_gpus(registry, runtime)
-    return registry
-
-
-def test_workers_on_two_gpus_exchange_gradients(compiled_sources: Path) -> None:
-    runtime, task, strategy = EmulatedRuntime(compiled_sources, gpus=2), task_for("dense"), SyncData(workers=2)
+def trainer_on(
+    runtime: Any,
+    strategy: Strategy,
+    network: str = "dense",
+    *,
+    collectives: str = "none",
+    wrong: Callable[[str, int, int], Any] = lambda field, step, lo: 0,
+    **options: Any,
+) -> Trainer:
+    """Initialised workers, each on a separate GPU. wrong: added to examples. options: of the session."""
+    task = task_for(network)
     program = strategy.build(task)
-    cluster = local_cluster(program.workers, gpus=Gpus((0, 1)))
-    session = LocalSession(program, cluster, kernels(runtime), Examples(BATCH, task.example_shape, "float64"))
-    trainer = Trainer(program, session, "float64")
+    cluster = local_cluster(program.workers, gpus=Gpus(tuple(range(program.workers))), collectives=collectives)
+    source = Spoiled(Examples(BATCH, task.example_shape), wrong)
+    session = LocalSession(program, cluster, registry_of(runtime), source, **options)
     session.run("init")
-    trainer.train(range(3))
-    expected, _ = trained(Single(), task, load_kernels(), 3)
-    assert difference(expected, trainer.weights()) < 1e-12
-    session.close()
+    return Trainer(program, session, "float64")
+
+
+@dataclass(frozen=True)
+class Spoiled:
+    """Examples to which ``wrong`` (field, step, first example) is added."""
+
+    examples: Examples
+    wrong: Callable[[str, int, int], Any]
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, Any]:
+        fields = self.examples.read(split, step, lo, hi)
+        return {name: value + self.wrong(name, step, lo) for name, value in fields.items()}
+
+
+def trained_on_gpus(
+    strategy: SyncData, network: str, runtime: EmulatedRuntime, collectives: str = "nccl"
+) -> tuple[Weights, list[Any], LocalSession]:
+    """Weights, history and the closed session of a run of four steps."""
+    trainer = trainer_on(runtime, strategy, network, collectives=collectives)
+    try:
+        history = trainer.train(range(4))
+        return trainer.weights(), history, trainer.session
+    finally:
+        trainer.session.close()
+
+
+def with_library(folder: Path, gpus: int) -> tuple[EmulatedRuntime, FakeNccl]:
+    runtime = EmulatedRuntime(folder, gpus=gpus)
+    return runtime, joined(runtime, gpus)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "network"),
+    [
+        (SyncData(workers=2, combine="all_reduce", bucket_bytes=200), "dense"),
+        (SyncData(workers=4, combine="all_reduce", bucket_bytes=200), "dropped_out"),
+        (SyncData(workers=3, combine="all_reduce", statistics="pooled"), "batch_normalised"),
+        (SyncData(workers=2, combine="all_reduce", overlap=False), "convolutional"),
+        (Hybrid(workers=2, combine="all_reduce"), "convolutional"),
+    ],
+    ids=["two", "four", "pooled", "held_back", "hybrid"],
+)
+def test_library_sums_are_bit_equal_to_transfers(strategy: SyncData, network: str, compiled_sources: Path) -> None:
+    workers = strategy.workers
+    runtime, library = with_library(compiled_sources, workers)
+    weights, history, session = trained_on_gpus(strategy, network, runtime)
+    without_library = EmulatedRuntime(compiled_sources, gpus=workers)
+    expected, reference, without = trained_on_gpus(strategy, network, without_library, "none")
+    expect_same_bits(weights, expected)
+    assert history == reference
+    assert "nccl" in session.libraries()["gpu"]
+    assert sum(session.sent_bytes()) < sum(without.sent_bytes())
+    assert len({tuple(count for rank, count, _ in library.log if rank == r) for r in range(workers)}) == 1
+    weights_of_one, _ = trained(Single(), task_for(network), load_kernels(), 4)
+    assert difference(weights, weights_of_one) < 1e-10
+
+
+def test_training_without_a_communicator_is_refused(compiled_sources: Path) -> None:
+    runtime = EmulatedRuntime(compiled_sources, gpus=2)
+    with_nccl(runtime)
+    with pytest.raises((RunnerError, RuntimeError), match="has not joined a communicator"):
+        trained_on_gpus(SyncData(workers=2, combine="all_reduce"), "dense", runtime)
+
+
+def test_background_failure_names_node_and_step(compiled_sources: Path) -> None:
+    runtime, library = with_library(compiled_sources, 2)
+    library.background = 6
+    expected = r"node 'reduce/.*' \(op 'collective_sum'\) on .* failed in step 0: .*ncclError 6"
+    with pytest.raises(RunnerError, match=expected):
+        trained_on_gpus(SyncData(workers=2, combine="all_reduce"), "dense", runtime)
 
 
 def test_variable_keeps_its_value_when_the_next_one_is_refused(compiled_sources: Path) -> None:
@@ -58,7 +128,7 @@ def test_variable_keeps_its_value_when_the_next_one_is_refused(compiled_sources:
         running.client("read", [w]),
         running.client("run", targets=["update"], feeds=[x]),
     ]
-    gpus, registry = local_cluster(1, gpus=Gpus((0,))), kernels(EmulatedRuntime(compiled_sources))
+    gpus, registry = local_cluster(1, gpus=Gpus((0,))), registry_of(EmulatedRuntime(compiled_sources))
     with running.session(graph, registry, *clients, cluster=gpus, check_finite=True) as opened:
         opened.run("init")
         with pytest.raises(NumericError, match="node 'product'"):
@@ -67,13 +137,7 @@ def test_variable_keeps_its_value_when_the_next_one_is_refused(compiled_sources:
 
 
 def on_two_gpus(folder: Path, **options: Any) -> Trainer:
-    """Two workers on a GPU each, initialised. options: of the session."""
-    task, strategy = task_for("dense"), SyncData(workers=2)
-    program, registry = strategy.build(task), kernels(EmulatedRuntime(folder, gpus=2))
-    source = options.pop("source", Examples(BATCH, task.example_shape, "float64"))
-    session = LocalSession(program, local_cluster(2, gpus=Gpus((0, 1))), registry, source, **options)
-    session.run("init")
-    return Trainer(program, session, "float64")
+    return trainer_on(EmulatedRuntime(folder, gpus=2), SyncData(workers=2), **options)
 
 
 def test_recording_does_not_change_results(compiled_sources: Path) -> None:
@@ -88,18 +152,11 @@ def test_recording_does_not_change_results(compiled_sources: Path) -> None:
         assert {(device, step, kind) for step in range(3) for kind in (COMPUTE, SEND, WAIT, RECEIVE)} <= noted
 
 
-class NotANumber(Examples):
-    """Examples with NaN in step 1 for the second of two workers."""
-
-    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, Array]:
-        fields = super().read(split, step, lo, hi)
-        return {**fields, "x": fields["x"] * (np.nan if step == 1 and lo else 1.0)}
-
-
 def test_check_finite_names_the_first_node(compiled_sources: Path) -> None:
-    task = task_for("dense")
-    source = NotANumber(BATCH, task.example_shape, "float64")
-    checked = on_two_gpus(compiled_sources, source=source, check_finite=True)
+    def wrong(field: str, step: int, lo: int) -> float:
+        return np.nan if (field, step) == ("x", 1) and lo else 0
+
+    checked = on_two_gpus(compiled_sources, wrong=wrong, check_finite=True)
     assert checked.train([0]) == on_two_gpus(compiled_sources).train([0])
     first = (
         r"node 'replica_1/train/relu1/relu' \(op 'matmul_fused'\), output 0: 48 of 48 values are not finite in step 1"
@@ -108,33 +165,11 @@ def test_check_finite_names_the_first_node(compiled_sources: Path) -> None:
         checked.train([1])
 
 
-class Poisoned(Examples):
-    """Labels that are out of range, or no examples at all, in some steps."""
-
-    def __init__(self, *arguments: Any, wrong: int, missing: int) -> None:
-        super().__init__(*arguments)
-        self._wrong = wrong
-        self._missing = missing
-
-    def read(self, split: str, step: int, lo: int, hi: int) -> Mapping[str, Array]:
-        if step == self._missing:
-            raise OSError("the disk is gone")
-        fields = super().read(split, step, lo, hi)
-        return {**fields, "y": np.full_like(fields["y"], 99)} if step == self._wrong else fields
-
-
-def opened(folder: Path, **poison: int) -> Trainer:
-    task = task_for("dense")
-    program = Single().build(task)
-    source = Poisoned(BATCH, task.example_shape, "float64", **poison)
-    cluster = local_cluster(1, gpus=Gpus((0,)))
-    trainer = Trainer(program, LocalSession(program, cluster, kernels(EmulatedRuntime(folder)), source), "float64")
-    trainer.session.run("init")
-    return trainer
-
-
 def test_refused_label_is_reported_once(compiled_sources: Path) -> None:
-    trainer = opened(compiled_sources, wrong=1, missing=-1)
+    def wrong(field: str, step: int, lo: int) -> int:
+        return 99 * ((field, step) == ("y", 1))
+
+    trainer = trainer_on(EmulatedRuntime(compiled_sources), Single(), wrong=wrong)
     trainer.train([0])
     with pytest.raises(RunnerError, match="failed in step 1: IndexError"):
         trainer.train([1])
@@ -142,49 +177,52 @@ def test_refused_label_is_reported_once(compiled_sources: Path) -> None:
 
 
 def test_read_ahead_error_is_raised_in_its_own_step(compiled_sources: Path) -> None:
-    trainer = opened(compiled_sources, wrong=-1, missing=2)
+    def wrong(field: str, step: int, lo: int) -> int:
+        if step == 2:
+            raise OSError("the disk is gone")
+        return 0
+
+    trainer = trainer_on(EmulatedRuntime(compiled_sources), Single(), wrong=wrong)
     trainer.train([0, 1])
     with pytest.raises(OSError, match="the disk is gone"):
         trainer.train([2])
 
 
-def test_full_gpu_is_reported_with_the_step(compiled_sources: Path) -> None:
-    trainer = opened(compiled_sources, wrong=-1, missing=-1)
-    runtime = trainer.session._stores["/job:worker/task:0/device:gpu:0"].platform._runtime  # type: ignore[attr-defined]
-    runtime._free = 0
-    with pytest.raises(ResourceError, match="bytes free"):
+@pytest.mark.parametrize(
+    ("free", "text"),
+    [(0, "bytes free"), (8, r"step 0 on .*gpu:0: no memory left: GPU 0 .* has 8 of .* bytes free")],
+    ids=["binding", "reading ahead"],
+)
+def test_full_gpu_is_reported_with_the_step(compiled_sources: Path, free: int, text: str) -> None:
+    runtime = EmulatedRuntime(compiled_sources)
+    trainer = trainer_on(runtime, Single())
+    if free:
+        trainer.session.plans("train")
+    runtime._free = free
+    with pytest.raises(ResourceError, match=text):
         trainer.train([0])
 
 
-def test_full_gpu_during_read_ahead_is_reported_with_the_step(compiled_sources: Path) -> None:
-    trainer = opened(compiled_sources, wrong=-1, missing=-1)
-    trainer.session.plans("train")
-    runtime = trainer.session._stores["/job:worker/task:0/device:gpu:0"].platform._runtime  # type: ignore[attr-defined]
-    runtime._free = 8
-    with pytest.raises(ResourceError, match=r"step 0 on .*gpu:0: no memory left: GPU 0 .* has 8 of .* bytes free"):
-        trainer.train([0])
-
-
+@dataclass
 class Broken:
     """A runtime whose GPU fails when it synchronizes, captures or launches a kernel."""
 
-    def __init__(self, runtime: EmulatedRuntime) -> None:
-        self._runtime = runtime
-        self.fails = ""
+    runtime: EmulatedRuntime
+    fails: str = field(default="", init=False)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._runtime, name)
+        return getattr(self.runtime, name)
 
     def synchronize(self, stream: Any) -> None:
         self._fail("synchronize")
-        self._runtime.synchronize(stream)
+        self.runtime.synchronize(stream)
 
     def capture(self, stream: Any, work: Callable[[], None]) -> Any:
         self._fail("capture")
-        return self._runtime.capture(stream, work)
+        return self.runtime.capture(stream, work)
 
     def function(self, source: str, name: str) -> Callable[..., None]:
-        function = self._runtime.function(source, name)
+        function = self.runtime.function(source, name)
 
         def launch(*arguments: Any) -> None:
             self._fail("launch")
@@ -197,17 +235,9 @@ class Broken:
             raise RuntimeError("cudaErrorIllegalAddress")
 
 
-def broken(folder: Path) -> tuple[Broken, Trainer]:
-    """A GPU that can fail, and an initialised trainer on it."""
-    task, runtime = task_for("dense"), Broken(EmulatedRuntime(folder))
-    program, source = Single().build(task), Examples(BATCH, task.example_shape, "float64")
-    session = LocalSession(program, local_cluster(1, gpus=Gpus((0,))), kernels(runtime), source)  # type: ignore[arg-type]
-    session.run("init")
-    return runtime, Trainer(program, session, "float64")
-
-
 def test_gpu_fault_is_reported_at_synchronization_and_close(compiled_sources: Path) -> None:
-    runtime, trainer = broken(compiled_sources)
+    runtime = Broken(EmulatedRuntime(compiled_sources))
+    trainer = trainer_on(runtime, Single())
     trainer.train([0])
     runtime.fails = "synchronize"
     with pytest.raises(RunnerError, match=r"step 1 on .*gpu:0: the device failed: cudaErrorIllegalAddress"):
@@ -227,7 +257,8 @@ def test_gpu_fault_is_reported_at_synchronization_and_close(compiled_sources: Pa
 )
 def test_rejected_gpu_work_is_reported_with_its_nodes(compiled_sources: Path, where: str, step: int, text: str) -> None:
     """The first step runs call by call, the second is captured; after a temporary fault the session continues."""
-    runtime, trainer = broken(compiled_sources)
+    runtime = Broken(EmulatedRuntime(compiled_sources))
+    trainer = trainer_on(runtime, Single())
     trainer.train(range(step))
     runtime.fails = where
     with pytest.raises(RunnerError, match=text):

@@ -4,20 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from runner.engine.cluster.mailbox import RECEIVE_LIMIT_S, Mailbox, Stopped
+from runner.engine.cluster.mailbox import RECEIVE_LIMIT_S, WAIT_S, LaunchQueue, Mailbox, QueuedLaunch, Stopped
+from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import Received
-from runner.engine.cluster.transport.messages import (
-    LONGEST_WAIT_S,
-    Launch,
-    Message,
-    Run,
-    Shutdown,
-    StartTrace,
-    StopTrace,
-    TensorReady,
-    Welcome,
-)
-from runner.engine.cluster.transport.references import ArenaTensor
+from runner.engine.cluster.transport.shared_memory import ArenaTensor
 from runner.errors import ClusterError, SecurityError
 from tests.engine.cluster.transport.conftest import identity
 from tests.engine.cluster.transport.fake_network import FakeEndpoint, FakeNetwork, Faults
@@ -45,13 +35,13 @@ class Inbox:
     ) -> None:
         """Send a tensor; its offset in the sender's arena is ``number``."""
         reference = ArenaTensor("uint8", (1,), "arena", number, 1, 1)
-        self._peers[f"worker-{source}"].send("worker-0", TensorReady(plan, step, key, reference, due))
+        self._peers[f"worker-{source}"].send("worker-0", messages.TensorReady(plan, step, key, reference, due))
 
-    def send(self, *messages: Message) -> None:
-        for message in messages:
+    def send(self, *sent: messages.Message) -> None:
+        for message in sent:
             self._peers["master-0"].send("worker-0", message, [b"plans"] if message.has_document else [])
 
-    def read(self, reads: int = 9) -> list[Message]:
+    def read(self, reads: int = 9) -> list[messages.Message]:
         """The requests among the next messages."""
         received = [self.mailbox.next(1.0) for _ in range(reads)]
         return [each.received.message for each in received if each is not None]
@@ -65,17 +55,11 @@ def test_early_tensors_are_stored_until_their_step_receives_them() -> None:
     inbox = Inbox()
     for step in range(3):
         inbox.tensor(step + 7, step=step)
-        inbox.send(Run("p", step))
-        assert inbox.read() == [Run("p", step)]
+        inbox.send(messages.Run("p", step))
+        assert inbox.read() == [messages.Run("p", step)]
         assert inbox.mailbox.pending == [("p", "a")]
         assert inbox.take(step) == step + 7
         assert inbox.mailbox.pending == []
-
-
-def test_waiting_for_a_tensor_advances_the_clock() -> None:
-    inbox = Inbox(delay_s=200.0)
-    inbox.tensor(3)
-    assert (inbox.take(), inbox.clock.now) == (3, 200.0)
 
 
 @pytest.mark.parametrize("due", [0.0004, 0.001, 0.0123, 7.5, 150.0])
@@ -85,14 +69,10 @@ def test_tensor_is_not_delivered_before_it_is_due(due: float) -> None:
     inbox.take()
     assert inbox.clock.now == pytest.approx(due, rel=1e-12)
     assert inbox.clock.now >= due
-
-
-def test_overdue_tensor_is_delivered_at_once() -> None:
-    inbox = Inbox()
-    inbox.tensor(due=7.5)
-    inbox.clock.advance_to(9.0)
+    inbox.tensor(due=due)
+    inbox.clock.advance_to(190.0)
     inbox.take()
-    assert inbox.clock.now == 9.0
+    assert inbox.clock.now == 190.0, "an overdue tensor is delivered at once"
 
 
 def test_other_tensors_are_stored_while_waiting() -> None:
@@ -113,29 +93,25 @@ def test_shutdown_ends_a_wait(due: float | None) -> None:
     inbox = Inbox(delay_s=1.0)
     if due is not None:
         inbox.tensor(due=due)
-    inbox.send(Shutdown())
+    inbox.send(messages.Shutdown())
     with pytest.raises(Stopped):
         inbox.take()
     assert inbox.clock.now == 1.0
 
 
-def test_tensors_are_stored_during_a_delay() -> None:
+def test_messages_during_a_delay_are_stored_in_order() -> None:
     inbox = Inbox(delay_s=1.0)
     inbox.tensor(step=4)
+    inbox.send(messages.StartTrace(), messages.Launch("q", 1), messages.StopTrace(), messages.Launch("r", 1))
     inbox.mailbox.wait(2.5, step=4)
     assert inbox.clock.now == 2.5
     assert inbox.mailbox.pending == [("p", "a")]
-
-
-def test_launches_and_traces_during_a_delay_are_queued_in_order() -> None:
-    inbox = Inbox(delay_s=1.0)
-    inbox.send(StartTrace(), Launch("q", 1), StopTrace(), Launch("r", 1))
-    inbox.mailbox.wait(2.5, step=4)
-    inbox.send(Launch("s", 1))
+    inbox.send(messages.Welcome(), messages.Launch("s", 1))
     request = inbox.mailbox.next(0.0)
     assert request is not None
-    assert (request.received.message, request.read_at) == (StartTrace(), 1.0)
-    assert inbox.read() == [Launch("q", 1), StopTrace(), Launch("r", 1), Launch("s", 1)]
+    assert (request.received.message, request.read_at) == (messages.StartTrace(), 1.0)
+    rest = [messages.Launch("q", 1), messages.StopTrace(), messages.Launch("r", 1), messages.Launch("s", 1)]
+    assert inbox.read() == rest
 
 
 def test_missing_and_due_tensors_are_reported() -> None:
@@ -150,12 +126,6 @@ def test_missing_and_due_tensors_are_reported() -> None:
     inbox.tensor(key="b", source=2, due=3.0)
     inbox.read()
     assert inbox.mailbox.due("p", ("a", "b")) == 7.0
-
-
-def test_hello_and_welcome_are_ignored() -> None:
-    inbox = Inbox()
-    inbox.send(Welcome())
-    assert inbox.read() == []
 
 
 Action = Callable[[Inbox], object]
@@ -173,7 +143,7 @@ STEP_0 = "tensor a of plan p, step 0 from"
                 ({"source": 2}, f"{STEP_0} worker-2: expected from worker-1"),
                 ({"key": "\x1b[2J"}, r"tensor \\x1b\[2J of plan p, step 0 from worker-1: no loaded plan receives it"),
                 ({"plan": "q"}, "tensor a of plan q, step 0 from worker-1: no loaded plan receives it"),
-                ({"due": LONGEST_WAIT_S + 1}, f"{STEP_0} worker-1: due in 201 s, expected at most 200"),
+                ({"due": messages.LONGEST_WAIT_S + 1}, f"{STEP_0} worker-1: due in 201 s, expected at most 200"),
             )
             for receive in (READ, TAKE)
         ),
@@ -185,12 +155,12 @@ STEP_0 = "tensor a of plan p, step 0 from"
         ),
         (lambda i: i.tensor(step=4), lambda i: i.take(5), "'a' from worker-1 is for step 4, expected step 5"),
         (
-            lambda i: i.send(Run("q", 1)),
+            lambda i: i.send(messages.Run("q", 1)),
             TAKE,
             "'run' from master-0 arrived during step 0, while 'a' was awaited from wo",
         ),
         (
-            lambda i: i.send(Run("q", 1)),
+            lambda i: i.send(messages.Run("q", 1)),
             lambda i: i.mailbox.wait(2.5, 4),
             "arrived during step 4, while it was delayed",
         ),
@@ -229,3 +199,83 @@ def test_limit_restarts_after_the_worker_was_stopped(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(endpoint, "receive", wait)
     assert inbox.take() == 3
+
+
+@pytest.fixture
+def inbox() -> Inbox:
+    """An inbox that expects ``a`` from worker 1 and ``b`` from worker 2 and has read the three hellos."""
+    inbox = Inbox()
+    inbox.mailbox.expect("p", {"b": "worker-2"})
+    inbox.read(3)
+    return inbox
+
+
+@pytest.fixture
+def queue(inbox: Inbox) -> LaunchQueue:
+    return LaunchQueue(inbox.mailbox)
+
+
+def launch(queue: LaunchQueue, *received: str) -> QueuedLaunch:
+    """Add a launched step that receives these tensors."""
+    queue.waiting.append(QueuedLaunch(messages.Launch("p", 3), frozenset(received), queue._mailbox.clock()))
+    return queue.waiting[-1]
+
+
+def test_ready_steps_begin_in_launch_order(inbox: Inbox, queue: LaunchQueue) -> None:
+    waits, first, second = launch(queue, "a"), launch(queue), launch(queue)
+    assert queue.first() == (first, 0.0)
+    assert queue.begin(first) == (0.0, 0)
+    assert queue.begin(second) == (0.0, 1)
+    assert queue.first() == (None, WAIT_S)
+    inbox.tensor(step=3, due=0.5)
+    inbox.read(1)
+    assert queue.first() == (waits, 0.5)
+
+
+@pytest.mark.parametrize("always_waiting", [False, True])
+def test_step_beyond_the_limit_names_missing_tensors(
+    inbox: Inbox, queue: LaunchQueue, monkeypatch: pytest.MonkeyPatch, always_waiting: bool
+) -> None:
+    """always_waiting: whether a message is always waiting and takes a second to read."""
+    launch(queue, "b", "a")
+    endpoint = inbox.mailbox._endpoint
+    receive = endpoint.receive
+
+    def read(timeout_s: float) -> Received | None:
+        inbox.clock.advance(1.0)
+        inbox.send(messages.Welcome())
+        return receive(timeout_s)
+
+    if always_waiting:
+        monkeypatch.setattr(endpoint, "receive", read)
+    while inbox.clock.now < RECEIVE_LIMIT_S:
+        assert queue.first() == (None, WAIT_S)
+        inbox.read(1)
+    inbox.read(1)
+    expected = r"^step 3 of plan 'p': 'a' from worker-1, 'b' from worker-2 did not arrive within 600 s of its launch$"
+    with pytest.raises(ClusterError, match=expected):
+        queue.first()
+
+
+def test_unread_tensor_is_not_late(inbox: Inbox, queue: LaunchQueue) -> None:
+    """A worker that is busy with other steps reads no messages."""
+    step = launch(queue, "a", "b")
+    for source, key in enumerate("ab", 1):
+        inbox.tensor(step=3, key=key, source=source)
+    inbox.clock.advance_to(2 * RECEIVE_LIMIT_S)
+    inbox.send(messages.Launch("p", 4))
+    assert queue.first() == (step, 0.0)
+    assert inbox.read(1) == [messages.Launch("p", 4)]
+
+
+def test_limit_of_a_launch_restarts_after_the_worker_was_stopped(inbox: Inbox, queue: LaunchQueue) -> None:
+    launch(queue, "a")
+    inbox.clock.advance(2 * RECEIVE_LIMIT_S)
+    inbox.read(1)
+    assert queue.first() == (None, WAIT_S)
+    while inbox.clock.now < 3 * RECEIVE_LIMIT_S:
+        inbox.read(1)
+        assert queue.first() == (None, WAIT_S)
+    inbox.read(2)
+    with pytest.raises(ClusterError, match="did not arrive within 600 s of its launch"):
+        queue.first()

@@ -1,6 +1,5 @@
 """Processes of workers: start, end, causes of failures, logs and command lines."""
 
-import contextlib
 import os
 import re
 import select
@@ -9,23 +8,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 import runner
-from runner.engine.cluster.processes import (
-    Exit,
-    Supervisor,
-    WorkerProcess,
-    tail,
-    thread_budget,
-    worker_argv,
-)
-from runner.engine.cluster.transport.address import inbox_address
+from runner.engine.cluster.processes import Exit, Supervisor, WorkerProcess, tail, thread_budget, worker_argv
 from runner.engine.cluster.transport.endpoint import Limits
-from runner.engine.cluster.transport.private_directory import PrivateDirectory
+from runner.engine.cluster.transport.private_directory import inbox_address, private_directory
 from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
 from runner.engine.cluster.transport.zmq_sockets import open_context
 from runner.errors import ClusterError, ResourceError
@@ -92,18 +84,11 @@ def test_worker_has_a_log_no_input_and_the_given_environment(supervisor: Supervi
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
 
 
-def test_worker_has_a_separate_session(start: Start) -> None:
-    worker = start("worker-0", WAITS)
-    assert os.getsid(worker.pid) == worker.pid != os.getsid(0)
-
-
 def test_death_is_noticed_while_waiting_for_messages(supervisor: Supervisor, start: Start) -> None:
     with (
         open_context(connections=2) as context,
-        PrivateDirectory.create() as directory,
-        ZmqEndpoint(
-            context, identity("master-0"), inbox_address(directory.path, "master-0"), Limits(peers=1)
-        ) as master,
+        private_directory() as directory,
+        ZmqEndpoint(context, identity("master-0"), inbox_address(directory, "master-0"), Limits(peers=1)) as master,
     ):
         worker = start("worker-0", "import sys; print('I am\\x1b[2J ill'); sys.exit(5)")
         master.wake_on(supervisor.pidfds)
@@ -117,10 +102,6 @@ def test_death_is_noticed_while_waiting_for_messages(supervisor: Supervisor, sta
         rf"The whole log: {worker.log_path}"
     )
     assert re.fullmatch(expected, str(caught.value))
-
-
-def test_unnamed_signal_has_a_number() -> None:
-    assert str(Exit(-40, after_s=1.25)) == "was killed by signal 40 after 1.2 s"
 
 
 ENDS = {
@@ -138,6 +119,7 @@ ENDS = {
 
 @pytest.mark.parametrize(("scripts", "message"), ENDS.values(), ids=ENDS)
 def test_ends_of_workers_are_reported(supervisor: Supervisor, start: Start, scripts: list[str], message: str) -> None:
+    assert str(Exit(-40, after_s=1.25)) == "was killed by signal 40 after 1.2 s", "a signal without a name"
     for worker in [start(f"worker-{index}", script) for index, script in enumerate(scripts)]:
         wait_until_dead(worker)
     with pytest.raises(ClusterError, match=message):
@@ -159,35 +141,22 @@ def test_first_failure_is_the_cause(supervisor: Supervisor, start: Start) -> Non
     with pytest.raises(ClusterError):
         supervisor.check()
     wait_until_dead(start("worker-0", "import os; os.abort()"))
-    with pytest.raises(
-        ClusterError,
-        match=r"(?s)^worker-1 .* code 5 .*After it, worker-0 was killed by SIGABRT after [\d.]+ s\.$",
-    ):
+    expected = r"(?s)^worker-1 .* code 5 .*After it, worker-0 was killed by SIGABRT after [\d.]+ s\.$"
+    with pytest.raises(ClusterError, match=expected):
         supervisor.check()
 
 
-def test_exit_ends_all_workers(tmp_path: Path) -> None:
-    with Supervisor(grace_s=SOON_S) as supervisor:
+@pytest.mark.parametrize("error", [None, ZeroDivisionError()])
+def test_exit_ends_all_workers(tmp_path: Path, error: Exception | None) -> None:
+    with suppress(ZeroDivisionError), Supervisor(grace_s=SOON_S) as supervisor:
         for index in range(3):
             argv = [sys.executable, "-c", WAITS]
             supervisor.start(f"worker-{index}", argv, tmp_path / f"{index}.log", os.environ)
         workers = list(supervisor.workers.values())
+        if error is not None:
+            raise error
     assert [worker.exit and worker.exit.code for worker in workers] == [-signal.SIGTERM] * 3
     assert not any(psutil.pid_exists(worker.pid) for worker in workers)
-
-
-def test_exit_by_an_error_ends_all_workers(tmp_path: Path) -> None:
-    started: list[WorkerProcess] = []
-
-    def fail_with_a_worker() -> None:
-        with Supervisor() as supervisor:
-            argv = [sys.executable, "-c", WAITS]
-            started.append(supervisor.start("worker-0", argv, tmp_path / "log", os.environ))
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail_with_a_worker()
-    assert not psutil.pid_exists(started[0].pid)
 
 
 def test_worker_ignoring_sigterm_dumps_its_stack_and_is_killed(supervisor: Supervisor, start: Start) -> None:
@@ -221,10 +190,13 @@ def test_child_processes_of_a_worker_end_with_it(start: Start, supervisor: Super
     grandchild.wait(SOON_S)
 
 
-def test_wait_for_exit(supervisor: Supervisor, start: Start) -> None:
+def test_workers_are_started_once_and_awaited(supervisor: Supervisor, start: Start) -> None:
     start("worker-0", "pass")
+    with pytest.raises(ValueError, match="worker-0 has been started already"):
+        start("worker-0", "pass")
     assert supervisor.wait_for_exit(SOON_S)
     waiting = start("worker-1", WAITS)
+    assert os.getsid(waiting.pid) == waiting.pid != os.getsid(0), "a worker has a separate session"
     assert not supervisor.wait_for_exit(0.01)
     waiting.kill()
     assert supervisor.wait_for_exit(SOON_S)
@@ -235,12 +207,6 @@ def test_command_that_cannot_be_started_is_reported(supervisor: Supervisor, tmp_
         supervisor.start("worker-0", ["/no/such"], tmp_path / "log", {})
     with pytest.raises(ResourceError, match=r"cannot start worker-1 .*missing.log: No such file"):
         supervisor.start("worker-1", ["/bin/true"], tmp_path / "no" / "missing.log", {})
-
-
-def test_name_is_started_once(supervisor: Supervisor, start: Start) -> None:
-    start("worker-0", "pass")
-    with pytest.raises(ValueError, match="worker-0 has been started already"):
-        start("worker-0", "pass")
 
 
 def test_thread_budget_reaches_the_libraries(start: Start) -> None:
@@ -257,11 +223,8 @@ def test_command_line_contains_no_secret(tmp_path: Path) -> None:
         *("worker", "--address", "ipc:///dev/shm/run/master-0", "--role", "worker"),
         *("--index", "3", "--token-file", str(tmp_path / "token-worker-3"), "--parent", str(os.getpid())),
     ]
-
-
-def test_command_line_of_a_parameter_server(tmp_path: Path) -> None:
-    argv = worker_argv("ipc:///dev/shm/run/master-0", "ps-1", tmp_path / "token-ps-1")
-    assert argv[argv.index("--role") : argv.index("--token-file")] == ["--role", "ps", "--index", "1"]
+    of_server = worker_argv("ipc:///dev/shm/run/master-0", "ps-1", tmp_path / "token")
+    assert of_server[of_server.index("--role") : of_server.index("--token-file")] == ["--role", "ps", "--index", "1"]
 
 
 def test_tail_of_a_log_is_limited_and_escaped(tmp_path: Path) -> None:
@@ -301,7 +264,7 @@ def expect_death_with_parent(*child: str) -> None:
     try:
         process.wait(SOON_S)
     finally:
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with suppress(psutil.NoSuchProcess):
             process.kill()
 
 

@@ -1,6 +1,6 @@
 """Workers on a virtual network: whole steps, delays, traces and shutdown."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,28 +8,24 @@ import numpy as np
 import pytest
 
 from runner.engine.cluster.emulation import Link
-from runner.engine.cluster.transport.documents import decode_document
-from runner.engine.cluster.transport.heartbeat_monitor import DEFAULT_LIMITS_S
-from runner.engine.cluster.transport.messages import (
-    IDLE,
-    STEP,
-    Bye,
-    Done,
-    Heartbeat,
-    Run,
-    Shutdown,
-    StartTrace,
-    StopTrace,
-    Traced,
-)
+from runner.engine.cluster.mailbox import Mailbox
+from runner.engine.cluster.transport import messages
+from runner.engine.cluster.transport.encoding import decode_document
+from runner.engine.cluster.transport.heartbeat import DEFAULT_LIMITS_S, Progress
+from runner.engine.cluster.transport.shared_memory import ArenaTensor
+from runner.engine.cluster.worker import Worker
 from runner.engine.cluster.worker_group import _JOIN_S
 from runner.engine.cluster.worker_process import WorkerOptions
+from runner.engine.graph.device import worker_device
 from runner.engine.run.executor import DeviceExecutor
 from runner.engine.run.recording import Recorder, from_document
-from runner.errors import ConfigError
+from runner.errors import ClusterError, ConfigError, DataError
+from runner.kernels.registry import Registry
 from tests.engine.cluster.conftest import Source, Start
-from tests.engine.cluster.remote_programs import EXAMPLES
-from tests.engine.cluster.virtual_cluster import VirtualCluster
+from tests.engine.cluster.transport.conftest import identity
+from tests.engine.cluster.transport.fake_network import FakeNetwork
+from tests.engine.cluster.virtual_cluster import ADDRESS, EXAMPLES, SETUP, VirtualCluster
+from tests.engine.running import Replaced
 
 RESULT_OF_STEP_2 = [-np.exp(1.0)] * EXAMPLES
 
@@ -49,14 +45,14 @@ def test_step_uses_feeds_inputs_and_variables(cluster: VirtualCluster) -> None:
 
 
 def test_tensor_may_overtake_the_run_message(fed: VirtualCluster) -> None:
-    fed.send(Run("run", 2), ["worker-0"])
+    fed.send(messages.Run("run", 2), ["worker-0"])
     assert fed.endpoint.receive(5.0) is None
     assert [len(fed.mailboxes[worker].pending) for worker in fed.workers] == [0, 1]
-    assert fed.progress["worker-0"].now == Heartbeat(STEP, 2)
-    assert fed.progress["worker-1"].now == Heartbeat(IDLE, 0)
-    fed.send(Run("run", 2), ["worker-1"])
+    assert fed.progress["worker-0"].now == messages.Heartbeat(messages.STEP, 2)
+    assert fed.progress["worker-1"].now == messages.Heartbeat(messages.IDLE, 0)
+    fed.send(messages.Run("run", 2), ["worker-1"])
     assert fed.finish("run", 2)["new"].tolist() == RESULT_OF_STEP_2
-    assert fed.progress["worker-0"].now == Heartbeat(IDLE, 2)
+    assert fed.progress["worker-0"].now == messages.Heartbeat(messages.IDLE, 2)
 
 
 def test_emulated_link_delays_but_does_not_change_values(start: Start) -> None:
@@ -71,28 +67,22 @@ def test_emulated_link_delays_but_does_not_change_values(start: Start) -> None:
 
 def test_slow_worker_begins_late_and_reports_the_step(fed: VirtualCluster) -> None:
     begun = fed.network.clock.now
-    fed.send(Run("run", 2, delay_s=3.0), ["worker-1"])
-    fed.send(Run("run", 2), ["worker-0"])
+    fed.send(messages.Run("run", 2, delay_s=3.0), ["worker-1"])
+    fed.send(messages.Run("run", 2), ["worker-0"])
     assert fed.endpoint.receive(2.0) is None
-    assert fed.progress["worker-1"].now == Heartbeat(STEP, 2)
+    assert fed.progress["worker-1"].now == messages.Heartbeat(messages.STEP, 2)
     assert fed.finish("run", 2)["new"].tolist() == RESULT_OF_STEP_2
     assert fed.network.clock.now - begun == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 100.0])
 def test_shutdown_ends_a_delay_and_a_wait_for_a_tensor(fed: VirtualCluster, delay_s: float) -> None:
-    fed.send(Run("run", 2, delay_s=delay_s), ["worker-0"])
-    fed.send(Shutdown())
-    fed.answers(Bye)
+    fed.send(messages.Run("run", 2, delay_s=delay_s), ["worker-0"])
+    fed.send(messages.Shutdown())
+    fed.answers(messages.Bye)
     fed.wait_for_ends()
     assert fed.network.clock.now < 90.0
     assert fed.ended == {"worker-0": 0, "worker-1": 0}
-
-
-def test_finished_step_reports_peak_memory(cluster: VirtualCluster) -> None:
-    cluster.load("init")
-    cluster.send(Run("init", 0), ["worker-0"])
-    assert cluster.answers(Done, ["worker-0"])["worker-0"].stats["peak_memory_bytes"] > 10_000_000
 
 
 def test_worker_sends_its_spans_and_stops_recording(cluster: VirtualCluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,17 +96,17 @@ def test_worker_sends_its_spans_and_stops_recording(cluster: VirtualCluster, mon
     monkeypatch.setattr(DeviceExecutor, "record", noted)
     cluster.run("init")
     cluster.load("run")
-    cluster.send(StartTrace(), ["worker-1"], ["run"])
+    cluster.send(messages.StartTrace(), ["worker-1"], ["run"])
     for step in range(2):
         cluster.run("run", step, {"rate": 0.5})
-    cluster.send(StopTrace(), ["worker-1"])
+    cluster.send(messages.StopTrace(), ["worker-1"])
     received = cluster.receive()
-    assert (received.source, received.message) == ("worker-1", Traced())
+    assert (received.source, received.message) == ("worker-1", messages.Traced())
     spans = from_document(decode_document(received.frames[0]), "worker-1")
     assert [span.kind for span in spans] == ["input", "wait", "receive", "compute", "send"] * 2
     assert [(span.plan, span.number, span.step) for span in spans] == [(0, 0, 0)] * 5 + [(0, 1, 1)] * 5
     assert [type(each) for each in chosen] == [Recorder, type(None)]
-    assert cluster.progress["worker-1"].now == Heartbeat(IDLE, 0)
+    assert cluster.progress["worker-1"].now == messages.Heartbeat(messages.IDLE, 0)
 
 
 def test_shutdown_ends_workers_and_closes_their_sources(start: Start) -> None:
@@ -131,13 +121,6 @@ def test_shutdown_ends_workers_and_closes_their_sources(start: Start) -> None:
         cluster.shut_down()
         assert cluster.ended == {"worker-0": 0, "worker-1": 0}
     assert [source.closed for source in sources] == [True, True]
-
-
-def test_non_finite_value_is_allowed_without_the_check(start: Start) -> None:
-    with start(lambda description: Source(x=1e6)) as cluster:
-        cluster.set_up()
-        cluster.run("init")
-        assert cluster.run("run", 0, {"rate": 1.0})["new"].tolist() == [-np.inf] * EXAMPLES
 
 
 def options(role: str) -> WorkerOptions:
@@ -155,3 +138,189 @@ def test_worker_connects_longer_than_its_master_waits() -> None:
     limits = options("worker").limits
     assert (limits.peers, limits.servers, limits.queued_messages) == (2, 1, 16)
     assert limits.connect_timeout_s > max(_JOIN_S, DEFAULT_LIMITS_S["setup"])
+
+
+def expect_failure(cluster: VirtualCluster, worker: str, kind: str, code: int, text: str) -> None:
+    """Expect that the next answer is a failure and that the worker ends with its exit code."""
+    failed = cluster.answers(messages.Failed, [worker])[worker]
+    assert failed.error == kind
+    assert text in failed.text
+    cluster.wait_for_ends([worker])
+    assert cluster.ended[worker] == code
+
+
+def step(cluster: VirtualCluster, number: int, *workers: str, rate: float = 1.0) -> None:
+    """Begin a step, by default on all workers."""
+    cluster.run("init")
+    cluster.feed("run", {"rate": rate})
+    cluster.send(messages.Run("run", number), workers or None)
+
+
+def test_non_finite_value_is_reported_with_class_node_and_step(start: Start) -> None:
+    with start(lambda description: Source(x=1e6)) as cluster:
+        cluster.set_up(check_finite=True)
+        step(cluster, 3)
+        expect_failure(cluster, "worker-1", "NumericError", 5, "node 'away' (op 'exp'), output 0: 3 of 3 values")
+
+
+def test_kernel_failure_is_reported_with_its_node(start: Start, registry: Registry) -> None:
+    def failing(value: object) -> object:
+        raise FloatingPointError("no bits left")
+
+    with start(kernels=Replaced(registry, {"exp": failing})) as cluster:
+        cluster.set_up()
+        step(cluster, 3)
+        expected = f"node 'away' (op 'exp') on {worker_device(1)} failed in step 3: FloatingPointError: no bits left"
+        expect_failure(cluster, "worker-1", "RunnerError", 1, expected)
+
+
+DEFECT = ZeroDivisionError("a defect")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text", "ended"),
+    [
+        (DataError("no such images"), "DataError", "no such images", 3),
+        (MemoryError(), "ResourceError", "out of memory: an allocation fail", 4),
+        (DEFECT, "ZeroDivisionError", "a defect", DEFECT),
+    ],
+)
+def test_error_of_a_source_keeps_its_class(
+    start: Start, error: Exception, kind: str, text: str, ended: int | Exception
+) -> None:
+    def make_source(description: Mapping[str, Any]) -> Source:
+        raise error
+
+    with start(make_source) as cluster:
+        cluster.set_up()
+        for failed in cluster.answers(messages.Failed).values():
+            assert (failed.error, failed.text[:33]) == (kind, text)
+        cluster.wait_for_ends()
+        assert cluster.ended == {"worker-0": ended, "worker-1": ended}
+
+
+def test_source_is_closed_after_a_failure(start: Start) -> None:
+    source = Source()
+    with start(lambda description: source) as cluster:
+        cluster.set_up()
+        cluster.send(messages.Run("ghost", 0), ["worker-0"])
+        expect_failure(cluster, "worker-0", "SecurityError", 8, "step 0 of plan 'ghost' refused: loaded are none")
+    assert source.closed
+
+
+def test_ended_heartbeat_thread_ends_the_worker(registry: Registry) -> None:
+    network = FakeNetwork()
+    master, own = (network.endpoint(identity(name), peers=1) for name in (messages.MASTER, "worker-0"))
+    own.connect(messages.MASTER)
+    worker = Worker(own, Mailbox(own), ADDRESS, ["worker-0"], lambda description: Source(), registry, Progress())
+
+    def lost() -> None:
+        raise ClusterError("the master does not listen")
+
+    assert worker.serve(lost) == ClusterError.exit_code
+    sent = [received.message for _ in range(2) if (received := master.receive(0))]
+    assert [type(message) for message in sent] == [messages.Hello, messages.Failed]
+
+
+def test_worker_without_inputs_needs_no_source(start: Start) -> None:
+    def make_source(description: Mapping[str, Any]) -> Source:
+        raise AssertionError("a source was made")
+
+    with start(make_source) as cluster:
+        cluster.greet()
+        cluster.send(messages.Setup(), None, {**SETUP, "source": None})
+        step(cluster, 0, "worker-0")
+        expect_failure(cluster, "worker-0", "RunnerError", 1, "but the session has no input source")
+
+
+@pytest.mark.parametrize(
+    ("message", "document", "text"),
+    [
+        (messages.Setup(), None, "setup refused: setup: None, expected a map"),
+        (messages.Load("run"), {}, "plan 'run' refused: expected a new one, after setup"),
+    ],
+)
+def test_violation_before_setup_ends_the_worker(
+    start: Start, message: messages.Message, document: object, text: str
+) -> None:
+    with start() as cluster:
+        cluster.greet()
+        cluster.send(message, ["worker-0"], document)
+        expect_failure(cluster, "worker-0", "SecurityError", 8, text)
+
+
+Break = Callable[[VirtualCluster], object]
+WORKER_0 = ["worker-0"]
+STRAY = messages.TensorReady("run", 0, "key", ArenaTensor("uint8", (1,), "arena", 0, 1, 1))
+
+
+def load(cluster: VirtualCluster, plan: str, of: str) -> None:
+    """Load the client, and its assignment for one of the workers once more in worker 0."""
+    document = cluster.load("run").assignments[of].to_document()
+    cluster.send(messages.Load(plan), WORKER_0, document)
+
+
+def lose_peer(cluster: VirtualCluster) -> None:
+    cluster.load("run")
+    cluster.network.isolated = "worker-1"
+    step(cluster, 0)
+
+
+def kill_peer(cluster: VirtualCluster) -> None:
+    cluster.load("run")
+    cluster.network.kill("worker-1")
+    step(cluster, 0, "worker-0")
+
+
+FAILURES: list[tuple[Break, tuple[str, int], str]] = [
+    (
+        lambda c: c.feed("run", {"rate": 1.0}) or c.send(messages.Run("run", 0), WORKER_0),
+        ("RunnerError", 1),
+        "'w' has no value",
+    ),
+    (lose_peer, ("ClusterError", 7), f"step 0: 'away:0->{worker_device(0)}' did not arrive from worker-1 within 600 s"),
+    (kill_peer, ("ClusterError", 7), "could not send 'tensor' to worker-1: it is gone"),
+]
+VIOLATIONS: list[tuple[Break, str]] = [
+    (lambda c: c.send(messages.Setup(), WORKER_0, SETUP), "setup refused: expected once, received again"),
+    (lambda c: load(c, "run", "worker-0"), "plan 'run' refused: expected a new one, after setup"),
+    (
+        lambda c: load(c, "another", "worker-1"),
+        f"plan 'another' refused: for {worker_device(1)}, expected the device of worker-0",
+    ),
+    (lambda c: load(c, "again", "worker-0"), "cannot open"),
+    (lambda c: c.send(messages.Load("rubbish"), WORKER_0, {"graph": 3}), "plan refused: plan: missing ['device'"),
+    (lambda c: c.send(messages.Run("run-2", 4), WORKER_0), "step 4 of plan 'run-2' refused: loaded are run"),
+    (
+        lambda c: step(c, 0, "worker-0") or c.send(messages.Run("run", 1), WORKER_0),
+        "'run' from master-0 arrived during step 0, while 'away:0->",
+    ),
+    (
+        lambda c: c.endpoints["worker-1"].send("worker-0", messages.Done("run", 0, {})),
+        "'done' from worker-1: unexpected message",
+    ),
+    (
+        lambda c: c.send(messages.StartTrace(), WORKER_0, ["run", "run-2"]),
+        "trace of 2 plans refused: plans run-2 are not loaded",
+    ),
+    (
+        lambda c: [c.send(messages.StartTrace(), WORKER_0, ["run"]) for _ in range(2)],
+        "trace of 1 plans refused: a trace is being recorded",
+    ),
+    (lambda c: c.send(messages.StopTrace(), WORKER_0), "end of a trace refused: no trace is being recorded"),
+    (
+        lambda c: c.endpoints["worker-1"].send("worker-0", STRAY),
+        "tensor key of plan run, step 0 from worker-1: no loaded plan receives it",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("break_it", "reported", "text"), [*FAILURES, *((each, ("SecurityError", 8), text) for each, text in VIOLATIONS)]
+)
+def test_failure_and_violation_end_the_worker(
+    cluster: VirtualCluster, break_it: Break, reported: tuple[str, int], text: str
+) -> None:
+    cluster.load("run")
+    break_it(cluster)
+    expect_failure(cluster, "worker-0", *reported, text)

@@ -1,6 +1,8 @@
 """The master's side of all messages, on a virtual clock; the worker processes only sleep."""
 
+import os
 import re
+import select
 import signal
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -9,23 +11,74 @@ import pytest
 
 from runner.engine.cluster.processes import STACK_SIGNAL, Supervisor
 from runner.engine.cluster.transport.endpoint import Received
-from runner.engine.cluster.transport.heartbeat_monitor import SILENCE_S
+from runner.engine.cluster.transport.heartbeat import SILENCE_S, HeartbeatMonitor
 from runner.engine.cluster.transport.messages import (
     IDLE,
+    MASTER,
     STEP,
     Bye,
     Done,
     Failed,
     Heartbeat,
     Loaded,
+    Message,
     Run,
     Shutdown,
 )
-from runner.engine.cluster.transport.names import MASTER
+from runner.engine.cluster.worker_group import WorkerGroup
 from runner.errors import ClusterError, Interrupted, NonFiniteLossError, NumericError, RunnerError
-from tests.engine.cluster.group_stage import WORKERS, Stage
 from tests.engine.cluster.transport.conftest import identity
-from tests.engine.cluster.transport.fake_network import FakeEndpoint
+from tests.engine.cluster.transport.fake_network import FakeEndpoint, FakeNetwork, Faults
+
+SOON_S = 10.0
+SLEEPS = ("/bin/sleep", "60")
+WORKERS = ("worker-0", "worker-1")
+
+
+class Stage:
+    """A group of two workers, and the workers' endpoints."""
+
+    def __init__(self, supervisor: Supervisor, logs: Path, command: tuple[str, ...] = SLEEPS) -> None:
+        self.network = FakeNetwork()
+        self.supervisor = supervisor
+        self.monitor = HeartbeatMonitor()
+        clock = self.network.clock
+        master = self._endpoint(MASTER)
+        self.group = WorkerGroup(WORKERS, logs, master, supervisor, self.monitor, lambda: clock.now)
+        self.peers = {name: self._endpoint(name) for name in (*WORKERS, "worker_heartbeat-0", "worker_heartbeat-1")}
+        for name, peer in self.peers.items():
+            peer.connect(MASTER)
+            if name in WORKERS:
+                supervisor.start(name, command, logs / f"{name}.log", {})
+                self.monitor.watch(name, clock.now)
+
+    def _endpoint(self, name: str) -> FakeEndpoint:
+        return self.network.endpoint(identity(name), peers=2)
+
+    def send(self, name: str, *sent: Message, after_s: float = 0.0) -> None:
+        """Send a message from a peer that arrives after some seconds."""
+        self.network.faults = Faults(delay_s=(after_s, after_s))
+        for message in sent:
+            self.peers[name].send(MASTER, message)
+        self.network.faults = Faults()
+
+    def beat(self, worker: int, section: str, step: int, *times_s: float) -> None:
+        """Send heartbeats of a worker that arrive after some seconds, by default one at once."""
+        for after_s in times_s or (0.0,):
+            self.send(f"worker_heartbeat-{worker}", Heartbeat(section, step), after_s=after_s)
+
+    def heard(self, worker: str) -> list[type[Message]]:
+        """The kinds of all messages from the master to a worker."""
+        heard = []
+        while (received := self.peers[worker].receive(0)) is not None:
+            heard.append(type(received.message))
+        return heard
+
+    def kill(self, worker: str) -> None:
+        """Kill a worker's process."""
+        process = self.supervisor.workers[worker]
+        os.kill(process.pid, signal.SIGKILL)
+        assert select.select([process], [], [], SOON_S)[0]
 
 
 @pytest.fixture
@@ -79,27 +132,10 @@ def test_next_returns_answers_of_several_kinds_in_order_of_arrival(ready: Stage)
     assert ready.network.clock.now == 3.0
 
 
-@pytest.mark.parametrize("answers", [True, False])
-def test_silent_worker_is_noticed_while_messages_of_another_arrive(ready: Stage, answers: bool) -> None:
-    ready.beat(1, STEP, 7)
-    for tenth in range(600):
-        ready.beat(0, STEP, 7, tenth / 10)
-        if answers:
-            ready.send("worker-0", Done("p", tenth, {}), after_s=tenth / 10)
-
-    def answer_on() -> None:
-        while ready.group.next(Done):
-            pass
-
-    with pytest.raises(ClusterError, match=r"^worker-1 is silent"):
-        answer_on()
-    assert ready.network.clock.now < SILENCE_S + 1
-
-
 @pytest.fixture
 def flooded(ready: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
     """A group with always a message of worker 0 waiting; reading one takes a millisecond."""
-    master, clock = ready.group._endpoint, ready.network.clock
+    master, clock = ready.group.endpoint, ready.network.clock
     receive = master.receive
 
     def read(timeout_s: float) -> Received | None:
@@ -147,39 +183,33 @@ def test_heartbeats_behind_other_messages_count(ready: Stage) -> None:
         ready.network.clock.advance(4.0)
 
 
-def stop_and_continue(stage: Stage, monkeypatch: pytest.MonkeyPatch, living: Collection[str]) -> None:
-    """Stop the master for an hour in its next wait; messages of living workers arrive after it continues."""
+@pytest.mark.parametrize(("living", "limit_s"), [(WORKERS, None), (WORKERS, 5.0), (WORKERS[:1], None)])
+def test_time_limits_restart_after_the_master_was_stopped(
+    ready: Stage, monkeypatch: pytest.MonkeyPatch, living: Collection[str], limit_s: float | None
+) -> None:
+    """The master is stopped for an hour in a wait; messages of living workers arrive after it continues."""
     for worker in range(2):
-        stage.beat(worker, STEP, 7)
-    stage.send("worker-0", Loaded("p"))
-    stage.group.gather(["worker-0"], Loaded)
-    master = stage.group._endpoint
+        ready.beat(worker, STEP, 7)
+    ready.send("worker-0", Loaded("p"))
+    ready.group.gather(["worker-0"], Loaded)
+    master = ready.group.endpoint
     receive = master.receive
 
     def wait(timeout_s: float) -> Received | None:
         monkeypatch.setattr(master, "receive", receive)
-        stage.network.clock.advance(3600.0)
+        ready.network.clock.advance(3600.0)
         for worker in living:
-            stage.beat(WORKERS.index(worker), STEP, 7, *(second + 0.1 for second in range(60)))
-            stage.send(worker, Done("p", 7, {}), after_s=3.0)
+            ready.beat(WORKERS.index(worker), STEP, 7, *(second + 0.1 for second in range(60)))
+            ready.send(worker, Done("p", 7, {}), after_s=3.0)
         return None
 
     monkeypatch.setattr(master, "receive", wait)
-
-
-@pytest.mark.parametrize("limit_s", [None, 5.0])
-def test_time_limits_restart_after_the_master_was_stopped(
-    ready: Stage, monkeypatch: pytest.MonkeyPatch, limit_s: float | None
-) -> None:
-    stop_and_continue(ready, monkeypatch, living=WORKERS)
-    assert set(ready.group.gather(WORKERS, Done, limit_s=limit_s)) == set(WORKERS)
-
-
-def test_silent_worker_is_noticed_after_the_master_was_stopped(ready: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_and_continue(ready, monkeypatch, living=["worker-0"])
-    with pytest.raises(ClusterError, match=r"^worker-1 is silent: no heartbeat for 10\.\d s"):
-        ready.group.gather(WORKERS, Done)
-    assert ready.network.clock.now < 3600.0 + SILENCE_S + 1
+    if living == WORKERS:
+        assert set(ready.group.gather(WORKERS, Done, limit_s=limit_s)) == set(WORKERS)
+    else:
+        with pytest.raises(ClusterError, match=r"^worker-1 is silent: no heartbeat for 10\.\d s"):
+            ready.group.gather(WORKERS, Done)
+        assert ready.network.clock.now < 3600.0 + SILENCE_S + 1
 
 
 def test_worker_beyond_the_limit_is_named_with_its_log(ready: Stage, tmp_path: Path) -> None:
@@ -219,7 +249,7 @@ def test_reported_error_keeps_its_class_or_is_named_in_the_text(
 
 def test_reported_error_is_escaped_for_a_terminal(ready: Stage) -> None:
     text = "\n".join(["\x1b[2J" + "x" * 3000, *map(str, range(100))])
-    ready.send("worker-0", Failed("NumericError\x1b[2J", text[-4096:], "", ""))
+    ready.send("worker-0", Failed("NumericError\x1b[2J", text[-4096:]))
     with pytest.raises(RunnerError) as caught:
         ready.group.gather(WORKERS, Done)
     assert "\x1b" not in str(caught.value)
@@ -227,20 +257,12 @@ def test_reported_error_is_escaped_for_a_terminal(ready: Stage) -> None:
     assert len(str(caught.value).splitlines()) == 41
 
 
-def gather(stage: Stage) -> None:
-    stage.group.gather(WORKERS, Done)
-
-
-def run_in_worker_1(stage: Stage) -> None:
-    stage.group.send("worker-1", Run("p", 0))
-
-
-def shut_down(stage: Stage) -> None:
-    stage.group.shut_down()
-
-
 BROKEN, LOST = Failed.of(NumericError("a value")), Failed.of(LOSS)
 VALUE, DEATH = "^worker-{}: a value$", KILLED
+
+
+def gather(stage: Stage) -> None:
+    stage.group.gather(WORKERS, Done)
 
 
 def dies(worker: int) -> Event:
@@ -251,34 +273,34 @@ def reports(worker: int, failed: Failed, after_s: float = 0.0) -> Event:
     return lambda stage: stage.send(WORKERS[worker], failed, after_s=after_s)
 
 
-def is_gone(worker: int) -> Event:
-    return lambda stage: stage.network.kill(WORKERS[worker])
+RUNS_1: list[Event] = [lambda stage: stage.group.send("worker-1", Run("p", 0))]
+LOSES_1: list[Event] = [lambda stage: stage.network.kill("worker-1")]
+BYE_OF_0: list[Event] = [lambda stage: stage.send("worker-0", Bye()), lambda stage: stage.group.shut_down()]
 
 
 @pytest.mark.parametrize(
-    ("events", "noticed_by", "error", "text"),
+    ("events", "error", "text"),
     [
         # The cause of a failure: an error of a worker comes before a death, and both before a lost connection.
-        ([dies(0)], gather, ClusterError, DEATH.format("worker-0")),
-        ([reports(0, BROKEN), dies(0)], gather, NumericError, VALUE.format(0)),
-        ([reports(1, LOST), reports(0, BROKEN, after_s=0.1)], gather, NumericError, VALUE.format(0)),
-        ([reports(1, LOST), dies(0)], gather, ClusterError, DEATH.format("worker-0")),
+        ([dies(0), gather], ClusterError, DEATH.format("worker-0")),
+        ([reports(0, BROKEN), dies(0), gather], NumericError, VALUE.format(0)),
+        ([reports(1, LOST), reports(0, BROKEN, after_s=0.1), gather], NumericError, VALUE.format(0)),
+        ([reports(1, LOST), dies(0), gather], ClusterError, DEATH.format("worker-0")),
         # The exit of the worker that reported the loss is not the cause.
-        ([reports(1, LOST), dies(1)], gather, ClusterError, OF_LOSS),
-        ([reports(1, LOST)], gather, ClusterError, OF_LOSS),
-        ([is_gone(1)], run_in_worker_1, ClusterError, "could not send 'run' to worker-1: it is gone"),
-        ([is_gone(1), dies(1)], run_in_worker_1, ClusterError, DEATH.format("worker-1")),
-        ([reports(1, BROKEN), is_gone(1)], run_in_worker_1, NumericError, VALUE.format(1)),
-        ([lambda s: s.send("worker-0", Bye())], shut_down, ClusterError, "no 'bye' from worker-1 within 10 s"),
+        ([reports(1, LOST), dies(1), gather], ClusterError, OF_LOSS),
+        ([reports(1, LOST), gather], ClusterError, OF_LOSS),
+        ([*LOSES_1, *RUNS_1], ClusterError, "could not send 'run' to worker-1: it is gone"),
+        ([*LOSES_1, dies(1), *RUNS_1], ClusterError, DEATH.format("worker-1")),
+        ([reports(1, BROKEN), *LOSES_1, *RUNS_1], NumericError, VALUE.format(1)),
+        (BYE_OF_0, ClusterError, "no 'bye' from worker-1 within 10 s"),
     ],
 )
-def test_cause_of_a_failure_is_raised(
-    ready: Stage, events: list[Event], noticed_by: Event, error: type[RunnerError], text: str
-) -> None:
-    for happens in events:
+def test_cause_of_a_failure_is_raised(ready: Stage, events: list[Event], error: type[RunnerError], text: str) -> None:
+    *before, notices = events
+    for happens in before:
         happens(ready)
     with pytest.raises(error, match=text):
-        noticed_by(ready)
+        notices(ready)
 
 
 @pytest.mark.parametrize("limit_s", [None, 1e6])
@@ -293,14 +315,6 @@ def test_silent_worker_is_noticed_and_dumps_its_stacks(ready: Stage, tmp_path: P
     assert SILENCE_S < ready.network.clock.now < SILENCE_S + 1
     exits = [ready.supervisor.workers[worker].poll() for worker in WORKERS]
     assert [exit_ and exit_.code for exit_ in exits] == [None, -STACK_SIGNAL]
-
-
-def test_heartbeats_prevent_silence(ready: Stage) -> None:
-    ready.beat(0, STEP, 7, *range(60))
-    ready.beat(1, IDLE, 6, *range(60))
-    for worker in WORKERS:
-        ready.send(worker, Done("p", 7, {}), after_s=60.0)
-    assert set(ready.group.gather(WORKERS, Done)) == set(WORKERS)
 
 
 def test_stuck_step_is_noticed_in_spite_of_heartbeats(ready: Stage) -> None:
@@ -335,7 +349,7 @@ class Interruption(FakeEndpoint):
 
 
 def press_ctrl_c(stage: Stage) -> None:
-    stage.group._endpoint = Interruption(stage.network, identity(MASTER), peers=2)
+    stage.group.endpoint = Interruption(stage.network, identity(MASTER), peers=2)
     with pytest.raises(KeyboardInterrupt):
         stage.group.gather(WORKERS, Done)
 

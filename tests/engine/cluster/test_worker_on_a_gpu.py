@@ -19,6 +19,7 @@ from runner.kernels.registry import Registry
 from runner.strategies.base import Strategy
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
+from tests.engine.cluster.test_gpus_of_a_session import Spoiled
 from tests.engine.cluster.virtual_cluster import VirtualCluster, virtual_cluster
 from tests.gpu.gpus import registry_of
 from tests.kernels.gpu.emulation import EmulatedRuntime
@@ -80,17 +81,10 @@ def test_workers_on_gpus_equal_single(
     assert sorted(map(sorted, computed_on)) == [[gpu] for gpu in gpus.of_workers]
 
 
-class Mislabelled(Examples):
-    """Examples with labels out of range in step 1."""
-
-    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
-        batch = super().read(split, step, lo, hi)
-        return {**batch, "y": batch["y"] + 100 * (step == 1)}
-
-
 @pytest.mark.usefixtures("opened")
 def test_gpu_error_is_reported_to_the_master(tmp_path: Path, compiled_sources: Path) -> None:
-    with begun(SyncData(workers=2), Gpus((0, 1)), (tmp_path, compiled_sources), Mislabelled(BATCH)) as cluster:
+    mislabelled = Spoiled(Examples(BATCH), lambda field, step, lo: 100 * ((field, step) == ("y", 1)))
+    with begun(SyncData(workers=2), Gpus((0, 1)), (tmp_path, compiled_sources), mislabelled) as cluster:
         plan = cluster.load("train")
         cluster.run("train", 0, feeds(0))
         cluster.feed("train", feeds(1))
@@ -103,7 +97,7 @@ def test_gpu_error_is_reported_to_the_master(tmp_path: Path, compiled_sources: P
 
 def test_worker_without_a_gpu_reports_it(tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     def load(use: GpuOptions, home: int) -> Registry:
-        raise ResourceError("a GPU was asked for, but CUDA finds none")
+        raise ResourceError("a GPU was requested, but CUDA finds none")
 
     monkeypatch.setattr(worker, "load_gpu_kernels", load)
     program = SyncData(workers=2).build(task_for("dense"))
@@ -112,7 +106,7 @@ def test_worker_without_a_gpu_reports_it(tmp_path: Path, registry: Registry, mon
         cluster.set_up()
         failures = cluster.answers(Failed)
         cluster.wait_for_ends()
-    assert set(failures) == set(cluster.workers)
-    reported = {(each.error, each.text) for each in failures.values()}
-    assert reported == {("ResourceError", "a GPU was asked for, but CUDA finds none")}
+    assert failures == dict.fromkeys(
+        cluster.workers, Failed("ResourceError", "a GPU was requested, but CUDA finds none")
+    )
     assert set(cluster.ended.values()) == {ResourceError.exit_code}

@@ -1,5 +1,7 @@
 """Workers in threads on a virtual clock, with a test as the master that sends single messages."""
 
+import random
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -7,42 +9,166 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from runner.engine.cluster.emulation import Link
 from runner.engine.cluster.mailbox import Mailbox
 from runner.engine.cluster.remote_plan import RemotePlan
-from runner.engine.cluster.transport.documents import encode_document
+from runner.engine.cluster.transport import messages
+from runner.engine.cluster.transport.encoding import encode_document
 from runner.engine.cluster.transport.endpoint import Received
 from runner.engine.cluster.transport.heartbeat import Progress
-from runner.engine.cluster.transport.messages import (
-    Bye,
-    Done,
-    Failed,
-    Hello,
-    Load,
-    Loaded,
-    Message,
-    Run,
-    Setup,
-    Shutdown,
-    Welcome,
-)
-from runner.engine.cluster.transport.names import MASTER, process_names
 from runner.engine.cluster.worker import Worker
 from runner.engine.cluster.worker_setup import WorkerSetup
-from runner.engine.compile.input_slots import InputSource
-from runner.engine.compile.program import Program
-from runner.engine.graph.device import Gpus
+from runner.engine.compile.input_slots import InputSlot, InputSource
+from runner.engine.compile.program import Client, Program
+from runner.engine.compile.program_plans import ProgramPlans
+from runner.engine.graph import ops
+from runner.engine.graph.device import Gpus, local_cluster, worker_device
+from runner.engine.graph.graph import Graph
 from runner.engine.run.session import expand_feeds
+from runner.kernels.contract import Array
 from runner.kernels.registry import Registry
-from tests.engine.cluster.remote_programs import plans_of, remote_plan
 from tests.engine.cluster.transport.conftest import identity
-from tests.engine.cluster.transport.fake_network import FakeNetwork, Faults
-from tests.engine.cluster.turns import Turns, TurnTaking
+from tests.engine.cluster.transport.fake_network import FakeEndpoint, FakeNetwork, Faults
 
-Array = NDArray[Any]
-Kind = TypeVar("Kind", bound=Message)
+EPOCH = 1
+EXAMPLES = 3
+
+
+def there_and_back() -> Program:
+    """Worker 0 reads examples and is fed a rate; worker 1 computes; worker 0 keeps and returns the result.
+
+    ``run`` assigns ``w`` = -exp(rate * x) and fetches it with the value ``w`` had; ``init`` sets ``w`` to 0.
+    """
+    graph = Graph()
+    with graph.device(worker_device(0)):
+        x = ops.placeholder(graph, (EXAMPLES,), "float64", name="x")
+        rate = ops.placeholder(graph, (), "float64", name="rate")
+        w = ops.variable(graph, (EXAMPLES,), "float64", name="w")
+        start = ops.assign(graph, w, ops.fill(graph, 0.0, (EXAMPLES,), "float64"), name="start")
+        scaled = ops.mul(graph, x, rate, name="scaled")
+    with graph.device(worker_device(1)):
+        away = ops.exp(graph, scaled, name="away")
+    with graph.device(worker_device(0)):
+        back = ops.neg(graph, away, name="back")
+        keep = ops.assign(graph, w, back, name="keep")
+    clients = [
+        Client("init", targets=(start.node,)),
+        Client(
+            "run",
+            fetches={"old": w, "new": back, "away": away},
+            targets=(keep.node,),
+            inputs=(InputSlot(x, "train", "x", 0, EXAMPLES),),
+            feeds={"rate": (rate,)},
+        ),
+    ]
+    return Program(graph, {client.name: client for client in clients}, {}, workers=2)
+
+
+def plans_of(program: Program, registry: Registry, gpus: Gpus | None = None) -> ProgramPlans:
+    """The plans of a program on as many devices as it has workers and servers."""
+    return ProgramPlans(program, local_cluster(program.workers, program.servers, gpus=gpus), registry)
+
+
+def remote_plan(planned: ProgramPlans, client: str, directory: Path, name: str = "plan") -> RemotePlan:
+    """The remote plan of a client, with arenas in ``directory``."""
+    asked = planned.client(client)
+    compiled, plans = planned.compiled(asked.signature), planned.plans(asked.signature)
+    return RemotePlan(name, asked, compiled, plans, planned.layouts, directory, EPOCH)
+
+
+JOIN_S = 20.0
+"""Time limit that only a failing test reaches."""
+
+
+class Over(BaseException):
+    """Ends a thread that still waits for a message at the end of a test."""
+
+
+class Turns:
+    """The turn to run. A thread gives it up when it waits for a message; when all wait, the clock advances."""
+
+    def __init__(self, network: FakeNetwork, seed: int) -> None:
+        self.network = network
+        self._random = random.Random(seed)
+        self._batons: dict[str, threading.Semaphore] = {}
+        self._waiting: dict[str, float] = {}
+        self._threads: list[threading.Thread] = []
+        self._over = False
+
+    def join(self, name: str) -> None:
+        """Add the calling thread as ``name``; it has the turn."""
+        self._batons[name] = threading.Semaphore(0)
+
+    def start(self, name: str, body: Callable[[], None]) -> None:
+        """Add ``body`` as ``name`` in a thread that begins with its first turn."""
+        self.join(name)
+        self._waiting[name] = self.network.clock.now
+
+        def take_part() -> None:
+            try:
+                self._await_turn(name)
+                body()
+            except Over:
+                return
+            self._pass_on()
+
+        self._threads.append(threading.Thread(target=take_part, name=name, daemon=True))
+        self._threads[-1].start()
+
+    def wait(self, name: str, deadline: float) -> None:
+        """Let others run until a message is due for ``name`` or its deadline has passed."""
+        self._waiting[name] = deadline
+        self._pass_on()
+        self._await_turn(name)
+
+    def end(self) -> None:
+        """End all threads. Called by the thread that has the turn."""
+        self._over = True
+        for baton in self._batons.values():
+            baton.release()
+        for thread in self._threads:
+            thread.join(JOIN_S)
+            assert not thread.is_alive(), f"{thread.name} still runs"
+
+    def _await_turn(self, name: str) -> None:
+        self._batons[name].acquire()
+        if self._over:
+            raise Over
+
+    def _pass_on(self) -> None:
+        """Give the turn to one of the threads that can continue first."""
+        ready = {name: min(deadline, self._due(name)) for name, deadline in self._waiting.items()}
+        now = max(self.network.clock.now, min(ready.values()))
+        chosen = self._random.choice(sorted(name for name, at in ready.items() if at <= now))
+        self.network.clock.advance_to(now)
+        del self._waiting[chosen]
+        self._batons[chosen].release()
+
+    def _due(self, name: str) -> float:
+        coming = self.network.next_for(name)
+        return float("inf") if coming is None else coming[1]
+
+
+class TurnTaking(FakeEndpoint):
+    """A FakeEndpoint that lets others run while it waits."""
+
+    def __init__(self, turns: Turns, name: str, workers: int, servers: int) -> None:
+        super().__init__(turns.network, identity(name), workers, servers)
+        self._turns = turns
+
+    def receive(self, timeout_s: float) -> Received | None:
+        """The next message; others run until it arrives."""
+        clock = self._turns.network.clock
+        deadline = clock.now + timeout_s
+        while True:
+            self._turns.wait(self.name, deadline)
+            received = super().receive(0)
+            if received is not None or clock.now >= deadline:
+                return received
+
+
+Kind = TypeVar("Kind", bound=messages.Message)
 
 ADDRESS = "ipc:///virtual/master-0"
 PATIENCE_S = 10_000.0
@@ -77,11 +203,11 @@ class VirtualCluster:
         self.program = program
         self.network = network
         self.turns = Turns(network, seed)
-        self.workers = process_names(program.workers, program.servers)
+        self.workers = messages.process_names(program.workers, program.servers)
         self.mailboxes: dict[str, Mailbox] = {}
         self.progress = {name: Progress() for name in self.workers}
         self.ended: dict[str, int | Exception] = {}
-        self.endpoint = self._endpoint(MASTER)
+        self.endpoint = self._endpoint(messages.MASTER)
         self._directory = directory
         self._registry = registry
         self._gpus = () if gpus is None else gpus.of_workers
@@ -89,32 +215,25 @@ class VirtualCluster:
         self._make_source = make_source
         self._plans: dict[str, RemotePlan] = {}
         self.endpoints = {name: self._endpoint(name) for name in self.workers}
-        self.turns.join(MASTER)
+        self.turns.join(messages.MASTER)
         for name, endpoint in self.endpoints.items():
             self.mailboxes[name] = Mailbox(endpoint, lambda: network.clock.now, network.clock.advance)
             self.turns.start(name, partial(self._work, name, endpoint))
 
     def _endpoint(self, name: str) -> TurnTaking:
-        return TurnTaking(self.turns, self.network.endpoint(identity(name), self.program.workers, self.program.servers))
+        return TurnTaking(self.turns, name, self.program.workers, self.program.servers)
 
     def _work(self, name: str, endpoint: TurnTaking) -> None:
         """The main function of a worker, in a thread."""
-        endpoint.connect(MASTER)
-        worker = Worker(
-            endpoint,
-            self.mailboxes[name],
-            ADDRESS,
-            self.workers,
-            self._make_source,
-            self._registry,
-            self.progress[name],
-        )
+        endpoint.connect(messages.MASTER)
+        given = (self.workers, self._make_source, self._registry, self.progress[name])
+        worker = Worker(endpoint, self.mailboxes[name], ADDRESS, *given)
         try:
             self.ended[name] = worker.serve(lambda: None)
         except Exception as error:  # noqa: BLE001 - a test looks at it
             self.ended[name] = error
 
-    def send(self, message: Message, workers: Collection[str] | None = None, *documents: object) -> None:
+    def send(self, message: messages.Message, workers: Collection[str] | None = None, *documents: object) -> None:
         """Send a message to some workers, by default to all."""
         for worker in self.workers if workers is None else workers:
             self.endpoint.send(worker, message, [encode_document(document) for document in documents])
@@ -132,8 +251,8 @@ class VirtualCluster:
         answers = {}
         while missing:
             received = self.receive()
-            if isinstance(received.message, Failed) and not issubclass(kind, Failed):
-                raise WorkerFailed(f"{received.source}: {received.message.traceback}")
+            if isinstance(received.message, messages.Failed) and not issubclass(kind, messages.Failed):
+                raise WorkerFailed(f"{received.source}: {received.message.error}: {received.message.text}")
             assert isinstance(received.message, kind), f"{received.source} sent {received.message}"
             missing.remove(received.source)
             answers[received.source] = received.message
@@ -141,24 +260,24 @@ class VirtualCluster:
 
     def greet(self) -> None:
         """Receive the hello of every worker and answer."""
-        self.answers(Hello)
+        self.answers(messages.Hello)
         for worker in self.workers:
             self.endpoint.connect(worker)
-        self.send(Welcome())
+        self.send(messages.Welcome())
 
     def set_up(self, check_finite: bool = False, link: Link | None = None) -> None:
         """Join and set up every worker."""
         self.greet()
         gpus = dict(zip(self.workers, self._gpus, strict=False))
-        self.send(Setup(), None, WorkerSetup({}, check_finite, link, gpus).to_document())
+        self.send(messages.Setup(), None, WorkerSetup({}, check_finite, link, gpus).to_document())
 
     def load(self, client: str) -> RemotePlan:
         """Load the parts of a client, once."""
         if client not in self._plans:
             plan = remote_plan(self._planned, client, self._directory, name=client)
             for worker, assignment in plan.assignments.items():
-                self.send(Load(client), [worker], assignment.to_document())
-            self.answers(Loaded, plan.plans)
+                self.send(messages.Load(client), [worker], assignment.to_document())
+            self.answers(messages.Loaded, plan.plans)
             plan.unlink()
             self._plans[client] = plan
         return self._plans[client]
@@ -167,7 +286,7 @@ class VirtualCluster:
         """Run one step."""
         plan = self.load(client)
         self.feed(client, feeds or {})
-        self.send(Run(client, step), plan.plans)
+        self.send(messages.Run(client, step), plan.plans)
         return self.finish(client, step)
 
     def feed(self, client: str, feeds: Mapping[str, object]) -> None:
@@ -178,21 +297,21 @@ class VirtualCluster:
     def finish(self, client: str, step: int) -> dict[str, Array]:
         """Wait until a step has finished, and fetch."""
         plan = self.load(client)
-        for answer in self.answers(Done, plan.plans).values():
+        for answer in self.answers(messages.Done, plan.plans).values():
             assert (answer.plan, answer.step) == (client, step)
         return {name: plan.fetch(tensor) for name, tensor in self.program.clients[client].fetches.items()}
 
     def shut_down(self) -> None:
         """Shut down all workers."""
-        self.send(Shutdown())
-        self.answers(Bye)
+        self.send(messages.Shutdown())
+        self.answers(messages.Bye)
         self.wait_for_ends()
 
     def wait_for_ends(self, workers: Collection[str] | None = None) -> None:
         """Advance the clock until workers have ended."""
         for worker in self.workers if workers is None else workers:
             while worker not in self.ended:
-                self.turns.wait(MASTER, self.network.clock.now + 1.0)
+                self.turns.wait(messages.MASTER, self.network.clock.now + 1.0)
                 assert self.network.clock.now < PATIENCE_S, f"{worker} does not end"
 
 

@@ -6,17 +6,17 @@ placed wrongly is therefore destroyed.
 """
 
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from runner.engine.graph.op import OPS
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.contract import (
     Arrange,
     Arrangement,
+    Array,
     Attributes,
     Bound,
     Buffers,
@@ -30,7 +30,8 @@ from runner.kernels.contract import (
 from runner.kernels.memory import ALIGNMENT, allocate
 from runner.kernels.registry import Registry
 
-Array = NDArray[Any]
+Specs = Sequence[Spec]
+Offered = Sequence[Layout | None]
 
 PLAIN = ""
 REVERSED = "reversed"
@@ -73,29 +74,23 @@ def decode(operand: Operand) -> Array:
     return raw.copy().view(operand.spec.dtype).reshape(operand.spec.shape)
 
 
-def always(
-    inputs: str | Sequence[str],
-    outputs: str | Sequence[str],
-    *,
-    scratch_bytes: int = 0,
-    in_place: Collection[tuple[int, int]] = (),
-) -> Arrange:
+Tags = str | Sequence[str]
+Pairs = Collection[tuple[int, int]]
+
+
+def always(inputs: Tags, outputs: Tags, *, scratch_bytes: int = 0, in_place: Pairs = ()) -> Arrange:
     """Request fixed layouts whatever is offered: one for all operands, or one for each."""
 
-    def arrange(
-        attributes: Attributes, ins: Sequence[Spec], outs: Sequence[Spec], offered: Sequence[Layout | None]
-    ) -> Arrangement:
+    def arrange(attributes: Attributes, ins: Specs, outs: Specs, offered: Offered) -> Arrangement:
         return Arrangement(_each(inputs, ins), _each(outputs, outs), scratch_bytes, tuple(in_place))
 
     return arrange
 
 
-def following(*, in_place: Collection[tuple[int, int]] = ()) -> Arrange:
+def following(*, in_place: Pairs = ()) -> Arrange:
     """Request the first offered layout that is not plain for all operands."""
 
-    def arrange(
-        attributes: Attributes, ins: Sequence[Spec], outs: Sequence[Spec], offered: Sequence[Layout | None]
-    ) -> Arrangement:
+    def arrange(attributes: Attributes, ins: Specs, outs: Specs, offered: Offered) -> Arrangement:
         tag = next((each.tag for each in offered if each and each.tag), PLAIN)
         return Arrangement(_each(tag, ins), _each(tag, outs), 0, tuple(in_place))
 
@@ -105,9 +100,7 @@ def following(*, in_place: Collection[tuple[int, int]] = ()) -> Arrange:
 def converting(pairs: Collection[tuple[str, str]]) -> Arrange:
     """Arrange an op ``convert`` for these pairs (from, to)."""
 
-    def arrange(
-        attributes: Attributes, ins: Sequence[Spec], outs: Sequence[Spec], offered: Sequence[Layout | None]
-    ) -> Arrangement | None:
+    def arrange(attributes: Attributes, ins: Specs, outs: Specs, offered: Offered) -> Arrangement | None:
         source, wanted = offered
         if source is None or wanted is None or (source.tag, wanted.tag) not in pairs:
             return None
@@ -116,7 +109,7 @@ def converting(pairs: Collection[tuple[str, str]]) -> Arrange:
     return arrange
 
 
-def _each(tags: str | Sequence[str], specs: Sequence[Spec]) -> tuple[Layout, ...]:
+def _each(tags: Tags, specs: Sequence[Spec]) -> tuple[Layout, ...]:
     several = [tags] * len(specs) if isinstance(tags, str) else tags
     return tuple(layout(tag, spec) for tag, spec in zip(several, specs, strict=True))
 
@@ -221,44 +214,36 @@ def _reference(op: str, attributes: Attributes, buffers: Buffers) -> Callable[[S
 
 def random_registry(seed: int) -> Registry:
     """A fake kernel for every op that requests random layouts for every node; a pure function of the seed."""
-    choices = _RandomArrangements(seed)
-    others = [op for op in kernel_ops() if op != "convert"]
-    kernels = [fake_kernel(op, choices.of(op), native=choices.draw(op).random() < 0.5) for op in others]
+    kernels = [
+        fake_kernel(op, _random_arrange(seed, op), native=_random(seed, op).random() < 0.5)
+        for op in kernel_ops()
+        if op != "convert"
+    ]
     return fake_registry(*kernels, fake_kernel("convert", converting(VIA_PLAIN)))
 
 
-class _RandomArrangements:
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+def _random(seed: int, *subject: object) -> random.Random:
+    """A generator that depends only on the seed and the subject."""
+    return random.Random(f"{seed} {subject}")
 
-    def draw(self, *subject: object) -> random.Random:
-        """A generator that depends only on the seed and the subject."""
-        return random.Random(f"{self._seed} {subject}")
 
-    def of(self, op: str) -> Arrange:
-        def arrange(
-            attributes: Attributes, ins: Sequence[Spec], outs: Sequence[Spec], offered: Sequence[Layout | None]
-        ) -> Arrangement | None:
-            draw = self.draw(op, sorted(attributes.items()), [str(each) for each in (*ins, *outs)])
-            manner = draw.choice(["refuse", "follow", "follow", "choose", "choose"])
-            if manner == "refuse":
-                return None
-            followed = following()(attributes, ins, outs, offered) if manner == "follow" else None
-            inputs, outputs = self._chosen(draw, ins, outs) if followed is None else (followed.inputs, followed.outputs)
-            may_share = [
-                (i, o)
-                for i, mine in enumerate(zip(ins, inputs, strict=True))
-                for o, other in enumerate(zip(outs, outputs, strict=True))
-                if mine == other and draw.random() < 0.7
-            ]
-            return Arrangement(inputs, outputs, draw.choice([0, 0, 1, 200]), tuple(may_share))
-
-        return arrange
-
-    def _chosen(
-        self, draw: random.Random, ins: Iterable[Spec], outs: Iterable[Spec]
-    ) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+def _random_arrange(seed: int, op: str) -> Arrange:
+    def arrange(attributes: Attributes, ins: Specs, outs: Specs, offered: Offered) -> Arrangement | None:
+        draw = _random(seed, op, sorted(attributes.items()), [str(each) for each in (*ins, *outs)])
+        manner = draw.choice(["refuse", "follow", "follow", "choose", "choose"])
+        if manner == "refuse":
+            return None
+        followed = following()(attributes, ins, outs, offered) if manner == "follow" else None
         inputs, outputs = (
-            tuple(layout(draw.choice((PLAIN, *NOT_PLAIN)), spec) for spec in specs) for specs in (ins, outs)
+            tuple(layout(draw.choice((PLAIN, *NOT_PLAIN)), spec) for spec in specs) if chosen is None else chosen
+            for specs, chosen in ((ins, followed and followed.inputs), (outs, followed and followed.outputs))
         )
-        return inputs, outputs
+        may_share = [
+            (i, o)
+            for i, mine in enumerate(zip(ins, inputs, strict=True))
+            for o, other in enumerate(zip(outs, outputs, strict=True))
+            if mine == other and draw.random() < 0.7
+        ]
+        return Arrangement(inputs, outputs, draw.choice([0, 0, 1, 200]), tuple(may_share))
+
+    return arrange

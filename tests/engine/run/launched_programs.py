@@ -1,11 +1,14 @@
 """A small program of launched clients whose result depends on the order in which their parts ran."""
 
+from collections.abc import Sequence
+
 from runner.engine.compile.program import Client, Program
 from runner.engine.graph import ops
 from runner.engine.graph.device import server_device, worker_device
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import Tensor
 from runner.engine.run.step_driver import Clients, Finished
+from runner.engine.run.timeline import Span
 
 SIZE = 3
 
@@ -72,3 +75,22 @@ def _push(graph: Graph, total: Tensor, own: Tensor, k: int) -> Client:
         result = ops.add(graph, ops.scale(graph, total, 0.5), own)
         target = ops.assign(graph, total, result).node
     return Client(f"push_{k}", fetches={"total": result}, targets=(target,), deferred=True)
+
+
+def expect_matching_transfers(spans: Sequence[Span]) -> None:
+    """Check that every receive has a send of the same run, key and size on its peer device."""
+    sends = {_transfer(s): s for s in spans if s.kind == "send"}
+    waits = {_transfer(s): s for s in spans if s.kind == "wait"}
+    received = [s for s in spans if s.kind == "receive"]
+    assert {_transfer(s) for s in received} == set(sends) == set(waits)
+    assert len(received) == len(sends) > 0
+    for each in received:
+        send, wait = sends[_transfer(each)], waits[_transfer(each)]
+        assert send.step == wait.step == each.step
+        assert send.begin_ns <= wait.end_ns <= each.begin_ns
+        assert (send.device, send.peer, send.nbytes) == (each.peer, each.device, each.nbytes)
+        assert each.nbytes > 0
+
+
+def _transfer(span: Span) -> tuple[str, int, str]:
+    return span.client, span.number, span.key

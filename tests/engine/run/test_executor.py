@@ -13,8 +13,7 @@ from runner.engine.graph.tensor import Tensor
 from runner.errors import ClusterError, NumericError, ResourceError, RunnerError
 from runner.kernels.contract import KernelError
 from runner.kernels.registry import Registry
-from tests.engine.run.fake_kernels import reference_registry
-from tests.engine.running import CPU_0, CPU_1, GPU_0, Array, Bench, Replaced
+from tests.engine.running import CPU_0, CPU_1, GPU_0, Array, Bench, Function, Replaced
 
 X = Tensor("x")
 
@@ -55,49 +54,45 @@ def test_feed_of_wrong_shape_or_dtype_is_refused_by_name(
         Bench(graph, registry).run({X: value})
 
 
-def test_missing_feed_is_named(graph: Graph, registry: Registry) -> None:
-    with pytest.raises(RunnerError, match=f"step on {CPU_0}: no value was fed for x:0"):
-        Bench(graph, registry).run({Tensor("n"): ONES})
-
-
-def test_kernel_error_names_node_op_device_and_step(graph: Graph, registry: Registry) -> None:
+def failing(error: Exception) -> Function:
     def broken(value: Array) -> Array:
-        raise FloatingPointError("no bits left")
+        raise error
 
-    bench = Bench(graph, Replaced(registry, {"exp": broken}), [Tensor("e")])
-    expected = rf"node 'e' \(op 'exp'\) on {CPU_0} failed in step 12: FloatingPointError: no bits left"
-    with pytest.raises(RunnerError, match=expected) as caught:
+    return broken
+
+
+@pytest.mark.parametrize(
+    ("ops", "error", "kind", "text"),
+    [
+        (
+            ["exp"],
+            FloatingPointError("no bits"),
+            RunnerError,
+            r"node 'e' \(op 'exp'\) on {} failed in step 12: Fl.*bits",
+        ),
+        (
+            ["exp"],
+            MemoryError("no pages left"),
+            ResourceError,
+            "node 'e' .* failed in step 12: MemoryError: no pages left",
+        ),
+        (["neg", "exp"], FloatingPointError("no bits"), RunnerError, "node 'n' "),
+    ],
+    ids=["error", "no memory", "first node"],
+)
+def test_kernel_error_names_node_op_device_and_step(
+    graph: Graph, registry: Registry, ops: list[str], error: Exception, kind: type[RunnerError], text: str
+) -> None:
+    bench = Bench(graph, Replaced(registry, dict.fromkeys(ops, failing(error))), [Tensor("e")])
+    with pytest.raises(kind, match=text.format(CPU_0)) as caught:
         bench.run({X: ONES}, step=12)
-    assert isinstance(caught.value.__cause__, FloatingPointError)
-
-
-def test_kernel_without_memory_ends_the_run_as_one_without_resources(graph: Graph, registry: Registry) -> None:
-    def broken(value: Array) -> Array:
-        raise MemoryError("no pages left")
-
-    bench = Bench(graph, Replaced(registry, {"exp": broken}), [Tensor("e")])
-    with pytest.raises(ResourceError, match=r"node 'e' .* failed in step 0: MemoryError: no pages left"):
-        bench.run({X: ONES})
-
-
-def test_first_failing_node_is_reported(graph: Graph, registry: Registry) -> None:
-    def broken(value: Array) -> Array:
-        raise FloatingPointError("no bits left")
-
-    bench = Bench(graph, Replaced(registry, {"neg": broken, "exp": broken}), [Tensor("e")])
-    with pytest.raises(RunnerError, match="node 'n'"):
-        bench.run({X: ONES})
+    assert caught.value.__cause__ is error
 
 
 def test_op_without_kernel_for_the_device_type_is_refused(graph: Graph, registry: Registry) -> None:
     expected = r"no kernel for op 'neg' with dtypes \['float64'\] on device type 'gpu'"
     with pytest.raises(KernelError, match=expected):
         Bench(graph, registry, device=GPU_0)
-
-
-def test_plan_lists_libraries_in_use(graph: Graph) -> None:
-    kernels = Replaced(reference_registry(), {"exp": np.exp})
-    assert Bench(graph, kernels).plan.libraries == {"numpy", "test"}
 
 
 def test_check_finite_names_the_first_node(graph: Graph, registry: Registry) -> None:
@@ -107,9 +102,6 @@ def test_check_finite_names_the_first_node(graph: Graph, registry: Registry) -> 
         Bench(graph, kernels, [Tensor("e")], check_finite=True).run({X: ONES}, step=5)
     fetched = Bench(graph, kernels, [Tensor("e")]).run({X: ONES})
     assert np.isnan(fetched[Tensor("e")][0])
-
-
-def test_overflow_is_no_failure(graph: Graph, registry: Registry) -> None:
     fetched = Bench(graph, registry, [Tensor("e")]).run({X: np.array([-1e6, 0.0])})
     assert fetched[Tensor("e")].tolist() == [np.inf, 1.0]
 
@@ -157,11 +149,18 @@ def test_fetched_arrays_are_copies(graph: Graph, registry: Registry) -> None:
     assert [array.tolist() for array in first.values()] == [[7.0, 7.0]] * 3
 
 
-def test_feeds_are_not_kept(graph: Graph, registry: Registry) -> None:
-    bench = Bench(graph, registry, [Tensor("e"), X])
+@pytest.mark.parametrize("missing", [False, True])
+def test_feeds_are_not_kept(registry: Registry, missing: bool) -> None:
+    graph = Graph()
+    a, b = (ops.placeholder(graph, (2,), "float64", name=name) for name in "ab")
+    bench = Bench(graph, registry, [a])
     value = np.ones(2)
     watched = weakref.ref(value)
-    bench.run({X: value})
+    if missing:
+        with pytest.raises(RunnerError, match=f"^step on {CPU_0}: no value was fed for b:0$"):
+            bench.run({a: value})
+    else:
+        bench.run({a: value, b: value})
     del value
     gc.collect()
     assert watched() is None
@@ -177,20 +176,6 @@ def test_failed_step_does_not_affect_the_next(graph: Graph, registry: Registry) 
     with pytest.raises(RunnerError, match="node 'e'"):
         bench.run({X: 2 * ONES})
     np.testing.assert_array_equal(bench.run({X: ONES})[Tensor("e")], np.exp(-ONES))
-
-
-def test_feeds_are_released_when_one_is_missing(registry: Registry) -> None:
-    graph = Graph()
-    for name in ("a", "b"):
-        ops.placeholder(graph, (2,), "float64", name=name)
-    bench = Bench(graph, registry)
-    value = np.ones(2)
-    watched = weakref.ref(value)
-    with pytest.raises(RunnerError, match="no value was fed for b:0") as caught:
-        bench.run({Tensor("a"): value})
-    del value, caught
-    gc.collect()
-    assert watched() is None
 
 
 def test_kernel_cannot_write_into_a_feed(graph: Graph, registry: Registry) -> None:
@@ -225,17 +210,6 @@ def test_old_arena_is_freed_when_it_grows(graph: Graph, registry: Registry) -> N
     assert bench.run({X: ONES})[Tensor("e")].tolist() == np.exp(-ONES).tolist()
 
 
-def test_variables_keep_their_values_when_the_arena_grows(registry: Registry) -> None:
-    graph = Graph()
-    w = ops.variable(graph, (2,), "float64", name="w")
-    new = ops.assign(graph, w, ops.add(graph, w, ops.placeholder(graph, (2,), "float64", name="x")))
-    bench = Bench(graph, registry, [new])
-    bench.put("w", np.zeros(2))
-    bench.run({X: ONES})
-    bench.arena.at_least(10_000, bench.executor)
-    assert bench.run({X: ONES})[new].tolist() == [2.0, 2.0]
-
-
 def test_send_and_receive_match_by_step_and_key(registry: Registry) -> None:
     graph = Graph()
     x = ops.recv(graph, key="in", source=CPU_1, shape=(2,), dtype="float64", name="x")
@@ -248,17 +222,12 @@ def test_send_and_receive_match_by_step_and_key(registry: Registry) -> None:
     assert bench.rendezvous.receive(5, "out", CPU_0).tolist() == [-5.0, -5.0]
 
 
-def test_receive_timeout_keeps_its_class_and_text(registry: Registry) -> None:
-    graph = Graph()
-    ops.recv(graph, key="in", source=CPU_1, shape=(2,), dtype="float64")
-    with pytest.raises(ClusterError, match=f"'in' of step 0 did not arrive from {CPU_1}"):
-        Bench(graph, registry).run()
-
-
 def test_received_value_is_checked_against_its_spec(registry: Registry) -> None:
     graph = Graph()
     ops.recv(graph, key="in", source=CPU_1, shape=(2,), dtype="float64", name="r")
     bench = Bench(graph, registry)
+    with pytest.raises(ClusterError, match=f"'in' of step 0 did not arrive from {CPU_1}"):
+        bench.run()
     with pytest.raises(ValueError, match="'in': memory of 16 bytes, expected 24"):
         bench.rendezvous.send(0, "in", CPU_0, np.ones(3))
     bench.rendezvous.send(0, "in", CPU_0, np.ones(4, np.float32))

@@ -1,4 +1,11 @@
-"""Variables across steps: all readers see the value at the start of the step; their memory is not shared."""
+"""Variables across steps, and fused calls of machine code.
+
+All readers of a variable see the value at the start of the step; its memory is not shared. If a fused call fails, the
+node is named.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -7,9 +14,12 @@ from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.op import ShapeError
 from runner.engine.graph.tensor import Tensor
-from runner.errors import RunnerError
+from runner.engine.run.recording import COMPUTE, INPUT, Recorder
+from runner.errors import NumericError, RunnerError
+from runner.kernels.contract import NativeCall
 from runner.kernels.registry import Registry
-from tests.engine.running import Array, Bench, Function, Replaced, client, session
+from tests.engine.run.fake_kernels import PLAIN, always, fake_kernel, fake_registry, join
+from tests.engine.running import CPU_0, Array, Bench, Function, Replaced, client, session
 
 X = Tensor("x")
 
@@ -54,26 +64,11 @@ def test_two_variables_can_be_swapped(registry: Registry) -> None:
     assert (bench.value("a"), bench.value("b")) == (2.0, 1.0)
 
 
-def test_reading_an_unassigned_variable_is_refused(registry: Registry) -> None:
-    bench = Bench(counter(), registry)
-    expected = "variable 'w' has no value yet: run the 'init' or the 'restore' client first"
-    for step in range(2):
-        with pytest.raises(RunnerError, match=expected):
-            bench.run(step=step)
-
-
 def assigned_from_feed() -> Graph:
     graph = Graph()
     w = ops.variable(graph, (2,), "float64", name="w")
     ops.assign(graph, w, ops.placeholder(graph, (2,), "float64", name="x"), name="set")
     return graph
-
-
-def test_assign_needs_no_previous_value(registry: Registry) -> None:
-    bench = Bench(assigned_from_feed(), registry)
-    bench.run({X: np.array([1.0, 2.0])})
-    assert bench.value("w").tolist() == [1.0, 2.0]
-    bench.variables.require(frozenset({"w"}))
 
 
 def test_step_with_wrong_feed_assigns_nothing(registry: Registry) -> None:
@@ -117,8 +112,13 @@ def test_refused_step_works_once_the_variable_is_assigned(registry: Registry) ->
 def test_values_are_required_only_before_the_first_step(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(counter(), registry)
     calls: list[str] = []
+
+    def noted(name: str, method: Function, names: frozenset[str]) -> None:
+        calls.append(name)
+        method(names)
+
     for name in ("require", "mark_assigned"):
-        monkeypatch.setattr(bench.variables, name, _noting(calls, name, getattr(bench.variables, name)))
+        monkeypatch.setattr(bench.variables, name, partial(noted, name, getattr(bench.variables, name)))
     with pytest.raises(RunnerError):
         bench.run()
     bench.put("w", np.zeros(2))
@@ -128,25 +128,119 @@ def test_values_are_required_only_before_the_first_step(registry: Registry, monk
     assert calls == ["require", "mark_assigned"]
 
 
-def _noting(calls: list[str], name: str, method: Function) -> Function:
-    def noted(names: frozenset[str]) -> None:
-        calls.append(name)
-        method(names)
-
-    return noted
-
-
-def test_variable_does_not_share_memory_with_a_feed(registry: Registry) -> None:
-    bench = Bench(assigned_from_feed(), registry)
+@pytest.mark.parametrize("fetch", ["w", "set"])
+def test_variable_does_not_share_memory_with_a_feed_or_fetch(registry: Registry, fetch: str) -> None:
+    bench = Bench(assigned_from_feed(), registry, [Tensor(fetch)])
+    bench.put("w", np.zeros(2))
     value = np.ones(2)
-    bench.run({X: value})
+    bench.run({X: value})[Tensor(fetch)][:] = 7.0
     value[:] = 7.0
     assert bench.value("w").tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("fetch", ["w", "set"])
-def test_variable_does_not_share_memory_with_a_fetch(registry: Registry, fetch: str) -> None:
-    bench = Bench(assigned_from_feed(), registry, [Tensor(fetch)])
-    bench.put("w", np.zeros(2))
-    bench.run({X: np.ones(2)})[Tensor(fetch)][:] = 7.0
-    assert bench.value("w").tolist() == [1.0, 1.0]
+X, LAST = Tensor("x"), Tensor("last")
+ONES = np.ones(2)
+EXPECTED = np.sqrt(np.exp(-np.tanh(np.exp(-ONES))))
+
+
+@pytest.fixture
+def graph() -> Graph:
+    """x -> n = neg -> e = exp -> t = tanh -> n2 = neg -> e2 = exp -> last = sqrt."""
+    graph = Graph()
+    x = ops.placeholder(graph, (2,), "float64", name="x")
+    chain = {"n": ops.neg, "e": ops.exp, "t": ops.tanh, "n2": ops.neg, "e2": ops.exp, "last": ops.sqrt}
+    for name, op in chain.items():
+        x = op(graph, x, name=name)
+    return graph
+
+
+class Machine:
+    """Joins fake machine-code calls, records how many run together, and can make one fail."""
+
+    def __init__(self, *native: str, calls: int = 1) -> None:
+        """native: ops computed by machine code. calls: for each node."""
+        self.runs: list[int] = []
+        self.fail: tuple[int, int] | None = None
+        plainly = always(PLAIN, PLAIN)
+        self.kernels = fake_registry(*(fake_kernel(op, plainly, native=calls) for op in native))
+        self.kernels.join = self.join
+
+    def join(self, calls: Sequence[NativeCall]) -> Callable[[], int]:
+        together = join(calls)
+
+        def run() -> int:
+            self.runs.append(len(calls))
+            if self.fail is not None:
+                position, status = self.fail
+                return (1 + position) << 16 | status
+            return together()
+
+        return run
+
+
+@pytest.mark.parametrize(
+    ("native", "runs"), [(("neg", "exp"), [2, 2]), (("tanh", "sqrt"), [1, 1]), (("neg", "tanh"), [1, 2]), ((), [])]
+)
+def test_neighbouring_calls_are_fused(graph: Graph, native: tuple[str, ...], runs: list[int]) -> None:
+    machine = Machine(*native)
+    bench = Bench(graph, machine.kernels, [LAST])
+    for _ in range(2):
+        np.testing.assert_array_equal(bench.run({X: ONES})[LAST], EXPECTED)
+    assert machine.runs == runs * 2
+
+
+@pytest.mark.parametrize(
+    ("native", "calls", "position", "node"),
+    [
+        (("neg", "exp"), 1, 0, r"'n' \(op 'neg'\)"),
+        (("neg", "exp"), 1, 1, r"'e' \(op 'exp'\)"),
+        (("exp", "tanh", "neg"), 1, 3, r"'n2' \(op 'neg'\)"),
+        (("tanh", "neg"), 1, 0, r"'n' \(op 'neg'\)"),
+        (("tanh",), 1, 0, r"'t' \(op 'tanh'\)"),
+        (("sqrt",), 1, 0, r"'last' \(op 'sqrt'\)"),
+        *((("neg", "exp"), 3, position, "'n'") for position in (0, 2)),
+        *((("neg", "exp"), 3, position, "'e'") for position in (3, 5)),
+    ],
+)
+@pytest.mark.parametrize("status", [1, 0xFFFF])
+def test_failed_call_names_node_and_status(
+    graph: Graph, native: tuple[str, ...], calls: int, position: int, node: str, status: int
+) -> None:
+    machine = Machine(*native, calls=calls)
+    bench = Bench(graph, machine.kernels, [LAST])
+    np.testing.assert_array_equal(bench.run({X: ONES})[LAST], EXPECTED)
+    machine.fail = (position, status)
+    expected = rf"^node {node}.* on {CPU_0} failed in step 3: the library returned status {status}$"
+    with pytest.raises(RunnerError, match=expected):
+        bench.run({X: ONES}, step=3)
+
+
+def test_calls_are_not_fused_while_recording(graph: Graph) -> None:
+    machine = Machine("neg", "exp", calls=2)
+    bench = Bench(graph, machine.kernels, [LAST])
+    recorder = Recorder()
+    for chosen, runs in ((None, [4, 4]), (recorder, [2, 2, 2, 2]), (None, [4, 4])):
+        machine.runs.clear()
+        bench.executor.record(chosen, 4)
+        assert bench.executor.before_run(3, INPUT, lambda: "read") == "read"
+        np.testing.assert_array_equal(bench.run({X: ONES}, step=3)[LAST], EXPECTED)
+        assert machine.runs == runs
+    kinds = [INPUT, *[COMPUTE] * 6]
+    assert [each[:-2] for each in recorder.spans] == [
+        (4, 1, 3, position, kind) for position, kind in zip((0, *range(6)), kinds, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_check_finite_does_not_fuse_calls(graph: Graph, recorded: bool) -> None:
+    machine = Machine("neg", "exp")
+    bench = Bench(graph, machine.kernels, [LAST], check_finite=True)
+    if recorded:
+        bench.executor.record(Recorder())
+    np.testing.assert_array_equal(bench.run({X: ONES})[LAST], EXPECTED)
+    assert machine.runs == [1, 1, 1, 1]
+    with pytest.raises(NumericError, match=r"node 'e' \(op 'exp'\), output 0: 1 of 2 values are not finite"):
+        bench.run({X: np.array([-1e6, 0.0])})
+    machine.fail = (0, 9)
+    with pytest.raises(RunnerError, match=r"^node 'n' .* status 9$"):
+        bench.run({X: ONES})

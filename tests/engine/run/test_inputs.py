@@ -32,17 +32,20 @@ SLOTS = {
 
 
 class Counting:
-    """A source that records its calls and fails on the first call for ``failing_step``."""
+    """A source that records its calls and fails on the first call for ``failing_step``. examples: its own if None."""
 
-    def __init__(self, failing_step: int = -1) -> None:
+    def __init__(self, failing_step: int = -1, examples: Examples | None = None) -> None:
         self.asked: list[ShareKey] = []
         self._failing_step = failing_step
+        self._examples = examples
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Fields:
         self.asked.append((split, step, lo, hi))
         if step == self._failing_step:
             self._failing_step = -1
             raise OSError("the disk is gone")
+        if self._examples is not None:
+            return self._examples.read(split, step, lo, hi)
         return {"x": np.arange(lo, hi) + 10.0 * step, "y": np.full(hi - lo, step)}
 
 
@@ -57,13 +60,7 @@ def test_share_of_two_devices_is_read_once() -> None:
     assert second.keys() == {Y, PART}
     np.testing.assert_array_equal(second[Y], [3, 3, 3, 3])
     np.testing.assert_array_equal(second[PART], [31.0])
-
-
-def test_nothing_is_kept_after_all_devices_have_read() -> None:
-    shared = SharedReading(Counting(), SLOTS)
-    for device in SLOTS:
-        shared.read(device, 3)
-    assert not shared._shares
+    assert not shared._shares, "nothing is kept after all devices have read"
 
 
 def test_second_request_reads_again() -> None:
@@ -141,25 +138,13 @@ def test_device_waits_for_the_one_that_reads() -> None:
     assert first.result()[X] is second.result()[X]
 
 
-class RecordingSource:
-    """Examples that record which shares were read."""
-
-    def __init__(self, examples: Examples) -> None:
-        self.asked: list[ShareKey] = []
-        self._examples = examples
-
-    def read(self, split: str, step: int, lo: int, hi: int) -> Fields:
-        self.asked.append((split, step, lo, hi))
-        return self._examples.read(split, step, lo, hi)
-
-
 @pytest.mark.parametrize("gpus", [False, True], ids=["CPUs", "gpus"])
 def test_layers_on_three_devices_read_every_batch_once(gpus: bool, compiled_sources: Path) -> None:
     """The first layer reads images, the last one labels; a GPU reads the next step's inputs ahead."""
     registry = registry_of(EmulatedRuntime(compiled_sources)) if gpus else load_kernels()
     near = local_cluster(3, latency_s=1e-9, bytes_per_s=1e15, gpus=first_gpu(3, 0, gpus))
     layers, task = Placed(ModelParallel(workers=3), near, registry=registry), task_for("dense")
-    source = RecordingSource(Examples(BATCH, task.example_shape))
+    source = Counting(examples=Examples(BATCH, task.example_shape))
     with opened(layers, task, registry, gpus=gpus, source=source) as trainer:
         trainer.session.run("init")
         history = trainer.train(range(3))

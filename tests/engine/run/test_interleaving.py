@@ -1,11 +1,23 @@
 """Orders of launched parts: on a virtual clock, and as an earlier run recorded them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from typing import Any
 
+import numpy as np
 import pytest
 
+from runner.engine.compile.program import Client, Program
+from runner.engine.graph import ops
+from runner.engine.graph.device import local_cluster, worker_device
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor
 from runner.engine.run.interleaving import Begin, End, Ending, Interleaving, Launched, Recorded, VirtualTime
+from runner.engine.run.local_session import LocalSession
+from runner.engine.run.step_driver import Clients, Finished
 from runner.errors import RunnerError
+from runner.kernels.registry import Registry
+from tests.engine.run.launched_programs import SIZE, expect_matching_transfers, pushed, tally
 
 
 def launched(text: str, step: int = 0) -> Launched:
@@ -38,12 +50,7 @@ def events(interleaving: Interleaving, count: int) -> str:
         # A part waits for the tensors that it receives, and later launches overtake it.
         (["p:w>s=4", "a:s"], {"p:w": 1.0, "p:s": 1.0, "a:s": 2.0}, "p:w a:s a. p:s p.", 6.0),
         # A busy device continues in launch order with the parts that became ready meanwhile.
-        (
-            ["a:s", "p:w>s", "b:s"],
-            {"p:w": 1.0, "p:s": 1.0, "a:s": 3.0, "b:s": 1.0},
-            "a:s p:w a. p:s p. b:s b.",
-            5.0,
-        ),
+        (["a:s", "p:w>s", "b:s"], {"p:w": 1.0, "p:s": 1.0, "a:s": 3.0, "b:s": 1.0}, "a:s p:w a. p:s p. b:s b.", 5.0),
     ],
 )
 def test_parts_are_ordered_by_virtual_time(
@@ -118,7 +125,7 @@ def test_client_may_be_launched_again_after_its_end() -> None:
         ([ending("b:x0")], "the record has step 0 of 'b' on x next, but this run has launched no such step"),
         ([ending("a:x0", step=1)], "the record has step 1 of 'a' on x next"),
         ([ending("a:y0")], "the record has step 0 of 'a' on y next"),
-        ([ending("a:x2")], "the record lacks what x began as number 0: it was cut off"),
+        ([ending("a:x2")], "the record lacks part number 0 of x: the record is incomplete"),
     ],
 )
 def test_record_of_another_run_is_refused(endings: list[Ending], text: str) -> None:
@@ -126,3 +133,144 @@ def test_record_of_another_run_is_refused(endings: list[Ending], text: str) -> N
     record.launched(launched("a:x"))
     with pytest.raises(RunnerError, match=text):
         record.next()
+
+
+Opened = Callable[..., LocalSession]
+
+
+@pytest.fixture
+def opened(registry: Registry) -> Iterator[Opened]:
+    """Opens sessions of the tally program, whose variables are zero."""
+    with ExitStack() as stack:
+
+        def begin(interleaving: Interleaving | None = None, program: Program | None = None) -> LocalSession:
+            program = program or tally()
+            cluster = local_cluster(program.workers, program.servers)
+            session = stack.enter_context(closing(LocalSession(program, cluster, registry, interleaving=interleaving)))
+            session.run("init")
+            return session
+
+        yield begin
+
+
+def ends(session: Clients, *clients: str, step: int = 0) -> list[Finished]:
+    """Launch clients together and wait for all."""
+    for client in clients:
+        session.launch(client, step=step)
+    return [session.finished() for _ in clients]
+
+
+def value(array: Any) -> float:
+    """The element of a tensor whose elements are all equal."""
+    assert np.unique(array).size == 1
+    return float(array[0])
+
+
+def test_launched_clients_compute_the_same_as_run_clients(opened: Opened) -> None:
+    one_by_one, together = opened(), opened()
+    assert value(one_by_one.run("work_0")["own"]) == 1.0
+    assert value(one_by_one.run("push_0")["total"]) == 1.0
+    assert [value(each.fetches["own"]) for each in ends(together, "work_0")] == [1.0]
+    assert [value(each.fetches["total"]) for each in ends(together, "push_0")] == [1.0]
+    assert one_by_one.sent_bytes() == together.sent_bytes() == [SIZE * 8, 0, 0]
+
+
+@pytest.mark.parametrize(("seconds", "total"), [((1.0, 9.0), 1.0 / 2 + 2.0), ((9.0, 1.0), 2.0 / 2 + 1.0)])
+def test_fastest_worker_is_served_first(opened: Opened, seconds: tuple[float, float], total: float) -> None:
+    def part_s(client: str, device: str, step: int) -> float:
+        return seconds[int(client[-1])] if client.startswith("work") else 1.0
+
+    session = opened(VirtualTime(part_s, lambda nbytes: 0.0))
+    session.launch("work_0")
+    session.launch("work_1")
+    for _ in range(2):
+        worker = session.finished().client[-1]
+        session.launch(f"push_{worker}")
+        last = session.finished().fetches["total"]
+    assert value(last) == total
+    assert value(session.run("save")["total"]) == total
+
+
+def outcome(session: LocalSession) -> list[tuple[str, int, Any, dict[str, float]]]:
+    """The finished clients of nine rounds."""
+    finished = pushed(session, rounds=9)
+    return [(each.client, each.step, each.turns, {n: value(v) for n, v in each.fetches.items()}) for each in finished]
+
+
+def test_interleaving_is_a_function_of_the_seed_and_its_record_replays_it(opened: Opened) -> None:
+    def drawn(seed: int) -> VirtualTime:
+        generator = np.random.default_rng(seed)
+        return VirtualTime(lambda client, device, step: float(generator.lognormal()), lambda nbytes: 0.1)
+
+    first, again, other = (outcome(opened(drawn(seed))) for seed in (1, 1, 2))
+    assert first == again
+    assert first[-1] != other[-1]
+    assert outcome(opened(Recorded([Ending(client, step, turns) for client, step, turns, _ in first]))) == first
+
+
+def test_launches_and_runs_at_the_wrong_time_are_refused(opened: Opened) -> None:
+    session = opened()
+    with pytest.raises(RunnerError, match="no client is under way: launch one first"):
+        session.finished()
+    with pytest.raises(RunnerError, match="client 'save' was launched, but is not deferred: run it"):
+        session.launch("save")
+    session.launch("work_0")
+    with pytest.raises(RunnerError, match="client 'work_0' was launched, but is under way: wait until it has finished"):
+        session.launch("work_0")
+    with pytest.raises(RunnerError, match="client 'save' was run while work_0 are under way: wait until they have fin"):
+        session.run("save")
+    session.finished()
+    session.run("save")
+
+
+def test_trace_begins_and_ends_while_clients_run(opened: Opened) -> None:
+    session = opened()
+    ends(session, "work_0", "work_1")
+    session.launch("work_0", step=4)
+    session.start_trace(["work_0", "push_0"])
+    session.finished()
+    ends(session, "push_0", step=5)
+    session.launch("work_0", step=6)
+    timeline = session.stop_trace()
+    session.finished()
+    runs = [("work_0", 1, 4), ("push_0", 0, 5)]
+    assert [(run.client, run.number, run.step) for run in timeline.runs] == runs
+    assert all(run.launched for run in timeline.runs)
+    assert {(span.client, span.number, span.step) for span in timeline.spans} == set(runs)
+    expect_matching_transfers(timeline.spans)
+
+
+def fed() -> Program:
+    """A deferred client that doubles its feed."""
+    graph = Graph()
+    with graph.device(worker_device(0)):
+        there = ops.placeholder(graph, (2,), "float64")
+        client = Client("double", fetches={"twice": ops.scale(graph, there, 2.0)}, feeds={"x": (there,)}, deferred=True)
+    return Program(graph, {"double": client, "init": Client("init")}, {}, workers=1)
+
+
+def test_feeds_are_checked_and_copied_at_the_launch(opened: Opened) -> None:
+    session = opened(program=fed())
+    for wrong, came in ((np.ones(3), r"float64\[3\]"), (np.ones(2, "float32"), r"float32\[2\]")):
+        with pytest.raises(RunnerError, match=rf"^feed .*: came {came}, expected float64\[2\]$"):
+            session.launch("double", feeds={"x": wrong})
+    value = np.ones(2)
+    session.launch("double", feeds={"x": value})
+    value[:] = 5.0
+    assert session.finished().fetches["twice"].tolist() == [2.0, 2.0]
+
+
+def test_deferred_client_whose_parts_wait_for_each_other_is_refused(registry: Registry) -> None:
+    graph = Graph()
+    ends = []
+    for k, op in ((0, ops.identity), (1, ops.exp), (0, ops.neg)):
+        with graph.device(worker_device(k)):
+            ends.append(op(graph, ends[-1] if ends else ops.placeholder(graph, (1,), "float64", name="there")))
+    client = Client("round", fetches={"back": ends[-1]}, feeds={"there": (Tensor("there"),)}, deferred=True)
+    program = Program(graph, {"round": client}, {}, workers=2)
+    expected = "client 'round' is deferred, but .*task:0.* would wait for tensors that depend on tensors they send"
+    with (
+        closing(LocalSession(program, local_cluster(2), registry)) as session,
+        pytest.raises(RunnerError, match=expected),
+    ):
+        session.launch("round", feeds={"there": np.ones(1)})

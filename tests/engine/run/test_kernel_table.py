@@ -1,10 +1,8 @@
 """Loading of the kernels that a process needs."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -18,7 +16,6 @@ from runner.engine.run.kernel_table import kernels_for, load_gpu_kernels, load_k
 from runner.errors import ResourceError
 from runner.kernels.contract import KernelError
 from runner.kernels.gpu.cuda import GpusError
-from runner.kernels.gpu.runtime import Runtime
 from tests.kernels import harness
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.op_cases import all_cases
@@ -75,42 +72,23 @@ def test_decomposition_into_an_op_without_numpy_function_is_refused() -> None:
             harness.run(kernel, {}, specs, specs, [np.zeros(2, "float32")])
 
 
-def test_load_kernels_suffices_in_a_new_process() -> None:
-    code = "from runner.engine.run.kernel_table import load_kernels; print(load_kernels().device_types('conv2d'))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "frozenset({'cpu'})"
-
-
 USE = GpuOptions(tf32=True, compare_plans=True, code_folder="/kept")
 ON_GPUS = local_cluster(1, gpus=Gpus((2,), use=USE)).devices
 
 
 def test_gpus_are_opened_once_and_only_if_a_device_needs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[Any] = []
-
-    def opening(*given: Any, **more: Any) -> Runtime:
-        opened.append((given, more))
-        return EmulatedRuntime(tmp_path)
-
+    opening = Mock(side_effect=[GpusError("CUDA finds none; look at CUDA_VISIBLE_DEVICES"), EmulatedRuntime(tmp_path)])
     monkeypatch.setattr(kernel_table, "open_gpus", opening)
     load_gpu_kernels.cache_clear()
     try:
         assert kernels_for(local_cluster(1).devices) is load_kernels()
-        assert opened == []
+        opening.assert_not_called()
+        with pytest.raises(ResourceError, match=r"^CUDA finds none; look at CUDA_VISIBLE_DEVICES$"):
+            kernels_for(ON_GPUS)
         found = kernels_for(ON_GPUS)
         assert kernels_for(ON_GPUS) is found
     finally:
         load_gpu_kernels.cache_clear()
-    assert opened == [((True,), {"compare_plans": True, "code_folder": "/kept", "home": 2})]
+    assert opening.mock_calls == [call(True, compare_plans=True, code_folder="/kept", home=2)] * 2
     assert found.device_types("conv2d") == {"cpu", "gpu"}
     assert load_kernels().device_types("conv2d") == {"cpu"}
-
-
-def test_reason_for_missing_gpus_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def opening(*given: Any, **more: Any) -> Runtime:
-        raise GpusError("CUDA finds none; look at CUDA_VISIBLE_DEVICES")
-
-    monkeypatch.setattr(kernel_table, "open_gpus", opening)
-    load_gpu_kernels.cache_clear()
-    with pytest.raises(ResourceError, match=r"^CUDA finds none; look at CUDA_VISIBLE_DEVICES$"):
-        kernels_for(ON_GPUS)

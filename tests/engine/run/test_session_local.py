@@ -24,6 +24,7 @@ from runner.engine.run.session import scalar
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
 from tests.engine.run.fake_kernels import reference_registry
+from tests.engine.run.test_inputs import Counting
 from tests.engine.running import CPU_0, CPU_1, Array, Function, Replaced, client, session
 
 TWO = local_cluster(2)
@@ -102,20 +103,11 @@ def test_devices_run_in_separate_threads_that_end_with_the_session(
             assert [rendezvous.pending for rendezvous in rendezvous_made] == [[]]
         assert len(set(threads.values()) - {threading.current_thread().name}) == 2
     assert not [thread for thread in threading.enumerate() if thread.name in threads.values()]
-
-
-def test_single_device_runs_in_the_caller_s_thread(registry: Registry) -> None:
-    seen: list[threading.Thread] = []
     graph = Graph()
     ops.neg(graph, ops.placeholder(graph, (2,), "float64", name="x"), name="back")
-
-    def neg(value: Array) -> Array:
-        seen.append(threading.current_thread())
-        return -value
-
-    with session(graph, Replaced(registry, {"neg": neg}), CLIENT) as opened:
+    with session(graph, kernels, CLIENT) as opened:
         opened.run("run", feeds={"x:0": VALUE})
-    assert seen == [threading.current_thread()]
+    assert threads["neg"] == threading.current_thread().name, "a single device runs in the caller's thread"
 
 
 def test_plans_are_made_once_per_signature(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,49 +134,45 @@ def test_signature_is_cached_per_client() -> None:
     assert replace(CLIENT, targets=("away",)).signature == Signature((BACK,), ("away",), (X,))
 
 
-def failing(value: Array) -> Array:
-    raise FloatingPointError("no bits left")
-
-
-@pytest.mark.parametrize(("op", "node", "device"), [("exp", "away", CPU_1), ("neg", "back", CPU_0)])
-def test_failure_names_node_and_device(registry: Registry, op: str, node: str, device: str) -> None:
-    kernels = Replaced(registry, {op: failing})
-    with (
-        session(there_and_back(), kernels, CLIENT, cluster=TWO) as opened,
-        pytest.raises(RunnerError, match=rf"^node '{node}' \(op '{op}'\) on {device} failed in step 9: "),
-    ):
-        opened.run("run", step=9, feeds={"x:0": VALUE})
-
-
 def test_session_works_after_a_failed_step(registry: Registry, rendezvous_made: list[LocalRendezvous]) -> None:
     def exp(value: Array) -> Array:
-        return failing(value) if value[0] < 0 else np.exp(value)
+        if value[0] < 0:
+            raise FloatingPointError("no bits left")
+        return np.exp(value)
 
-    kernels = Replaced(registry, {"exp": exp})
-    with session(there_and_back(), kernels, CLIENT, cluster=TWO) as opened:
+    def neg(value: Array) -> Array:
+        if value[0] > 10:
+            raise FloatingPointError("no bits left")
+        return -value
+
+    kernels = Replaced(registry, {"exp": exp, "neg": neg})
+    with session(there_and_back(), kernels, CLIENT, client("a"), cluster=TWO) as opened:
         for _ in range(2):
-            with pytest.raises(RunnerError, match="node 'away'"):
-                opened.run("run", feeds={"x:0": -VALUE})
-            with pytest.raises(RunnerError, match="feed x:0: came"):
-                opened.run("run", feeds={"x:0": VALUE[:1]})
+            for feed, text in (
+                (-VALUE, rf"^node 'away' \(op 'exp'\) on {CPU_1} failed in step 9: "),
+                (9 * VALUE, rf"^node 'back' \(op 'neg'\) on {CPU_0} failed in step 9: "),
+                (VALUE[:1], "feed x:0: came"),
+            ):
+                with pytest.raises(RunnerError, match=text):
+                    opened.run("run", step=9, feeds={"x:0": feed})
+            for feeds in ({}, {"x:0": VALUE, "y:0": VALUE}):
+                expected = rf"client 'run' was fed \[{str(sorted(feeds))[1:-1]}\], but takes \['x:0'\]"
+                with pytest.raises(RunnerError, match=expected):
+                    opened.run("run", feeds=feeds)
+            with pytest.raises(RunnerError, match="client 'train': expected one of a, run"):
+                opened.run("train")
             assert opened.run("run", feeds={"x:0": VALUE})["back:0"].tolist() == (-np.exp(VALUE)).tolist()
     assert [rendezvous.pending for rendezvous in rendezvous_made] == [[]]
 
 
-def test_receiver_reports_a_slow_sender(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-
-    released = threading.Event()
-
+def test_receiver_reports_a_slow_sender(registry: Registry, rendezvous_made: list[LocalRendezvous]) -> None:
     def slow(value: Array) -> Array:
-        assert released.wait(10)
+        """Compute after the receiver has failed."""
+        (rendezvous,) = rendezvous_made
+        with rendezvous._condition:
+            assert rendezvous._condition.wait_for(lambda: rendezvous.failure is not None, 10)
         return np.exp(value)
 
-    class Impatient(LocalRendezvous):
-        def abort(self, failure: BaseException) -> None:
-            super().abort(failure)
-            released.set()
-
-    monkeypatch.setattr(local_session, "LocalRendezvous", Impatient)
     kernels = Replaced(registry, {"exp": slow})
     expected = rf"'away:0->{CPU_0}' of step 0 did not arrive from {CPU_1} within 0\.05 s"
     with (
@@ -209,38 +197,15 @@ def test_sent_bytes_count_successful_steps_only(registry: Registry) -> None:
         assert [plan.sent_bytes for plan in opened.plans("back").values()] == [16, 16]
 
 
-def test_unknown_clients_and_feeds_are_refused(registry: Registry) -> None:
-    with session(there_and_back(), registry, CLIENT, client("a"), cluster=TWO) as opened:
-        with pytest.raises(RunnerError, match="client 'train': expected one of a, run"):
-            opened.run("train")
-        for feeds in ({}, {"x:0": VALUE, "y:0": VALUE}):
-            expected = rf"client 'run' was fed \[{str(sorted(feeds))[1:-1]}\], but takes \['x:0'\]"
-            with pytest.raises(RunnerError, match=expected):
-                opened.run("run", feeds=feeds)
-
-
 def test_fed_name_reaches_all_its_tensors(registry: Registry) -> None:
     graph = Graph()
     tensors = []
     for k in range(2):
         with graph.device(worker_device(k)):
             tensors.append(ops.placeholder(graph, (), "float64", name=f"rate_{k}"))
-    both = ops.add(graph, *tensors, name="both")
-    asked = Client("run", {"both": both}, feeds={"rate": tuple(tensors)})
-    opened = LocalSession(Program(graph, {"run": asked}, {}, workers=2), TWO, registry)
-    assert opened.run("run", feeds={"rate": scalar(1.5, "float64")})["both"] == 3.0
-    opened.close()
-
-
-class Recording:
-    """A source that records its calls."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, int, int, int]] = []
-
-    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, Array]:
-        self.asked.append((split, step, lo, hi))
-        return {"x": np.arange(lo, hi, dtype=np.float64), "y": np.full(hi - lo, step)}
+    asked = Client("run", {"both": ops.add(graph, *tensors)}, feeds={"rate": tuple(tensors)})
+    with session(graph, registry, asked, cluster=TWO) as opened:
+        assert opened.run("run", feeds={"rate": scalar(1.5, "float64")})["both"] == 3.0
 
 
 def shared_inputs() -> Program:
@@ -258,17 +223,13 @@ def shared_inputs() -> Program:
 
 
 def test_every_share_is_read_once_per_step_and_fed_to_its_device(registry: Registry) -> None:
-    source = Recording()
+    source = Counting()
     opened = LocalSession(shared_inputs(), TWO, registry, source)
     fetched = opened.run("run", step=4)
     opened.close()
     assert sorted(source.asked) == [("train", 4, 0, 3), ("train", 4, 3, 5)]
-    assert {name: float(value) for name, value in fetched.items()} == {
-        "x_0": 0.0 + 1 + 2,
-        "x_1": 3.0 + 4,
-        "y_0": 12.0,
-        "y_1": 8.0,
-    }
+    expected = {"x_0": 120.0 + 0 + 1 + 2, "x_1": 80.0 + 3 + 4, "y_0": 12.0, "y_1": 8.0}
+    assert {name: float(value) for name, value in fetched.items()} == expected
 
 
 def test_inputs_without_a_source_are_refused(registry: Registry) -> None:

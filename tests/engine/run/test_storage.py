@@ -1,19 +1,18 @@
 """The arena and the variables of a device."""
 
 import re
-from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
-from numpy.typing import NDArray
 
 from runner.engine.compile.plan import Slot
 from runner.engine.graph.tensor import TensorSpec
 from runner.engine.run.storage import Arena, VariableStore
 from runner.errors import ResourceError, RunnerError
 from runner.kernels.contract import Layout, plain
-from runner.kernels.host import HUGE_PAGE
 from runner.kernels.memory import ALIGNMENT
+from runner.kernels.platform import HUGE_PAGE
 
 SPEC = TensorSpec((4,), "float64")
 SLOT = Slot(SPEC, plain(SPEC))
@@ -36,20 +35,15 @@ BEYOND_ADDRESSES = 1 << 70
 
 def test_arena_grows_to_the_largest_request_and_counts_generations() -> None:
     arena = Arena()
-    assert (arena.nbytes, arena.generation) == (0, 0)
+    assert (arena.at_least(0, USER).nbytes, arena.nbytes, arena.generation) == (0, 0, 0)
     first = arena.at_least(100, USER)
     assert (first.nbytes, arena.nbytes, arena.generation) == (100, 100, 1)
     larger = arena.at_least(1000, USER)
     assert (larger.nbytes, arena.nbytes, arena.generation) == (1000, 1000, 2)
     assert not np.shares_memory(first, larger)
-
-
-def test_arena_keeps_its_memory_while_it_is_large_enough() -> None:
-    arena = Arena()
-    memory = arena.at_least(1000, USER)
     for nbytes in (1000, 10, 0):
-        assert arena.at_least(nbytes, USER) is memory
-    assert arena.generation == 1
+        assert arena.at_least(nbytes, USER) is larger
+    assert arena.generation == 2
 
 
 def test_all_users_release_memory_when_the_arena_grows() -> None:
@@ -61,26 +55,16 @@ def test_all_users_release_memory_when_the_arena_grows() -> None:
     assert (first.releases, second.releases) == (1, 1)
 
 
-def test_empty_request_does_not_change_the_arena() -> None:
-    arena = Arena()
-    assert arena.at_least(0, USER).nbytes == 0
-    assert arena.generation == 0
-
-
 @pytest.mark.parametrize("nbytes", [TOO_MUCH, BEYOND_ADDRESSES])
-def test_arena_beyond_memory_is_refused_with_its_size(nbytes: int) -> None:
-    arena = Arena()
-    with pytest.raises(ResourceError, match=rf"^{nbytes:,} bytes for the arena of a step are not available: "):
-        arena.at_least(nbytes, USER)
-
-
-def test_arena_that_could_not_grow_grows_later() -> None:
+def test_memory_beyond_the_machine_is_refused_with_size_and_purpose(nbytes: int) -> None:
     arena = Arena()
     arena.at_least(100, USER)
-    with pytest.raises(ResourceError):
-        arena.at_least(TOO_MUCH, USER)
-    assert arena.at_least(50, USER).nbytes >= 50
+    with pytest.raises(ResourceError, match=rf"^{nbytes:,} bytes for the arena of a step are not available: "):
+        arena.at_least(nbytes, USER)
+    assert arena.at_least(50, USER).nbytes >= 50, "the arena grows later"
     assert arena.generation == 2
+    with pytest.raises(ResourceError, match=rf"^{nbytes:,} bytes for variable 'w' are not available: "):
+        VariableStore().memory("w", Slot(SPEC, Layout("", nbytes)))
 
 
 @pytest.mark.parametrize("nbytes", [1, HUGE_PAGE - 1, HUGE_PAGE, 3 * HUGE_PAGE + 5])
@@ -90,22 +74,15 @@ def test_memory_is_aligned_zero_and_of_the_requested_size(nbytes: int) -> None:
     assert (memory.nbytes, memory.ctypes.data % boundary, memory.any()) == (nbytes, 0, False)
     memory[:] = 1
     assert memory.sum(dtype=np.int64) == nbytes
+    (mapping,) = (
+        each for each in psutil.Process().memory_maps(grouped=False) if memory.ctypes.data in _range(each.addr)
+    )
+    assert mapping.perms == "rw-p"
 
 
-def test_large_memory_is_private_and_can_use_huge_pages() -> None:
-    memory = Arena().at_least(2 * HUGE_PAGE, USER)
-    assert _permissions(memory) == "rw-p"
-
-
-def _permissions(memory: NDArray[np.uint8]) -> str:
-    """The permissions of the mapping that holds this memory."""
-    address = memory.ctypes.data
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        match = re.match(r"([0-9a-f]+)-([0-9a-f]+) (\S+)", line)
-        assert match is not None
-        if int(match[1], 16) <= address < int(match[2], 16):
-            return match[3]
-    raise AssertionError("no mapping holds this memory")
+def _range(addresses: str) -> range:
+    first, last = (int(each, 16) for each in addresses.split("-"))
+    return range(first, last)
 
 
 def test_variable_has_the_same_memory_for_every_plan() -> None:
@@ -113,13 +90,10 @@ def test_variable_has_the_same_memory_for_every_plan() -> None:
     memory = store.memory("w", SLOT)
     memory[:] = 7
     assert memory.nbytes == SPEC.nbytes
+    assert store.memory("blocked", Slot(SPEC, Layout("aB8b", 640))).nbytes == 640
     assert np.shares_memory(store.memory("w", SLOT), memory)
     assert store.memory("w", SLOT).tolist() == [7] * SPEC.nbytes
     assert not np.shares_memory(store.memory("v", SLOT), memory)
-
-
-def test_variable_has_the_size_of_its_layout() -> None:
-    assert VariableStore().memory("w", Slot(SPEC, Layout("aB8b", 640))).nbytes == 640
 
 
 @pytest.mark.parametrize(
@@ -132,12 +106,6 @@ def test_variable_in_another_layout_or_shape_is_refused(other: Slot) -> None:
     expected = f"variable 'w' is stored as {SLOT}, but a plan takes it as {other}"
     with pytest.raises(RunnerError, match=f"^{re.escape(expected)}$"):
         store.memory("w", other)
-
-
-@pytest.mark.parametrize("nbytes", [TOO_MUCH, BEYOND_ADDRESSES])
-def test_variable_beyond_memory_is_refused_by_name(nbytes: int) -> None:
-    with pytest.raises(ResourceError, match=rf"^{nbytes:,} bytes for variable 'w' are not available: "):
-        VariableStore().memory("w", Slot(SPEC, Layout("", nbytes)))
 
 
 def test_only_assigned_variables_have_a_value() -> None:

@@ -12,17 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from runner.engine.cluster.transport import messages
+from runner.engine.cluster.transport.encoding import Envelope, check_frames, decode_header
 from runner.engine.cluster.transport.endpoint import Identity, Received
-from runner.engine.cluster.transport.header import Envelope, check_frames, decode_header
-from runner.engine.cluster.transport.messages import Hello, Message
-from runner.engine.cluster.transport.names import (
-    DEVICE_ROLES,
-    HEARTBEAT_ROLES,
-    MASTER_ROLE,
-    SERVER_ROLE,
-    heartbeat_role,
-    peer_name,
-)
 from runner.errors import ClusterError, SecurityError
 from runner.system.schema import Violation
 from runner.system.text import printable
@@ -30,12 +22,12 @@ from runner.system.text import printable
 log = logging.getLogger(__name__)
 
 CALLERS = {
-    MASTER_ROLE: (*DEVICE_ROLES, *HEARTBEAT_ROLES),
-    **dict.fromkeys(DEVICE_ROLES, (MASTER_ROLE, *DEVICE_ROLES)),
+    messages.MASTER_ROLE: (*messages.DEVICE_ROLES, *messages.HEARTBEAT_ROLES),
+    **dict.fromkeys(messages.DEVICE_ROLES, (messages.MASTER_ROLE, *messages.DEVICE_ROLES)),
 }
 """Role of an inbox -> the roles that may connect to it."""
 
-_SERVER_ROLES = (SERVER_ROLE, heartbeat_role(SERVER_ROLE))
+_SERVER_ROLES = (messages.SERVER_ROLE, messages.heartbeat_role(messages.SERVER_ROLE))
 
 
 class Drop(StrEnum):
@@ -91,7 +83,7 @@ class Admission:
             return None
         if self._is_stale(envelope):
             self._drop(Drop.STALE, f"{envelope.run}, epoch {envelope.epoch}")
-        elif not isinstance(message, Hello):
+        elif not isinstance(message, messages.Hello):
             self._drop(Drop.NO_HELLO, f"{message.kind} from {envelope.src}")
         elif not hmac.compare_digest(message.token.encode(), self._identity.token.encode()):
             self._drop(Drop.BAD_TOKEN, f"from {envelope.src}")
@@ -101,7 +93,7 @@ class Admission:
             return Received(name, replace(message, token=""))
         return None
 
-    def _check_hello(self, envelope: Envelope, hello: Hello, frames: Sequence[memoryview]) -> str:
+    def _check_hello(self, envelope: Envelope, hello: messages.Hello, frames: Sequence[memoryview]) -> str:
         """Return the name of a caller that knows the token; raise SecurityError if it breaks the protocol."""
         allowed = CALLERS[self._identity.role]
         indices = self._servers if hello.role in _SERVER_ROLES else self._peers
@@ -111,7 +103,7 @@ class Admission:
                 f"hello of {hello.role}-{hello.index} to {self._identity.name}: "
                 f"expected a role of {', '.join(allowed)} and an index below {indices}"
             )
-        name = peer_name(hello.role, hello.index)
+        name = messages.peer_name(hello.role, hello.index)
         source = printable(envelope.src)
         if envelope.src != name or envelope.seq != 0 or frames:
             raise SecurityError(
@@ -140,17 +132,14 @@ class Admission:
                 f"{envelope.seq - caller.expected} messages from {caller.name} to {self._identity.name} "
                 f"were lost: number {caller.expected} expected, {envelope.seq} ({message.kind}) arrived"
             )
-        self._check_content(caller, message, frames)
-        caller.expected += 1
-        return Received(caller.name, message, tuple(frames))
-
-    def _check_content(self, caller: _Caller, message: Message, frames: Sequence[memoryview]) -> None:
-        if isinstance(message, Hello) or caller.role not in message.senders:
+        if isinstance(message, messages.Hello) or caller.role not in message.senders:
             raise SecurityError(f"{caller.name} sent {message.kind!r}, which its role must not send here")
         try:
             check_frames(message, frames)
         except Violation as violation:
             raise SecurityError(f"{caller.name}: {violation}") from violation
+        caller.expected += 1
+        return Received(caller.name, message, tuple(frames))
 
     def _is_stale(self, envelope: Envelope) -> bool:
         return (envelope.run, envelope.epoch) != (self._identity.run, self._identity.epoch)

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from runner.engine.cluster.transport.header import Envelope
-from runner.engine.cluster.transport.messages import Message
-from runner.engine.cluster.transport.names import peer_name
+from runner.engine.cluster.transport.encoding import Envelope
+from runner.engine.cluster.transport.messages import Message, peer_name
 
 Frame = bytes | memoryview
 

@@ -1,18 +1,24 @@
-"""The worker's side of the heartbeat.
+"""Heartbeats: a thread of each worker sends them, and the master detects workers that are silent or stuck.
 
 A heartbeat reports the current section of the *main loop*; the ZMTP heartbeat, which libzmq's thread answers, cannot.
 A separate thread sends it on a separate connection, so that neither a long kernel nor a large save delays it.
+
+:class:`HeartbeatMonitor` is a pure state machine. Times are seconds of a monotonic clock that the caller reads, so that
+tests can set them. Before each :meth:`HeartbeatMonitor.tick` the caller reads all messages that have arrived; otherwise
+unread heartbeats look like silence. If the caller was stopped or busy, it calls :meth:`HeartbeatMonitor.restart` first.
 """
 
+import math
 import threading
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 import zmq
 
-from runner.engine.cluster.transport.messages import SETUP, Heartbeat
-from runner.engine.cluster.transport.names import MASTER
+from runner.engine.cluster.transport.messages import IDLE, LOAD, MASTER, SETUP, STEP, Heartbeat
 from runner.errors import ClusterError, RunnerError
 
 INTERVAL_S = 0.5
@@ -72,28 +78,122 @@ class HeartbeatThread:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stopping.set()
         self._thread.join(_STOP_S)
-        if self._thread.is_alive() and error is None:
+        if self._thread.is_alive() and kind is None:
             raise ClusterError(f"the heartbeat thread did not end within {_STOP_S:g} s")
 
     def _run(self) -> None:
         try:
-            outbox = self._open_outbox()
-            try:
-                self._send_until_stopped(outbox)
-            finally:
-                outbox.close()
+            with closing(self._open_outbox()) as outbox:
+                while True:
+                    # A heartbeat without room in the queue is skipped: a master that does not read checks nothing
+                    # either, and finds the queued heartbeats when it reads again.
+                    outbox.offer(MASTER, self._progress.now)
+                    if self._stopping.wait(self._interval_s):
+                        return
         except (RunnerError, zmq.ZMQError) as error:
             self._failure = error
 
-    def _send_until_stopped(self, outbox: HeartbeatOutbox) -> None:
-        while True:
-            # A heartbeat without room in the queue is skipped: a master that does not read checks nothing either,
-            # and finds the queued heartbeats when it reads again.
-            outbox.offer(MASTER, self._progress.now)
-            if self._stopping.wait(self._interval_s):
-                return
+
+DEFAULT_LIMITS_S: Mapping[str, float] = {SETUP: 120.0, LOAD: 300.0, STEP: 300.0}
+"""Seconds without progress after which a section counts as stuck. A worker without work is never stuck."""
+
+SILENCE_S = 10.0
+"""Seconds without any heartbeat after which a worker counts as silent: twenty beats."""
+
+
+class Reason(StrEnum):
+    """What is wrong with a worker."""
+
+    SILENT = "silent"
+    STUCK = "stuck"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A worker beyond a limit. since: time of its last heartbeat (SILENT) or last progress (STUCK)."""
+
+    worker: str
+    reason: Reason
+    section: str
+    step: int
+    since: float
+    age_s: float
+    limit_s: float
+
+    def __str__(self) -> str:
+        where = f"section {self.section!r} at step {self.step}"
+        if self.reason is Reason.SILENT:
+            return (
+                f"{self.worker} is silent: no heartbeat for {self.age_s:.1f} s (limit {self.limit_s:g} s), "
+                f"last heard in {where}"
+            )
+        return (
+            f"{self.worker} is stuck: {where} has taken {self.age_s:.1f} s (limit {self.limit_s:g} s), "
+            "though its heartbeats arrive"
+        )
+
+
+@dataclass
+class _Watched:
+    section: str
+    step: int
+    progressed: float
+    heard: float | None = None
+
+
+class HeartbeatMonitor:
+    """Watches workers by the heartbeats they send."""
+
+    def __init__(self, limits_s: Mapping[str, float] = DEFAULT_LIMITS_S, silence_s: float = SILENCE_S) -> None:
+        """``limits_s``: section -> seconds without progress. A section not in it has no limit."""
+        if IDLE in limits_s:
+            raise ValueError(f"section {IDLE!r} cannot have a limit: a worker may wait for work indefinitely")
+        self._limits_s = dict(limits_s)
+        self._silence_s = silence_s
+        self.gap_s = min([silence_s, *self._limits_s.values()]) / 2
+        """Seconds between two ticks after which the caller must restart, because it was stopped or busy itself."""
+        self._watched: dict[str, _Watched] = {}
+
+    def watch(self, worker: str, now: float) -> None:
+        """Begin to watch a worker started at ``now``; it counts as in setup until its first heartbeat."""
+        self._watched[worker] = _Watched(SETUP, 0, progressed=now)
+
+    def restart(self, now: float) -> None:
+        """Count silence and missing progress of all workers from ``now``: the caller could not observe them before."""
+        for watched in self._watched.values():
+            watched.progressed = now
+            watched.heard = None if watched.heard is None else now
+
+    def forget(self, worker: str) -> None:
+        """Stop watching a worker that has left."""
+        del self._watched[worker]
+
+    def heartbeat(self, worker: str, section: str, step: int, now: float) -> None:
+        """Handle a heartbeat read at ``now``; any change of section or step is progress.
+
+        A heartbeat of an unwatched worker is ignored: it was sent before the worker was forgotten.
+        """
+        watched = self._watched.get(worker)
+        if watched is None:
+            return
+        if (section, step) != (watched.section, watched.step):
+            watched.section, watched.step, watched.progressed = section, step, now
+        watched.heard = now
+
+    def tick(self, now: float) -> list[Verdict]:
+        """Return the workers beyond a limit at ``now``, the longest first: the first failure is the likely cause."""
+        verdicts = [self._check(worker, watched, now) for worker, watched in self._watched.items()]
+        return sorted(filter(None, verdicts), key=lambda verdict: (verdict.since, verdict.worker))
+
+    def _check(self, worker: str, watched: _Watched, now: float) -> Verdict | None:
+        # Before its first heartbeat a worker is still starting; the limit of setup applies.
+        if watched.heard is not None and now - watched.heard > self._silence_s:
+            reason, since, limit_s = Reason.SILENT, watched.heard, self._silence_s
+        else:
+            reason, since, limit_s = Reason.STUCK, watched.progressed, self._limits_s.get(watched.section, math.inf)
+        if now - since <= limit_s:
+            return None
+        return Verdict(worker, reason, watched.section, watched.step, since, now - since, limit_s)

@@ -1,21 +1,70 @@
 """The closed set of messages between the processes of a run: each kind is one dataclass, and its schema.
 
-One document frame follows the header of some kinds. :mod:`runner.engine.cluster.transport.header` encodes messages.
+One document frame follows the header of some kinds. :mod:`runner.engine.cluster.transport.encoding` encodes messages.
+
+Peers are named ``<role>-<index>``, such as ``master-0``, ``worker-3`` and ``ps-0``. A process that runs a device is
+named after the device's job and task: ``/job:ps/task:0`` runs in ``ps-0``. Its heartbeat thread is a separate peer,
+such as ``ps_heartbeat-0``, because it has a separate connection.
 """
 
-import traceback as traceback_module
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from runner.engine.cluster.transport.names import DEVICE_ROLES, HEARTBEAT_ROLES, MASTER_ROLE, ROLES
-from runner.engine.cluster.transport.references import ArenaTensor
+from runner.engine.cluster.transport.shared_memory import ArenaTensor
 from runner.system.schema import Integer, MapOf, Number, OneOf, Record, Text
 from runner.system.text import ascii_only
 
+MASTER_ROLE = "master"
+WORKER_ROLE = "worker"
+SERVER_ROLE = "ps"
+DEVICE_ROLES = (WORKER_ROLE, SERVER_ROLE)
+"""Roles of the processes that run devices; both run the same program."""
+
+_HEARTBEAT = "_heartbeat"
+HEARTBEAT_ROLES = tuple(role + _HEARTBEAT for role in DEVICE_ROLES)
+ROLES = (MASTER_ROLE, *DEVICE_ROLES, *HEARTBEAT_ROLES)
+
+MASTER = f"{MASTER_ROLE}-0"
+
+_NAME = re.compile(rf"({'|'.join(ROLES)})-(0|[1-9][0-9]{{0,5}})")
+
+
+def peer_name(role: str, index: int) -> str:
+    """Return the name of peer ``index`` of ``role``; raises ValueError if it is not a valid peer name."""
+    name = f"{role}-{index}"
+    split_name(name)
+    return name
+
+
+def split_name(name: str) -> tuple[str, int]:
+    """Return (role, index) of a peer's name; raises ValueError if it is malformed."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise ValueError(f"peer name {name[:80]!a}: expected <role>-<index> with a role of {', '.join(ROLES)}")
+    return match[1], int(match[2])
+
+
+def process_names(workers: int, servers: int = 0) -> list[str]:
+    """Return the names of all processes of a run but the master: workers first, then parameter servers."""
+    counts = {WORKER_ROLE: workers, SERVER_ROLE: servers}
+    return [peer_name(role, index) for role, count in counts.items() for index in range(count)]
+
+
+def heartbeat_role(role: str) -> str:
+    """Return the role of the heartbeat threads of processes of ``role``."""
+    return role + _HEARTBEAT
+
+
+def process_of_heartbeat(heartbeat: str) -> str:
+    """Return the name of the process whose heartbeat thread is named ``heartbeat``."""
+    role, index = split_name(heartbeat)
+    return peer_name(role.removesuffix(_HEARTBEAT), index)
+
+
 MAX_NAME = 512
 MAX_ERROR_TEXT = 4096
-MAX_TRACEBACK = 16 * 2**10
 
 LONGEST_WAIT_S = 200.0
 """Longest delay that one process may impose on another; shorter than the limit after which a step counts as stuck."""
@@ -160,23 +209,15 @@ class Heartbeat(Message, kind="heartbeat", senders=HEARTBEAT_ROLES):
 
 @dataclass(frozen=True)
 class Failed(Message, kind="failed", senders=DEVICE_ROLES):
-    """The worker has failed. node: graph node at fault, "" if none."""
+    """The worker has failed. error: name of the error's class. The worker's log has the traceback."""
 
     error: Annotated[str, Text(128)]
     text: Annotated[str, Text(MAX_ERROR_TEXT)]
-    traceback: Annotated[str, Text(MAX_TRACEBACK)]
-    node: Name
 
     @classmethod
-    def of(cls, error: BaseException, node: str = "") -> "Failed":
+    def of(cls, error: BaseException) -> "Failed":
         """Describe an exception, cut so that it always fits into a header."""
-        lines = "".join(traceback_module.format_exception(error))
-        return cls(
-            error=ascii_only(type(error).__name__)[:128],
-            text=ascii_only(str(error))[:MAX_ERROR_TEXT],
-            traceback=ascii_only(lines)[-MAX_TRACEBACK:],
-            node=ascii_only(node)[:MAX_NAME],
-        )
+        return cls(ascii_only(type(error).__name__)[:128], ascii_only(str(error))[:MAX_ERROR_TEXT])
 
 
 @dataclass(frozen=True)

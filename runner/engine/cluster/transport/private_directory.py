@@ -1,21 +1,27 @@
-"""The private directory of a run's sockets, tokens and shared memory: mode 0700, removed at the end of the run.
+"""The private directory of a run, with its sockets, tokens and shared memory: mode 0700, removed at the end of the run.
 
 ``ipc://`` sockets are protected only by file permissions, so no other user may have access. The directory is in
 /dev/shm if available, so that arenas in it are in memory. The process that creates it holds a lock on it; the kernel
 releases the lock even after ``kill -9``, and the next run removes directories that are no longer locked.
+
+The token of a run is a secret that a process must know to be admitted. It is passed in a file of mode 0600, never in
+arguments or the environment, which other processes can read. There is one file per reader, which removes it after
+reading, so a second reader finds no file.
 """
 
 import fcntl
+import ipaddress
 import logging
 import os
 import re
 import secrets
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
-from runner.errors import ResourceError, SecurityError
+from runner.errors import ConfigError, ResourceError, SecurityError
 
 log = logging.getLogger(__name__)
 
@@ -26,52 +32,31 @@ _PREFIX = "runner-"
 _NAME = re.compile(rf"{_PREFIX}[0-9a-f]{{16}}")
 
 
-class PrivateDirectory:
-    """A new private directory, locked by this process. A context manager; it contains files only.
+@contextmanager
+def private_directory(parent: Path | None = None) -> Iterator[Path]:
+    """Create a directory that is locked by this process; on exit it is removed with its files.
 
-    in_memory: whether arenas in it are in memory; otherwise a warning is logged.
+    parent: by default shared memory, or the temporary directory with a warning. Directories of dead runs of this user
+    in ``parent`` are removed. Raises ResourceError if no directory can be created.
     """
-
-    def __init__(self, path: Path, lock: int, in_memory: bool) -> None:
-        self.path = path
-        self.in_memory = in_memory
-        self._lock = lock
-
-    @classmethod
-    def create(cls, parent: Path | None = None) -> "PrivateDirectory":
-        """Create a directory in ``parent``, by default in shared memory or else in the temporary directory.
-
-        Directories of dead runs of this user are removed. Raises ResourceError if none can be created.
-        """
-        parent = parent or _default_parent()
-        try:
-            remove_abandoned(parent)
-            while True:
-                path = parent / f"{_PREFIX}{secrets.token_hex(8)}"
-                path.mkdir(mode=PRIVATE_MODE)
-                lock = _lock(path)
-                if lock is not None:
-                    return cls(path, lock, in_memory=_is_memory(parent))
-        except OSError as error:
-            raise ResourceError(
-                f"no private directory for sockets and shared memory in {parent}: {error.strerror}; "
-                "it must be writable and have room"
-            ) from error
-
-    def close(self) -> None:
-        """Remove the directory with its files and release the lock."""
-        if self._lock >= 0:
-            _remove(self.path)
-            os.close(self._lock)
-            self._lock = -1
-
-    def __enter__(self) -> "PrivateDirectory":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    parent = parent or _default_parent()
+    try:
+        remove_abandoned(parent)
+        lock = None
+        while lock is None:
+            path = parent / f"{_PREFIX}{secrets.token_hex(8)}"
+            path.mkdir(mode=PRIVATE_MODE)
+            lock = _lock(path)
+    except OSError as error:
+        raise ResourceError(
+            f"no private directory for sockets and shared memory in {parent}: {error.strerror}; "
+            "it must be writable and have room"
+        ) from error
+    try:
+        yield path
+    finally:
+        _remove(path)
+        os.close(lock)
 
 
 def check_private(directory: Path) -> None:
@@ -101,15 +86,11 @@ def remove_abandoned(parent: Path) -> None:
 
 
 def _default_parent() -> Path:
-    if _is_memory(SHARED_MEMORY):
+    if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
         return SHARED_MEMORY
     parent = Path(tempfile.gettempdir())
     log.warning("%s cannot be used: tensors between workers go through files in %s", SHARED_MEMORY, parent)
     return parent
-
-
-def _is_memory(parent: Path) -> bool:
-    return parent == SHARED_MEMORY and parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
 
 
 def _lock(path: Path) -> int | None:
@@ -137,3 +118,99 @@ def _remove(path: Path) -> None:
     for entry in os.scandir(path):
         Path(entry.path).unlink(missing_ok=True)
     path.rmdir()
+
+
+_TOKEN = re.compile(r"[0-9a-f]{64}")
+
+
+def new_token() -> str:
+    """Return 256 fresh random bits as 64 hexadecimal digits."""
+    return secrets.token_hex(32)
+
+
+def write_token(directory: Path, reader: str, token: str) -> Path:
+    """Write the token for one reader, such as ``worker-0``, and return the file; it must not exist yet."""
+    path = directory / f"token-{reader}"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "w", encoding="ascii") as file:
+        file.write(token)
+    return path
+
+
+def read_token(path: Path) -> str:
+    """Return the token in ``path`` and remove the file.
+
+    Raises SecurityError unless it is a regular file that only this user can read and contains exactly a token.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise SecurityError(f"token file {path}: {error.strerror}; each token file can be read once") from error
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        mode = stat.S_IMODE(status.st_mode)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or mode & 0o077:
+            raise SecurityError(
+                f"token file {path}: mode {mode:04o} of user {status.st_uid}, "
+                f"expected a regular file with mode 0600 of user {os.geteuid()}"
+            )
+        content = file.read(65)
+    path.unlink()
+    token = content.decode("ascii", "replace")
+    if not _TOKEN.fullmatch(token):
+        raise SecurityError(f"token file {path}: expected 64 hexadecimal digits and nothing else")
+    return token
+
+
+MAX_SOCKET_PATH = 107
+"""Bytes of a Unix socket's path: the kernel's ``sun_path`` less its closing zero."""
+
+_IPC = "ipc://"
+_TCP = "tcp://"
+
+
+def inbox_address(directory: Path, name: str) -> str:
+    """Return the address of the inbox of peer ``name``; raises ResourceError if its path is too long."""
+    path = directory / name
+    length = len(os.fsencode(path))
+    if length > MAX_SOCKET_PATH:
+        raise ResourceError(
+            f"socket path {path} has {length} bytes, expected at most {MAX_SOCKET_PATH}: "
+            "use a private directory with a shorter name, such as one in /dev/shm or /tmp"
+        )
+    return f"{_IPC}{path}"
+
+
+def inbox_path(address: str) -> Path:
+    """Return the socket file of an ``ipc://`` address; raises ConfigError for any other."""
+    path = Path(address.removeprefix(_IPC))
+    if not address.startswith(_IPC) or not path.is_absolute():
+        raise ConfigError(
+            f"address {address!r}: expected ipc:// and an absolute path, as in ipc:///dev/shm/run/master-0"
+        )
+    return path
+
+
+def sibling_address(address: str, name: str) -> str:
+    """Return the address of ``name``'s inbox, which shares the directory of the inbox at ``address``."""
+    return inbox_address(inbox_path(address).parent, name)
+
+
+def check_bind_address(address: str) -> None:
+    """Raise SecurityError unless only this user or this host can reach ``address``."""
+    if address.startswith(_IPC):
+        check_private(inbox_path(address).parent)
+        return
+    if not (address.startswith(_TCP) and _is_loopback(address)):
+        raise SecurityError(
+            f"refused to listen on {address!r}: beyond this host a socket needs CURVE keys; "
+            "expected ipc:// in a private directory, or tcp://127.0.0.1:PORT"
+        )
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.removeprefix(_TCP).rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # A name or wildcard may resolve to another address, so it does not count as loopback.

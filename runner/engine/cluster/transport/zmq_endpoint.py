@@ -4,31 +4,154 @@ libzmq's own threads transfer the bytes, so that messages are sent while Python 
 read.
 """
 
+import math
+import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
+from dataclasses import dataclass
 
-from runner.engine.cluster.transport.admission import Drop
+import zmq
+
+from runner.engine.cluster.transport.admission import Admission, Drop
+from runner.engine.cluster.transport.encoding import check_frames, encode_header
 from runner.engine.cluster.transport.endpoint import Frame, Identity, Limits, Received
-from runner.engine.cluster.transport.messages import Message
-from runner.engine.cluster.transport.zmq_inbox import Inbox
-from runner.engine.cluster.transport.zmq_outbox import Outbox
-from runner.engine.cluster.transport.zmq_sockets import Context
+from runner.engine.cluster.transport.messages import Hello, Message
+from runner.engine.cluster.transport.private_directory import check_bind_address, inbox_path
+from runner.engine.cluster.transport.zmq_sockets import (
+    HANDSHAKE_MS,
+    Context,
+    Socket,
+    configure_inbox,
+    configure_outbox,
+    milliseconds,
+)
+from runner.errors import ClusterError
+
+_MAX_PARTS = 3
+"""The routing id that ROUTER prepends, a header and a document."""
+
+_FINAL_MESSAGE_MS = 100
 
 
-class ZmqEndpoint:
-    """See :class:`~runner.engine.cluster.transport.endpoint.Endpoint`. A context manager.
+@dataclass
+class _Connection:
+    """A connected socket and the sequence number of its next message."""
 
-    ZeroMQ sockets are not thread-safe: every method except ``name`` raises RuntimeError in another thread than
-    the one that created the endpoint. A second thread, such as the heartbeat's, opens a separate outbox.
+    socket: Socket
+    address: str
+    sequence: int = 0
+
+
+class Outbox:
+    """All outgoing connections of one peer: one DEALER socket per peer, connected to the peer's inbox.
+
+    ZeroMQ sockets are not thread-safe: all methods raise RuntimeError in another thread than the one that created the
+    outbox.
+    """
+
+    def __init__(self, context: Context, identity: Identity, limits: Limits) -> None:
+        self._thread = threading.get_ident()
+        self._context = context
+        self._identity = identity
+        self._limits = limits
+        self._connections: dict[str, _Connection] = {}
+
+    def connect(self, peer: str, address: str) -> None:
+        """Connect to the inbox of ``peer`` and send hello; see
+        :class:`~runner.engine.cluster.transport.endpoint.Endpoint`.
+
+        The inbox must be bound already.
+        """
+        self._check_thread()
+        if peer in self._connections:
+            raise ValueError(f"{self._identity.name} is connected to {peer} already")
+        if address.startswith("ipc://") and not inbox_path(address).exists():
+            raise ClusterError(f"{self._identity.name} cannot reach {peer}: no process listens on {address}")
+        self._connections[peer] = _Connection(self._shake_hands(peer, address), address)
+        identity = self._identity
+        self.send(peer, Hello(identity.role, identity.index, os.getpid(), identity.token))
+
+    def send(self, peer: str, message: Message, frames: Sequence[Frame] = ()) -> None:
+        """Queue a message for ``peer``; see :class:`~runner.engine.cluster.transport.endpoint.Endpoint`."""
+        if not self._queue(peer, message, frames, flags=0):
+            raise ClusterError(
+                f"{self._identity.name} could not send {message.kind!r} to {peer} for "
+                f"{self._limits.send_timeout_s:g} s: it is gone, or its queue of "
+                f"{self._limits.queued_messages} messages stays full"
+            )
+
+    def offer(self, peer: str, message: Message) -> bool:
+        """Queue a message if there is room; return whether there was."""
+        return self._queue(peer, message, (), flags=zmq.NOBLOCK)
+
+    def close(self) -> None:
+        """Close all connections; queued messages may still be sent while the sockets linger."""
+        self._check_thread()
+        for connection in self._connections.values():
+            connection.socket.close()
+
+    def _check_thread(self) -> None:
+        if threading.get_ident() != self._thread:
+            raise RuntimeError(f"endpoint {self._identity.name} was used by a thread that did not create it")
+
+    def _queue(self, peer: str, message: Message, frames: Sequence[Frame], flags: int) -> bool:
+        self._check_thread()
+        connection = self._connections[peer]
+        views = [memoryview(frame) for frame in frames]
+        check_frames(message, views)
+        header = encode_header(self._identity.envelope(connection.sequence), message)
+        try:
+            connection.socket.send_multipart([header, *views], flags)
+        except zmq.Again:
+            return False
+        connection.sequence += 1
+        return True
+
+    def _shake_hands(self, peer: str, address: str) -> Socket:
+        """Return a socket after a successful handshake; a handshake that times out is repeated.
+
+        Attempts are counted instead of time: a process that was stopped during an attempt loses only that attempt.
+        """
+        limit_ms = milliseconds(self._limits.connect_timeout_s)
+        for _ in range(math.ceil(limit_ms / HANDSHAKE_MS)):
+            socket: Socket = self._context.socket(zmq.DEALER)
+            configure_outbox(socket, self._limits)
+            socket.connect(address)
+            if socket.poll(min(limit_ms, HANDSHAKE_MS), zmq.POLLOUT):
+                return socket
+            socket.close(linger=0)
+        raise ClusterError(
+            f"{self._identity.name} cannot reach {peer} on {address}: no answer within "
+            f"{self._limits.connect_timeout_s:g} s"
+        )
+
+
+class ZmqEndpoint(Outbox):
+    """An outbox, and an inbox that is one bound ROUTER socket, to which all peers connect. A context manager.
+
+    See :class:`~runner.engine.cluster.transport.endpoint.Endpoint`. A second thread, such as the heartbeat's, opens a
+    separate outbox.
     """
 
     def __init__(self, context: Context, identity: Identity, address: str, limits: Limits) -> None:
-        """Bind the inbox to ``address``. Raises SecurityError for an address that other users could reach."""
-        self._thread = threading.get_ident()
-        self._identity = identity
-        self._inbox = Inbox(context, identity, address, limits)
-        self._outbox = Outbox(context, identity, limits)
+        """Bind. Raises SecurityError for an address that other users can reach, ClusterError for one in use."""
+        super().__init__(context, identity, limits)
+        check_bind_address(address)
+        self._admission = Admission(identity, limits.peers, limits.servers)
+        self._path = inbox_path(address) if address.startswith("ipc://") else None
+        if self._path is not None and self._path.exists():
+            # libzmq would silently replace the socket of the path's owner.
+            raise ClusterError(f"{identity.name}: {self._path} exists; another process has that role and index")
+        self._socket: Socket = context.socket(zmq.ROUTER)
+        configure_inbox(self._socket, limits)
+        try:
+            self._socket.bind(address)
+        except zmq.ZMQError as error:
+            self._socket.close()
+            raise ClusterError(f"{identity.name} cannot listen on {address}: {error.strerror}") from error
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
 
     @property
     def name(self) -> str:
@@ -38,42 +161,68 @@ class ZmqEndpoint:
     @property
     def drops(self) -> Mapping[Drop, int]:
         """How many messages were dropped so far, by reason."""
-        return self._inbox.admission.drops
-
-    def connect(self, peer: str, address: str) -> None:
-        """Open the connection to ``peer``, whose inbox must be bound, and send hello on it."""
-        self._check_thread()
-        self._outbox.connect(peer, address)
-
-    def send(self, peer: str, message: Message, frames: Sequence[Frame] = ()) -> None:
-        """Queue a message for a connected peer."""
-        self._check_thread()
-        self._outbox.send(peer, message, frames)
-
-    def receive(self, timeout_s: float) -> Received | None:
-        """Return the next message; None after ``timeout_s`` seconds, or when a descriptor woke the wait."""
-        self._check_thread()
-        return self._inbox.receive(timeout_s)
+        return self._admission.drops
 
     def wake_on(self, descriptors: Sequence[int]) -> None:
         """End a wait in :meth:`receive` also when one of these, such as a pidfd, becomes readable."""
         self._check_thread()
-        self._inbox.wake_on(descriptors)
+        for descriptor in descriptors:
+            self._poller.register(descriptor, zmq.POLLIN)
+
+    def receive(self, timeout_s: float) -> Received | None:
+        """Return the next admitted message; None after ``timeout_s`` seconds or when a descriptor woke the wait.
+
+        A message has priority over a descriptor, even while libzmq's thread is still transferring it, so that the last
+        message of a process is read before its death is noticed.
+        """
+        self._check_thread()
+        deadline = time.monotonic() + timeout_s
+        while True:
+            parts = self._take()
+            if parts is not None:
+                received = self._admit(parts)
+                if received is not None:
+                    return received
+                if time.monotonic() < deadline:
+                    continue
+                return None
+            remaining_s = max(0.0, deadline - time.monotonic())
+            ready = dict(self._poller.poll(milliseconds(remaining_s)))
+            if not ready or not (self._socket in ready or self._socket.poll(_FINAL_MESSAGE_MS)):
+                return None
 
     def close(self) -> None:
         """Close the inbox and all connections. May be called again."""
-        self._check_thread()
-        self._outbox.close()
-        self._inbox.close()
+        super().close()
+        if not self._socket.closed:
+            self._socket.close()
+            if self._path is not None:
+                # libzmq leaves the file of the socket behind.
+                self._path.unlink(missing_ok=True)
 
     def __enter__(self) -> "ZmqEndpoint":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _check_thread(self) -> None:
-        if threading.get_ident() != self._thread:
-            raise RuntimeError(f"endpoint {self.name} was used by a thread that did not create it")
+    def _take(self) -> list[zmq.Frame] | None:
+        """Return the parts of one message, or None if no message is there.
+
+        If a message has too many parts, one more than allowed is kept, so that admission refuses the message.
+        """
+        try:
+            parts = [self._socket.recv(zmq.NOBLOCK, copy=False)]
+        except zmq.Again:
+            return None
+        while self._socket.getsockopt(zmq.RCVMORE):
+            part = self._socket.recv(zmq.NOBLOCK, copy=False)
+            if len(parts) <= _MAX_PARTS:
+                parts.append(part)
+        return parts
+
+    def _admit(self, parts: Sequence[zmq.Frame]) -> Received | None:
+        connection = parts[0].bytes
+        header = parts[1].buffer if len(parts) > 1 else memoryview(b"")
+        frames = tuple(part.buffer.toreadonly() for part in parts[2:])
+        return self._admission.admit(connection, header, frames)

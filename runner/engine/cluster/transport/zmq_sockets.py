@@ -16,9 +16,8 @@ from typing import Any
 
 import zmq
 
-from runner.engine.cluster.transport.documents import MAX_DOCUMENT_BYTES
+from runner.engine.cluster.transport.encoding import MAX_DOCUMENT_BYTES, MAX_HEADER_BYTES
 from runner.engine.cluster.transport.endpoint import Limits
-from runner.engine.cluster.transport.header import MAX_HEADER_BYTES
 from runner.errors import ClusterError, ResourceError
 
 OLDEST_LIBZMQ = (4, 3, 5)

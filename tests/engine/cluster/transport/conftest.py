@@ -1,11 +1,12 @@
-"""What the tests of the transport share: a private directory, a ZeroMQ context, identities of one run."""
+"""Shared by the tests of the transport: a private directory, a ZeroMQ context, identities of one run."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from runner.engine.cluster.transport.endpoint import Identity, Limits
-from runner.engine.cluster.transport.private_directory import PrivateDirectory
+from runner.engine.cluster.transport.private_directory import private_directory
 from runner.engine.cluster.transport.zmq_sockets import Context, open_context
 
 TOKEN = "a" * 64
@@ -13,15 +14,15 @@ LIMITS = Limits(peers=4, queued_messages=64, connect_timeout_s=5.0, send_timeout
 
 
 def identity(name: str, *, run: str = "run", epoch: int = 1, token: str = TOKEN) -> Identity:
-    """The identity of a peer such as ``worker-1`` in the run all tests share."""
+    """The identity of a peer such as ``worker-1`` in the run of all tests."""
     role, _, index = name.partition("-")
     return Identity(run, epoch, role, int(index), token)
 
 
 @pytest.fixture
-def private_directory() -> Iterator[PrivateDirectory]:
-    with PrivateDirectory.create() as directory:
-        yield directory
+def directory() -> Iterator[Path]:
+    with private_directory() as path:
+        yield path
 
 
 @pytest.fixture

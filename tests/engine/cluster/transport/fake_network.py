@@ -8,12 +8,12 @@ import itertools
 import os
 import random
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.engine.cluster.transport.admission import Admission, Drop
+from runner.engine.cluster.transport.encoding import check_frames, encode_header
 from runner.engine.cluster.transport.endpoint import Frame, Identity, Received
-from runner.engine.cluster.transport.header import check_frames, encode_header
 from runner.engine.cluster.transport.messages import Hello, Message
 from runner.errors import ClusterError
 
@@ -55,7 +55,10 @@ Channel = tuple[str, str]
 
 
 class FakeNetwork:
-    """The channels between its endpoints. Each channel preserves order, as a connection does."""
+    """The channels between its endpoints. Each channel preserves order, as a connection does.
+
+    present: names of the endpoints that were not killed. isolated: name of a peer whose messages are held back.
+    """
 
     def __init__(self, seed: int = 0, faults: Faults | None = None, clock: FakeClock | None = None) -> None:
         self.clock = clock or FakeClock()
@@ -63,29 +66,16 @@ class FakeNetwork:
         self._random = random.Random(seed)
         self._channels: dict[Channel, deque[_InFlight]] = {}
         self._order = itertools.count()
-        self._islands: list[frozenset[str]] = []
-        self._present: set[str] = set()
+        self.isolated = ""
+        self.present: set[str] = set()
 
     def endpoint(self, identity: Identity, peers: int, servers: int = 0) -> "FakeEndpoint":
-        """Return a new endpoint of ``identity``, which replaces an earlier one of the same name."""
-        self._present.add(identity.name)
+        """Return a new endpoint."""
         return FakeEndpoint(self, identity, peers, servers)
-
-    def partition(self, *islands: Collection[str]) -> None:
-        """Hold back messages between islands until :meth:`heal`; they are not lost."""
-        self._islands = [frozenset(island) for island in islands]
-
-    def heal(self) -> None:
-        """End the partition and deliver the messages held back."""
-        self._islands = []
 
     def kill(self, name: str) -> None:
         """Remove a peer: messages that it sent still arrive, sending to it fails."""
-        self._present.discard(name)
-
-    def is_present(self, name: str) -> bool:
-        """Whether there is an endpoint ``name`` that was not killed."""
-        return name in self._present
+        self.present.discard(name)
 
     def new_connection(self) -> bytes:
         """Return the identifier of a new connection."""
@@ -106,7 +96,7 @@ class FakeNetwork:
         heads = [
             (queue[0].due, queue[0].order, channel)
             for channel, queue in self._channels.items()
-            if channel[1] == destination and queue and not self._is_cut(channel)
+            if channel[1] == destination and queue and self.isolated not in channel
         ]
         if not heads:
             return None
@@ -117,10 +107,6 @@ class FakeNetwork:
         """Take the first message off a channel: its connection, header and frames."""
         message = self._channels[channel].popleft()
         return message.connection, message.header, message.frames
-
-    def _is_cut(self, channel: Channel) -> bool:
-        source, destination = channel
-        return any((source in island) != (destination in island) for island in self._islands)
 
 
 def check_state(admission: Admission) -> None:
@@ -139,6 +125,7 @@ class FakeEndpoint:
         self._identity = identity
         self._admission = Admission(identity, peers, servers)
         self._connections: dict[str, bytes] = {}
+        network.present.add(identity.name)
         self._sequences: dict[str, int] = {}
 
     @property
@@ -153,7 +140,7 @@ class FakeEndpoint:
 
     def connect(self, peer: str, address: str = "") -> None:
         """Open the connection to ``peer``; names are addresses here."""
-        if not self._network.is_present(peer):
+        if peer not in self._network.present:
             raise ClusterError(f"{self.name} cannot reach {peer}: no process listens on {address or peer}")
         self._connections[peer] = self._network.new_connection()
         self._sequences[peer] = 0
@@ -163,7 +150,7 @@ class FakeEndpoint:
     def send(self, peer: str, message: Message, frames: Sequence[Frame] = ()) -> None:
         """Put a message on the wire to a connected peer."""
         check_frames(message, [memoryview(frame) for frame in frames])
-        if not (self._network.is_present(peer) and self._network.is_present(self.name)):
+        if not (peer in self._network.present and self.name in self._network.present):
             raise ClusterError(f"{self.name} could not send {message.kind!r} to {peer}: it is gone")
         header = encode_header(self._identity.envelope(self._sequences[peer]), message)
         copies = tuple(bytes(frame) for frame in frames)

@@ -4,14 +4,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runner.engine.cluster.transport.admission import Admission, Drop
+from runner.engine.cluster.transport.encoding import Envelope, encode_header
 from runner.engine.cluster.transport.endpoint import Received
-from runner.engine.cluster.transport.header import Envelope, encode_header
 from runner.engine.cluster.transport.messages import Heartbeat, Hello, Load, Loaded, Message, Run, Shutdown
 from runner.errors import ClusterError, RunnerError, SecurityError
 from tests.engine.cluster.transport.conftest import TOKEN, identity
-from tests.engine.cluster.transport.fake_network import check_state
+from tests.engine.cluster.transport.fake_network import FakeNetwork, Faults, check_state
 
 CONNECTION = b"connection"
 LOADED = Loaded("p")
@@ -23,16 +25,11 @@ def hello(name: str, token: str = TOKEN) -> Hello:
 
 
 def admit(
-    admission: Admission,
-    source: str,
-    sequence: int,
-    message: Message,
-    *frames: bytes,
-    connection: bytes = CONNECTION,
-    run: str = "run",
-    epoch: int = 1,
+    admission: Admission, source: str, sequence: int, message: Message, *frames: bytes, **options: Any
 ) -> Received | None:
-    header = encode_header(identity(source, run=run, epoch=epoch).envelope(sequence), message)
+    """Send a message. options: connection, and those of ``identity``."""
+    connection = options.pop("connection", CONNECTION)
+    header = encode_header(identity(source, **options).envelope(sequence), message)
     received = admission.admit(connection, header, tuple(map(memoryview, frames)))
     check_state(admission)
     return received
@@ -92,12 +89,19 @@ def test_duplicate_is_dropped(after_hello: Admission) -> None:
     assert after_hello.drops == {Drop.DUPLICATE: 2}
 
 
-FORBIDDEN = [Shutdown(), Run("p", 0), Heartbeat("step", 0)]
-
-
 def expect_refused(admission: Admission, error: type[RunnerError], text: str, *sent: Any, **options: Any) -> None:
     with pytest.raises(error, match=text):
         admit(admission, *sent, **options)
+
+
+def test_kinds_of_another_role_are_refused() -> None:
+    for name in ("worker-0", "ps-0"):
+        master = Admission(identity("master-0"), peers=2, servers=1)
+        admit(master, name, 0, hello(name))
+        assert admit(master, name, 1, LOADED) == Received(name, LOADED)
+        for message in (Shutdown(), Run("p", 0), Heartbeat("step", 0), hello(name)):
+            forbidden = f"{name} sent '{message.kind}', which its role must not send"
+            expect_refused(master, SecurityError, forbidden, name, 2, message)
 
 
 def test_peer_that_violates_the_protocol_is_refused(after_hello: Admission) -> None:
@@ -107,9 +111,6 @@ def test_peer_that_violates_the_protocol_is_refused(after_hello: Admission) -> N
     expect_refused(after_hello, SecurityError, "worker-0: loaded: 1 frames, expected none", "worker-0", 1, LOADED, b"x")
     second = "second connection of worker-0 to master-0 in one epoch"
     expect_refused(after_hello, SecurityError, second, "worker-0", 0, hello("worker-0"), connection=b"another")
-    for message in (*FORBIDDEN, hello("worker-0")):
-        forbidden = f"worker-0 sent '{message.kind}', which its role must not send"
-        expect_refused(after_hello, SecurityError, forbidden, "worker-0", 1, message)
 
 
 def test_document_is_delivered(master: Admission) -> None:
@@ -121,16 +122,11 @@ def test_document_is_delivered(master: Admission) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inbox", "caller"),
-    [
-        ("master-0", "ps-0"),
-        ("master-0", "ps_heartbeat-0"),
-        ("worker-0", "ps-0"),
-        ("ps-0", "worker-1"),
-        ("ps-0", "ps-0"),
-    ],
+    ("caller", "inbox"),
+    [(f"ps{kind}-0", "master-0") for kind in ("", "_heartbeat")]
+    + [("ps-0", "worker-0"), ("worker-1", "ps-0"), ("ps-0", "ps-0")],
 )
-def test_parameter_servers_may_connect_like_workers(inbox: str, caller: str) -> None:
+def test_parameter_servers_may_connect_like_workers(caller: str, inbox: str) -> None:
     received = admit(Admission(identity(inbox), peers=2, servers=1), caller, 0, hello(caller))
     assert received is not None
     assert received.source == caller
@@ -159,15 +155,6 @@ def test_index_of_any_size_that_the_run_does_not_have_is_refused(role: str, inde
         Admission(identity("worker-0"), peers=2).admit(CONNECTION, header, ())
 
 
-def test_parameter_server_may_send_the_kinds_of_a_worker() -> None:
-    master = Admission(identity("master-0"), peers=2, servers=1)
-    admit(master, "ps-0", 0, hello("ps-0"))
-    assert admit(master, "ps-0", 1, LOADED) == Received("ps-0", LOADED)
-    for message in FORBIDDEN:
-        forbidden = f"ps-0 sent '{message.kind}', which its role must not send"
-        expect_refused(master, SecurityError, forbidden, "ps-0", 2, message)
-
-
 def test_hello_must_match_its_envelope(master: Admission) -> None:
     for source, sequence, frames in (("worker-0", 0, ()), ("worker-1", 4, ()), ("worker-1", 0, (b"x",))):
         text = f"hello of worker-1: sent as {source}, number {sequence}, with {len(frames)} frames; expected worker-1"
@@ -176,3 +163,44 @@ def test_hello_must_match_its_envelope(master: Admission) -> None:
 
 def test_text_of_an_identity_hides_the_token() -> None:
     assert TOKEN not in repr(replace(identity("worker-0"), index=1))
+
+
+@given(st.integers(0, 2**32), st.tuples(st.floats(0, 1), st.floats(1, 5)), st.floats(0, 1), st.floats(0, 0.5))
+def test_messages_arrive_once_in_order_until_one_is_lost(
+    seed: int, delay_s: tuple[float, float], duplicate: float, drop: float
+) -> None:
+    network = FakeNetwork(seed)
+    master, worker = (network.endpoint(identity(name), peers=4) for name in ("master-0", "worker-0"))
+    worker.connect("master-0")
+    network.faults = Faults(delay_s, drop, duplicate)
+    sent = [str(i) for i in range(10)]
+    for plan in sent:
+        worker.send("master-0", Loaded(plan))
+    network.faults = Faults()
+    worker.send("master-0", Loaded("last"))
+    delivered: list[str] = []
+    try:
+        while (received := master.receive(10.0)) is not None:
+            delivered += [received.message.plan] if isinstance(received.message, Loaded) else []
+    except ClusterError:
+        assert drop
+        assert delivered == sent[: len(delivered)]
+        assert len(delivered) < len(sent)
+    else:
+        assert delivered == [*sent, "last"]
+
+
+def test_killed_peer_of_the_fake_network_cannot_send_or_receive() -> None:
+    network = FakeNetwork()
+    master, worker = (network.endpoint(identity(name), peers=4) for name in ("master-0", "worker-0"))
+    worker.connect("master-0")
+    master.connect("worker-0")
+    worker.send("master-0", Loaded("sent before"))
+    network.kill("worker-0")
+    assert [received.message for _ in range(2) if (received := master.receive(0.0))][1:] == [Loaded("sent before")]
+    with pytest.raises(ClusterError, match="master-0 could not send 'shutdown' to worker-0: it is gone"):
+        master.send("worker-0", Shutdown())
+    with pytest.raises(ClusterError, match="worker-0 could not send"):
+        worker.send("master-0", Loaded("p"))
+    with pytest.raises(ClusterError, match="master-0 cannot reach worker-0: no process listens"):
+        master.connect("worker-0")

@@ -1,23 +1,23 @@
 import threading
+from pathlib import Path
+from queue import Queue
 
 import pytest
 
-from runner.engine.cluster.transport.address import inbox_address
-from runner.engine.cluster.transport.heartbeat import HeartbeatThread, Progress
-from runner.engine.cluster.transport.messages import Heartbeat, Hello
-from runner.engine.cluster.transport.names import MASTER
-from runner.engine.cluster.transport.private_directory import PrivateDirectory
-from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
-from runner.engine.cluster.transport.zmq_outbox import Outbox
+from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor, HeartbeatThread, Progress, Reason
+from runner.engine.cluster.transport.messages import MASTER, Heartbeat, Hello
+from runner.engine.cluster.transport.private_directory import inbox_address
+from runner.engine.cluster.transport.zmq_endpoint import Outbox, ZmqEndpoint
 from runner.engine.cluster.transport.zmq_sockets import Context
 from runner.errors import ClusterError
 from tests.engine.cluster.transport.conftest import LIMITS, identity
+from tests.engine.cluster.transport.fake_network import FakeClock
 
 
 class RecordingOutbox:
     """An outbox that records messages and lets a test wait for them."""
 
-    def __init__(self, has_room: bool = True) -> None:
+    def __init__(self, has_room: bool) -> None:
         self.beats: list[Heartbeat] = []
         self.thread = threading.get_ident()
         self.closed = False
@@ -38,35 +38,26 @@ class RecordingOutbox:
             assert self._beat.acquire(timeout=5.0), "no beat came"
 
 
-def test_thread_sends_the_progress_and_ends() -> None:
-    link, progress = RecordingOutbox(), Progress()
-    with HeartbeatThread(lambda: link, progress, interval_s=0.001) as thread:
-        link.wait_for_beats(1)
-        progress.enter("step", 12)
-        link.wait_for_beats(5)
-        thread.check()
-    assert link.beats[0] == Heartbeat("setup", 0)
-    assert link.beats[-1] == Heartbeat("step", 12)
-    assert link.closed
-
-
-def test_outbox_is_opened_by_its_thread() -> None:
-    made: list[RecordingOutbox] = []
+@pytest.mark.parametrize("has_room", [True, False])
+def test_thread_opens_its_outbox_sends_the_progress_and_ends(has_room: bool) -> None:
+    made: Queue[RecordingOutbox] = Queue()
 
     def open_outbox() -> RecordingOutbox:
-        made.append(RecordingOutbox())
-        return made[0]
+        made.put(outbox := RecordingOutbox(has_room))
+        return outbox
 
-    with HeartbeatThread(open_outbox, Progress(), interval_s=0.001):
-        pass
-    assert made[0].thread != threading.get_ident()
-
-
-def test_heartbeat_without_room_is_skipped() -> None:
-    link = RecordingOutbox(has_room=False)
-    with HeartbeatThread(lambda: link, Progress(), interval_s=0.001) as thread:
-        link.wait_for_beats(3)
+    progress = Progress()
+    with HeartbeatThread(open_outbox, progress, interval_s=0.001) as thread:
+        outbox = made.get(timeout=5.0)
+        outbox.wait_for_beats(1)
+        progress.enter("step", 12)
+        outbox.wait_for_beats(5)
         thread.check()
+    assert outbox.beats[0] == Heartbeat("setup", 0)
+    assert outbox.beats[-1] == Heartbeat("step", 12)
+    assert outbox.closed
+    assert outbox.thread != threading.get_ident()
+    assert made.empty()
 
 
 def test_error_of_the_thread_is_raised_in_the_main_loop() -> None:
@@ -82,8 +73,8 @@ def test_error_of_the_thread_is_raised_in_the_main_loop() -> None:
         thread.check()
 
 
-def test_heartbeats_use_a_separate_connection(context: Context, private_directory: PrivateDirectory) -> None:
-    address = inbox_address(private_directory.path, MASTER)
+def test_heartbeats_use_a_separate_connection(context: Context, directory: Path) -> None:
+    address = inbox_address(directory, MASTER)
 
     def open_outbox() -> Outbox:
         outbox = Outbox(context, identity("worker_heartbeat-3"), LIMITS)
@@ -99,8 +90,8 @@ def test_heartbeats_use_a_separate_connection(context: Context, private_director
     assert [item and type(item.message) for item in received] == [Hello, Heartbeat, Heartbeat]
 
 
-def test_skipped_heartbeats_use_no_sequence_numbers(context: Context, private_directory: PrivateDirectory) -> None:
-    address = inbox_address(private_directory.path, MASTER)
+def test_skipped_heartbeats_use_no_sequence_numbers(context: Context, directory: Path) -> None:
+    address = inbox_address(directory, MASTER)
     tight = LIMITS.__class__(peers=1, queued_messages=2)
     with ZmqEndpoint(context, identity(MASTER), address, tight) as master:
         outbox = Outbox(context, identity("worker_heartbeat-0"), tight)
@@ -112,3 +103,98 @@ def test_skipped_heartbeats_use_no_sequence_numbers(context: Context, private_di
         assert outbox.offer(MASTER, Heartbeat("step", 0))
         assert master.receive(5.0) is not None
         outbox.close()
+
+
+LIMITS_S = {"setup": 60.0, "load": 30.0, "step": 5.0, "save": 100.0}
+
+
+@pytest.fixture
+def monitor() -> HeartbeatMonitor:
+    monitor = HeartbeatMonitor(LIMITS_S, silence_s=2.0)
+    monitor.watch("worker-0", now=0.0)
+    return monitor
+
+
+def beat(monitor: HeartbeatMonitor, section: str, step: int, until: float, clock: FakeClock) -> None:
+    """Beat every half second until the clock shows ``until``."""
+    while clock.now < until:
+        clock.advance(0.5)
+        monitor.heartbeat("worker-0", section, step, clock.now)
+
+
+def test_limit_of_setup_applies_before_the_first_heartbeat(monitor: HeartbeatMonitor) -> None:
+    assert monitor.tick(60.0) == []
+    (verdict,) = monitor.tick(60.1)
+    assert verdict.reason is Reason.STUCK
+    assert (verdict.section, verdict.since, verdict.limit_s) == ("setup", 0.0, 60.0)
+
+
+def test_silence_is_noticed_in_any_section(monitor: HeartbeatMonitor) -> None:
+    monitor.heartbeat("worker-0", "idle", 7, now=1.0)
+    assert monitor.tick(3.0) == []
+    (verdict,) = monitor.tick(3.5)
+    assert verdict.reason is Reason.SILENT
+    assert str(verdict) == (
+        "worker-0 is silent: no heartbeat for 2.5 s (limit 2 s), last heard in section 'idle' at step 7"
+    )
+
+
+@pytest.mark.parametrize(("section", "limit_s"), LIMITS_S.items())
+def test_each_section_has_its_limit(monitor: HeartbeatMonitor, section: str, limit_s: float) -> None:
+    clock = FakeClock()
+    monitor.heartbeat("worker-0", section, 3, now=0.0)
+    beat(monitor, section, 3, until=limit_s, clock=clock)
+    assert monitor.tick(clock.now) == []
+    beat(monitor, section, 3, until=limit_s + 1, clock=clock)
+    (verdict,) = monitor.tick(clock.now)
+    assert verdict.reason is Reason.STUCK
+    assert verdict.since == 0.0
+    assert f"worker-0 is stuck: section '{section}' at step 3 has taken" in str(verdict)
+
+
+def test_new_step_or_section_is_progress(monitor: HeartbeatMonitor) -> None:
+    clock = FakeClock()
+    for step in range(10):
+        beat(monitor, "step", step, until=clock.now + 4.0, clock=clock)
+        assert monitor.tick(clock.now) == []
+    beat(monitor, "save", 9, until=clock.now + 50.0, clock=clock)
+    assert monitor.tick(clock.now) == []
+
+
+def test_idle_has_no_limit(monitor: HeartbeatMonitor) -> None:
+    clock = FakeClock()
+    beat(monitor, "idle", 0, until=10_000.0, clock=clock)
+    assert monitor.tick(clock.now) == []
+    with pytest.raises(ValueError, match="section 'idle' cannot have a limit"):
+        HeartbeatMonitor({"idle": 1.0})
+
+
+def test_longest_failure_comes_first() -> None:
+    monitor = HeartbeatMonitor(LIMITS_S, silence_s=2.0)
+    for worker, last in [("worker-0", 1.2), ("worker-1", 1.0), ("worker-2", 3.0)]:
+        monitor.watch(worker, now=0.0)
+        monitor.heartbeat(worker, "step", 0, now=last)
+    assert [verdict.worker for verdict in monitor.tick(4.0)] == ["worker-1", "worker-0"]
+
+
+def test_time_before_a_restart_does_not_count(monitor: HeartbeatMonitor) -> None:
+    monitor.watch("worker-1", now=0.0)
+    monitor.heartbeat("worker-1", "idle", 3, now=1.0)
+    monitor.restart(100.0)
+    assert monitor.tick(102.0) == []
+    assert [(verdict.worker, verdict.since) for verdict in monitor.tick(102.1)] == [("worker-1", 100.0)]
+    monitor.heartbeat("worker-1", "idle", 3, now=160.1)
+    assert monitor.tick(160.0) == []
+    assert [(verdict.worker, verdict.reason) for verdict in monitor.tick(160.1)] == [("worker-0", Reason.STUCK)]
+
+
+def test_gap_is_half_of_the_shortest_limit() -> None:
+    assert HeartbeatMonitor({"step": 5.0, "save": 3.0}, silence_s=2.0).gap_s == 1.0
+    assert HeartbeatMonitor({"step": 5.0, "save": 3.0}, silence_s=10.0).gap_s == 1.5
+    assert HeartbeatMonitor({}, silence_s=10.0).gap_s == 5.0
+
+
+def test_forgotten_worker_is_not_watched(monitor: HeartbeatMonitor) -> None:
+    monitor.forget("worker-0")
+    monitor.heartbeat("worker-0", "idle", 0, now=1.0)
+    assert monitor.tick(1000.0) == []

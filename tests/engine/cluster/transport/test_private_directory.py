@@ -1,32 +1,41 @@
 import logging
+import os
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from runner.engine.cluster.transport import private_directory as module
-from runner.engine.cluster.transport.private_directory import PrivateDirectory, check_private, remove_abandoned
-from runner.errors import ResourceError, SecurityError
+from runner.engine.cluster.transport.private_directory import (
+    MAX_SOCKET_PATH,
+    check_bind_address,
+    check_private,
+    inbox_address,
+    inbox_path,
+    new_token,
+    private_directory,
+    read_token,
+    remove_abandoned,
+    sibling_address,
+    write_token,
+)
+from runner.errors import ConfigError, ResourceError, SecurityError
 
 
 def test_directory_is_private_and_removed_on_exit(tmp_path: Path) -> None:
-    with PrivateDirectory.create(tmp_path) as directory:
-        assert directory.path.stat().st_mode & 0o777 == 0o700
-        check_private(directory.path)
-        (directory.path / "file").write_text("x")
+    with private_directory(tmp_path) as directory:
+        assert directory.stat().st_mode & 0o777 == 0o700
+        check_private(directory)
+        (directory / "file").write_text("x")
     assert list(tmp_path.iterdir()) == []
-    directory.close()
 
 
-def test_names_are_random(tmp_path: Path) -> None:
-    with PrivateDirectory.create(tmp_path) as one, PrivateDirectory.create(tmp_path) as two:
-        assert one.path != two.path
-
-
-def test_directory_of_a_living_run_is_kept(tmp_path: Path) -> None:
-    with PrivateDirectory.create(tmp_path) as living:
+def test_directories_of_living_runs_are_kept(tmp_path: Path) -> None:
+    with private_directory(tmp_path) as one, private_directory(tmp_path) as two:
+        assert one != two
         remove_abandoned(tmp_path)
-        assert living.path.exists()
+        assert one.exists()
+        assert two.exists()
 
 
 def test_only_abandoned_directories_of_runs_are_removed(tmp_path: Path) -> None:
@@ -41,27 +50,22 @@ def test_only_abandoned_directories_of_runs_are_removed(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [link, other]
 
 
-@pytest.mark.parametrize("mode", [0o755, 0o710, 0o701])
-def test_directory_accessible_to_others_is_refused(tmp_path: Path, mode: int) -> None:
-    open_directory = tmp_path / "open"
-    open_directory.mkdir()
-    open_directory.chmod(mode)
-    with pytest.raises(SecurityError, match=f"mode 0{mode:o} of user .*, expected 0700"):
-        check_private(open_directory)
-
-
-def test_symbolic_link_is_refused(tmp_path: Path) -> None:
-    private = tmp_path / "private"
-    private.mkdir(mode=0o700)
-    link = tmp_path / "link"
-    link.symlink_to(private)
+def test_directory_that_others_can_access_or_link_is_refused(tmp_path: Path) -> None:
+    directory, link = tmp_path / "directory", tmp_path / "link"
+    directory.mkdir()
+    link.symlink_to(directory)
+    for mode in (0o755, 0o710, 0o701):
+        directory.chmod(mode)
+        with pytest.raises(SecurityError, match=f"mode 0{mode:o} of user .*, expected 0700"):
+            check_private(directory)
+    directory.chmod(0o700)
     with pytest.raises(SecurityError, match="not a symbolic link"):
         check_private(link)
 
 
 def test_unusable_parent_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match=r"no private directory for sockets .* No such file"):
-        PrivateDirectory.create(tmp_path / "missing")
+        private_directory(tmp_path / "missing").__enter__()
 
 
 def test_missing_shared_memory_falls_back_with_a_warning(
@@ -69,7 +73,87 @@ def test_missing_shared_memory_falls_back_with_a_warning(
 ) -> None:
     monkeypatch.setattr(module, "SHARED_MEMORY", tmp_path / "missing")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with caplog.at_level(logging.WARNING), PrivateDirectory.create() as directory:
-        assert directory.path.parent == tmp_path
-        assert not directory.in_memory
+    with caplog.at_level(logging.WARNING), private_directory() as directory:
+        assert directory.parent == tmp_path
     assert "cannot be used: tensors between workers go through files in" in caplog.text
+
+
+def test_token_is_read_once(tmp_path: Path) -> None:
+    token = new_token()
+    path = write_token(tmp_path, "worker-0", token)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert read_token(path) == token
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(SecurityError, match="No such file or directory; each token file can be read once"):
+        read_token(path)
+
+
+def test_tokens_differ_and_no_file_is_overwritten(tmp_path: Path) -> None:
+    assert new_token() != new_token()
+    write_token(tmp_path, "worker-0", new_token())
+    with pytest.raises(FileExistsError):
+        write_token(tmp_path, "worker-0", new_token())
+
+
+def test_token_file_of_another_kind_or_mode_is_refused(tmp_path: Path) -> None:
+    path, link, pipe = write_token(tmp_path, "worker-0", new_token()), tmp_path / "link", tmp_path / "pipe"
+    path.chmod(0o640)
+    link.symlink_to(path)
+    os.mkfifo(pipe, 0o600)
+    for file, expected in (
+        (path, r"mode 0640 of user .*, expected a regular file with mode 0600"),
+        (link, "token file"),
+        (pipe, "expected a regular file"),
+    ):
+        with pytest.raises(SecurityError, match=expected):
+            read_token(file)
+
+
+@pytest.mark.parametrize("content", ["", "a" * 63, "a" * 65, "A" * 64, "g" * 64, "a" * 63 + "\n"])
+def test_malformed_token_is_refused(tmp_path: Path, content: str) -> None:
+    path = write_token(tmp_path, "worker-0", content)
+    with pytest.raises(SecurityError, match="expected 64 hexadecimal digits and nothing else"):
+        read_token(path)
+
+
+def test_inboxes_of_a_run_share_a_directory() -> None:
+    address = inbox_address(Path("/dev/shm/run"), "master-0")
+    assert address == "ipc:///dev/shm/run/master-0"
+    assert sibling_address(address, "worker-1") == "ipc:///dev/shm/run/worker-1"
+    assert inbox_path(address) == Path("/dev/shm/run/master-0")
+
+
+def test_length_of_a_socket_path_is_limited_in_bytes() -> None:
+    fits = Path("/") / ("x" * (MAX_SOCKET_PATH - len("//master-0")))
+    inbox_address(fits, "master-0")
+    with pytest.raises(ResourceError, match=r"has 108 bytes, expected at most 107: use .* a shorter name"):
+        inbox_address(fits, "master-10")
+    with pytest.raises(ResourceError, match="at most 107"):
+        inbox_address(Path("/") / ("é" * 60), "master-0")
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "ipc://relative", "ipc://@abstract", ""])
+def test_other_addresses_have_no_path(address: str) -> None:
+    with pytest.raises(ConfigError, match="expected ipc:// and an absolute path"):
+        inbox_path(address)
+
+
+def test_private_ipc_and_loopback_are_allowed(directory: Path) -> None:
+    check_bind_address(inbox_address(directory, "master-0"))
+    check_bind_address("tcp://127.0.0.1:5555")
+    check_bind_address("tcp://[::1]:5555")
+
+
+HOSTS = ("0.0.0.0", "*", "192.168.1.2", "localhost", "eth0", "[::]")
+
+
+@pytest.mark.parametrize("address", [*(f"tcp://{host}:5555" for host in HOSTS), "inproc://x", "pgm://127.0.0.1:5555"])
+def test_public_address_is_refused(address: str) -> None:
+    with pytest.raises(SecurityError, match=r"refused to listen on .*: beyond this host a socket needs CURVE"):
+        check_bind_address(address)
+
+
+def test_ipc_in_a_shared_directory_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    with pytest.raises(SecurityError, match="mode 0755"):
+        check_bind_address(inbox_address(tmp_path, "master-0"))

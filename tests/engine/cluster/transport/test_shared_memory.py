@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,25 +13,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.engine.cluster.transport.private_directory import PrivateDirectory
+from runner.engine.cluster.transport.private_directory import private_directory
 from runner.engine.cluster.transport.shared_memory import (
     ALIGNMENT,
+    DTYPES,
+    MAX_RANK,
     ArenaReader,
     ArenaSpec,
+    ArenaTensor,
     ArenaWriter,
     arena_bytes,
     create_arena,
+    dtype_name,
     lay_out,
-    unlink_arena,
+    nbytes_of,
+    view_bytes,
 )
 from runner.errors import ResourceError, SecurityError
+from runner.system.schema import Record, Violation
 
 SIZES = {"a": 24, "b": 100, "empty": 0}
 
 
 @pytest.fixture
-def spec(private_directory: PrivateDirectory) -> ArenaSpec:
-    return create_arena(private_directory.path, "worker-0/train", "worker-0", epoch=3, sizes=SIZES)
+def spec(directory: Path) -> ArenaSpec:
+    return create_arena(directory, "worker-0/train", "worker-0", epoch=3, sizes=SIZES)
 
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(0, 300), max_size=8), st.randoms())
@@ -57,10 +62,6 @@ def test_reader_sees_the_written_value(spec: ArenaSpec) -> None:
     np.testing.assert_array_equal(view, transposed)
     assert not view.flags.writeable
     assert reader.view("empty", writer.put("empty", np.zeros((0, 3)))).shape == (0, 3)
-
-
-def test_slot_is_reused_in_the_next_step(spec: ArenaSpec) -> None:
-    writer, reader = ArenaWriter(spec), ArenaReader(spec)
     first = writer.put("a", np.full(3, 1.0))
     assert reader.view("a", first).tolist() == [1.0] * 3
     assert writer.put("a", np.full(3, 2.0)) == first
@@ -116,45 +117,112 @@ def test_file_of_another_kind_mode_or_size_is_refused(spec: ArenaSpec) -> None:
         ArenaWriter(replace(spec, path=str(link)))
 
 
-def test_memory_outlives_its_file(spec: ArenaSpec) -> None:
-    writer, reader = ArenaWriter(spec), ArenaReader(spec)
-    unlink_arena(spec)
-    assert not Path(spec.path).exists()
-    reference = writer.put("a", np.arange(3.0))
-    assert reader.view("a", reference).tolist() == [0.0, 1.0, 2.0]
-
-
-def test_full_shared_memory_is_reported_and_leaves_no_file(private_directory: PrivateDirectory) -> None:
+def test_full_shared_memory_is_reported_and_leaves_no_file(directory: Path) -> None:
     huge = 2**50
     with pytest.raises(ResourceError, match=f"needs {huge} bytes of shared memory, .* has [0-9]+ free"):
-        create_arena(private_directory.path, "x", "worker-0", 0, {"a": huge})
-    assert list(private_directory.path.iterdir()) == []
+        create_arena(directory, "x", "worker-0", 0, {"a": huge})
+    assert list(directory.iterdir()) == []
 
 
 MASTER_THAT_IS_KILLED = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from runner.engine.cluster.transport.private_directory import PrivateDirectory
+from runner.engine.cluster.transport.private_directory import private_directory
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter, create_arena, unlink_arena
 
-directory = PrivateDirectory.create(Path(sys.argv[1]))
-spec = create_arena(directory.path, "arena", "worker-0", 0, {"a": 80})
+created = private_directory(Path(sys.argv[1]))
+directory = created.__enter__()
+spec = create_arena(directory, "arena", "worker-0", 0, {"a": 80})
 writer, reader = ArenaWriter(spec), ArenaReader(spec)
 unlink_arena(spec)
 writer.put("a", np.zeros(10))
-print(directory.path, flush=True)
+print(directory, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_next_run_removes_the_files_of_a_killed_master(tmp_path: Path) -> None:
-    script = textwrap.dedent(MASTER_THAT_IS_KILLED)
-    killed = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", MASTER_THAT_IS_KILLED, str(tmp_path)]
+    killed = subprocess.run(command, capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     left = Path(killed.stdout.strip())
     assert left.parent == tmp_path
     assert os.listdir(left) == []
-    with PrivateDirectory.create(tmp_path) as mine:
-        assert list(tmp_path.iterdir()) == [mine.path]
+    with private_directory(tmp_path) as mine:
+        assert list(tmp_path.iterdir()) == [mine]
     assert list(tmp_path.iterdir()) == []
+
+
+SCHEMA = Record(ArenaTensor)
+ARENA = {"dtype": "float32", "shape": [2, 3], "arena": "a", "offset": 64, "length": 24, "epoch": 1}
+
+
+def test_reference_round_trip() -> None:
+    assert SCHEMA.write(SCHEMA.read(ARENA, "x"), "x") == ARENA
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"shape": [-1, 3]}, r"x\.shape\[0\]: -1, expected a whole number from 0"),
+        ({"shape": [2.0, 3]}, r"x\.shape\[0\]: 2\.0"),
+        ({"shape": [True, 3]}, r"x\.shape\[0\]: True"),
+        ({"shape": [1] * (MAX_RANK + 1)}, "expected a list of at most 8"),
+        ({"shape": "23"}, "expected a list"),
+        ({"dtype": "object"}, "'object', expected one of bool, uint8, int32, int64, float32, float64, bfloat16"),
+        ({"dtype": ["float32"]}, "expected one of bool"),
+        ({"offset": -64}, r"x\.offset: -64"),
+        ({"offset": 2**63}, r"x\.offset: 9223372036854775808"),
+        ({"length": 25}, r"length: 25 bytes, but float32\[2, 3\] takes 24"),
+        ({"epoch": None}, r"x\.epoch: None"),
+        ({"arena": "n" * 200}, "text of at most 128"),
+        ({"extra": 1}, r"unknown \['extra'\]"),
+    ],
+)
+def test_malformed_reference_is_refused(change: dict[str, object], reason: str) -> None:
+    with pytest.raises(Violation, match=reason):
+        SCHEMA.read(ARENA | change, "x")
+
+
+def test_product_of_dimensions_does_not_overflow() -> None:
+    # In 64 bits this product is 0, and a check done there would pass.
+    with pytest.raises(Violation, match="length: 0 bytes, but uint8"):
+        ArenaTensor("uint8", (2**32, 2**32), "a", 0, 0, 1)
+    assert nbytes_of("float64", (2**62,) * MAX_RANK) == 8 * 2**496
+
+
+@pytest.mark.parametrize("shape", [(0, 2**62), (2**63 - 1, 0), (0, 2**32, 2**32), (1, 0, 2**61)])
+def test_overflowing_shape_without_bytes_is_refused(shape: tuple[int, ...]) -> None:
+    assert nbytes_of("float32", shape) == 0
+    with pytest.raises(Violation, match=r"here: float32\[.*\], expected at most 9223372036854775807 bytes"):
+        view_bytes(memoryview(b""), "float32", shape, "here")
+
+
+def test_view_is_read_only_and_of_the_exact_length() -> None:
+    with pytest.raises(Violation, match=r"here: 23 bytes, but float32\[2, 3\] takes 24"):
+        view_bytes(memoryview(bytes(23)), "float32", (2, 3), "here")
+    memory = bytearray(8)
+    view = view_bytes(memoryview(memory), "float64", (), "here")
+    memory[:] = np.float64(1.5).tobytes()
+    assert view == 1.5
+    assert view.shape == ()
+    assert not view.flags.writeable
+
+
+def test_boolean_is_zero_or_one() -> None:
+    assert view_bytes(memoryview(b"\x00\x01"), "bool", (2,), "here").tolist() == [False, True]
+    with pytest.raises(Violation, match="byte 2 in a tensor of booleans"):
+        view_bytes(memoryview(b"\x00\x02"), "bool", (2,), "here")
+
+
+def test_unsupported_dtype_is_refused() -> None:
+    for dtype in ("float16", ">f4", "object", "U1", "complex64"):
+        with pytest.raises(Violation, match="expected one of bool, uint8"):
+            dtype_name(np.zeros(1, dtype))
+    assert [dtype_name(np.zeros(1, name)) for name in DTYPES] == list(DTYPES)
+
+
+@given(st.sampled_from(sorted(DTYPES)), st.lists(st.integers(0, 4), max_size=4))
+def test_nbytes_equal_those_of_numpy(dtype: str, shape: list[int]) -> None:
+    assert nbytes_of(dtype, shape) == np.zeros(shape, dtype).nbytes

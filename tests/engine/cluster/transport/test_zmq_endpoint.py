@@ -1,40 +1,45 @@
 """Endpoints over ZeroMQ: messages, refusals, time limits, and sockets that are removed."""
 
 import os
-import threading
+import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 import zmq
 
-from runner.engine.cluster.transport import zmq_outbox
-from runner.engine.cluster.transport.address import inbox_address
+from runner.engine.cluster.transport import zmq_endpoint, zmq_sockets
 from runner.engine.cluster.transport.admission import Drop
-from runner.engine.cluster.transport.documents import MAX_DOCUMENT_BYTES
+from runner.engine.cluster.transport.encoding import MAX_DOCUMENT_BYTES, encode_header
 from runner.engine.cluster.transport.endpoint import Endpoint, Identity, Limits, Received
-from runner.engine.cluster.transport.header import encode_header
 from runner.engine.cluster.transport.messages import Done, Hello, Load, Loaded, Shutdown, Welcome
-from runner.engine.cluster.transport.private_directory import PrivateDirectory
-from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
-from runner.engine.cluster.transport.zmq_outbox import Outbox
-from runner.engine.cluster.transport.zmq_sockets import Context
-from runner.errors import ClusterError, SecurityError
-from tests.engine.cluster.transport.conftest import LIMITS, TOKEN, identity
+from runner.engine.cluster.transport.private_directory import inbox_address
+from runner.engine.cluster.transport.zmq_endpoint import Outbox, ZmqEndpoint
+from runner.engine.cluster.transport.zmq_sockets import (
+    Context,
+    configure_inbox,
+    configure_outbox,
+    milliseconds,
+    open_context,
+)
+from runner.errors import ClusterError, ResourceError, SecurityError
+from tests.engine.cluster.transport.conftest import LIMITS, identity
 
 SOON_S = 5.0
 """Time limit that only a failing test reaches."""
 
 
 @pytest.fixture
-def address(private_directory: PrivateDirectory) -> str:
-    return inbox_address(private_directory.path, "master-0")
+def address(directory: Path) -> str:
+    return inbox_address(directory, "master-0")
 
 
 @pytest.fixture
-def worker_address(private_directory: PrivateDirectory) -> str:
-    return inbox_address(private_directory.path, "worker-0")
+def worker_address(directory: Path) -> str:
+    return inbox_address(directory, "worker-0")
 
 
 @pytest.fixture
@@ -122,26 +127,11 @@ def test_too_many_parts_are_refused(context: Context, master: ZmqEndpoint, addre
     socket.close()
 
 
-def test_lost_message_is_detected(context: Context, master: ZmqEndpoint, address: str) -> None:
-    who = identity("worker-1")
-    socket = send_raw(context, address, [hello_header(who)])
-    socket.send_multipart([encode_header(who.envelope(2), Loaded("p"))])
-    _next(master)
-    with pytest.raises(ClusterError, match="1 messages from worker-1 to master-0 were lost"):
-        master.receive(SOON_S)
-    socket.close()
-
-
-def test_missing_peer_is_reported(master: ZmqEndpoint, worker_address: str) -> None:
-    with pytest.raises(ClusterError, match=f"cannot reach worker-0: no process listens on {worker_address}"):
-        master.connect("worker-0", worker_address)
-
-
-def test_peer_without_answer_is_reported(context: Context, private_directory: PrivateDirectory) -> None:
+def test_peer_without_answer_is_reported(context: Context, directory: Path) -> None:
     impatient = LIMITS.__class__(peers=1, connect_timeout_s=0.05)
-    deaf = inbox_address(private_directory.path, "worker-1")
-    (private_directory.path / "worker-1").touch()
-    mine = inbox_address(private_directory.path, "worker-0")
+    deaf = inbox_address(directory, "worker-1")
+    (directory / "worker-1").touch()
+    mine = inbox_address(directory, "worker-0")
     with (
         ZmqEndpoint(context, identity("worker-0"), mine, impatient) as endpoint,
         pytest.raises(ClusterError, match=r"worker-0 cannot reach worker-1 on .*: no answer within 0\.05 s"),
@@ -160,7 +150,7 @@ def test_handshake_is_repeated_after_the_process_was_stopped(
         time.sleep(1.1)
         return 0
 
-    monkeypatch.setattr(zmq_outbox, "HANDSHAKE_MS", 1000)
+    monkeypatch.setattr(zmq_endpoint, "HANDSHAKE_MS", 1000)
     monkeypatch.setattr(zmq.Socket, "poll", stopped)
     with closing(Outbox(context, identity("worker-0"), Limits(peers=1, connect_timeout_s=1.1))) as outbox:
         outbox.connect("master-0", address)
@@ -185,12 +175,6 @@ def test_lost_peer_is_reported_and_not_reconnected(context: Context, master: Zmq
         assert successor.drops == {}
 
 
-def test_too_large_document_is_not_sent(master: ZmqEndpoint, worker: ZmqEndpoint, worker_address: str) -> None:
-    master.connect("worker-0", worker_address)
-    with pytest.raises(ValueError, match=r"load: 1 frames of .* expected one document of at most 67108864"):
-        master.send("worker-0", Load("p"), [bytes(MAX_DOCUMENT_BYTES + 1)])
-
-
 def test_too_large_frame_closes_the_connection(
     context: Context, master: ZmqEndpoint, worker: ZmqEndpoint, address: str
 ) -> None:
@@ -205,41 +189,36 @@ def test_too_large_frame_closes_the_connection(
     assert master.drops == {}
 
 
-def test_readable_descriptor_ends_a_wait_after_messages(master: ZmqEndpoint, worker: ZmqEndpoint, address: str) -> None:
+@pytest.fixture
+def readable(master: ZmqEndpoint) -> Iterator[None]:
+    """A descriptor that is readable and wakes the master."""
     reader, writer = os.pipe()
-    master.wake_on([reader])
     os.write(writer, b"x")
+    master.wake_on([reader])
+    yield
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.usefixtures("readable")
+def test_message_in_transit_has_priority_over_a_readable_descriptor(
+    master: ZmqEndpoint, worker: ZmqEndpoint, address: str
+) -> None:
     assert master.receive(SOON_S) is None
     worker.connect("master-0", address)
     received = None
     while received is None:
         received = master.receive(SOON_S)
     assert received.source == "worker-0"
-    os.close(reader)
-    os.close(writer)
-
-
-def test_message_in_transit_has_priority_over_a_descriptor(
-    master: ZmqEndpoint, worker: ZmqEndpoint, address: str
-) -> None:
-    reader, writer = os.pipe()
-    os.write(writer, b"x")
-    master.wake_on([reader])
-    worker.connect("master-0", address)
-    assert _next(master).source == "worker-0"
     for _ in range(200):
         worker.send("master-0", Loaded("p"))
         assert _next(master).message == Loaded("p")
-    os.close(reader)
-    os.close(writer)
 
 
-def test_socket_file_is_private_and_removed(
-    context: Context, private_directory: PrivateDirectory, address: str
-) -> None:
+def test_socket_file_is_private_and_removed(context: Context, directory: Path, address: str) -> None:
     with ZmqEndpoint(context, identity("master-0"), address, LIMITS) as endpoint:
-        assert [path.name for path in private_directory.path.iterdir()] == ["master-0"]
-    assert list(private_directory.path.iterdir()) == []
+        assert [path.name for path in directory.iterdir()] == ["master-0"]
+    assert list(directory.iterdir()) == []
     endpoint.close()
 
 
@@ -253,33 +232,90 @@ def test_public_address_is_refused(context: Context) -> None:
         ZmqEndpoint(context, identity("master-0"), "tcp://0.0.0.0:0", LIMITS)
 
 
-def test_second_connection_to_a_peer_is_refused(master: ZmqEndpoint, worker: ZmqEndpoint, worker_address: str) -> None:
-    master.connect("worker-0", worker_address)
-    with pytest.raises(ValueError, match="master-0 is connected to worker-0 already"):
+def test_wrong_use_of_connections_is_refused(master: ZmqEndpoint, context: Context, worker_address: str) -> None:
+    with pytest.raises(ClusterError, match=f"cannot reach worker-0: no process listens on {worker_address}"):
         master.connect("worker-0", worker_address)
+    with ZmqEndpoint(context, identity("worker-0"), worker_address, LIMITS):
+        master.connect("worker-0", worker_address)
+        with pytest.raises(ValueError, match="master-0 is connected to worker-0 already"):
+            master.connect("worker-0", worker_address)
+        with pytest.raises(ValueError, match=r"load: 1 frames of .* expected one document of at most 67108864"):
+            master.send("worker-0", Load("p"), [bytes(MAX_DOCUMENT_BYTES + 1)])
 
 
-def test_use_by_another_thread_is_refused(master: ZmqEndpoint) -> None:
-    errors: list[str] = []
-
-    def receive() -> None:
-        try:
-            master.receive(0.0)
-        except RuntimeError as error:
-            errors.append(str(error))
-
-    thread = threading.Thread(target=receive)
-    thread.start()
-    thread.join()
-    assert errors == ["endpoint master-0 was used by a thread that did not create it"]
-
-
-def test_token_is_cleared(master: ZmqEndpoint, worker: ZmqEndpoint, address: str) -> None:
-    worker.connect("master-0", address)
-    assert TOKEN not in repr(_next(master))
+@pytest.mark.parametrize("call", [lambda e: e.receive(0.0), lambda e: e.connect("worker-0", ""), lambda e: e.close()])
+def test_use_by_another_thread_is_refused(master: ZmqEndpoint, call: Callable[[ZmqEndpoint], None]) -> None:
+    expected = "^endpoint master-0 was used by a thread that did not create it$"
+    with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match=expected):
+        pool.submit(call, master).result()
 
 
 def _next(endpoint: ZmqEndpoint) -> Received:
     received = endpoint.receive(SOON_S)
     assert received is not None, "nothing came"
     return received
+
+
+def test_context_is_not_global_and_ends() -> None:
+    with open_context(connections=2) as context:
+        assert context is not zmq.Context.instance()
+    assert context.closed
+
+
+def test_open_socket_is_reported_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zmq_sockets, "TERMINATION_S", 0.05)
+    left_open: list[zmq.Socket[bytes]] = []
+
+    def leave_a_socket_open() -> None:
+        with open_context(connections=2) as context:
+            left_open.append(context.socket(zmq.ROUTER))
+
+    with pytest.raises(ClusterError, match=r"did not end within 0\.05 s: a socket was not closed"):
+        leave_a_socket_open()
+    left_open[0].close()
+
+
+def test_limit_of_open_files_is_raised_or_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"now": (100, 400)}
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits["now"])
+    monkeypatch.setattr(resource, "setrlimit", lambda which, new: limits.update(now=new))
+    with open_context(connections=10):
+        assert limits["now"] == (276, 400)
+    with (
+        pytest.raises(ResourceError, match=r"2256 open files needed, the limit is 400: raise it \(ulimit -Hn\)"),
+        open_context(connections=1000),
+    ):
+        pass
+
+
+OPTIONS = {
+    zmq.LINGER: 1000,
+    zmq.MAXMSGSIZE: 64 * 2**20 + 64 * 2**10,
+    zmq.HANDSHAKE_IVL: 2000,
+    zmq.SNDTIMEO: 1500,
+    zmq.RCVTIMEO: 1500,
+    # libzmq would cut the connections of a process that is stopped for longer than its time-out.
+    zmq.HEARTBEAT_IVL: 0,
+    zmq.HEARTBEAT_TTL: 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "configure", "special"),
+    [
+        (zmq.ROUTER, configure_inbox, {zmq.RCVHWM: 77, zmq.BACKLOG: 25}),
+        (zmq.DEALER, configure_outbox, {zmq.SNDHWM: 77, zmq.IMMEDIATE: 1, zmq.RECONNECT_IVL: -1}),
+    ],
+)
+def test_every_socket_has_its_limits(
+    context: Context, kind: int, configure: Callable[..., None], special: dict[int, int]
+) -> None:
+    with context.socket(kind) as socket:
+        configure(socket, Limits(peers=3, queued_messages=77, send_timeout_s=1.5))
+        expected = OPTIONS | special
+        assert {option: socket.getsockopt(option) for option in expected} == expected
+
+
+def test_milliseconds_are_rounded_up() -> None:
+    assert milliseconds(0.0001) == 1
+    assert milliseconds(0.0) == 0

@@ -1,0 +1,146 @@
+"""Encoding of messages: strict msgpack, header frames and document frames.
+
+msgpack alone keeps the last of two equal keys and builds extension types, so one message could mean two things. Here
+only maps with text keys, lists, text, bytes, whole numbers, floats, booleans and None are accepted.
+
+A header is one msgpack map: the envelope ``{v, run, epoch, src, seq}``, the ``kind``, and that kind's fields. A
+document is plain data too large for a header, such as the graph of a device: one msgpack value with a size limit, whose
+reader checks the content against a closed schema.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgpack
+
+from runner.engine.cluster.transport.messages import KINDS, Message
+from runner.errors import SecurityError
+from runner.system.schema import Integer, Record, Text, Violation
+from runner.system.text import printable
+
+MAX_DOCUMENT_BYTES = 64 * 2**20
+
+
+def encode_document(document: object) -> bytes:
+    """Return the frame of a document of maps with text keys, lists, text, bytes, numbers, booleans and None.
+
+    Raises ValueError when it is larger than ``MAX_DOCUMENT_BYTES``, TypeError for any other kind of value.
+    """
+    frame = pack(document)
+    if len(frame) > MAX_DOCUMENT_BYTES:
+        raise ValueError(f"document of {len(frame)} bytes, at most {MAX_DOCUMENT_BYTES} can be sent in one frame")
+    return frame
+
+
+def decode_document(frame: memoryview) -> object:
+    """Return the plain data of a document frame; raises SecurityError when it is not exactly one document."""
+    try:
+        return unpack(frame, MAX_DOCUMENT_BYTES)
+    except Violation as violation:
+        raise SecurityError(f"document frame refused: {violation}") from violation
+
+
+def pack(value: object) -> bytes:
+    """Return ``value`` as msgpack; raises TypeError or ValueError if msgpack cannot represent it."""
+    packed: bytes = msgpack.packb(value, use_bin_type=True)
+    return packed
+
+
+def unpack(data: bytes | memoryview, max_bytes: int) -> object:
+    """Return the single value in ``data``; raises :class:`Violation` unless it is exactly one accepted value."""
+    if len(data) > max_bytes:
+        raise Violation(f"{len(data)} bytes, at most {max_bytes} allowed")
+    try:
+        return msgpack.unpackb(
+            data,
+            raw=False,
+            strict_map_key=True,
+            # Timestamps are an extension type that bypasses the hook.
+            max_ext_len=0,
+            object_pairs_hook=_unique_map,
+            ext_hook=_no_extension,
+        )
+    except ValueError as error:
+        raise Violation(f"not one msgpack value: {type(error).__name__}: {str(error)[:120]}") from error
+
+
+def _unique_map(pairs: list[tuple[object, object]]) -> dict[str, object]:
+    unique: dict[str, object] = {}
+    for key, value in pairs:
+        if not isinstance(key, str):
+            raise ValueError("a key of a map is not text")
+        if key in unique:
+            raise ValueError("a map has the same key twice")
+        unique[key] = value
+    return unique
+
+
+def _no_extension(code: int, data: bytes) -> object:
+    raise ValueError(f"extension type {code}")
+
+
+PROTOCOL_VERSION = 1
+MAX_HEADER_BYTES = 64 * 2**10
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The run, epoch and sender of a message; ``seq`` counts from 0 on each connection."""
+
+    run: Annotated[str, Text(64)]
+    epoch: Annotated[int, Integer()]
+    src: Annotated[str, Text(32)]
+    seq: Annotated[int, Integer()]
+
+
+_ENVELOPE = Record(Envelope)
+_RECORDS: Mapping[str, Record[Any]] = {kind: Record(message_type) for kind, message_type in KINDS.items()}
+
+
+def encode_header(envelope: Envelope, message: Message) -> bytes:
+    """Return the header frame; raises ValueError if a field violates the schema or the header is too long."""
+    plain = {
+        "v": PROTOCOL_VERSION,
+        "kind": message.kind,
+        **_ENVELOPE.write(envelope, "envelope"),
+        **_RECORDS[message.kind].write(message, message.kind),
+    }
+    header = pack(plain)
+    if len(header) > MAX_HEADER_BYTES:
+        raise ValueError(f"header of {message.kind!r} takes {len(header)} bytes, at most {MAX_HEADER_BYTES} allowed")
+    return header
+
+
+def decode_header(header: bytes | memoryview) -> tuple[Envelope, Message]:
+    """Return the envelope and the message of a header frame.
+
+    Raises SecurityError, and no other error, unless it is a valid header of one of ``KINDS``.
+    """
+    try:
+        plain = unpack(header, MAX_HEADER_BYTES)
+        if not isinstance(plain, dict):
+            raise Violation(f"{type(plain).__name__} at the top, expected a map")
+        version, kind = plain.pop("v", None), plain.pop("kind", None)
+        if type(version) is not int or version != PROTOCOL_VERSION:
+            raise Violation(
+                f"protocol version {printable(repr(version))}, expected {PROTOCOL_VERSION}: use one runner version"
+            )
+        if not isinstance(kind, str) or kind not in KINDS:
+            raise Violation(f"kind {printable(repr(kind))}, expected one of {', '.join(KINDS)}")
+        envelope = {name: plain.pop(name) for name in _ENVELOPE.fields if name in plain}
+        return _ENVELOPE.read(envelope, "envelope"), _RECORDS[kind].read(plain, kind)
+    except Violation as violation:
+        raise SecurityError(f"message header refused: {violation}") from violation
+
+
+def check_frames(message: Message, frames: Sequence[memoryview]) -> None:
+    """Raise :class:`Violation` unless ``frames`` are one document for a kind with a document, and none for others."""
+    sizes = [frame.nbytes for frame in frames[:4]]
+    if message.has_document and (len(frames) != 1 or sizes[0] > MAX_DOCUMENT_BYTES):
+        raise Violation(
+            f"{message.kind}: {len(frames)} frames of {sizes} bytes, expected one document of at most "
+            f"{MAX_DOCUMENT_BYTES}"
+        )
+    if frames and not message.has_document:
+        raise Violation(f"{message.kind}: {len(frames)} frames, expected none")
