@@ -25,17 +25,16 @@ MAY_IMPORT = {
     "kernels.contract": "kernels.memory",
     "kernels.functions": "kernels.contract",
     "kernels.registry": "kernels.contract kernels.functions kernels.platform",
-    "kernels.host": "kernels.platform kernels.memory kernels.contract",
     "kernels.elementwise": "",
     "kernels.reference": "kernels.elementwise kernels.philox kernels.memory kernels.contract kernels.registry",
     # Fast kernels: thin over a library each, and one module that tries them.
     "kernels.cpu": "",
     "kernels.cpu.dispatch": "kernels.contract",
-    "kernels.cpu.onednn": "kernels.memory kernels.contract kernels.registry kernels.reference.indexing"
+    "kernels.cpu.onednn": "kernels.memory kernels.contract kernels.registry kernels.reference.rows"
     " kernels.cpu.dispatch",
     "kernels.cpu.machine_code": "kernels.contract kernels.functions kernels.registry kernels.elementwise"
-    " kernels.reference.indexing kernels.cpu.dispatch",
-    "kernels.cpu.loading": "kernels.registry kernels.cpu.onednn kernels.cpu.machine_code",
+    " kernels.reference.rows kernels.cpu.dispatch",
+    "kernels.cpu.loading": "kernels.registry kernels.cpu.onednn kernels.cpu.machine_code kernels.cpu.dispatch",
     # Kernels of a GPU: they know of CUDA what one protocol says, but for the module that implements it.
     "kernels.gpu": "kernels.memory kernels.contract kernels.functions kernels.registry kernels.platform"
     " kernels.elementwise kernels.philox",
@@ -44,11 +43,11 @@ MAY_IMPORT = {
     "engine.graph": "errors kernels.elementwise system.schema",
     "engine.compile": "engine.graph errors kernels.contract kernels.registry kernels.memory kernels.elementwise",
     "engine.run": "engine.compile engine.graph errors system.schema kernels.contract kernels.registry kernels.memory"
-    " kernels.host kernels.platform kernels.philox",
+    " kernels.platform kernels.philox",
     "engine.run.kernel_table": "engine.graph errors kernels.contract kernels.functions kernels.cpu.loading"
     " kernels.gpu.cuda kernels.gpu.loading kernels.reference kernels.registry",
     "engine.cluster": "engine.run engine.compile engine.graph engine.cluster.transport errors system.schema"
-    " system.text kernels.contract kernels.registry kernels.host kernels.platform",
+    " system.text kernels.contract kernels.registry kernels.platform",
     "engine.cluster.transport": "errors system.schema system.text",
     # What is trained, and how: strategies see layer stamps, never models, data, tracking or Hydra.
     "nn": "engine errors",
@@ -78,7 +77,7 @@ MAY_IMPORT = {
     "config.overriding": "config config.configuration config.hydra_app errors",
     # Training; build is the only wiring.
     "training": "system.console config config.configuration records strategies data checkpoint"
-    " tracking tracing plugin engine errors system.files system.json_file system.schema system.signals system.cleanup"
+    " tracking tracing plugin engine errors system.files system.json_file system.schema system.shutdown"
     " system.machine system.redaction"
     " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
     # Commands.
@@ -107,10 +106,10 @@ ONLY_IN = {
     "sklearn": "data",
     "PIL": "data",
     "cffi": "kernels.cpu",
-    "cupy": "kernels.gpu.cuda kernels.gpu.nccl",
+    "cupy": "kernels.gpu.cuda kernels.gpu.collective",
     "cupy_backends": "kernels.gpu.cublas kernels.gpu.nvrtc",
     "cudnn": "kernels.gpu.cudnn",
-    "llvmlite": "kernels.cpu.machine_code",
+    "llvmlite": "kernels.cpu.loading kernels.cpu.machine_code",
     "zmq": "engine.cluster.transport commands.doctor",
     "msgpack": "engine.cluster.transport",
     "safetensors": "checkpoint",
@@ -306,7 +305,7 @@ def package(folder: Path, **files: str) -> list[Import]:
     [
         ("kernels__registry", "from runner.errors import RunnerError"),
         ("kernels__philox", "from runner.kernels.reference import linear"),
-        ("engine__graph__graph", "from runner.kernels.reference.linear import matmul"),
+        ("engine__graph__graph", "from runner.kernels.reference.arithmetic import matmul"),
         ("engine__run__session", "def f():\n    import runner.kernels.reference"),
         ("engine__cluster__worker", "from runner.data import DATASETS"),
         ("strategies__single", "from runner.models.lenet import LeNet"),

@@ -109,6 +109,11 @@ class Buffers:
     scratch: Bytes
 
     @property
+    def specs(self) -> tuple[list[Spec], list[Spec]]:
+        """The specs of inputs and of outputs."""
+        return [each.spec for each in self.inputs], [each.spec for each in self.outputs]
+
+    @property
     def host_scratch(self) -> NDArray[np.uint8]:
         """The scratch memory on the host; raises TypeError for GPU memory."""
         return on_host(self.scratch)

@@ -10,7 +10,7 @@ As text: steps joined by "; ". A step is a function and its operands, which are 
 ``mul 0 #0.9; sub 3 1`` with 3 inputs computes value 3 = 0.9 * input 0 and value 4 = value 3 - input 1.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +81,7 @@ class Program:
     @property
     def text(self) -> str:
         """Return the steps as text."""
-        return "; ".join(" ".join((step.function, *map(_written, step.operands))) for step in self.steps)
+        return "; ".join(" ".join((step.function, *map(_operand_text, step.operands))) for step in self.steps)
 
     def widened(self, inputs: Sequence[bool]) -> list[bool]:
         """Return for each value whether it varies over elements, given the same for each input."""
@@ -103,6 +103,22 @@ def parse(text: str, inputs: int, outputs: Sequence[int]) -> Program:
     return Program(inputs, tuple(steps), tuple(outputs))
 
 
+def written(attributes: Mapping[str, Any], inputs: int) -> Program:
+    """Return the program in the attributes of a node."""
+    return parse(attributes["program"], inputs, attributes["outputs"])
+
+
+def single(function: str, attributes: Mapping[str, Any], inputs: int) -> Program:
+    """Return the program of one function."""
+    return Program(inputs, (Step(function, tuple(range(inputs))),), (inputs,))
+
+
+def sum_of(inputs: int) -> Program:
+    """Return the program that adds two or more inputs from left to right."""
+    others = [Step("add", (inputs + term - 2, term)) for term in range(2, inputs)]
+    return Program(inputs, (Step("add", (0, 1)), *others), (2 * inputs - 2,))
+
+
 def evaluate(program: Program, inputs: Sequence[Array]) -> tuple[Array, ...]:
     """Run a program step by step with NumPy; this defines the result. Inputs have one common shape or shape ()."""
     dtype = inputs[0].dtype
@@ -119,5 +135,5 @@ def computed_in(dtype: str) -> str:
     return "float32" if dtype == "bfloat16" else dtype
 
 
-def _written(operand: Operand) -> str:
+def _operand_text(operand: Operand) -> str:
     return str(operand) if isinstance(operand, int) else f"#{operand!r}"

@@ -57,3 +57,8 @@ def _fill(output: Array, value: Any) -> None:
 def arrange_plain(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
     """Arrange all tensors in C order and none in place, as NumPy functions require."""
     return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)))
+
+
+def arrange_in_place(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
+    """Arrange all tensors in C order. The first output may replace the first input, if elements are read before."""
+    return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), in_place=((0, 0),))

@@ -17,7 +17,7 @@ from runner.engine.run.storage import Arena, VariableStore
 from runner.engine.run.wires import HostWires
 from runner.kernels.contract import Array, Attributes, Choice, Kernel, Layout, Operand, Spec
 from runner.kernels.functions import arrange_plain, function_kernel
-from runner.kernels.host import HostPlatform
+from runner.kernels.platform import HostPlatform
 from runner.kernels.registry import Registry
 from tests.engine.run.fake_kernels import decode, encode
 

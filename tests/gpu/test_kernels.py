@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine.graph.op import OPS
 from runner.kernels.gpu.layouts import CHANNELS_LAST
 from tests.gpu.gpus import Gpu
-from tests.kernels.gpu.running import DTYPES, able, drawn_for, reference, require_close, run_op
+from tests.kernels.gpu.running import DTYPES, able, drawn_for, require_close, run_op
+from tests.kernels.harness import reference
 from tests.op_cases import CASES, all_cases
 from tests.samples import Case
 
@@ -83,12 +83,3 @@ def test_tf32_rounds_products_only_if_allowed(gpu: Gpu, tf32: bool) -> None:
             np.testing.assert_array_equal(found, a)
         else:
             assert np.abs(found - a).max() <= 2.0**-10
-
-
-@pytest.mark.small
-def test_every_op_has_a_kernel_of_our_own_on_a_gpu(gpu: Gpu) -> None:
-    registry = gpu.registry()
-    ops = [name for name, definition in OPS.items() if definition.executed_by == "kernel"]
-    assert {op: [kernel.library for kernel in registry.of(op, "gpu")][-1:] for op in ops} == {
-        op: ["cuda"] for op in ops
-    }

@@ -1,20 +1,30 @@
-"""Steps on a GPU: replayed ones equal eager ones, the host does not wait, and memory is as planned."""
+"""Steps on a GPU: replayed ones equal eager ones, the host does not wait, memory is as planned; NCCL; the benchmark."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks.gpu import networks
+from benchmarks.gpu.engine import Engine, engine_on
+from benchmarks.gpu.ours import OursOnGpu
+from benchmarks.gpu.problems import prepare
+from benchmarks.problem import Problem
 from runner.errors import RunnerError
+from runner.kernels.gpu.platform import GpuPlatform
+from runner.kernels.platform import Work
 from runner.kernels.registry import Registry
 from runner.models.lenet import LeNet
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Strategy, Task
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
-from tests.gpu.gpus import Counted, Gpu
+from tests.gpu.gpus import Counted, Gpu, on_gpu
+from tests.kernels.gpu.fake_nccl import with_nccl
+from tests.kernels.gpu.test_collective import bound, operand
 from tests.strategies.networks import Examples, task_of
 from tests.strategies.training import Trainer, opened
 
@@ -122,3 +132,51 @@ def test_refused_values_have_the_message_of_cpus(gpu: Gpu) -> None:
             RunnerError, match=r"failed in step 4: IndexError: .* index 10[0-2] at \[0\] is outside 0\.\.2"
         ):
             trainer.train(range(4, 6))
+
+
+BENCHMARK = networks.GPU_CASES["smoke"]
+
+
+def losses(engine: Engine, problem: Problem) -> tuple[list[float], float]:
+    """Return the losses of four steps and of the gradients after them, and the memory of a step."""
+    with ExitStack() as stack:
+        subject = OursOnGpu(engine, networks.task_of(BENCHMARK, "float32"), problem, stack)
+        subject.load()
+        step, gradients = subject.phase("step"), subject.phase("gradients")
+        return [step() for _ in range(4)] + [gradients()], subject.memory_mib()
+
+
+@pytest.mark.small
+def test_a_subject_on_a_gpu_computes_what_one_on_cpus_does(gpu: Gpu, tmp_path: Path) -> None:
+    problem = prepare(BENCHMARK, tmp_path / "problem")
+    found, memory = losses(Engine(on_gpu(1), gpu.registry()), problem)
+    expected, _ = losses(engine_on("cpu", "float32"), problem)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert expected[0] > expected[-1]
+    assert 0.0 < memory < 1.0
+
+
+DTYPES = ("float32", "float64", "bfloat16", "int32", "int64")
+
+
+@pytest.mark.small
+def test_a_gpu_alone_has_its_parts_for_sums(gpu: Gpu) -> None:
+    runtime: Any = gpu.opened(False)
+    if gpu.emulated:
+        with_nccl(runtime)
+    library = runtime.library("nccl")
+    if library is None:
+        pytest.skip("NCCL is not installed, nor needed on one GPU")
+    platform = GpuPlatform(runtime, 0)
+    library.join(library.unique_id(), 0, 1)
+    try:
+        arrays = [np.arange(1000).astype(np.dtype(dtype)) for dtype in DTYPES]
+        placed = [(operand(runtime, array), operand(runtime, np.zeros_like(array))) for array in arrays]
+        works = [Work(bound(runtime, 0, 1, part, total), (part.data,), (total.data,)) for part, total in placed]
+        call = platform.join(works).call
+        for _ in range(3):
+            call()
+        for array, (_, total) in zip(arrays, placed, strict=True):
+            np.testing.assert_array_equal(platform.snapshot(total.data).view(array.dtype), array)
+    finally:
+        library.leave()

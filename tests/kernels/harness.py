@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Node
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.contract import (
     Arrangement,
@@ -93,7 +95,49 @@ def run(
     shared = {id(operand.data) for operand in outputs}
     for operand, bytes_before in zip(inputs, before, strict=True):
         assert id(operand.data) in shared or np.array_equal(operand.data, bytes_before), "it writes to an input"
-    return Ran([as_plain(registry, operand) for operand in outputs], arrangement, inputs, outputs)
+    plain_outputs = [converted(registry, each, plain(each.spec)).array.copy() for each in outputs]
+    return Ran(plain_outputs, arrangement, inputs, outputs)
+
+
+def run_node(
+    kernel: Kernel,
+    attributes: Mapping[str, Any],
+    arrays: Sequence[Array],
+    offered: Offers | None = None,
+    *,
+    registry: Registry | None = None,
+    in_place: bool = False,
+) -> Ran:
+    """The same for the node of a kernel's op that has these inputs and attributes."""
+    node, specs = node_of(kernel.op, arrays, attributes), [Shaped.of(array) for array in arrays]
+    return run(kernel, node.attributes, specs, node.outputs, arrays, offered, registry=registry, in_place=in_place)
+
+
+def node_of(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any]) -> Node:
+    """Return a node of the op."""
+    graph = Graph()
+    placeholders = [
+        graph.add("placeholder", (), {"shape": each.shape, "dtype": each.dtype.name}, name=f"input_{number}")[0]
+        for number, each in enumerate(inputs)
+    ]
+    return graph.add(op, placeholders, attributes)
+
+
+def reference(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any] | None = None) -> list[Array]:
+    """Return the results of the reference kernel."""
+    with np.errstate(all="ignore"):
+        return run_node(load_kernels().find(op, "cpu", "numpy"), attributes or {}, inputs).outputs
+
+
+def exact(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any] | None = None) -> list[Array]:
+    """Return the results of the reference kernel in float64."""
+    wide = [array.astype(np.float64) if is_float(array.dtype.name) else array for array in inputs]
+    given = {key: "float64" if key == "dtype" else value for key, value in (attributes or {}).items()}
+    return run_node(load_kernels().find(op, "cpu", "numpy"), given, wide).outputs
+
+
+def is_float(dtype: str) -> bool:
+    return dtype in ("float32", "float64", "bfloat16")
 
 
 def once_each(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
@@ -117,7 +161,10 @@ def call_bound(
     bound = kernel.bind(attributes, arrangement, Buffers(tuple(inputs), tuple(outputs), scratch.data))
     invoke(bound)
     for operand in (*inputs, *outputs, scratch):
-        assert (_with_guard(operand.data)[operand.data.size :] == GARBAGE).all(), "it writes past the end of a buffer"
+        memory, end = np.asarray(operand.data.base), operand.data.ctypes.data + operand.data.size
+        guard = memory[end - memory.ctypes.data :][:ALIGNMENT]
+        assert len(guard) == ALIGNMENT, "a buffer is a view of its memory with guard bytes"
+        assert (guard == GARBAGE).all(), "it writes past the end of a buffer"
 
 
 def invoke(bound: Bound) -> None:
@@ -161,20 +208,9 @@ def converted(registry: Registry | None, operand: Operand, wanted: Layout) -> Op
     return result
 
 
-def as_plain(registry: Registry | None, operand: Operand) -> Array:
-    """A tensor as an array."""
-    return converted(registry, operand, plain(operand.spec)).array.copy()
-
-
 def _brought(
     registry: Registry | None, spec: Spec, value: Array | Operand, offered: Layout | None, wanted: Layout
 ) -> Operand:
     """Return a value in the requested layout, converted from the offered one."""
     operand = value if isinstance(value, Operand) else converted(registry, holding(value, spec), offered or wanted)
     return converted(registry, operand, wanted)
-
-
-def _with_guard(data: Array) -> Array:
-    assert data.base is not None, "it is a view of its memory with guard bytes"
-    start = data.ctypes.data - data.base.ctypes.data
-    return np.asarray(data.base)[start : start + data.size + ALIGNMENT]

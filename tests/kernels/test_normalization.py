@@ -1,10 +1,19 @@
-"""Batch normalization and local response normalization against loops."""
+"""Normalization against loops; the order of additions depends on shapes only, not on the layout in memory."""
+
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from runner.kernels.reference.batch_normalization import batch_norm
-from runner.kernels.reference.local_response_normalization import channel_window_sum, local_response_normalization
+from runner.kernels.contract import Array
+from runner.kernels.reference.arithmetic import reduce_mean, reduce_sum
+from runner.kernels.reference.normalization import (
+    batch_norm,
+    batch_norm_gradient,
+    channel_window_sum,
+    local_response_normalization,
+)
+from runner.kernels.reference.structural import add_n
 
 
 @pytest.mark.parametrize("shape", [(6, 3), (4, 3, 2, 5)])
@@ -46,8 +55,37 @@ def test_local_response_by_loops(divide_by_size: bool) -> None:
         assert y[n, c, r, q] == pytest.approx(x[n, c, r, q] / (2.0 + weight * energy) ** 0.75, rel=1e-12)
 
 
-def test_dividing_by_size_is_a_smaller_alpha() -> None:
-    x = np.random.default_rng(4).standard_normal((2, 7))
-    divided = local_response_normalization(x, size=5, alpha=1e-1, beta=0.75, k=1.0, divide_by_size=True)
-    plain = local_response_normalization(x, size=5, alpha=2e-2, beta=0.75, k=1.0, divide_by_size=False)
-    np.testing.assert_allclose(divided, plain, rtol=1e-14)
+X = np.random.default_rng(0).standard_normal((37, 29, 41), dtype=np.float32)
+TURNED = np.asfortranarray(X)
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 2), (0, 1, 2)])
+@pytest.mark.parametrize("reduction", [reduce_sum, reduce_mean])
+def test_reductions_give_the_same_bits_for_every_layout(reduction: Callable[..., Array], axes: tuple[int, ...]) -> None:
+    plain, turned = (reduction(x, axes=axes, keepdims=False) for x in (X, TURNED))
+    np.testing.assert_array_equal(plain, turned)
+
+
+def test_batch_normalisation_gives_the_same_bits_for_every_layout() -> None:
+    x, dy = X.reshape(37, 29, 1, 41), X[::-1].reshape(37, 29, 1, 41)
+    one = np.ones(29, np.float32)
+    for plain, turned in zip(
+        [*batch_norm(x, one, one, epsilon=0.1), *batch_norm_gradient(x, one, one, one, dy, epsilon=0.1)],
+        [
+            *batch_norm(np.asfortranarray(x), one, one, epsilon=0.1),
+            *batch_norm_gradient(np.asfortranarray(x), one, one, one, np.asfortranarray(dy), epsilon=0.1),
+        ],
+        strict=True,
+    ):
+        np.testing.assert_array_equal(plain, turned)
+
+
+def test_a_sum_of_many_runs_from_left_to_right() -> None:
+    # In float32 1e8 + 1 is 1e8.
+    terms = [np.full(1, value, np.float32) for value in (1e8, 1.0, -1e8, 1.0)]
+    assert add_n(*terms).tolist() == [1.0]
+    assert add_n(*reversed(terms)).tolist() == [0.0]
+
+
+def test_integers_are_summed_in_their_own_dtype() -> None:
+    assert reduce_sum(np.ones(3, np.int32), axes=(0,), keepdims=False).dtype == np.int32

@@ -1,4 +1,4 @@
-"""Draws are functions of their keys."""
+"""Random draws are functions of their keys; the generator has its published answers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.kernels import philox
 from runner.kernels.contract import Array
-from runner.kernels.reference.random import dropout_mask, random_normal, random_uniform
+from runner.kernels.reference.structural import dropout_mask, random_normal, random_uniform
 
 STREAM: dict[str, Any] = {"seed": 3, "key": "fc1/dropout"}
 
@@ -43,24 +44,15 @@ def test_a_mask_drops_at_its_rate_and_keeps_the_mean() -> None:
     assert set(np.unique(mask)) == {0.0, 1 / 0.7}
     assert np.mean(mask == 0) == pytest.approx(0.3, abs=0.005)
     assert mask.mean() == pytest.approx(1.0, abs=0.01)
-
-
-def test_a_rate_of_zero_keeps_everything() -> None:
     assert (_mask([1, 2], rate=0.0) == 1.0).all()
-
-
-def test_a_mask_of_images_has_their_shape() -> None:
     assert _mask([1, 2], shape=(2, 3, 4, 5)).shape == (2, 3, 4, 5)
 
 
-def test_uniform_draws_fill_their_interval() -> None:
+def test_draws_fill_their_interval_and_have_their_moments() -> None:
     draws = random_uniform(shape=(100, 100), dtype="float64", low=-2.0, high=3.0, **STREAM)
     assert -2.0 <= draws.min() < -1.99
     assert 2.99 < draws.max() < 3.0
     assert draws.mean() == pytest.approx(0.5, abs=0.05)
-
-
-def test_normal_draws_have_their_moments() -> None:
     draws = random_normal(shape=(100, 100), dtype="float64", mean=2.0, stddev=0.5, **STREAM)
     assert draws.mean() == pytest.approx(2.0, abs=0.02)
     assert draws.std() == pytest.approx(0.5, abs=0.02)
@@ -80,3 +72,43 @@ def test_initial_values_follow_seed_and_key(other: dict[str, Any]) -> None:
     usual: dict[str, Any] = {"shape": (5,), "dtype": "float32", "mean": 0.0, "stddev": 1.0, **STREAM}
     np.testing.assert_array_equal(random_normal(**usual), random_normal(**usual))
     assert (random_normal(**usual) != random_normal(**{**usual, **other})).all()
+
+
+# Known answers of philox4x32-10: counter, key, output (Random123, kat_vectors).
+ANSWERS = [
+    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+]
+
+
+@pytest.mark.parametrize(("counter", "key", "output"), ANSWERS)
+def test_known_answers(counter: tuple[int, ...], key: philox.Key, output: tuple[int, ...]) -> None:
+    words = philox._philox(key, *(np.full((1,), word, np.uint64) for word in counter))
+    assert tuple(int(word[0]) for word in words) == output
+
+
+def test_steps_and_large_indices_have_separate_draws() -> None:
+    key = philox.key(0, "augment")
+    rows = [philox.bits(key, np.array([index]), 4, step)[0].tobytes() for index in (0, 2**32, 5) for step in (0, 1)]
+    assert len(set(rows)) == 6
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_normal_draws_exist_in_any_number(count: int) -> None:
+    drawn = np.full(count, np.nan)
+    for place, part in philox.normal_parts(philox.key(1, "n"), count):
+        assert np.isnan(drawn[place]).all()
+        drawn[place] = part
+    assert np.isfinite(drawn).all()
+
+
+def test_a_permutation_holds_every_number_once() -> None:
+    order = philox.permutation(philox.key(1, "digits/epoch/0"), 1000)
+    assert sorted(order.tolist()) == list(range(1000))
+    assert order.tolist() != list(range(1000))
+    assert order.tolist() != philox.permutation(philox.key(1, "digits/epoch/1"), 1000).tolist()

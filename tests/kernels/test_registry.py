@@ -1,6 +1,6 @@
 """The table of kernels: the choice for a node, and kernels made of functions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ from runner.kernels.functions import arrange_plain, function_kernel
 from runner.kernels.memory import ALIGNMENT, allocate
 from runner.kernels.registry import Registry
 
-BOTH = frozenset({"float32", "float64"})
+BOTH, FLOAT32 = frozenset({"float32", "float64"}), frozenset({"float32"})
 PAIR = TensorSpec((2,), "float32")
 
 
@@ -57,22 +57,21 @@ def _choose(registry: Registry, op: str, *dtypes: str) -> Choice:
     return registry.choose(op, "cpu", {}, specs, specs[:1], [plain(spec) for spec in specs])
 
 
-def test_the_highest_priority_is_taken() -> None:
-    registry = _registry(_kernel("relu", 0), _kernel("relu", 10), _kernel("relu", 5))
-    assert _choose(registry, "relu", "float32").kernel.priority == 10
-
-
-def test_a_kernel_that_lacks_the_dtype_is_passed_over() -> None:
-    registry = _registry(_kernel("relu", 10, frozenset({"float32"})), _kernel("relu", 0))
-    assert _choose(registry, "relu", "float64").kernel.priority == 0
-    assert _choose(registry, "relu", "float32", "int64").kernel.priority == 10
-
-
-def test_a_kernel_that_cannot_do_the_node_is_passed_over() -> None:
-    registry = _registry(_kernel("relu", 10, able=False), _kernel("relu", 5), _kernel("relu", 0))
-    choice = _choose(registry, "relu", "float32")
-    assert choice.kernel.priority == 5
-    assert choice.arrangement == Arrangement((plain(PAIR),), (plain(PAIR),))
+@pytest.mark.parametrize(
+    ("kernels", "dtypes", "priority"),
+    [
+        pytest.param([_kernel("relu", 0), _kernel("relu", 10), _kernel("relu", 5)], ["float32"], 10, id="highest"),
+        pytest.param([_kernel("relu", 10, FLOAT32), _kernel("relu", 0)], ["float64"], 0, id="without the dtype"),
+        pytest.param([_kernel("relu", 10, FLOAT32), _kernel("relu", 0)], ["float32", "int64"], 10, id="integers"),
+        pytest.param([_kernel("relu", 10, able=False), _kernel("relu", 5)], ["float32"], 5, id="unable"),
+    ],
+)
+def test_the_first_kernel_by_priority_that_takes_the_node(
+    kernels: list[Kernel], dtypes: list[str], priority: int
+) -> None:
+    choice = _choose(_registry(*kernels), "relu", *dtypes)
+    assert choice.kernel.priority == priority
+    assert choice.arrangement.outputs == (plain(TensorSpec((2,), dtypes[0])),)
 
 
 def test_a_kernel_receives_attributes_specs_and_offered_layouts() -> None:
@@ -87,46 +86,48 @@ def test_a_kernel_receives_attributes_specs_and_offered_layouts() -> None:
     assert asked == [{"slope": 0.5}, [PAIR], [PAIR, PAIR], [None]]
 
 
-def test_two_kernels_of_one_priority_are_an_error() -> None:
-    with pytest.raises(KernelError, match="op 'relu' on 'cpu': two kernels have priority 5"):
-        _registry(_kernel("relu", 5), _kernel("relu", 5))
+RELU, TANH = _kernel("relu"), _kernel("tanh")
+ON_OTHERS = (_kernel("relu", device_type="gpu"), _kernel("relu", device_type="tpu"))
 
 
-def test_a_missing_kernel_names_the_devices_that_have_one() -> None:
-    registry = _registry(_kernel("relu", device_type="gpu"), _kernel("relu", device_type="tpu"))
-    expected = r"no kernel for op 'relu' with dtypes \['float32'\] on device type 'cpu'; .* the op: gpu, tpu"
-    with pytest.raises(KernelError, match=expected):
-        _choose(registry, "relu", "float32")
-    with pytest.raises(KernelError, match="device types that have the op: none"):
-        _choose(registry, "tanh", "float32")
-    with pytest.raises(KernelError, match=r"no kernel for op 'relu' .* the op: cpu"):
-        _choose(_registry(_kernel("relu", able=False)), "relu", "float32")
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (lambda: _registry(RELU, RELU), "op 'relu' on 'cpu': two kernels have priority 0"),
+        (
+            lambda: _choose(_registry(*ON_OTHERS), "relu", "float32"),
+            r"no kernel for op 'relu' with dtypes \['float32'\] on device type 'cpu'; .* the op: gpu, tpu",
+        ),
+        (lambda: _choose(_registry(*ON_OTHERS), "tanh", "float32"), "device types that have the op: none"),
+        (lambda: _choose(_registry(_kernel("relu", able=False)), "relu", "float32"), "op 'relu' .* the op: cpu"),
+        (
+            lambda: _registry(RELU, _kernel("relu", 10)).find("relu", "cpu", "mkl"),
+            r"op 'relu' on 'cpu' has no kernel of 'mkl'; .*: library-10, library-0",
+        ),
+        (
+            lambda: _registry(RELU).find("tanh", "cpu", "mkl"),
+            "op 'tanh' on 'cpu' has no kernel of 'mkl'; it has those of: none",
+        ),
+        (
+            lambda: _registry(RELU, _kernel("swish")).require(iter(["relu", "tanh"]), "cpu"),
+            r"missing for ops \['tanh'\], registered for unknown ops \['swish'\]",
+        ),
+        (
+            lambda: Registry().join([NativeCall(0, (0, 0, 0, 0), None)]),
+            "1 machine-code calls: no library that joins them is loaded",
+        ),
+    ],
+)
+def test_what_is_missing_or_ambiguous_is_named(asked: Callable[[], object], message: str) -> None:
+    with pytest.raises(KernelError, match=message):
+        asked()
 
 
-def test_a_kernel_is_found_by_its_library() -> None:
-    registry = _registry(_kernel("relu", 0), _kernel("relu", 10))
+def test_kernels_are_found_by_library_and_by_op() -> None:
+    registry = _registry(RELU, _kernel("relu", 10), TANH, _kernel("relu", device_type="gpu"))
     assert registry.find("relu", "cpu", "library-0").priority == 0
-    with pytest.raises(KernelError, match=r"op 'relu' on 'cpu' has no kernel of 'mkl'; .*: library-10, library-0"):
-        registry.find("relu", "cpu", "mkl")
-    with pytest.raises(KernelError, match="op 'tanh' on 'cpu' has no kernel of 'mkl'; it has those of: none"):
-        registry.find("tanh", "cpu", "mkl")
-
-
-def test_gaps_and_strays_are_named() -> None:
-    registry = _registry(_kernel("relu"), _kernel("swish"))
-    with pytest.raises(KernelError, match=r"missing for ops \['tanh'\], registered for unknown ops \['swish'\]"):
-        registry.require(iter(["relu", "tanh"]), "cpu")
-    registry.require(iter(["relu", "swish"]), "cpu")
-
-
-def test_devices_of_an_op() -> None:
-    registry = _registry(_kernel("relu"), _kernel("relu", device_type="gpu"), _kernel("tanh"))
     assert registry.device_types("relu") == {"cpu", "gpu"}
-
-
-def test_machine_code_needs_a_library_that_joins_calls() -> None:
-    with pytest.raises(KernelError, match="1 machine-code calls: no library that joins them is loaded"):
-        Registry().join([NativeCall(0, (0, 0, 0, 0), None)])
+    registry.require(iter(["relu", "tanh"]), "cpu")
 
 
 def _operand(spec: TensorSpec, value: object = 0) -> Operand:

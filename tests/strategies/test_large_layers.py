@@ -10,8 +10,8 @@ from runner.engine.compile.passes.fusion_rules import SMALLEST_BYTES
 from runner.engine.compile.plan import DevicePlan, Instruction
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.op import OPS
-from runner.kernels.cpu.machine_code import classification, dispatch, elementwise, sums
-from runner.kernels.cpu.onednn import loading as onednn
+from runner.kernels.cpu.loading import register_onednn
+from runner.kernels.cpu.machine_code import classification, compiler, elementwise, rows
 from runner.kernels.registry import REGISTRY, Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
@@ -42,10 +42,10 @@ def task(dtype: str) -> Task:
 def in_pieces() -> Registry:
     """All kernels but the one that computes a product within an update."""
     registry = Registry()
-    onednn.register(registry)
-    for family in (classification, elementwise, sums):
+    register_onednn(registry)
+    for family in (classification, elementwise, rows):
         family.register(registry)
-    registry.join = dispatch.join
+    registry.join = compiler.join
     for op, definition in OPS.items():
         if definition.executed_by == "kernel":
             registry.add(REGISTRY.find(op, "cpu", "numpy"))

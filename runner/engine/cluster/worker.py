@@ -30,8 +30,7 @@ from runner.engine.run.session import PEAK_MEMORY, TURN, peak_rss_bytes
 from runner.engine.run.storage import Arena, VariableStore
 from runner.engine.run.wires import wires_of
 from runner.errors import RunnerError, SecurityError, as_runner_error
-from runner.kernels.host import HostPlatform
-from runner.kernels.platform import Platform
+from runner.kernels.platform import HostPlatform, Platform
 from runner.kernels.registry import Registry
 
 log = logging.getLogger(__name__)

@@ -6,9 +6,8 @@ from weakref import WeakSet
 
 from runner.engine.compile.plan import Slot
 from runner.errors import ResourceError, RunnerError
-from runner.kernels.host import HostPlatform
 from runner.kernels.memory import Bytes
-from runner.kernels.platform import Platform
+from runner.kernels.platform import HostPlatform, Platform
 
 
 @dataclass

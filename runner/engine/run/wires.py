@@ -8,9 +8,8 @@ from runner.engine.graph.device import Device
 from runner.engine.run.rendezvous import LocalRendezvous, Rendezvous
 from runner.errors import ResourceError
 from runner.kernels.contract import Operand, as_array
-from runner.kernels.host import HostPlatform
 from runner.kernels.memory import Bytes
-from runner.kernels.platform import Platform, Work
+from runner.kernels.platform import HostPlatform, Platform, Work
 from runner.kernels.registry import Registry
 
 Send = Callable[[int], None]

@@ -1,11 +1,13 @@
-"""The libraries of fast CPU kernels: each is loaded once, and a missing one is reported with the reason."""
+"""The libraries of fast CPU kernels: each is loaded once, and a missing one is reported with the reason.
 
+Modules that need a package are imported when their library is loaded, because the package may be missing.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 
 from runner.kernels.registry import Registry
 
-_LIBRARIES = {"onednn": "runner.kernels.cpu.onednn.loading", "llvm": "runner.kernels.cpu.machine_code.loading"}
 _PACKAGES = ("cffi", "llvmlite")
 
 
@@ -20,15 +22,60 @@ class NativeLibrary:
 
 def register(registry: Registry) -> tuple[NativeLibrary, ...]:
     """Add the kernels of every library that can be loaded; return the state of each library."""
-    return tuple(NativeLibrary(name, *_loaded(module, registry)) for name, module in _LIBRARIES.items())
+    loaders = {"onednn": register_onednn, "llvm": register_machine_code}
+    return tuple(NativeLibrary(name, *_loaded(load, registry)) for name, load in loaders.items())
 
 
-def _loaded(module: str, registry: Registry) -> tuple[str, str]:
+def _loaded(load: Callable[[Registry], tuple[str, str]], registry: Registry) -> tuple[str, str]:
     try:
-        loading = import_module(module)
+        return load(registry)
     except ModuleNotFoundError as error:
         if error.name not in _PACKAGES:
             raise
         return "", f"the Python package {error.name} is not installed"
-    version, missing = loading.register(registry)
-    return version, missing
+
+
+def register_onednn(registry: Registry) -> tuple[str, str]:
+    """Return (version and file, "") after adding the kernels, or ("", why the library is not available)."""
+    from runner.kernels.cpu.onednn import convert, convolution, linear, normalization, parts, pooling, softmax
+    from runner.kernels.cpu.onednn.library import OneDnnUnavailable, load
+
+    try:
+        library = load()
+    except OneDnnUnavailable as error:
+        return "", str(error)
+    for family in (convert, convolution, pooling, normalization, parts, linear, softmax):
+        family.register(registry, library)
+    return f"{library.version} ({library.path})", ""
+
+
+def register_machine_code(registry: Registry) -> tuple[str, str]:
+    """Return (version, "") after adding the kernels, or ("", reason). Sets how calls are joined in both cases."""
+    from runner.kernels.cpu.dispatch import join_in_python
+
+    version, missing = probe_compiler()
+    if missing:
+        registry.join = join_in_python
+        return "", missing
+    from runner.kernels.cpu.machine_code import classification, compiler, elementwise, pooling, products, rows
+
+    registry.join = compiler.join
+    for family in (elementwise, classification, rows, pooling, products):
+        family.register(registry)
+    return version, ""
+
+
+def probe_compiler() -> tuple[str, str]:
+    """Return (compiler and target CPU, ""), or ("", why code cannot be compiled)."""
+    try:
+        import llvmlite.binding  # noqa: F401 - the library itself is loaded here
+    except (ImportError, OSError) as error:
+        return "", f"llvmlite cannot be loaded ({error}); pip install llvmlite"
+    from runner.kernels.cpu.machine_code import compiler, threads
+
+    try:
+        host = compiler.host()
+    except compiler.CompilerUnavailable as error:
+        return "", str(error)
+    one_thread = "" if threads.load_openmp() else f", on one thread: {threads.LIBRARY} cannot be loaded"
+    return f"{host}{one_thread}", ""

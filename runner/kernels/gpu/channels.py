@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from runner.kernels.contract import Spec
-from runner.kernels.gpu.calls import StreamCall, in_order, launch
-from runner.kernels.gpu.runtime import Argument, Runtime, Size
-from runner.kernels.gpu.source import computed_in, text
+from runner.kernels.elementwise import computed_in
+from runner.kernels.gpu.runtime import Argument, Runtime, Size, StreamCall, in_order, launch, power_of_two
+from runner.kernels.gpu.source import text
 from runner.kernels.memory import numpy_dtype
 
 THREADS = 1024
@@ -73,11 +73,11 @@ def division(multiprocessors: int, spec: Spec, channels_last: bool) -> Division:
     """Return the division of a tensor (N, C) or (N, C, H, W); it, and so the rounding of sums, depends on the GPU."""
     rows, channels, pixels = spec.shape[0], spec.shape[1], math.prod(spec.shape[2:])
     if channels_last:
-        lanes = min(_power_of_two(channels), _LINE_BYTES // numpy_dtype(spec.dtype).itemsize)
+        lanes = min(power_of_two(channels), _LINE_BYTES // numpy_dtype(spec.dtype).itemsize)
         splits = max(1, multiprocessors // max(1, -(-channels // lanes)))
         run = _run(rows * pixels, splits, _LEAST_VALUES * THREADS // lanes)
         return Division(1, rows * pixels, channels, lanes, True, run)
-    wide = _power_of_two(pixels)
+    wide = power_of_two(pixels)
     lanes = min(wide, max(_WARP, wide // _READ_AHEAD), THREADS)
     splits = max(1, _BLOCKS_OF_PIXELS * multiprocessors // max(1, channels))
     run = _run(rows, splits, _LEAST_VALUES * THREADS // max(1, pixels))
@@ -126,7 +126,3 @@ def channel_sums(
             for name, grid, addresses in steps
         ]
     )
-
-
-def _power_of_two(least: int) -> int:
-    return 1 << max(0, least - 1).bit_length()

@@ -1,52 +1,128 @@
-"""Sums over GPUs, computed by a collective library."""
+"""Sums over GPUs by NCCL through CuPy: one communicator per GPU of a process, created when a run is set up."""
 
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Protocol
+from typing import Any
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Offers, Specs, plain
-from runner.kernels.gpu.calls import StreamCall
-from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Stream
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel
+from runner.kernels.functions import arrange_in_place
+from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Stream, StreamCall
 
 LIBRARY = "nccl"
 
+ID_BYTES = 128
+_TURN_BYTES = 256
+_SUM = 0
+_TYPES = {"int32": 2, "int64": 4, "float32": 7, "float64": 8, "bfloat16": 9}
+"""ncclRedOp_t and ncclDataType_t, as nccl.h has them."""
 
-class Communicator(Protocol):
+
+@dataclass(frozen=True)
+class NcclCommunicator:
     """The communicator of one GPU.
 
-    turn: memory that every sum counts as written, so that sums keep their order.
+    native: CuPy's. turn: memory that every sum counts as written, so that sums keep their order.
     """
 
+    native: Any
     rank: int
     size: int
     turn: DeviceMemory
 
     def enqueue(self, stream: Stream, source: int, target: int, count: int, dtype: str) -> None:
-        """Enqueue the sum of ``count`` elements; source and target may be equal. All other GPUs must enqueue it too."""
-        ...
+        """Enqueue the sum of ``count`` elements; source and target may be equal. All other GPUs must enqueue it too.
+
+        Raises RuntimeError if NCCL refuses it or if an earlier sum failed meanwhile.
+        After an error no more sums are possible, and running sums are aborted, because they would wait for other GPUs
+        forever.
+        """
+        try:
+            self.native.check_async_error()
+            self.native.allReduce(source, target, count, _TYPES[dtype], _SUM, stream.handle)
+        except RuntimeError as error:
+            self.native.abort()
+            raise RuntimeError(f"the sum of {count} {dtype} as GPU {self.rank} of {self.size}: {error}") from error
 
 
-class Communicators(Protocol):
-    """The communicators of a process's GPUs."""
+class NcclLibrary:
+    """NCCL for the GPUs of a process.
 
-    def communicator(self) -> Communicator:
+    nccl: CuPy's module. current_gpu: returns the number of this thread's GPU. allocate: returns memory of this GPU.
+    """
+
+    def __init__(self, nccl: Any, current_gpu: Callable[[], int], allocate: Callable[[int], DeviceMemory]) -> None:
+        self._nccl = nccl
+        self._current_gpu = current_gpu
+        self._allocate = allocate
+        self._joined: dict[int, NcclCommunicator] = {}
+        self._lock = threading.Lock()
+
+    def unique_id(self) -> bytes:
+        """Return the 128 bytes by which processes find each other; this process must live until all have joined.
+
+        Raises RuntimeError if NCCL finds no network.
+        """
+        try:
+            return bytes(self._nccl.get_unique_id())
+        except RuntimeError as error:
+            raise RuntimeError(f"NCCL cannot set up a communicator: {error}") from error
+
+    def join(self, unique_id: bytes, rank: int, size: int) -> None:
+        """Make this thread's GPU number ``rank`` of ``size``; returns when all have joined.
+
+        Raises RuntimeError if NCCL fails or the GPU has joined before.
+        """
+        gpu = self._current_gpu()
+        if gpu in self._joined:
+            raise RuntimeError(f"GPU {gpu} cannot join {size} GPUs: it has joined {self._joined[gpu].size} before")
+        try:
+            native = self._nccl.NcclCommunicator(size, unique_id, rank)
+        except RuntimeError as error:
+            raise RuntimeError(f"GPU {gpu} cannot join {size} GPUs as number {rank}: {error}") from error
+        made = NcclCommunicator(native, rank, size, self._allocate(_TURN_BYTES))
+        with self._lock:
+            self._joined[gpu] = made
+
+    def communicator(self) -> NcclCommunicator:
         """Return that of this thread's GPU; raises RuntimeError if the GPU has not joined a communicator."""
-        ...
+        gpu = self._current_gpu()
+        if gpu not in self._joined:
+            raise RuntimeError(f"a sum over GPUs: GPU {gpu} has not joined a communicator")
+        return self._joined[gpu]
+
+    def leave(self) -> None:
+        """Destroy all communicators. All processes do this, when no sum is running."""
+        with self._lock:
+            joined, self._joined = self._joined, {}
+        for each in joined.values():
+            each.native.destroy()
+
+
+def open_library(current_gpu: Callable[[], int], allocate: Callable[[int], DeviceMemory]) -> NcclLibrary | None:
+    """Return NCCL for the GPUs of this process, or None if it is not installed."""
+    try:
+        with warnings.catch_warnings():
+            # CuPy warns if NCCL is not installed; users that request it get an error instead.
+            warnings.simplefilter("ignore", UserWarning)
+            from cupy.cuda import nccl
+    except ImportError:
+        return None
+    return NcclLibrary(nccl, current_gpu, allocate) if nccl.available else None
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
     """Return the kernel of sums over GPUs, or none if the library is not available."""
-    library: Communicators | None = runtime.library(LIBRARY)
+    library: NcclLibrary | None = runtime.library(LIBRARY)
     if library is None:
         return []
-    return [Kernel("collective_sum", "gpu", LIBRARY, 0, FLOATS, _arrange, partial(_bind, library))]
+    return [Kernel("collective_sum", "gpu", LIBRARY, 0, FLOATS, arrange_in_place, partial(_bind, library))]
 
 
-def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
-    return Arrangement((plain(inputs[0]),), (plain(outputs[0]),), in_place=((0, 0),))
-
-
-def _bind(library: Communicators, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+def _bind(library: NcclLibrary, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
     """The call is never captured: NCCL requires that all GPUs capture and replay the same sums at the same time.
 
     A GPU whose memory is planned again restarts its graphs, independently of the others.

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -42,50 +42,6 @@ class Product:
     result: str
     transpose_a: bool = False
     transpose_b: bool = False
-
-
-@dataclass(frozen=True)
-class ColumnMajor:
-    """A product in the form of BLAS: C = op(first) @ op(second), with column-major matrices.
-
-    transpose_first, transpose_second: whether op transposes. m, n: rows and columns of C. k: extent of the sums.
-    first_leading, second_leading, leading: elements from column to column of first, second and C.
-    """
-
-    transpose_first: bool
-    transpose_second: bool
-    m: int
-    n: int
-    k: int
-    first_leading: int
-    second_leading: int
-    leading: int
-
-
-def column_major(product: Product) -> ColumnMajor:
-    """Return the same product with B as ``first`` and A as ``second``.
-
-    BLAS reads a matrix in C order as its transpose, so it computes C' = B' @ A'.
-    """
-    m, n, k = product.m, product.n, product.k
-    row_of_a, row_of_b = m if product.transpose_a else k, k if product.transpose_b else n
-    leading = (max(row, 1) for row in (row_of_b, row_of_a, n))
-    return ColumnMajor(product.transpose_b, product.transpose_a, n, m, k, *leading)
-
-
-class Products(Protocol):
-    """The functions of cuBLAS that kernels use."""
-
-    def prepare(self) -> None:
-        """Create the handle of this thread's GPU, which must not happen during a capture."""
-        ...
-
-    def enqueue(self, stream: Stream, product: Product, a: int, b: int, c: int, workspace: int) -> None:
-        """Enqueue a product of matrices at these addresses; it may overwrite WORKSPACE_BYTES at ``workspace``.
-
-        No extent is 0. bfloat16 is summed in float32 and rounded once. The order of sums is the same every time.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -125,14 +81,16 @@ class CublasLibrary:
         self._lock = lock or threading.Lock()
 
     def prepare(self) -> None:
-        """Create the handle of this thread's GPU."""
+        """Create the handle of this thread's GPU, which must not happen during a capture."""
         with self._lock:
             self._handle()
 
     def enqueue(self, stream: Stream, product: Product, a: int, b: int, c: int, workspace: int) -> None:
-        """Enqueue a product; raises RuntimeError with the status of a call that failed.
+        """Enqueue a product of matrices at these addresses; it may overwrite WORKSPACE_BYTES at ``workspace``.
 
-        The calls with a handle belong together, so one thread at a time makes them.
+        No extent is 0. bfloat16 is summed in float32 and rounded once. The order of sums is the same every time.
+        The calls with a handle belong together, so one thread at a time makes them. Raises RuntimeError with the status
+        of a call that failed.
         """
         with self._lock:
             handle = self._handle()
@@ -152,18 +110,22 @@ class CublasLibrary:
         return self._handles[gpu]
 
     def _arguments(self, handle: int, product: Product, a: int, b: int, c: int) -> tuple[int, ...]:
-        """Return the arguments of cublasGemmEx in order."""
-        told = column_major(product)
-        turns = (_TRANSPOSE if each else _KEEP for each in (told.transpose_first, told.transpose_second))
+        """Return the arguments of cublasGemmEx in order.
+
+        BLAS reads a matrix in C order as its transpose, so it computes C' = B' @ A'.
+        """
+        m, n, k = product.m, product.n, product.k
+        turns = (_TRANSPOSE if each else _KEEP for each in (product.transpose_b, product.transpose_a))
+        row_of_a, row_of_b = m if product.transpose_a else k, k if product.transpose_b else n
         dtype, result = _TYPES[product.dtype], _TYPES[product.result]
         double = product.dtype == "float64"
         one, zero = (_DOUBLES if double else _FLOATS).ctypes.data, (_DOUBLES if double else _FLOATS)[1:].ctypes.data
         compute = {"float64": _COMPUTE_64F, "float32": self._float32, "bfloat16": _COMPUTE_32F}[product.dtype]
         return (
-            *(handle, *turns, told.m, told.n, told.k, one),
-            *(b, dtype, told.first_leading),
-            *(a, dtype, told.second_leading, zero),
-            *(c, result, told.leading),
+            *(handle, *turns, n, m, k, one),
+            *(b, dtype, max(row_of_b, 1)),
+            *(a, dtype, max(row_of_a, 1), zero),
+            *(c, result, max(n, 1)),
             *(compute, _DEFAULT_ALGORITHM),
         )
 

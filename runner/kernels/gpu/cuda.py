@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.kernels.gpu import cublas, nccl
+from runner.kernels.gpu import collective, cublas
 from runner.kernels.gpu.cudnn import library as cudnn
-from runner.kernels.gpu.kept_code import KeptCode
-from runner.kernels.gpu.runtime import Argument, DeviceMemory, Runtime, Size
+from runner.kernels.gpu.nvrtc import KeptCode
+from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Size
 
 _OUT_OF_MEMORY = 2
 """cudaErrorMemoryAllocation."""
@@ -87,7 +87,7 @@ class CudaFunction:
 
     native: Any
 
-    def __call__(self, stream: OwnStream, grid: Size, block: Size, arguments: Sequence[Argument]) -> None:
+    def __call__(self, stream: OwnStream, grid: Size, block: Size, arguments: Sequence[np.generic]) -> None:
         """Put a launch on a stream; NumPy scalars are passed as they are."""
         self.native(grid, block, tuple(arguments), stream=stream.native)
 
@@ -282,6 +282,6 @@ class CudaRuntime:
         return cudnn.open_library(self._current, tf32=self._tf32, bench=bench, lock=self._handles)
 
     @cached_property
-    def _nccl(self) -> nccl.NcclLibrary | None:
+    def _nccl(self) -> collective.NcclLibrary | None:
         # Without the lock: sums are never captured, and to begin one NCCL may wait for other GPUs of the process.
-        return nccl.open_library(self._current, self.allocate)
+        return collective.open_library(self._current, self.allocate)

@@ -1,13 +1,48 @@
-"""Facts from the NVIDIA driver, read from its own library, so that no package is needed."""
+"""Facts about GPUs from the NVIDIA driver and its management library NVML, so that no package is needed."""
 
 import ctypes
 import gc
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.kernels.gpu import nvml
+MANAGEMENT = "libnvidia-ml.so.1"
+_PREFIXES = ("GPU", "MIG")
+"""Prefixes of the names of GPUs and of MIG partitions."""
+
+
+class _Memory(ctypes.Structure):
+    """nvmlMemory_t."""
+
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+def free_bytes(gpus: Iterable[bytes], library: str = MANAGEMENT) -> list[int | None]:
+    """Return the free memory of each GPU, or None if unknown. gpus: the 16 bytes of their UUIDs from the driver."""
+    wanted = list(gpus)
+    try:
+        nvml = ctypes.CDLL(library)
+    except OSError:
+        return [None] * len(wanted)
+    if nvml.nvmlInit_v2():
+        return [None] * len(wanted)
+    try:
+        return [_free(nvml, uuid.UUID(bytes=gpu)) for gpu in wanted]
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _free(nvml: ctypes.CDLL, gpu: uuid.UUID) -> int | None:
+    device, memory = ctypes.c_void_p(), _Memory()
+    for prefix in _PREFIXES:
+        name = f"{prefix}-{gpu}".encode()
+        if not nvml.nvmlDeviceGetHandleByUUID(ctypes.c_char_p(name), ctypes.byref(device)):
+            failed = nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
+            return None if failed else int(memory.free)
+    return None
+
 
 LIBRARY = "libcuda.so.1"
 _MODULE_VERSION = Path("/sys/module/nvidia/version")
@@ -55,7 +90,7 @@ class DriverFacts:
 
 
 def ask_driver(
-    library: str = LIBRARY, module_version: Path = _MODULE_VERSION, management: str = nvml.LIBRARY
+    library: str = LIBRARY, module_version: Path = _MODULE_VERSION, management: str = MANAGEMENT
 ) -> DriverFacts:
     """Return the facts of the driver of this machine. Creates no CUDA context, so it takes no GPU memory.
 
@@ -74,7 +109,7 @@ def ask_driver(
         if gpus:
             # Closed sessions are reference cycles that hold their memory until they are collected.
             gc.collect()
-        free = nvml.free_bytes([_uuid(driver, number) for number in numbers], management)
+        free = free_bytes([_uuid(driver, number) for number in numbers], management)
     except _Refusal as refusal:
         return DriverFacts(release, fault=str(refusal))
     known = (replace(gpu, free_bytes=each) for gpu, each in zip(gpus, free, strict=True))

@@ -1,5 +1,6 @@
-"""Kernels of element-wise ops: one pass over memory."""
+"""Kernels of element-wise ops: one pass over memory, in loops over broadcast tensors with as few axes as possible."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -8,14 +9,67 @@ from itertools import product
 import numpy as np
 
 from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Offers, Spec, Specs, plain
-from runner.kernels.gpu.broadcasting import Broadcast, broadcast
-from runner.kernels.gpu.calls import StreamCall, blocks_for, launch
 from runner.kernels.gpu.element_loops import AXES, Elements, batch, flat, strided
-from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout
-from runner.kernels.gpu.runtime import Argument, Runtime
+from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout, strides
+from runner.kernels.gpu.runtime import LIBRARY, Argument, Runtime, StreamCall, blocks_for, launch
 from runner.kernels.memory import numpy_dtype
 
-LIBRARY = "cuda"
+
+@dataclass(frozen=True)
+class Axis:
+    """A loop over a result without gaps. strides: of each input, in elements; 0 if the input is broadcast."""
+
+    extent: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """Loops over a result, the innermost first. count: number of elements."""
+
+    count: int
+    axes: tuple[Axis, ...]
+
+    @property
+    def wide(self) -> tuple[bool, ...] | None:
+        """For each input, whether it is laid out as the result or is one element; None if an input is neither."""
+        if len(self.axes) != 1 or not set(self.axes[0].strides) <= {0, 1}:
+            return None
+        return tuple(stride == 1 for stride in self.axes[0].strides)
+
+
+def broadcast(inputs: Sequence[tuple[Spec, Layout]], result: tuple[Spec, Layout]) -> Broadcast:
+    """Return the loops over a result of tensors that broadcast to its shape."""
+    shape = result[0].shape
+    count = math.prod(shape)
+    if count <= 1:
+        # An input without elements is not a scalar.
+        alike = [int(spec.shape == shape or not math.prod(spec.shape)) for spec, _ in inputs]
+        return Broadcast(count, (Axis(count, tuple(alike)),))
+    own = strides(shape, result[1])
+    along = [_broadcast_strides(spec.shape, layout, len(shape)) for spec, layout in inputs]
+    inside_out = sorted((axis for axis in range(len(shape)) if shape[axis] > 1), key=lambda axis: own[axis])
+    axes: list[Axis] = []
+    for axis in inside_out:
+        here = Axis(shape[axis], tuple(each[axis] for each in along))
+        if axes and _goes_on(axes[-1], here):
+            axes[-1] = Axis(axes[-1].extent * here.extent, axes[-1].strides)
+        else:
+            axes.append(here)
+    return Broadcast(count, tuple(axes))
+
+
+def _goes_on(inner: Axis, outer: Axis) -> bool:
+    """Whether, for every input, the outer axis continues the inner one."""
+    return all(o == i * inner.extent for i, o in zip(inner.strides, outer.strides, strict=True))
+
+
+def _broadcast_strides(shape: Sequence[int], layout: Layout, rank: int) -> tuple[int, ...]:
+    own = strides(shape, layout)
+    missing = (0,) * (rank - len(shape))
+    return (*missing, *(0 if extent == 1 else stride for extent, stride in zip(shape, own, strict=True)))
+
+
 _SMALL = 1 << 31
 
 ElementsOf = Callable[[Attributes, Sequence[Spec], Sequence[Spec]], Elements]
@@ -70,21 +124,21 @@ def _bind(
     runtime: Runtime, elements_of: ElementsOf, attributes: Attributes, arrangement: Arrangement, buffers: Buffers
 ) -> StreamCall:
     inputs, outputs = buffers.inputs, buffers.outputs
-    elements = elements_of(attributes, [each.spec for each in inputs], [each.spec for each in outputs])
+    elements = elements_of(attributes, *buffers.specs)
     loops = broadcast([(each.spec, each.layout) for each in inputs], (outputs[0].spec, outputs[0].layout))
     wide = loops.wide
     if wide is not None:
         return _flat_call(runtime, elements, wide, loops.count, buffers)
     index = "unsigned int" if loops.count < _SMALL else "int64"
     function = runtime.function(strided(elements, index), "strided")
-    arguments = [*_pointers(buffers), np.int64(loops.count), np.int32(len(loops.axes)), *_along(loops)]
-    return launch(function, blocks_for(runtime, loops.count), arguments)
+    sizes = [np.int64(loops.count), np.int32(len(loops.axes)), *_along(loops)]
+    return launch(function, blocks_for(runtime, loops.count), [*buffers.inputs, *buffers.outputs, *sizes])
 
 
 def _flat_call(runtime: Runtime, elements: Elements, wide: tuple[bool, ...], count: int, buffers: Buffers) -> FlatCall:
     function = runtime.function(flat(elements, wide), "flat")
     blocks = blocks_for(runtime, -(-count // elements.pack))
-    alone = launch(function, blocks, [*_pointers(buffers), np.int64(count)])
+    alone = launch(function, blocks, [*buffers.inputs, *buffers.outputs, np.int64(count)])
     addresses = tuple(operand.address for operand in (*buffers.inputs, *buffers.outputs))
     return FlatCall(
         alone.enqueue,
@@ -93,10 +147,6 @@ def _flat_call(runtime: Runtime, elements: Elements, wide: tuple[bool, ...], cou
         count=count,
         addresses=addresses,
     )
-
-
-def _pointers(buffers: Buffers) -> list[Argument]:
-    return [np.uintp(operand.address) for operand in (*buffers.inputs, *buffers.outputs)]
 
 
 def _along(loops: Broadcast) -> list[Argument]:

@@ -1,7 +1,7 @@
 """CUDA sources of loops over elements, generated from the operation on one element.
 
 A flat loop reads and writes adjacent elements, 16 bytes at once; scalar inputs are read once. Its source exists for one
-call and for combined calls, see :mod:`runner.kernels.gpu.batched`. A strided loop finds the elements of broadcast
+call and for combined calls, see :mod:`runner.kernels.gpu.streams`. A strided loop finds the elements of broadcast
 inputs by strides along up to :data:`AXES` axes.
 """
 
@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from runner.kernels.gpu.source import C_TYPES, computed_in, with_common
+from runner.kernels.elementwise import computed_in
+from runner.kernels.gpu.source import C_TYPES, with_common
 from runner.kernels.memory import numpy_dtype
 
 AXES = 8

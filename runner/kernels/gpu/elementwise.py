@@ -1,19 +1,102 @@
 """Element-wise ops as generated sources: programs, single functions, sums, comparisons and choice.
 
-exp, log, log1p, tanh, sigmoid and pow are CUDA's functions, in float32 for bfloat16: a few units in the last place
-from NumPy's. All other functions give the bits of the reference kernels.
+Every function of the element-wise language consists of IEEE operations that are rounded separately, because sources are
+compiled without contraction; it gives the bits of the reference kernels. exp, log, log1p, tanh, sigmoid and pow are
+CUDA's functions, in float32 for bfloat16: a few units in the last place from NumPy's. NaN propagates as in NumPy, and
+of two zeros with different signs a maximum or minimum is the second, as on the host. Integers wrap around, as in NumPy.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
+
 from runner.kernels.contract import Attributes, Kernel, Specs
-from runner.kernels.elementwise import FUNCTIONS, Program, Step, parse
+from runner.kernels.elementwise import FUNCTIONS, Program, computed_in, single, sum_of, written
+from runner.kernels.elementwise import Operand as Value
 from runner.kernels.gpu.element_kernels import ElementsOf, element_kernel
 from runner.kernels.gpu.element_loops import Elements
-from runner.kernels.gpu.expressions import expression, literal, statements
 from runner.kernels.gpu.runtime import Runtime
-from runner.kernels.gpu.source import computed_in
+from runner.kernels.gpu.source import C_TYPES
+
+_EXTREMES = {
+    # A comparison with NaN is false: the result is b if b is NaN, and a if a is NaN.
+    "maximum": "({0} > {1} || {0} != {0} ? {0} : {1})",
+    "minimum": "({0} < {1} || {0} != {0} ? {0} : {1})",
+}
+
+_SIGN = "({0} > 0 ? 1 : {0} < 0 ? -1 : {0} == 0 ? 0 : {0})"
+
+_FLOATS = {
+    **_EXTREMES,
+    "add": "({0} + {1})",
+    "sub": "({0} - {1})",
+    "mul": "({0} * {1})",
+    "div": "({0} / {1})",
+    "neg": "(-{0})",
+    "square": "({0} * {0})",
+    "sqrt": "sqrt({0})",
+    "abs": "fabs({0})",
+    "relu": "({0} > 0 || {0} != {0} ? {0} : 0)",
+    "relu_gradient": "({1} > 0 ? {0} : 0)",
+    "sign": _SIGN,
+    "exp": "exp({0})",
+    "log": "log({0})",
+    "log1p": "log1p({0})",
+    "tanh": "tanh({0})",
+    # exp(-fabs(x)) never overflows, unlike exp(-x).
+    "sigmoid": "(({0} >= 0 ? 1 : exp(-fabs({0}))) / (1 + exp(-fabs({0}))))",
+    "pow": "pow({0}, {1})",
+}
+
+_INTEGERS = {
+    **_EXTREMES,
+    "add": "({c})(({u}){0} + ({u}){1})",
+    "sub": "({c})(({u}){0} - ({u}){1})",
+    "mul": "({c})(({u}){0} * ({u}){1})",
+    "neg": "({c})(0 - ({u}){0})",
+    "square": "({c})(({u}){0} * ({u}){0})",
+    "abs": "({c})({0} < 0 ? 0 - ({u}){0} : ({u}){0})",
+    "sign": _SIGN,
+}
+
+_UNSIGNED = {"int32": "unsigned int", "int64": "unsigned long long"}
+
+
+def expression(function: str, dtype: str, *operands: str) -> str:
+    """Return a function of operands, computed in ``dtype``, as an expression; raises KeyError for others."""
+    if dtype in _UNSIGNED:
+        return _INTEGERS[function].format(*operands, c=C_TYPES[dtype], u=_UNSIGNED[dtype])
+    return _FLOATS[function].format(*operands)
+
+
+def literal(value: float, dtype: str) -> str:
+    """Return a literal that equals a float32 or float64 number bit for bit."""
+    with np.errstate(over="ignore"):
+        rounded = float(np.dtype(dtype).type(value))
+    if math.isfinite(rounded):
+        return f"({rounded.hex()}{'f' if dtype == 'float32' else ''})"
+    bits = np.array(rounded, dtype).tobytes()[::-1].hex()
+    return f"__uint_as_float(0x{bits}u)" if dtype == "float32" else f"__longlong_as_double(0x{bits}ll)"
+
+
+def statements(program: Program, dtype: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the statements of a program over x0, x1, ... of ``dtype``, and the names of its outputs."""
+    computed = computed_in(dtype)
+    names = [f"x{number}" for number in range(program.inputs)]
+
+    def name_of(value: Value) -> str:
+        return names[value] if isinstance(value, int) else literal(value, computed)
+
+    lines = []
+    for step in program.steps:
+        name = f"v{len(names)}"
+        result = expression(step.function, computed, *map(name_of, step.operands))
+        lines.append(f"const {C_TYPES[computed]} {name} = {result};")
+        names.append(name)
+    return tuple(lines), tuple(names[number] for number in program.outputs)
+
 
 _OPERATORS = {"greater": ">", "greater_equal": ">=", "less": "<", "equal": "=="}
 
@@ -23,21 +106,13 @@ ProgramOf = Callable[[Attributes, int], Program]
 
 def kernels(runtime: Runtime) -> list[Kernel]:
     """Return the kernels of element-wise ops, in every dtype of their ops."""
-    programs: dict[str, ProgramOf] = {"elementwise": _written}
-    programs |= {function: partial(_single, function) for function in FUNCTIONS}
+    programs: dict[str, ProgramOf] = {"elementwise": written}
+    programs |= {function: partial(single, function) for function in FUNCTIONS}
     elements: dict[str, ElementsOf] = {op: partial(_elements, program_of) for op, program_of in programs.items()}
     elements |= {op: partial(_unary, op) for op in ("exp", "log", "log1p", "sign", "sigmoid", "tanh")}
     elements |= {op: partial(_compare, operator) for op, operator in _OPERATORS.items()}
     elements |= {"pow": _power, "select": _select, "add_n": _sum, "all_reduce": _sum}
     return [element_kernel(runtime, op, elements_of) for op, elements_of in elements.items()]
-
-
-def _written(attributes: Attributes, inputs: int) -> Program:
-    return parse(attributes["program"], inputs, attributes["outputs"])
-
-
-def _single(function: str, attributes: Attributes, inputs: int) -> Program:
-    return Program(inputs, (Step(function, tuple(range(inputs))),), (inputs,))
 
 
 def _elements(program_of: ProgramOf, attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
@@ -51,8 +126,7 @@ def _sum(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
     count, dtype = len(inputs), inputs[0].dtype
     if count == 1:
         return Elements((dtype,), (dtype,), (), ("x0",))
-    others = [Step("add", (count + term - 2, term)) for term in range(2, count)]
-    lines, results = statements(Program(count, (Step("add", (0, 1)), *others), (2 * count - 2,)), dtype)
+    lines, results = statements(sum_of(count), dtype)
     return Elements((dtype,) * count, (dtype,), lines, results)
 
 

@@ -1,23 +1,43 @@
-"""Matrix multiplication by our own kernel or by cuBLAS, optionally with bias and ReLU."""
+"""Matrix products by our own kernel or by cuBLAS, with bias and ReLU, bias gradients, or element-wise chains."""
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Offers, Spec, Specs, plain
-from runner.kernels.gpu import cublas
-from runner.kernels.gpu.calls import StreamCall, blocks_for, in_order, launch
-from runner.kernels.gpu.cublas import Product, Products
-from runner.kernels.gpu.runtime import Argument, Function, Runtime, Stream
-from runner.kernels.gpu.source import computed_in, text
+from runner.kernels.contract import (
+    FLOATS,
+    Arrangement,
+    Attributes,
+    Buffers,
+    Kernel,
+    Offers,
+    Operand,
+    Spec,
+    Specs,
+    plain,
+)
+from runner.kernels.elementwise import computed_in
+from runner.kernels.gpu import cublas, elementwise
+from runner.kernels.gpu.cublas import CublasLibrary, Product
+from runner.kernels.gpu.reduction import Reduction, reduce, reduced_shape, scratch_bytes
+from runner.kernels.gpu.runtime import (
+    ALIGNMENT,
+    Argument,
+    DeviceMemory,
+    Function,
+    Runtime,
+    Stream,
+    StreamCall,
+    aligned,
+    blocks_for,
+    in_order,
+    launch,
+)
+from runner.kernels.gpu.source import text
 from runner.kernels.memory import address_of, numpy_dtype
 
 TILE = 64
 """Rows and columns of the tile per block of our own kernel."""
-
-ALIGNMENT = 256
-"""Bytes, of GPU allocations and library workspaces."""
 
 _INT_MAX = 2**31 - 1
 
@@ -41,87 +61,6 @@ class Dense:
         return (self.bias or self.relu) and computed_in(self.product.dtype) != self.product.result
 
 
-class Multiplier(Protocol):
-    """A way to compute products."""
-
-    library: str
-    priority: int
-
-    def takes(self, dense: Dense) -> bool:
-        """Whether it can compute a product."""
-        ...
-
-    def scratch_bytes(self, dense: Dense) -> int:
-        """Return the bytes of scratch memory."""
-        ...
-
-    def call(self, dense: Dense, a: int, b: int, bias: int, y: int, scratch: int) -> StreamCall:
-        """Return the call for operands at these addresses; bias is read only if the product has one."""
-        ...
-
-
-def kernels(runtime: Runtime) -> list[Kernel]:
-    """Return matmul and matmul_fused for each available library."""
-    return [_product(op, each) for op in ("matmul", "matmul_fused") for each in multipliers(runtime)]
-
-
-def multipliers(runtime: Runtime) -> list[Multiplier]:
-    """Return our own kernel and, if available, cuBLAS."""
-    library = runtime.library("cublas")
-    return [OwnProducts(runtime)] if library is None else [OwnProducts(runtime), LibraryProducts(runtime, library)]
-
-
-def product_of(a: Spec, b: Spec, attributes: Attributes) -> Product:
-    """Return the product of two matrices under the attributes of a node."""
-    turn_a, turn_b = attributes["transpose_a"], attributes["transpose_b"]
-    m, k = reversed(a.shape) if turn_a else a.shape
-    n = b.shape[0 if turn_b else 1]
-    return Product(m, n, k, a.dtype, attributes.get("dtype", a.dtype), turn_a, turn_b)
-
-
-def arrange_dense(multiplier: Multiplier, dense: Dense, inputs: Specs, outputs: Specs) -> Arrangement | None:
-    """Arrange everything in C order with the scratch memory of the multiplier; None if it refuses the product."""
-    if not multiplier.takes(dense):
-        return None
-    scratch = multiplier.scratch_bytes(dense)
-    return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), scratch)
-
-
-@dataclass(frozen=True)
-class ScratchMatrix:
-    """An intermediate matrix in scratch memory, without gaps."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def nbytes(self) -> int:
-        """Without gaps."""
-        return self.shape[0] * self.shape[1] * numpy_dtype(self.dtype).itemsize
-
-
-def aligned(nbytes: int) -> int:
-    """Return the next multiple of ALIGNMENT."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def _product(op: str, multiplier: Multiplier) -> Kernel:
-    """A product of inputs a and b, then a bias if the attributes have it."""
-
-    def dense(attributes: Attributes, a: Spec, b: Spec) -> Dense:
-        return Dense(product_of(a, b, attributes), attributes.get("bias", False), attributes.get("relu", False))
-
-    def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-        return arrange_dense(multiplier, dense(attributes, *inputs[:2]), inputs, outputs)
-
-    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-        (a, b, *bias), (y,) = buffers.inputs, buffers.outputs
-        addresses = (a.address, b.address, bias[0].address if bias else 0, y.address, address_of(buffers.scratch))
-        return multiplier.call(dense(attributes, a.spec, b.spec), *addresses)
-
-    return Kernel(op, "gpu", multiplier.library, multiplier.priority, FLOATS, arrange, bind)
-
-
 class OwnProducts:
     """Our own kernel, with tiles in shared memory: every dtype, every shape."""
 
@@ -132,12 +71,15 @@ class OwnProducts:
         self._runtime = runtime
 
     def takes(self, dense: Dense) -> bool:
+        """Whether it can compute a product."""
         return True
 
     def scratch_bytes(self, dense: Dense) -> int:
+        """Return the bytes of scratch memory."""
         return 0
 
     def call(self, dense: Dense, a: int, b: int, bias: int, y: int, scratch: int) -> StreamCall:
+        """Return the call for operands at these addresses; bias is read only if the product has one."""
         product = dense.product
         fixed: list[Argument] = [np.uintp(address) for address in (a, b, bias, y)]
         fixed += [np.int64(extent) for extent in (product.m, product.n, product.k)]
@@ -147,7 +89,7 @@ class OwnProducts:
         return launch(_function(self._runtime, product, "product"), max(1, blocks), fixed)
 
 
-class LibraryProducts:
+class LibraryProducts(OwnProducts):
     """Products of cuBLAS; bias and ReLU follow in our own launch, before a bfloat16 result is rounded.
 
     Scratch memory holds the workspace of the library, then sums of higher precision than the result.
@@ -156,8 +98,8 @@ class LibraryProducts:
     library = "cublas"
     priority = 10
 
-    def __init__(self, runtime: Runtime, products: Products) -> None:
-        self._runtime = runtime
+    def __init__(self, runtime: Runtime, products: CublasLibrary) -> None:
+        super().__init__(runtime)
         self._products = products
 
     def takes(self, dense: Dense) -> bool:
@@ -192,6 +134,70 @@ class LibraryProducts:
         return launch(function, blocks_for(self._runtime, dense.size), fixed)
 
 
+def kernels(runtime: Runtime) -> list[Kernel]:
+    """Return the kernels of products for each available library."""
+    (program,) = (kernel for kernel in elementwise.kernels(runtime) if kernel.op == "elementwise")
+    found: list[Kernel] = []
+    for each in multipliers(runtime):
+        found += [_product("matmul", each), _product("matmul_fused", each)]
+        found += [_bias_gradient(runtime, each), _chained(each, program)]
+    return found
+
+
+def multipliers(runtime: Runtime) -> list[OwnProducts]:
+    """Return our own kernel and, if available, cuBLAS."""
+    library = runtime.library("cublas")
+    return [OwnProducts(runtime)] if library is None else [OwnProducts(runtime), LibraryProducts(runtime, library)]
+
+
+def _product_of(a: Spec, b: Spec, attributes: Attributes) -> Product:
+    """Return the product of two matrices under the attributes of a node."""
+    turn_a, turn_b = attributes["transpose_a"], attributes["transpose_b"]
+    m, k = reversed(a.shape) if turn_a else a.shape
+    n = b.shape[0 if turn_b else 1]
+    return Product(m, n, k, a.dtype, attributes.get("dtype", a.dtype), turn_a, turn_b)
+
+
+def _arrange(
+    multiplier: OwnProducts, dense: Dense, inputs: Specs, outputs: Specs, least_scratch: int = 0
+) -> Arrangement | None:
+    """Arrange everything in C order with the scratch memory of the multiplier; None if it refuses the product."""
+    if not multiplier.takes(dense):
+        return None
+    scratch = max(multiplier.scratch_bytes(dense), least_scratch)
+    return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), scratch)
+
+
+@dataclass(frozen=True)
+class ScratchMatrix:
+    """An intermediate matrix in scratch memory, without gaps."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Without gaps."""
+        return self.shape[0] * self.shape[1] * numpy_dtype(self.dtype).itemsize
+
+
+def _product(op: str, multiplier: OwnProducts) -> Kernel:
+    """A product of inputs a and b, then a bias if the attributes have it."""
+
+    def dense(attributes: Attributes, a: Spec, b: Spec) -> Dense:
+        return Dense(_product_of(a, b, attributes), attributes.get("bias", False), attributes.get("relu", False))
+
+    def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
+        return _arrange(multiplier, dense(attributes, *inputs[:2]), inputs, outputs)
+
+    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+        (a, b, *bias), (y,) = buffers.inputs, buffers.outputs
+        addresses = (a.address, b.address, bias[0].address if bias else 0, y.address, address_of(buffers.scratch))
+        return multiplier.call(dense(attributes, a.spec, b.spec), *addresses)
+
+    return Kernel(op, "gpu", multiplier.library, multiplier.priority, FLOATS, arrange, bind)
+
+
 def _strides(product: Product) -> tuple[int, int, int, int]:
     """Return the strides of rows and terms of A, and of terms and columns of B."""
     a_row, a_term = (1, product.m) if product.transpose_a else (product.k, 1)
@@ -202,3 +208,63 @@ def _strides(product: Product) -> tuple[int, int, int, int]:
 def _function(runtime: Runtime, product: Product, name: str) -> Function:
     types = {"T": product.dtype, "A": computed_in(product.dtype), "R": product.result}
     return runtime.function(text("matmul", **types), name)
+
+
+def _bias_gradient(runtime: Runtime, multiplier: OwnProducts) -> Kernel:
+    """Both parameter gradients of a dense layer: x' dy, and the sum of dy over its rows."""
+
+    def parts(inputs: Specs, attributes: Attributes) -> tuple[Dense, Reduction]:
+        x, dy = inputs
+        dense = Dense(_product_of(x, dy, {**attributes, "transpose_a": True, "transpose_b": False}))
+        return dense, reduced_shape(dy.shape, (dy.shape[1], 1), (0,))
+
+    def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
+        dense, sums = parts(inputs, attributes)
+        # The two calls run one after the other and share the memory.
+        return _arrange(multiplier, dense, inputs, outputs, scratch_bytes(sums, inputs[1].dtype))
+
+    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+        (x, dy), (dw, db) = buffers.inputs, buffers.outputs
+        dense, sums = parts(buffers.specs[0], attributes)
+        scratch = address_of(buffers.scratch)
+        source, target = (dy.spec.dtype, dy.address), (db.spec.dtype, db.address)
+        product = multiplier.call(dense, x.address, dy.address, 0, dw.address, scratch)
+        return in_order([product, reduce(runtime, "reduce_sum", sums, source, target, scratch)])
+
+    return Kernel("matmul_bias_gradient", "gpu", multiplier.library, multiplier.priority, FLOATS, arrange, bind)
+
+
+def _chained(multiplier: OwnProducts, program: Kernel) -> Kernel:
+    """A product and the element-wise program that reads it, with the product in scratch memory between them."""
+
+    def parts(attributes: Attributes, inputs: Specs, outputs: Specs) -> tuple[Dense, ScratchMatrix, Arrangement]:
+        """Return the product, its result, and the arrangement of the program with everything in C order."""
+        (a, b, *operands), place = inputs, attributes["product"]
+        dense = Dense(_product_of(a, b, attributes))
+        between = ScratchMatrix((dense.product.m, dense.product.n), dense.product.result)
+        specs = [*operands[:place], between, *operands[place:]]
+        found = program.arrange(attributes, specs, outputs, [plain(spec) for spec in specs])
+        assert found is not None, "a program over two axes is always taken"
+        return dense, between, found
+
+    def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
+        dense, between, following = parts(attributes, inputs, outputs)
+        found, place = _arrange(multiplier, dense, inputs, outputs), attributes["product"]
+        if found is None:
+            return None
+        # Inputs of the node are the factors, then those of the program without the product.
+        shared = ((taken + (2 if taken < place else 1), given) for taken, given in following.in_place if taken != place)
+        return replace(found, scratch_bytes=aligned(between.nbytes) + found.scratch_bytes, in_place=tuple(shared))
+
+    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+        (a, b, *operands), place = buffers.inputs, attributes["product"]
+        dense, between, following = parts(attributes, *buffers.specs)
+        start = address_of(buffers.scratch)
+        behind = start + aligned(between.nbytes)
+        result = Operand(between, plain(between), DeviceMemory(start, between.nbytes))
+        inputs = (*operands[:place], result, *operands[place:])
+        call = program.bind(attributes, following, Buffers(inputs, buffers.outputs, DeviceMemory(behind, 0)))
+        assert isinstance(call, StreamCall), "kernels of a GPU are bound to calls on a stream"
+        return in_order([multiplier.call(dense, a.address, b.address, 0, start, behind), call])
+
+    return Kernel("matmul_elementwise", "gpu", multiplier.library, multiplier.priority, FLOATS, arrange, bind)

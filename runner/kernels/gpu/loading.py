@@ -8,26 +8,8 @@ from runner.kernels.gpu.platform import GpuPlatform
 from runner.kernels.gpu.runtime import Runtime
 from runner.kernels.registry import Registry
 
-MODULES = tuple(
-    import_module(f"runner.kernels.gpu.{name}")
-    for name in (
-        "batch_normalization",
-        "collective",
-        "convolution",
-        "cudnn.convolution",
-        "elementwise",
-        "fused_linear",
-        "indexing",
-        "linear",
-        "local_response_normalization",
-        "pooling",
-        "random",
-        "reduction",
-        "shape",
-        "softmax",
-        "structural",
-    )
-)
+FAMILIES = "collective cudnn.convolution elementwise linear normalization reduction rows shape structural windows"
+MODULES = tuple(import_module(f"runner.kernels.gpu.{name}") for name in FAMILIES.split())
 """Modules of kernels; each has ``kernels(runtime)``, which returns the kernels that the available libraries allow."""
 
 

@@ -1,6 +1,18 @@
-"""Compilation of CUDA C++ sources by the run-time compiler NVRTC; no GPU is needed."""
+"""Compilation of CUDA C++ sources by the run-time compiler NVRTC, which needs no GPU, and a cache of machine code.
 
-from typing import Any
+With the cache only the first run of a network compiles. The name of a file is a hash of the source, the options and the
+version of the compiler. A file starts with a digest of its code. Files may be deleted at any time.
+"""
+
+import hashlib
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+_DIGEST_BYTES = hashlib.sha256().digest_size
 
 CONTRACT = "// fmad"
 """A line that marks sources whose products and sums may be contracted."""
@@ -18,8 +30,13 @@ def compiled(source: str, capability: int) -> bytes:
     if capability not in supported:
         raise CompileError(f"NVRTC {version()} compiles for compute capabilities {supported}, the GPU has {capability}")
     program = nvrtc.createProgram(source, "runner.cu", (), ())
+    told = options(source, capability)
     try:
-        return _compile(nvrtc, program, options(source, capability))
+        nvrtc.compileProgram(program, told)
+        return bytes(nvrtc.getCUBIN(program))
+    except nvrtc.NVRTCError as error:
+        log = nvrtc.getProgramLog(program)
+        raise CompileError(f"a CUDA source does not compile with {' '.join(told)}: {error}\n{log}") from error
     finally:
         nvrtc.destroyProgram(program)
 
@@ -37,11 +54,56 @@ def options(source: str, capability: int) -> tuple[str, ...]:
     return f"-arch=sm_{capability}", "-std=c++17", f"-fmad={'true' if contract else 'false'}"
 
 
-def _compile(nvrtc: Any, program: int, told: tuple[str, ...]) -> bytes:
+class KeptCode:
+    """A compiler with a cache. folder: created at its first use; None disables the cache."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def compiled(self, source: str, capability: int) -> bytes:
+        """Return the machine code of a source for a compute capability; raises the errors of :func:`compiled`.
+
+        Damaged files are replaced. If files cannot be written, the cache is disabled. Both are logged.
+        """
+        if self._folder is None:
+            return compiled(source, capability)
+        path = self._folder / f"{_name(source, capability)}.cubin"
+        code = _read(path)
+        if code is None:
+            code = compiled(source, capability)
+            self._keep(path, code)
+        return code
+
+    def _keep(self, path: Path, code: bytes) -> None:
+        """Write to a temporary name and rename it, so that other processes never see a partial file."""
+        own = path.with_suffix(f".{os.getpid()}")
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            own.write_bytes(hashlib.sha256(code).digest() + code)
+            own.replace(path)
+        except OSError as error:
+            log.warning("compiled GPU code cannot be cached, so every run compiles it: %s", error)
+            self._folder = None
+            with suppress(OSError):  # A full disk leaves a partial file.
+                own.unlink()
+
+
+def _name(source: str, capability: int) -> str:
+    told = [source, *options(source, capability), version()]
+    return hashlib.sha256("\0".join(told).encode()).hexdigest()
+
+
+def _read(path: Path) -> bytes | None:
+    """Return the code of a file, or None if it is missing or damaged."""
     try:
-        nvrtc.compileProgram(program, told)
-    except nvrtc.NVRTCError as error:
-        log = nvrtc.getProgramLog(program)
-        raise CompileError(f"a CUDA source does not compile with {' '.join(told)}: {error}\n{log}") from error
-    code: bytes = nvrtc.getCUBIN(program)
+        found = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        log.warning("cached GPU code cannot be read and is compiled again: %s", error)
+        return None
+    digest, code = found[:_DIGEST_BYTES], found[_DIGEST_BYTES:]
+    if hashlib.sha256(code).digest() != digest:
+        log.warning("%s is damaged and is compiled again", path)
+        return None
     return code

@@ -9,12 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.kernels.contract import Bound, Operand
-from runner.kernels.gpu.batched import groups, together
-from runner.kernels.gpu.calls import StreamCall
 from runner.kernels.gpu.element_kernels import FlatCall
 from runner.kernels.gpu.feeding import GpuWriter, PinnedStage
-from runner.kernels.gpu.runtime import DeviceMemory, Event, Graph, Runtime, Stream
-from runner.kernels.gpu.streams import Touched, Turn, assign_streams
+from runner.kernels.gpu.runtime import DeviceMemory, Event, Graph, Runtime, Stream, StreamCall
+from runner.kernels.gpu.streams import Touched, Turn, assign_streams, groups, together
 from runner.kernels.memory import Bytes, numpy_dtype
 from runner.kernels.platform import Joined, PartError, Work, Writer
 

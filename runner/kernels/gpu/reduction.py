@@ -23,11 +23,21 @@ from runner.kernels.contract import (
     Specs,
     plain,
 )
-from runner.kernels.gpu import copies
-from runner.kernels.gpu.calls import THREADS, Bind, StreamCall, in_order, launch, own_kernels
+from runner.kernels.elementwise import computed_in
+from runner.kernels.gpu import shape
 from runner.kernels.gpu.layouts import Axis, arguments, merged, offered_layout, strides, strides_of
-from runner.kernels.gpu.runtime import Argument, Runtime
-from runner.kernels.gpu.source import computed_in, text
+from runner.kernels.gpu.runtime import (
+    THREADS,
+    Argument,
+    Bind,
+    Runtime,
+    StreamCall,
+    in_order,
+    launch,
+    own_kernels,
+    power_of_two,
+)
+from runner.kernels.gpu.source import text
 from runner.kernels.memory import address_of, numpy_dtype
 
 RANK = 4
@@ -136,7 +146,7 @@ def _argmax(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> Strea
     reduction = reduced_shape(x.spec.shape, near, (axis,))
     function = runtime.function(_source(x.spec.dtype, computed_in(x.spec.dtype)), "argmax")
     fixed: list[Argument] = [
-        *(np.uintp(x.address), np.uintp(y.address), np.int64(reduction.outputs), np.int64(reduction.count)),
+        *(x, y, np.int64(reduction.outputs), np.int64(reduction.count)),
         *(np.int64(near[axis]), np.int32(reduction.across)),
         *arguments(reduction.kept, RANK, 2),
     ]
@@ -148,13 +158,13 @@ def _arrange_broadcast(attributes: Attributes, inputs: Specs, outputs: Specs, of
     layout = offered_layout(x, offered)
     out = offered_layout(y, offered) if len(x.shape) == len(y.shape) else plain(y)
     block = zip(y.shape, _repeated(x, layout, y), strides(y.shape, out), strict=True)
-    return Arrangement((layout,), (out,)) if copies.copyable(block) else None
+    return Arrangement((layout,), (out,)) if shape.copyable(block) else None
 
 
 def _broadcast(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (x,), (y,) = buffers.inputs, buffers.outputs
     block = zip(y.spec.shape, _repeated(x.spec, x.layout, y.spec), strides_of(y), strict=True)
-    return copies.copy(runtime, numpy_dtype(x.spec.dtype).itemsize, block, x.address, y.address)
+    return shape.copy(runtime, numpy_dtype(x.spec.dtype).itemsize, block, x.address, y.address)
 
 
 def _repeated(x: Spec, layout: Layout, y: Spec) -> list[int]:
@@ -166,8 +176,8 @@ def _repeated(x: Spec, layout: Layout, y: Spec) -> list[int]:
 def _across(kept: Sequence[Axis], reduced: Sequence[Axis], outputs: int, count: int) -> int:
     """Return the outputs per block, so that adjacent threads read adjacent memory and few threads are idle."""
     side_by_side = bool(kept) and (not reduced or kept[-1][-1] < reduced[-1][-1])
-    depth = min(_power_of_two(count), 8 if side_by_side else THREADS)
-    return min(THREADS // depth, _power_of_two(outputs), THREADS)
+    depth = min(power_of_two(count), 8 if side_by_side else THREADS)
+    return min(THREADS // depth, power_of_two(outputs), THREADS)
 
 
 def _length(outputs: int, count: int, across: int) -> int:
@@ -176,11 +186,6 @@ def _length(outputs: int, count: int, across: int) -> int:
     useful = min(-(-count // (depth * LEAST_PER_THREAD)), -(-ENOUGH_BLOCKS // blocks))
     needed = -(-count // (depth * MOST_PER_THREAD))
     return max(1, -(-count // min(max(useful, needed, 1), MOST_SLICES)))
-
-
-def _power_of_two(number: int) -> int:
-    """Return the smallest power of two that is at least ``number``."""
-    return 1 << max(0, number - 1).bit_length()
 
 
 def _of_slices(reduction: Reduction) -> Reduction:

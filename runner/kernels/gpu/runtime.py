@@ -1,19 +1,27 @@
-"""The functions of CUDA that GPU kernels and platforms use.
+"""The functions of CUDA that GPU kernels and platforms use, and bound calls, which enqueue work on a stream.
 
 One object represents the GPUs of a process and is passed to its users. Nothing is global, so that tests can pass
 another implementation that runs the same sources without a GPU.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.kernels.contract import FLOATS, Arrange, Attributes, Buffers, DeviceCall, Kernel, Operand
+
+ALIGNMENT = 256
+"""Bytes, of GPU allocations and library workspaces."""
+
 Size = tuple[int, int, int]
-Argument = np.generic
-"""np.uintp for an address, np.int32, np.int64, np.float32 or np.float64: exactly the type that the kernel declares."""
+Argument = np.generic | Operand
+"""np.uintp for an address, np.int32, np.int64, np.float32 or np.float64: exactly the type that the kernel declares.
+
+An operand is passed as its address.
+"""
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,7 @@ class Graph(Protocol):
 class Function(Protocol):
     """A compiled kernel."""
 
-    def __call__(self, stream: Stream, grid: Size, block: Size, arguments: Sequence[Argument]) -> None:
+    def __call__(self, stream: Stream, grid: Size, block: Size, arguments: Sequence[np.generic]) -> None:
         """Enqueue a launch."""
         ...
 
@@ -131,3 +139,105 @@ class Runtime(Protocol):
     def library(self, name: str) -> Any:
         """Return the object of a GPU library ("cublas", "cudnn", "nccl"), or None if it is not available."""
         ...
+
+
+LIBRARY = "cuda"
+THREADS = 256
+"""The default number of threads per block."""
+
+
+@dataclass(frozen=True)
+class Failures:
+    """The status word of a kernel that can refuse values.
+
+    word: a pinned int32 that the kernel sets to a status other than 0. explain: returns the message for a status.
+    """
+
+    word: NDArray[np.int32]
+    explain: Callable[[int], str]
+
+    @property
+    def argument(self) -> np.uintp:
+        """The address as an argument of the kernel."""
+        return np.uintp(self.word.ctypes.data)
+
+
+@dataclass(frozen=True)
+class StreamCall(DeviceCall):
+    """``enqueue(stream)`` puts the work of a node on a stream, without waiting and without allocating.
+
+    The work is always the same, so that it can be captured in a graph and replayed. keep: objects that must stay alive.
+    turn: memory that counts as written besides the outputs; calls with the same memory keep their order. captured:
+    whether the call may be part of a graph; if not, the calls joined with it are not captured either.
+    """
+
+    enqueue: Callable[[Stream], None]
+    keep: object = field(default=None, repr=False)
+    failures: Failures | None = None
+    turn: DeviceMemory | None = None
+    captured: bool = True
+
+
+def launch(
+    function: Function,
+    blocks: int | Size,
+    arguments: Sequence[Argument],
+    *,
+    threads: int = THREADS,
+    failures: Failures | None = None,
+) -> StreamCall:
+    """Return the call of one kernel: ``blocks`` blocks of ``threads`` threads with fixed arguments."""
+    grid = (blocks, 1, 1) if isinstance(blocks, int) else blocks
+    fixed = tuple(np.uintp(each.address) if isinstance(each, Operand) else each for each in arguments)
+
+    def enqueue(stream: Stream) -> None:
+        function(stream, grid, (threads, 1, 1), fixed)
+
+    return StreamCall(enqueue, fixed, failures)
+
+
+def in_order(calls: Sequence[StreamCall]) -> StreamCall:
+    """Return several calls as one; raises ValueError if more than one of them can fail."""
+
+    def enqueue(stream: Stream) -> None:
+        for call in calls:
+            call.enqueue(stream)
+
+    failing = [call.failures for call in calls if call.failures is not None]
+    if len(failing) > 1:
+        raise ValueError("at most one of the calls of a node may have failures")
+    return StreamCall(enqueue, tuple(calls), failing[0] if failing else None)
+
+
+Bind = Callable[[Runtime, Attributes, Buffers], StreamCall]
+
+
+def own_kernels(runtime: Runtime, table: Mapping[str, tuple[Arrange, Bind]]) -> list[Kernel]:
+    """Return the kernels of library "cuda" for a table: op -> its functions, without runtime and arrangement."""
+
+    def kernel(op: str, arrange: Arrange, bind: Bind) -> Kernel:
+        return Kernel(op, "gpu", LIBRARY, 0, FLOATS, arrange, lambda given, _, buffers: bind(runtime, given, buffers))
+
+    return [kernel(op, *functions) for op, functions in table.items()]
+
+
+def aligned(nbytes: int) -> int:
+    """Return the next multiple of ALIGNMENT."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def power_of_two(least: int) -> int:
+    """Return the smallest power of two that is at least ``least``."""
+    return 1 << max(0, least - 1).bit_length()
+
+
+def blocks_for(runtime: Runtime, count: int, threads: int = THREADS) -> int:
+    """Return the number of blocks for a grid-stride loop over ``count`` elements: no more than fill the GPU."""
+    return max(1, min(-(-count // threads), 16 * runtime.multiprocessors))
+
+
+def failures(runtime: Runtime, explain: Callable[[int], str]) -> Failures:
+    """Return a new status word."""
+    word = runtime.pinned(4).view(np.int32)
+    word[0] = 0
+    return Failures(word, explain)

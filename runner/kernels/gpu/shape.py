@@ -1,7 +1,10 @@
-"""Rearrangements: strided copies, in C order or channels last."""
+"""Copies between strided blocks of GPU memory, and the rearrangements that are built from them, in any layout."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
+
+import numpy as np
 
 from runner.kernels.contract import (
     Arrange,
@@ -15,11 +18,80 @@ from runner.kernels.contract import (
     Specs,
     plain,
 )
-from runner.kernels.gpu import copies
-from runner.kernels.gpu.calls import Bind, StreamCall, in_order, own_kernels
-from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout, strides, strides_of
-from runner.kernels.gpu.runtime import Runtime
+from runner.kernels.gpu.layouts import (
+    Axis,
+    arguments,
+    arrange_alike,
+    merged,
+    offered_layout,
+    strides,
+    strides_of,
+)
+from runner.kernels.gpu.runtime import Bind, Runtime, Stream, StreamCall, blocks_for, in_order, launch, own_kernels
+from runner.kernels.gpu.source import text
 from runner.kernels.memory import numpy_dtype
+
+MOST_AXES = 6
+"""The maximum rank of a copied block after merging axes."""
+
+UNITS = {1: "uint8", 2: "bfloat16", 4: "uint32", 8: "int64"}
+"""Bytes of a copied unit -> a dtype of this size."""
+
+
+def copyable(axes: Iterable[Axis]) -> bool:
+    """Whether :func:`copy` takes a block."""
+    return len(merged(axes)) <= MOST_AXES
+
+
+def copy(runtime: Runtime, itemsize: int, axes: Iterable[Axis], source: int, target: int) -> StreamCall:
+    """Return the copy of a block of elements of ``itemsize`` bytes between addresses.
+
+    axes: (extent, stride in the source, stride in the target). If source and target are the same, the call does
+    nothing.
+    """
+    block = merged(axes)
+    count = math.prod(axis[0] for axis in block)
+    same = all(near == far for _, near, far in block)
+    if not count or (same and source == target):
+        return StreamCall(_nothing)
+    if same and len(block) <= 1 and all(near == 1 for _, near, _ in block):
+        return _straight(runtime, source, target, count * itemsize)
+    unit, block = in_units(block, itemsize, (source, target))
+    count = math.prod(axis[0] for axis in block)
+    function = runtime.function(text("copies", T=UNITS[unit]), "copy_block")
+    fixed = [np.uintp(source), np.uintp(target), np.int64(count), *arguments(block, MOST_AXES, 2)]
+    return launch(function, blocks_for(runtime, count), fixed)
+
+
+def clear(runtime: Runtime, nbytes: int, target: int) -> StreamCall:
+    """Set bytes at an address to 0."""
+    unit, ((count, _),) = in_units([(nbytes, 1)], 1, (target,))
+    function = runtime.function(text("copies", T=UNITS[unit]), "clear")
+    return launch(function, blocks_for(runtime, count), [np.uintp(target), np.int64(count)])
+
+
+def in_units(block: Sequence[Axis], itemsize: int, addresses: Sequence[int]) -> tuple[int, list[Axis]]:
+    """Return the largest unit, in bytes, in which a merged block can be copied, and the block in this unit."""
+    if not block or any(near != 1 for near in block[-1][1:]):
+        return itemsize, list(block)
+    *outer, (extent, *_) = block
+    marks = [extent, *(distance for axis in outer for distance in axis[1:])]
+    common = math.gcd(*(mark * itemsize for mark in marks), *addresses)
+    unit = max(size for size in UNITS if size == itemsize or (size > itemsize and common % size == 0))
+    ratio = unit // itemsize
+    ones = (1,) * (len(block[-1]) - 1)
+    return unit, [*((e, *(d // ratio for d in far)) for e, *far in outer), (extent // ratio, *ones)]
+
+
+def _straight(runtime: Runtime, source: int, target: int, nbytes: int) -> StreamCall:
+    def enqueue(stream: Stream) -> None:
+        runtime.copy(target, source, nbytes, stream)
+
+    return StreamCall(enqueue)
+
+
+def _nothing(stream: Stream) -> None:
+    """Do nothing."""
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
@@ -37,11 +109,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
 
 def _arrange_alike(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     """Arrange all tensors in the same layout; a copied block has at most their rank."""
-    if len(inputs[0].shape) > copies.MOST_AXES:
-        return None
-    last = offered_layout(inputs[0], offered).tag == CHANNELS_LAST
-    lie = channels_last if last else plain
-    return Arrangement(tuple(map(lie, inputs)), tuple(map(lie, outputs)))
+    return arrange_alike(attributes, inputs, outputs, offered) if len(inputs[0].shape) <= MOST_AXES else None
 
 
 def _concat(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
@@ -76,7 +144,7 @@ def _slice(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> Stream
 def _pad(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (x,), (y,) = buffers.inputs, buffers.outputs
     far = strides_of(y)
-    zeros = copies.clear(runtime, y.spec.nbytes, y.address)
+    zeros = clear(runtime, y.spec.nbytes, y.address)
     return in_order([zeros, _copied(runtime, x.spec, x, strides_of(x), 0, y, far, _place(attributes["low"], far))])
 
 
@@ -84,7 +152,7 @@ def _arrange_transpose(attributes: Attributes, inputs: Specs, outputs: Specs, of
     (x,), (y,) = inputs, outputs
     layout = offered_layout(x, offered)
     near = strides(x.shape, layout)
-    fits = copies.copyable(zip(y.shape, [near[a] for a in attributes["perm"]], strides(y.shape, plain(y)), strict=True))
+    fits = copyable(zip(y.shape, [near[a] for a in attributes["perm"]], strides(y.shape, plain(y)), strict=True))
     return Arrangement((layout,), (plain(y),)) if fits else None
 
 
@@ -121,7 +189,7 @@ def _copied(
     """Return the copy of a block from element ``first`` of the source to element ``start`` of the target."""
     itemsize = numpy_dtype(block.dtype).itemsize
     axes = zip(block.shape, near, far, strict=True)
-    return copies.copy(runtime, itemsize, axes, source.address + first * itemsize, target.address + start * itemsize)
+    return copy(runtime, itemsize, axes, source.address + first * itemsize, target.address + start * itemsize)
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:

@@ -1,6 +1,12 @@
-"""Constants, copies in any layout, and changes of dtype."""
+"""Constants, random draws, copies in any layout, and changes of dtype.
 
-from math import prod
+Draws have the same integers as in :mod:`runner.kernels.philox`. Uniform draws and masks equal those of the host bit for
+bit; normal draws differ by the errors of CUDA's functions.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -17,27 +23,46 @@ from runner.kernels.contract import (
     Specs,
     plain,
 )
+from runner.kernels.elementwise import computed_in
 from runner.kernels.functions import arrange_plain
-from runner.kernels.gpu.calls import Bind, StreamCall, blocks_for, launch, own_kernels
 from runner.kernels.gpu.element_kernels import element_kernel
 from runner.kernels.gpu.element_loops import Elements
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout
-from runner.kernels.gpu.runtime import Function, Runtime, Stream
-from runner.kernels.gpu.source import C_TYPES, computed_in, text
+from runner.kernels.gpu.runtime import (
+    Argument,
+    Bind,
+    Function,
+    Runtime,
+    Stream,
+    StreamCall,
+    blocks_for,
+    launch,
+    own_kernels,
+)
+from runner.kernels.gpu.source import C_TYPES, text
 from runner.kernels.memory import numpy_dtype
+from runner.kernels.philox import key
 
 _WORDS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 _SQUARE = 32
 
+_WORDS_AT_ONCE = 4
+_WORD_RANGE = 1 << 32
+
+Parameters = Callable[[Attributes], tuple[float, float]]
+
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """Return the kernels that move, set or convert elements."""
+    """Return the kernels that move, set, draw or convert elements."""
     table: dict[str, tuple[Arrange, Bind]] = {
         "identity": (_arrange_copy, _bind_copy),
         "stop_gradient": (_arrange_copy, _bind_copy),
         "convert": (_arrange_convert, _bind_convert),
         "fill": (arrange_plain, _bind_fill),
         "constant": (arrange_plain, _bind_constant),
+        "random_uniform": (arrange_plain, partial(_bind_draws, "uniform", lambda g: (g["low"], g["high"] - g["low"]))),
+        "random_normal": (arrange_plain, partial(_bind_draws, "normal", lambda g: (g["mean"], g["stddev"]))),
+        "dropout_mask": (arrange_plain, _bind_mask),
     }
     elements = {"cast": _cast, "truncate_to_bfloat16": _truncate}
     return own_kernels(runtime, table) + [element_kernel(runtime, *each) for each in elements.items()]
@@ -81,18 +106,16 @@ def _bind_convert(runtime: Runtime, attributes: Attributes, buffers: Buffers) ->
     squares = n * -(-rows // _SQUARE) * -(-columns // _SQUARE)
     blocks = blocks_for(runtime, squares, threads=1)
     sizes = [np.int64(n), np.int64(rows), np.int64(columns)]
-    return launch(
-        _of_words(runtime, x.spec, "turn"), blocks, [np.uintp(x.address), np.uintp(y.address), *sizes], threads=256
-    )
+    return launch(_of_words(runtime, x.spec, "turn"), blocks, [x, y, *sizes], threads=256)
 
 
 def _bind_fill(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (y,) = buffers.outputs
-    count = prod(y.spec.shape)
+    count = math.prod(y.spec.shape)
     with np.errstate(over="ignore"):
         value = np.full((), attributes["value"], numpy_dtype(y.spec.dtype))
     bits = np.uint64(int.from_bytes(value.tobytes(), "little"))
-    arguments = [np.uintp(y.address), np.int64(count), bits]
+    arguments: list[Argument] = [y, np.int64(count), bits]
     return launch(_of_words(runtime, y.spec, "fill"), blocks_for(runtime, count), arguments)
 
 
@@ -137,3 +160,32 @@ __device__ __forceinline__ bfloat16 truncated(float x) {
 
 def _truncate(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
     return Elements(("float32",), ("bfloat16",), (), ("truncated(x0)",), _TRUNCATED)
+
+
+def _bind_draws(
+    name: str, parameters: Parameters, runtime: Runtime, attributes: Attributes, buffers: Buffers
+) -> StreamCall:
+    (y,) = buffers.outputs
+    count = math.prod(y.spec.shape)
+    arguments: list[Argument] = [y, np.int64(count), *_key(attributes), *map(np.float64, parameters(attributes))]
+    return launch(_function(runtime, y.spec, name), blocks_for(runtime, count), arguments)
+
+
+def _bind_mask(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    (mask,) = buffers.outputs
+    rows, columns = mask.spec.shape[0], math.prod(mask.spec.shape[1:])
+    # A word divided by its range is below the rate if and only if the word is below the next integer.
+    threshold = np.int64(math.ceil(attributes["rate"] * _WORD_RANGE))
+    kept = np.float64(np.asarray(1.0 / (1.0 - attributes["rate"])).astype(numpy_dtype(mask.spec.dtype)))
+    drawn = [np.int64(rows), np.int64(columns), *_key(attributes), np.int64(attributes["first"]), threshold, kept]
+    arguments: list[Argument] = [*buffers.inputs, mask, *drawn]
+    groups = rows * (columns // _WORDS_AT_ONCE + 2)
+    return launch(_function(runtime, mask.spec, "dropout_mask"), blocks_for(runtime, groups), arguments)
+
+
+def _key(attributes: Attributes) -> list[Argument]:
+    return [np.int64(word) for word in key(attributes["seed"], attributes["key"])]
+
+
+def _function(runtime: Runtime, spec: Spec, name: str) -> Function:
+    return runtime.function(text("random", T=spec.dtype, C=computed_in(spec.dtype)), name)

@@ -17,8 +17,7 @@ from runner.engine.run.wires import GpuWires, HostWires, platform_of, wires_of
 from runner.errors import ClusterError, ResourceError
 from runner.kernels.contract import Operand, plain
 from runner.kernels.gpu.platform import GpuPlatform
-from runner.kernels.host import HostPlatform
-from runner.kernels.platform import Writer
+from runner.kernels.platform import HostPlatform, Writer
 from runner.kernels.registry import Registry
 from tests.engine.cluster.transport.fake_network import FakeClock
 from tests.engine.running import CPU_0, GPU_0, cluster_of

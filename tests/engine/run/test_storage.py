@@ -11,8 +11,8 @@ from runner.engine.graph.tensor import TensorSpec
 from runner.engine.run.storage import Arena, VariableStore
 from runner.errors import ResourceError, RunnerError
 from runner.kernels.contract import Layout, plain
-from runner.kernels.host import HUGE_PAGE
 from runner.kernels.memory import ALIGNMENT
+from runner.kernels.platform import HUGE_PAGE
 
 SPEC = TensorSpec((4,), "float64")
 SLOT = Slot(SPEC, plain(SPEC))

@@ -5,6 +5,7 @@ Only kernels are compared on them; see ``tests/kernels/cpu/test_table.py``.
 
 import itertools
 import math
+from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -65,12 +66,14 @@ def slid(x: Shape, window: Shape, strides: Shape, padding: Shape) -> Shape:
     return (x[2] + top + bottom - window[0]) // strides[0] + 1, (x[3] + left + right - window[1]) // strides[1] + 1
 
 
-def _images() -> dict[str, list[Case]]:
-    found: dict[str, list[Case]] = {}
+LAYOUT_CASES: defaultdict[str, list[Case]] = defaultdict(list)
 
-    def add(op: str, attributes: Attributes, *inputs: Any) -> None:
-        found.setdefault(op, []).append(Case(inputs, attributes))
 
+def add(op: str, attributes: Attributes, *inputs: Any) -> None:
+    LAYOUT_CASES[op].append(Case(inputs, attributes))
+
+
+def _images() -> None:
     for name, (x, w, geometry) in LAYERS.items():
         y = (x[0], w[0], *slid(x, w[2:], geometry["strides"], geometry["padding"]))
         image, filters, dy = normal(*x), spread(*w, scale=1 / math.sqrt(math.prod(w[1:]))), normal(*y)
@@ -120,25 +123,23 @@ def _images() -> dict[str, list[Case]]:
         add("broadcast_to", {"shape": wide}, normal(*shape))
     for keepdims in (False, True):
         add("reduce_mean", {"axes": (2, 3), "keepdims": keepdims}, normal(3, 24, 7, 5))
-    return found
 
 
-def _matrices() -> dict[str, list[Case]]:
-    found: dict[str, list[Case]] = {"matmul": [], "matmul_fused": [], "matmul_bias_gradient": []}
+def _matrices() -> None:
     choices = list(itertools.product((False, True), repeat=2))
     for (m, k, n), (a, b) in itertools.product(PRODUCTS, choices):
         turned = {"transpose_a": a, "transpose_b": b}
         factors = (normal(*((k, m) if a else (m, k))), normal(*((n, k) if b else (k, n))))
-        found["matmul"].append(Case(factors, turned))
+        add("matmul", turned, *factors)
         for bias, relu in choices if (m, k, n) == (33, 257, 517) or not (a or b) else ():
             fused = {**turned, "bias": bias, "relu": relu, "dtype": PRECISION}
-            found["matmul_fused"].append(Case((*factors, normal(n)) if bias else factors, fused))
+            add("matmul_fused", fused, *factors, *[normal(n)] * bias)
     for m, k, n in PRODUCTS:
-        found["matmul_bias_gradient"].append(Case((normal(m, k), normal(m, n)), {"dtype": PRECISION}))
-    return found
+        add("matmul_bias_gradient", {"dtype": PRECISION}, normal(m, k), normal(m, n))
 
 
-LAYOUT_CASES: dict[str, list[Case]] = {**_images(), **_matrices()}
+_images()
+_matrices()
 
 WIDENED = {
     op: [replace(case, attributes={**case.attributes, "dtype": "float32"}) for case in LAYOUT_CASES[op]]

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import runner.kernels.reference  # noqa: F401 - registers the kernels
 from runner.kernels.contract import Arrangement, Array, Attributes, Buffers, Kernel, Layout, NativeCall, Operand, plain
-from runner.kernels.cpu.machine_code import elementwise, openmp
+from runner.kernels.cpu.machine_code import elementwise
+from runner.kernels.cpu.machine_code import threads as openmp
 from runner.kernels.cpu.machine_code.compiler import MachineCode
 from runner.kernels.cpu.machine_code.loops import ElementLoop, write_module
 from runner.kernels.cpu.machine_code.threads import PARALLEL_BYTES, Loop, on_one
 from runner.kernels.elementwise import FUNCTIONS, Program, evaluate, parse
-from runner.kernels.registry import REGISTRY, Registry
-from tests.kernels.cpu.programs import Case, all_same_bits, awkward, cases
-from tests.kernels.harness import Shaped, call_bound, filled, holding, invoke, run
+from runner.kernels.registry import Registry
+from tests.kernels.cpu.test_programs import Case, all_same_bits, awkward, cases
+from tests.kernels.harness import Shaped, call_bound, filled, holding, invoke, reference, run_node
 
 DTYPES = ["float32", "bfloat16"]
 WITH_SCALARS_ALONE = [*DTYPES, "float64"]
@@ -52,13 +52,9 @@ def attributes_of(program: Program) -> Attributes:
     return {"program": program.text, "outputs": program.outputs}
 
 
-def arrays_of(case: Case, size: int, dtype: str) -> list[Array]:
-    return [awkward(1 + k, (size,) if each else (), dtype) for k, each in enumerate(case.wide)]
-
-
-def computed(kernel: Kernel, program: Program, arrays: list[Array], shape: tuple[int, ...]) -> list[Array]:
-    outputs = [Shaped(shape, arrays[0].dtype.name)] * len(program.outputs)
-    return run(kernel, attributes_of(program), [Shaped.of(array) for array in arrays], outputs, arrays).outputs
+def arrays_of(size: int, dtype: str, wide: tuple[bool, ...] = (True, True, True, False), seed: int = 1) -> list[Array]:
+    """Inputs of a program, by default of MOMENTUM."""
+    return [awkward(seed + k, (size,) if each else (), dtype) for k, each in enumerate(wide)]
 
 
 def expected(program: Program, arrays: list[Array]) -> tuple[Array, ...]:
@@ -66,29 +62,31 @@ def expected(program: Program, arrays: list[Array]) -> tuple[Array, ...]:
         return evaluate(program, arrays)
 
 
+def require_definition(llvm: Registry, program: Program, arrays: list[Array]) -> None:
+    """Require the bits of the definition of a program."""
+    found = run_node(llvm.find("elementwise", "cpu", "llvm"), attributes_of(program), arrays).outputs
+    assert all_same_bits(found, expected(program, arrays)), program.text
+
+
 @settings(max_examples=80)
 @given(case=cases(), size=st.integers(1, 40), dtype=st.sampled_from(WITH_SCALARS_ALONE), seed=st.integers(0, 1000))
 def test_any_program_equals_its_definition_bit_for_bit(
     llvm: Registry, case: Case, size: int, dtype: str, seed: int
 ) -> None:
-    shape = () if dtype == "float64" else (size,)
-    arrays = [awkward(seed + k, shape if each else (), dtype) for k, each in enumerate(case.wide)]
-    found = computed(llvm.find("elementwise", "cpu", "llvm"), case.program, arrays, shape)
-    assert all_same_bits(found, expected(case.program, arrays))
+    wide = (False,) * len(case.wide) if dtype == "float64" else case.wide
+    require_definition(llvm, case.program, arrays_of(size, dtype, wide, seed))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 15, 16, 17, 1000, PARALLEL])
 def test_any_size(llvm: Registry, size: int, dtype: str) -> None:
-    arrays = arrays_of(Case(MOMENTUM, (True, True, True, False)), size, dtype)
-    found = computed(llvm.find("elementwise", "cpu", "llvm"), MOMENTUM, arrays, (size,))
-    assert all_same_bits(found, expected(MOMENTUM, arrays))
+    require_definition(llvm, MOMENTUM, arrays_of(size, dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 def test_any_width_of_vectors(dtype: str, vector_bytes: int) -> None:
-    arrays = arrays_of(Case(MOMENTUM, (True, True, True, False)), 45, dtype)
+    arrays = arrays_of(45, dtype)
     code = MachineCode(write_module(ElementLoop(MOMENTUM, dtype, (True, True, True, False)), vector_bytes))
     operands = [*map(holding, arrays), *(filled(Shaped.of(arrays[0]), plain(Shaped.of(arrays[0]))) for _ in range(2))]
     addresses = np.array([operand.address for operand in operands], np.intp)
@@ -98,25 +96,18 @@ def test_any_width_of_vectors(dtype: str, vector_bytes: int) -> None:
 
 @pytest.mark.parametrize("dtype", WITH_SCALARS_ALONE)
 def test_a_tensor_without_axes_is_one_element(llvm: Registry, dtype: str) -> None:
-    arrays = arrays_of(Case(MOMENTUM, (False,) * 4), 1, dtype)
-    found = computed(llvm.find("elementwise", "cpu", "llvm"), MOMENTUM, arrays, ())
-    assert all_same_bits(found, expected(MOMENTUM, arrays))
+    require_definition(llvm, MOMENTUM, arrays_of(1, dtype, (False,) * 4))
 
 
 def test_a_program_longer_than_the_registers_last(llvm: Registry) -> None:
     reads = "; ".join(f"mul {k} #1.5" for k in range(40))
     folds = "; ".join(f"sub {k + 39} {k}" for k in range(1, 40))
-    program = parse(f"{reads}; {folds}", 40, (40, 118))
-    arrays = arrays_of(Case(program, (True,) * 40), 100, "float32")
-    found = computed(llvm.find("elementwise", "cpu", "llvm"), program, arrays, (100,))
-    assert all_same_bits(found, expected(program, arrays))
+    require_definition(llvm, parse(f"{reads}; {folds}", 40, (40, 118)), arrays_of(100, "float32", (True,) * 40))
 
 
-def test_a_literal_differs_from_a_value_number(llvm: Registry) -> None:
-    kernel, arrays = llvm.find("elementwise", "cpu", "llvm"), arrays_of(Case(MOMENTUM, (True, True)), 20, "float32")
-    for text in ("add 0 1", "add 0 #1.0", "add 0 #0.0", "add 0 #-0.0"):
-        program = parse(text, 2, (2,))
-        assert all_same_bits(computed(kernel, program, arrays, (20,)), expected(program, arrays)), text
+@pytest.mark.parametrize("text", ["add 0 1", "add 0 #1.0", "add 0 #0.0", "add 0 #-0.0"])
+def test_a_literal_differs_from_a_value_number(llvm: Registry, text: str) -> None:
+    require_definition(llvm, parse(text, 2, (2,)), arrays_of(20, "float32", (True, True)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -126,7 +117,7 @@ def test_outputs_may_take_the_place_of_any_inputs(
     llvm: Registry, places: tuple[int | None, int | None], size: int, dtype: str
 ) -> None:
     kernel = llvm.find("elementwise", "cpu", "llvm")
-    arrays = arrays_of(Case(MOMENTUM, (True, True, True, False)), size, dtype)
+    arrays = arrays_of(size, dtype)
     specs, result = [Shaped.of(array) for array in arrays], Shaped((size,), dtype)
     arrangement = arranged(kernel, attributes_of(MOMENTUM), specs, [result] * 2, list(map(plain, specs)))
     inputs = [holding(array) for array in arrays]
@@ -138,10 +129,8 @@ def test_outputs_may_take_the_place_of_any_inputs(
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_number_of_threads_gives_the_same_bits(llvm: Registry, threads: Any, count: int, dtype: str) -> None:
-    arrays = arrays_of(Case(MOMENTUM, (True, True, True, False)), PARALLEL, dtype)
     threads(count)
-    found = computed(llvm.find("elementwise", "cpu", "llvm"), MOMENTUM, arrays, (PARALLEL,))
-    assert all_same_bits(found, expected(MOMENTUM, arrays))
+    require_definition(llvm, MOMENTUM, arrays_of(PARALLEL, dtype))
 
 
 def test_threads_share_out_every_element_once(llvm: Registry, threads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +166,9 @@ def test_every_number_of_bfloat16(llvm: Registry, function: str) -> None:
 def test_bfloat16_is_rounded_once_and_to_the_even_one_of_two(llvm: Registry) -> None:
     one, small = np.ones(4, "bfloat16"), (2.0 ** -np.arange(7, 11)).astype("bfloat16")
     program = parse("add 0 1; sub 2 0; add 2 1", 2, (2, 3, 4))
-    sums, differences, twice = computed(llvm.find("elementwise", "cpu", "llvm"), program, [one, small], (4,))
+    sums, differences, twice = run_node(
+        llvm.find("elementwise", "cpu", "llvm"), attributes_of(program), [one, small]
+    ).outputs
     last = 2.0**-7  # distance of numbers from 1 to 2
     np.testing.assert_array_equal(sums.astype("float64"), [1 + last, 1, 1, 1])
     np.testing.assert_array_equal(differences, small)
@@ -193,14 +184,9 @@ def test_a_scalar_operand_is_broadcast(llvm: Registry, position: int) -> None:
 
 def assert_like_reference(llvm: Registry, op: str, arrays: list[Array]) -> None:
     """Require the bits of the reference kernel."""
-    specs = [Shaped.of(array) for array in arrays]
-    result = Shaped(max((array.shape for array in arrays), key=len), arrays[0].dtype.name)
     with np.errstate(all="ignore"):
-        truth, found = (
-            run(table.find(op, "cpu", library), {}, specs, [result], arrays).outputs
-            for table, library in ((REGISTRY, "numpy"), (llvm, "llvm"))
-        )
-    assert all_same_bits(found, truth)
+        found = run_node(llvm.find(op, "cpu", "llvm"), {}, arrays).outputs
+    assert all_same_bits(found, reference(op, arrays))
 
 
 def arranged(
@@ -228,45 +214,39 @@ def test_a_bound_call_holds_its_arguments(llvm: Registry) -> None:
 
 IMAGE = Shaped((2, 3, 5, 5), "float32")
 SCALAR = Shaped((), "float32")
+PLAIN = plain(IMAGE)
 PADDED = Layout("aBcd16b", 2 * 16 * 25 * 4)
 DENSE = Layout("acdb", IMAGE.nbytes)
 
 
-def layouts(
-    llvm: Registry, text: str, offered: list[Layout | None], outputs: tuple[int, ...] | None = None
-) -> Arrangement:
+def layouts(llvm: Registry, text: str, offered: list[Layout | None], outputs: tuple[int, ...]) -> Arrangement:
     """How a program over images (and, where plain((),) is offered, scalars) is arranged."""
     inputs = [SCALAR if offer == plain(SCALAR) else IMAGE for offer in offered]
-    numbers = outputs or (len(inputs) + text.count(";"),)
-    attributes = {"program": text, "outputs": numbers}
-    return arranged(llvm.find("elementwise", "cpu", "llvm"), attributes, inputs, [IMAGE] * len(numbers), offered)
+    attributes = {"program": text, "outputs": outputs}
+    return arranged(llvm.find("elementwise", "cpu", "llvm"), attributes, inputs, [IMAGE] * len(outputs), offered)
 
 
-@pytest.mark.parametrize("offered", [[None, None], [plain(IMAGE), None], [plain(IMAGE), plain(IMAGE)]])
-def test_without_an_offer_of_another_layout_all_is_plain(llvm: Registry, offered: list[Layout | None]) -> None:
-    found = layouts(llvm, "add 0 1; mul 2 1", offered, (2, 3))
-    assert found.inputs == found.outputs == (plain(IMAGE),) * 2
+@pytest.mark.parametrize(
+    ("text", "outputs", "offered", "taken"),
+    [
+        *(("add 0 1; mul 2 1", (2, 3), each, PLAIN) for each in ([None, None], [PLAIN, None], [PLAIN, PLAIN])),
+        *(("add 0 1; mul 2 1", (2, 3), each, PADDED) for each in ([None, PADDED], [PLAIN, PADDED], [PADDED, DENSE])),
+        # Padding stays zero, or the layout is not taken.
+        ("add 0 #1.0", (1,), [PADDED], PLAIN),
+        ("add 0 #1.0", (1,), [DENSE], DENSE),
+        ("add 0 1; add 2 #1.0", (3,), [PADDED, DENSE], DENSE),
+    ],
+)
+def test_one_layout_is_taken_by_all(
+    llvm: Registry, text: str, outputs: tuple[int, ...], offered: list[Layout | None], taken: Layout
+) -> None:
+    found = layouts(llvm, text, offered, outputs)
+    assert {*found.inputs, *found.outputs} == {taken}
 
 
-@pytest.mark.parametrize("offered", [[None, PADDED], [plain(IMAGE), PADDED], [PADDED, DENSE]])
-def test_an_offered_layout_is_taken_over_by_all(llvm: Registry, offered: list[Layout | None]) -> None:
-    found = layouts(llvm, "add 0 1; mul 2 1", offered, (2, 3))
-    assert found.inputs == found.outputs == (PADDED, PADDED)
-
-
-def test_padding_stays_zero_or_the_layout_is_not_taken(llvm: Registry) -> None:
-    assert layouts(llvm, "add 0 #1.0", [PADDED]).outputs == (plain(IMAGE),)
-    assert layouts(llvm, "add 0 #1.0", [DENSE]).outputs == (DENSE,)
-    assert layouts(llvm, "add 0 1; add 2 #1.0", [PADDED, DENSE]).outputs == (DENSE,)
-
-
-def test_a_scalar_stays_plain(llvm: Registry) -> None:
-    found = layouts(llvm, "mul 0 1", [PADDED, plain(SCALAR)])
-    assert (found.inputs, found.outputs) == ((PADDED, plain(SCALAR)), (PADDED,))
-
-
-def test_every_input_of_full_shape_may_give_its_memory(llvm: Registry) -> None:
+def test_a_scalar_stays_plain_and_every_input_of_full_shape_may_give_its_memory(llvm: Registry) -> None:
     found = layouts(llvm, "mul 0 1; add 3 2", [PADDED, plain(SCALAR), None], (3, 4))
+    assert (found.inputs, found.outputs) == ((PADDED, plain(SCALAR), PADDED), (PADDED, PADDED))
     assert set(found.in_place) == {(0, 0), (0, 1), (2, 0), (2, 1)}
 
 
@@ -292,11 +272,12 @@ def numbers(operand: Operand) -> Array:
         ("neg", [Shaped((1,), "float64")], Shaped((1,), "float64")),
         ("add", [Shaped((2, 4), "float32"), Shaped((4,), "float32")], Shaped((2, 4), "float32")),
         ("add_n", [Shaped((4,), "float32")], Shaped((4,), "float32")),
+        ("fill", [], Shaped((2,), "int64")),
     ],
-    ids=["integers", "float16", "float64", "broadcast", "one term"],
+    ids=["integers", "float16", "float64", "broadcast", "one term", "fill of integers"],
 )
 def test_unsupported_nodes_are_refused(llvm: Registry, op: str, inputs: list[Shaped], result: Shaped) -> None:
-    assert llvm.find(op, "cpu", "llvm").arrange({}, inputs, [result], [None] * len(inputs)) is None
+    assert llvm.find(op, "cpu", "llvm").arrange({"value": 1.0}, inputs, [result], [None] * len(inputs)) is None
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -304,13 +285,5 @@ def test_unsupported_nodes_are_refused(llvm: Registry, op: str, inputs: list[Sha
 @pytest.mark.parametrize("shape", [(), (7,), (1000, 3)])
 def test_a_fill_keeps_every_bit_of_its_value(llvm: Registry, shape: tuple[int, ...], value: float, dtype: str) -> None:
     attributes = {"value": value, "shape": shape, "dtype": dtype}
-    made, expected = (
-        run(registry.find("fill", "cpu", library), attributes, [], [Shaped(shape, dtype)], []).outputs
-        for registry, library in ((llvm, "llvm"), (REGISTRY, "numpy"))
-    )
-    assert [each.tobytes() for each in made] == [each.tobytes() for each in expected]
-
-
-def test_a_fill_of_integers_is_refused(llvm: Registry) -> None:
-    fill = llvm.find("fill", "cpu", "llvm")
-    assert fill.arrange({"value": 1.0, "shape": (2,), "dtype": "int64"}, [], [Shaped((2,), "int64")], []) is None
+    (made,) = run_node(llvm.find("fill", "cpu", "llvm"), attributes, []).outputs
+    assert made.tobytes() == reference("fill", [], attributes)[0].tobytes()

@@ -8,12 +8,12 @@ import pytest
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.contract import Array, Kernel, Layout
 from runner.kernels.cpu.machine_code import pooling
-from runner.kernels.cpu.machine_code.pooling_code import Pooling, write_module
+from runner.kernels.cpu.machine_code.pooling import Pooling, write_module
 from runner.kernels.registry import Registry
 from tests.kernels.cpu.layout_cases import POOLS, slid
-from tests.kernels.cpu.onednn.checking import IMAGE_TAGS, expected, kernels, layout, normal
-from tests.kernels.cpu.onednn.test_pooling import attributes_of
-from tests.kernels.harness import Ran, Shaped, run
+from tests.kernels.cpu.onednn.checking import IMAGE_TAGS, kernels, layout, normal
+from tests.kernels.cpu.onednn.test_layouts import attributes_of
+from tests.kernels.harness import Ran, Shaped, exact, run_node
 
 EXAMPLE = ((2, 20, 9, 8), (3, 3), (2, 2), (1, 1, 1, 1))
 
@@ -25,18 +25,12 @@ def kernel() -> Kernel:
 
 
 def pooled(geometry: Any, x: Array, tag: str) -> Ran:
-    shape, *window = geometry
-    result = (*shape[:2], *slid(shape, *window))
-    inputs = [Shaped.of(x)]
-    outputs = [Shaped(result, x.dtype.name), Shaped(result, "int32")]
-    offered = [layout(inputs[0], tag)]
-    return run(kernel(), attributes_of(*window), inputs, outputs, [x], offered, registry=kernels())
+    offered = [layout(Shaped.of(x), tag)]
+    return run_node(kernel(), attributes_of(*geometry[1:]), [x], offered, registry=kernels())
 
 
-def reference(geometry: Any, x: Array) -> list[Array]:
-    shape, *window = geometry
-    result = (*shape[:2], *slid(shape, *window))
-    return expected("max_pool", attributes_of(*window), [x], [Shaped(result, "float32"), Shaped(result, "int32")])
+def truth(geometry: Any, x: Array) -> list[Array]:
+    return exact("max_pool", [x], attributes_of(*geometry[1:]))
 
 
 @pytest.mark.parametrize("tag", IMAGE_TAGS)
@@ -46,7 +40,7 @@ def test_a_maximum_over_nan_is_nan(geometry: Any, tag: str) -> None:
     x.flat[:: x.size // 7] = np.nan
     ran = pooled(geometry, x, tag)
     assert ran.tags[0] == [tag] == [ran.arrangement.outputs[0].tag], "images keep their layout"
-    (y, _), (wanted, _) = ran.outputs, reference(geometry, x)
+    (y, _), (wanted, _) = ran.outputs, truth(geometry, x)
     assert 0 < np.isnan(wanted).sum() < wanted.size
     np.testing.assert_array_equal(y, wanted.astype(np.float32))
 
@@ -55,7 +49,7 @@ def test_a_maximum_over_nan_is_nan(geometry: Any, tag: str) -> None:
 @pytest.mark.parametrize("value", [0.0, -np.inf, np.inf])
 def test_of_equals_the_first_wins(value: float, tag: str) -> None:
     x = np.full(EXAMPLE[0], value, np.float32)
-    for came, wanted in zip(pooled(EXAMPLE, x, tag).outputs, reference(EXAMPLE, x), strict=True):
+    for came, wanted in zip(pooled(EXAMPLE, x, tag).outputs, truth(EXAMPLE, x), strict=True):
         np.testing.assert_array_equal(came, wanted)
 
 

@@ -7,18 +7,16 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-import runner.kernels.reference  # noqa: F401 - registers the kernels
 from runner.engine.run.kernel_table import load_kernels
-from runner.kernels.contract import Array, Attributes, Kernel, plain
+from runner.kernels.contract import Array, Kernel, plain
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode
 from runner.kernels.cpu.machine_code.loops import ElementLoop
 from runner.kernels.cpu.machine_code.products import MOST_TERMS, Update, write_module
 from runner.kernels.cpu.machine_code.threads import Loop, on_one
 from runner.kernels.elementwise import Program, parse
-from runner.kernels.registry import REGISTRY
 from tests.kernels.cpu.onednn.checking import assert_close
-from tests.kernels.harness import Shaped, call_bound, filled, holding, invoke, run
+from tests.kernels.harness import Shaped, call_bound, exact, filled, holding, invoke, run_node
 
 MOMENTUM = parse("mul 1 4; add 5 2; mul 6 3; sub 0 7", 5, (8, 6))
 """Inputs: parameters, velocity, gradient, learning rate, momentum. Outputs: parameters, velocity."""
@@ -46,17 +44,12 @@ def momentum_arrays(size: tuple[int, int, int]) -> list[Array]:
     return [*arrays, np.asarray(0.25, np.float32), np.asarray(0.5, np.float32)]
 
 
-def expected(attributes: Attributes, arrays: Sequence[Array]) -> list[Array]:
-    """Return the results of the reference kernel in float64."""
-    exact = [array.astype(np.float64) for array in arrays]
-    outputs = [Shaped((arrays[0].shape[1], arrays[1].shape[1]), "float64")] * len(attributes["outputs"])
-    reference = REGISTRY.find("matmul_elementwise", "cpu", "numpy")
-    return run(reference, {**attributes, "dtype": "float64"}, list(map(Shaped.of, exact)), outputs, exact).outputs
+def expected(attributes: dict[str, Any], arrays: Sequence[Array]) -> list[Array]:
+    return exact("matmul_elementwise", arrays, attributes)
 
 
-def computed(attributes: Attributes, arrays: Sequence[Array]) -> list[Array]:
-    outputs = [Shaped((arrays[0].shape[1], arrays[1].shape[1]), "float32")] * len(attributes["outputs"])
-    return run(kernel(), attributes, list(map(Shaped.of, arrays)), outputs, arrays).outputs
+def computed(attributes: dict[str, Any], arrays: Sequence[Array]) -> list[Array]:
+    return run_node(kernel(), attributes, arrays).outputs
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -129,28 +122,19 @@ def test_outputs_may_share_memory_with_operands(places: tuple[int | None, int | 
         np.testing.assert_array_equal(came.array, wanted)
 
 
-def refused(x: Shaped, dy: Shaped, **changes: Any) -> bool:
-    attributes = attributes_of(parse("sub 0 1", 2, (2,)), 1, **changes)
-    rows, columns = x.shape[attributes["transpose_a"]], dy.shape[not attributes["transpose_b"]]
-    result = floats(rows, columns)
-    return kernel().arrange(attributes, [x, dy, result], [result], [None] * 3) is None
-
-
-def floats(*shape: int) -> Shaped:
-    return Shaped(shape, "float32")
-
-
-@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, True)])
-def test_other_products_are_refused(turned: tuple[bool, bool]) -> None:
-    assert not refused(floats(40, 40), floats(40, 40))
-    given = dict(zip(("transpose_a", "transpose_b"), turned, strict=True))
-    assert refused(floats(40, 40), floats(40, 40), **given)
-
-
-def test_sums_of_many_terms_and_of_none_are_refused() -> None:
-    assert not refused(floats(MOST_TERMS, 40), floats(MOST_TERMS, 50))
-    assert refused(floats(MOST_TERMS + 1, 40), floats(MOST_TERMS + 1, 50))
-    assert refused(floats(0, 40), floats(0, 50))
+@pytest.mark.parametrize(
+    ("terms", "turned", "taken"),
+    [
+        *((terms, (True, False), 0 < terms <= MOST_TERMS) for terms in (0, 1, 40, MOST_TERMS, MOST_TERMS + 1)),
+        *((40, turned, False) for turned in ((False, False), (False, True), (True, True))),
+    ],
+)
+def test_other_products_and_those_of_many_or_no_terms_are_refused(
+    terms: int, turned: tuple[bool, bool], taken: bool
+) -> None:
+    attributes = attributes_of(parse("sub 0 1", 2, (2,)), 1, transpose_a=turned[0], transpose_b=turned[1])
+    x, dy, result = (Shaped(shape, "float32") for shape in ((terms, 40), (terms, 40), (40, 40)))
+    assert (kernel().arrange(attributes, [x, dy, result], [result], [None] * 3) is not None) == taken
 
 
 @pytest.mark.parametrize(("dtype", "library"), [("float32", "llvm"), ("float64", "numpy"), ("bfloat16", "numpy")])

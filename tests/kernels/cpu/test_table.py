@@ -18,12 +18,11 @@ from tests.kernels.cpu.onednn.checking import (
     IMAGE_TAGS,
     assert_close,
     assert_padding_is_zero,
-    expected,
     layout,
     library,
 )
-from tests.kernels.gpu.running import drawn_for, node_of
-from tests.kernels.harness import Shaped, run
+from tests.kernels.gpu.running import drawn_for
+from tests.kernels.harness import Shaped, exact, node_of, run
 from tests.kernels.special_cases import SPECIAL
 from tests.op_cases import CASES
 
@@ -80,14 +79,14 @@ def check(kernel: Kernel, attributes: dict[str, Any], arrays: list[Array]) -> in
         arrangement = kernel.arrange(node.attributes, inputs, outputs, offered)
         if arrangement is None:
             continue
-        wanted = wanted or expected(op, node.attributes, arrays, outputs)
-        if not is_finite(exact.astype(spec.dtype) for exact, spec in zip(wanted, outputs, strict=True)):
+        wanted = wanted or exact(op, arrays, attributes)
+        if not is_finite(each.astype(spec.dtype) for each, spec in zip(wanted, outputs, strict=True)):
             return compared
         for in_place in (False, True) if arrangement.in_place else (False,):
             ran = run(kernel, node.attributes, inputs, outputs, arrays, offered, registry=REGISTRY, in_place=in_place)
-            for found, exact, operand in zip(ran.outputs, wanted, ran.outputs_in_memory, strict=True):
+            for found, truth, operand in zip(ran.outputs, wanted, ran.outputs_in_memory, strict=True):
                 if found.size:
-                    rounded = exact.astype(found.dtype).astype(exact.dtype) if op.startswith(EXACT) else exact
+                    rounded = truth.astype(found.dtype).astype(truth.dtype) if op.startswith(EXACT) else truth
                     tolerance = 0.0 if op.startswith(EXACT) else TOLERANCES.get(found.dtype.name, 0.0)
                     assert_close(found, rounded, tolerance)
                 if operand.spec.dtype in TOLERANCES:

@@ -146,26 +146,19 @@ class EmulatedFunction:
 class EmulatedRuntime:
     """The runtime of an emulated GPU; see :class:`~runner.kernels.gpu.runtime.Runtime`.
 
-    folder: cache of compiled sources. reversed: whether the last thread of a block runs first. nbytes: size of the
-    memory. gpus: number of GPUs; objects of one GPU fail on a stream of another. libraries: set by tests.
+    folder: cache of compiled sources. nbytes: size of the memory. gpus: number of GPUs; objects of one GPU fail on a
+    stream of another. reversed: whether the last thread of a block runs first; libraries: both set by tests.
     """
 
     name = "emulated GPU"
     capability = 90
     multiprocessors = 2
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        reversed: bool = False,  # noqa: A002
-        nbytes: int = 1 << 30,
-        gpus: int = 1,
-    ) -> None:
+    def __init__(self, folder: Path, *, nbytes: int = 1 << 30, gpus: int = 1) -> None:
         self._gpus = gpus
         self._used = threading.local()
         self.folder = folder
-        self.reversed = reversed
+        self.reversed = False
         self._free = self._total = nbytes
         self._allocated: list[tuple[NDArray[np.uint8], int]] = []
         self._functions: dict[tuple[int, str, str], EmulatedFunction] = {}

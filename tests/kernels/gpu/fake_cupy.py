@@ -103,10 +103,8 @@ class FakeModule:
     """Machine code on a GPU."""
 
     cupy: FakeCupy
-    code: bytes = b""
 
     def load(self, code: bytes) -> None:
-        self.code = code
         self.cupy.log.append(("load", self.cupy.device, code))
 
     def get_function(self, name: str) -> Any:

@@ -9,20 +9,16 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
-from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import Node
-from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.contract import Arrangement, Buffers, Choice, Kernel, Layout, Operand, Spec, plain
-from runner.kernels.gpu.calls import StreamCall
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last
-from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Stream
+from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Stream, StreamCall
 from runner.kernels.registry import Registry
 from tests.kernels import harness
 from tests.kernels.gpu.emulation import EmulatedRuntime
-from tests.op_cases import CASES
+from tests.kernels.harness import node_of
 from tests.samples import PRECISION, Case
 
 Array = NDArray[Any]
@@ -66,16 +62,6 @@ def run_op(
     return run_choice(runtime, node, choice, inputs, in_place=in_place)
 
 
-def node_of(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any]) -> Node:
-    """Return a node of the op."""
-    graph = Graph()
-    placeholders = [
-        graph.add("placeholder", (), {"shape": each.shape, "dtype": each.dtype.name}, name=f"input_{number}")[0]
-        for number, each in enumerate(inputs)
-    ]
-    return graph.add(op, placeholders, attributes)
-
-
 def offers_for(specs: Sequence[Spec], layouts: LayoutsOfInputs) -> Sequence[Layout | None]:
     """Return the offered layouts of the inputs."""
     if layouts is None:
@@ -115,31 +101,42 @@ def able(
     return found
 
 
+def bound_to(
+    runtime: Runtime, node: Node, choice: Choice, specs: Sequence[Spec], *, in_place: bool = False
+) -> tuple[StreamCall, Buffers]:
+    """Bind a choice to new memory; return the call and its memory, which the call does not keep alive."""
+    arrangement = choice.arrangement
+    sources = [_allocated(runtime, *each) for each in zip(specs, arrangement.inputs, strict=True)]
+    targets = [_allocated(runtime, *each) for each in zip(node.outputs, arrangement.outputs, strict=True)]
+    for i, o in harness.once_each(arrangement.in_place).items() if in_place else ():
+        assert sources[i].layout.nbytes == targets[o].layout.nbytes, "what shares memory has the same bytes"
+        targets[o] = Operand(targets[o].spec, targets[o].layout, sources[i].data)
+    buffers = Buffers(tuple(sources), tuple(targets), runtime.allocate(arrangement.scratch_bytes))
+    bound = choice.kernel.bind(node.attributes, arrangement, buffers)
+    assert isinstance(bound, StreamCall), f"a kernel of a GPU is bound to a StreamCall, not to {bound!r}"
+    return bound, buffers
+
+
 def run_choice(
     runtime: Runtime, node: Node, choice: Choice, inputs: Sequence[Array], *, in_place: bool = False
 ) -> list[Array]:
     """Bind and run a choice, and check all memory that it could have overwritten."""
-    arrangement, stream = choice.arrangement, runtime.stream()
-    specs = [harness.Shaped.of(array) for array in inputs]
-    sources = [_allocated(runtime, *each) for each in zip(specs, arrangement.inputs, strict=True)]
-    targets = [_allocated(runtime, *each) for each in zip(node.outputs, arrangement.outputs, strict=True)]
-    shared = harness.once_each(arrangement.in_place) if in_place else {}
-    for i, o in shared.items():
-        assert sources[i].layout.nbytes == targets[o].layout.nbytes, "what shares memory has the same bytes"
-        targets[o] = Operand(targets[o].spec, targets[o].layout, sources[i].data)
+    stream, specs = runtime.stream(), [harness.Shaped.of(array) for array in inputs]
+    bound, buffers = bound_to(runtime, node, choice, specs, in_place=in_place)
+    sources, targets = buffers.inputs, buffers.outputs
+    shared = {source.address for source in sources} & {target.address for target in targets}
     for operand, array in zip(sources, inputs, strict=True):
         put(runtime, stream, operand, array)
-    scratch = runtime.allocate(arrangement.scratch_bytes)
-    bound = choice.kernel.bind(node.attributes, arrangement, Buffers(tuple(sources), tuple(targets), scratch))
-    assert isinstance(bound, StreamCall), f"a kernel of a GPU is bound to a StreamCall, not to {bound!r}"
     if shared:
         bound.enqueue(stream)
     else:
         _replay(runtime, stream, bound, targets)
     outputs = [got(runtime, stream, operand) for operand in targets]
     for i, (operand, array) in enumerate(zip(sources, inputs, strict=True)):
-        assert i in shared or got(runtime, stream, operand).tobytes() == array.tobytes(), f"it wrote to input {i}"
-    _require_success(bound)
+        unchanged = operand.address in shared or got(runtime, stream, operand).tobytes() == array.tobytes()
+        assert unchanged, f"it wrote to input {i}"
+    if bound.failures is not None and _status(bound):
+        raise RuntimeError(bound.failures.explain(_status(bound)))
     return outputs
 
 
@@ -186,38 +183,15 @@ def got(runtime: Runtime, stream: Stream, operand: Operand) -> Array:
     return np.ascontiguousarray(values.reshape(n, h, w, c).transpose(_INNERMOST_SECOND))
 
 
-def reference(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any] | None = None) -> list[Array]:
-    """Return the results of the reference kernel."""
-    node = node_of(op, inputs, attributes or {})
-    specs = [harness.Shaped.of(array) for array in inputs]
-    kernel = load_kernels().find(op, "cpu", "numpy")
-    with np.errstate(all="ignore"):
-        return harness.run(kernel, node.attributes, specs, node.outputs, inputs).outputs
-
-
-def table_of(ops: Iterable[str]) -> list[Any]:
-    """Parameters (op, case, dtype): every case in float32, and one of each op in each other float dtype."""
-    return [
-        pytest.param(op, case, dtype, id=f"{op}-{number}-{dtype}")
-        for op in ops
-        for number, case in enumerate(CASES[op])
-        for dtype in (DTYPES if number == 0 else DTYPES[:1])
-    ]
-
-
-def drawn(case: Case, dtype: str, seed: int = 4) -> tuple[list[Array], dict[str, Any]]:
-    """Return inputs and attributes of a case, with floats of ``dtype``."""
-    attributes = {name: dtype if value == PRECISION else value for name, value in case.attributes.items()}
-    return case.draw(seed, dtype), attributes
-
-
 def drawn_for(op: str, case: Case, dtype: str) -> tuple[list[Array], dict[str, Any]]:
-    """Return the same with float32 inputs where bfloat16 nodes have them: vectors of channels."""
-    arrays, attributes = drawn(case, dtype)
-    for number, array in enumerate(arrays):
-        of_channels = op.startswith("batch_norm") and array.ndim == 1
-        if dtype == "bfloat16" and of_channels:
-            arrays[number] = array.astype(np.float32)
+    """Return inputs and attributes of a case, with floats of ``dtype``.
+
+    Vectors of channels are float32 where nodes of bfloat16 have them so.
+    """
+    attributes = {name: dtype if value == PRECISION else value for name, value in case.attributes.items()}
+    arrays = case.draw(4, dtype)
+    if dtype == "bfloat16" and op.startswith("batch_norm"):
+        arrays = [array.astype(np.float32) if array.ndim == 1 else array for array in arrays]
     return arrays, attributes
 
 
@@ -242,8 +216,3 @@ def _allocated(runtime: Runtime, spec: Spec, layout: Layout) -> Operand:
 
 def _status(bound: StreamCall) -> int:
     return 0 if bound.failures is None else int(bound.failures.word[0])
-
-
-def _require_success(bound: StreamCall) -> None:
-    if bound.failures is not None and _status(bound):
-        raise RuntimeError(bound.failures.explain(_status(bound)))

@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from runner.kernels.contract import Buffers, Operand, plain
-from runner.kernels.gpu import collective, nccl
-from runner.kernels.gpu.calls import StreamCall
+from runner.kernels.gpu import collective
 from runner.kernels.gpu.platform import GpuPlatform
+from runner.kernels.gpu.runtime import StreamCall
 from runner.kernels.platform import Work
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.fake_nccl import joined, with_nccl
@@ -87,6 +87,8 @@ def test_sums_of_one_gpu_keep_their_order_and_are_not_captured(gpus: EmulatedRun
         parts = [operand(gpus, np.full(2 + n, 1.0 + gpu)) for n in range(4)]
         totals = [operand(gpus, np.zeros(2 + n)) for n in range(4)]
         calls = [bound(gpus, gpu, 2, *each) for each in zip(parts, totals, strict=True)]
+        assert {call.turn for call in calls} == {calls[0].turn} != {None}, "sums count as writes to the same memory"
+        assert not any(call.captured for call in calls)
         works = [
             Work(call, (part.data,), (total.data,)) for call, part, total in zip(calls, parts, totals, strict=True)
         ]
@@ -109,34 +111,16 @@ def test_sums_of_one_gpu_keep_their_order_and_are_not_captured(gpus: EmulatedRun
         assert len({stream for rank, _, stream in told.log if rank == gpu}) == 1, "their order is that of a stream"
 
 
-def test_sums_count_as_writes_to_the_same_memory(gpus: EmulatedRuntime) -> None:
+def test_sums_and_joins_that_cannot_work_are_refused(gpus: EmulatedRuntime) -> None:
     joined(gpus, 2)
-    gpus.use(1)
     part = operand(gpus, np.ones(2))
-    calls = [bound(gpus, 1, 2, part, operand(gpus, np.zeros(2))) for _ in range(2)]
-    assert calls[0].turn is not None
-    assert calls[0].turn == calls[1].turn
-    assert not calls[0].captured
-
-
-def test_a_gpu_without_a_communicator_cannot_sum(gpus: EmulatedRuntime) -> None:
-    with_nccl(gpus)
-    gpus.use(2)
-    part = operand(gpus, np.ones(2))
-    with pytest.raises(RuntimeError, match="a sum over GPUs: GPU 2 has not joined a communicator"):
-        bound(gpus, 0, 2, part, part)
-
-
-def test_a_sum_over_other_gpus_than_the_joined_ones_is_refused(gpus: EmulatedRuntime) -> None:
-    joined(gpus, 2)
-    gpus.use(0)
-    part = operand(gpus, np.ones(2))
-    with pytest.raises(RuntimeError, match="a sum as GPU 0 of 3: this GPU joined as 0 of 2"):
-        bound(gpus, 0, 3, part, part)
-
-
-def test_a_gpu_joins_once(gpus: EmulatedRuntime) -> None:
-    joined(gpus, 2)
+    for gpu, size, message in (
+        (2, 2, "a sum over GPUs: GPU 2 has not joined a communicator"),
+        (0, 3, "a sum as GPU 0 of 3: this GPU joined as 0 of 2"),
+    ):
+        gpus.use(gpu)
+        with pytest.raises(RuntimeError, match=message):
+            bound(gpus, 0, size, part, part)
     gpus.use(1)
     with pytest.raises(RuntimeError, match="GPU 1 cannot join 3 GPUs: it has joined 2 before"):
         gpus.library("nccl").join(bytes(128), 0, 3)
@@ -152,25 +136,15 @@ def test_errors_of_the_library_name_gpu_and_rank(gpus: EmulatedRuntime) -> None:
         gpus.library("nccl").unique_id()
 
 
-def test_a_background_failure_is_raised_before_the_next_sum(gpus: EmulatedRuntime) -> None:
-    told = joined(gpus, 2)
-    gpus.use(0)
-    part = operand(gpus, np.ones(2, np.float32))
-    call, told.background = bound(gpus, 0, 2, part, part), 6
-    with pytest.raises(RuntimeError, match="the sum of 2 float32 as GPU 0 of 2: ncclError 6"):
-        call.enqueue(gpus.stream())
-
-
-def test_after_a_failure_running_sums_are_aborted(gpus: EmulatedRuntime) -> None:
+def test_a_background_failure_is_raised_before_the_next_sum_and_aborts_running_sums(gpus: EmulatedRuntime) -> None:
     """Running sums would wait for other GPUs forever, and so would a synchronization."""
     told = joined(gpus, 2)
     gpus.use(0)
     part = operand(gpus, np.ones(2, np.float32))
     call, told.background = bound(gpus, 0, 2, part, part), 6
-    library = gpus.library("nccl")
-    native = library.communicator().native
+    native = gpus.library("nccl").communicator().native
     assert not native.aborted
-    with pytest.raises(RuntimeError, match="ncclError 6"):
+    with pytest.raises(RuntimeError, match="the sum of 2 float32 as GPU 0 of 2: ncclError 6"):
         call.enqueue(gpus.stream())
     assert native.aborted
 
@@ -196,4 +170,4 @@ def test_the_library_is_available_if_cupy_finds_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(__path__=[]))
     monkeypatch.setitem(sys.modules, "cupy.cuda", None if module is None else SimpleNamespace(nccl=module))
-    assert (nccl.open_library(lambda: 0, runtime.allocate) is not None) == found
+    assert (collective.open_library(lambda: 0, runtime.allocate) is not None) == found

@@ -1,11 +1,10 @@
 """cuBLAS: the arguments of its calls, its handles and workspaces, its errors, and the refused products."""
 
 import ctypes
-import itertools
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,12 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.kernels.gpu import cublas, fused_linear, linear
-from runner.kernels.gpu.cublas import ColumnMajor, Product, column_major
-from runner.kernels.gpu.linear import Multiplier
+from runner.kernels.gpu import cublas, linear
+from runner.kernels.gpu.cublas import Product
 from runner.kernels.registry import Registry
-from tests.kernels.gpu.blas import GpuWithCublas, matrix_at, operated
 from tests.kernels.gpu.emulation import EmulatedRuntime
+from tests.kernels.gpu.libraries import GpuWithCublas
 from tests.kernels.gpu.running import registry_of, run_op
 from tests.kernels.harness import Shaped
 
@@ -35,30 +33,13 @@ def gpu(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> GpuWithCubla
 
 def products(runtime: EmulatedRuntime) -> Registry:
     """All kernels of products."""
-    return registry_of(runtime, linear, fused_linear)
+    return registry_of(runtime, linear)
 
 
-def multiplier_of(gpu: GpuWithCublas) -> Multiplier:
+def multiplier_of(gpu: GpuWithCublas) -> linear.OwnProducts:
     """The multiplier that uses cuBLAS."""
     (found,) = (each for each in linear.multipliers(gpu) if each.library == "cublas")
     return found
-
-
-@pytest.mark.parametrize("turns", list(itertools.product((False, True), repeat=2)))
-def test_row_major_products_as_column_major_ones(turns: tuple[bool, bool]) -> None:
-    rng = np.random.default_rng(8)
-    a, b = rng.standard_normal((4, 3) if turns[0] else (3, 4)), rng.standard_normal((5, 4) if turns[1] else (4, 5))
-    found = column_major(Product(3, 5, 4, "float64", "float64", *turns))
-    first = operated(b.ctypes.data, "float64", found.m, found.k, found.first_leading, found.transpose_first)
-    second = operated(a.ctypes.data, "float64", found.k, found.n, found.second_leading, found.transpose_second)
-    y = np.zeros((3, 5))
-    matrix_at(y.ctypes.data, "float64", found.m, found.n, found.leading)[:] = first @ second
-    np.testing.assert_allclose(y, (a.T if turns[0] else a) @ (b.T if turns[1] else b))
-
-
-def test_the_column_major_product_in_numbers() -> None:
-    product = Product(3, 5, 4, "float32", "float32", transpose_a=True)
-    assert column_major(product) == ColumnMajor(False, True, 5, 3, 4, 5, 3, 5)
 
 
 @pytest.mark.parametrize(
@@ -72,17 +53,14 @@ def test_tf32_applies_to_float32_alone(compiled_sources: Path, dtype: str, tf32:
     assert gpu.native.computed == [computed]
 
 
-def test_a_handle_is_made_when_a_product_is_bound(gpu: GpuWithCublas) -> None:
+def test_every_gpu_has_its_own_handle_which_is_made_when_a_product_is_bound(gpu: GpuWithCublas) -> None:
     multiplier_of(gpu).call(linear.Dense(ONE), 0, 0, 0, 0, 0)
     assert len(gpu.native.handles) == 1
-
-
-def test_every_gpu_has_its_own_handle(gpu: GpuWithCublas) -> None:
     current = iter((0, 1, 0, 1))
     library = cublas.CublasLibrary(gpu.native, gpu.native.functions, lambda: next(current), tf32=False)
     for _ in range(4):
         library.prepare()
-    assert len(gpu.native.handles) == 2
+    assert len(gpu.native.handles) == 1 + 2
 
 
 @pytest.mark.parametrize("scratch", [1 << 20, (1 << 20) + 64, (1 << 20) + 1])
@@ -127,12 +105,9 @@ def test_empty_products_and_extents_beyond_an_int_are_left_to_our_own_kernel(
     gpu: GpuWithCublas, op: str, inputs: list[Any], outputs: list[Any], attributes: dict[str, Any]
 ) -> None:
     specs, results = ([Shaped(shape, "float32") for shape in shapes] for shapes in (inputs, outputs))
-    arranged = {
-        library: products(gpu).find(op, "gpu", library).arrange(attributes, specs, results, [None, None])
-        for library in ("cublas", "cuda")
-    }
-    assert arranged["cublas"] is None
-    assert arranged["cuda"] is not None
+    for library in ("cublas", "cuda"):
+        kernel = products(gpu).find(op, "gpu", library)
+        assert (kernel.arrange(attributes, specs, results, [None, None]) is None) == (library == "cublas")
 
 
 CUBLAS = r"""
@@ -155,27 +130,14 @@ HANDLE, STREAM, A, B, C, WORKSPACE = (number << 40 for number in range(1, 7))
 """Addresses that do not fit into an int of C."""
 
 
-@dataclass
-class FakeModule:
-    """CuPy's module of cuBLAS."""
-
-    mode: int = -1
-
-    def create(self) -> int:
-        return HANDLE
-
-    def setMathMode(self, handle: int, mode: int) -> None:  # noqa: N802
-        assert handle == HANDLE
-        self.mode = mode
-
-
-def offer(monkeypatch: pytest.MonkeyPatch, native: FakeModule) -> None:
-    """Let CuPy's module be imported."""
-    libs = ModuleType("cupy_backends.cuda.libs")
-    libs.cublas = native  # type: ignore[attr-defined]
+def offer(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Let CuPy's module be imported; return the handles and modes that are set."""
+    modes: list[tuple[int, int]] = []
+    native = SimpleNamespace(create=lambda: HANDLE, setMathMode=lambda *told: modes.append(told))
     for name in ("cupy_backends", "cupy_backends.cuda"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, libs.__name__, libs)
+    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs", SimpleNamespace(cublas=native))
+    return modes
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
@@ -186,7 +148,7 @@ def test_the_arguments_of_the_native_calls(tmp_path: Path, monkeypatch: pytest.M
     subprocess.run([COMPILER, "-shared", "-fPIC", expected, "-o", path, str(tmp_path / "cublas.c")], check=True)
     opened, names = ctypes.CDLL(path), []
     monkeypatch.setattr(ctypes, "CDLL", lambda name: names.append(name) or opened)
-    offer(monkeypatch, native := FakeModule())
+    modes = offer(monkeypatch)
     library = cublas.open_library(lambda: 0, 13, tf32=False)
     assert library is not None
     assert names == ["libcublas.so.13"]
@@ -196,7 +158,7 @@ def test_the_arguments_of_the_native_calls(tmp_path: Path, monkeypatch: pytest.M
     assert told[:2] == [STREAM, WORKSPACE]
     # The product of the transposes, B first: 3 by 2, alpha 1 and beta 0, float32 everywhere.
     assert told[2:] == [HANDLE, 0, 0, 3, 2, 5, 1, B, 0, 3, A, 0, 5, 0, C, 0, 3, 68, -1]
-    assert native.mode == 16
+    assert modes == [(HANDLE, 16)]
 
 
 def test_cublas_is_missing_if_its_shared_library_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,5 +166,5 @@ def test_cublas_is_missing_if_its_shared_library_is(monkeypatch: pytest.MonkeyPa
         raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    offer(monkeypatch, FakeModule())
+    offer(monkeypatch)
     assert cublas.open_library(lambda: 0, 13, tf32=False) is None

@@ -1,7 +1,9 @@
 """The runtime of real GPUs: its calls of a fake CuPy, and the errors without a GPU."""
 
+import inspect
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,8 @@ import pytest
 
 from runner.kernels.gpu import cuda, nvrtc
 from runner.kernels.gpu.cuda import CudaRuntime, GpusError, open_gpus
-from runner.kernels.gpu.kept_code import KeptCode
-from tests.kernels.gpu.fake_cupy import CUDARuntimeError, FakeCupy
+from runner.kernels.gpu.nvrtc import KeptCode
+from tests.kernels.gpu.fake_cupy import CUDARuntimeError, FakeCudaRuntime, FakeCupy, FakeEvent, FakeStream
 
 SOURCE = 'extern "C" __global__ void nothing() {}'
 
@@ -27,38 +29,28 @@ def runtime(cupy: FakeCupy) -> CudaRuntime:
     return CudaRuntime(cupy, 2, KeptCode(None), tf32=False)
 
 
-def test_without_cupy_the_error_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(GpusError, match=r"CuPy cannot be imported .*: pip install 'runner-dataflow\[gpu\]'"):
-        open_gpus(tf32=False)
-
-
 @pytest.mark.parametrize(
-    ("gpus", "message"),
-    [(-35, "CUDA finds none: cudaError 35; `runner doctor` lists"), (0, "CUDA finds none; look at CUDA_VISIBLE_DEV")],
+    ("cupy", "home", "message"),
+    [
+        (None, 0, r"CuPy cannot be imported .*: pip install 'runner-dataflow\[gpu\]'"),
+        (FakeCupy(-35), 0, "CUDA finds none: cudaError 35; `runner doctor` lists"),
+        (FakeCupy(0), 0, "CUDA finds none; look at CUDA_VISIBLE_DEV"),
+        (FakeCupy(), 2, "GPU 2 was asked for; this process sees 2, from 0"),
+    ],
 )
-def test_without_a_gpu_the_error_says_where_to_look(monkeypatch: pytest.MonkeyPatch, gpus: int, message: str) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", FakeCupy(gpus))
+def test_a_missing_gpu_is_refused_with_advice(
+    monkeypatch: pytest.MonkeyPatch, cupy: FakeCupy | None, home: int, message: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
     with pytest.raises(GpusError, match=message):
-        open_gpus(tf32=False)
+        open_gpus(tf32=False, home=home)
 
 
-def test_the_gpus_of_the_process_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", FakeCupy())
-    found = open_gpus(tf32=False)
-    assert (found.name, found.capability, found.multiprocessors) == ("A GPU", 90, 132)
-
-
-def test_sources_are_compiled_for_the_home_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpus_of_the_process_are_opened_and_described_by_the_home_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first GPU of a machine may be an older one."""
     monkeypatch.setitem(sys.modules, "cupy", FakeCupy(capabilities={0: 75}))
-    assert open_gpus(tf32=False, home=1).capability == 90
-
-
-def test_a_missing_home_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", FakeCupy())
-    with pytest.raises(GpusError, match="GPU 2 was asked for; this process sees 2, from 0"):
-        open_gpus(tf32=False, home=2)
+    found = open_gpus(tf32=False, home=1)
+    assert (found.name, found.capability, found.multiprocessors) == ("A GPU", 90, 132)
 
 
 def test_a_missing_gpu_cannot_be_used(runtime: CudaRuntime) -> None:
@@ -96,27 +88,19 @@ def test_a_library_plans_for_the_home_gpu(cupy: FakeCupy, monkeypatch: pytest.Mo
     assert [gpu() for gpu in asked] == [0, 0]
 
 
-def test_a_source_is_compiled_once_and_loaded_once_on_each_gpu(
-    runtime: CudaRuntime, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
+def test_a_source_is_compiled_once_for_each_capability_and_loaded_once_on_each_gpu(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[tuple[str, int]] = []
-    monkeypatch.setattr(nvrtc, "compiled", lambda *told: asked.append(told) or b"code")
-    for gpu in (0, 1, 0, 1):
-        runtime.use(gpu)
-        runtime.function(SOURCE, "nothing")
-    assert asked == [(SOURCE, 90)]
-    assert [each for each in cupy.log if each[0] == "load"] == [("load", 0, b"code"), ("load", 1, b"code")]
-
-
-def test_gpus_of_different_capability_have_different_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "compiled", lambda source, capability: f"for {capability}".encode())
+    asked: list[int] = []
+    monkeypatch.setattr(nvrtc, "compiled", lambda source, sm: asked.append(sm) or f"{source} for {sm}".encode())
     cupy = FakeCupy(3, capabilities={1: 80})
     runtime = CudaRuntime(cupy, 3, KeptCode(None), tf32=False)
-    for gpu in (0, 1, 2):
+    for gpu in (0, 1, 2, 1, 0):
         runtime.use(gpu)
-        runtime.function(SOURCE, "nothing")
+        runtime.function("a", "nothing")
+    assert asked == [90, 80]
     loaded = [each[1:] for each in cupy.log if each[0] == "load"]
-    assert loaded == [(0, b"for 90"), (1, b"for 80"), (2, b"for 90")]
+    assert loaded == [(0, b"a for 90"), (1, b"a for 80"), (2, b"a for 90")]
 
 
 def test_a_launch_passes_grid_block_arguments_and_stream(
@@ -128,25 +112,19 @@ def test_a_launch_passes_grid_block_arguments_and_stream(
     assert cupy.log[-1] == ("launch", "nothing", (5, 1, 1), (256, 1, 1), tuple(arguments), stream.handle)
 
 
-def test_streams_are_non_blocking_and_events_have_no_timing(runtime: CudaRuntime) -> None:
+def test_streams_events_and_memory(runtime: CudaRuntime) -> None:
     assert runtime.stream().native.non_blocking
     assert runtime.event().disable_timing
-
-
-def test_memory_has_the_size_that_was_asked_for(runtime: CudaRuntime) -> None:
     assert [runtime.allocate(nbytes).nbytes for nbytes in (0, 1, 1000)] == [0, 1, 1000]
     assert [runtime.pinned(nbytes).nbytes for nbytes in (0, 1, 1000)] == [0, 1, 1000]
     runtime.pinned(8)[:] = 1
+    assert runtime.free_bytes() == (1 << 20, 2 << 20)
 
 
-def test_failed_allocations_raise_memory_error(runtime: CudaRuntime) -> None:
-    with pytest.raises(MemoryError, match=r"2,000,000 bytes of memory of a GPU: cudaError 2"):
-        runtime.allocate(2_000_000)
-    with pytest.raises(MemoryError, match=r"2,000,000 bytes of pinned memory: cudaError 2"):
-        runtime.pinned(2_000_000)
-
-
-def test_another_fault_of_an_allocation_is_passed_on(runtime: CudaRuntime) -> None:
+def test_failed_allocations_raise_memory_error_and_other_faults_are_passed_on(runtime: CudaRuntime) -> None:
+    for allocate, what in ((runtime.allocate, "memory of a GPU"), (runtime.pinned, "pinned memory")):
+        with pytest.raises(MemoryError, match=rf"2,000,000 bytes of {what}: cudaError 2"):
+            allocate(2_000_000)
     with pytest.raises(CUDARuntimeError, match="700"):
         runtime.allocate(1 << 40)
 
@@ -204,10 +182,6 @@ def test_during_a_capture_no_other_thread_calls_a_library(
         assert [*seen, other.submit(free).result()] == [[True, True], [False, False], [True, True]]
 
 
-def test_bytes_that_are_free(runtime: CudaRuntime) -> None:
-    assert runtime.free_bytes() == (1 << 20, 2 << 20)
-
-
 def test_libraries_that_are_not_installed_are_none(runtime: CudaRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("cudnn", "cupy_backends"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -215,27 +189,22 @@ def test_libraries_that_are_not_installed_are_none(runtime: CudaRuntime, monkeyp
 
 
 def test_a_front_end_without_cudnn_counts_as_missing(runtime: CudaRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
-    class FrontEnd:
-        def backend_version(self) -> Any:
-            raise RuntimeError("Unable to find symbol cudnnGetVersion")
+    def missing() -> None:
+        raise RuntimeError("Unable to find symbol cudnnGetVersion")
 
-    monkeypatch.setitem(sys.modules, "cudnn", FrontEnd())
+    monkeypatch.setitem(sys.modules, "cudnn", SimpleNamespace(backend_version=missing))
     assert runtime.library("cudnn") is None
 
 
-def test_a_library_is_opened_once(runtime: CudaRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("compared", [False, True])
+def test_a_library_is_opened_once_and_compares_plans_if_requested(
+    cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch, compared: bool
+) -> None:
     opened: list[object] = []
     monkeypatch.setattr(cuda.cudnn, "open_library", lambda gpu, lock, **told: opened.append(told) or object())
+    runtime = CudaRuntime(cupy, 1, KeptCode(None), tf32=compared, compare_plans=compared)
     assert runtime.library("cudnn") is runtime.library("cudnn")
-    assert opened == [{"tf32": False, "bench": None}]
-
-
-def test_plans_are_compared_on_the_gpu_if_requested(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[object] = []
-    monkeypatch.setattr(cuda.cudnn, "open_library", lambda gpu, lock, **told: opened.append(told))
-    runtime = CudaRuntime(cupy, 1, KeptCode(None), tf32=True, compare_plans=True)
-    runtime.library("cudnn")
-    assert opened == [{"tf32": True, "bench": runtime}]
+    assert opened == [{"tf32": compared, "bench": runtime if compared else None}]
 
 
 def test_work_is_timed_by_the_gpu_after_it_was_done_once(runtime: CudaRuntime, cupy: FakeCupy) -> None:
@@ -247,3 +216,25 @@ def test_products_and_sums_are_contracted_in_marked_sources_only() -> None:
     assert nvrtc.options("float x;\n", 90) == ("-arch=sm_90", "-std=c++17", "-fmad=false")
     assert nvrtc.options("float x;\n// fmad\nfloat y;", 80)[-1] == "-fmad=true"
     assert nvrtc.options("// fmad or not", 80)[-1] == "-fmad=false"
+
+
+def names(thing: type) -> set[str]:
+    """Return the names of a fake class. Those with one leading underscore are CuPy's, those with two are Python's."""
+    return {name for name in vars(thing) if not name.startswith("__") and name != "cupy"}
+
+
+def test_names_and_signatures_of_the_fake_are_those_of_cupy() -> None:
+    real_cupy = pytest.importorskip("cupy", reason="needs the extra gpu")
+    real = real_cupy.cuda.runtime
+    assert [name for name in names(FakeCudaRuntime) if not hasattr(real, name)] == []
+    constants = ("memcpyDefault", "hostAllocPortable", "hostAllocMapped")
+    assert [getattr(real, name) for name in constants] == [getattr(FakeCudaRuntime, name) for name in constants]
+    assert issubclass(real.CUDARuntimeError, RuntimeError)
+    assert [name for name in vars(FakeCupy().cuda) if not hasattr(real_cupy.cuda, name)] == []
+    for fake, name in ((FakeStream, "Stream"), (FakeEvent, "Event")):
+        for method in names(fake) - {"non_blocking", "disable_timing"}:
+            told: Any = inspect.signature(getattr(fake, method)).parameters
+            inspect.signature(getattr(getattr(real_cupy.cuda, name), method)).bind(*told)
+    inspect.signature(real_cupy.cuda.Stream.__init__).bind(None, non_blocking=True)
+    inspect.signature(real_cupy.cuda.Event.__init__).bind(None, disable_timing=True)
+    inspect.signature(real_cupy.cuda.PinnedMemory.__init__).bind(None, 4096, 3)

@@ -1,4 +1,4 @@
-"""Results of GPU kernels that need more than a tolerance, and the division of work among blocks."""
+"""GPU kernels beyond the table: exact results, the division of work, refused values, and their registration."""
 
 import itertools
 from pathlib import Path
@@ -7,25 +7,30 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.engine.graph.device import Device
+from runner.engine.graph.op import OPS
+from runner.engine.run.wires import platform_of
 from runner.kernels.contract import plain
 from runner.kernels.gpu import (
-    batch_normalization,
-    convolution,
     elementwise,
     linear,
-    pooling,
-    random,
+    normalization,
     reduction,
-    softmax,
+    rows,
+    structural,
+    windows,
 )
 from runner.kernels.gpu.channels import THREADS, division
-from runner.kernels.gpu.convolution import Geometry
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, strides
+from runner.kernels.gpu.loading import register_gpus
+from runner.kernels.gpu.platform import GpuPlatform
+from runner.kernels.gpu.windows import Geometry
 from runner.kernels.philox import bits, key
-from tests.kernels.gpu.blas import GpuWithCublas
+from runner.kernels.registry import Registry
 from tests.kernels.gpu.emulation import EmulatedRuntime
-from tests.kernels.gpu.running import Array, drawn, reference, registry_of, require_close, run_op
-from tests.kernels.harness import Shaped
+from tests.kernels.gpu.libraries import GpuWithCublas
+from tests.kernels.gpu.running import Array, drawn_for, registry_of, require_close, run_op
+from tests.kernels.harness import Shaped, reference
 from tests.op_cases import CASES
 
 
@@ -49,7 +54,7 @@ def test_elements_are_found_by_64_bit_offsets_too(runtime: EmulatedRuntime, monk
 
 def test_the_loss_of_a_certain_prediction_is_small_but_not_zero(runtime: EmulatedRuntime) -> None:
     inputs = [np.array([[40.0, 0.0, 0.0]], "float32"), np.array([0])]
-    found, _ = run_op(runtime, "softmax_cross_entropy", inputs, {}, registry=registry_of(runtime, softmax))
+    found, _ = run_op(runtime, "softmax_cross_entropy", inputs, {}, registry=registry_of(runtime, rows))
     np.testing.assert_allclose(found, [2 * np.exp(-40.0)], rtol=0.05, atol=2e-16)
 
 
@@ -59,7 +64,7 @@ def test_a_draw_is_compared_with_the_rate_exactly(runtime: EmulatedRuntime, abov
     given = {"seed": 7, "key": "conv1/w", "shape": (1, 1), "dtype": "float64", "first": 0}
     given["rate"] = (word + above) * 2.0**-32
     inputs = [np.asarray(4, "int64"), np.zeros(1, "int64")]
-    (found,) = run_op(runtime, "dropout_mask", inputs, given, registry=registry_of(runtime, random))
+    (found,) = run_op(runtime, "dropout_mask", inputs, given, registry=registry_of(runtime, structural))
     assert (found[0, 0] == 0) == (above > 0)
     require_close([found], reference("dropout_mask", inputs, given))
 
@@ -82,9 +87,9 @@ def test_a_product_of_bfloat16_is_rounded_once(
 
 def test_weight_gradients_of_bfloat16_images_may_be_float32(runtime: EmulatedRuntime) -> None:
     op = "conv2d_weight_bias_gradient"
-    inputs, attributes = drawn(CASES[op][0], "bfloat16")
+    inputs, attributes = drawn_for(op, CASES[op][0], "bfloat16")
     attributes["dtype"] = "float32"
-    registry = registry_of(runtime, convolution)
+    registry = registry_of(runtime, windows)
     found = run_op(runtime, op, inputs, attributes, CHANNELS_LAST, registry=registry)
     require_close(found, reference(op, inputs, attributes), 2**-7)
 
@@ -98,14 +103,14 @@ def test_there_may_be_more_partial_sums_of_a_channel_than_rows_of_threads(compil
     vectors = [rng.uniform(0.5, 2, 64).astype("float32") for _ in range(3)]
     inputs = [rng.normal(3, 1, shape).astype("bfloat16"), *vectors, rng.normal(0, 1, shape).astype("bfloat16")]
     op, epsilon = "batch_norm_gradient", {"epsilon": 1e-3}
-    found = run_op(gpu, op, inputs, epsilon, registry=registry_of(gpu, batch_normalization))
+    found = run_op(gpu, op, inputs, epsilon, registry=registry_of(gpu, normalization))
     require_close(found, reference(op, inputs, epsilon), 2**-7)
 
 
 def test_the_variance_of_large_numbers_is_accurate(runtime: EmulatedRuntime) -> None:
     x = (1e4 + np.arange(3000).reshape(-1, 1) % 3).astype(np.float32)
     inputs = [x, np.ones(1, np.float32), np.zeros(1, np.float32)]
-    registry = registry_of(runtime, batch_normalization)
+    registry = registry_of(runtime, normalization)
     _, _, variance = run_op(runtime, "batch_norm", inputs, {"epsilon": 1e-3}, registry=registry)
     assert variance[0] == pytest.approx(2 / 3, rel=1e-5)
 
@@ -118,7 +123,7 @@ def test_the_special_cases_are_cut_into_several_parts() -> None:
     many = {"strides": (2, 1), "padding": (1, 2, 2, 1), "groups": 1}
     geometry = Geometry(many, (15, 10, 9, 8), (70, 10, 3, 3), (15, 70, 5, 9), channels_last=False)
     assert geometry.splits(multiprocessors)[0] > 1
-    assert all(pooling.pack_of(dtype, 16) > 1 for dtype in ("float32", "bfloat16"))
+    assert all(windows.pack_of(dtype, 16) > 1 for dtype in ("float32", "bfloat16"))
     for shape, axes in [((9000,), (0,)), ((3000, 3), (0,)), ((3, 4100), (1,)), ((2, 40, 2000), (0, 2))]:
         near = strides(shape, plain(Shaped(shape, "float32")))
         assert reduction.reduced_shape(shape, near, axes).slices > 1
@@ -133,12 +138,62 @@ def test_the_bias_gradient_of_a_convolution_fills_the_gpu(last: bool) -> None:
     assert found.across == (32 if last else 1)
 
 
-def test_no_thread_adds_more_terms_than_a_float32_sum_allows() -> None:
-    rows = 10_000_000
-    found = reduction.reduced_shape((rows, 1024), (1024, 1), (0,))
+def test_no_thread_adds_more_terms_than_a_float32_sum_allows_or_none() -> None:
+    count = 10_000_000
+    found = reduction.reduced_shape((count, 1024), (1024, 1), (0,))
     assert found.length * found.across / 256 <= reduction.MOST_PER_THREAD
-    assert found.slices * found.length >= rows
+    assert found.slices * found.length >= count
+    # Every thread of a row of a softmax has elements.
+    assert [rows.depth_of(columns) for columns in (1, 4, 5, 10, 1000, 100_000)] == [1, 1, 2, 4, 256, 256]
 
 
-def test_every_thread_of_a_softmax_row_has_elements() -> None:
-    assert [softmax.depth_of(columns) for columns in (1, 4, 5, 10, 1000, 100_000)] == [1, 1, 2, 4, 256, 256]
+SCORES = np.zeros((7, 4), "float32")
+LABELS = np.array([0, 1, 2, 4, 3, 36, 1])
+INDICES = np.array([[0, 3, 1], [2, -7, 4]])
+MANY = np.zeros(1000, "int64")
+MANY[[300, 556, 999]] = 8, 9, 10
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes", "index", "place"),
+    [
+        ("gather", [SCORES[:4], INDICES], {}, -7, "1, 1"),
+        ("scatter_add", [INDICES, np.zeros((2, 3, 2), "float32")], {"rows": 4}, -7, "1, 1"),
+        ("one_hot", [INDICES], {"depth": 4, "dtype": "float32"}, -7, "1, 1"),
+        ("gather", [SCORES[:4], MANY], {}, 8, "300"),
+        ("softmax_cross_entropy", [SCORES, LABELS], {}, 4, "3"),
+        ("softmax_cross_entropy", [SCORES, LABELS - 1], {}, -1, "0"),
+        ("softmax_cross_entropy_gradient", [SCORES, LABELS, SCORES[:, 0]], {}, 4, "3"),
+        ("softmax_cross_entropy_gradient", [SCORES, LABELS - 1, SCORES[:, 0]], {}, -1, "0"),
+    ],
+)
+def test_the_first_index_out_of_range_is_named(
+    runtime: EmulatedRuntime,
+    op: str,
+    inputs: list[Array],
+    attributes: dict[str, Any],
+    index: int,
+    place: str,
+    dtype: str,
+) -> None:
+    inputs = [each.astype(dtype) if each.dtype == "int64" else each for each in inputs]
+    expected = rf"op '{op}': index {index} at \[{place}\] is outside 0\.\.3$"
+    with pytest.raises(RuntimeError, match=f"^IndexError: {expected}"):
+        run_op(runtime, op, inputs, attributes, registry=registry_of(runtime, rows))
+    with pytest.raises(IndexError, match=f"^{expected}"):
+        reference(op, inputs, attributes)
+
+
+def test_a_copy_of_the_registry_has_a_kernel_of_our_own_for_every_op_and_the_platform(
+    runtime: EmulatedRuntime, registry: Registry
+) -> None:
+    extended = registry.copy()
+    register_gpus(extended, runtime)
+    ops = [name for name, definition in OPS.items() if definition.executed_by == "kernel"]
+    extended.require(ops, "gpu")
+    assert [op for op in ops if "cuda" not in {kernel.library for kernel in extended.of(op, "gpu")}] == []
+    device = Device("/job:worker/task:0/device:gpu:0", gpu=0)
+    assert isinstance(platform_of(device, extended), GpuPlatform)
+    assert registry.device_types("conv2d") == {"cpu"}, "the registry itself does not change"
+    assert "gpu" not in registry.platforms

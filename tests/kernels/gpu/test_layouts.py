@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from runner.kernels.contract import Arrangement, KernelError, Layout, plain
-from runner.kernels.gpu.broadcasting import Axis, broadcast
-from runner.kernels.gpu.copies import in_units
+from runner.kernels.gpu.element_kernels import Axis, broadcast
 from runner.kernels.gpu.layouts import CHANNELS_LAST, arguments, channels_last, merged, offered_layout, strides
 from runner.kernels.gpu.loading import MODULES
+from runner.kernels.gpu.shape import in_units
 from tests.kernels.gpu.emulation import EmulatedRuntime
-from tests.kernels.gpu.running import node_of, registry_of, require_close, run_op
-from tests.kernels.harness import Shaped
+from tests.kernels.gpu.running import registry_of, require_close, run_op
+from tests.kernels.harness import Shaped, node_of
 
 IMAGES = Shaped((2, 3, 4, 5), "float32")
 MATRIX = Shaped((3, 4), "bfloat16")
@@ -134,31 +134,42 @@ PAIR = [(2, 4, 3, 3)] * 2
 ONE_STEP = {"strides": (1, 1), "padding": (0, 0, 0, 0), "groups": 1}
 
 
+LAST, OVER_PIXELS = CHANNELS_LAST, {"axes": (0, 2, 3), "keepdims": False}
+
+
 @pytest.mark.parametrize(
-    ("op", "shapes", "attributes", "tags"),
+    ("op", "shapes", "attributes", "tags", "taken"),
     [
-        ("relu", PAIR[:1], {}, [CHANNELS_LAST]),
-        ("sub", PAIR, {}, [None, CHANNELS_LAST]),
-        ("concat", PAIR, {"axis": 1}, ["", CHANNELS_LAST]),
-        ("split", PAIR[:1], {"axis": 1, "sizes": (2, 2)}, [CHANNELS_LAST]),
-        ("slice", PAIR[:1], {"begin": (0, 1, 0, 0), "size": (2, 2, 3, 3)}, [CHANNELS_LAST]),
-        ("pad", PAIR[:1], {"low": (0, 0, 0, 0), "high": (1, 1, 1, 1)}, [CHANNELS_LAST]),
-        ("conv2d", [(2, 4, 3, 3), (5, 4, 1, 1)], ONE_STEP, [CHANNELS_LAST, None]),
-        ("conv2d", [(2, 4, 3, 3), (5, 4, 1, 1)], ONE_STEP, ["", CHANNELS_LAST]),
+        # All tensors of a node follow one offer of channels last.
+        ("relu", PAIR[:1], {}, [LAST], [LAST] * 2),
+        ("sub", PAIR, {}, [None, LAST], [LAST] * 3),
+        ("concat", PAIR, {"axis": 1}, ["", LAST], [LAST] * 3),
+        ("split", PAIR[:1], {"axis": 1, "sizes": (2, 2)}, [LAST], [LAST] * 3),
+        ("slice", PAIR[:1], {"begin": (0, 1, 0, 0), "size": (2, 2, 3, 3)}, [LAST], [LAST] * 2),
+        ("pad", PAIR[:1], {"low": (0, 0, 0, 0), "high": (1, 1, 1, 1)}, [LAST], [LAST] * 2),
+        ("conv2d", [(2, 4, 3, 3), (5, 4, 1, 1)], ONE_STEP, [LAST, None], [LAST] * 3),
+        ("conv2d", [(2, 4, 3, 3), (5, 4, 1, 1)], ONE_STEP, ["", LAST], [LAST] * 3),
+        ("reduce_sum", PAIR[:1], OVER_PIXELS, [LAST], [LAST, ""]),
+        # More axes than a kernel takes are refused.
+        ("sub", [(2, 1) * 4, (1, 2) * 4], {}, ["", ""], [""] * 3),
+        ("sub", [(2, 1) * 5, (1, 2) * 5], {}, ["", ""], None),
+        ("pad", [(1,) * 6], {"low": (0,) * 6, "high": (0,) * 6}, [""], ["", ""]),
+        ("pad", [(1,) * 7], {"low": (0,) * 7, "high": (0,) * 7}, [""], None),
+        ("reduce_sum", [(2,) * 9], {"axes": (0, 2, 4, 6), "keepdims": False}, [""], ["", ""]),
+        ("reduce_sum", [(2,) * 9], {"axes": (0, 1, 4, 6, 8), "keepdims": False}, [""], ["", ""]),
+        ("reduce_sum", [(2,) * 9], {"axes": (0, 2, 4, 6, 8), "keepdims": False}, [""], None),
     ],
 )
-def test_all_tensors_of_a_node_follow_one_offer_of_channels_last(
-    runtime: EmulatedRuntime, op: str, shapes: list[Shape], attributes: dict[str, Any], tags: list[str | None]
+def test_layouts_that_kernels_take(
+    runtime: EmulatedRuntime,
+    op: str,
+    shapes: list[Shape],
+    attributes: dict[str, Any],
+    tags: list[str | None],
+    taken: list[str] | None,
 ) -> None:
     found = arranged(runtime, op, shapes, attributes, tags)
-    assert found is not None
-    assert {layout.tag for layout in (*found.inputs, *found.outputs)} == {CHANNELS_LAST}
-
-
-def test_images_are_reduced_in_their_layout(runtime: EmulatedRuntime) -> None:
-    found = arranged(runtime, "reduce_sum", PAIR[:1], {"axes": (0, 2, 3), "keepdims": False}, [CHANNELS_LAST])
-    assert found is not None
-    assert found.inputs == (channels_last(Shaped(PAIR[0], "float32")),)
+    assert (found and [layout.tag for layout in (*found.inputs, *found.outputs)]) == taken
 
 
 def test_a_reshape_shares_memory_unless_elements_move(runtime: EmulatedRuntime) -> None:
@@ -168,25 +179,6 @@ def test_a_reshape_shares_memory_unless_elements_move(runtime: EmulatedRuntime) 
     found = arranged(runtime, "reshape", [(2, 8, 2, 1)], {"shape": (32,)}, [CHANNELS_LAST])
     assert found is not None
     assert found.in_place == ()
-
-
-@pytest.mark.parametrize(
-    ("op", "shapes", "attributes", "taken"),
-    [
-        ("sub", [(2, 1) * 4, (1, 2) * 4], {}, True),
-        ("sub", [(2, 1) * 5, (1, 2) * 5], {}, False),
-        ("pad", [(1,) * 6], {"low": (0,) * 6, "high": (0,) * 6}, True),
-        ("pad", [(1,) * 7], {"low": (0,) * 7, "high": (0,) * 7}, False),
-        ("reduce_sum", [(2,) * 9], {"axes": (0, 2, 4, 6), "keepdims": False}, True),
-        ("reduce_sum", [(2,) * 9], {"axes": (0, 1, 4, 6, 8), "keepdims": False}, True),
-        ("reduce_sum", [(2,) * 9], {"axes": (0, 2, 4, 6, 8), "keepdims": False}, False),
-    ],
-)
-def test_more_axes_than_a_kernel_takes_are_refused(
-    runtime: EmulatedRuntime, op: str, shapes: list[Shape], attributes: dict[str, Any], taken: bool
-) -> None:
-    tags: list[str | None] = [""] * len(shapes)
-    assert (arranged(runtime, op, shapes, attributes, tags) is not None) == taken
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 1, 1, 1), (3, 70, 5, 13), (2, 0, 3, 3), (40, 33, 1, 1)])

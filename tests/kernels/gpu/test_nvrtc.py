@@ -1,23 +1,31 @@
-"""NVRTC compiles all sources of our kernels; skipped if it is missing. No GPU is needed."""
+"""Compiled sources: NVRTC takes all sources of our kernels, if it is installed, and the cache of machine code.
 
+No GPU is needed.
+"""
+
+import errno
+import logging
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.kernels.contract import Buffers, Layout, Operand, Spec
 from runner.kernels.gpu import nvrtc
 from runner.kernels.gpu.layouts import CHANNELS_LAST
 from runner.kernels.gpu.loading import MODULES
+from runner.kernels.gpu.nvrtc import KeptCode
 from runner.kernels.registry import Registry
 from tests.kernels.gpu.emulation import EmulatedRuntime
-from tests.kernels.gpu.running import DTYPES, chosen, drawn_for, node_of, offers_for, registry_of
-from tests.kernels.harness import Shaped
+from tests.kernels.gpu.running import DTYPES, bound_to, chosen, drawn_for, offers_for, registry_of
+from tests.kernels.harness import Shaped, node_of
 from tests.op_cases import CASES
 from tests.samples import Case
 
-pytest.importorskip("cupy", reason="needs the extra gpu")
+needs_nvrtc = pytest.mark.skipif(find_spec("cupy") is None, reason="needs the extra gpu")
+
+Asked = list[tuple[str, int]]
 
 
 class CollectingRuntime(EmulatedRuntime):
@@ -46,19 +54,11 @@ def sources() -> list[str]:
 def bind(runtime: EmulatedRuntime, registry: Registry, op: str, case: Case, dtype: str, layouts: str | None) -> None:
     """Bind a kernel, so that it requests its sources."""
     inputs, attributes = drawn_for(op, case, dtype)
-    specs = [Shaped.of(array) for array in inputs]
-    node = node_of(op, inputs, attributes)
-    choice = chosen(registry, node, specs, offers_for(specs, layouts), None)
-
-    def operand(spec: Spec, layout: Layout) -> Operand:
-        return Operand(spec, layout, runtime.allocate(layout.nbytes))
-
-    sources = tuple(map(operand, specs, choice.arrangement.inputs))
-    targets = tuple(map(operand, node.outputs, choice.arrangement.outputs))
-    scratch = runtime.allocate(choice.arrangement.scratch_bytes)
-    choice.kernel.bind(node.attributes, choice.arrangement, Buffers(sources, targets, scratch))
+    node, specs = node_of(op, inputs, attributes), [Shaped.of(array) for array in inputs]
+    bound_to(runtime, node, chosen(registry, node, specs, offers_for(specs, layouts), None), specs)
 
 
+@needs_nvrtc
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("capability", [80, 90])
 def test_our_sources_compile(sources: list[str], capability: int) -> None:
@@ -67,11 +67,90 @@ def test_our_sources_compile(sources: list[str], capability: int) -> None:
         assert nvrtc.compiled(source, capability)[:4] == b"\x7fELF"
 
 
+@needs_nvrtc
 def test_a_source_that_does_not_compile_raises_the_log_of_the_compiler() -> None:
     with pytest.raises(nvrtc.CompileError, match=r'(?s)does not compile with -arch=sm_90 .* "nobody" is undefined'):
         nvrtc.compiled('extern "C" __global__ void wrong() { nobody = 1; }', 90)
 
 
+@needs_nvrtc
 def test_a_gpu_that_is_too_new_is_named() -> None:
     with pytest.raises(nvrtc.CompileError, match=r"NVRTC \d+\.\d+ compiles for .*, the GPU has 999"):
         nvrtc.compiled("", 999)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """The calls of a compiler that gives different code for different arguments."""
+    asked: Asked = []
+
+    def compiled(source: str, capability: int) -> bytes:
+        asked.append((source, capability))
+        return f"{source} for {capability} by {nvrtc.version()}".encode()
+
+    monkeypatch.setattr(nvrtc, "compiled", compiled)
+    monkeypatch.setattr(nvrtc, "version", lambda: "13.5")
+    return asked
+
+
+def test_another_process_uses_the_cached_code(tmp_path: Path, asked: Asked) -> None:
+    folder = tmp_path / "not" / "there"
+    found = [KeptCode(folder).compiled(source, 90) for source in ("a", "b", "a")]
+    assert found == [b"a for 90 by 13.5", b"b for 90 by 13.5", b"a for 90 by 13.5"]
+    assert asked == [("a", 90), ("b", 90)]
+    assert sorted(path.suffix for path in folder.iterdir()) == [".cubin", ".cubin"]
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_the_cache_key_has_gpu_compiler_and_options(
+    tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = KeptCode(tmp_path)
+    assert code.compiled("a", 90) != code.compiled("a", 80)
+    monkeypatch.setattr(nvrtc, "version", lambda: "13.6")
+    assert code.compiled("a", 90) == b"a for 90 by 13.6"
+    monkeypatch.setattr(nvrtc, "options", lambda source, capability: ("-O0",))
+    code.compiled("a", 90)
+    assert len(asked) == 4
+
+
+def test_a_damaged_file_is_compiled_again_with_a_warning(
+    tmp_path: Path, asked: Asked, caplog: pytest.LogCaptureFixture
+) -> None:
+    code = KeptCode(tmp_path)
+    good = code.compiled("a", 90)
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:-1], whole[:10], bytes([whole[0] ^ 1]) + whole[1:], whole[:-1] + b"?"):
+        path.write_bytes(damaged)
+        caplog.clear()
+        assert code.compiled("a", 90) == good
+        assert f"{path} is damaged and is compiled again" in caplog.text
+        assert path.read_bytes() == whole
+    assert len(asked) == 6
+
+
+def test_if_the_cache_cannot_be_written_one_warning_is_logged(
+    tmp_path: Path, asked: Asked, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    code = KeptCode(tmp_path / "file" / "folder")
+    with caplog.at_level(logging.WARNING):
+        assert [code.compiled(source, 90) for source in "ab"] == [b"a for 90 by 13.5", b"b for 90 by 13.5"]
+    told = [record.getMessage() for record in caplog.records if "cannot be cached" in record.getMessage()]
+    assert len(told) == 1
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, target: Path) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert KeptCode(tmp_path).compiled("a", 90) == b"a for 90 by 13.5"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_folder_the_compiler_is_asked_each_time(asked: Asked) -> None:
+    code = KeptCode(None)
+    assert code.compiled("a", 90) == code.compiled("a", 90)
+    assert len(asked) == 2

@@ -2,7 +2,6 @@
 
 import gc
 import weakref
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,11 @@ from numpy.typing import NDArray
 
 from runner.engine.graph.tensor import TensorSpec
 from runner.kernels.contract import Operand, plain
-from runner.kernels.gpu.calls import StreamCall, failures, launch
 from runner.kernels.gpu.platform import GpuPlatform
-from runner.kernels.gpu.runtime import DeviceMemory, Runtime
+from runner.kernels.gpu.runtime import DeviceMemory, Runtime, StreamCall, failures, launch
 from runner.kernels.memory import Bytes, address_of
 from runner.kernels.platform import PartError, Work
+from tests.gpu.gpus import Counted
 from tests.kernels.gpu.emulation import EmulatedRuntime
 
 SOURCE = """
@@ -37,15 +36,17 @@ def platform(runtime: EmulatedRuntime) -> GpuPlatform:
     return GpuPlatform(runtime, 0)
 
 
-def put(platform: GpuPlatform, place: Operand, value: NDArray[np.float32]) -> None:
-    """Write a value with a new writer."""
-    write = platform.writer(place)
-    write(value)
-    platform.synchronize()
+def operand(platform: GpuPlatform, value: NDArray[np.float32] | float | None = None) -> Operand:
+    """Return memory, which holds a value if there is one."""
+    place = Operand(SPEC, plain(SPEC), platform.allocate(SPEC.nbytes))
+    if value is not None:
+        platform.writer(place)(np.broadcast_to(np.float32(value), COUNT))
+        platform.synchronize()
+    return place
 
 
-def operand(platform: GpuPlatform) -> Operand:
-    return Operand(SPEC, plain(SPEC), platform.allocate(SPEC.nbytes))
+def read(platform: GpuPlatform, *places: Operand) -> list[NDArray[np.float32]]:
+    return platform.reader(places)()
 
 
 def values(seed: int) -> NDArray[np.float32]:
@@ -59,12 +60,8 @@ def axpy(runtime: Runtime, x: Operand, y: Operand, factor: float) -> Work:
 
 
 def test_written_values_are_read(platform: GpuPlatform) -> None:
-    one, other = operand(platform), operand(platform)
-    put(platform, one, values(1))
-    put(platform, other, values(2))
-    first, second = platform.reader([one, other])()
-    np.testing.assert_array_equal(first, values(1))
-    np.testing.assert_array_equal(second, values(2))
+    places = [operand(platform, values(seed)) for seed in (1, 2)]
+    np.testing.assert_array_equal(read(platform, *places), [values(1), values(2)])
 
 
 def test_a_written_array_may_change_at_once(platform: GpuPlatform) -> None:
@@ -74,14 +71,12 @@ def test_a_written_array_may_change_at_once(platform: GpuPlatform) -> None:
         array[:] = step
         write(array)
         array[:] = -1.0
-        (found,) = platform.reader([place])()
-        assert (found == step).all()
+        assert (read(platform, place)[0] == step).all()
 
 
 def test_values_are_copied_ahead_of_their_step(runtime: EmulatedRuntime, platform: GpuPlatform) -> None:
-    x, y = operand(platform), operand(platform)
+    x, y = operand(platform), operand(platform, 0.0)
     write, add = platform.writer(x), platform.join([axpy(runtime, x, y, 1.0)])
-    put(platform, y, np.zeros(COUNT, np.float32))
     total = np.zeros(COUNT, np.float32)
     given = [values(step) for step in range(6)]
     for step, value in enumerate(given):
@@ -90,8 +85,7 @@ def test_values_are_copied_ahead_of_their_step(runtime: EmulatedRuntime, platfor
         if step + 1 < len(given):
             write.ahead(given[step + 1])
         total = total + value
-    (found,) = platform.reader([y])()
-    np.testing.assert_array_equal(found, total)
+    np.testing.assert_array_equal(read(platform, y), [total])
 
 
 def test_a_value_copied_ahead_may_be_replaced(platform: GpuPlatform) -> None:
@@ -99,66 +93,37 @@ def test_a_value_copied_ahead_may_be_replaced(platform: GpuPlatform) -> None:
     write = platform.writer(place)
     write.ahead(values(1))
     write(values(2))
-    (found,) = platform.reader([place])()
-    np.testing.assert_array_equal(found, values(2))
-
-
-@dataclass
-class Counting:
-    """Calls of the runtime, by name."""
-
-    runtime: EmulatedRuntime
-    counts: dict[str, int]
-
-    def __getattr__(self, name: str) -> Any:
-        self.counts[name] = self.counts.get(name, 0) + 1
-        return getattr(self.runtime, name)
+    np.testing.assert_array_equal(read(platform, place), [values(2)])
 
 
 def test_joined_calls_run_eagerly_are_captured_and_replayed(runtime: EmulatedRuntime) -> None:
-    counting = Counting(runtime, {})
+    counting = Counted(runtime)
     platform = GpuPlatform(counting, 0)
-    x, y = operand(platform), operand(platform)
-    put(platform, x, values(1))
-    put(platform, y, np.zeros(COUNT, np.float32))
+    x, y = operand(platform, values(1)), operand(platform, 0.0)
     joined = platform.join([axpy(counting, x, y, 1.0), axpy(counting, y, x, 0.5)])
     expected_x, expected_y = values(1), np.zeros(COUNT, np.float32)
     for step in range(4):
         assert joined.call() == 0
         expected_y = expected_y + expected_x
         expected_x = expected_x + np.float32(0.5) * expected_y
-        found_x, found_y = platform.reader([x, y])()
-        np.testing.assert_array_equal(found_x, expected_x)
-        np.testing.assert_array_equal(found_y, expected_y)
-        assert counting.counts.get("capture", 0) == (step > 0)
+        np.testing.assert_array_equal(read(platform, x, y), [expected_x, expected_y])
+        assert counting.calls["capture"] == (step > 0)
 
 
 def test_branches_are_captured_together(runtime: EmulatedRuntime, platform: GpuPlatform) -> None:
-    start, left, right, end = (operand(platform) for _ in range(4))
-    for place in (start, left, right, end):
-        put(platform, place, np.ones(COUNT, np.float32))
-    works = [
-        axpy(runtime, start, left, 2.0),
-        axpy(runtime, start, right, 3.0),
-        axpy(runtime, left, end, 1.0),
-        axpy(runtime, right, end, 1.0),
-    ]
-    joined = platform.join(works)
-    joined.call()
-    (found,) = platform.reader([end])()
-    assert (found == 1 + 3 + 4).all()
-    joined.call()
-    (found,) = platform.reader([end])()
-    assert (found == 8 + 5 + 7).all()
+    start, left, right, end = (operand(platform, 1.0) for _ in range(4))
+    pairs = [(start, left, 2.0), (start, right, 3.0), (left, end, 1.0), (right, end, 1.0)]
+    joined = platform.join([axpy(runtime, *each) for each in pairs])
+    for total in (1 + 3 + 4, 8 + 5 + 7):
+        joined.call()
+        assert (read(platform, end)[0] == total).all()
 
 
 @pytest.mark.parametrize("failing_turn", [0, 1], ids=["eagerly", "captured"])
 def test_a_failed_call_is_named_and_later_steps_succeed(
     runtime: EmulatedRuntime, platform: GpuPlatform, failing_turn: int
 ) -> None:
-    x, y = operand(platform), operand(platform)
-    for place in (x, y):
-        put(platform, place, np.ones(COUNT, np.float32))
+    x, y = operand(platform, 1.0), operand(platform, 1.0)
     turns = iter(range(3))
 
     def enqueue(stream: Any) -> None:
@@ -174,9 +139,8 @@ def test_a_failed_call_is_named_and_later_steps_succeed(
             assert str(caught.value.__cause__) == "status 13"
         else:
             assert joined.call() == 0
-    (found,) = platform.reader([y])()
     # The calls before the failing one were enqueued, unless they were captured.
-    assert (found == 1 + 4 - failing_turn).all()
+    assert (read(platform, y)[0] == 1 + 4 - failing_turn).all()
 
 
 def test_calls_other_than_work_on_a_stream_are_refused(platform: GpuPlatform) -> None:
@@ -186,13 +150,11 @@ def test_calls_other_than_work_on_a_stream_are_refused(platform: GpuPlatform) ->
 
 
 def test_a_copy_is_a_call_like_any_other(platform: GpuPlatform) -> None:
-    source, target = operand(platform), operand(platform)
-    put(platform, source, values(3))
+    source, target = operand(platform, values(3)), operand(platform)
     call = platform.copier(target.data, source.data)
     assert platform.joinable(call)
     platform.join([Work(call, (source.data,), (target.data,))], once=True).call()
-    (found,) = platform.reader([target])()
-    np.testing.assert_array_equal(found, values(3))
+    np.testing.assert_array_equal(read(platform, target), [values(3)])
     np.testing.assert_array_equal(platform.snapshot(target.data).view(np.float32), values(3))
 
 
@@ -258,8 +220,7 @@ def test_a_device_follows_another(runtime: EmulatedRuntime) -> None:
     mark = first.mark()
     second.follow(mark)
     second.join([Work(second.copier(y.data, x.data), (x.data,), (y.data,))], once=True).call()
-    (found,) = second.reader([y])()
-    np.testing.assert_array_equal(found, values(5))
+    np.testing.assert_array_equal(read(second, y), [values(5)])
 
 
 def test_parts_of_memory(platform: GpuPlatform) -> None:

@@ -1,6 +1,6 @@
 """Every GPU kernel on the emulated GPU against the reference kernel of its op: dtypes, layouts, libraries, in place.
 
-cuBLAS computes with NumPy here and cuDNN with the reference kernels; see ``blas.py`` and ``cudnn/planning.py``.
+cuBLAS computes with NumPy here and cuDNN with the reference kernels; see ``libraries.py``.
 """
 
 from collections.abc import Iterator
@@ -14,8 +14,9 @@ from runner.kernels.gpu import cublas
 from runner.kernels.gpu.layouts import CHANNELS_LAST
 from runner.kernels.gpu.loading import MODULES
 from runner.kernels.registry import Registry
-from tests.kernels.gpu.cudnn.planning import GpuWithLibraries
-from tests.kernels.gpu.running import DTYPES, able, drawn_for, reference, registry_of, require_close, run_op
+from tests.kernels.gpu.libraries import GpuWithLibraries
+from tests.kernels.gpu.running import DTYPES, able, drawn_for, registry_of, require_close, run_op
+from tests.kernels.harness import reference
 from tests.kernels.special_cases import SPECIAL
 from tests.op_cases import CASES
 from tests.samples import PRECISION, Case

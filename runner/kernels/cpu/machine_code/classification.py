@@ -2,21 +2,35 @@
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
+import cffi
 from llvmlite import ir
 
-from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Offers, Operand, Specs, plain
-from runner.kernels.cpu.machine_code import mathematics
-from runner.kernels.cpu.machine_code.arithmetic import EMIT, Lanes, Value
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Offers, Operand, Specs
 from runner.kernels.cpu.machine_code.compiler import MachineCode
-from runner.kernels.cpu.machine_code.counting import INDEX, fold
-from runner.kernels.cpu.machine_code.elements import load, store
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
+from runner.kernels.cpu.machine_code.instructions import EMIT, INDEX, Lanes, Value, fold, load, store
 from runner.kernels.cpu.machine_code.rows import Row, bound, write_module
-from runner.kernels.functions import arrange_plain
-from runner.kernels.reference.indexing import outside_range
+from runner.kernels.functions import arrange_in_place, arrange_plain
+from runner.kernels.reference.rows import outside_range
 from runner.kernels.registry import Registry
+
+_DECLARATIONS = """
+float expf(float);
+double log(double);
+"""
+_FUNCTIONS = ("expf", "log")
+
+
+@cache
+def _c_functions() -> dict[str, int]:
+    """Return the addresses of the functions by name, from the library that the interpreter is linked with."""
+    ffi = cffi.FFI()
+    ffi.cdef(_DECLARATIONS)
+    library = ffi.dlopen(None)
+    return {name: int(ffi.cast("intptr_t", ffi.addressof(library, name))) for name in _FUNCTIONS}
+
 
 DTYPE = "float32"
 DTYPES = frozenset({DTYPE})
@@ -37,38 +51,25 @@ _DOUBLE = Lanes("float64", 1)
 
 def register(registry: Registry) -> None:
     """Add the kernels of this family."""
-    op = "softmax_cross_entropy"
-    registry.add(Kernel(op, "cpu", LIBRARY, LOSS_PRIORITY, DTYPES, _arrange, _bind))
-    registry.add(Kernel(f"{op}_gradient", "cpu", LIBRARY, PRIORITY, DTYPES, _arrange_gradient, _bind_gradient))
+    loss, gradient = "softmax_cross_entropy", "softmax_cross_entropy_gradient"
+    bind_loss, bind_gradient = partial(_bind, loss, _compiled_loss), partial(_bind, gradient, _compiled_gradient)
+    registry.add(Kernel(loss, "cpu", LIBRARY, LOSS_PRIORITY, DTYPES, _arrange, bind_loss))
+    registry.add(Kernel(gradient, "cpu", LIBRARY, PRIORITY, DTYPES, arrange_in_place, bind_gradient))
 
 
 def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-    logits, labels = inputs
-    if labels.dtype not in _LABEL_BITS or math.prod(logits.shape) > LARGEST:
+    if math.prod(inputs[0].shape) > LARGEST:
         return None
     return arrange_plain(attributes, inputs, outputs, offered)
 
 
-def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
-    logits, labels = buffers.inputs
-    rows, classes = logits.spec.shape
-    code = _compiled_loss(labels.spec.dtype)
-    explain = _explanation("softmax_cross_entropy", labels, classes)
-    return bound(code, (*buffers.inputs, *buffers.outputs), (rows, classes), explain)
-
-
-def _arrange_gradient(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-    if inputs[1].dtype not in _LABEL_BITS:
-        return None
-    return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), in_place=((0, 0),))
-
-
-def _bind_gradient(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
-    probabilities, labels, _ = buffers.inputs
-    rows, classes = probabilities.spec.shape
-    code = _compiled_gradient(labels.spec.dtype)
-    explain = _explanation("softmax_cross_entropy_gradient", labels, classes)
-    return bound(code, (*buffers.inputs, *buffers.outputs), (rows, classes), explain)
+def _bind(
+    op: str, compiled: Callable[[str], MachineCode], attributes: Attributes, arrangement: Arrangement, buffers: Buffers
+) -> Bound:
+    rows, classes = buffers.inputs[0].spec.shape
+    labels = buffers.inputs[1]
+    explain = _explanation(op, labels, classes)
+    return bound(compiled(labels.spec.dtype), (*buffers.inputs, *buffers.outputs), (rows, classes), explain)
 
 
 def _explanation(op: str, labels: Operand, classes: int) -> Callable[[int], str]:
@@ -98,7 +99,7 @@ def _compiled_loss(label_dtype: str) -> MachineCode:
         _store(row, builder.fptrunc(loss, _ONE.type), row.of_vector(2, _ONE.type, row.number))
         _divide(row, builder.fptrunc(total, _ONE.type))
 
-    return MachineCode(write_module(4, row_loss), mathematics.addresses())
+    return MachineCode(write_module(4, row_loss), _c_functions())
 
 
 def _largest(row: Row) -> Value:

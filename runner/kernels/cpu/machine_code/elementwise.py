@@ -4,14 +4,75 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import product
 
+import numpy as np
+
 from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Offers, Spec, Specs, plain
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
-from runner.kernels.cpu.machine_code.elements import ITEMSIZE
+from runner.kernels.cpu.machine_code.instructions import ITEMSIZE
 from runner.kernels.cpu.machine_code.loops import ElementLoop, write_module
-from runner.kernels.cpu.machine_code.signs import keeps_zeros
-from runner.kernels.elementwise import FUNCTIONS, Program, Step, computed_in, parse
+from runner.kernels.elementwise import FUNCTIONS, Operand, Program, Step, computed_in, parse, single, sum_of, written
 from runner.kernels.registry import Registry
+
+Sign = int | None
+"""-1, 0 or 1; None is an unknown value, which may be infinite or NaN."""
+
+Signs = frozenset[Sign]
+
+_ZERO: Signs = frozenset({0})
+_NOT_ZERO: Signs = frozenset({-1, 1})
+_UNKNOWN: Signs = frozenset({None})
+
+
+def keeps_zeros(program: Program, wide: Sequence[bool], dtype: str) -> bool:
+    """Whether all outputs are zero if all ``wide`` inputs are zero. wide: for each input, False for a scalar."""
+    known = [_ZERO if each else _NOT_ZERO for each in wide]
+    for step in program.steps:
+        operands = [known[o] if isinstance(o, int) else _of_literal(o, dtype) for o in step.operands]
+        known.append(_apply(step.function, operands))
+    return all(known[number] == _ZERO for number in program.outputs)
+
+
+def _of_literal(value: Operand, dtype: str) -> Signs:
+    with np.errstate(all="ignore"):
+        rounded = np.dtype(dtype).type(value)
+    return frozenset({int(np.sign(rounded))}) if np.isfinite(rounded) else _UNKNOWN
+
+
+def _apply(function: str, operands: Sequence[Signs]) -> Signs:
+    """All signs that the result may have."""
+    return frozenset().union(*(_SIGNS[function](*signs) for signs in product(*operands)))
+
+
+def _of_known(signs: Callable[..., set[Sign]]) -> Callable[..., set[Sign]]:
+    """The same function, with an unknown result if an operand is unknown."""
+    return lambda *operands: {None} if None in operands else signs(*operands)
+
+
+def _add(a: int, b: int) -> set[Sign]:
+    return {-1, 0, 1} if a * b < 0 else {a or b}
+
+
+def _relu_gradient(dy: Sign, y: Sign) -> set[Sign]:
+    return {dy, 0} if y is None else {dy if y > 0 else 0}
+
+
+_SIGNS: dict[str, Callable[..., set[Sign]]] = {
+    "add": _of_known(_add),
+    "sub": _of_known(lambda a, b: _add(a, -b)),
+    "mul": _of_known(lambda a, b: {a * b}),
+    "div": _of_known(lambda a, b: {a * b if b else None}),
+    "maximum": _of_known(lambda a, b: {max(a, b)}),
+    "minimum": _of_known(lambda a, b: {min(a, b)}),
+    "neg": _of_known(lambda x: {-x}),
+    "square": _of_known(lambda x: {x * x}),
+    "sqrt": _of_known(lambda x: {None if x < 0 else x}),
+    "abs": _of_known(lambda x: {abs(x)}),
+    "relu": _of_known(lambda x: {max(x, 0)}),
+    "relu_gradient": _relu_gradient,
+}
+"""Function of the language -> the signs its result may have, from those of its operands."""
+
 
 LIBRARY = "llvm"
 PRIORITY = 10
@@ -24,29 +85,17 @@ ProgramOf = Callable[[Attributes, int], Program | None]
 
 def register(registry: Registry) -> None:
     """Add the kernels of op ``elementwise``, of every op that is one function of its language, of add_n and fill."""
-    programs: dict[str, ProgramOf] = {"elementwise": _written, "add_n": _sum, "all_reduce": _sum, "fill": _filled}
-    programs |= {function: partial(_single, function) for function in FUNCTIONS}
+    programs: dict[str, ProgramOf] = {"elementwise": written, "add_n": _sum, "all_reduce": _sum, "fill": _filled}
+    programs |= {function: partial(single, function) for function in FUNCTIONS}
     for op, program_of in programs.items():
         registry.add(
             Kernel(op, "cpu", LIBRARY, PRIORITY, DTYPES, partial(_arrange, program_of), partial(_bind, program_of))
         )
 
 
-def _written(attributes: Attributes, inputs: int) -> Program:
-    return parse(attributes["program"], inputs, attributes["outputs"])
-
-
-def _single(function: str, attributes: Attributes, inputs: int) -> Program:
-    return Program(inputs, (Step(function, tuple(range(inputs))),), (inputs,))
-
-
 def _sum(attributes: Attributes, inputs: int) -> Program | None:
-    """Add from left to right; None for a single term."""
-    if inputs == 1:
-        return None
-    first = Step("add", (0, 1))
-    others = [Step("add", (inputs + term - 2, term)) for term in range(2, inputs)]
-    return Program(inputs, (first, *others), (2 * inputs - 2,))
+    """None for a single term."""
+    return sum_of(inputs) if inputs > 1 else None
 
 
 def _filled(attributes: Attributes, inputs: int) -> Program:

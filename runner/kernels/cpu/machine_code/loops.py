@@ -11,9 +11,18 @@ from functools import partial
 
 from llvmlite import ir
 
-from runner.kernels.cpu.machine_code.arithmetic import EMIT, Lanes, Value
-from runner.kernels.cpu.machine_code.counting import INDEX, repeat, whole_part
-from runner.kernels.cpu.machine_code.elements import ITEMSIZE, STORED, load, store
+from runner.kernels.cpu.machine_code.instructions import (
+    EMIT,
+    INDEX,
+    ITEMSIZE,
+    STORED,
+    Lanes,
+    Value,
+    load,
+    repeat,
+    store,
+    whole_part,
+)
 from runner.kernels.elementwise import Program, computed_in
 
 _POINTER = ir.PointerType()

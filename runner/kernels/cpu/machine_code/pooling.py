@@ -1,20 +1,36 @@
 """Max pooling in one pass over the image. Unlike in oneDNN, the maximum of a window with NaN is NaN.
 
-Images are plain, channels last, or in oneDNN's blocks of channels; results have the layout of the images.
+Images are plain, channels last, or in oneDNN's blocks of channels; results have the layout of the images. The compiled
+function computes a range of rows of the result, over all images (and blocks of channels). The code for a window inside
+its image is unrolled; for a window that overlaps the border, a loop visits the places inside.
 """
 
 import math
 import re
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, reduce
+from itertools import product
 
 import numpy as np
+from llvmlite import ir
 
 from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Offers, Spec, Specs, plain
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
-from runner.kernels.cpu.machine_code.elements import ITEMSIZE
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY
-from runner.kernels.cpu.machine_code.pooling_code import Pooling, write_module
+from runner.kernels.cpu.machine_code.instructions import (
+    INDEX,
+    ITEMSIZE,
+    STORED,
+    Lanes,
+    Value,
+    fold,
+    load,
+    repeat,
+    store,
+)
+from runner.kernels.cpu.machine_code.loops import SLICE, element
 from runner.kernels.registry import Registry
 
 PRIORITY = 25
@@ -81,5 +97,204 @@ def _lanes(inner: int) -> int:
 
 
 @cache
-def _compiled(pooling: Pooling) -> MachineCode:
+def _compiled(pooling: "Pooling") -> MachineCode:
     return MachineCode(write_module(pooling))
+
+
+Ints = tuple[int, ...]
+
+SIZES = 4
+"""Arguments of a call: height and width of the image, then of the result."""
+
+_WRITTEN_OUT = 25  # places of a window
+_POINTER = ir.PointerType()
+_COMPUTED = "float32"
+_NAN = float("nan")
+_LOWEST = -float("inf")
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """The pooling to compile.
+
+    inner: adjacent numbers of a pixel in memory. lanes: how many of them are computed together at most. in_bytes:
+    whether positions are stored as uint8; otherwise as int32.
+    """
+
+    dtype: str
+    window: Ints
+    strides: Ints
+    padding: Ints
+    inner: int
+    lanes: int
+    in_bytes: bool
+
+    @property
+    def offsets(self) -> list[tuple[Lanes, int, int]]:
+        """The division of the numbers of a pixel: lanes, begin and end of each part."""
+        whole = self.inner // self.lanes * self.lanes
+        parts = [(Lanes(_COMPUTED, self.lanes), 0, whole), (Lanes(_COMPUTED, 1), whole, self.inner)]
+        return [part for part in parts if part[1] < part[2]]
+
+
+def write_module(pooling: Pooling) -> str:
+    """Return the LLVM module with the function ``slice``."""
+    module = ir.Module("pooling")
+    function = ir.Function(module, SLICE, "slice")
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    arrays, begin, end = function.args
+    x, y, positions, sizes = (builder.load(element(builder, arrays, INDEX, INDEX(k)), typ=_POINTER) for k in range(4))
+    numbers = [builder.load(element(builder, sizes, INDEX, INDEX(k)), typ=INDEX) for k in range(SIZES)]
+    repeat(builder, begin, end, 1, _Loops(pooling, builder, x, y, positions, *numbers).row)
+    builder.ret_void()
+    return str(module)
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Which places of a window lie inside its image: rows and columns from and to. start: address of its first."""
+
+    start: Value
+    rows: tuple[Value, Value]
+    columns: tuple[Value, Value]
+
+
+@dataclass(frozen=True)
+class _Best:
+    """The greatest number so far, its position, and whether a NaN occurred, in every lane."""
+
+    value: Value
+    position: Value
+    is_broken: Value
+
+
+@dataclass(frozen=True)
+class _Loops:
+    pooling: Pooling
+    builder: ir.IRBuilder
+    x: Value
+    y: Value
+    positions: Value
+    height: Value
+    width: Value
+    result_height: Value
+    result_width: Value
+
+    def row(self, number: Value) -> None:
+        """Append the instructions for one row of the result."""
+        b, p = self.builder, self.pooling
+        tile, row = b.udiv(number, self.result_height), b.urem(number, self.result_height)
+        top = b.sub(b.mul(row, INDEX(p.strides[0])), INDEX(p.padding[0]))
+        rows = self._clipped(top, self.height, p.window[0])
+        line = b.mul(b.add(b.mul(tile, self.height), top), self.width)
+        first = b.mul(number, self.result_width)
+
+        def column(index: Value) -> None:
+            left = b.sub(b.mul(index, INDEX(p.strides[1])), INDEX(p.padding[2]))
+            start = self._place(self.x, STORED[p.dtype], b.mul(b.add(line, left), INDEX(p.inner)))
+            window = _Window(start, rows, self._clipped(left, self.width, p.window[1]))
+            self._pixel(window, b.mul(b.add(first, index), INDEX(p.inner)))
+
+        repeat(b, INDEX(0), self.result_width, 1, column)
+
+    def _place(self, array: Value, kind: ir.Type, index: Value) -> Value:
+        return element(self.builder, array, kind, index)
+
+    def _clipped(self, start: Value, extent: Value, window: int) -> tuple[Value, Value]:
+        """Return the first and last place of a window inside the image."""
+        b = self.builder
+        before, behind = b.neg(start), b.sub(extent, start)
+        zero, whole = INDEX(0), INDEX(window)
+        return (
+            b.select(b.icmp_signed(">", before, zero), before, zero),
+            b.select(b.icmp_signed("<", behind, whole), behind, whole),
+        )
+
+    def _pixel(self, window: _Window, place: Value) -> None:
+        """Append the instructions for one pixel of the result."""
+        if self.pooling.window[0] * self.pooling.window[1] > _WRITTEN_OUT:
+            self._numbers(window, place, written_out=False)
+            return
+        with self.builder.if_else(self._is_inside(window)) as (inside, outside):
+            with inside:
+                self._numbers(window, place, written_out=True)
+            with outside:
+                self._numbers(window, place, written_out=False)
+
+    def _is_inside(self, window: _Window) -> Value:
+        b, (tall, wide) = self.builder, self.pooling.window
+        edges = [(window.rows[0], 0), (window.rows[1], tall), (window.columns[0], 0), (window.columns[1], wide)]
+        return reduce(b.and_, [b.icmp_signed("==", edge, INDEX(whole)) for edge, whole in edges])
+
+    def _numbers(self, window: _Window, place: Value, *, written_out: bool) -> None:
+        """Append the instructions for the numbers of a pixel: whole vectors, then single numbers."""
+        for lanes, begin, end in self.pooling.offsets:
+
+            def numbers(offset: Value, lanes: Lanes = lanes) -> None:
+                start = self._place(window.start, STORED[self.pooling.dtype], offset)
+                moved = _Window(start, window.rows, window.columns)
+                best = self._of_all(lanes, moved) if written_out else self._of_some(lanes, moved)
+                self._store(lanes, best, self.builder.add(place, offset))
+
+            if end - begin == lanes.count:
+                numbers(INDEX(begin))
+            else:
+                repeat(self.builder, INDEX(begin), INDEX(end), lanes.count, numbers)
+
+    def _of_all(self, lanes: Lanes, window: _Window) -> _Best:
+        """Return the best of a window inside its image."""
+        tall, wide = self.pooling.window
+        lines = [self._line(window, INDEX(row)) for row in range(tall)]
+        numbers = [self._load(lanes, lines[row], INDEX(column)) for row, column in product(range(tall), range(wide))]
+        # One comparison checks two numbers for NaN.
+        pairs = zip(numbers[::2], [*numbers[1::2], *numbers[-1:]], strict=False)
+        is_broken = reduce(self.builder.or_, [self.builder.fcmp_unordered("uno", a, b) for a, b in pairs])
+        best = _Best(numbers[0], lanes.integer(0), is_broken)
+        for position, number in enumerate(numbers[1:], 1):
+            best = self._better(best, number, lanes.integer(position))
+        # If no number is above minus infinity, the first place is the maximum.
+        return best
+
+    def _of_some(self, lanes: Lanes, window: _Window) -> _Best:
+        """Return the best of the places of a window that are inside the image."""
+        b = self.builder
+
+        def row(number: Value, values: list[Value]) -> Sequence[Value]:
+            line = self._line(window, number)
+            first = b.mul(number, INDEX(self.pooling.window[1]))
+
+            def column(index: Value, values: list[Value]) -> Sequence[Value]:
+                candidate = self._load(lanes, line, index)
+                position = lanes.spread(b, b.trunc(b.add(first, index), ir.IntType(32)))
+                best = self._better(_Best(*values), candidate, position)
+                broken = b.or_(best.is_broken, b.fcmp_unordered("uno", candidate, candidate))
+                return [best.value, best.position, broken]
+
+            return fold(b, *window.columns, 1, values, column)
+
+        nothing = ir.Constant(lanes.of(ir.IntType(1)), 0 if lanes.count == 1 else [0] * lanes.count)
+        return _Best(*fold(b, *window.rows, 1, [lanes.constant(_LOWEST), lanes.integer(0), nothing], row))
+
+    def _line(self, window: _Window, row: Value) -> Value:
+        """Address of the first place of a row of a window."""
+        offset = self.builder.mul(row, self.builder.mul(self.width, INDEX(self.pooling.inner)))
+        return self._place(window.start, STORED[self.pooling.dtype], offset)
+
+    def _load(self, lanes: Lanes, line: Value, column: Value) -> Value:
+        place = self._place(line, STORED[self.pooling.dtype], self.builder.mul(column, INDEX(self.pooling.inner)))
+        return load(self.builder, lanes, self.pooling.dtype, place)
+
+    def _better(self, best: _Best, candidate: Value, position: Value) -> _Best:
+        """Return the greater of a candidate and the best so far; of equal numbers the best so far."""
+        b = self.builder
+        greater = b.fcmp_ordered(">", candidate, best.value)
+        value, found = b.select(greater, candidate, best.value), b.select(greater, position, best.position)
+        return _Best(value, found, best.is_broken)
+
+    def _store(self, lanes: Lanes, best: _Best, place: Value) -> None:
+        b, dtype = self.builder, self.pooling.dtype
+        value = b.select(best.is_broken, lanes.constant(_NAN), best.value)
+        store(b, lanes, dtype, value, self._place(self.y, STORED[dtype], place))
+        kind = ir.IntType(8 if self.pooling.in_bytes else 32)
+        position = b.trunc(best.position, lanes.of(kind)) if self.pooling.in_bytes else best.position
+        b.store(position, self._place(self.positions, kind, place), align=kind.width // 8)

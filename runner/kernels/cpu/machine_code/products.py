@@ -13,11 +13,20 @@ from llvmlite import ir
 
 from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Offers, Specs, plain
 from runner.kernels.cpu.machine_code import threads
-from runner.kernels.cpu.machine_code.arithmetic import Lanes, Value
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
-from runner.kernels.cpu.machine_code.counting import INDEX, fold, repeat
-from runner.kernels.cpu.machine_code.elements import ITEMSIZE, STORED, fetch_for_writing, load, store
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
+from runner.kernels.cpu.machine_code.instructions import (
+    INDEX,
+    ITEMSIZE,
+    STORED,
+    Lanes,
+    Value,
+    fetch_for_writing,
+    fold,
+    load,
+    repeat,
+    store,
+)
 from runner.kernels.cpu.machine_code.loops import SLICE, ElementLoop, element, emit_steps, shared_values
 from runner.kernels.elementwise import parse
 from runner.kernels.registry import Registry

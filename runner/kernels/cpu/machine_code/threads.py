@@ -1,15 +1,40 @@
-"""Calls of compiled loops over a range of elements, on the calling thread or on all threads of OpenMP."""
+"""Calls of compiled loops over a range of elements, on the calling thread or on all threads of GNU OpenMP.
+
+oneDNN uses the same pool of threads, so that the two do not compete for cores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import cffi
 import numpy as np
 from numpy.typing import NDArray
 
 from runner.kernels.contract import NativeCall, Operand
-from runner.kernels.cpu.machine_code import openmp
 from runner.kernels.cpu.machine_code.compiler import MachineCode
+
+LIBRARY = "libgomp.so.1"
+
+_DECLARATIONS = """
+void GOMP_parallel(void (*function)(void *), void *data, unsigned threads, unsigned flags);
+int omp_get_thread_num(void);
+int omp_get_num_threads(void);
+"""
+_FUNCTIONS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+
+
+@cache
+def load_openmp() -> dict[str, int] | None:
+    """Return the addresses of functions of OpenMP; None without the library, and then loops run on one thread."""
+    ffi = cffi.FFI()
+    ffi.cdef(_DECLARATIONS)
+    try:
+        # Never unloaded, because compiled code calls it and its threads wait in it.
+        library = ffi.dlopen(LIBRARY, ffi.RTLD_GLOBAL | ffi.RTLD_NOW | ffi.RTLD_NODELETE)
+    except OSError:
+        return None
+    return {name: int(ffi.cast("intptr_t", ffi.addressof(library, name))) for name in _FUNCTIONS}
+
 
 LINE_BYTES = 64
 """Bytes of a cache line."""
@@ -56,7 +81,7 @@ def on_one(loop: Loop) -> NativeCall:
 
 def on_all(loop: Loop) -> NativeCall:
     """Return the call that gives each OpenMP thread one contiguous share; without OpenMP, one thread computes all."""
-    return _call("parallel" if openmp.load() else "serial", loop)
+    return _call("parallel" if load_openmp() else "serial", loop)
 
 
 def _call(entry: str, loop: Loop) -> NativeCall:
@@ -67,8 +92,8 @@ def _call(entry: str, loop: Loop) -> NativeCall:
 
 @cache
 def _entry_points() -> MachineCode:
-    found = openmp.load()
-    return MachineCode(_SERIAL + _PARALLEL, found.addresses) if found else MachineCode(_SERIAL)
+    found = load_openmp()
+    return MachineCode(_SERIAL + _PARALLEL, found) if found else MachineCode(_SERIAL)
 
 
 _SERIAL = """

@@ -2,8 +2,8 @@
 
 Read in this order:
 
-* ``library`` and ``constants``: the C interface. ``memory``: layouts. ``primitive``: descriptions and bound calls.
-* ``recipe``: the common part of kernels; ``linear`` is a simple one.
-* ``convolution``, ``pooling``, ``batch_normalization``, ``local_response_normalization``, ``softmax``: layers.
-* ``convert`` and ``parts``: layouts, casts and rearrangements. ``loading``: registration.
+* ``library`` and ``constants``: the C interface. ``memory``: layouts.
+* ``recipe``: descriptions, bound calls and the common part of kernels; ``linear`` is a simple one.
+* ``convolution``, ``pooling``, ``normalization``, ``softmax``: layers.
+* ``convert`` and ``parts``: layouts, casts and rearrangements.
 """

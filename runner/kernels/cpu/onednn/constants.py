@@ -30,8 +30,10 @@ MULTIPLE_SRC = 1024
 POST_OP_BASE = 32768
 """Arguments of an execution (DNNL_ARG_...); POST_OP_BASE | SRC_1 is the operand of the first post-op."""
 
-QUERY_SRC, QUERY_DIFF_SRC, QUERY_WEIGHTS, QUERY_DIFF_WEIGHTS = 129, 130, 131, 132
-QUERY_DST, QUERY_DIFF_DST, QUERY_WORKSPACE, QUERY_SCRATCHPAD = 133, 134, 135, 136
+_QUERIED = (SRC, DIFF_SRC, WEIGHTS, DIFF_WEIGHTS, DST, DIFF_DST, WORKSPACE, SCRATCHPAD)
+QUERIES = {argument: 129 + position for position, argument in enumerate(_QUERIED)}
+"""Argument of an execution -> dnnl_query_t of its descriptor."""
+
 QUERY_STRIDES, QUERY_DATA_TYPE = 14, 258
 QUERY_INNER_COUNT, QUERY_INNER_BLOCKS, QUERY_INNER_AXES = 263, 264, 265
 """dnnl_query_t."""

@@ -22,8 +22,16 @@ from runner.kernels.contract import (
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library
 from runner.kernels.cpu.onednn.memory import BITS, described, formatted, nbytes, split_tag, viewed
-from runner.kernels.cpu.onednn.primitive import Description, attributes, bound, in_turn
-from runner.kernels.cpu.onednn.recipe import FLOATS, PRIORITY, Layouts, Node, answering
+from runner.kernels.cpu.onednn.recipe import (
+    FLOATS,
+    PRIORITY,
+    Description,
+    Layouts,
+    Node,
+    answering,
+    bound,
+    in_turn,
+)
 from runner.kernels.registry import Registry
 
 
@@ -95,7 +103,7 @@ def _reorder(library: Library, x: Spec, source: Layout, y: Spec, wanted: Layout)
     view = _common_view(library, source, wanted)
     assert view is not None, "only what was arranged is bound"
     before, after = described(library, x, source, view), described(library, y, wanted, view)
-    made = Description(library, "reorder", before, library.engine, after, library.engine, attributes(library))
+    made = Description(library, "reorder", before, library.engine, after, library.engine)
     return made, (before, after)
 
 

@@ -6,9 +6,8 @@ from typing import Any
 from runner.kernels.contract import Layout, Spec
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library
-from runner.kernels.cpu.onednn.memory import UNKNOWN, described, free, grouped, in_c_order, viewed
-from runner.kernels.cpu.onednn.primitive import Description, attributes
-from runner.kernels.cpu.onednn.recipe import Layouts, Node, Port, Recipe, add_kernel
+from runner.kernels.cpu.onednn.memory import UNKNOWN, described, free, grouped, in_c_order, layout_of, viewed
+from runner.kernels.cpu.onednn.recipe import Description, Layouts, Node, Port, Recipe, add_kernel, attributes
 from runner.kernels.registry import Registry
 
 FEW_CHANNELS = 4
@@ -36,8 +35,8 @@ def preferred_layout(library: Library, images: Spec) -> Layout:
     shapes = (images.shape, (channels, channels, 3, 3), images.shape)
     x, w, y = (free(library, shape, images.dtype) for shape in shapes)
     node = Node({"strides": (1, 1), "padding": (1, 1, 1, 1)}, [], [])
-    made = _describe_forward(library, node, x, w, library.ffi.NULL, y, attributes(library))
-    return made.layout(dnnl.QUERY_DST, images)
+    made = _describe_forward(library, node, x, w, library.ffi.NULL, y)
+    return layout_of(library, made.descriptor(dnnl.DST), images)
 
 
 def _request_nothing(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
@@ -82,28 +81,15 @@ def _tensor(library: Library, spec: Spec, layout: Layout | None, prefix: str = "
     return described(library, spec, layout, prefix)
 
 
-def _geometry(library: Library, node: Node) -> tuple[Any, Any, Any, Any]:
+def _geometry(library: Library, node: Node) -> tuple[Any, ...]:
     """Strides, dilations, padding before and after, as C arrays."""
     top, bottom, left, right = node.attributes["padding"]
-    rows_and_columns = (node.attributes["strides"], (0, 0), (top, left), (bottom, right))
-    strides, dilations, low, high = (library.ints(each) for each in rows_and_columns)
-    return strides, dilations, low, high
+    return tuple(map(library.ints, (node.attributes["strides"], (0, 0), (top, left), (bottom, right))))
 
 
-def _describe_forward(library: Library, node: Node, x: Any, w: Any, bias: Any, y: Any, attr: Any) -> Description:
-    return Description(
-        library,
-        "convolution_forward",
-        library.engine,
-        dnnl.FORWARD_TRAINING,
-        dnnl.CONVOLUTION_DIRECT,
-        x,
-        w,
-        bias,
-        y,
-        *_geometry(library, node),
-        attr,
-    )
+def _describe_forward(library: Library, node: Node, x: Any, w: Any, bias: Any, y: Any, attr: Any = None) -> Description:
+    what = (dnnl.FORWARD_TRAINING, dnnl.CONVOLUTION_DIRECT, x, w, bias, y, *_geometry(library, node))
+    return Description(library, "convolution_forward", *what, attr=attr)
 
 
 def _forward(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
@@ -120,28 +106,25 @@ def _fused(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> R
     added = None
     if node.attributes["residual"]:
         # The residual needs the layout of the result, which a query without a residual returns.
-        bare = _describe_forward(library, node, x, w, bias or library.ffi.NULL, y, attributes(library))
-        added = y = bare.descriptor(dnnl.QUERY_DST)
-        x, w = bare.descriptor(dnnl.QUERY_SRC), bare.descriptor(dnnl.QUERY_WEIGHTS)
+        bare = _describe_forward(library, node, x, w, bias or library.ffi.NULL, y)
+        added = y = bare.descriptor(dnnl.DST)
+        x, w = bare.descriptor(dnnl.SRC), bare.descriptor(dnnl.WEIGHTS)
     attr = attributes(library, relu=node.attributes["relu"], added=added)
     made = _describe_forward(library, node, x, w, bias or library.ffi.NULL, y, attr)
-    ports = [
-        Port(dnnl.SRC, made.descriptor(dnnl.QUERY_SRC)),
-        Port(dnnl.WEIGHTS, made.descriptor(dnnl.QUERY_WEIGHTS), prefix),
-    ]
+    ports = [made.port(dnnl.SRC), made.port(dnnl.WEIGHTS, prefix)]
     if bias is not None:
         ports.append(Port(dnnl.BIAS, bias))
     if added is not None:
         # The result cannot share its memory: partial sums are written before the residual is read.
-        ports.append(Port(dnnl.POST_OP_BASE | dnnl.SRC_1, made.descriptor(dnnl.QUERY_DST)))
-    return Recipe(made, ports, [Port(dnnl.DST, made.descriptor(dnnl.QUERY_DST))])
+        ports.append(Port(dnnl.POST_OP_BASE | dnnl.SRC_1, made.descriptor(dnnl.DST)))
+    return Recipe(made, ports, [made.port(dnnl.DST)])
 
 
 def _hint(library: Library, node: Node, x: Spec, w: Spec, y: Spec) -> Description:
     """The forward convolution that a gradient belongs to."""
     dims = grouped(w.shape, node.attributes["groups"]) if node.attributes["groups"] > 1 else w.shape
     every = [free(library, shape, spec.dtype) for shape, spec in ((x.shape, x), (dims, y), (y.shape, y))]
-    return _describe_forward(library, node, every[0], every[1], library.ffi.NULL, every[2], attributes(library))
+    return _describe_forward(library, node, every[0], every[1], library.ffi.NULL, every[2])
 
 
 def _input_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
@@ -150,26 +133,9 @@ def _input_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layo
     dy, w = (_tensor(library, node.inputs[i], inputs[i], seen_as) for i, seen_as in ((0, ""), (1, prefix)))
     dx = _tensor(library, node.outputs[0], outputs[0])
     hint = _hint(library, node, node.outputs[0], node.inputs[1], node.inputs[0])
-    made = Description(
-        library,
-        "convolution_backward_data",
-        library.engine,
-        dnnl.CONVOLUTION_DIRECT,
-        dx,
-        w,
-        dy,
-        *_geometry(library, node),
-        hint.handle,
-        attributes(library),
-    )
-    return Recipe(
-        made,
-        [
-            Port(dnnl.DIFF_DST, made.descriptor(dnnl.QUERY_DIFF_DST)),
-            Port(dnnl.WEIGHTS, made.descriptor(dnnl.QUERY_WEIGHTS), prefix),
-        ],
-        [Port(dnnl.DIFF_SRC, made.descriptor(dnnl.QUERY_DIFF_SRC))],
-    )
+    what = (dnnl.CONVOLUTION_DIRECT, dx, w, dy, *_geometry(library, node), hint.handle)
+    made = Description(library, "convolution_backward_data", *what)
+    return Recipe(made, [made.port(dnnl.DIFF_DST), made.port(dnnl.WEIGHTS, prefix)], [made.port(dnnl.DIFF_SRC)])
 
 
 def _weight_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
@@ -179,27 +145,7 @@ def _weight_gradient(library: Library, node: Node, inputs: Layouts, outputs: Lay
     dw = _tensor(library, node.outputs[0], outputs[0], prefix)
     db = [in_c_order(library, each.shape, each.dtype) for each in node.outputs[1:]]
     hint = _hint(library, node, node.inputs[1], node.outputs[0], node.inputs[0])
-    made = Description(
-        library,
-        "convolution_backward_weights",
-        library.engine,
-        dnnl.CONVOLUTION_DIRECT,
-        x,
-        dw,
-        db[0] if db else library.ffi.NULL,
-        dy,
-        *_geometry(library, node),
-        hint.handle,
-        attributes(library),
-    )
-    return Recipe(
-        made,
-        [
-            Port(dnnl.DIFF_DST, made.descriptor(dnnl.QUERY_DIFF_DST)),
-            Port(dnnl.SRC, made.descriptor(dnnl.QUERY_SRC)),
-        ],
-        [
-            Port(dnnl.DIFF_WEIGHTS, made.descriptor(dnnl.QUERY_DIFF_WEIGHTS), prefix),
-            *(Port(dnnl.DIFF_BIAS, each) for each in db),
-        ],
-    )
+    what = (x, dw, db[0] if db else library.ffi.NULL, dy, *_geometry(library, node), hint.handle)
+    made = Description(library, "convolution_backward_weights", dnnl.CONVOLUTION_DIRECT, *what)
+    gradients = [made.port(dnnl.DIFF_WEIGHTS, prefix), *(Port(dnnl.DIFF_BIAS, each) for each in db)]
+    return Recipe(made, [made.port(dnnl.DIFF_DST), made.port(dnnl.SRC)], gradients)

@@ -13,8 +13,7 @@ from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Ker
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library
 from runner.kernels.cpu.onednn.memory import described, in_c_order, strided
-from runner.kernels.cpu.onednn.primitive import Description, attributes, bound
-from runner.kernels.cpu.onednn.recipe import FLOATS, PRIORITY, Layouts, Node, answering
+from runner.kernels.cpu.onednn.recipe import FLOATS, PRIORITY, Description, Layouts, Node, answering, attributes, bound
 from runner.kernels.memory import ALIGNMENT
 from runner.kernels.registry import Registry
 
@@ -76,8 +75,7 @@ def _add(registry: Registry, library: Library, op: str, describe: Describe) -> N
         return Arrangement(tuple(map(plain, node.inputs)), tuple(map(plain, node.outputs)), scratch)
 
     def bind(given: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
-        node = Node(given, [each.spec for each in buffers.inputs], [each.spec for each in buffers.outputs])
-        return _bound(library, describe(library, node), buffers)
+        return _bound(library, describe(library, Node(given, *buffers.specs)), buffers)
 
     registry.add(Kernel(op, "cpu", "onednn", PRIORITY, FLOATS, answering(library, arrange), bind))
 
@@ -142,7 +140,7 @@ def _forward(
     result = _seen(library, y)
     bias = in_c_order(library, bias_dims, node.inputs[2].dtype) if _has(node, "bias") else None
     attr = attributes(library, relu=_has(node, "relu"))
-    made = Description(library, kind, library.engine, *goal, a, b, bias or library.ffi.NULL, result, attr)
+    made = Description(library, kind, *goal, a, b, bias or library.ffi.NULL, result, attr=attr)
     tensors = {dnnl.SRC: (a, 0), dnnl.WEIGHTS: (b, 1), dnnl.DST: (result, len(node.inputs))}
     if bias is not None:
         tensors[dnnl.BIAS] = (bias, 2)
@@ -152,10 +150,10 @@ def _forward(
 def _input_gradient(library: Library, node: Node) -> Product:
     """dx = dy W' as the gradient of an inner product, which does not transpose W first."""
     dy, w = _seen(library, node.inputs[0]), _seen(library, node.inputs[1], turned=True)
-    dx, attr, engine, kind = _seen(library, node.outputs[0]), attributes(library), library.engine, "inner_product"
+    dx, kind = _seen(library, node.outputs[0]), "inner_product"
     goal, none = dnnl.FORWARD_TRAINING, library.ffi.NULL
-    forward = Description(library, f"{kind}_forward", engine, goal, dx, w, none, dy, attr)
-    made = Description(library, f"{kind}_backward_data", engine, dx, w, dy, forward.handle, attr)
+    forward = Description(library, f"{kind}_forward", goal, dx, w, none, dy)
+    made = Description(library, f"{kind}_backward_data", dx, w, dy, forward.handle)
     return Product([Step(made, {dnnl.DIFF_DST: (dy, 0), dnnl.WEIGHTS: (w, 1), dnnl.DIFF_SRC: (dx, 2)})])
 
 
@@ -169,9 +167,8 @@ def _turned_product(library: Library, node: Node) -> Product:
     large, small = _seen(library, node.inputs[w]), _seen(library, node.inputs[dy], turned=True)
     end = _seen(library, node.outputs[0], turned=True)
     middle = in_c_order(library, node.outputs[0].shape[::-1], node.outputs[0].dtype)
-    attr, engine = attributes(library), library.engine
-    multiply = Description(library, "matmul", engine, large, small, library.ffi.NULL, middle, attr)
-    turn = Description(library, "reorder", middle, engine, end, engine, attr)
+    multiply = Description(library, "matmul", large, small, library.ffi.NULL, middle)
+    turn = Description(library, "reorder", middle, library.engine, end, library.engine)
     return Product(
         [
             Step(multiply, {dnnl.SRC: (large, w), dnnl.WEIGHTS: (small, dy), dnnl.DST: (middle, across)}),
@@ -186,16 +183,11 @@ def _weight_and_bias_gradient(library: Library, node: Node) -> Product:
     x, dy = (_seen(library, spec) for spec in node.inputs)
     dw = _seen(library, node.outputs[0], turned=True)
     db = in_c_order(library, node.outputs[1].shape, node.outputs[1].dtype)
-    attr, engine, kind = attributes(library), library.engine, "inner_product"
+    kind = "inner_product"
     # The forward product of bfloat16 gradients has bfloat16 weights, whatever the dtype of the gradients.
     (inner, columns), dtype = node.outputs[0].shape, node.inputs[0].dtype
     w, bias = strided(library, (columns, inner), dtype, (1, columns)), in_c_order(library, (columns,), dtype)
-    forward = Description(library, f"{kind}_forward", engine, dnnl.FORWARD_TRAINING, x, w, bias, dy, attr)
-    made = Description(library, f"{kind}_backward_weights", engine, x, dw, db, dy, forward.handle, attr)
-    tensors = {
-        dnnl.SRC: (x, 0),
-        dnnl.DIFF_DST: (dy, 1),
-        dnnl.DIFF_WEIGHTS: (dw, 2),
-        dnnl.DIFF_BIAS: (db, 3),
-    }
+    forward = Description(library, f"{kind}_forward", dnnl.FORWARD_TRAINING, x, w, bias, dy)
+    made = Description(library, f"{kind}_backward_weights", x, dw, db, dy, forward.handle)
+    tensors = {dnnl.SRC: (x, 0), dnnl.DIFF_DST: (dy, 1), dnnl.DIFF_WEIGHTS: (dw, 2), dnnl.DIFF_BIAS: (db, 3)}
     return Product([Step(made, tensors)])

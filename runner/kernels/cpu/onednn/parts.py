@@ -25,9 +25,9 @@ from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.convolution import preferred_layout
 from runner.kernels.cpu.onednn.library import Library, OneDnnError, Unimplemented
 from runner.kernels.cpu.onednn.memory import Dims, block_along, c_order, described, formatted, layout_of, strided
-from runner.kernels.cpu.onednn.primitive import Description, attributes, bound, in_turn
 from runner.kernels.cpu.onednn.recipe import (
     PRIORITY,
+    Description,
     Layouts,
     Node,
     Port,
@@ -35,7 +35,9 @@ from runner.kernels.cpu.onednn.recipe import (
     add_kernel,
     answering,
     as_offered,
+    bound,
     format_of,
+    in_turn,
 )
 from runner.kernels.memory import numpy_dtype
 from runner.kernels.registry import Registry
@@ -59,8 +61,7 @@ def _concat(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> 
     ]
     joined = formatted(library, y.shape, y.dtype, _joined_format(node, inputs))
     parts_in_c = library.ffi.new("object[]", parts)
-    what = (joined, len(parts), axis, parts_in_c, attributes(library))
-    made = Description(library, "concat", library.engine, *what)
+    made = Description(library, "concat", joined, len(parts), axis, parts_in_c)
     ports = [Port(dnnl.MULTIPLE_SRC + number, part) for number, part in enumerate(parts)]
     return Recipe(made, ports, [Port(dnnl.DST, joined)])
 
@@ -78,8 +79,7 @@ def _broadcast(library: Library, node: Node, inputs: Layouts, outputs: Layouts) 
     (x,), (y,) = node.inputs, node.outputs
     repeated = _repeated(library, x, y.shape)
     result = described(library, y, outputs[0] or _result_layout(library, x, y))
-    ends = (repeated, library.engine, result, library.engine)
-    made = Description(library, "reorder", *ends, attributes(library))
+    made = Description(library, "reorder", repeated, library.engine, result, library.engine)
     return Recipe(made, [Port(dnnl.SRC, repeated, layout=plain(x))], [Port(dnnl.DST, result)])
 
 
@@ -148,7 +148,7 @@ def _add(registry: Registry, library: Library, op: str, blocks: _Blocks, *, into
         )
 
     def bind(given: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
-        node = Node(given, [each.spec for each in buffers.inputs], [each.spec for each in buffers.outputs])
+        node = Node(given, *buffers.specs)
         copies = _copies(library, node, format_of(arrangement.inputs[0]), blocks(node), into=into)
         (source,) = buffers.inputs
         calls = []
@@ -191,7 +191,7 @@ def _copies(library: Library, node: Node, name: str, blocks: Sequence[_Block], *
         alone = formatted(library, piece.shape, piece.dtype, name)
         source, result = (alone, inside) if into else (inside, alone)
         ends = (source, library.engine, result, library.engine)
-        copies.append(_Copy(Description(library, "reorder", *ends, attributes(library)), source, result, offset))
+        copies.append(_Copy(Description(library, "reorder", *ends), source, result, offset))
     return copies
 
 

@@ -10,8 +10,16 @@ from runner.kernels.contract import Spec, plain
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library
 from runner.kernels.cpu.onednn.memory import BYTES, data_type, formatted, free, in_c_order, nbytes
-from runner.kernels.cpu.onednn.primitive import Description, attributes
-from runner.kernels.cpu.onednn.recipe import Layouts, Node, Port, Recipe, add_kernel, as_offered, format_of
+from runner.kernels.cpu.onednn.recipe import (
+    Description,
+    Layouts,
+    Node,
+    Port,
+    Recipe,
+    add_kernel,
+    as_offered,
+    format_of,
+)
 from runner.kernels.registry import Registry
 
 _MOST_IN_BYTES = 255
@@ -40,18 +48,18 @@ def _forward(library: Library, node: Node, algorithm: int, name: str, x: Spec, y
     geometry = (image, pooled, *_window(library, node))
     # Training and inference give the same result; training also stores the positions of maxima.
     goal = dnnl.FORWARD_TRAINING if algorithm == dnnl.POOLING_MAX else dnnl.FORWARD_INFERENCE
-    return Description(library, "pooling_forward", library.engine, goal, algorithm, *geometry, attributes(library))
+    return Description(library, "pooling_forward", goal, algorithm, *geometry)
 
 
 def _backward(library: Library, node: Node, algorithm: int, forward: Description) -> Description:
-    image, pooled = forward.descriptor(dnnl.QUERY_SRC), forward.descriptor(dnnl.QUERY_DST)
+    image, pooled = forward.descriptor(dnnl.SRC), forward.descriptor(dnnl.DST)
     geometry = (image, pooled, *_window(library, node), forward.handle)
-    return Description(library, "pooling_backward", library.engine, algorithm, *geometry, attributes(library))
+    return Description(library, "pooling_backward", algorithm, *geometry)
 
 
 def _positions(library: Library, pooling: Description) -> Port:
     """The layout of positions: that of y, in bytes if the positions fit."""
-    kept = pooling.descriptor(dnnl.QUERY_WORKSPACE)
+    kept = pooling.descriptor(dnnl.WORKSPACE)
     return Port(dnnl.WORKSPACE, kept, BYTES if data_type(library, kept) == dnnl.TYPES["uint8"] else "")
 
 
@@ -65,8 +73,7 @@ def _request_maxima(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
 def _max(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
     """Input x; outputs y and argmax."""
     made = _forward(library, node, dnnl.POOLING_MAX, format_of(inputs[0]), node.inputs[0], node.outputs[0])
-    x, y = Port(dnnl.SRC, made.descriptor(dnnl.QUERY_SRC)), Port(dnnl.DST, made.descriptor(dnnl.QUERY_DST))
-    return Recipe(made, [x], [y, _positions(library, made)])
+    return Recipe(made, [made.port(dnnl.SRC)], [made.port(dnnl.DST), _positions(library, made)])
 
 
 def _max_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
@@ -75,11 +82,7 @@ def _max_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layout
     name = format_of(positions, dy)
     forward = _forward(library, node, dnnl.POOLING_MAX, name, node.outputs[0], node.inputs[0])
     made = _backward(library, node, dnnl.POOLING_MAX, forward)
-    return Recipe(
-        made,
-        [Port(dnnl.DIFF_DST, made.descriptor(dnnl.QUERY_DIFF_DST)), _positions(library, made)],
-        [Port(dnnl.DIFF_SRC, made.descriptor(dnnl.QUERY_DIFF_SRC))],
-    )
+    return Recipe(made, [made.port(dnnl.DIFF_DST), _positions(library, made)], [made.port(dnnl.DIFF_SRC)])
 
 
 def _averaging(node: Node) -> int:
@@ -90,8 +93,7 @@ def _averaging(node: Node) -> int:
 def _average(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
     """Input x; output y."""
     made = _forward(library, node, _averaging(node), format_of(inputs[0]), node.inputs[0], node.outputs[0])
-    x, y = Port(dnnl.SRC, made.descriptor(dnnl.QUERY_SRC)), Port(dnnl.DST, made.descriptor(dnnl.QUERY_DST))
-    return Recipe(made, [x], [y])
+    return Recipe(made, [made.port(dnnl.SRC)], [made.port(dnnl.DST)])
 
 
 def _average_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
@@ -99,8 +101,7 @@ def _average_gradient(library: Library, node: Node, inputs: Layouts, outputs: La
     algorithm = _averaging(node)
     forward = _forward(library, node, algorithm, format_of(inputs[0]), node.outputs[0], node.inputs[0])
     made = _backward(library, node, algorithm, forward)
-    dy = Port(dnnl.DIFF_DST, made.descriptor(dnnl.QUERY_DIFF_DST))
-    return Recipe(made, [dy], [Port(dnnl.DIFF_SRC, made.descriptor(dnnl.QUERY_DIFF_SRC))])
+    return Recipe(made, [made.port(dnnl.DIFF_DST)], [made.port(dnnl.DIFF_SRC)])
 
 
 def _request_whole_images(node: Node, offered: Layouts) -> tuple[Layouts, Layouts] | None:
@@ -116,22 +117,9 @@ def _mean_of_image(library: Library, node: Node, inputs: Layouts, outputs: Layou
         name = ""
     image = formatted(library, x.shape, x.dtype, name)
     pixel = formatted(library, (*x.shape[:2], 1, 1), x.dtype, name)
-    strides, window, dilation, none = (library.ints(each) for each in ((1, 1), x.shape[2:], (0, 0), (0, 0)))
-    made = Description(
-        library,
-        "pooling_forward",
-        library.engine,
-        dnnl.FORWARD_INFERENCE,
-        dnnl.POOLING_AVG_INCLUDE_PADDING,
-        image,
-        pixel,
-        strides,
-        window,
-        dilation,
-        none,
-        none,
-        attributes(library),
-    )
+    what = (dnnl.FORWARD_INFERENCE, dnnl.POOLING_AVG_INCLUDE_PADDING, image, pixel)
+    geometry = map(library.ints, ((1, 1), x.shape[2:], (0, 0), (0, 0), (0, 0)))
+    made = Description(library, "pooling_forward", *what, *geometry)
     return Recipe(made, [Port(dnnl.SRC, image)], [Port(dnnl.DST, pixel, layout=plain(y))])
 
 

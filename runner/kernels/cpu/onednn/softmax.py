@@ -19,9 +19,20 @@ from runner.kernels.contract import (
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
 from runner.kernels.cpu.onednn.memory import formatted, in_c_order
-from runner.kernels.cpu.onednn.primitive import Description, attributes, bound, in_turn
-from runner.kernels.cpu.onednn.recipe import PRIORITY, Layouts, Node, Port, Recipe, add_kernel, as_offered, format_of
-from runner.kernels.reference.indexing import check_range
+from runner.kernels.cpu.onednn.recipe import (
+    PRIORITY,
+    Description,
+    Layouts,
+    Node,
+    Port,
+    Recipe,
+    add_kernel,
+    as_offered,
+    bound,
+    format_of,
+    in_turn,
+)
+from runner.kernels.reference.rows import check_range
 from runner.kernels.registry import Registry
 
 ALGORITHMS = {"exp": dnnl.ELTWISE_EXP, "sigmoid": dnnl.ELTWISE_LOGISTIC, "tanh": dnnl.ELTWISE_TANH}
@@ -49,8 +60,7 @@ def _add_function(registry: Registry, library: Library, op: str, algorithm: int)
     def describe(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
         (spec,) = node.inputs
         x = formatted(library, spec.shape, spec.dtype, format_of(*inputs))
-        goal, attr = dnnl.FORWARD_INFERENCE, attributes(library)
-        made = Description(library, "eltwise_forward", library.engine, goal, algorithm, x, x, 0.0, 0.0, attr)
+        made = Description(library, "eltwise_forward", dnnl.FORWARD_INFERENCE, algorithm, x, x, 0.0, 0.0)
         return Recipe(made, [Port(dnnl.SRC, x)], [Port(dnnl.DST, x)], in_place=((0, 0),))
 
     add_kernel(registry, library, op, describe, request)
@@ -62,16 +72,13 @@ def _request_plain(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
 
 def _description(library: Library, x: Spec) -> Description:
     tensor, last = in_c_order(library, x.shape, x.dtype), len(x.shape) - 1
-    goal, algorithm = dnnl.FORWARD_INFERENCE, dnnl.SOFTMAX_ACCURATE
-    return Description(
-        library, "softmax_forward", library.engine, goal, algorithm, tensor, tensor, last, attributes(library)
-    )
+    what = (dnnl.FORWARD_INFERENCE, dnnl.SOFTMAX_ACCURATE, tensor, tensor, last)
+    return Description(library, "softmax_forward", *what)
 
 
 def _softmax(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
     made = _description(library, node.inputs[0])
-    x, y = Port(dnnl.SRC, made.descriptor(dnnl.QUERY_SRC)), Port(dnnl.DST, made.descriptor(dnnl.QUERY_DST))
-    return Recipe(made, [x], [y], in_place=((0, 0),))
+    return Recipe(made, [made.port(dnnl.SRC)], [made.port(dnnl.DST)], in_place=((0, 0),))
 
 
 def _add_cross_entropy(registry: Registry, library: Library) -> None:
@@ -89,8 +96,8 @@ def _add_cross_entropy(registry: Registry, library: Library) -> None:
         loss, probabilities = buffers.outputs
         made = _description(library, logits.spec)
         tensors = {
-            dnnl.SRC: (made.descriptor(dnnl.QUERY_SRC), logits),
-            dnnl.DST: (made.descriptor(dnnl.QUERY_DST), probabilities),
+            dnnl.SRC: (made.descriptor(dnnl.SRC), logits),
+            dnnl.DST: (made.descriptor(dnnl.DST), probabilities),
         }
         normalise = in_turn(library, [bound(made, tensors, buffers.host_scratch)])
         return _cross_entropy(normalise, logits.array, labels.array, loss.array, probabilities.array)

@@ -4,7 +4,7 @@ Nodes without a plan of cuDNN are left to our own kernels: images without elemen
 without bias.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 
 import numpy as np
@@ -22,24 +22,20 @@ from runner.kernels.contract import (
     Specs,
     plain,
 )
-from runner.kernels.gpu.calls import StreamCall, blocks_for, in_order, launch
 from runner.kernels.gpu.cudnn.graphs import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Convolution, Role
-from runner.kernels.gpu.cudnn.library import Plan, Planner
+from runner.kernels.gpu.cudnn.library import BuiltPlan, CudnnLibrary
 from runner.kernels.gpu.layouts import channels_last, strides
 from runner.kernels.gpu.reduction import Reduction, reduce, reduced_shape, scratch_bytes
-from runner.kernels.gpu.runtime import Runtime, Stream
+from runner.kernels.gpu.runtime import ALIGNMENT, Runtime, Stream, StreamCall, aligned, blocks_for, in_order, launch
 from runner.kernels.gpu.source import text
 from runner.kernels.memory import address_of, numpy_dtype
-
-ALIGNMENT = 256
-"""Alignment of workspaces, in bytes."""
 
 Describe = Callable[[Attributes, Specs, Specs], Convolution]
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
     """Return conv2d, conv2d_fused and their gradients, or none if cuDNN is not available."""
-    planner: Planner | None = runtime.library("cudnn")
+    planner: CudnnLibrary | None = runtime.library("cudnn")
     if planner is None:
         return []
     return [
@@ -69,13 +65,13 @@ def _weight_gradient(attributes: Attributes, inputs: Specs, outputs: Specs) -> C
     return _described(WEIGHT_GRADIENT, attributes, inputs[1], outputs[0], inputs[0])
 
 
-def _planned(planner: Planner, convolution: Convolution) -> Plan | None:
+def _planned(planner: CudnnLibrary, convolution: Convolution) -> BuiltPlan | None:
     """Return the plan, or None if cuDNN has none or a tensor is empty."""
     empty = any(0 in shape for shape in convolution.shapes.values())
     return None if empty else planner.plan(convolution)
 
 
-def _needed(planner: Planner, convolution: Convolution, room: int) -> Plan:
+def _needed(planner: CudnnLibrary, convolution: Convolution, room: int) -> BuiltPlan:
     """Return a plan whose workspace fits into ``room``, as arranged before, possibly by another process.
 
     If plans are compared, the fastest may differ between processes. Raises ValueError if no plan fits.
@@ -98,7 +94,7 @@ def _layouts(specs: Specs) -> tuple[Layout, ...]:
     return tuple(map(_layout, specs))
 
 
-def _one_call(planner: Planner, op: str, describe: Describe, first: tuple[Role, Role]) -> Kernel:
+def _one_call(planner: CudnnLibrary, op: str, describe: Describe, first: tuple[Role, Role]) -> Kernel:
     """The kernel of an op that is one execution. first: roles of the first two inputs; bias and residual follow."""
 
     def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
@@ -108,7 +104,7 @@ def _one_call(planner: Planner, op: str, describe: Describe, first: tuple[Role, 
         return Arrangement(_layouts(inputs), _layouts(outputs), _Scratch(plan.workspace_bytes).nbytes)
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-        convolution = describe(attributes, _specs(buffers.inputs), _specs(buffers.outputs))
+        convolution = describe(attributes, *buffers.specs)
         plan = _needed(planner, convolution, _Scratch.room(buffers))
         following = [role for role in (Role.BIAS, Role.RESIDUAL) if role in convolution.shapes]
         taken = dict(zip((*first, *following), (each.address for each in buffers.inputs), strict=True))
@@ -118,7 +114,7 @@ def _one_call(planner: Planner, op: str, describe: Describe, first: tuple[Role, 
     return Kernel(op, "gpu", "cudnn", 10, FLOATS, arrange, bind)
 
 
-def _of_weights(runtime: Runtime, planner: Planner, op: str) -> Kernel:
+def _of_weights(runtime: Runtime, planner: CudnnLibrary, op: str) -> Kernel:
     """The gradient of the filters and, if there is a second output, of the bias.
 
     cuDNN computes filter gradients in the dtype of the image only: for float32 results of bfloat16 images they are
@@ -134,7 +130,7 @@ def _of_weights(runtime: Runtime, planner: Planner, op: str) -> Kernel:
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
         (dy, x), dw = buffers.inputs, buffers.outputs[0]
-        specs = _specs(buffers.inputs), _specs(buffers.outputs)
+        specs = buffers.specs
         beside = _beside_workspace(*specs)
         plan = _needed(planner, _weight_gradient(attributes, *specs), _Scratch.room(buffers, *beside))
         workspace, narrow, slices = _Scratch(plan.workspace_bytes, *beside).within(buffers)
@@ -155,7 +151,7 @@ class _Scratch:
     """Consecutive aligned parts of scratch memory."""
 
     def __init__(self, *sizes: int) -> None:
-        self._ends = list(accumulate(map(_aligned, sizes)))
+        self._ends = list(accumulate(map(aligned, sizes)))
 
     @property
     def nbytes(self) -> int:
@@ -165,16 +161,12 @@ class _Scratch:
     @staticmethod
     def room(buffers: Buffers, *others: int) -> int:
         """Return the bytes left for one part besides others of these sizes."""
-        return max(0, buffers.scratch.nbytes - ALIGNMENT - sum(map(_aligned, others)))
+        return max(0, buffers.scratch.nbytes - ALIGNMENT - sum(map(aligned, others)))
 
     def within(self, buffers: Buffers) -> list[int]:
         """Addresses of the parts."""
-        start = _aligned(address_of(buffers.scratch))
+        start = aligned(address_of(buffers.scratch))
         return [start + end for end in (0, *self._ends[:-1])]
-
-
-def _aligned(number: int) -> int:
-    return -(-number // ALIGNMENT) * ALIGNMENT
 
 
 def _beside_workspace(inputs: Specs, outputs: Specs) -> tuple[int, int]:
@@ -190,7 +182,7 @@ def _over_pixels(dy: Spec) -> Reduction:
     return reduced_shape(dy.shape, strides(dy.shape, channels_last(dy)), (0, 2, 3))
 
 
-def _execution(plan: Plan, addresses: Mapping[Role, int], workspace: int) -> StreamCall:
+def _execution(plan: BuiltPlan, addresses: Mapping[Role, int], workspace: int) -> StreamCall:
     def enqueue(stream: Stream) -> None:
         plan.enqueue(stream, addresses, workspace)
 
@@ -200,8 +192,4 @@ def _execution(plan: Plan, addresses: Mapping[Role, int], workspace: int) -> Str
 def _widened(runtime: Runtime, dtype: str, narrow: int, target: Operand) -> StreamCall:
     count = target.layout.nbytes // numpy_dtype(target.spec.dtype).itemsize
     function = runtime.function(text("widen", T=dtype, R=target.spec.dtype), "widen")
-    return launch(function, blocks_for(runtime, count), (np.uintp(narrow), np.uintp(target.address), np.int64(count)))
-
-
-def _specs(operands: Sequence[Operand]) -> list[Spec]:
-    return [operand.spec for operand in operands]
+    return launch(function, blocks_for(runtime, count), (np.uintp(narrow), target, np.int64(count)))

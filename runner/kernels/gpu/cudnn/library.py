@@ -1,5 +1,6 @@
 """cuDNN on the GPUs of a process: one plan per convolution, and its execution on a stream."""
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -7,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
-from runner.kernels.gpu.cudnn.comparison import Bench, fastest
 from runner.kernels.gpu.cudnn.graphs import Convolution, Role, build
-from runner.kernels.gpu.runtime import Stream
+from runner.kernels.gpu.runtime import DeviceMemory, Stream
+from runner.kernels.memory import numpy_dtype
 
 WORKSPACE_LIMIT = 1 << 30
 """Bytes. Plans that store the windows of a convolution need hundreds of millions."""
@@ -21,25 +22,15 @@ Target = Mapping[str, Any]
 """The target of a graph: ``handle`` of a GPU or, to plan without a GPU, its ``device_property``."""
 
 
-class Plan(Protocol):
-    """A way to compute one convolution. workspace_bytes: memory that an execution may overwrite."""
+class Bench(Protocol):
+    """Memory and clock of a GPU."""
 
-    @property
-    def workspace_bytes(self) -> int: ...
-
-    def enqueue(self, stream: Stream, addresses: Mapping[Role, int], workspace: int) -> None:
-        """Enqueue an execution on tensors at these addresses."""
+    def allocate(self, nbytes: int) -> DeviceMemory:
+        """Allocate memory of this thread's GPU. Raises MemoryError if there is not enough."""
         ...
 
-
-class Planner(Protocol):
-    """The functions of cuDNN that kernels use."""
-
-    def plan(self, convolution: Convolution, room: int = WORKSPACE_LIMIT) -> Plan | None:
-        """Return the plan of a convolution on this thread's GPU, or None if cuDNN has none.
-
-        room: maximum of workspace, in bytes.
-        """
+    def seconds(self, work: Callable[[Stream], None]) -> float:
+        """Return the time that the GPU takes for ``work``, after a warm-up."""
         ...
 
 
@@ -158,6 +149,26 @@ class CudnnLibrary:
         always = [notes.NONDETERMINISTIC, notes.REDUCED_PRECISION_REDUCTION]
         exact = convolution.dtype == "float32" and not self._tf32
         return [*always, notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS] if exact else always
+
+
+def fastest(bench: Bench, convolution: Convolution, plans: Iterable[BuiltPlan]) -> BuiltPlan | None:
+    """Return the plan that takes the least time, or None without plans. Allocates memory for the measurement.
+
+    Different plans add in different orders, and the fastest may differ between runs. For equal bits in every run, use
+    the first plan of cuDNN's heuristics instead.
+    """
+    several = list(plans)
+    if len(several) < 2:
+        return several[0] if several else None
+    itemsize = numpy_dtype(convolution.dtype).itemsize
+    tensors = {role: bench.allocate(math.prod(shape) * itemsize) for role, shape in convolution.shapes.items()}
+    addresses = {role: memory.address for role, memory in tensors.items()}
+    workspace = bench.allocate(max(plan.workspace_bytes for plan in several))
+
+    def seconds(plan: BuiltPlan) -> float:
+        return bench.seconds(lambda stream: plan.enqueue(stream, addresses, workspace.address))
+
+    return min(several, key=seconds)
 
 
 def open_library(

@@ -33,11 +33,6 @@ def with_common(code: str) -> str:
     return f"{_read('common.cuh')}\n{code}"
 
 
-def computed_in(dtype: str) -> str:
-    """Return the dtype of computations on ``dtype``: float32 for bfloat16, else the same."""
-    return "float32" if dtype == "bfloat16" else dtype
-
-
 @cache
 def _read(name: str) -> str:
     return (files(__name__) / name).read_text()

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-import runner.kernels.reference  # noqa: F401 - registers the kernels
-from runner.kernels.contract import Array, Kernel, Layout, Operand, Spec, Specs, plain
+from runner.kernels.contract import Array, Kernel, Layout, Operand, Spec, plain
+from runner.kernels.cpu.loading import register_onednn
 from runner.kernels.cpu.onednn.library import Library, load
-from runner.kernels.cpu.onednn.loading import FAMILIES
 from runner.kernels.cpu.onednn.memory import BITS, formatted, nbytes, split_tag, viewed
-from runner.kernels.registry import REGISTRY, Registry
-from tests.kernels.harness import Ran, Shaped, converted, run
+from runner.kernels.registry import Registry
+from tests.kernels.harness import Ran, Shaped, converted, exact, is_float, run_node
 
 IMAGE_TAGS = ("", "aBcd16b", "aBcd8b", "acdb")
 """Layouts of images (N, C, H, W)."""
@@ -25,8 +24,7 @@ TOLERANCE = 1e-5
 def kernels() -> Registry:
     """The oneDNN kernels alone."""
     registry = Registry()
-    for family in FAMILIES:
-        family.register(registry, library())
+    register_onednn(registry)
     return registry
 
 
@@ -47,25 +45,10 @@ def layout(spec: Spec, tag: str) -> Layout:
     return Layout(tag, nbytes(library(), descriptor))
 
 
-def refused(op: str, attributes: Mapping[str, Any], inputs: Specs, outputs: Specs) -> bool:
-    """Whether the kernel refuses a node with plain inputs."""
-    return kernel(op).arrange(attributes, inputs, outputs, [plain(spec) for spec in inputs]) is None
-
-
-def expected(op: str, attributes: Mapping[str, Any], arrays: Sequence[Array], outputs: Sequence[Spec]) -> list[Array]:
-    """Return the results of the reference kernel in float64."""
-    exact = [array.astype(np.float64) if _is_float(array.dtype.name) else array for array in arrays]
-    exact_outputs = [Shaped(spec.shape, "float64" if _is_float(spec.dtype) else spec.dtype) for spec in outputs]
-    reference = REGISTRY.find(op, "cpu", "numpy")
-    given = {key: "float64" if key == "dtype" else value for key, value in attributes.items()}
-    return run(reference, given, [Shaped.of(array) for array in exact], exact_outputs, exact).outputs
-
-
 def check(
     op: str,
     attributes: Mapping[str, Any],
     arrays: Sequence[Array],
-    outputs: Sequence[Spec],
     tags: Sequence[str] | None = None,
     *,
     tolerance: float = TOLERANCE,
@@ -74,8 +57,8 @@ def check(
     """Run the oneDNN kernel on arrays in the layouts of ``tags`` and compare every output with the reference."""
     inputs = [Shaped.of(array) for array in arrays]
     offered = [layout(spec, tag) for spec, tag in zip(inputs, tags or [""] * len(inputs), strict=True)]
-    ran = run(kernel(op), attributes, inputs, outputs, arrays, offered, registry=kernels(), in_place=in_place)
-    for came, wanted in zip(ran.outputs, expected(op, attributes, arrays, outputs), strict=True):
+    ran = run_node(kernel(op), attributes, arrays, offered, registry=kernels(), in_place=in_place)
+    for came, wanted in zip(ran.outputs, exact(op, arrays, attributes), strict=True):
         assert_close(came, wanted, tolerance)
     for operand in ran.outputs_in_memory:
         assert_padding_is_zero(operand)
@@ -85,7 +68,7 @@ def check(
 def assert_close(came: Array, wanted: Array, tolerance: float = TOLERANCE) -> None:
     """Require floats within the tolerance of the largest magnitude, others equal."""
     assert came.shape == wanted.shape
-    if _is_float(came.dtype.name):
+    if is_float(came.dtype.name):
         deviation = np.abs(came.astype(np.float64) - wanted).max()
         assert deviation <= tolerance * np.abs(wanted).max(), f"deviates by {deviation} of {np.abs(wanted).max()}"
     else:
@@ -115,7 +98,3 @@ def normal(seed: int, *shape: int) -> Array:
 
 def floats(*shape: int) -> Shaped:
     return Shaped(shape, "float32")
-
-
-def _is_float(dtype: str) -> bool:
-    return dtype in ("float32", "float64", "bfloat16")

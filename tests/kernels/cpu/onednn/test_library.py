@@ -1,23 +1,146 @@
-"""Loading oneDNN: the chosen file, and the error without a library."""
+"""Loading oneDNN, memory formats and their names, cached answers, refused nodes, and calls in order."""
 
+import gc
+import weakref
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from threadpoolctl import threadpool_limits
 
+from runner.kernels.contract import Arrangement, Layout, NativeCall, Offers, plain
+from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn import library as loading
-from runner.kernels.cpu.onednn.library import Library, OneDnnError, OneDnnUnavailable, Unimplemented, load
+from runner.kernels.cpu.onednn.library import (
+    Library,
+    OneDnnError,
+    OneDnnUnavailable,
+    Unimplemented,
+    load,
+    supported_dtypes,
+)
+from runner.kernels.cpu.onednn.memory import (
+    block_along,
+    c_order,
+    described,
+    formatted,
+    in_c_order,
+    layout_of,
+    nbytes,
+    split_tag,
+    strided,
+    viewed,
+)
+from runner.kernels.cpu.onednn.recipe import Description, Node, answering, bound, format_of, in_turn
+from runner.kernels.memory import allocate
+from tests.kernels.cpu.onednn.checking import check, floats, layout, library, normal
+from tests.kernels.harness import Shaped, filled, holding
+
+Ints = tuple[int, ...]
+
+
+def test_prefixes_are_cut_off_names() -> None:
+    assert split_tag("aBcd16b") == ("", "aBcd16b")
+    assert split_tag("g2:aBCde16c16b") == ("g2:", "aBCde16c16b")
+
+
+def test_prefixes_define_the_seen_shape() -> None:
+    assert viewed((6, 4), "") == (6, 4)
+    assert viewed((6, 4), "t:") == (4, 6)
+    assert viewed((6, 4, 3, 3), "g2:") == (2, 3, 4, 3, 3)
+    assert viewed((6, 4), "u8:") == (6, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "block"),
+    [("aBcd16b", 1, 16), ("aBcd16b", 0, 1), ("ABcd16b16a", 0, 16), ("ABcd8b16a2b", 1, 16), ("acdb", 1, 1), ("", 1, 1)],
+)
+def test_blocks(name: str, axis: int, block: int) -> None:
+    assert block_along(name, axis) == block
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 1, 4, 1), (1, 1, 1, 1), (7,), (1, 5), (2, 3, 4, 5, 6)])
+@pytest.mark.parametrize("prefix", ["", "t:"])
+def test_c_order_is_plain(shape: Ints, prefix: str) -> None:
+    if prefix and len(shape) != 2:
+        shape = (shape[0], shape[-1])
+    spec = floats(*shape)
+    assert layout_of(library(), described(library(), spec, plain(spec), prefix), spec, prefix) == plain(spec)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tag", "found"),
+    [
+        ((2, 20, 4, 5), "aBcd16b", "aBcd16b"),
+        ((2, 20, 4, 5), "acdb", "acdb"),
+        ((2, 20, 1, 1), "aBcd16b", "aBcd16b"),
+        ((1, 16, 1, 1), "aBcd8b", "aBcd8b"),
+        ((2, 20, 1, 5), "acdb", "acdb"),
+        ((2, 1, 4, 5), "acdb", ""),  # one channel last is one channel first
+        ((2, 20, 1, 1), "acdb", ""),
+        ((20, 33, 1, 1), "ABcd16b16a", "ABcd16b16a"),
+        ((20, 3, 1, 5), "Acdb16a", "Acdb16a"),
+        ((19, 33), "ba", "ba"),
+        ((19, 1), "ba", ""),
+        ((19, 33), "t:ba", ""),  # C order, seen with exchanged axes
+        ((19, 33), "t:ab", "t:ab"),
+        ((19, 33), "t:BA16a16b", "t:BA16a16b"),
+        ((12, 33, 3, 2), "g2:aBCde16c16b", "g2:aBCde16c16b"),
+        ((12, 33, 3, 2), "g2:abcde", ""),
+        ((2, 1, 3, 3), "g2:Abcde16a", "g2:Abcde16a"),
+    ],
+)
+def test_the_name_of_a_format_with_axes_of_one(shape: Ints, tag: str, found: str) -> None:
+    spec = floats(*shape)
+    prefix, name = split_tag(tag)
+    descriptor = formatted(library(), viewed(shape, prefix), spec.dtype, name)
+    came = layout_of(library(), descriptor, spec, prefix)
+    assert came == Layout(found, nbytes(library(), descriptor))
+    again = described(library(), spec, came, prefix)
+    assert layout_of(library(), again, spec, prefix) == came, "a name leads back to its format"
+
+
+def test_bytes_are_never_plain() -> None:
+    spec = Shaped((2, 3, 4, 5), "int32")
+    descriptor = in_c_order(library(), spec.shape, "uint8")
+    assert layout_of(library(), descriptor, spec, "u8:") == Layout("u8:abcd", 120)
+
+
+def test_padding_counts_as_memory() -> None:
+    assert layout(floats(2, 20, 3, 3), "aBcd16b").nbytes == 2 * 32 * 3 * 3 * 4
+
+
+@pytest.mark.parametrize(
+    ("strides", "reason"),
+    [
+        ((5, 10, 1, 30), r"no name for the memory format with strides \[5, 10, 1, 30\] and inner blocks \[\]"),
+        ((64, 20, 5, 1), r"the memory format abcd of \(2, 3, 4, 5\) has gaps, which no format name describes"),
+    ],
+)
+def test_a_format_without_a_name_is_not_implemented(strides: Ints, reason: str) -> None:
+    spec = floats(2, 3, 4, 5)
+    descriptor = strided(library(), spec.shape, spec.dtype, strides)
+    with pytest.raises(Unimplemented, match=reason):
+        layout_of(library(), descriptor, spec)
+
+
+def test_a_tensor_cannot_be_seen_in_a_way_its_tag_does_not_say() -> None:
+    spec = floats(4, 6)
+    with pytest.raises(ValueError, match="a tensor in layout 'ba' cannot be read as 't:'"):
+        described(library(), spec, Layout("ba", spec.nbytes), "t:")
+
+
+def test_c_order_of_nothing() -> None:
+    assert c_order((2, 0, 3)) == [3, 3, 1]
 
 
 @pytest.fixture
 def fresh() -> Any:
     """The loading function without its cache."""
     return load.__wrapped__
-
-
-def _not_installed(package: str) -> None:
-    raise PackageNotFoundError(package)
 
 
 def test_the_package_is_taken(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,32 +151,28 @@ def test_the_package_is_taken(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> No
     assert Path(found.path).is_absolute()
 
 
-def test_a_machine_may_name_the_library(fresh: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    link = tmp_path / "mine.so"
-    link.symlink_to(load().path)
-    monkeypatch.setenv("RUNNER_LIBDNNL", str(link))
-    assert fresh().path == str(link)
-
-
-def test_a_named_library_that_is_missing_is_not_replaced_by_another(
+def test_a_machine_may_name_the_library_which_no_other_replaces(
     fresh: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    missing = tmp_path / "none.so"
-    monkeypatch.setenv("RUNNER_LIBDNNL", str(missing))
+    named = tmp_path / "mine.so"
+    monkeypatch.setenv("RUNNER_LIBDNNL", str(named))
     with pytest.raises(OneDnnUnavailable) as refusal:
         fresh()
-    assert str(refusal.value).startswith(f"libdnnl.so.3 could not be loaded; tried {missing}: ")
+    assert str(refusal.value).startswith(f"libdnnl.so.3 could not be loaded; tried {named}: ")
     assert str(refusal.value).endswith("RUNNER_LIBDNNL names a file; let it name another, or unset it")
+    named.symlink_to(load().path)
+    assert fresh().path == str(named)
 
 
 def test_without_the_library_the_error_says_what_to_install(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_installed(package: str) -> None:
+        raise PackageNotFoundError(package)
+
     monkeypatch.delenv("RUNNER_LIBDNNL", raising=False)
-    monkeypatch.setattr(loading, "files", _not_installed)
-    monkeypatch.setattr(loading, "SYSTEM_LIBRARY", "libdnnl-that-nobody-has.so.3")
-    with pytest.raises(OneDnnUnavailable) as refusal:
+    monkeypatch.setattr(loading, "files", not_installed)
+    monkeypatch.setattr(loading, "SYSTEM_LIBRARY", "libdnnl-absent.so.3")
+    with pytest.raises(OneDnnUnavailable, match=r"tried libdnnl-absent.so.3: .*; pip install onednn-cpu-gomp$"):
         fresh()
-    assert str(refusal.value).startswith("libdnnl.so.3 could not be loaded; tried libdnnl-that-nobody-has.so.3: ")
-    assert str(refusal.value).endswith("; pip install onednn-cpu-gomp")
 
 
 def test_errors_name_the_function_and_the_reason() -> None:
@@ -72,3 +191,123 @@ def test_formats_have_one_name_each() -> None:
     assert tags["aBcd16b"] != tags["acdb"]
     assert len(set(tags.values())) == len(tags)
     assert "nchw" not in tags
+
+
+class _Asked:
+    """An arrange function that records its calls."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def __call__(self, node: Node, offered: Offers) -> Arrangement | None:
+        self.nodes.append(node)
+        if node.attributes.get("unknown"):
+            raise Unimplemented("no such thing")
+        return Arrangement(tuple(map(plain, node.inputs)), tuple(map(plain, node.outputs)))
+
+
+def test_an_answer_is_remembered_for_the_same_node_and_offer() -> None:
+    asked = _Asked()
+    arrange = answering(library(), asked)
+    x, y = floats(2, 3), floats(3, 2)
+    first = arrange({"size": 1}, [x], [x], [plain(x)])
+    assert arrange({"size": 1}, [x], [x], [plain(x)]) is first
+    assert len(asked.nodes) == 1
+    for other in (({"size": 2}, [x], [x], [plain(x)]), ({"size": 1}, [y], [x], [None]), ({}, [x], [x], [None])):
+        arrange(*other)
+    assert len(asked.nodes) == 4
+    assert arrange({"unknown": True}, [x], [x], [None]) is None
+
+
+def test_answers_are_cached_per_number_of_threads() -> None:
+    asked = _Asked()
+    arrange = answering(library(), asked)
+    x = floats(2, 3)
+    for threads, questions in ((1, 1), (2, 2), (1, 2), (3, 3)):
+        with threadpool_limits(threads, user_api="openmp"):
+            arrange({}, [x], [x], [plain(x)])
+        assert len(asked.nodes) == questions
+
+
+def test_threads_that_are_added_have_memory_to_work_in() -> None:
+    """The guard bytes of ``check`` reveal writes past the end. oneDNN needs scratch memory here with AVX-512 only."""
+    attributes = {"transpose_a": False, "transpose_b": False, "bias": False, "relu": False, "dtype": "float32"}
+    for threads in (1, 2, 7):
+        with threadpool_limits(threads, user_api="openmp"):
+            check("matmul_fused", attributes, [normal(1, 32, 64), normal(2, 64, 8)])
+
+
+@pytest.mark.parametrize("spec", [floats(), floats(2, 0), Shaped((2,), "int64"), Shaped((2,), "float64")])
+def test_tensors_that_onednn_does_not_support_cause_no_query(spec: Shaped) -> None:
+    asked = _Asked()
+    good = floats(2, 3)
+    assert answering(library(), asked)({}, [good, spec], [good], [None, None]) is None
+    assert answering(library(), asked)({}, [good], [spec], [None]) is None
+    assert not asked.nodes
+
+
+@pytest.mark.parametrize(("isa", "asks"), [(0x7, 0), (0x1F, 0), (0x27, 1)], ids=["AVX2", "AVX2_VNNI_2", "AVX512_CORE"])
+def test_bfloat16_is_refused_without_avx512(isa: int, asks: int) -> None:
+    asked, spec = _Asked(), Shaped((2, 3), "bfloat16")
+    cpu = replace(library(), dtypes=supported_dtypes(SimpleNamespace(dnnl_get_effective_cpu_isa=lambda: isa)))
+    answering(cpu, asked)({}, [spec], [spec], [None])
+    answering(cpu, asked)({}, [floats(2, 3)], [floats(2, 3)], [None])
+    assert len(asked.nodes) == asks + 1
+
+
+def test_the_format_of_the_first_that_has_one() -> None:
+    assert format_of(None, Layout("", 8), Layout("aBcd16b", 8), Layout("acdb", 8)) == "aBcd16b"
+    assert format_of(Layout("u8:acdb", 8)) == "acdb"
+    assert format_of(Layout("bits:aBcd16b", 8)) == "aBcd16b"
+    assert format_of(Layout("t:ab", 8), Layout("g2:abcde", 8), None) == ""
+    assert format_of() == ""
+
+
+def _doubling() -> tuple[Description, dict[int, object]]:
+    """A sum of a tensor with itself, 1 to 4 doubled."""
+    spec = floats(4)
+    descriptor = in_c_order(library(), spec.shape, spec.dtype)
+    ffi = library().ffi
+    what = (descriptor, 2, ffi.new("float[]", [1.0, 1.0]), ffi.new("object[]", [descriptor] * 2))
+    made = Description(library(), "sum", *what)
+    x, y = holding(normal(1, 4)), filled(spec, plain(spec))
+    places = {dnnl.MULTIPLE_SRC: x, dnnl.MULTIPLE_SRC + 1: x, dnnl.DST: y}
+    return made, {number: (descriptor, operand) for number, operand in places.items()}
+
+
+def test_too_little_memory_to_work_in_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Description, "scratch_bytes", 128)
+    made, arguments = _doubling()
+    expected = "a primitive for 1 threads needs 128 bytes of scratch memory, came 64: it was planned for other threads"
+    with pytest.raises(ValueError, match=expected):
+        bound(made, arguments, allocate(64))
+
+
+def test_calls_run_in_turn() -> None:
+    made, first = _doubling()
+    (descriptor, y), second = first[dnnl.DST], dict(first)
+    z = filled(floats(4), plain(floats(4)))
+    second.update({dnnl.MULTIPLE_SRC: (descriptor, y), dnnl.DST: (descriptor, z)})
+    calls = [bound(made, arguments, allocate(made.scratch_bytes)) for arguments in (first, second)]
+    in_turn(library(), calls)()
+    assert z.array.tolist() == (3 * normal(1, 4)).tolist()
+
+
+def test_a_failed_call_reports_the_reason() -> None:
+    failing = library().ffi.callback("int(intptr_t, intptr_t, intptr_t, intptr_t)", lambda *_: 2)
+    call = NativeCall(library().address(failing), (0, 0, 0, 0), failing)
+    with pytest.raises(OneDnnError, match="dnnl_primitive_execute: invalid_arguments"):
+        in_turn(library(), [call])()
+
+
+def test_a_bound_call_keeps_its_memory() -> None:
+    made, arguments = _doubling()
+    scratch = allocate(64)
+    alive = weakref.ref(scratch)
+    call = bound(made, arguments, scratch)
+    del scratch
+    gc.collect()
+    assert alive() is not None
+    del call
+    gc.collect()
+    assert alive() is None

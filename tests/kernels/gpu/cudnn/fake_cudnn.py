@@ -39,30 +39,17 @@ class FakeGraph:
     def tensor(self, **told: Any) -> "FakeTensor":
         return self._made(told)
 
-    def conv_fprop(self, image: "FakeTensor", weight: "FakeTensor", **geometry: Any) -> "FakeTensor":
-        return self._made({"made_by": ("conv_fprop", image, weight), "geometry": geometry})
-
-    def conv_dgrad(self, loss: "FakeTensor", filter: "FakeTensor", **geometry: Any) -> "FakeTensor":  # noqa: A002
-        return self._made({"made_by": ("conv_dgrad", loss, filter), "geometry": geometry})
-
-    def conv_wgrad(self, image: "FakeTensor", loss: "FakeTensor", **geometry: Any) -> "FakeTensor":
-        return self._made({"made_by": ("conv_wgrad", image, loss), "geometry": geometry})
-
-    def add(self, a: "FakeTensor", b: "FakeTensor") -> "FakeTensor":
-        return self._made({"made_by": ("add", a, b)})
-
-    def relu(self, a: "FakeTensor") -> "FakeTensor":
-        return self._made({"made_by": ("relu", a)})
+    def __getattr__(self, name: str) -> Any:
+        """Operations with one result, and calls that may refuse the graph."""
+        if name in ("conv_fprop", "conv_dgrad", "conv_wgrad", "add", "relu"):
+            return lambda *inputs, **geometry: self._made({"made_by": (name, *inputs), "geometry": geometry})
+        if name in ("validate", "build_operation_graph"):
+            return lambda: self._refuse_in(name)
+        raise AttributeError(name)
 
     def _made(self, told: dict[str, Any]) -> "FakeTensor":
         self.tensors.append(FakeTensor(told))
         return self.tensors[-1]
-
-    def validate(self) -> None:
-        self._refuse_in("validate")
-
-    def build_operation_graph(self) -> None:
-        self._refuse_in("build_operation_graph")
 
     def create_execution_plans(self, modes: Sequence[str]) -> None:
         assert modes == ["A", "FALLBACK"]

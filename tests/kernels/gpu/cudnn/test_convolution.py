@@ -10,20 +10,10 @@ from runner.kernels.contract import Choice, KernelError
 from runner.kernels.gpu.cudnn import convolution
 from runner.kernels.gpu.cudnn.graphs import Convolution
 from runner.kernels.registry import Registry
-from tests.kernels.gpu.cudnn.planning import GpuWithLibraries, ReferencePlanner
 from tests.kernels.gpu.emulation import EmulatedRuntime
-from tests.kernels.gpu.running import (
-    chosen,
-    drawn,
-    node_of,
-    offers_for,
-    reference,
-    registry_of,
-    require_close,
-    run_choice,
-    run_op,
-)
-from tests.kernels.harness import Shaped
+from tests.kernels.gpu.libraries import GpuWithLibraries, ReferencePlanner
+from tests.kernels.gpu.running import chosen, drawn_for, offers_for, registry_of, require_close, run_choice, run_op
+from tests.kernels.harness import Shaped, node_of, reference
 from tests.op_cases import CASES
 
 OPS = ("conv2d", "conv2d_fused", "conv2d_input_gradient", "conv2d_weight_gradient", "conv2d_weight_bias_gradient")
@@ -76,7 +66,7 @@ def test_gradients_of_bfloat16_filters_may_be_float32_and_bias_sums_are_not_roun
     require_close(found[1:], expected[1:], 2e-5)
 
 
-def test_images_and_filters_have_their_channels_last(runtime: GpuWithLibraries, registry: Registry) -> None:
+def test_images_and_filters_have_their_channels_last(registry: Registry) -> None:
     inputs = [normal(2, 3, 5, 5), normal(4, 3, 3, 3), normal(4)]
     node = node_of("conv2d_fused", inputs, {**ONE, "bias": True, "residual": False, "relu": True})
     specs = [Shaped.of(each) for each in inputs]
@@ -84,25 +74,17 @@ def test_images_and_filters_have_their_channels_last(runtime: GpuWithLibraries, 
     assert [layout.tag for layout in (*arrangement.inputs, *arrangement.outputs)] == ["nhwc", "nhwc", "", "nhwc"]
 
 
-def test_scratch_memory_has_room_to_align_the_workspace(runtime: GpuWithLibraries, registry: Registry) -> None:
-    assert choice_of(registry).arrangement.scratch_bytes == 256 + 256
-
-
-def test_a_plan_without_workspace_requests_no_scratch_memory(
-    runtime: GpuWithLibraries, registry: Registry, planner: ReferencePlanner
+@pytest.mark.parametrize(("workspace", "scratch"), [(131, 256 + 256), (0, 0)])
+def test_scratch_memory_has_room_to_align_the_workspace(
+    runtime: GpuWithLibraries, registry: Registry, planner: ReferencePlanner, workspace: int, scratch: int
 ) -> None:
-    planner.workspace_bytes = 0
-    assert choice_of(registry).arrangement.scratch_bytes == 0
-    found = run_op(runtime, "conv2d", INPUTS, ONE, registry=registry)
-    require_close(found, reference("conv2d", INPUTS, ONE), 2e-5)
-
-
-def test_a_plan_that_needs_more_workspace_than_arranged_is_refused(
-    runtime: GpuWithLibraries, registry: Registry, planner: ReferencePlanner
-) -> None:
+    planner.workspace_bytes = workspace
     choice = choice_of(registry)
+    assert choice.arrangement.scratch_bytes == scratch
+    found = run_choice(runtime, node_of("conv2d", INPUTS, ONE), choice, INPUTS)
+    require_close(found, reference("conv2d", INPUTS, ONE), 2e-5)
     planner.workspace_bytes = 1000
-    with pytest.raises(ValueError, match=r"cuDNN has no plan for .* with 256 bytes of workspace, as arranged"):
+    with pytest.raises(ValueError, match=r"cuDNN has no plan for .* with \d+ bytes of workspace, as arranged"):
         run_choice(runtime, node_of("conv2d", INPUTS, ONE), choice, INPUTS)
 
 
@@ -119,7 +101,7 @@ def test_a_convolution_without_a_plan_is_refused(
     runtime: GpuWithLibraries, registry: Registry, planner: ReferencePlanner, op: str
 ) -> None:
     planner.refuses = lambda _: True
-    inputs, attributes = drawn(CASES[op][0], "float64")
+    inputs, attributes = drawn_for(op, CASES[op][0], "float64")
     with pytest.raises(KernelError):
         run_op(runtime, op, inputs, attributes, registry=registry)
     assert {type(each) for each in planner.asked} == {Convolution}

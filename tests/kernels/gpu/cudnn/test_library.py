@@ -1,4 +1,4 @@
-"""The choice of plans, their cache, and the arguments of an execution."""
+"""The graph of a convolution in cuDNN, the choice of plans, their cache, and the arguments of an execution."""
 
 import sys
 from collections.abc import Callable
@@ -8,12 +8,83 @@ from types import SimpleNamespace
 
 import pytest
 
-from runner.kernels.gpu.cudnn.comparison import Bench
-from runner.kernels.gpu.cudnn.graphs import FORWARD, Convolution, Role
-from runner.kernels.gpu.cudnn.library import COMPARED, COMPILED, WORKSPACE_LIMIT, CudnnLibrary, open_library
+from runner.kernels.gpu.cudnn.graphs import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Convolution, Role, build
+from runner.kernels.gpu.cudnn.library import COMPARED, COMPILED, WORKSPACE_LIMIT, Bench, CudnnLibrary, open_library
 from runner.kernels.gpu.runtime import DeviceMemory, Stream
-from tests.kernels.gpu.cudnn.fake_cudnn import Engine, FakeCudnn
+from tests.kernels.gpu.cudnn.fake_cudnn import Engine, FakeCudnn, FakeGraph, FakeTensor
 from tests.kernels.gpu.emulation import EmulatedStream
+
+UNEVEN = Convolution(FORWARD, "float32", (2, 3, 7, 6), (4, 3, 3, 2), (2, 4, 3, 8), (2, 1), (1, 0, 2, 3))
+SHAPES = {
+    Role.X: ([2, 3, 7, 6], [126, 1, 18, 3]),
+    Role.W: ([4, 3, 3, 2], [18, 1, 6, 3]),
+    Role.Y: ([2, 4, 3, 8], [96, 1, 32, 4]),
+    Role.BIAS: ([1, 4, 1, 1], [4, 1, 4, 4]),
+    Role.RESIDUAL: ([2, 4, 3, 8], [96, 1, 32, 4]),
+}
+"""Extents in cuDNN's order, and strides with the channels last."""
+
+
+def built(convolution: Convolution) -> FakeGraph:
+    """The graph of a convolution."""
+    graph: FakeGraph = build(FakeCudnn(), convolution, {"handle": "handle"})
+    return graph
+
+
+def roles(tensors: tuple[FakeTensor, ...]) -> list[Role]:
+    """Return the roles of tensors."""
+    return [Role(tensor.told["uid"]) for tensor in tensors]
+
+
+@pytest.mark.parametrize(
+    ("kind", "op", "inputs"),
+    [
+        (FORWARD, "conv_fprop", [Role.X, Role.W]),
+        (INPUT_GRADIENT, "conv_dgrad", [Role.Y, Role.W]),
+        (WEIGHT_GRADIENT, "conv_wgrad", [Role.X, Role.Y]),
+    ],
+)
+def test_each_kind_has_its_inputs_and_geometry(kind: str, op: str, inputs: list[Role]) -> None:
+    convolution = replace(UNEVEN, kind=kind)
+    graph = built(convolution)
+    result = graph.tensors[-1].told
+    assert (result["made_by"][0], roles(result["made_by"][1:])) == (op, inputs)
+    windows = {"pre_padding": [1, 2], "post_padding": [0, 3], "stride": [2, 1], "dilation": [1, 1]}
+    assert result["geometry"] == windows
+    assert (result["output"], result["uid"]) == (True, convolution.result)
+    assert (graph.target, result["data_type"]) == ({"handle": "handle"}, "FLOAT")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dtypes"),
+    [
+        ("float32", ("FLOAT", "FLOAT", "FLOAT")),
+        ("float64", ("DOUBLE", "DOUBLE", "DOUBLE")),
+        ("bfloat16", ("BFLOAT16", "FLOAT", "FLOAT")),
+    ],
+)
+def test_bfloat16_is_computed_in_float32(dtype: str, dtypes: tuple[str, ...]) -> None:
+    graph = built(replace(UNEVEN, dtype=dtype))
+    assert graph.dtypes == dtypes
+    assert {tensor.told["data_type"] for tensor in graph.tensors} == {dtypes[0]}
+
+
+def test_every_tensor_has_its_channels_last() -> None:
+    graph = built(replace(UNEVEN, bias=True, residual=True))
+    found = {
+        Role(each.told["uid"]): (each.told["dim"], each.told["stride"]) for each in graph.tensors if "uid" in each.told
+    }
+    assert found == SHAPES
+
+
+def test_bias_then_residual_then_relu_follow() -> None:
+    relu = built(replace(UNEVEN, bias=True, residual=True, relu=True)).tensors[-1].told
+    op, sum_ = relu["made_by"]
+    added, y, residual = sum_.told["made_by"]
+    inner, convolution, bias = y.told["made_by"]
+    assert (op, added, inner, convolution.told["made_by"][0]) == ("relu", "add", "add", "conv_fprop")
+    assert roles((residual, bias)) == [Role.RESIDUAL, Role.BIAS]
+
 
 CONVOLUTION = Convolution(FORWARD, "float32", (2, 3, 5, 5), (4, 3, 3, 3), (2, 4, 3, 3), (1, 1), (0, 0, 0, 0))
 
@@ -61,15 +132,19 @@ def test_the_first_plan_that_is_allowed_is_taken(dtype: str, tf32: bool, taken: 
     assert (plan.name, plan.workspace_bytes) == (taken, WORKSPACE_LIMIT if taken == "tensor cores" else 0)
 
 
-@pytest.mark.parametrize("engines", [(), (Engine("no", fails=True),), (Engine("no", workspace=WORKSPACE_LIMIT + 1),)])
-def test_there_may_be_no_plan(engines: tuple[Engine, ...]) -> None:
-    assert library(FakeCudnn(engines)).plan(CONVOLUTION) is None
-
-
-@pytest.mark.parametrize("call", ["validate", "build_operation_graph", "create_execution_plans"])
-def test_a_graph_may_be_refused_in_every_call_that_makes_it(call: str) -> None:
-    """The front end may refuse a graph already at its validation."""
-    assert library(FakeCudnn([Engine("any")], call)).plan(CONVOLUTION) is None
+@pytest.mark.parametrize(
+    "cudnn",
+    [
+        FakeCudnn(),
+        FakeCudnn([Engine("no", fails=True)]),
+        FakeCudnn([Engine("no", workspace=WORKSPACE_LIMIT + 1)]),
+        *(FakeCudnn([Engine("any")], call) for call in ("validate", "build_operation_graph", "create_execution_plans")),
+    ],
+)
+def test_there_may_be_no_plan_and_its_absence_is_cached(cudnn: FakeCudnn) -> None:
+    planner = library(cudnn)
+    assert [planner.plan(CONVOLUTION), planner.plan(CONVOLUTION)] == [None, None]
+    assert len(cudnn.graphs) == 1
 
 
 def test_a_plan_is_made_once_for_each_gpu() -> None:
@@ -79,13 +154,6 @@ def test_a_plan_is_made_once_for_each_gpu() -> None:
     assert plans[0] is plans[2]
     assert plans[1] is plans[3]
     assert [graph.target for graph in cudnn.graphs] == [{"handle": "handle 0"}, {"handle": "handle 1"}]
-
-
-def test_the_absence_of_a_plan_is_cached() -> None:
-    cudnn = FakeCudnn()
-    planner = library(cudnn)
-    assert [planner.plan(CONVOLUTION), planner.plan(CONVOLUTION)] == [None, None]
-    assert len(cudnn.graphs) == 1
 
 
 def test_an_execution_passes_addresses_and_stream() -> None:

@@ -1,0 +1,208 @@
+"""LLVM instructions: functions of the element-wise language on vectors, loads and stores of elements, and loops.
+
+Every function consists of IEEE operations that are rounded separately: without fast-math flags LLVM neither contracts
+nor reorders them. NaN propagates as in NumPy, and of two zeros with different signs a maximum or minimum is the one
+that NumPy returns on x86-64. The payload of a NaN is unspecified.
+
+bfloat16 is the upper half of a float32 and is computed as float32; a store rounds to the nearest, ties to even. The
+conversion instructions of CPUs are not used because they flush subnormal numbers to zero.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+Value = Any
+"""An ``ir.Value``; llvmlite has no types."""
+
+_ELEMENTS = {"float32": (ir.FloatType(), "f32"), "float64": (ir.DoubleType(), "f64")}
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """``count`` numbers of one dtype, computed together; a count of 1 is a bare number."""
+
+    dtype: str
+    count: int
+
+    @property
+    def element(self) -> ir.Type:
+        """Type of one number."""
+        return _ELEMENTS[self.dtype][0]
+
+    @property
+    def type(self) -> ir.Type:
+        """Type of all numbers together."""
+        return self.of(self.element)
+
+    def of(self, element: ir.Type) -> ir.Type:
+        """Type of another element type in every lane."""
+        return element if self.count == 1 else ir.VectorType(element, self.count)
+
+    def integer(self, value: int) -> ir.Constant:
+        """A 32-bit integer in every lane."""
+        return ir.Constant(self.of(ir.IntType(32)), value if self.count == 1 else [value] * self.count)
+
+    def constant(self, value: float) -> ir.Constant:
+        """A literal, rounded to the dtype, in every lane."""
+        with np.errstate(over="ignore"):
+            rounded = float(np.dtype(self.dtype).type(value))
+        return ir.Constant(self.type, rounded if self.count == 1 else [rounded] * self.count)
+
+    def spread(self, builder: ir.IRBuilder, number: Value) -> Value:
+        """A bare number in every lane."""
+        if self.count == 1:
+            return number
+        first = builder.insert_element(ir.Constant(self.of(number.type), ir.Undefined), number, ir.IntType(32)(0))
+        nowhere = ir.Constant(ir.VectorType(ir.IntType(32), self.count), [0] * self.count)
+        return builder.shuffle_vector(first, first, nowhere)
+
+    def intrinsic(self, builder: ir.IRBuilder, name: str, *operands: Value) -> Value:
+        """Call ``llvm.<name>``."""
+        suffix = _ELEMENTS[self.dtype][1]
+        full = f"llvm.{name}.{suffix}" if self.count == 1 else f"llvm.{name}.v{self.count}{suffix}"
+        kind = ir.FunctionType(self.type, [self.type] * len(operands))
+        return builder.call(builder.module.globals.get(full) or ir.Function(builder.module, kind, full), operands)
+
+
+def _maximum(builder: ir.IRBuilder, lanes: Lanes, a: Value, b: Value) -> Value:
+    return _extreme(builder, ">", a, b)
+
+
+def _minimum(builder: ir.IRBuilder, lanes: Lanes, a: Value, b: Value) -> Value:
+    return _extreme(builder, "<", a, b)
+
+
+def _extreme(builder: ir.IRBuilder, wins: str, a: Value, b: Value) -> Value:
+    # Of equals, as of +0 and -0, the second is taken. A comparison with NaN fails: b is taken where it is one.
+    best = builder.select(builder.fcmp_ordered(wins, a, b), a, b)
+    return builder.select(builder.fcmp_unordered("uno", a, a), a, best)
+
+
+def _relu(builder: ir.IRBuilder, lanes: Lanes, x: Value) -> Value:
+    return _extreme(builder, ">", x, lanes.constant(0.0))
+
+
+def _relu_gradient(builder: ir.IRBuilder, lanes: Lanes, dy: Value, y: Value) -> Value:
+    zero = lanes.constant(0.0)
+    return builder.select(builder.fcmp_ordered(">", y, zero), dy, zero)
+
+
+EMIT: dict[str, Callable[..., Value]] = {
+    "add": lambda builder, lanes, a, b: builder.fadd(a, b),
+    "sub": lambda builder, lanes, a, b: builder.fsub(a, b),
+    "mul": lambda builder, lanes, a, b: builder.fmul(a, b),
+    "div": lambda builder, lanes, a, b: builder.fdiv(a, b),
+    "maximum": _maximum,
+    "minimum": _minimum,
+    "neg": lambda builder, lanes, x: builder.fneg(x),
+    "square": lambda builder, lanes, x: builder.fmul(x, x),
+    "sqrt": lambda builder, lanes, x: lanes.intrinsic(builder, "sqrt", x),
+    "abs": lambda builder, lanes, x: lanes.intrinsic(builder, "fabs", x),
+    "relu": _relu,
+    "relu_gradient": _relu_gradient,
+}
+"""Function of the language -> (builder, lanes, operands): appends its instructions and returns the result."""
+
+
+STORED: dict[str, ir.Type] = {"float32": ir.FloatType(), "float64": ir.DoubleType(), "bfloat16": ir.IntType(16)}
+"""dtype -> type of an element in memory."""
+
+ITEMSIZE = {"float32": 4, "float64": 8, "bfloat16": 2}
+"""dtype -> bytes of an element."""
+
+_HALF_BITS = 16
+
+
+def load(builder: ir.IRBuilder, lanes: Lanes, dtype: str, place: Value) -> Value:
+    """Append a load of as many neighbouring elements as there are lanes."""
+    stored = builder.load(place, typ=lanes.of(STORED[dtype]), align=ITEMSIZE[dtype])
+    if dtype != "bfloat16":
+        return stored
+    bits = builder.zext(stored, lanes.of(ir.IntType(32)))
+    return builder.bitcast(builder.shl(bits, lanes.integer(_HALF_BITS)), lanes.type)
+
+
+def store(builder: ir.IRBuilder, lanes: Lanes, dtype: str, value: Value, place: Value) -> None:
+    """Append a store of the elements in all lanes."""
+    stored = _rounded(builder, lanes, value) if dtype == "bfloat16" else value
+    builder.store(stored, place, align=ITEMSIZE[dtype])
+
+
+def fetch_for_writing(builder: ir.IRBuilder, place: Value) -> None:
+    """Append a prefetch of a cache line that will be read and written soon. No address is a fault."""
+    word = ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), word, word, word])
+    function = builder.module.globals.get(_PREFETCH) or ir.Function(builder.module, kind, _PREFETCH)
+    builder.call(function, [place, word(_FOR_WRITING), word(_INTO_ALL_CACHES), word(_DATA)])
+
+
+_PREFETCH = "llvm.prefetch.p0"
+_FOR_WRITING, _INTO_ALL_CACHES, _DATA = 1, 3, 1
+
+
+def _rounded(builder: ir.IRBuilder, lanes: Lanes, value: Value) -> Value:
+    """The upper halves of float32 numbers, rounded to nearest even; NaN stays NaN."""
+    bits = builder.bitcast(value, lanes.of(ir.IntType(32)))
+    last = builder.and_(builder.lshr(bits, lanes.integer(_HALF_BITS)), lanes.integer(1))
+    # Adding just under half of the last kept place carries if more than half is cut off; adding the last kept bit too
+    # carries if exactly half is cut off and this bit is odd. The carry of the largest number gives infinity.
+    nearest = builder.add(bits, builder.add(last, lanes.integer(0x7FFF)))
+    # A carry could overflow a NaN, so one kept bit marks it as NaN.
+    quiet = builder.or_(bits, lanes.integer(0x400000))
+    is_nan = builder.fcmp_unordered("uno", value, value)
+    chosen = builder.select(is_nan, quiet, nearest)
+    return builder.trunc(builder.lshr(chosen, lanes.integer(_HALF_BITS)), lanes.of(ir.IntType(16)))
+
+
+INDEX = ir.IntType(64)
+"""Type of loop counters."""
+
+Body = Callable[[Value, list[Value]], Sequence[Value]]
+"""(index, values of the previous iteration) -> values for the next one; appends the instructions of one iteration."""
+
+
+def fold(
+    builder: ir.IRBuilder, begin: Value, stop: Value, stride: int, initial: Sequence[Value], body: Body
+) -> list[Value]:
+    """Append ``for (index = begin; index < stop; index += stride) values = body(index, values)``.
+
+    The values start as ``initial``; returns the final ones. The body may append blocks.
+    """
+    before = builder.block
+    inside, after = builder.append_basic_block("inside"), builder.append_basic_block("after")
+    builder.cbranch(builder.icmp_signed("<", begin, stop), inside, after)
+    builder.position_at_end(inside)
+    index = builder.phi(INDEX)
+    values = [builder.phi(value.type) for value in initial]
+    left = body(index, list(values))
+    following = builder.add(index, INDEX(stride))
+    end = builder.block
+    builder.cbranch(builder.icmp_signed("<", following, stop), inside, after)
+    builder.position_at_end(after)
+    last = [builder.phi(value.type) for value in initial]
+    for phi, first, again in [(index, begin, following), *zip(values, initial, left, strict=True)]:
+        phi.add_incoming(first, before)
+        phi.add_incoming(again, end)
+    for phi, first, again in zip(last, initial, left, strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(again, end)
+    return last
+
+
+def repeat(builder: ir.IRBuilder, begin: Value, stop: Value, stride: int, body: Callable[[Value], None]) -> None:
+    """Append ``for (index = begin; index < stop; index += stride) body(index)``."""
+
+    def once(index: Value, nothing: list[Value]) -> Sequence[Value]:
+        body(index)
+        return ()
+
+    fold(builder, begin, stop, stride, (), once)
+
+
+def whole_part(builder: ir.IRBuilder, count: Value, lanes: int) -> Value:
+    """Return the largest multiple of ``lanes``, a power of two, up to ``count``."""
+    return builder.and_(count, INDEX(-lanes))

@@ -1,0 +1,229 @@
+"""Batch normalization and local response normalization across channels, and their gradients.
+
+The kernels are bound by memory, so x keeps its layout and all tensors of its shape have the same layout.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, PythonCall, Spec
+from runner.kernels.cpu.onednn import constants as dnnl
+from runner.kernels.cpu.onednn.library import Library, Unimplemented
+from runner.kernels.cpu.onednn.memory import BITS, formatted, in_c_order, layout_of, nbytes
+from runner.kernels.cpu.onednn.recipe import (
+    FLOATS,
+    PRIORITY,
+    Description,
+    Layouts,
+    Node,
+    Port,
+    Recipe,
+    add_kernel,
+    answering,
+    as_offered,
+    bound,
+    format_of,
+)
+from runner.kernels.memory import ALIGNMENT
+from runner.kernels.registry import Registry
+
+_SCALED = dnnl.USE_SCALE | dnnl.USE_SHIFT
+_WIDEST_IN_BFLOAT16 = 5
+_NAN_BYTE = 0xFF  # as bytes of float32 or bfloat16: NaN
+
+
+def register(registry: Registry, library: Library) -> None:
+    """Add the kernels of this family."""
+    add_kernel(registry, library, "batch_norm", _training, as_offered)
+    add_kernel(registry, library, "batch_norm_relu", _training_with_relu, as_offered, finish=_let_nan_through)
+    add_kernel(registry, library, "batch_norm_inference", _inference, as_offered)
+    add_kernel(registry, library, "batch_norm_gradient", _gradient, as_offered)
+    add_kernel(registry, library, "batch_norm_relu_gradient", _gradient_with_relu, as_offered)
+    add_kernel(registry, library, "local_response_normalization", _response, as_offered)
+    _add_response_gradient(registry, library)
+
+
+def _forward(library: Library, node: Node, name: str, goal: int, flags: int) -> Description:
+    """The primitive for x in the named format."""
+    x = _image(library, node, name)
+    what = (goal, x, x, node.attributes["epsilon"], flags)
+    return Description(library, "batch_normalization_forward", *what)
+
+
+def _image(library: Library, node: Node, name: str) -> Any:
+    return formatted(library, node.inputs[0].shape, node.inputs[0].dtype, name)
+
+
+def _vectors(library: Library, specs: Sequence[Spec], numbers: Sequence[int]) -> list[Port]:
+    """One value per channel each."""
+    return [
+        Port(number, in_c_order(library, spec.shape, spec.dtype)) for spec, number in zip(specs, numbers, strict=True)
+    ]
+
+
+def _training(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Inputs x, gamma, beta; outputs y, mean, variance."""
+    made = _forward(library, node, format_of(inputs[0]), dnnl.FORWARD_TRAINING, _SCALED)
+    return _training_recipe(library, node, made)
+
+
+def _training_recipe(library: Library, node: Node, made: Description, *mask: Port) -> Recipe:
+    inputs = [made.port(dnnl.SRC), *_vectors(library, node.inputs[1:], (dnnl.SCALE, dnnl.SHIFT))]
+    outputs = [made.port(dnnl.DST), *_vectors(library, node.outputs[1:3], (dnnl.MEAN, dnnl.VARIANCE)), *mask]
+    return Recipe(made, inputs, outputs, in_place=((0, 0),))
+
+
+def _training_with_relu(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Inputs x, gamma, beta; outputs y, mean, variance, mask."""
+    name = format_of(inputs[0])
+    made = _forward(library, node, name, dnnl.FORWARD_TRAINING, _SCALED | dnnl.FUSE_NORM_RELU)
+    return _training_recipe(library, node, made, _mask(library, made, node.outputs[3], name))
+
+
+def _let_nan_through(buffers: Buffers) -> PythonCall:
+    """Set all of y to NaN if y should contain NaN, which oneDNN's ReLU turns into 0. The mask is unchanged.
+
+    y should contain NaN if a mean, a variance, gamma or beta is NaN, or if a mean overflows. A NaN in x makes the mean
+    of its channel NaN, so checking these vectors is enough.
+    """
+    (_, gamma, beta), (y, mean, variance, _) = buffers.inputs, buffers.outputs
+    vectors = [each.array for each in (gamma, beta, mean, variance)]
+    scale, shift, average, spread = vectors
+    first, second = scale.dot, average.dot
+
+    def run() -> None:
+        # Runs in every step: two products check whether all numbers are finite, which is the common case.
+        found = float(first(shift)) + float(second(spread))
+        if found - found != 0 and (np.isinf(average).any() or any(np.isnan(vector).any() for vector in vectors)):
+            y.host.fill(_NAN_BYTE)
+
+    return run
+
+
+def _mask(library: Library, normalisation: Description, spec: Spec, name: str) -> Port:
+    """The layout of the ReLU mask: a byte or a bit for each element of x, in the order of x."""
+    kept = normalisation.descriptor(dnnl.WORKSPACE)
+    as_bytes = formatted(library, spec.shape, "bool", name)
+    given, count = nbytes(library, kept), nbytes(library, as_bytes)
+    if given == count:
+        return Port(dnnl.WORKSPACE, kept, layout=layout_of(library, as_bytes, spec))
+    if given == -(-count // 8):
+        return Port(dnnl.WORKSPACE, kept, layout=Layout(BITS + (name or "abcdef"[: len(spec.shape)]), given))
+    raise Unimplemented(f"oneDNN keeps {given} bytes for {count} elements, neither a byte nor a bit for each")
+
+
+def _inference(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Inputs x, gamma, beta, mean, variance; output y."""
+    flags = _SCALED | dnnl.USE_GLOBAL_STATS
+    made = _forward(library, node, format_of(inputs[0]), dnnl.FORWARD_INFERENCE, flags)
+    vectors = _vectors(library, node.inputs[1:], (dnnl.SCALE, dnnl.SHIFT, dnnl.MEAN, dnnl.VARIANCE))
+    return Recipe(made, [made.port(dnnl.SRC), *vectors], [made.port(dnnl.DST)], in_place=((0, 0),))
+
+
+def _backward(library: Library, node: Node, name: str, flags: int) -> Description:
+    forward = _forward(library, node, name, dnnl.FORWARD_TRAINING, flags)
+    x = _image(library, node, name)
+    what = (dnnl.BACKWARD, x, x, x, node.attributes["epsilon"], flags, forward.handle)
+    return Description(library, "batch_normalization_backward", *what)
+
+
+def _gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Inputs x, gamma, mean, variance, dy; outputs dx, dgamma, dbeta."""
+    return _gradient_recipe(library, node, _backward(library, node, format_of(inputs[0]), _SCALED))
+
+
+def _gradient_with_relu(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Inputs x, gamma, mean, variance, mask, dy; outputs as without ReLU."""
+    name = format_of(inputs[0])
+    made = _backward(library, node, name, _SCALED | dnnl.FUSE_NORM_RELU)
+    mask = _mask(library, made, node.inputs[4], name)
+    assert mask.layout is not None, "a mask always says how it lies"
+    if mask.layout.tag.startswith(BITS) and inputs[4] != mask.layout:
+        raise Unimplemented("a mask in another order than x's cannot be packed into bits")
+    return _gradient_recipe(library, node, made, mask)
+
+
+def _gradient_recipe(library: Library, node: Node, made: Description, *mask: Port) -> Recipe:
+    ports = [
+        made.port(dnnl.SRC),
+        *_vectors(library, node.inputs[1:4], (dnnl.SCALE, dnnl.MEAN, dnnl.VARIANCE)),
+        *mask,
+        made.port(dnnl.DIFF_DST),
+    ]
+    outputs = [made.port(dnnl.DIFF_SRC), *_vectors(library, node.outputs[1:], (dnnl.DIFF_SCALE, dnnl.DIFF_SHIFT))]
+    return Recipe(made, ports, outputs, in_place=((len(ports) - 1, 0),))
+
+
+def _response(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Input x; output y."""
+    made = _response_forward(library, node, _format(node, inputs), dnnl.FORWARD_INFERENCE)
+    return Recipe(made, [made.port(dnnl.SRC)], [made.port(dnnl.DST)])
+
+
+def _format(node: Node, layouts: Layouts) -> str:
+    """The format of the first tensor that has one, or C order where oneDNN computes wrong gradients.
+
+    These are channels-last images in oneDNN 3.2 whose channels are no multiple of 16, the length of its vectors, and
+    bfloat16 ones with windows of more than 5 channels.
+    """
+    name, x = format_of(*layouts), node.inputs[0]
+    wide = x.dtype == "bfloat16" and node.attributes["size"] > _WIDEST_IN_BFLOAT16
+    return "" if name == "acdb" and (wide or x.shape[1] % 16) else name
+
+
+def _window(node: Node) -> tuple[int, float, float, float]:
+    """Return size, alpha, beta and k as oneDNN defines them: it divides alpha by the size of the window."""
+    given = node.attributes
+    alpha = given["alpha"] if given["divide_by_size"] else given["alpha"] * given["size"]
+    return given["size"], alpha, given["beta"], given["k"]
+
+
+def _response_forward(library: Library, node: Node, name: str, goal: int) -> Description:
+    x = _image(library, node, name)
+    what = (goal, dnnl.LRN_ACROSS_CHANNELS, x, x, *_window(node))
+    return Description(library, "lrn_forward", *what)
+
+
+def _add_response_gradient(registry: Registry, library: Library) -> None:
+    """Register the gradient: inputs x and dy; output dx.
+
+    oneDNN's backward pass needs the workspace of its forward pass, which runs first and writes its result to dx.
+    """
+
+    def arrange(node: Node, offered: Layouts) -> Arrangement:
+        name = _format(node, offered)
+        forward, backward = _both_passes(library, node, name)
+        image = layout_of(library, _image(library, node, name), node.inputs[0])
+        return Arrangement((image, image), (image,), sum(_scratch(forward, backward)))
+
+    def bind(given: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
+        (x, dy), (dx,) = buffers.inputs, buffers.outputs
+        forward, backward = _both_passes(library, Node(given, [x.spec, dy.spec], [dx.spec]), format_of(x.layout))
+        image = forward.descriptor(dnnl.SRC)
+        kept, scratch = np.split(buffers.host_scratch, [_scratch(forward, backward)[0]])
+        memory = (backward.descriptor(dnnl.WORKSPACE), replace(x, data=kept))
+        first = {dnnl.SRC: (image, x), dnnl.DST: (image, dx), dnnl.WORKSPACE: memory}
+        second = {dnnl.SRC: (image, x), dnnl.DIFF_DST: (image, dy), dnnl.DIFF_SRC: (image, dx), dnnl.WORKSPACE: memory}
+        if not kept.size:
+            second.pop(dnnl.WORKSPACE)
+            return bound(backward, second, scratch)
+        return bound(forward, first, scratch), bound(backward, second, scratch)
+
+    op = "local_response_normalization_gradient"
+    registry.add(Kernel(op, "cpu", "onednn", PRIORITY, FLOATS, answering(library, arrange), bind))
+
+
+def _both_passes(library: Library, node: Node, name: str) -> tuple[Description, Description]:
+    forward = _response_forward(library, node, name, dnnl.FORWARD_TRAINING)
+    x = _image(library, node, name)
+    what = (dnnl.LRN_ACROSS_CHANNELS, x, x, x, *_window(node), forward.handle)
+    return forward, Description(library, "lrn_backward", *what)
+
+
+def _scratch(forward: Description, backward: Description) -> tuple[int, int]:
+    """Return the bytes of the forward workspace, in whole cache lines, and of the scratch memory of both passes."""
+    kept = -(-backward.nbytes(dnnl.WORKSPACE) // ALIGNMENT) * ALIGNMENT
+    return kept, max(forward.scratch_bytes, backward.scratch_bytes)

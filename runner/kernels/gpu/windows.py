@@ -1,0 +1,232 @@
+"""Our own convolution, also fused with other ops, max and average pooling, and the gradients of all.
+
+Each convolution, for any groups, strides, padding and float dtype, is a matrix product whose factors are gathered while
+it is computed. The weight gradient, a small matrix of long sums, is cut into runs of pixels whose results are added in
+one fixed order. Gradients of pooling are sums over the windows that contain a pixel. Images keep their layout. Sums of
+pooling are added in the order of the reference kernels.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from runner.kernels.contract import Arrange, Arrangement, Attributes, Buffers, Kernel, Layout, Offers, Spec, Specs
+from runner.kernels.elementwise import computed_in
+from runner.kernels.gpu.channels import channel_sums, sums_bytes
+from runner.kernels.gpu.layouts import CHANNELS_LAST, arrange_alike, innermost_channels
+from runner.kernels.gpu.runtime import (
+    Argument,
+    Bind,
+    Runtime,
+    Size,
+    StreamCall,
+    blocks_for,
+    in_order,
+    launch,
+    own_kernels,
+)
+from runner.kernels.gpu.source import text
+from runner.kernels.memory import address_of, numpy_dtype
+
+Ints = tuple[int, ...]
+
+TILE = 64
+"""Rows and columns of the result per block."""
+
+_BLOCKS = 4
+"""Blocks per multiprocessor for a weight gradient."""
+
+_LEAST_DEPTH, _MOST_DEPTH = 256, 1 << 16
+"""Limits of the pixels that a block adds: enough to be efficient, few enough for float32 sums."""
+
+_MOST_SPLITS = 1024
+
+
+PACK_BYTES = 16
+"""The maximum that a thread reads at once."""
+
+
+def kernels(runtime: Runtime) -> list[Kernel]:
+    """Return the kernels of convolution, fused convolution, and pooling, and of their gradients."""
+    gradients = partial(_arrange_gradients, runtime.multiprocessors), _bind_gradients
+    table: dict[str, tuple[Arrange, Bind]] = {
+        "conv2d": (arrange_alike, _bind_forward),
+        "conv2d_fused": (_arrange_fused, _bind_forward),
+        "conv2d_input_gradient": (arrange_alike, _bind_input_gradient),
+        "conv2d_weight_gradient": gradients,
+        "conv2d_weight_bias_gradient": gradients,
+    }
+    pools = ("max_pool", "max_pool_gradient", "max_pool_gather", "avg_pool", "avg_pool_gradient")
+    table |= {op: (arrange_alike, partial(_bind_pooling, op)) for op in pools}
+    return own_kernels(runtime, table)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Shapes of x, filters and y, and the attributes of the windows."""
+
+    attributes: Attributes
+    x: Ints
+    w: Ints
+    y: Ints
+    channels_last: bool
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of all examples of y."""
+        return self.y[0] * math.prod(self.y[2:])
+
+    @property
+    def taps(self) -> int:
+        """Values of a filter."""
+        return math.prod(self.w[1:])
+
+    @property
+    def groups(self) -> int:
+        """Groups of channels, each with its own filters."""
+        groups: int = self.attributes["groups"]
+        return groups
+
+    @property
+    def arguments(self) -> list[Argument]:
+        """The arguments that the source calls GEOMETRY."""
+        top, _, left, _ = self.attributes["padding"]
+        numbers = (
+            *self.x[1:],
+            *self.y[1:],
+            *self.w[2:],
+            *self.attributes["strides"],
+            *(top, left, self.groups, int(self.channels_last)),
+        )
+        return [np.int64(self.x[0]), *map(np.int32, numbers)]
+
+    def splits(self, multiprocessors: int) -> tuple[int, int]:
+        """Return the number of runs of pixels for a weight gradient, and the length of a run."""
+        tiles = math.prod(_grid(self.w[0] // self.groups, self.taps, self.groups))
+        wanted = min(-(-_BLOCKS * multiprocessors // tiles), -(-self.pixels // _LEAST_DEPTH))
+        most = max(1, min(_MOST_SPLITS, 65535 // self.groups))
+        wanted = min(max(1, wanted, -(-self.pixels // _MOST_DEPTH)), most)
+        depth = max(1, -(-self.pixels // wanted))
+        return max(1, -(-self.pixels // depth)), depth
+
+
+def source(dtype: str, result: str | None = None) -> str:
+    """Return the source for images of a dtype. result: dtype of filter gradients, by default the computed one."""
+    computed = computed_in(dtype)
+    return text("convolution", T=dtype, C=computed, R=result or computed)
+
+
+def _arrange_fused(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
+    alike = arrange_alike(attributes, inputs, outputs, offered)
+    residual = len(inputs) - 1
+    return replace(alike, in_place=((residual, 0),) if attributes["residual"] else ())
+
+
+def _bind_forward(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    """Inputs x, w, then bias and residual if the attributes have them; output y."""
+    (x, w), (y,) = buffers.inputs[:2], buffers.outputs
+    geometry = Geometry(attributes, x.spec.shape, w.spec.shape, y.spec.shape, y.layout.tag == CHANNELS_LAST)
+    bias: Argument = buffers.inputs[2] if attributes.get("bias") else np.uintp(0)
+    residual: Argument = buffers.inputs[-1] if attributes.get("residual") else np.uintp(0)
+    return launch(
+        runtime.function(source(x.spec.dtype), "conv2d"),
+        _grid(geometry.pixels, w.spec.shape[0] // geometry.groups, geometry.groups),
+        [x, w, bias, residual, y, np.int32(attributes.get("relu", False)), *geometry.arguments],
+    )
+
+
+def _weight_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    """Return the call that computes the first output from dy and x, with partial sums in scratch memory."""
+    (dy, x), dw = buffers.inputs, buffers.outputs[0]
+    geometry = _of_weight_gradient(attributes, dy.spec, x.spec, dw.spec, dw.layout)
+    splits, depth = geometry.splits(runtime.multiprocessors)
+    program = source(x.spec.dtype, dw.spec.dtype)
+    partials = np.uintp(address_of(buffers.scratch))
+    rows, columns, groups = _grid(dw.spec.shape[0] // geometry.groups, geometry.taps, geometry.groups)
+    count = math.prod(dw.spec.shape)
+    parts = launch(
+        runtime.function(program, "conv2d_weight_gradient"),
+        (rows, columns, groups * splits),
+        [dy, x, partials, np.int64(depth), *geometry.arguments],
+    )
+    total = launch(
+        runtime.function(program, "sum_of_splits"),
+        blocks_for(runtime, count),
+        [partials, dw, np.int64(count), np.int32(splits)],
+    )
+    return in_order([parts, total])
+
+
+def _arrange_gradients(
+    multiprocessors: int, attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers
+) -> Arrangement:
+    alike = arrange_alike(attributes, inputs, outputs, offered)
+    (dy, x), dw = inputs, outputs[0]
+    geometry = _of_weight_gradient(attributes, dy, x, dw, alike.outputs[0])
+    itemsize = numpy_dtype(computed_in(dy.dtype)).itemsize
+    weights = geometry.splits(multiprocessors)[0] * math.prod(dw.shape) * itemsize
+    is_last = innermost_channels(dy, alike.inputs[0])
+    bias = sums_bytes(multiprocessors, dy, is_last) if len(outputs) > 1 else 0
+    # The sums of the bias come after the weight gradient, in the same memory.
+    return replace(alike, scratch_bytes=max(weights, bias))
+
+
+def _bind_gradients(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    """Inputs dy, x; outputs dw and, if there are two, db."""
+    calls = [_weight_gradient(runtime, attributes, buffers)]
+    for db in buffers.outputs[1:]:
+        dy, scratch = buffers.inputs[0], address_of(buffers.scratch)
+        is_last = innermost_channels(dy.spec, dy.layout)
+        calls.append(channel_sums(runtime, dy.spec, is_last, dy.address, scratch, db.address, db.spec.dtype))
+    return in_order(calls)
+
+
+def _of_weight_gradient(attributes: Attributes, dy: Spec, x: Spec, dw: Spec, layout: Layout) -> Geometry:
+    return Geometry(attributes, x.shape, dw.shape, dy.shape, layout.tag == CHANNELS_LAST)
+
+
+def _bind_input_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    (dy, w), dx = buffers.inputs, buffers.outputs[0]
+    geometry = Geometry(attributes, dx.spec.shape, w.spec.shape, dy.spec.shape, dx.layout.tag == CHANNELS_LAST)
+    pixels = dx.spec.shape[0] * math.prod(dx.spec.shape[2:])
+    return launch(
+        runtime.function(source(dy.spec.dtype), "conv2d_input_gradient"),
+        _grid(pixels, w.spec.shape[1], geometry.groups),
+        [dy, w, dx, *geometry.arguments],
+    )
+
+
+def _grid(rows: int, columns: int, groups: int) -> Size:
+    """Return the grid for a product (rows, columns) per group."""
+    return (max(1, -(-rows // TILE)), max(1, -(-columns // TILE)), groups)
+
+
+def pack_of(dtype: str, channels: int) -> int:
+    """Return how many channels are read at once: 16 bytes if the channels divide into such packs, else 1."""
+    full = PACK_BYTES // numpy_dtype(dtype).itemsize
+    return full if channels % full == 0 else 1
+
+
+def _bind_pooling(op: str, runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    x_shape = attributes.get("input_shape", buffers.inputs[0].spec.shape)
+    y_shape = (buffers.inputs if op.endswith("_gradient") else buffers.outputs)[0].spec.shape
+    spec, layout = buffers.outputs[0].spec, buffers.outputs[0].layout
+    channels = x_shape[1] if layout.tag == CHANNELS_LAST else 1
+    pack = pack_of(spec.dtype, channels)
+    count = math.prod(spec.shape) // pack
+    arguments: list[Argument] = [*buffers.inputs, *buffers.outputs, np.int64(count)]
+    arguments += _geometry(attributes, x_shape, y_shape, channels // pack)
+    if "count_padding" in attributes:
+        arguments.append(np.int32(attributes["count_padding"]))
+    program = f"#define PACK {pack}\n{text('pooling', T=spec.dtype, C=computed_in(spec.dtype))}"
+    return launch(runtime.function(program, op), blocks_for(runtime, count), arguments)
+
+
+def _geometry(
+    attributes: Attributes, x_shape: tuple[int, ...], y_shape: tuple[int, ...], channels: int
+) -> list[Argument]:
+    top, _, left, _ = attributes["padding"]
+    window, strides = attributes["window"], attributes["strides"]
+    return [np.int32(each) for each in (*x_shape[2:], *y_shape[2:], channels, *window, *strides, top, left)]

@@ -1,0 +1,101 @@
+"""Element-wise functions and chains, matrix multiplication, reductions, and broadcasting.
+
+NumPy adds in the order of memory, so arrays are first laid out in C order: the order of additions is then a function of
+the shape alone."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from runner.kernels.contract import Array
+from runner.kernels.elementwise import computed_in, evaluate, parse
+from runner.kernels.memory import numpy_dtype
+from runner.kernels.registry import reference
+
+
+@reference("pow")
+def power(x: Array, *, exponent: float) -> Array:
+    return np.power(x, exponent)
+
+
+_FUNCTIONS: dict[str, Callable[..., Array]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "neg": np.negative,
+    "exp": np.exp,
+    "log": np.log,
+    "log1p": np.log1p,
+    "sqrt": np.sqrt,
+    "square": np.square,
+    "abs": np.absolute,
+    "sign": np.sign,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "less": np.less,
+    "equal": np.equal,
+    "select": np.where,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+}
+
+for _op, _function in _FUNCTIONS.items():
+    reference(_op)(_function)
+
+
+@reference("elementwise")
+def elementwise(*inputs: Array, program: str, outputs: tuple[int, ...]) -> tuple[Array, ...]:
+    return evaluate(parse(program, len(inputs), outputs), inputs)
+
+
+@reference("matmul")
+def matmul(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> Array:
+    return (a.T if transpose_a else a) @ (b.T if transpose_b else b)
+
+
+@reference("matmul_elementwise")
+def matmul_elementwise(
+    a: Array,
+    b: Array,
+    *operands: Array,
+    transpose_a: bool,
+    transpose_b: bool,
+    dtype: str,
+    program: str,
+    outputs: tuple[int, ...],
+    product: int,
+) -> tuple[Array, ...]:
+    y: Array = matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+    # A product of bfloat16 is rounded, as between separate nodes.
+    inputs = [*operands[:product], np.asarray(y.astype(numpy_dtype(dtype)), computed_in(dtype)), *operands[product:]]
+    return evaluate(parse(program, len(inputs), outputs), inputs)
+
+
+@reference("reduce_sum")
+def reduce_sum(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
+    total: Array = np.asarray(x, order="C").sum(axis=axes, keepdims=keepdims, dtype=x.dtype)
+    return total
+
+
+@reference("reduce_mean")
+def reduce_mean(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
+    mean: Array = np.asarray(x, order="C").mean(axis=axes, keepdims=keepdims, dtype=x.dtype)
+    return mean
+
+
+@reference("reduce_max")
+def reduce_max(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
+    largest: Array = x.max(axis=axes, keepdims=keepdims)
+    return largest
+
+
+@reference("argmax")
+def argmax(x: Array, *, axis: int) -> Array:
+    position: Array = x.argmax(axis=axis)
+    return np.asarray(position, np.int64)
+
+
+@reference("broadcast_to")
+def broadcast_to(x: Array, *, shape: tuple[int, ...]) -> Array:
+    return np.broadcast_to(x, shape)

@@ -1,0 +1,101 @@
+"""Rows by number, softmax along rows, activation functions, and cross-entropies of logits."""
+
+import numpy as np
+
+from runner.kernels.contract import Array
+from runner.kernels.registry import reference
+
+
+def check_range(op: str, indices: Array, count: int) -> None:
+    """Raise IndexError naming the first index outside 0..count-1 and its place."""
+    error = outside_range(op, indices, count)
+    if error is not None:
+        raise error
+
+
+def outside_range(op: str, indices: Array, count: int) -> IndexError | None:
+    """Return the error that ``check_range`` raises, or None."""
+    wrong = (indices < 0) | (indices >= count)
+    if not wrong.any():
+        return None
+    place = tuple(int(axis[0]) for axis in np.nonzero(wrong))
+    return IndexError(f"op {op!r}: index {indices[place]} at {list(place)} is outside 0..{count - 1}")
+
+
+@reference("gather")
+def gather(params: Array, indices: Array) -> Array:
+    check_range("gather", indices, len(params))
+    return params[indices]
+
+
+@reference("scatter_add")
+def scatter_add(indices: Array, updates: Array, *, rows: int) -> Array:
+    check_range("scatter_add", indices, rows)
+    total = np.zeros((rows, *updates.shape[indices.ndim :]), updates.dtype)
+    np.add.at(total, indices, updates)
+    return total
+
+
+@reference("one_hot")
+def one_hot(indices: Array, *, depth: int, dtype: str) -> Array:
+    check_range("one_hot", indices, depth)
+    matches: Array = indices[..., None] == np.arange(depth)
+    return matches.astype(dtype)
+
+
+@reference("relu")
+def relu(x: Array) -> Array:
+    return np.maximum(x, 0)
+
+
+@reference("relu_gradient")
+def relu_gradient(dy: Array, y: Array) -> Array:
+    dx: Array = np.where(y > 0, dy, np.zeros((), dy.dtype))
+    return dx
+
+
+@reference("sigmoid")
+def sigmoid(x: Array) -> Array:
+    decay = np.exp(-np.abs(x))  # never overflows, unlike exp(-x)
+    y: Array = np.where(x >= 0, 1, decay) / (1 + decay)
+    return y
+
+
+reference("tanh")(np.tanh)
+
+
+@reference("softmax")
+def softmax(x: Array) -> Array:
+    powers = np.exp(x - x.max(axis=-1, keepdims=True))
+    y: Array = powers / powers.sum(axis=-1, keepdims=True)
+    return y
+
+
+@reference("log_softmax")
+def log_softmax(x: Array) -> Array:
+    shifted = x - x.max(axis=-1, keepdims=True)
+    y: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return y
+
+
+@reference("softmax_cross_entropy")
+def softmax_cross_entropy(logits: Array, labels: Array) -> tuple[Array, Array]:
+    check_range("softmax_cross_entropy", labels, logits.shape[1])
+    log_probabilities = log_softmax(logits)
+    loss: Array = -log_probabilities[np.arange(len(labels)), labels]
+    return loss, np.exp(log_probabilities)
+
+
+@reference("softmax_cross_entropy_gradient")
+def softmax_cross_entropy_gradient(probabilities: Array, labels: Array, dloss: Array) -> Array:
+    classes = probabilities.shape[1]
+    check_range("softmax_cross_entropy_gradient", labels, classes)
+    truth: Array = one_hot(labels, depth=classes, dtype=probabilities.dtype.name)
+    dlogits: Array = (probabilities - truth) * dloss[:, None]
+    return dlogits
+
+
+@reference("sigmoid_cross_entropy")
+def sigmoid_cross_entropy(logits: Array, targets: Array) -> Array:
+    loss: Array = np.maximum(logits, 0) - logits * targets + np.log1p(np.exp(-np.abs(logits)))
+    return loss

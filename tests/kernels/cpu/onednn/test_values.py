@@ -1,0 +1,258 @@
+"""Values of oneDNN kernels: conversions and casts, accuracy of functions, NaN before a ReLU, softmax and its losses.
+
+The table of ``tests/kernels/cpu/test_table.py`` compares the other values.
+"""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.kernels.contract import Array, Layout, Operand, plain
+from runner.kernels.cpu.onednn.linear import FEW_ROWS, LARGE, TURNED_ROWS
+from tests.kernels.cpu.layout_cases import FUSED, LAYERS, PRODUCTS, slid
+from tests.kernels.cpu.onednn.checking import (
+    IMAGE_TAGS,
+    assert_broken_alike,
+    assert_padding_is_zero,
+    check,
+    kernel,
+    kernels,
+    layout,
+    library,
+    normal,
+)
+from tests.kernels.harness import Ran, Shaped, call_bound, converted, exact, filled, holding, run_node
+
+has_bfloat16 = pytest.mark.skipif("bfloat16" not in library().dtypes, reason="oneDNN has no bfloat16 on this CPU")
+
+WEIGHT_TAGS = ("", "ABcd16b16a", "ABcd16a16b", "Acdb16a", "Bcda16b", "abcd")
+GROUPED_TAGS = ("", "g2:aBCde16c16b", "g2:aBCde16b16c", "g2:aBcde8b", "g2:abcde")
+MATRIX_TAGS = ("", "AB16b16a", "BA16a16b", "ba")
+TRANSPOSED_TAGS = ("", "t:AB16b16a", "t:BA16a16b", "t:ab", "t:ba")
+
+PAIRS = [
+    pytest.param(shape, before, after, id=f"{shape} {before or 'plain'} to {after or 'plain'}")
+    for shape, tags in [
+        ((2, 20, 3, 5), IMAGE_TAGS),
+        ((3, 32, 1, 1), IMAGE_TAGS),
+        ((20, 33, 3, 2), WEIGHT_TAGS),
+        ((12, 33, 3, 2), GROUPED_TAGS),
+        ((19, 33), MATRIX_TAGS),
+        ((19, 33), TRANSPOSED_TAGS),
+    ]
+    for before, after in itertools.product(tags, repeat=2)
+]
+
+
+def _moved(op: str, operand: Operand, dtype: str, wanted: Layout | None) -> Operand:
+    """Convert or cast a tensor into a layout, even if it has this layout; None takes that of the tensor."""
+    result, attributes = Shaped(operand.spec.shape, dtype), {"dtype": dtype} if op == "cast" else {}
+    offered = [operand.layout, *([wanted] if wanted else [])]
+    arrangement = kernel(op).arrange(attributes, [operand.spec], [result], offered)
+    assert arrangement is not None
+    assert [*arrangement.inputs, *arrangement.outputs][: len(offered)] == offered
+    found = filled(result, arrangement.outputs[0])
+    call_bound(kernel(op), attributes, arrangement, [operand], [found])
+    assert_padding_is_zero(found)
+    return found
+
+
+def _there_and_back(array: Array, before: Layout, after: Layout) -> Array:
+    """Convert through both layouts into plain memory."""
+    operand = holding(array)
+    for wanted in (before, after, plain(operand.spec)):
+        operand = _moved("convert", operand, array.dtype.name, wanted)
+    return operand.array
+
+
+@pytest.mark.parametrize(("shape", "before", "after"), PAIRS)
+def test_every_pair_of_formats(shape: tuple[int, ...], before: str, after: str) -> None:
+    array = normal(1, *shape)
+    spec = Shaped.of(array)
+    np.testing.assert_array_equal(_there_and_back(array, layout(spec, before), layout(spec, after)), array)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bool", "uint8"])
+@pytest.mark.parametrize("tag", ["", "aBcd16b", "acdb"])
+def test_other_dtypes_than_floats(dtype: str, tag: str) -> None:
+    array = np.random.default_rng(1).integers(0, 2, (2, 20, 3, 3)).astype(dtype)
+    spec = Shaped.of(array)
+    np.testing.assert_array_equal(_there_and_back(array, layout(spec, tag), layout(spec, "aBcd8b")), array)
+
+
+@pytest.mark.parametrize("name", ["abcd", "aBcd16b"])
+def test_positions_in_bytes(name: str) -> None:
+    array = np.arange(2 * 16 * 2 * 4, dtype=np.int32).reshape(2, 16, 2, 4)
+    in_bytes = Layout(f"u8:{name}", array.size)
+    np.testing.assert_array_equal(_there_and_back(array, plain(Shaped.of(array)), in_bytes), array)
+
+
+@pytest.mark.parametrize("name", ["abcd", "aBcd8b", "acdb"])
+@pytest.mark.parametrize("wanted", ["", "acdb"])
+def test_truth_values_in_bits(name: str, wanted: str) -> None:
+    values = np.random.default_rng(1).integers(0, 2, (2, 16, 3, 3)).astype(bool)
+    spec = Shaped.of(values)
+    as_bytes = converted(kernels(), holding(values), layout(spec, name))
+    bits = filled(spec, Layout(f"bits:{name}", values.size // 8))
+    bits.data[:] = np.packbits(as_bytes.data, bitorder="little")
+    result = converted(kernels(), bits, layout(spec, wanted))
+    np.testing.assert_array_equal(converted(kernels(), result, plain(spec)).array, values)
+
+
+WEIGHTS = (20, 33, 3, 2)
+NARROW_TAGS = ("", "ABcd8b16a2b", "acdb")
+"""The second is the layout that oneDNN requests for weights, with pairs of adjacent inputs."""
+CASTS = list(itertools.product(("", "ABcd16b16a", "Acdb16a"), NARROW_TAGS))
+
+
+def _cast(array: Array, dtype: str, source: str, result: str | None) -> Array:
+    """Cast between these layouts; a result without one takes the layout of the source."""
+    operand = converted(kernels(), holding(array), layout(Shaped.of(array), source))
+    wanted = None if result is None else layout(Shaped(array.shape, dtype), result)
+    found = _moved("cast", operand, dtype, wanted)
+    assert result is not None or found.layout == layout(found.spec, source)
+    return converted(kernels(), found, plain(found.spec)).array
+
+
+@has_bfloat16
+@pytest.mark.parametrize(
+    ("dtype", "source", "result"),
+    [
+        *(("bfloat16", wide, narrow) for wide, narrow in CASTS),
+        *(("float32", narrow, wide) for wide, narrow in CASTS),
+        *(("bfloat16", tag, None) for tag in ("", "ABcd16b16a", "acdb")),
+    ],
+)
+def test_casts_round_to_nearest(dtype: str, source: str, result: str | None) -> None:
+    array = normal(1, *WEIGHTS).astype("float32" if dtype == "bfloat16" else "bfloat16")
+    np.testing.assert_array_equal(_cast(array, dtype, source, result), array.astype(dtype))
+
+
+@has_bfloat16
+def test_a_source_that_is_open_is_taken_plain() -> None:
+    x, y = Shaped((4, 6), "float32"), Shaped((4, 6), "bfloat16")
+    arrangement = kernel("cast").arrange({"dtype": "bfloat16"}, [x], [y], [None])
+    assert arrangement is not None
+    assert (arrangement.inputs, arrangement.outputs) == ((plain(x),), (plain(y),))
+
+
+@has_bfloat16
+def test_ties_infinities_and_nan() -> None:
+    values = [1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8), np.inf, -np.inf, np.nan, 3.4e38, 0.0, -0.0]
+    array = np.array(values, np.float32)
+    came = _cast(array, "bfloat16", "", None)
+    np.testing.assert_array_equal(came.astype(np.float32), array.astype("bfloat16").astype(np.float32))
+    np.testing.assert_array_equal(np.signbit(came[-2:]), [False, True])
+
+
+ACCURACY = 5e-7
+"""Allowed relative deviation of functions of one variable from the float64 result."""
+
+LEAST = float(np.exp(-86.6))
+"""Results below may be zero instead."""
+
+EXACT = {"exp": np.exp, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "tanh": np.tanh}
+
+
+def _computed(op: str, x: Array) -> Array:
+    return run_node(kernel(op), {}, [x]).outputs[0]
+
+
+@pytest.mark.parametrize("op", EXACT)
+def test_accuracy_and_limits_of_functions(op: str) -> None:
+    rng = np.random.default_rng(1)
+    tiny = rng.choice([-1, 1], 20_000) * np.exp(rng.uniform(-60, 0, 20_000))
+    x = np.concatenate([rng.uniform(-86.5, 88, 100_000), rng.uniform(-6, 6, 100_000), tiny]).astype(np.float32)
+    np.testing.assert_allclose(_computed(op, x), EXACT[op](x.astype(np.float64)), rtol=ACCURACY)
+    x = np.array([-np.inf, -3e38, -104, 104, 3e38, np.inf], np.float32)
+    with np.errstate(over="ignore"):
+        limits = EXACT[op](x.astype(np.float64)).astype(np.float32)
+    np.testing.assert_allclose(_computed(op, x), limits, rtol=ACCURACY, atol=LEAST)
+    assert not np.isfinite(_computed(op, np.array([np.nan] * 17, np.float32))).any()
+
+
+def _layer(name: str) -> tuple[list[Array], dict[str, Any]]:
+    """x, w, bias and residual of a layer, and its attributes."""
+    x, w, geometry = LAYERS[name]
+    y = (x[0], w[0], *slid(x, w[2:], geometry["strides"], geometry["padding"]))
+    arrays = [normal(1, *x), normal(2, *w), normal(3, w[0]), normal(4, *y)]
+    return arrays, {**geometry, "bias": True, "residual": True, "relu": True}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_nan_passes_the_relu_of_a_convolution(name: str) -> None:
+    arrays, attributes = _layer(name)
+    arrays[0][0, 0, 0, 0] = np.nan
+    _assert_nan_passes("conv2d_fused", attributes, arrays)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("m", "k", "n"), [(7, 33, 17), (4, 131, 1001), (300, 131, 1001)])
+def test_nan_passes_the_relu_of_a_product(m: int, k: int, n: int, bias: bool) -> None:
+    arrays = [normal(1, m, k), normal(2, k, n), *[normal(3, n)] * bias]
+    arrays[1][0, -1] = np.nan
+    attributes = {"transpose_a": False, "transpose_b": False, "bias": bias, "relu": True, "dtype": "float32"}
+    _assert_nan_passes("matmul_fused", attributes, arrays)
+
+
+def _assert_nan_passes(op: str, attributes: dict[str, Any], arrays: list[Array]) -> None:
+    ran = run_node(kernel(op), attributes, arrays, registry=kernels())
+    assert_broken_alike(ran.outputs[0], exact(op, arrays, attributes)[0])
+
+
+def test_the_products_of_the_table_are_on_both_sides_of_each_choice() -> None:
+    small = [size for size in PRODUCTS if size[1] * size[2] < LARGE]
+    wide = [size for size in PRODUCTS if size not in small]
+    assert small
+    one, few, below, within, above = (rows for rows, _, _ in wide)
+    assert one < few == FEW_ROWS < below < TURNED_ROWS.start < within < TURNED_ROWS.stop < above
+
+
+def test_softmax_of_large_logits() -> None:
+    check("softmax", {}, [np.array([[0, 2000, 1999], [-1e30, 3e38, 0]], np.float32)])
+
+
+def _cross_entropy(logits: Array, labels: Array, tolerance: float | None = 1e-6) -> Ran:
+    """Run the kernel; compare its results with the reference if there is a tolerance, relative to the largest."""
+    op = "softmax_cross_entropy"
+    if tolerance is None:
+        return run_node(kernel(op), {}, [logits, labels])
+    return check(op, {}, [logits, labels], tolerance=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 10), (7, 17), (33, 1000)])
+def test_cross_entropy(shape: tuple[int, int], dtype: str) -> None:
+    labels = np.random.default_rng(2).integers(0, shape[1], shape[0]).astype(dtype)
+    labels[0], labels[-1] = 0, shape[1] - 1
+    _cross_entropy(4 * normal(1, *shape), labels)
+
+
+def test_extreme_logits_have_exact_losses() -> None:
+    logits = np.array([[0, 2000, 1999], [0, 2000, 0], [-3e38, 0, 0], [1e30, 1e30, 0]], np.float32)
+    ran = _cross_entropy(logits, np.array([0, 1, 1, 0]))
+    assert ran.outputs[0][1] == 0
+
+
+def test_the_loss_of_a_certain_prediction_is_small_but_not_zero() -> None:
+    logits = np.array([[0, 8], [0, 12]], np.float32)
+    ran = _cross_entropy(logits, np.array([1, 1]), tolerance=1e-3)
+    # Probabilities near 1 are rounded to multiples of 6e-8, and so are these losses.
+    np.testing.assert_allclose(ran.outputs[0], np.log1p(np.exp([-8.0, -12.0])), rtol=0, atol=1.2e-7)
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_broken_logit_gives_a_nan_loss(broken: float, label: int) -> None:
+    with np.errstate(all="ignore"):
+        ran = _cross_entropy(np.array([[broken, 0, 1]], np.float32), np.array([label]), tolerance=None)
+    assert np.isnan(ran.outputs[0]).all()
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("label", [-1, 3, 2**31 - 1])
+def test_a_label_out_of_range_is_named(label: int, dtype: str) -> None:
+    with pytest.raises(IndexError, match=rf"op 'softmax_cross_entropy': index {label} at \[1\] is outside 0\.\.2"):
+        _cross_entropy(normal(1, 3, 3), np.array([0, label, 1], dtype), tolerance=None)

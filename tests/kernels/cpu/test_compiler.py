@@ -1,0 +1,211 @@
+"""Machine code: the compiler, joined calls, and machines without the requirements."""
+
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import cffi
+import numpy as np
+import pytest
+from llvmlite import binding
+
+from runner.kernels.contract import Join, NativeCall
+from runner.kernels.cpu import loading
+from runner.kernels.cpu.dispatch import SIGNATURE, join_in_python
+from runner.kernels.cpu.machine_code import compiler, threads
+from runner.kernels.cpu.machine_code.compiler import CompilerUnavailable, MachineCode, join
+from runner.kernels.memory import allocate
+from runner.kernels.registry import Registry
+from tests.kernels.cpu.onednn.checking import library
+
+ANSWER = "define i32 @answer() {\n ret i32 42\n}"
+
+
+def test_the_kernels_are_registered_and_calls_joined_in_machine_code() -> None:
+    registry = Registry()
+    version, missing = loading.register_machine_code(registry)
+    assert missing == ""
+    assert "llvmlite" in version
+    assert "vectors of" in version
+    assert registry.join is compiler.join
+    assert registry.find("elementwise", "cpu", "llvm").priority == 10
+
+
+def test_without_llvmlite_calls_are_joined_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    registry = Registry()
+    version, missing = loading.register_machine_code(registry)
+    assert version == ""
+    assert missing.startswith("llvmlite cannot be loaded (")
+    assert missing.endswith("; pip install llvmlite")
+    assert registry.join is join_in_python
+    assert registry.device_types("elementwise") == frozenset()
+
+
+def test_the_package_is_imported_without_llvmlite() -> None:
+    program = (
+        "import sys; sys.modules['llvmlite'] = None; from runner.kernels.cpu import loading\n"
+        "print(loading.probe_compiler())"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert "llvmlite cannot be loaded" in answer.stdout
+
+
+@pytest.fixture
+def forgetful() -> Iterator[None]:
+    """Clear the caches of facts about the machine before and after a test."""
+    probes = (compiler.host, threads.load_openmp)
+    for each in probes:
+        each.cache_clear()
+    yield
+    for each in probes:
+        each.cache_clear()
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_machine_that_forbids_new_code_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise OSError(13, "cannot allocate executable memory")
+
+    monkeypatch.setattr(binding, "check_jit_execution", refuse)
+    with pytest.raises(CompilerUnavailable, match=r"cannot make code for this machine: .*executable memory"):
+        compiler.host()
+    registry = Registry()
+    assert "executable memory" in loading.register_machine_code(registry)[1]
+    assert registry.join is join_in_python
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_without_openmp_loops_run_on_one_thread_and_this_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = threads.Loop(1, 2, 3, 4, None)
+    assert threads.on_all(loop).function != threads.on_one(loop).function
+    monkeypatch.setattr(threads, "LIBRARY", "libnothing.so.1")
+    threads.load_openmp.cache_clear()
+    assert threads.on_all(loop).function == threads.on_one(loop).function
+    assert "on one thread: libnothing.so.1 cannot be loaded" in loading.probe_compiler()[0]
+
+
+@pytest.mark.parametrize(
+    ("features", "width"),
+    [({"avx512f": True, "avx": True}, 64), ({"avx512f": False, "avx": True}, 32), ({"sse2": True}, 16), ({}, 16)],
+)
+@pytest.mark.usefixtures("forgetful")
+def test_vectors_are_as_wide_as_the_registers(
+    monkeypatch: pytest.MonkeyPatch, features: dict[str, bool], width: int
+) -> None:
+    found = binding.targets.FeatureMap(features)
+    monkeypatch.setattr(binding, "get_host_cpu_features", lambda: found)
+    assert compiler.host().vector_bytes == width
+
+
+def test_the_option_avx2_hides_wider_instructions(request: pytest.FixtureRequest) -> None:
+    if not request.config.getoption("--avx2"):
+        pytest.skip("run with --avx2, as `make test-all` does")
+    assert compiler.host().vector_bytes == 32
+    assert "+avx2" in compiler.host().features.split(",")
+    assert "+avx512f" not in compiler.host().features.split(",")
+    assert "bfloat16" not in library().dtypes
+
+
+def test_an_unknown_function_is_named() -> None:
+    with pytest.raises(KeyError, match=r"no function 'question' in the module; it has \['answer'\]"):
+        MachineCode(ANSWER).address("question")
+
+
+def test_external_functions_are_called_at_their_addresses() -> None:
+    inner = MachineCode("define i32 @inner() {\n ret i32 5\n}")
+    outer = MachineCode(
+        "declare i32 @elsewhere()\n"
+        "define i32 @store(ptr %place, i64 %b, i64 %c, i64 %d) {\n"
+        " %x = call i32 @elsewhere()\n store i32 %x, ptr %place\n ret i32 0\n}",
+        {"elsewhere": inner.address("inner")},
+    )
+    place = allocate(4)
+    call = NativeCall(outer.address("store"), (int(place.ctypes.data), 0, 0, 0), (inner, outer))
+    assert compiler.join([call])() == 0
+    assert place.view(np.int32)[0] == 5
+
+
+class Log:
+    """Calls that record themselves, and the record."""
+
+    def __init__(self) -> None:
+        self.notes: list[int] = []
+        self._ffi = cffi.FFI()
+        self._note = self._ffi.callback(SIGNATURE.replace("(*)", ""), self._noted)
+
+    def _noted(self, value: int, status: int, *others: int) -> int:
+        assert others == (30, 40)
+        self.notes.append(value)
+        return status
+
+    def call(self, value: int, status: int = 0, keep: object = None) -> NativeCall:
+        return NativeCall(int(self._ffi.cast("intptr_t", self._note)), (value, status, 30, 40), (self._note, keep))
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+both = pytest.mark.parametrize("join", [join, join_in_python], ids=["machine code", "python"])
+
+
+@both
+def test_calls_are_made_in_order_every_time(join: Join, log: Log) -> None:
+    joined = join([log.call(value) for value in range(1000)])
+    assert (joined(), joined()) == (0, 0)
+    assert log.notes == list(range(1000)) * 2
+
+
+@both
+@pytest.mark.parametrize("failing", [0, 1, 4])
+def test_the_first_failure_ends_the_call_and_is_returned(join: Join, log: Log, failing: int) -> None:
+    statuses = [3 if position >= failing else 0 for position in range(5)]
+    joined = join([log.call(position, status) for position, status in enumerate(statuses)])
+    assert divmod(joined(), 1 << 16) == (failing + 1, 3)
+    assert log.notes == list(range(failing + 1))
+
+
+@both
+@pytest.mark.parametrize(("status", "lower"), [(-1, 0xFFFF), (0x10000, 0), (0x20005, 5), (-(2**31), 0)])
+def test_any_status_that_is_not_zero_is_a_failure(join: Join, log: Log, status: int, lower: int) -> None:
+    assert join([log.call(0), log.call(1, status)])() == 2 << 16 | lower
+
+
+@both
+def test_nothing_to_call_is_a_success(join: Join) -> None:
+    assert join([])() == 0
+
+
+class _Kept:
+    """An object for weak references."""
+
+
+@both
+def test_a_joined_call_keeps_the_objects_of_its_calls_alive(join: Join, log: Log) -> None:
+    kept = _Kept()
+    seen = weakref.ref(kept)
+    joined: Callable[[], int] | None = join([log.call(1, keep=kept)])
+    del kept
+    assert seen() is not None
+    joined = None
+    assert joined is seen() is None
+
+
+@both
+def test_other_threads_run_during_a_call(join: Join) -> None:
+    ffi = cffi.FFI()
+    ffi.cdef("int sem_init(void *, int, unsigned); int sem_post(void *); int sem_timedwait(void *, void *);")
+    c, semaphore, end = ffi.dlopen(None), np.zeros(8, np.int64), np.array([int(time.time()) + 60, 0])
+    place = ffi.cast("void *", semaphore.ctypes.data)
+    c.sem_init(place, 0, 0)
+    wait = int(ffi.cast("intptr_t", ffi.addressof(c, "sem_timedwait")))
+    joined = join([NativeCall(wait, (semaphore.ctypes.data, end.ctypes.data, 0, 0), (c, semaphore, end))])
+    with ThreadPoolExecutor(1) as other:
+        waiting = other.submit(joined)
+        c.sem_post(place)
+        assert waiting.result() == 0, "it held the GIL while it waited"

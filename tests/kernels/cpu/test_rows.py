@@ -1,0 +1,208 @@
+"""Kernels in machine code that work along rows: cross-entropies of few classes, and sums."""
+
+import cffi
+import numpy as np
+import pytest
+
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.run.kernel_table import load_kernels
+from runner.errors import RunnerError
+from runner.kernels.contract import Array, Buffers, Kernel, NativeCall, plain
+from runner.kernels.cpu.dispatch import SIGNATURE
+from runner.kernels.cpu.machine_code import classification, rows
+from runner.kernels.memory import allocate
+from runner.kernels.registry import Registry
+from tests.engine.compile.passes.exactness import assert_same_bits
+from tests.engine.running import CPU_0, Bench
+from tests.kernels.harness import Shaped, exact, filled, holding, reference, run_node
+
+LOSS, GRADIENT = "softmax_cross_entropy", "softmax_cross_entropy_gradient"
+SHAPES = [(1, 1), (1, 10), (32, 10), (7, 3), (2, 1000), (3, 8), (2, 17)]
+ROUNDING = 2e-6
+"""Relative: the rounding error of a difference of logits is the relative error of its exponential."""
+
+
+def kernel(op: str) -> Kernel:
+    registry = Registry()
+    classification.register(registry)
+    rows.register(registry)
+    return registry.find(op, "cpu", "llvm")
+
+
+def logits_of(shape: tuple[int, int]) -> Array:
+    return 4 * np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+
+def labels_of(shape: tuple[int, int], dtype: str) -> Array:
+    return np.random.default_rng(2).integers(0, shape[1], shape[0]).astype(dtype)
+
+
+def losses(logits: Array, labels: Array) -> list[Array]:
+    """Loss and probabilities."""
+    return run_node(kernel(LOSS), {}, [logits, labels]).outputs
+
+
+@pytest.mark.parametrize("label_dtype", ["int32", "int64"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_loss_and_probabilities(shape: tuple[int, int], label_dtype: str) -> None:
+    logits, labels = logits_of(shape), labels_of(shape, label_dtype)
+    for came, expected in zip(losses(logits, labels), exact(LOSS, [logits, labels]), strict=True):
+        np.testing.assert_allclose(came, expected, rtol=ROUNDING)
+
+
+def test_logits_that_would_overflow() -> None:
+    logits = np.array([[0, 2000, 1999], [0, 2000, 0], [-3e38, 0, 0], [1e30, 1e30, 0]], np.float32)
+    loss, probabilities = losses(logits, np.array([0, 1, 1, 2]))
+    np.testing.assert_allclose(loss, [2000 + np.log1p(np.exp(-1)), 0, np.log(2), 1e30], rtol=1e-6)
+    np.testing.assert_allclose(probabilities[1:], [[0, 1, 0], [0, 0.5, 0.5], [0.5, 0.5, 0]])
+
+
+def test_the_loss_of_a_certain_prediction_is_small_but_not_zero() -> None:
+    logits = np.array([[0, 12], [0, 30]], np.float32)
+    loss, _ = losses(logits, np.array([1, 1]))
+    np.testing.assert_allclose(loss, np.log1p(np.exp([-12.0, -30.0])), rtol=3e-3)
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+@pytest.mark.parametrize("place", [0, 3, 9])
+def test_a_broken_logit_gives_a_nan_loss(broken: float, place: int) -> None:
+    logits = np.zeros((2, 10), np.float32)
+    logits[1, place] = broken
+    loss, _ = losses(logits, np.array([0, 0]))
+    np.testing.assert_array_equal(np.isnan(loss), [False, True])
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("label_dtype", ["int32", "int64"])
+@pytest.mark.parametrize("shape", [*SHAPES, (100, 100)])
+def test_the_gradient_equals_the_reference_bit_for_bit(
+    shape: tuple[int, int], label_dtype: str, in_place: bool
+) -> None:
+    dloss = np.random.default_rng(3).standard_normal(shape[0]).astype(np.float32)
+    arrays = [logits_of(shape), labels_of(shape, label_dtype), dloss]
+    ran = run_node(kernel(GRADIENT), {}, arrays, in_place=in_place)
+    np.testing.assert_array_equal(ran.outputs[0], reference(GRADIENT, arrays)[0], strict=True)
+
+
+@pytest.mark.parametrize("label_dtype", ["int32", "int64"])
+@pytest.mark.parametrize("label", [-1, 3, 2**31 - 1])
+@pytest.mark.parametrize("op", [LOSS, GRADIENT])
+def test_a_label_out_of_range_has_a_status_and_a_message(op: str, label: int, label_dtype: str) -> None:
+    logits, labels = logits_of((3, 3)), np.array([0, label, 1], label_dtype)
+    arrays = [logits, labels] if op == LOSS else [logits, labels, np.ones(3, np.float32)]
+    outputs = [Shaped((3,), "float32"), Shaped.of(logits)] if op == LOSS else [Shaped.of(logits)]
+    made = kernel(op)
+    inputs = tuple(holding(array) for array in arrays)
+    arrangement = made.arrange({}, [each.spec for each in inputs], outputs, [each.layout for each in inputs])
+    assert arrangement is not None
+    there = tuple(filled(spec, layout) for spec, layout in zip(outputs, arrangement.outputs, strict=True))
+    call = made.bind({}, arrangement, Buffers(inputs, there, allocate(0)))
+    assert isinstance(call, NativeCall)
+    assert call.explain is not None
+    assert cffi.FFI().cast(SIGNATURE, call.function)(*call.arguments) == 1
+    assert call.explain(1) == f"IndexError: op {op!r}: index {label} at [1] is outside 0..2"
+
+
+@pytest.mark.parametrize("check_finite", [False, True])
+@pytest.mark.parametrize("batch", [2, 1000])
+def test_the_message_of_a_wrong_label_is_the_same_for_all_kernels(batch: int, check_finite: bool) -> None:
+    graph = Graph()
+    logits = ops.placeholder(graph, (batch, 10), "float32", name="logits")
+    labels = ops.placeholder(graph, (batch,), "int64", name="labels")
+    loss, _ = ops.softmax_cross_entropy(graph, ops.neg(graph, logits), labels, name="loss")
+    bench = Bench(graph, load_kernels(), [loss], check_finite=check_finite)
+    classes = np.arange(batch) % 10
+    classes[1] = 10
+    expected = (
+        rf"^node 'loss' \(op '{LOSS}'\) on {CPU_0} failed in step 4: "
+        rf"IndexError: op '{LOSS}': index 10 at \[1\] is outside 0\.\.9$"
+    )
+    with pytest.raises(RunnerError, match=expected):
+        bench.run({logits: np.zeros((batch, 10), np.float32), labels: classes}, step=4)
+
+
+@pytest.mark.parametrize("shape", [(3, 1000), (1, 2049)])
+def test_many_classes_are_refused(shape: tuple[int, int]) -> None:
+    logits, labels = Shaped(shape, "float32"), Shaped(shape[:1], "int64")
+    assert kernel(LOSS).arrange({}, [logits, labels], [Shaped(shape[:1], "float32"), logits], [None, None]) is None
+
+
+CASES = [
+    ((), (), ()),
+    ((1,), (0,), ()),
+    ((7,), (0,), ()),
+    ((8,), (0,), ()),
+    ((1000,), (0,), ()),
+    ((3, 5, 7), (0, 1, 2), ()),
+    ((3, 5, 17), (2,), (3, 5)),
+    ((3, 5, 17), (1, 2), (3,)),
+    ((3, 5), (), (3, 5)),
+    ((0,), (0,), ()),
+    ((3, 0), (1,), (3,)),
+    ((65536,), (0,), ()),
+]
+
+
+def total(x: Array, axes: tuple[int, ...]) -> Array:
+    return run_node(kernel("reduce_sum"), {"axes": axes, "keepdims": False}, [x]).outputs[0]
+
+
+@pytest.mark.parametrize(("shape", "axes", "result"), CASES)
+def test_sums(shape: tuple[int, ...], axes: tuple[int, ...], result: tuple[int, ...]) -> None:
+    x = np.random.default_rng(1).uniform(0.5, 1.5, shape).astype(np.float32)
+    np.testing.assert_allclose(total(x, axes), x.astype(np.float64).sum(axis=axes), rtol=1e-7)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 2), (5, 7), (33, 16), (2, 67), (3, 4, 5), (40, 5000)])
+def test_sums_over_the_first_axis_have_the_bits_of_numpy(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(4)
+    x = (rng.standard_normal(shape) * 10.0 ** rng.integers(-8, 8, shape)).astype(np.float32)
+    assert_same_bits(total(x, (0,)), x.sum(axis=0))
+
+
+def test_zeros_of_rows_below_zero_add_up_to_zero_as_in_numpy() -> None:
+    x = np.full((2, 3), -0.0, np.float32)
+    assert_same_bits(total(x, (0,)), x.sum(axis=0))
+
+
+def test_the_order_is_lanes_then_remaining_elements() -> None:
+    # Large numbers cancel, so that the result depends on the order of the additions in float64.
+    rng = np.random.default_rng(2)
+    large = rng.standard_normal(102) * 10.0 ** rng.integers(0, 20, 102)
+    x = rng.permutation([*large, *-large, 1.0]).astype(np.float32)
+    lanes = np.zeros(8)
+    for vector in x[:200].reshape(25, 8):
+        lanes += vector
+    expected = 0.0
+    for value in (*lanes, *x[200:]):
+        expected += value
+    assert total(x, (0,)) == np.float32(expected)
+    assert np.float32(x.sum(dtype=np.float64)) != np.float32(expected)
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+@pytest.mark.parametrize("place", [0, 9, 18])
+def test_nan_and_infinity_reach_the_sum(broken: float, place: int) -> None:
+    x = np.zeros(19, np.float32)
+    x[place] = broken
+    np.testing.assert_array_equal(total(x, (0,)), np.float32(broken))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "dtype"),
+    [
+        ((65537,), (0,), "float32"),
+        ((257, 4), (0,), "float32"),
+        ((1000, 1), (0,), "float32"),
+        ((3, 4, 5), (0, 2), "float32"),
+        ((3,), (0,), "int64"),
+        ((3,), (0,), "float64"),
+    ],
+)
+def test_other_sums_are_refused(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> None:
+    x = Shaped(shape, dtype)
+    kept = tuple(extent for axis, extent in enumerate(shape) if axis not in axes)
+    assert (
+        kernel("reduce_sum").arrange({"axes": axes, "keepdims": False}, [x], [Shaped(kept, dtype)], [plain(x)]) is None
+    )

@@ -1,0 +1,203 @@
+"""An emulated GPU with cuBLAS, whose products NumPy computes, and cuDNN, whose plans are the reference kernels.
+
+Both compute at synchronization."""
+
+import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.kernels.gpu import cublas
+from runner.kernels.gpu.cudnn.graphs import FORWARD, INPUT_GRADIENT, Convolution, Role
+from runner.kernels.gpu.cudnn.library import WORKSPACE_LIMIT
+from runner.kernels.gpu.linear import ALIGNMENT
+from runner.kernels.reference.windows import conv2d, conv2d_input_gradient, conv2d_weight_gradient
+from tests.kernels.gpu.emulation import EmulatedRuntime, EmulatedStream
+
+Array = NDArray[Any]
+DTYPES = {0: "float32", 1: "float64", 14: "bfloat16"}
+"""cudaDataType -> dtype."""
+COMPUTED = {68: "float32", 77: "float32", 70: "float64"}
+"""cublasComputeType_t -> dtype of factor and sums."""
+
+
+class NumpyCublas:
+    """CuPy's module of cuBLAS for handles, and the library itself for products.
+
+    There is one handle per GPU; setting a stream resets the workspace.
+    """
+
+    def __init__(self) -> None:
+        self.streams: dict[int, EmulatedStream] = {}
+        self.handles: list[int] = []
+        self.computed: list[int] = []
+        self.lent: list[tuple[int, int]] = []
+        self._stream: EmulatedStream | None = None
+        self._workspace: tuple[int, int] | None = None
+
+    def create(self) -> int:
+        self.handles.append(70 + len(self.handles))
+        return self.handles[-1]
+
+    def setMathMode(self, handle: int, mode: int) -> None:  # noqa: N802
+        assert mode & 1 == 0, "tensor cores in float32 are for the compute type to say"
+
+    def setStream(self, handle: int, stream: int) -> None:  # noqa: N802
+        raise NotImplementedError("CuPy's binding refuses a stream that is captured: the library itself is asked")
+
+    def set_stream(self, handle: int, stream: int) -> int:
+        self._stream, self._workspace = self.streams[stream], None
+        return 0
+
+    @property
+    def functions(self) -> cublas.Functions:
+        """Of the library."""
+        return cublas.Functions(self.set_stream, self.set_workspace, self.gemm)
+
+    def set_workspace(self, handle: int, address: int, nbytes: int) -> int:
+        assert address % ALIGNMENT == 0, f"a workspace at {address:#x}"
+        self._workspace = address, nbytes
+        self.lent.append(self._workspace)
+        return 0
+
+    def gemm(self, handle: int, *told: int) -> int:
+        assert handle in self.handles
+        assert all(type(each) is int for each in told), f"ctypes takes no other numbers: {told}"
+        assert self._stream is not None
+        assert self._workspace is not None, "a stream that was set has no workspace of the caller's yet"
+        workspace = self._workspace
+        self.computed.append(told[16])
+        # Scalars in host memory are read during the call, not by the GPU.
+        scalar = COMPUTED[told[16]]
+        alpha, beta = (matrix_at(told[place], scalar, 1, 1, 1)[0, 0] for place in (5, 12))
+        assert (alpha, beta) == (1, 0)
+        self._stream.put(lambda: multiply(told, workspace))
+        return 0
+
+
+def multiply(told: tuple[int, ...], workspace: tuple[int, int]) -> None:
+    """C = op(A) op(B), from arguments in the order of cublasGemmEx."""
+    turn_a, turn_b, m, n, k, _, a, a_type, lda, b, b_type, ldb, _, c, c_type, ldc, computed, _ = told
+    ctypes.memset(workspace[0], 0xEE, workspace[1])
+    left = operated(a, DTYPES[a_type], m, k, lda, turn_a).astype(COMPUTED[computed])
+    right = operated(b, DTYPES[b_type], k, n, ldb, turn_b).astype(COMPUTED[computed])
+    matrix_at(c, DTYPES[c_type], m, n, ldc)[:] = left @ right
+
+
+def operated(address: int, dtype: str, rows: int, columns: int, leading: int, transposed: int) -> Array:
+    """op(X) of (rows, columns) of a matrix at an address."""
+    if transposed:
+        return matrix_at(address, dtype, columns, rows, leading).T
+    return matrix_at(address, dtype, rows, columns, leading)
+
+
+def matrix_at(address: int, dtype: str, rows: int, columns: int, leading: int) -> Array:
+    """A view of a column-major matrix: element (i, j) is at i + j * leading."""
+    assert leading >= max(1, rows), f"a leading extent of {leading} for {rows} rows"
+    itemsize = np.dtype(dtype).itemsize
+    count = (columns - 1) * leading + rows
+    memory = (ctypes.c_uint8 * (count * itemsize)).from_address(address)
+    values = np.frombuffer(memory, np.uint8).view(dtype)
+    return np.lib.stride_tricks.as_strided(values, (rows, columns), (itemsize, leading * itemsize))
+
+
+class GpuWithCublas(EmulatedRuntime):
+    """An emulated GPU whose library "cublas" is the real one's, on :class:`NumpyCublas`."""
+
+    def __init__(self, *arguments: Any, tf32: bool = False, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.native = NumpyCublas()
+        self._products = cublas.CublasLibrary(self.native, self.native.functions, lambda: 0, tf32=tf32)
+
+    def stream(self) -> EmulatedStream:
+        made = super().stream()
+        self.native.streams[made.handle] = made
+        return made
+
+    def library(self, name: str) -> Any:
+        return self._products if name == "cublas" else super().library(name)
+
+
+@dataclass
+class ReferencePlan:
+    """See :class:`~runner.kernels.gpu.cudnn.library.Plan`. It overwrites its whole workspace."""
+
+    convolution: Convolution
+    workspace_bytes: int
+
+    def enqueue(self, stream: EmulatedStream, addresses: Mapping[Role, int], workspace: int) -> None:
+        assert set(addresses) == set(self.convolution.shapes)
+        assert workspace % 256 == 0, "cuDNN's workspaces are aligned"
+        told = (*addresses.values(), workspace)
+        assert all(type(each) is int for each in told), f"its front end takes other numbers for arrays: {told}"
+        stream.put(lambda: self._compute(dict(addresses), workspace))
+
+    def _compute(self, addresses: dict[Role, int], workspace: int) -> None:
+        ctypes.memset(workspace, 0xFF, self.workspace_bytes)
+        tensors = {role: lying(address, self.convolution, role) for role, address in addresses.items()}
+        wide = {role: np.asarray(each, self._computed_in) for role, each in tensors.items()}
+        tensors[self.convolution.result][...] = computed(self.convolution, wide)
+
+    @property
+    def _computed_in(self) -> str:
+        return "float64" if self.convolution.dtype == "float64" else "float32"
+
+
+@dataclass
+class ReferencePlanner:
+    """See :class:`~runner.kernels.gpu.cudnn.library.Planner`. refuses: whether it has no plan for a convolution."""
+
+    workspace_bytes: int = 131
+    refuses: Callable[[Convolution], bool] = lambda _: False
+    asked: list[Convolution] = field(default_factory=list)
+
+    def plan(self, convolution: Convolution, room: int = WORKSPACE_LIMIT) -> ReferencePlan | None:
+        self.asked.append(convolution)
+        return (
+            None
+            if self.refuses(convolution) or self.workspace_bytes > room
+            else ReferencePlan(convolution, self.workspace_bytes)
+        )
+
+
+class GpuWithLibraries(GpuWithCublas):
+    """An emulated GPU with cuBLAS and cuDNN."""
+
+    def __init__(self, *arguments: Any, planner: ReferencePlanner | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.planner = planner or ReferencePlanner()
+
+    def library(self, name: str) -> Any:
+        return self.planner if name == "cudnn" else super().library(name)
+
+
+def lying(address: int, convolution: Convolution, role: Role) -> Array:
+    """A tensor in memory with channels last, viewed as (N, C, H, W)."""
+    n, c, h, w = convolution.shapes[role]
+    dtype = np.dtype(convolution.dtype)
+    raw = (ctypes.c_char * (n * c * h * w * dtype.itemsize)).from_address(address)
+    return np.frombuffer(raw, dtype).reshape(n, h, w, c).transpose(0, 3, 1, 2)
+
+
+def computed(convolution: Convolution, tensors: Mapping[Role, Array]) -> Array:
+    """Return the result of a convolution."""
+    geometry: dict[str, Any] = {
+        "strides": convolution.strides,
+        "padding": convolution.padding,
+        "groups": convolution.x[1] // convolution.w[1],
+    }
+    if convolution.kind == FORWARD:
+        y: Array = conv2d(tensors[Role.X], tensors[Role.W], **geometry)
+        if convolution.bias:
+            y = y + tensors[Role.BIAS].reshape(-1, 1, 1)
+        if convolution.residual:
+            y = y + tensors[Role.RESIDUAL]
+        return np.maximum(y, 0) if convolution.relu else y
+    if convolution.kind == INPUT_GRADIENT:
+        shape = {"input_shape": convolution.x}
+        return np.asarray(conv2d_input_gradient(tensors[Role.Y], tensors[Role.W], **shape, **geometry))
+    shape = {"weight_shape": convolution.w, "dtype": tensors[Role.Y].dtype.name}
+    return np.asarray(conv2d_weight_gradient(tensors[Role.Y], tensors[Role.X], **shape, **geometry))
