@@ -1,11 +1,14 @@
-"""Small configurations: digits, one process, a few steps."""
+"""Small configurations and runs: digits, one process, a few steps."""
 
 import copy
 import functools
+from pathlib import Path
 
 from runner.config.configuration import fix_machine_values
 from runner.config.hydra_app import compose
 from runner.config.schema import Config
+from runner.records.summary import Summary
+from runner.training.run import run
 from tests.gpus import NO_DRIVER
 
 SMALL = ("tracking=none", "tracking.pictures=false", "parallelism=single", "train.steps=3")
@@ -15,6 +18,11 @@ SMALL_MODEL = ("model=mlp", "model.hidden=[8]")
 def small_config(*overrides: str) -> Config:
     """The checked configuration of a small run on one core of a machine without GPUs."""
     return copy.deepcopy(_composed(overrides))
+
+
+def train(folder: Path, *overrides: str, resume: bool = False) -> Summary:
+    """Train a small configuration in a directory."""
+    return run(small_config(*overrides), folder, overrides=list(overrides), resume=resume)
 
 
 @functools.cache

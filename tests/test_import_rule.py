@@ -77,7 +77,7 @@ MAY_IMPORT = {
     "config.overriding": "config config.configuration config.hydra_app errors",
     # Training; build is the only wiring.
     "training": "system.console config config.configuration records strategies data checkpoint"
-    " tracking tracing plugin engine errors system.files system.json_file system.schema system.signals system.cleanup"
+    " tracking tracing plugin engine errors system.files system.json_file system.schema system.shutdown"
     " system.machine system.redaction"
     " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
     # Commands.
@@ -312,7 +312,7 @@ def package(folder: Path, **files: str) -> list[Import]:
         ("optimizers__sgd", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from runner import nn"),
         ("tracking__writer", "from runner.errors import RunnerError"),
         ("errors", "import runner.system.files"),
-        ("data__source", "from runner.engine.compile.input_slots import InputSource"),
+        ("data__source", "from runner.engine.compile.program import InputSource"),
     ],
 )
 def test_an_import_against_the_rule_is_found(tmp_path: Path, module: str, text: str) -> None:

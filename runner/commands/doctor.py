@@ -167,8 +167,8 @@ def _libraries() -> Iterator[Finding]:
 
 def _datasets() -> Iterator[Finding]:
     from runner.data import DATASETS
-    from runner.data.cache import cache_root
     from runner.data.origins import ORIGINS
+    from runner.data.published import cache_root
 
     root = cache_root(None)
     fetched = [name for name in DATASETS if name in ORIGINS and (root / name).is_dir()]

@@ -36,8 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     config = fix_machine_values(job.config(), usable_cores())
     from runner.commands.explanation import explain_with_memory
     from runner.system.machine import process_room, usable_memory
-    from runner.training.gpu_memory import require_gpu_fit
-    from runner.training.memory import require_fit
+    from runner.training.memory import require_fit, require_gpu_fit
 
     found = look_at(config.cluster)
     text, memory, on_gpus = explain_with_memory(config, found)

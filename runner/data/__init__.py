@@ -2,9 +2,9 @@
 
 Read in this order:
 
-* ``dataset`` and ``settings``: a dataset and its settings. ``pipeline`` and ``augment``: batches. ``source``: workers.
+* ``dataset`` and ``settings``: a dataset and its settings. ``pipeline``: batches. ``source``: the input of workers.
 * ``digits`` and ``synthetic``: data without files.
-* ``published``, with ``origins``, ``archive``, ``cache`` and ``fetch``: datasets that are downloaded.
+* ``published``, with ``origins``, ``archive`` and ``fetch``: datasets that are downloaded.
 * ``own_files``, with ``arrays``, ``npz``, ``image_folder`` and ``pictures``: the user's files.
 """
 

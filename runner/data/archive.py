@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from ssl import SSLError
+from typing import IO, cast
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -20,7 +21,6 @@ from runner.errors import DataError, SecurityError
 _ANSWER_SECONDS = 5.0
 _TOTAL_SECONDS = 1800.0
 _PIECE_BYTES = 1 << 20
-_MESSAGE_LIMIT = 300
 
 
 def download(url: str, target: Path, limit: int) -> None:
@@ -69,12 +69,11 @@ def _run_client(command: list[str], folder: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise DataError(f"{' '.join(command)} took more than {_TOTAL_SECONDS:.0f} s") from error
     if done.returncode != 0:
-        output = (done.stderr or done.stdout).strip()[-_MESSAGE_LIMIT:]
+        output = (done.stderr or done.stdout).strip()[-300:]
         raise DataError(f"{' '.join(command)} ended with exit code {done.returncode}: {output!r}")
 
 
 UNPACKED_LIMIT = 1 << 30
-_GZIP_CONTAINER = 31
 _AR_MAGIC = b"!<arch>\n"
 _AR_HEADER_SIZE = 60
 
@@ -92,26 +91,24 @@ def read_tar(archive: Path | io.BytesIO, wanted: Mapping[str, int]) -> dict[str,
     found: dict[str, bytes] = {}
     unpacked = 0
     try:
-        with _open_tar(archive) as tar:
+        with tarfile.open(archive) if isinstance(archive, Path) else tarfile.open(fileobj=archive) as tar:
             for member in tar:
                 name = _checked_name(member, label)
                 unpacked += member.size
                 if unpacked > UNPACKED_LIMIT:
                     raise DataError(f"{label} unpacks to more than {UNPACKED_LIMIT} bytes, the limit")
                 if name in wanted and member.isfile():
-                    found[name] = _read_member(tar, member, wanted[name], label)
+                    if member.size > wanted[name]:
+                        size = f"has {member.size} bytes, expected at most {wanted[name]}"
+                        raise DataError(f"{label}: member {member.name!r} {size}")
+                    with cast(IO[bytes], tar.extractfile(member)) as stream:
+                        found[name] = stream.read()
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
         raise DataError(f"{label} is damaged: {error}") from error
     missing = [name for name in wanted if name not in found]
     if missing:
         raise DataError(f"{label} lacks {', '.join(missing)}")
     return found
-
-
-def _open_tar(archive: Path | io.BytesIO) -> tarfile.TarFile:
-    if isinstance(archive, Path):
-        return tarfile.open(archive)
-    return tarfile.open(fileobj=archive)
 
 
 def _checked_name(member: tarfile.TarInfo, label: str) -> str:
@@ -126,19 +123,10 @@ def _checked_name(member: tarfile.TarInfo, label: str) -> str:
     return str(path)
 
 
-def _read_member(tar: tarfile.TarFile, member: tarfile.TarInfo, limit: int, label: str) -> bytes:
-    if member.size > limit:
-        raise DataError(f"{label}: member {member.name!r} has {member.size} bytes, expected at most {limit}")
-    stream = tar.extractfile(member)
-    if stream is None:
-        raise DataError(f"{label}: member {member.name!r} holds no data")
-    with stream:
-        return stream.read()
-
-
 def gunzip(data: bytes, limit: int, label: str) -> bytes:
     """Return the contents of a gzip file. Raises DataError if it is damaged, cut off or over ``limit`` bytes."""
-    decompressor = zlib.decompressobj(_GZIP_CONTAINER)
+    gzip_container = 31
+    decompressor = zlib.decompressobj(gzip_container)
     try:
         plain = decompressor.decompress(data, limit + 1)
     except zlib.error as error:

@@ -128,11 +128,6 @@ class Dataset:
     normalisation: Normalisation
 
     @property
-    def classes(self) -> int:
-        """Number of classes."""
-        return len(self.class_names)
-
-    @property
     def shape(self) -> tuple[int, int, int]:
         """(C, H, W) of one image."""
         _, channels, height, width = self.train.images.shape

@@ -19,7 +19,6 @@ from runner.errors import DataError
 _SHAPE = (1, 8, 8)
 _PER_CLASS = (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)
 _CLASS_NAMES = tuple("0123456789")
-_TEXT_LIMIT = 1 << 20
 # Of the decoded table, not of the file: the compression does not matter.
 _TABLE_SHA256 = "68aea062d35a127749050fa0e52dca09d6569ac08092c925610e0954e172dde2"
 # Pixels count the ink, 0 to 16, in 4x4 blocks of the original bitmaps.
@@ -72,7 +71,7 @@ def _read_table(path: Path) -> NDArray[np.uint8]:
     """Return the (1797, 65) table of the compressed CSV file: 64 pixels and the label of each image."""
     try:
         with gzip.open(path) as stream:
-            text = stream.read(_TEXT_LIMIT).decode("ascii")
+            text = stream.read(1 << 20).decode("ascii")
         table = np.loadtxt(text.splitlines(), delimiter=",", dtype=np.uint8)
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise DataError(f"cannot read dataset 'digits' from {path}: {error}; reinstall scikit-learn") from error

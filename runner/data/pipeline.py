@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.data.augment import DRAWS_PER_IMAGE, Augment
 from runner.data.dataset import Dataset, Split, validation_split
+from runner.data.settings import DRAWS_PER_IMAGE, Augment
 from runner.kernels import philox
 
 Batch = Mapping[str, NDArray[Any]]

@@ -1,25 +1,56 @@
-"""The common base of the settings of datasets, and datasets limited to fewer examples."""
+"""The common base of the settings of datasets, random changes of images, and datasets limited to fewer examples."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from runner.bounds import Count, Rate
-from runner.data.augment import Augment
+from runner.bounds import Bounds, Count, Rate
 from runner.data.dataset import Dataset, Facts, Normalisation, Split
 from runner.errors import ConfigError
+
+DRAWS_PER_IMAGE = 3
+
+
+@dataclass
+class Augment:
+    """Random changes of each train image.
+
+    crop_padding: width of a black border, stored value 0, added to the image before it is cropped to its size at a
+    random place; 0: no crop. flip: mirror each image left to right with probability 1/2.
+    """
+
+    crop_padding: Annotated[int, Bounds(0, 65_536)] = 0
+    flip: bool = False
+
+    @property
+    def active(self) -> bool:
+        """Whether images are changed."""
+        return self.crop_padding > 0 or self.flip
+
+    def apply(self, images: NDArray[Any], draws: NDArray[np.float64]) -> NDArray[Any]:
+        """Return ``images`` (S, C, H, W) changed by ``draws`` (S, 3) in [0, 1): row, column, mirror."""
+        if self.crop_padding:
+            padding, sides = self.crop_padding, images.shape[2:]
+            padded = np.pad(images, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
+            windows = np.lib.stride_tricks.sliding_window_view(padded, sides, axis=(2, 3))
+            row, column = (draws[:, :2] * (2 * padding + 1)).astype(np.int64).T
+            images = windows[np.arange(len(images)), :, row, column]
+        if self.flip:
+            images = np.where(draws[:, 2, None, None, None] < 0.5, images[..., ::-1], images)
+        return images
 
 
 @dataclass
 class DatasetSettings(ABC):
     """Settings of one dataset. Creating it with impossible values raises ConfigError.
 
-    cache_dir: folder of fetched datasets, None for the user's cache (see ``runner.data.cache``); ignored by datasets
-    that are not fetched. train_limit, test_limit: most examples of a split that are used, spread evenly over it; None
-    for all. val_fraction: fraction of every class of the train split that becomes the validation split, drawn by the
-    run's seed; 0: no validation split.
+    cache_dir: folder of fetched datasets, None for the user's cache; ignored by datasets that are not fetched.
+    train_limit, test_limit: most examples of a split that are used, spread evenly over it; None for all. val_fraction:
+    fraction of every class of the train split that becomes the validation split, drawn by the run's seed; 0: no
+    validation split.
     """
 
     fits_images: ClassVar[bool] = False
@@ -71,32 +102,23 @@ class DatasetSettings(ABC):
 def limited_facts(settings: DatasetSettings) -> Facts:
     """Return the facts of a dataset within its limits and with its validation split; nothing is read."""
     facts = settings.facts()
-    limited = replace(
-        facts,
-        train_examples=_count(facts.train_examples, settings.train_limit),
-        test_examples=_count(facts.test_examples, settings.test_limit),
+    train, test = (
+        count if limit is None else min(count, limit)
+        for count, limit in ((facts.train_examples, settings.train_limit), (facts.test_examples, settings.test_limit))
     )
-    return limited.carved(settings.val_fraction)
+    return replace(facts, train_examples=train, test_examples=test).carved(settings.val_fraction)
 
 
 def load_limited(settings: DatasetSettings) -> Dataset:
     """Read or make a dataset within its limits. Raises DataError if it is missing or corrupt."""
     dataset = settings.load()
-    return replace(
-        dataset,
-        train=_limited(dataset.train, settings.train_limit),
-        test=_limited(dataset.test, settings.test_limit),
-    )
-
-
-def _count(examples: int, limit: int | None) -> int:
-    return examples if limit is None else min(examples, limit)
+    train, test = _limited(dataset.train, settings.train_limit), _limited(dataset.test, settings.test_limit)
+    return replace(dataset, train=train, test=test)
 
 
 def _limited(split: Split, limit: int | None) -> Split:
-    count = _count(len(split), limit)
-    if count == len(split):
+    if limit is None or limit >= len(split):
         return split
     # Spread over the split: a split that is sorted by class keeps all classes.
-    chosen = np.arange(count) * len(split) // count
+    chosen = np.arange(limit) * len(split) // limit
     return Split(split.images[chosen], split.labels[chosen])

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from runner import nn
 from runner.bounds import Count, Positive, Rate
-from runner.engine.graph.initializers import Normal
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Normal
 from runner.models.base import Model, require
 
 CROPS: dict[str, tuple[nn.Padding, bool]] = {"ceil": ("valid", True), "pad": (2, False), "valid": ("valid", False)}

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from runner.engine.compile.input_slots import FIELDS, InputSlot
+from runner.engine.compile.program import FIELDS, InputSlot
 from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.graph import Graph

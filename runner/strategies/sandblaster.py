@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from runner.bounds import SmallCount
-from runner.engine.compile.input_slots import InputSlot
-from runner.engine.compile.program import Client, Program
+from runner.engine.compile.program import Client, InputSlot, Program
 from runner.engine.graph import ops
 from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError

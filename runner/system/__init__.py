@@ -3,6 +3,6 @@
 Read in any order:
 
 * ``files`` and ``json_file``: durable files, and JSON from outside. ``schema``: the strict reader of all documents.
-* ``machine``: cores, CPU and memory. ``signals``: Ctrl-C and SIGTERM. ``cleanup``: actions at the end of a block.
+* ``machine``: cores, CPU and memory. ``shutdown``: Ctrl-C and SIGTERM, and actions at the end of a block.
 * ``console`` and ``text``: the terminal and its text. ``redaction``: secrets.
 """

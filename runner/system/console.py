@@ -36,7 +36,9 @@ def logging_to(path: Path) -> Iterator[None]:
     """Send the package's log to a file from level INFO, and to standard error from level WARNING."""
     package = logging.getLogger("runner")
     level = package.level
-    handlers = [_file_handler(path), _TerminalHandler()]
+    to_file = logging.FileHandler(path, encoding="utf-8")
+    to_file.setFormatter(SecretlessFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handlers = [to_file, _TerminalHandler()]
     for handler in handlers:
         package.addHandler(handler)
     package.setLevel(logging.INFO)
@@ -47,12 +49,6 @@ def logging_to(path: Path) -> Iterator[None]:
             package.removeHandler(handler)
             handler.close()
         package.setLevel(level)
-
-
-def _file_handler(path: Path) -> logging.Handler:
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(SecretlessFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    return handler
 
 
 class _TerminalHandler(logging.Handler):

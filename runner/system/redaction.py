@@ -58,7 +58,9 @@ def redact_overrides(overrides: Iterable[str]) -> list[str]:
     shown: list[str] = []
     for override in overrides:
         follows = bool(shown) and shown[-1].startswith("--") and "=" not in shown[-1] and is_secret(shown[-1])
-        shown.append(REDACTED if follows else _redact_override(override))
+        key, _, value = override.partition("=")
+        plain = f"{key}={REDACTED}" if value and is_secret(key) else redact_text(override)
+        shown.append(REDACTED if follows else plain)
     return shown
 
 
@@ -96,13 +98,6 @@ def _is_secret_part(part: str) -> bool:
     keys = any(kind in _KINDS_OF_KEY and word == "key" for kind, word in itertools.pairwise(words))
     named = not _ANYWHERE.isdisjoint(words) or any(word.endswith(_ENDINGS) for word in words)
     return keys or named or words[-1] in _AT_THE_END
-
-
-def _redact_override(override: str) -> str:
-    key, sign, value = override.partition("=")
-    if sign and value and is_secret(key):
-        return f"{key}={REDACTED}"
-    return redact_text(override)
 
 
 def _redact_assigned(match: re.Match[str]) -> str:

@@ -6,7 +6,7 @@ Read in this order; the first five files are the course of a run:
 * ``trainer``: the loop of steps. ``evaluation``: scores, the best metric, early stopping.
 * ``saving``: start, progress and checkpoints. ``summary``: the result.
 * ``build`` wires a configuration into an ``experiment``; ``devices`` and ``placement`` choose where it is computed;
-  ``preconditions``, ``memory`` and ``gpu_memory`` refuse impossible runs; ``initial_weights`` reads ``init_from``.
+  ``preconditions`` and ``memory`` refuse impossible runs; ``initial_weights`` reads ``init_from``.
 * ``comparison``: step times of other strategies. ``non_finite``: the origin of a NaN. ``graph_picture`` and
   ``display``: pictures and the terminal. ``inference``: a trained network on one device.
 """

@@ -3,10 +3,9 @@
 import dataclasses
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from threadpoolctl import threadpool_limits
 
@@ -50,9 +49,7 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
 
 
 def _build(config: Config, kept_placement: Path | None) -> Experiment:
-    parts: Any = config
-    facts = limited_facts(parts.data)
-    strategy: Strategy = parts.parallelism
+    facts, strategy = limited_facts(config.data), config.parallelism
     steps_per_epoch = facts.train_examples / strategy.examples_per_update(config.train.batch_size)
     if config.train.steps is not None:
         total_steps = config.train.steps
@@ -62,8 +59,11 @@ def _build(config: Config, kept_placement: Path | None) -> Experiment:
     program = _program(config, facts, total_steps)
     require_variables_fit(program)
     replayed = replayed_decisions(config)
-    if replayed is not None:
-        _require_own_record(replayed, outcome_hash(config))
+    if replayed is not None and outcome_of(replayed) != outcome_hash(config):
+        raise ConfigError(
+            f"parallelism.replay={replayed} is not the record of a run with this configuration: replay it with the "
+            "config.yaml of that run"
+        )
     cluster = cluster_of(config.cluster, program)
     if config.cluster.device_taken == GPU:
         require_kernels(program, cluster, kernels_for(cluster.devices))
@@ -88,8 +88,7 @@ def _build(config: Config, kept_placement: Path | None) -> Experiment:
 
 def _program(config: Config, facts: Facts, total_steps: int) -> Program:
     """Return the strategy's program; raises ConfigError if strategy, data and run do not fit each other."""
-    parts: Any = config
-    strategy: Strategy = parts.parallelism
+    strategy: Strategy = config.parallelism
     known = replace(training_facts(config), train_examples=facts.train_examples, total_steps=total_steps)
     if faults := list(strategy.faults(known)):
         raise ConfigError("\n".join(faults))
@@ -107,10 +106,9 @@ def _program(config: Config, facts: Facts, total_steps: int) -> Program:
 
 def task_of(config: Config, facts: Facts) -> Task:
     """Return the task of a configuration, which is the same for every strategy. facts: of its data."""
-    parts: Any = config
     return Task(
-        network=parts.model.network(facts.classes),
-        optimizer=parts.optimizer,
+        network=config.model.network(facts.classes),
+        optimizer=config.optimizer,
         example_shape=facts.shape,
         dtype=config.precision,
         seed=config.seed,
@@ -127,7 +125,7 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
     check_finite: stop at the first value that is not finite and name its node. Raises ConfigError if the record that
     the run replays cannot be used.
     """
-    config: Any = experiment.config
+    config = experiment.config
     source_document = {
         "config": dataclasses.asdict(config.data),
         "seed": config.seed,
@@ -137,29 +135,20 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
     }
     # Kernels are loaded first, because the thread limit applies to loaded libraries only.
     registry = kernels_for(experiment.cluster.devices)
+    computed = (experiment.program, experiment.cluster, registry)
     if experiment.program.one_process is not None:
         interleaving = _interleaving(experiment)
         with (
             threadpool_limits(experiment.threads_per_worker),
             source_from_config(**source_document) as source,
+            closing(
+                LocalSession(*computed, source, check_finite=check_finite, interleaving=interleaving)
+            ) as local_session,
         ):
-            session = LocalSession(
-                experiment.program,
-                experiment.cluster,
-                registry,
-                source,
-                check_finite=check_finite,
-                interleaving=interleaving,
-            )
-            try:
-                yield session
-            finally:
-                session.close()
+            yield local_session
     else:
         with ClusterSession(
-            experiment.program,
-            experiment.cluster,
-            registry,
+            *computed,
             source_document,
             run_id=directory.run_id,
             epoch=directory.epoch,
@@ -170,15 +159,6 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
             worker_options=[f"--plugin={reference}" for reference in pinned_references()],
         ) as cluster_session:
             yield cluster_session
-
-
-def _require_own_record(path: Path, outcome: str) -> None:
-    """Raise ConfigError if the replayed record belongs to a run with another configuration."""
-    if outcome_of(path) != outcome:
-        raise ConfigError(
-            f"parallelism.replay={path} is not the record of a run with this configuration: replay it with the "
-            "config.yaml of that run"
-        )
 
 
 def _interleaving(experiment: Experiment) -> Interleaving | None:
@@ -193,15 +173,7 @@ def _interleaving(experiment: Experiment) -> Interleaving | None:
 def _emulation(config: LocalCluster, seed: int) -> Emulation | None:
     if not config.emulate:
         return None
-    rate = config.bandwidth_mbit
-    slow = config.stragglers
-    return Emulation(
-        Link((config.latency_ms or 0.0) / 1e3, None if rate is None else rate * BYTES_PER_S_OF_MBIT),
-        Stragglers(
-            slow.distribution,
-            slow.median_ms / 1e3,
-            slow.sigma,
-            None if slow.workers is None else tuple(slow.workers),
-            seed,
-        ),
-    )
+    rate, slow = config.bandwidth_mbit, config.stragglers
+    link = Link((config.latency_ms or 0.0) / 1e3, None if rate is None else rate * BYTES_PER_S_OF_MBIT)
+    workers = None if slow.workers is None else tuple(slow.workers)
+    return Emulation(link, Stragglers(slow.distribution, slow.median_ms / 1e3, slow.sigma, workers, seed))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from statistics import median
 from time import perf_counter
 
@@ -11,7 +12,7 @@ from runner.config.schema import Config, LocalCluster
 from runner.engine.compile.compile import compile_signature
 from runner.engine.graph.device import local_cluster
 from runner.engine.run.kernel_table import kernels_for
-from runner.engine.run.step_driver import StepDriver, bind
+from runner.engine.run.step_driver import bind
 from runner.records.run_directory import RunDirectory
 from runner.strategies.base import Strategy
 from runner.training.build import build, open_session, task_of
@@ -52,7 +53,11 @@ def measured_step_s(experiment: Experiment, directory: RunDirectory, steps: int)
         with open_session(each, directory, check_finite=False) as session:
             session.run("init")
             step_driver = bind(each.program.step_driver, session)
-            found[name] = median([_seconds_of_step(each, step_driver, step) for step in range(steps + 1)][1:])
+            ends = [perf_counter()]
+            for step in range(steps + 1):
+                train_step(step_driver, each, step, each.learning_rate(step))
+                ends.append(perf_counter())
+            found[name] = median(end - begin for begin, end in pairwise(ends[1:]))
     return found
 
 
@@ -65,24 +70,16 @@ def verdict(step_s: Mapping[str, float], how: str) -> str:
     return f"{own} is not slower than the others, as {how} ({times})"
 
 
-def _seconds_of_step(experiment: Experiment, step_driver: StepDriver, step: int) -> float:
-    begin = perf_counter()
-    train_step(step_driver, experiment, step, experiment.learning_rate(step))
-    return perf_counter() - begin
-
-
 def _experiments(experiment: Experiment) -> Iterator[tuple[str, Experiment]]:
     yield experiment.config.parallelism.name, experiment
-    for name, config in _rivals(experiment).items():
-        yield name, build(config)
+    yield from ((name, build(config)) for name, config in _rivals(experiment).items())
 
 
 def _rivals(experiment: Experiment) -> dict[str, Config]:
     """Return the configurations of the strategies to compare with, on the workers of the experiment."""
     config = experiment.config
-    placement = config.parallelism.layer_placement
+    placement, rivals = config.parallelism.layer_placement, {}
     assert placement is not None, "only an experiment that was placed is compared"
-    rivals = {}
     for name, settings in placement.rivals.items():
         strategy: Strategy = option_of("parallelism", {"name": name, **settings})
         rival = replace(config, parallelism=strategy, cluster=_cluster_of(config, strategy.workers))

@@ -1,7 +1,7 @@
 """The devices of a run: their types, their processes, and what the log says about them."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,10 +35,19 @@ log = logging.getLogger(__name__)
 
 
 def cluster_of(config: LocalCluster, program: Program) -> Cluster:
-    """Return the devices of a program. The cost model uses the configured cores and links, emulated or not."""
+    """Return the devices of a program. The cost model uses the configured cores and links, emulated or not.
+
+    Raises ConfigError if NCCL is to sum for clients that overlap.
+    """
     gpus = gpus_of(config, program.workers, program.servers)
+    sums = config.device_taken == GPU and config.collectives == NCCL and sums_over_workers(program)
+    if sums and any(client.deferred for client in program.clients.values()):
+        raise ConfigError(
+            "cluster.collectives=nccl with clients that overlap: all GPUs must start their sums in the same order; use "
+            "cluster.collectives=none"
+        )
     described: dict[str, Any] = {"cores": min(config.threads_per_worker or 1, config.cores_per_worker or 1)}
-    described["collectives"] = _collectives_of(config, program)
+    described["collectives"] = NCCL if sums and program.one_process is None else NO_LIBRARY
     if gpus is not None and program.one_process is not None:
         described |= {"latency_s": GPU_LATENCY_S, "bytes_per_s": GPU_LINK_BYTES_PER_S}
     if config.latency_ms is not None:
@@ -46,21 +55,6 @@ def cluster_of(config: LocalCluster, program: Program) -> Cluster:
     if config.bandwidth_mbit is not None:
         described["bytes_per_s"] = config.bandwidth_mbit * BYTES_PER_S_OF_MBIT
     return local_cluster(program.workers, program.servers, compression=config.compression, gpus=gpus, **described)
-
-
-def _collectives_of(config: LocalCluster, program: Program) -> str:
-    """Return the library that sums over the GPUs of a program; "none" if the program has no such sums.
-
-    Raises ConfigError for clients that overlap, because each GPU would start their sums in a different order.
-    """
-    if config.device_taken != GPU or config.collectives != NCCL or not sums_over_workers(program):
-        return NO_LIBRARY
-    if any(client.deferred for client in program.clients.values()):
-        raise ConfigError(
-            "cluster.collectives=nccl with clients that overlap: all GPUs must start their sums in the same order; use "
-            "cluster.collectives=none"
-        )
-    return NCCL if program.one_process is None else NO_LIBRARY
 
 
 def sums_over_workers(program: Program) -> bool:
@@ -100,39 +94,29 @@ def log_run_devices(experiment: Experiment, found: Found, draft: Summary) -> Sum
 def log_devices(cluster: LocalCluster, placed: Cluster, found: Found) -> DeviceReport:
     """Log the devices of a cluster and the reason for their choice; return both. placed: the devices themselves."""
     texts = device_texts({device.name: device.gpu for device in placed.devices}, found)
-    why = reason(cluster, found)
+    options = ", float32 products in TF32" if cluster.tf32 else ""
+    options += ", the fastest plan of each convolution" if cluster.compare_plans else ""
     for device, what in texts.items():
-        log.info("%s: %s%s", device, what, "" if what == ON_CPU else _use_text(cluster))
+        log.info("%s: %s%s", device, what, "" if what == ON_CPU else options)
+    on_gpus, why = cluster.device_taken == GPU, reason(cluster, found)
     # An idle GPU deserves a warning.
-    idle = found.gpus and cluster.device == AUTO and cluster.device_taken != GPU
+    idle = found.gpus and cluster.device == AUTO and not on_gpus
     log.log(logging.WARNING if idle else logging.INFO, "devices: %s", why)
-    for key in _unused_keys(cluster):
-        log.warning("%s has no effect: no GPU is used", key)
-    libraries = found.libraries if cluster.device_taken == GPU else ()
+    keys_of_gpus = {
+        "cluster.tf32=true": cluster.tf32,
+        "cluster.compare_plans=true": cluster.compare_plans,
+        "cluster.server_device=gpu": cluster.server_device == GPU,
+        "cluster.collectives=nccl": cluster.collectives == NCCL,
+    }
+    for key, is_set in keys_of_gpus.items():
+        if is_set and not on_gpus:
+            log.warning("%s has no effect: no GPU is used", key)
+    libraries = found.libraries if on_gpus else ()
     used = {library.name: library.version for library in libraries if library.version}
     missing = {library.name: str(library) for library in libraries if library.fast and not library.version}
     for name, text in missing.items():
         log.warning("%s: %s", name, text)
     return DeviceReport(texts, why, used, missing)
-
-
-def _use_text(cluster: LocalCluster) -> str:
-    """Return the GPU options that differ from the default, as text."""
-    tf32 = ", float32 products in TF32" if cluster.tf32 else ""
-    return tf32 + (", the fastest plan of each convolution" if cluster.compare_plans else "")
-
-
-def _unused_keys(cluster: LocalCluster) -> Iterator[str]:
-    """Yield the keys that configure GPUs although no GPU is used."""
-    if cluster.device_taken != GPU:
-        if cluster.tf32:
-            yield "cluster.tf32=true"
-        if cluster.compare_plans:
-            yield "cluster.compare_plans=true"
-        if cluster.server_device == GPU:
-            yield "cluster.server_device=gpu"
-        if cluster.collectives == NCCL:
-            yield "cluster.collectives=nccl"
 
 
 def gpus_of(config: LocalCluster, workers: int, servers: int) -> Gpus | None:

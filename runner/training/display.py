@@ -2,52 +2,27 @@
 
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any, Protocol
-
-PLAIN_INTERVAL_S = 5.0
+from typing import Any
 
 
-class Display(Protocol):
-    """Receives the progress of a run. Calls take microseconds."""
+def create_display() -> "Display":
+    """Return a bar if standard error is a terminal, plain lines otherwise."""
+    return BarDisplay() if sys.stderr.isatty() else Display()
+
+
+class Display:
+    """One line every few seconds and one per message, on standard error. Calls take microseconds."""
+
+    def __init__(self, interval_s: float = 5.0) -> None:
+        self._interval_s = interval_s
 
     def start(self, first_step: int, total_steps: int) -> None:
         """Training begins; ``first_step`` steps were done before (of a resumed run)."""
-        ...
-
-    def step(self, done: int, loss: float, examples_per_s: float) -> None:
-        """``done`` steps are done."""
-        ...
-
-    def message(self, text: str) -> None:
-        """Show a line that stays, such as the result of an evaluation."""
-        ...
-
-    def close(self) -> None:
-        """Training has ended, with or without an error."""
-        ...
-
-
-def create_display() -> Display:
-    """Return a bar if standard error is a terminal, plain lines otherwise."""
-    return BarDisplay() if sys.stderr.isatty() else PlainDisplay()
-
-
-class PlainDisplay:
-    """One line every few seconds and one per message, on standard error."""
-
-    def __init__(self, interval_s: float = PLAIN_INTERVAL_S) -> None:
-        self._interval_s = interval_s
-        self._last = self._started = time.monotonic()
-        self._first = self._total = 0
-
-    def start(self, first_step: int, total_steps: int) -> None:
-        """Note when and where training begins."""
         self._first, self._total = first_step, total_steps
         self._last = self._started = time.monotonic()
 
     def step(self, done: int, loss: float, examples_per_s: float) -> None:
-        """Print at most one line per interval."""
+        """Show that ``done`` steps are done, in at most one line per interval."""
         now = time.monotonic()
         if now - self._last < self._interval_s:
             return
@@ -56,14 +31,14 @@ class PlainDisplay:
         self.message(f"step {done}/{self._total}  loss {loss:.4f}  {examples_per_s:,.0f} examples/s  ETA {eta_s:.0f} s")
 
     def message(self, text: str) -> None:
-        """Print one line."""
+        """Show a line that stays, such as the result of an evaluation."""
         print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Training has ended, with or without an error."""
 
 
-class BarDisplay:
+class BarDisplay(Display):
     """A rich progress bar with step, loss, rate and remaining time."""
 
     def __init__(self) -> None:
@@ -85,8 +60,9 @@ class BarDisplay:
 
     def start(self, first_step: int, total_steps: int) -> None:
         """Show the bar."""
-        fields: Mapping[str, Any] = {"loss": float("nan"), "rate": 0.0}
-        self._task = self._progress.add_task("train", total=total_steps, completed=first_step, **fields)
+        self._task = self._progress.add_task(
+            "train", total=total_steps, completed=first_step, loss=float("nan"), rate=0.0
+        )
         self._progress.start()
 
     def step(self, done: int, loss: float, examples_per_s: float) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoint import BEST_STEP
-from runner.config.monitor import Monitor, keeps_best, monitor_of
+from runner.config.monitor import keeps_best, monitor_of
 from runner.config.schema import Config
 from runner.engine.compile.program import Program
 from runner.engine.run.session import scalar
@@ -108,7 +108,8 @@ class BestMetric:
             return replace(new, reference=None, waited=0)
         if not counted:
             return new
-        if finite and (self.reference is None or _improves(monitor, value, self.reference, train.min_delta)):
+        margin = train.min_delta if monitor.highest else -train.min_delta
+        if finite and (self.reference is None or monitor.better(value, self.reference + margin)):
             return replace(new, reference=value, waited=0)
         return replace(new, waited=self.waited + 1)
 
@@ -125,8 +126,3 @@ class BestMetric:
             f"{monitor_of(config).metric} was not {better} in {self.waited} evaluations "
             f"(train.patience={train.patience})"
         )
-
-
-def _improves(monitor: Monitor, value: float, reference: float, min_delta: float) -> bool:
-    """Whether a value is better than the reference by more than ``min_delta``."""
-    return monitor.better(value, reference + (min_delta if monitor.highest else -min_delta))

@@ -1,7 +1,6 @@
 """An experiment: a configuration with its program, cluster and data facts, before anything is started."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from runner.config.schema import Config
 from runner.data.dataset import Facts
@@ -34,9 +33,8 @@ class Experiment:
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of update number ``step``, counted from 0."""
-        config: Any = self.config
-        factor: float = config.schedule.factor(step, self.total_steps, self.steps_per_epoch)
-        return float(config.optimizer.lr) * factor
+        factor: float = self.config.schedule.factor(step, self.total_steps, self.steps_per_epoch)
+        return float(self.config.optimizer.lr) * factor
 
     @property
     def measured_steps(self) -> int:
@@ -65,5 +63,4 @@ class Experiment:
     @property
     def advice_on_divergence(self) -> str:
         """The optimizer's advice for values that are no longer finite."""
-        config: Any = self.config
-        return str(config.optimizer.against_divergence)
+        return str(self.config.optimizer.against_divergence)

@@ -2,27 +2,20 @@
 
 import shutil
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Node
 from runner.tracking.plots import box_diagram
 
 if TYPE_CHECKING:
     from graphviz import Digraph
 
 _Box = tuple[str, str]
+"""Layer, device."""
 _OTHER = "step"
-
-
-@dataclass(frozen=True)
-class _Layers:
-    """boxes: text of each (layer, device). arrows: how many tensors flow from one box to another."""
-
-    boxes: dict[_Box, str]
-    arrows: Counter[tuple[_Box, _Box]]
 
 
 def draw_graph(graph: Graph, path: Path, pictures: bool = True) -> list[Path]:
@@ -32,51 +25,33 @@ def draw_graph(graph: Graph, path: Path, pictures: bool = True) -> list[Path]:
     tensors between the step itself and each layer, which are the same in all networks. pictures: False omits PNG and
     SVG. Returns the paths of the files.
     """
-    layers = _layers_of(graph)
-    described = _in_graphviz(layers)
+    boxes = {box: f"{box[0]}\n{count} nodes" for box, count in Counter(map(_box, graph)).items()}
+    flows = Counter((_box(graph.nodes[tensor.node]), _box(node)) for node in graph for tensor in node.inputs)
+    arrows = {ends: str(count) for ends, count in flows.items() if ends[0] != ends[1]}
+    described = _in_graphviz(boxes, arrows)
     path.write_text(described.source, encoding="utf-8")
     if not pictures:
         return [path]
-    arrows = {
-        (source, target): str(count)
-        for (source, target), count in layers.arrows.items()
-        if _OTHER not in (source[0], target[0])
-    }
-    return [path, *_rendered(described, path), box_diagram(layers.boxes, arrows, path.with_suffix(".png"))]
-
-
-def _layers_of(graph: Graph) -> _Layers:
-    counts = Counter(_box(node) for node in graph)
-    arrows: Counter[tuple[_Box, _Box]] = Counter()
-    for node in graph:
-        for tensor in node.inputs:
-            source, target = _box(graph.nodes[tensor.node]), _box(node)
-            if source != target:
-                arrows[source, target] += 1
-    return _Layers({box: f"{box[0]}\n{count} nodes" for box, count in counts.items()}, arrows)
+    svg = [Path(described.render(outfile=path.with_suffix(".svg"), cleanup=True))] if shutil.which("dot") else []
+    between = {ends: count for ends, count in arrows.items() if _OTHER not in (ends[0][0], ends[1][0])}
+    return [path, *svg, box_diagram(boxes, between, path.with_suffix(".png"))]
 
 
 def _box(node: Node) -> _Box:
     return (node.layer.name if node.layer else _OTHER, node.device or "any device")
 
 
-def _in_graphviz(layers: _Layers) -> "Digraph":
+def _in_graphviz(boxes: Mapping[_Box, str], arrows: Mapping[tuple[_Box, _Box], str]) -> "Digraph":
     import graphviz
 
     picture = graphviz.Digraph("graph", node_attr={"shape": "box", "style": "rounded"})
-    names = {box: f"box{i}" for i, box in enumerate(layers.boxes)}
-    for device in dict.fromkeys(device for _, device in layers.boxes):
+    names = {box: f"box{i}" for i, box in enumerate(boxes)}
+    for device in dict.fromkeys(device for _, device in boxes):
         with picture.subgraph(name=f"cluster_{device}") as group:
             group.attr(label=device)
-            for box, text in layers.boxes.items():
+            for box, text in boxes.items():
                 if box[1] == device:
                     group.node(names[box], text)
-    for (source, target), count in layers.arrows.items():
-        picture.edge(names[source], names[target], label=str(count))
+    for (source, target), count in arrows.items():
+        picture.edge(names[source], names[target], label=count)
     return picture
-
-
-def _rendered(described: "Digraph", path: Path) -> list[Path]:
-    if shutil.which("dot") is None:
-        return []
-    return [Path(described.render(outfile=path.with_suffix(".svg"), cleanup=True))]

@@ -1,7 +1,7 @@
 """Scores and predictions of a trained network on one device of this machine, whichever strategy trained it."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,7 @@ from runner.config.schema import Config
 from runner.data.dataset import Dataset, Normalisation
 from runner.data.pipeline import Pipeline
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
-from runner.engine.compile.input_slots import InputSource
-from runner.engine.compile.program import Client, Program
+from runner.engine.compile.program import Client, InputSource, Program
 from runner.engine.graph.device import GPU, Cluster, local_cluster, worker_task
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import TensorSpec, state_dtype
@@ -34,7 +33,7 @@ from runner.training.build import task_of
 from runner.training.devices import gpus_of, log_devices, require_kernels
 from runner.training.evaluation import TEST, VALIDATION, Scores, evaluate, with_validation
 from runner.training.experiment import Experiment
-from runner.training.gpu_memory import require_gpu_memory
+from runner.training.memory import require_gpu_memory
 
 PREDICT = "predict"
 
@@ -90,7 +89,7 @@ def one_device(config: Config, cores: int, look: Look = discover) -> OneDevice:
 
 def weights_of(config: Config) -> Mapping[str, TensorSpec]:
     """Return the variables of a configuration's network by unsharded name, without slots of the optimizer."""
-    return ForwardPasses().build(_task_of(config)).variables
+    return ForwardPasses().build(task_of(config, config.data.facts())).variables
 
 
 def score(
@@ -158,39 +157,30 @@ class _Given:
 @contextmanager
 def _opened(device: OneDevice, checkpoint: Path, source: InputSource) -> Iterator[LocalSession]:
     """Yield a session that holds the weights of a checkpoint."""
-    experiment = _wired(device)
-    weights = _weights(checkpoint, experiment.program.variables)
-    # Libraries are loaded first, because the thread limit applies to loaded libraries only.
-    registry = kernels_for(device.cluster.devices)
-    if device.config.cluster.device_taken == GPU:
-        require_kernels(experiment.program, device.cluster, registry)
-        require_gpu_memory(experiment, device.gpus)
-    with threadpool_limits(experiment.threads_per_worker):
-        session = LocalSession(experiment.program, device.cluster, registry, source)
-        try:
-            session.run("restore", feeds=weights)
-            yield session
-        finally:
-            session.close()
-
-
-def _wired(device: OneDevice) -> Experiment:
-    """Return the forward passes of a network as an experiment that trains nothing."""
     config: Any = device.config
-    return Experiment(
+    facts = config.data.facts()
+    experiment = Experiment(
         config=config,
-        facts=config.data.facts(),
-        program=ForwardPasses().build(_task_of(config)),
+        facts=facts,
+        program=ForwardPasses().build(task_of(config, facts)),
         cluster=device.cluster,
         total_steps=0,
         steps_per_epoch=0.0,
         threads_per_worker=config.cluster.threads_per_worker,
         emulation=None,
     )
-
-
-def _task_of(config: Config) -> Task:
-    return task_of(config, config.data.facts())
+    weights = _weights(checkpoint, experiment.program.variables)
+    # Libraries are loaded first, because the thread limit applies to loaded libraries only.
+    registry = kernels_for(device.cluster.devices)
+    if config.cluster.device_taken == GPU:
+        require_kernels(experiment.program, device.cluster, registry)
+        require_gpu_memory(experiment, device.gpus)
+    with (
+        threadpool_limits(experiment.threads_per_worker),
+        closing(LocalSession(experiment.program, device.cluster, registry, source)) as session,
+    ):
+        session.run("restore", feeds=weights)
+        yield session
 
 
 def _weights(path: Path, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:

@@ -1,13 +1,13 @@
 """The weights of another run with which a run begins (``init_from``): which of them fit, and why others do not."""
 
-from collections.abc import Iterable, Mapping
+import fnmatch
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
 
-from runner.checkpoint import Checkpoint, find, load
+from runner.checkpoint import find, load
 from runner.checkpoint.shard import Array
 from runner.config.schema import Config
 from runner.engine.graph.tensor import TensorSpec
@@ -59,43 +59,35 @@ def initial_weights(config: Config) -> InitialWeights | None:
     path = find(Path(config.init_from))
     include, exclude = config.init_include or ["*"], config.init_exclude or []
     wanted = weights_of(config)
-    _require_names("init_include", include, wanted)
-    _require_names("init_exclude", exclude, wanted)
-    found = load(path)
-    left = {}
-    for name, spec in wanted.items():
-        if reason := _reason_against(name, spec, found, include, exclude):
-            left[name] = reason
-    values = {name: _converted(found.variables[name], spec) for name, spec in wanted.items() if name not in left}
+    for key, patterns in (("init_include", include), ("init_exclude", exclude)):
+        for pattern in patterns:
+            # Such a pattern would silently have no effect.
+            if not fnmatch.filter(wanted, pattern):
+                raise ConfigError(f"{key}={patterns}: {pattern} matches no weight; the network has {', '.join(wanted)}")
+    found = load(path).variables
+    reasons = {name: _reason_against(name, spec, found, include, exclude) for name, spec in wanted.items()}
+    left = {name: reason for name, reason in reasons.items() if reason is not None}
+    values = {
+        name: np.asarray(found[name], dtype=spec.dtype, order="C") for name, spec in wanted.items() if name not in left
+    }
     matched = InitialWeights(path, values, left)
     if not values:
         raise CheckpointError(f"init_from={config.init_from}: nothing matches. {matched.report()}")
     return matched
 
 
-def _require_names(key: str, patterns: list[str], weights: Iterable[str]) -> None:
-    """Raise ConfigError for a pattern that matches no weight, because it would silently have no effect."""
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in weights):
-            raise ConfigError(f"{key}={patterns}: {pattern} matches no weight; the network has {', '.join(weights)}")
-
-
 def _reason_against(
-    name: str, spec: TensorSpec, found: Checkpoint, include: list[str], exclude: list[str]
+    name: str, spec: TensorSpec, found: Mapping[str, Array], include: list[str], exclude: list[str]
 ) -> str | None:
     """Return why a weight is not taken; None if it is taken."""
-    if not any(fnmatchcase(name, pattern) for pattern in include):
+    if not any(fnmatch.fnmatchcase(name, pattern) for pattern in include):
         return "init_include does not match it"
     for pattern in exclude:
-        if fnmatchcase(name, pattern):
+        if fnmatch.fnmatchcase(name, pattern):
             return f"init_exclude matches it ({pattern})"
-    value = found.variables.get(name)
+    value = found.get(name)
     if value is None:
         return "it is not in the checkpoint"
     if value.shape != spec.shape:
         return f"its shape is {spec.shape}, in the checkpoint {value.shape}"
     return None
-
-
-def _converted(value: Array, spec: TensorSpec) -> Array:
-    return np.asarray(value, dtype=spec.dtype, order="C")

@@ -1,4 +1,4 @@
-"""The planned memory of each process of a run, and the refusal of a run that this machine cannot hold."""
+"""The planned memory of each process and each GPU of a run, and the refusal of a run that this machine cannot hold."""
 
 import logging
 import math
@@ -11,10 +11,14 @@ from runner.engine.compile.program import Program
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.run.kernel_table import kernels_for
 from runner.errors import ResourceError
+from runner.kernels.gpu.driver import GpuFacts
 from runner.system.machine import available_memory, process_room, usable_memory
 from runner.training.experiment import Experiment
 
 log = logging.getLogger(__name__)
+
+CONTEXT_BYTES = 500 << 20
+"""Assumed GPU memory of driver and libraries for each process."""
 
 PROGRAM_BYTES = 150 << 20
 """Interpreter and libraries of a process, as measured for workers of tiny networks."""
@@ -24,10 +28,6 @@ CHECKPOINT_COPIES = 5
 
 _FETCH_COPIES = 2
 """Copies of tensors that a worker returns to the master: its own, and one in shared memory."""
-
-_LABEL_BYTES = 8
-_RESTORE = "restore"
-_GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,19 @@ def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[Proces
     own_process = program.one_process is not None
     found = {} if own_process else {"master": ProcessMemory("master")}
     for device in experiment.cluster.devices:
-        plans = plans_of_device(device.name, program, planned)
+        plans = _plans_of(device.name, program, planned)
         process = "main" if own_process else peer_of(device.name)
         before = found.get(process) or ProcessMemory(process, data=dataset_bytes(experiment))
-        after = _with_device(before, plans, 0 if own_process else _FETCH_COPIES)
-        elsewhere = device.gpu is not None
-        found[process] = replace(after, variables=before.variables, step=before.step) if elsewhere else after
+        fetched = sum(plan.slots[slot].spec.nbytes for plan in plans for slot in plan.fetches.values())
+        copied = 0 if own_process else _FETCH_COPIES * fetched
+        on_host = device.gpu is None
+        found[process] = replace(
+            before,
+            variables=before.variables + on_host * _bytes_of_variables(plans),
+            step=before.step + on_host * _largest_arena(plans),
+            sent=before.sent + sum(plan.sent_bytes for plan in plans) + copied,
+            data=before.data + sum(feed.spec.nbytes for plan in plans for feed in plan.feeds),
+        )
     saver = "main" if own_process else "master"
     found[saver] = replace(found[saver], checkpoint=CHECKPOINT_COPIES * _variable_bytes(program))
     return list(found.values())
@@ -75,7 +82,7 @@ def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[Proces
 def dataset_bytes(experiment: Experiment) -> int:
     """Return the bytes of both splits: C * H * W pixels and 8 bytes of label for each example."""
     facts = experiment.facts
-    return (facts.train_examples + facts.test_examples) * (math.prod(facts.shape) + _LABEL_BYTES)
+    return (facts.train_examples + facts.test_examples) * (math.prod(facts.shape) + 8)
 
 
 def require_variables_fit(program: Program) -> None:
@@ -100,7 +107,7 @@ def require_memory(experiment: Experiment) -> None:
         kernels = kernels_for(experiment.cluster.devices)
         memory = planned_memory(experiment, ProgramPlans(experiment.program, experiment.cluster, kernels))
         require_fit(memory, usable_memory(), process_room())
-        if _total(memory) > available_memory():
+        if sum(each.total for each in memory) > available_memory():
             log.warning("%s", fit_text(memory, usable_memory(), available_memory()))
 
 
@@ -116,9 +123,9 @@ def require_fit(memory: Sequence[ProcessMemory], usable: int, room: int | None =
         "or train.eval_batch_size, more train.microbatches (parallelism=single), fewer workers, a smaller model, or "
         "data.train_limit"
     )
-    if _total(memory) > usable:
+    if (needed := sum(each.total for each in memory)) > usable:
         raise ResourceError(
-            f"the run needs {gib(_total(memory))} of memory in {len(memory)} process(es), and this machine has "
+            f"the run needs {gib(needed)} of memory in {len(memory)} process(es), and this machine has "
             f"{gib(usable)}; {parts}"
         )
     if room is not None and largest.total - PROGRAM_BYTES > room:
@@ -130,28 +137,23 @@ def require_fit(memory: Sequence[ProcessMemory], usable: int, room: int | None =
 
 def fit_text(memory: Sequence[ProcessMemory], usable: int, available: int) -> str:
     """Return one line with the needed, the usable and the available memory. usable, available: bytes."""
-    needed = _total(memory)
+    needed = sum(each.total for each in memory)
     verdict = "" if needed <= available else ", less than it needs" if needed <= usable else ", it cannot fit"
     return f"memory needed {gib(needed)}; this machine has {gib(usable)}, {gib(available)} available now{verdict}"
 
 
-def plans_of_device(device: str, program: Program, planned: ProgramPlans) -> list[DevicePlan]:
+def _plans_of(device: str, program: Program, planned: ProgramPlans) -> list[DevicePlan]:
     """Return the plans of a device for all clients but the one that restores a checkpoint."""
-    every = (planned.plans(client.signature) for client in program.clients.values() if client.name != _RESTORE)
+    every = (planned.plans(client.signature) for client in program.clients.values() if client.name != "restore")
     return [plans[device] for plans in every if device in plans]
 
 
-def _with_device(memory: ProcessMemory, plans: Sequence[DevicePlan], fetch_copies: int) -> ProcessMemory:
-    """Add a device to a process. fetch_copies: copies of fetched tensors."""
-    fetched = sum(plan.slots[slot].spec.nbytes for plan in plans for slot in plan.fetches.values())
-    variables = {name: slot.layout.nbytes for plan in plans for name, slot in plan.variables.items()}
-    return replace(
-        memory,
-        variables=memory.variables + sum(variables.values()),
-        step=memory.step + max((plan.arena_bytes for plan in plans), default=0),
-        sent=memory.sent + sum(plan.sent_bytes for plan in plans) + fetch_copies * fetched,
-        data=memory.data + sum(feed.spec.nbytes for plan in plans for feed in plan.feeds),
-    )
+def _bytes_of_variables(plans: Sequence[DevicePlan]) -> int:
+    return sum({name: slot.layout.nbytes for plan in plans for name, slot in plan.variables.items()}.values())
+
+
+def _largest_arena(plans: Sequence[DevicePlan]) -> int:
+    return max((plan.arena_bytes for plan in plans), default=0)
 
 
 def most_bytes(experiment: Experiment) -> int:
@@ -164,14 +166,98 @@ def most_bytes(experiment: Experiment) -> int:
 
 
 def _variable_bytes(program: Program) -> int:
-    """Return the bytes of one copy of all variables."""
     return sum(spec.nbytes for spec in program.variables.values())
-
-
-def _total(memory: Sequence[ProcessMemory]) -> int:
-    return sum(each.total for each in memory)
 
 
 def gib(count: int) -> str:
     """Return bytes as text in GiB."""
-    return f"{count / _GIB:,.2f} GiB"
+    return f"{count / 2**30:,.2f} GiB"
+
+
+@dataclass(frozen=True)
+class GpuMemory:
+    """Planned bytes of one GPU.
+
+    devices: the logical devices on it. processes: the number of processes that use it, with the master if it plans
+    there. variables: parameters and slots of the optimizer. step: the largest arena of each device. moved: tensors that
+    are fed or sent.
+    """
+
+    gpu: int
+    devices: tuple[str, ...] = ()
+    processes: int = 1
+    variables: int = 0
+    step: int = 0
+    moved: int = 0
+
+    @property
+    def total(self) -> int:
+        """The sum, with :data:`CONTEXT_BYTES` for each process."""
+        return self.variables + self.step + self.moved + self.processes * CONTEXT_BYTES
+
+
+def planned_gpu_memory(experiment: Experiment, planned: ProgramPlans) -> list[GpuMemory]:
+    """Return the planned memory of every GPU that a run uses, by GPU number."""
+    found: dict[int, GpuMemory] = {}
+    workers = experiment.program.one_process is None
+    for device in experiment.cluster.devices:
+        if device.gpu is None:
+            continue
+        plans = _plans_of(device.name, experiment.program, planned)
+        # Each fed tensor has two more copies, which wait for their step.
+        fed = sum(2 * feed.spec.nbytes for plan in plans for feed in plan.feeds)
+        received = sum(sum(plan.received_bytes.values()) for plan in plans)
+        before = found.get(device.gpu, GpuMemory(device.gpu))
+        devices = (*before.devices, device.name)
+        found[device.gpu] = replace(
+            before,
+            devices=devices,
+            processes=len(set(map(peer_of, devices))) if workers else 1,
+            variables=before.variables + _bytes_of_variables(plans),
+            step=before.step + _largest_arena(plans),
+            moved=before.moved + fed + received + sum(plan.sent_bytes for plan in plans),
+        )
+    if workers and found:
+        # The master plans for all devices on the GPU of the first one.
+        home = next(iter(found))
+        found[home] = replace(found[home], processes=found[home].processes + 1)
+    return [found[gpu] for gpu in sorted(found)]
+
+
+def require_gpu_memory(experiment: Experiment, gpus: Sequence[GpuFacts]) -> None:
+    """Raise ResourceError for a run that exceeds the free memory of its GPUs. gpus: of this machine.
+
+    Memory is planned only if an upper bound exceeds half of a GPU's memory, because planning takes time.
+    """
+    used = {device.gpu for device in experiment.cluster.devices}
+    sizes = [gpu.available_bytes for gpu in gpus if gpu.number in used]
+    contexts = len(experiment.cluster.devices) * CONTEXT_BYTES
+    if sizes and most_bytes(experiment) + contexts > min(sizes) // 2:
+        kernels = kernels_for(experiment.cluster.devices)
+        plans = ProgramPlans(experiment.program, experiment.cluster, kernels)
+        require_gpu_fit(planned_gpu_memory(experiment, plans), gpus)
+
+
+def require_gpu_fit(memory: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> None:
+    """Raise ResourceError, with the numbers, for the first GPU whose free memory is exceeded."""
+    there = {gpu.number: gpu for gpu in gpus}
+    for each in memory:
+        gpu = there[each.gpu]
+        if each.total > gpu.available_bytes:
+            room = gib(gpu.memory_bytes)
+            room = room if gpu.free_bytes is None else f"{gib(gpu.free_bytes)} free of {room}"
+            raise ResourceError(
+                f"the run needs {gib(each.total)} of GPU {each.gpu} ({gpu.name}), which has "
+                f"{room}: {len(each.devices)} device(s) in {each.processes} process(es), "
+                f"{gib(each.step)} in a step, {gib(each.variables)} of variables, {gib(each.moved)} fed and sent. Use "
+                "a smaller train.batch_size or train.eval_batch_size, more train.microbatches (parallelism=single), "
+                "fewer workers on the GPU (cluster.gpus), precision=bfloat16, or cluster.device=cpu; `nvidia-smi` "
+                "lists the processes on the GPU"
+            )
+
+
+def gpu_fit_text(memory: GpuMemory, gpu: GpuFacts) -> str:
+    """Return one line with the needed and the free memory of a GPU."""
+    verdict = "" if memory.total <= gpu.available_bytes else ", it cannot fit"
+    free = "" if gpu.free_bytes is None else f", {gib(gpu.free_bytes)} free"
+    return f"memory needed {gib(memory.total)} of GPU {gpu.number} ({gpu}{free}){verdict}"

@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-from typing import Any
 
 from runner.engine.run.session import Session
 from runner.engine.run.step_driver import bind
@@ -60,7 +59,7 @@ def repeated_experiment(experiment: Experiment, directory: RunDirectory, first_s
     record begins with the start of a process, so it repeats a run only from its first step. The order of virtual time
     begins again at each checkpoint, so it is always known.
     """
-    config: Any = experiment.config
+    config = experiment.config
     race = config.parallelism.race
     if race is None:
         return experiment

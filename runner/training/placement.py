@@ -20,7 +20,6 @@ from runner.system.json_file import JsonFile
 from runner.system.schema import LenientRecord, MapOf, Number, Text
 
 VERSION = 1
-_NS = 1e-9
 T = TypeVar("T")
 
 
@@ -100,13 +99,11 @@ def place_layers(wanted: LayerPlacement, program: Program, cluster: Cluster, kep
 def placement_text(placement: Placement) -> str:
     """Return a line with the methods that were tried, and a line for each device with its layers."""
     tried = ", ".join(f"{way} {1e3 * seconds:,.3f} ms" for way, seconds in placement.tried_step_s.items())
-    devices = sorted({*placement.layers.values(), *placement.idle})
-    return "\n".join(
-        [
-            f"placement of layers: {placement.found_by} (step as simulated: {tried})",
-            *(f"  {device}: {', '.join(_on(placement, device)) or 'no layer'}" for device in devices),
-        ]
-    )
+    lines = [f"placement of layers: {placement.found_by} (step as simulated: {tried})"]
+    for device in sorted({*placement.layers.values(), *placement.idle}):
+        layers = ", ".join(layer for layer, own in placement.layers.items() if own == device)
+        lines.append(f"  {device}: {layers or 'no layer'}")
+    return "\n".join(lines)
 
 
 def place_text(placement: Placement, layer: str) -> str:
@@ -116,16 +113,14 @@ def place_text(placement: Placement, layer: str) -> str:
     return ", ".join([f"cut over {len(shards)} devices", *own] if shards else own) or "-"
 
 
-def _on(placement: Placement, device: str) -> list[str]:
-    return [layer for layer, own in placement.layers.items() if own == device]
-
-
 def _seconds_of_nodes(costs: str | None, program: Program, cluster: Cluster) -> Seconds:
     """Return the time of each node: from the file that ``parallelism.costs`` names, or from the cost formulas."""
     if costs is None:
         return node_seconds
     try:
-        return measured_seconds(_recorded(costs), program, cluster, kernels_for(cluster.devices))
+        nanoseconds = _read(_NODE_TIMES, f"parallelism.costs={costs}", Path(costs)).node_ns
+        seconds = {node: 1e-9 * ns for node, ns in nanoseconds.items()}
+        return measured_seconds(seconds, program, cluster, kernels_for(cluster.devices))
     except ValueError as error:
         raise ConfigError(
             f"parallelism.costs={costs}: {error}; expected a run with trace=true of this network under "
@@ -161,12 +156,6 @@ def _expect_fit(path: Path, stored: Mapping[str, str], program: Program, cluster
             f"parallelism.placement={path} does not fit: {'; '.join(found)}. The layers are {', '.join(layers)}; the "
             f"devices {', '.join(devices)}"
         )
-
-
-def _recorded(path: str) -> dict[str, float]:
-    """Return node name -> seconds, from a ``trace_summary.json``."""
-    found = _read(_NODE_TIMES, f"parallelism.costs={path}", Path(path)).node_ns
-    return {node: _NS * ns for node, ns in found.items()}
 
 
 def _read(file: JsonFile[T], key: str, path: Path) -> T:

@@ -1,7 +1,6 @@
 """Conditions for starting or resuming a run that depend on its directory, its data or a record that it replays."""
 
 from pathlib import Path
-from typing import Any
 
 from runner.config.configuration import LIMITS, load_stored
 from runner.config.outcome import changes_on_the_way
@@ -17,7 +16,7 @@ from runner.training.experiment import Experiment
 
 def require_resumable(config: Config, resume: bool) -> None:
     """Raise ConfigError for a resumed run that replays an order of endings, which is known from the first step only."""
-    strategy: Any = config.parallelism
+    strategy = config.parallelism
     if resume and strategy.replayed is not None and strategy.race.decisions is None:
         raise ConfigError(
             f"resume with parallelism.replay={strategy.replayed}: a run is repeated from its first step on; start it "
@@ -87,10 +86,8 @@ def require_whole_record(experiment: Experiment) -> None:
 
 def replayed_decisions(config: Config) -> Path | None:
     """Return the record of decisions that a run replays; None if it replays none."""
-    strategy: Any = config.parallelism
-    if strategy.replayed is None or strategy.race.decisions is None:
-        return None
-    return Path(strategy.replayed)
+    strategy = config.parallelism
+    return None if strategy.replayed is None or strategy.race.decisions is None else Path(strategy.replayed)
 
 
 def require_record_of_one_configuration(config: Config) -> None:
@@ -104,9 +101,8 @@ def require_record_of_one_configuration(config: Config) -> None:
     if path is None:
         return
     folder = path.parent
-    earlier = earlier_configurations(folder)
     # The record names the last configuration; the order of updates may differ in the repetition.
-    last = folder / CONFIG_FILE
+    earlier, last = earlier_configurations(folder), folder / CONFIG_FILE
     but = () if config.schedule.goes_by_length else LIMITS
     changed = list(changes_on_the_way(earlier, load_stored(last), but)) if earlier and last.exists() else []
     if changed:
@@ -116,16 +112,13 @@ def require_record_of_one_configuration(config: Config) -> None:
         )
 
 
-_BITS = ("threads_per_worker", "device_taken", "collectives")
-"""Keys of the cluster on which the bits of a run depend."""
-
-
 def changed_machine_values(config: Config, run_dir: Path) -> list[str]:
     """Return a note for each changed key of the cluster that can change the bits of a resumed run."""
     if not (run_dir / CONFIG_FILE).exists():
         return []
     before, now = load_stored(run_dir / CONFIG_FILE).cluster, config.cluster
-    changed = [(key, getattr(before, key), getattr(now, key)) for key in _BITS]
+    bits_depend_on = ("threads_per_worker", "device_taken", "collectives")
+    changed = [(key, getattr(before, key), getattr(now, key)) for key in bits_depend_on]
     return [
         f"resume={run_dir}: cluster.{key} was {was} and is {value} from now on, so the weights can differ in their "
         "last bits from those of an uninterrupted run"

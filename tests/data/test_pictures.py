@@ -37,15 +37,11 @@ def array_file(folder: Path, array: np.ndarray) -> Path:
     return folder / "a.npy"
 
 
-def test_a_grey_image_is_one_channel(tmp_path: Path) -> None:
-    (picture,) = read(saved(tmp_path / "a.png", PIXELS))
+@pytest.mark.parametrize("scale", [BYTES, INK])
+def test_a_grey_image_is_one_channel_in_the_range_of_the_dataset(tmp_path: Path, scale: Normalisation) -> None:
+    (picture,) = read(saved(tmp_path / "a.png", PIXELS), scale=scale)
     assert picture.label == str(tmp_path / "a.png")
-    np.testing.assert_array_equal(picture.pixels, PIXELS[np.newaxis])
-
-
-def test_its_range_becomes_that_of_the_dataset(tmp_path: Path) -> None:
-    (picture,) = read(saved(tmp_path / "a.png", PIXELS), scale=INK)
-    np.testing.assert_allclose(picture.pixels, PIXELS[np.newaxis] * (16 / 255), rtol=1e-12)
+    np.testing.assert_allclose(picture.pixels, PIXELS[np.newaxis] * (scale.scale / 255), rtol=1e-12)
 
 
 def test_channels_are_the_first_axis_and_a_grey_image_fits_a_colour_network(tmp_path: Path) -> None:
@@ -80,37 +76,32 @@ def test_an_image_is_turned_upright_before_its_size_is_looked_at(tmp_path: Path)
     np.testing.assert_array_equal(read(tmp_path / "a.png")[0].pixels, PIXELS[np.newaxis])
 
 
-@pytest.mark.parametrize("shape", [(2, 3), (1, 2, 3), (1, 1, 2, 3)])
-def test_an_array_is_one_image(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    (picture,) = read(array_file(tmp_path, PIXELS.reshape(shape)))
-    assert picture.label == str(tmp_path / "a.npy")
-    np.testing.assert_array_equal(picture.pixels, PIXELS[np.newaxis], strict=True)
+@pytest.mark.parametrize(
+    ("array", "shape", "scale", "numbers"),
+    [
+        *((PIXELS.reshape(shape), GREY, BYTES, [""]) for shape in ((2, 3), (1, 2, 3), (1, 1, 2, 3))),
+        (np.stack([np.full(COLOUR, 0.5), np.full(COLOUR, 16.0)]), COLOUR, INK, ["[0]", "[1]"]),
+        # Grey images need no axis of channels.
+        (np.stack([PIXELS, PIXELS + 1]), GREY, BYTES, ["[0]", "[1]"]),
+        (np.array([[-1e9, -0.5, 0], [1, 300, 1e9]]), GREY, ANY, [""]),
+    ],
+)
+def test_an_array_is_images_with_the_pixels_of_the_dataset(
+    tmp_path: Path, array: np.ndarray, shape: tuple[int, int, int], scale: Normalisation, numbers: list[str]
+) -> None:
+    pictures = read(array_file(tmp_path, array), shape, scale)
+    assert [each.label for each in pictures] == [f"{tmp_path}/a.npy{number}" for number in numbers]
+    found = np.stack([each.pixels for each in pictures])
+    np.testing.assert_array_equal(found, array.reshape(-1, *shape), strict=True)
 
 
-def test_an_array_is_many_images_with_the_pixels_of_the_dataset(tmp_path: Path) -> None:
-    many = np.stack([np.full(COLOUR, 0.5), np.full(COLOUR, 16.0)])
-    first, second = read(array_file(tmp_path, many), COLOUR, INK)
-    assert (first.label, second.label) == (f"{tmp_path}/a.npy[0]", f"{tmp_path}/a.npy[1]")
-    np.testing.assert_array_equal([first.pixels, second.pixels], many)
-
-
-def test_many_grey_images_need_no_axis_of_channels(tmp_path: Path) -> None:
-    pictures = read(array_file(tmp_path, np.stack([PIXELS, PIXELS + 1])))
-    np.testing.assert_array_equal([each.pixels for each in pictures], [[PIXELS], [PIXELS + 1]])
-
-
-def test_numbers_of_any_range_are_unchanged(tmp_path: Path) -> None:
-    wide = np.array([[-1e9, -0.5, 0], [1, 300, 1e9]])
-    np.testing.assert_array_equal(read(array_file(tmp_path, wide), scale=ANY)[0].pixels, wide[np.newaxis])
+def test_a_network_of_numbers_of_any_range_takes_finite_arrays_only(tmp_path: Path) -> None:
     for value in (np.inf, np.nan):
         with pytest.raises(DataError, match="expected pixels as in the dataset, finite, not normalised"):
             read(array_file(tmp_path, np.full((2, 3), value)), scale=ANY)
-
-
-@pytest.mark.parametrize("fit", [False, True])
-def test_a_network_of_numbers_of_any_range_takes_no_image(tmp_path: Path, fit: bool) -> None:
-    with pytest.raises(DataError, match=r"an image has pixels of 0 to 255, the network was trained on numbers of"):
-        read(saved(tmp_path / "a.png", PIXELS), scale=ANY, fit=fit)
+    for fit in (False, True):
+        with pytest.raises(DataError, match=r"an image has pixels of 0 to 255, the network was trained on numbers of"):
+            read(saved(tmp_path / "a.png", PIXELS), scale=ANY, fit=fit)
 
 
 @pytest.mark.parametrize(
@@ -120,10 +111,7 @@ def test_a_network_of_numbers_of_any_range_takes_no_image(tmp_path: Path, fit: b
         (np.zeros((0, 1, 2, 3)), r"its shape is \(0, 1, 2, 3\)"),
         (np.zeros((0, 2, 3)), r"its shape is \(0, 2, 3\)"),
         (np.zeros((5, 3, 2)), r"its shape is \(5, 3, 2\)"),
-        (
-            np.full((2, 3), -0.4),
-            "its values are -0.4 to -0.4; expected pixels as in the dataset, 0 to 255, not norm",
-        ),
+        (np.full((2, 3), -0.4), "values are -0.4 to -0.4; expected pixels as in the dataset, 0 to 255, not norm"),
         (np.full((2, 3), 256), "its values are 256 to 256"),
         (np.full((2, 3), np.nan), "its values are nan to nan"),
         (np.array([["a"]]), "expected one array of numbers, found <U1"),
@@ -152,24 +140,19 @@ def test_a_file_that_is_no_image_is_refused(tmp_path: Path, name: str, reason: s
         DataError, match=r"expected a file that ends in|a\.npy.*No such file or directory|absent/a\.png: no such file$"
     ):
         read(tmp_path / "absent" / name)
+    if name != "a.gif":
+        (tmp_path / name).unlink()
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(DataError, match=rf"{name} is a FIFO: expected a regular file"):
+            read(tmp_path / name)
 
 
-def test_several_arrays_in_one_file_are_refused(tmp_path: Path) -> None:
+def test_several_arrays_in_one_file_and_an_image_of_two_channels_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", a=PIXELS)
     with pytest.raises(DataError, match="expected one array of numbers, found several arrays"):
         read((tmp_path / "a.npz").rename(tmp_path / "a.npy"))
-
-
-def test_an_image_cannot_have_two_channels(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the network takes 2 channels, an image has 1 or 3; use arrays"):
         read(saved(tmp_path / "a.png", PIXELS), (2, 2, 3))
-
-
-@pytest.mark.parametrize("name", ["a.png", "a.npy"])
-def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path, name: str) -> None:
-    os.mkfifo(tmp_path / name)
-    with pytest.raises(DataError, match=rf"{name} is a FIFO: expected a regular file"):
-        read(tmp_path / name)
 
 
 IMPOSSIBLY_LARGE = str({"descr": "<f8", "fortran_order": False, "shape": (2**50,)})

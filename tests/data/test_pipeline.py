@@ -1,4 +1,4 @@
-"""The stream: a batch depends only on seed, split, step and share."""
+"""Batches, which depend only on seed, split, step and share, and random changes of their images."""
 
 import itertools
 from typing import Any
@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from runner.data.augment import Augment
 from runner.data.dataset import Dataset, Normalisation, Split
 from runner.data.pipeline import Batch, Pipeline
+from runner.data.published import Mnist
+from runner.data.settings import Augment
+from runner.errors import ConfigError
 from runner.kernels import philox
 
 FIELDS = ("x", "y", "index", "mask")
@@ -70,26 +72,27 @@ def test_the_stream_is_the_documented_one():
     expected = [philox.permutation(philox.key(3, f"toy/epoch/{epoch}"), 13) for epoch in (0, 1)]
     np.testing.assert_array_equal(seen, np.concatenate(expected))
     assert not np.array_equal(expected[0], expected[1])
+    np.testing.assert_array_equal(stream(make_pipeline(7, 7), 7, 7), [2, 0, 3, 4, 6, 5, 1])
 
 
 @settings(deadline=None)
 @given(
-    st.sampled_from(["train", "test"]),
+    st.sampled_from([("train", 0.0), ("train", 0.3), ("test", 0.0), ("val", 0.3)]),
     st.integers(0, 6),
     st.integers(1, 30),
     st.integers(1, 8),
     st.integers(0, 2**31),
 )
 def test_shares_of_any_number_of_workers_make_up_the_batch(
-    split: str, step: int, batch_size: int, workers: int, seed: int
+    split: tuple[str, float], step: int, batch_size: int, workers: int, seed: int
 ):
-    whole = make_pipeline(13, batch_size, seed, ALL_AUGMENTS).read(split, step, 0, batch_size)
-    shares = []
-    for part in np.array_split(np.arange(batch_size), workers):
-        lo, hi = (int(part[0]), int(part[-1]) + 1) if len(part) else (0, 0)
-        # A separate pipeline, as in another process.
-        shares.append(make_pipeline(13, batch_size, seed, ALL_AUGMENTS).read(split, step, lo, hi))
-    assert_same(joined(shares), whole)
+    def read(lo: int, hi: int) -> Batch:
+        # A separate pipeline each time, as in another process.
+        pipeline = make_pipeline(13, batch_size, seed, ALL_AUGMENTS, val_fraction=split[1])
+        return pipeline.read(split[0], step, lo, hi)
+
+    ends = [batch_size * k // workers for k in range(workers + 1)]
+    assert_same(joined(list(itertools.starmap(read, itertools.pairwise(ends)))), read(0, batch_size))
 
 
 def test_reading_out_of_order_changes_nothing():
@@ -134,8 +137,10 @@ def test_augmentation_of_one_example_depends_on_the_seed():
     assert not np.array_equal(first["x"], other["x"])
 
 
-def test_test_images_are_never_augmented():
-    assert_same(make_pipeline(augment=ALL_AUGMENTS).read("test", 0, 0, 5), make_pipeline().read("test", 0, 0, 5))
+@pytest.mark.parametrize("split", ["test", "val"])
+def test_scored_images_are_never_augmented(split: str):
+    plain, varied = (make_pipeline(20, augment=each, val_fraction=0.3) for each in (None, ALL_AUGMENTS))
+    assert_same(varied.read(split, 0, 0, 5), plain.read(split, 0, 0, 5))
 
 
 def test_the_last_evaluation_batch_is_filled_up_and_masked():
@@ -145,12 +150,9 @@ def test_the_last_evaluation_batch_is_filled_up_and_masked():
     np.testing.assert_array_equal(batch["index"], [5, 6, 7, 8, 9])
     assert not batch["x"][2:].any()
     assert batch["x"][:2].all()
-
-
-def test_batches_after_the_test_split_are_padding():
-    batch = make_pipeline(test_examples=7, batch_size=5).read("test", 9, 0, 5)
-    assert not batch["mask"].any()
-    assert not batch["x"].any()
+    after = make_pipeline(test_examples=7, batch_size=5).read("test", 9, 0, 5)
+    assert not after["mask"].any()
+    assert not after["x"].any()
 
 
 def test_unknown_split_is_refused_with_the_options():
@@ -171,13 +173,6 @@ def test_a_validation_split_is_carved_from_train_and_read_like_test():
     held_out = set(batches["y"][:6].tolist())
     trained = stream(pipeline, 5, 28)
     assert sorted(trained[:14]) == sorted(trained[14:]) == sorted(set(range(20)) - held_out)
-    assert_same(make_pipeline(20, 5, val_fraction=0.3).read("val", 0, 0, 5), pipeline.read("val", 0, 0, 5))
-
-
-def test_shares_of_a_validation_batch_join_to_the_whole():
-    pipeline = make_pipeline(20, 5, val_fraction=0.3)
-    parts = [pipeline.read("val", 1, lo, hi) for lo, hi in ((0, 2), (2, 5))]
-    assert_same(joined(parts), pipeline.read("val", 1, 0, 5))
 
 
 def test_which_examples_validate_depends_on_the_seed():
@@ -186,5 +181,34 @@ def test_which_examples_validate_depends_on_the_seed():
     assert not np.array_equal(first["y"], other["y"])
 
 
-def test_a_stream_without_validation_is_unchanged():
-    np.testing.assert_array_equal(stream(make_pipeline(7, 7), 7, 7), [2, 0, 3, 4, 6, 5, 1])
+def by_hand(image: NDArray[np.uint8], padding: int, flip: bool, draws: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Crop and mirror one (C, H, W) image."""
+    channels, height, width = image.shape
+    canvas = np.zeros((channels, height + 2 * padding, width + 2 * padding), np.uint8)
+    canvas[:, padding : padding + height, padding : padding + width] = image
+    top, left = int(draws[0] * (2 * padding + 1)), int(draws[1] * (2 * padding + 1))
+    cut = canvas[:, top : top + height, left : left + width]
+    return cut[:, :, ::-1] if flip and draws[2] < 0.5 else cut
+
+
+@pytest.mark.parametrize("padding", [0, 1, 4])
+@pytest.mark.parametrize("flip", [False, True])
+def test_batch_equals_a_loop_over_its_images(padding: int, flip: bool):
+    rng = np.random.default_rng(0)
+    images = rng.integers(1, 256, (40, 3, 5, 7), np.uint8)
+    draws = rng.random((40, 3))
+    expected = np.stack([by_hand(*pair) for pair in zip(images, [padding] * 40, [flip] * 40, draws, strict=True)])
+    np.testing.assert_array_equal(Augment(padding, flip).apply(images, draws), expected)
+
+
+def test_all_places_and_both_sides_are_reached():
+    image = np.arange(1, 10, dtype=np.uint8).reshape(1, 1, 3, 3)
+    images = np.repeat(image, 600, axis=0)
+    varied = Augment(1, True).apply(images, np.random.default_rng(0).random((600, 3)))
+    assert len(np.unique(varied.reshape(600, -1), axis=0)) == 3 * 3 * 2
+    Augment(1, True).apply(images[:2], np.array([[0.0, 0.0, 0.0], [1 - 2**-32] * 3]))
+
+
+def test_padding_must_leave_some_image_in_every_crop():
+    with pytest.raises(ConfigError, match=r"crop_padding is 28; for dataset 'mnist' it must be less than 28"):
+        Mnist(augment=Augment(crop_padding=28))

@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from runner.data import DATASETS
-from runner.data.augment import Augment
 from runner.data.dataset import Dataset, Facts
 from runner.data.digits import Digits
 from runner.data.pipeline import Batch
-from runner.data.settings import DatasetSettings
+from runner.data.settings import Augment, DatasetSettings
 from runner.data.source import Prefetcher, settings_from_config, source_from_config
 from runner.errors import ConfigError
 
 
 def test_digits_arrive_as_batches():
+    settings = settings_from_config({"name": "digits", "test_fraction": 0.5, "cache_dir": None})
+    assert settings == Digits(test_fraction=0.5)
     with source_from_config({"name": "digits"}, seed=0, batch_size=64, dtype="float64") as source:
         batch = source.read("train", 0, 16, 48)
     assert batch["x"].shape == (32, 1, 8, 8)
@@ -39,18 +40,9 @@ def test_every_setting_reaches_the_batches():
     assert not np.array_equal(batches[1], batches[2])
 
 
-def test_no_cache_folder_is_a_setting_too():
-    settings = settings_from_config({"name": "digits", "test_fraction": 0.5, "cache_dir": None})
-    assert settings == Digits(test_fraction=0.5)
-
-
 @pytest.mark.parametrize("config", [{"name": "imagenet"}, {}, {"name": 3}])
 def test_unknown_dataset_is_refused_with_the_options(config: dict[str, object]):
-    with pytest.raises(
-        ConfigError,
-        match=r"unknown dataset: data\.name is .*; "
-        r"expected one of digits, synthetic, mnist, fashion_mnist, cifar10",
-    ):
+    with pytest.raises(ConfigError, match=r"unknown dataset: data\.name is .*; expected one of digits, synthetic, "):
         settings_from_config(config)
 
 
@@ -106,10 +98,6 @@ def test_wrong_keys_types_and_numbers_are_refused(change: dict[str, object], mes
         settings_from_config({"name": "synthetic", **change})
 
 
-# A broken hand-over would hang: fail instead.
-PATIENCE_SECONDS = 20.0
-
-
 class Recorder:
     """A source whose batches contain its arguments; records the calling threads, and fails at one step."""
 
@@ -129,9 +117,9 @@ class Recorder:
         return {"index": np.array([len(split), step, lo, hi])}
 
     def wait_for(self, count: int) -> None:
-        """Return when ``count`` batches were begun."""
+        """Return when ``count`` batches were begun; fail if that takes 20 seconds, because a broken hand-over hangs."""
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.made) >= count, PATIENCE_SECONDS)
+            assert self.changed.wait_for(lambda: len(self.made) >= count, timeout=20.0)
 
 
 READS = st.lists(
@@ -158,26 +146,17 @@ def test_the_next_step_of_every_share_is_made_in_the_background():
         for lo, hi in ((0, 4), (4, 8)):
             prefetcher.read("train", 1, lo, hi)
         source.wait_for(6)
-    assert [made for made in source.made if not made[-1]] == [
-        ("train", 0, 0, 4, False),
-        ("train", 0, 4, 8, False),
-    ]
-    assert sorted(made for made in source.made if made[-1]) == [
-        ("train", 1, 0, 4, True),
-        ("train", 1, 4, 8, True),
-        ("train", 2, 0, 4, True),
-        ("train", 2, 4, 8, True),
-    ]
+    shares = ((0, 4), (4, 8))
+    at_once = [("train", 0, *share, False) for share in shares]
+    assert sorted(source.made) == at_once + [("train", step, *share, True) for step in (1, 2) for share in shares]
 
 
 def test_evaluation_between_steps_does_not_lose_the_train_batch_made_ahead():
     source = Recorder()
     with Prefetcher(source) as prefetcher:
-        prefetcher.read("train", 0, 0, 4)
-        prefetcher.read("test", 0, 0, 4)
-        prefetcher.read("train", 1, 0, 4)
-    assert source.made.count(("train", 1, 0, 4, True)) == 1
-    assert ("train", 1, 0, 4, False) not in source.made
+        for split, step in (("train", 0), ("test", 0), ("train", 1)):
+            prefetcher.read(split, step, 0, 4)
+    assert [each[4] for each in source.made if each[:4] == ("train", 1, 0, 4)] == [True]
 
 
 def test_an_error_in_the_thread_surfaces_in_the_read_it_belongs_to():

@@ -1,17 +1,68 @@
-"""Every command of the documentation runs, page by page, in a separate folder for each page."""
+"""The documentation: its commands run, the nodes and files that it names exist, and its pages build.
 
+An HTML comment on the line before a fenced block says how the block is tested:
+
+    <!-- run: KEY=VALUE ... -->   these overrides are added to every `runner` command of the block that trains
+    <!-- not run: REASON -->
+    <!-- file: PATH -->           the block is a file in the folder of the page, not commands
+"""
+
+import re
 import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import Block, blocks
+from runner.config import hydra_app
+from runner.config.configuration import fix_machine_values
+from runner.engine.compile.program_plans import ProgramPlans
+from runner.engine.run.kernel_table import kernels_for
+from runner.training.build import build
 from tests.integration.command import succeed
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMANDS = "bash"
 WITHOUT_COMMANDS = {"contributing", "engine", "guarantees", "measurements", "run-record"}
+BLOCK = re.compile(r"(?:<!-- (?P<said>[^>]*?) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
+KINDS = ("run", "not run", "file")
+VERBS = re.compile(
+    r"runner (--plugin \S+ )?(explain|data|ui|doctor|list|new|rerun|compare|eval|predict|sweep|sync)(?!\S)"
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block. kind: one of KINDS. said: the text after the kind in its comment."""
+
+    language: str
+    text: str
+    kind: str
+    said: str
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands, one for each line; the given overrides are added to those that train."""
+        given = " ".join(map(shlex.quote, self.said.split()))
+        return [_limited(line, given) for line in self.text.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+def _limited(line: str, given: str) -> str:
+    command, hash_sign, comment = line.partition("  #")
+    trains = command.startswith("runner ") and not VERBS.match(command)
+    return f"{command.rstrip()} {given}{hash_sign}{comment}" if given and trains else line
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """Yield the blocks of a page in order; raises ValueError for a comment of an unknown kind."""
+    for found in BLOCK.finditer(page.read_text(encoding="utf-8")):
+        kind, _, said = (found["said"] or "run:").partition(":")
+        if kind not in KINDS:
+            raise ValueError(f"{page}: comment {found['said']!r} before a block; expected one of {', '.join(KINDS)}")
+        yield Block(found["language"], found["text"], kind, said.strip())
 
 
 @pytest.mark.timeout(600)
@@ -23,7 +74,7 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
             path = tmp_path / block.said
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text, encoding="utf-8")
-        elif block.kind == "run" and block.language == COMMANDS:
+        elif block.kind == "run" and block.language == "bash":
             for command in block.commands:
                 program, *arguments = shlex.split(command, comments=True)
                 assert program == "runner", command
@@ -41,3 +92,42 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
 def test_a_key_that_begins_like_a_verb_trains() -> None:
     lines = Block("bash", "runner data.val_fraction=0.1  # early\nrunner data list\n", "run", "train.steps=2").commands
     assert lines == ["runner data.val_fraction=0.1 train.steps=2  # early", "runner data list"]
+
+
+ENGINE_PAGE = (ROOT / "docs/engine.md").read_text(encoding="utf-8")
+NODES = re.compile(r"(?<![\w/])((?:replica_\d|reduce|send|recv)/[\w/.]+)")
+FILES = re.compile(r"`((?:\.\./|\w+/)+\w+\.py)`")
+
+
+def test_every_node_on_the_page_about_the_engine_is_in_the_graph_or_in_a_plan() -> None:
+    experiment = build(fix_machine_values(hydra_app.compose([]).config(), 2))
+    program = experiment.program
+    plans = ProgramPlans(program, experiment.cluster, kernels_for(experiment.cluster.devices))
+    planned = plans.plans(program.clients["train"].signature).values()
+    known = {node.name for node in program.graph} | {each.node for plan in planned for each in plan.instructions}
+    named = set(NODES.findall(ENGINE_PAGE))
+    assert len(named) > 10
+    assert named - known == set()
+
+
+def test_every_file_on_the_page_about_the_engine_exists() -> None:
+    below = [ROOT / "runner/engine", ROOT / "runner", ROOT / "runner/engine/compile"]
+    named = set(FILES.findall(ENGINE_PAGE))
+    assert len(named) > 10
+    assert {name for name in named if not any((folder / name).exists() for folder in below)} == set()
+
+
+LOADED = re.compile(r"""(?:<script[^>]*\bsrc|<link[^>]*\bhref|<img[^>]*\bsrc)=["']?(https?:)?//""")
+
+
+@pytest.mark.slow
+def test_every_page_is_built_and_loads_nothing_from_other_hosts(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    pages = {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"}
+    assert {page.parent.name for page in tmp_path.glob("*/index.html")} >= pages
+    assert (tmp_path / "index.html").is_file()
+    assert LOADED.search("<script async src='https://example.org/a.js'>")
+    found = {page: LOADED.findall(page.read_text(encoding="utf-8")) for page in tmp_path.rglob("*.html")}
+    assert {page: hosts for page, hosts in found.items() if hosts} == {}

@@ -1,16 +1,16 @@
-"""Where the log of a run goes, and what of it a person sees at once."""
+"""The log of a run, its part on the terminal, and text for terminals."""
 
 import logging
 import os
 import re
-import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runner.system.console import NOT_ON_TERMINAL, logging_to
-from runner.training.run import run
-from tests.small_runs import small_config
+from runner.system.text import ascii_only, printable, printable_lines, text_table
 
 log = logging.getLogger("runner.tests")
 
@@ -26,12 +26,11 @@ def test_the_file_has_all_and_the_terminal_the_warnings(tmp_path: Path, capsys: 
     shown = ["runner: warning: slower: token=[redacted]", "runner: error: lost"]
     assert capsys.readouterr().err.splitlines() == shown
     lines = [re.sub(r".* (\w+) [\w.]+: ", r"\1 ", line) for line in path.read_text().splitlines()]
-    kept = ["INFO decided", "WARNING slower: token=[redacted]", "WARNING known by now", "ERROR lost"]
-    assert lines == kept
+    assert lines == ["INFO decided", "WARNING slower: token=[redacted]", "WARNING known by now", "ERROR lost"]
 
 
 def test_a_terminal_that_is_gone_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A warning may come from any thread, such as that of the tracking record."""
+    """Any thread can log a warning, such as that of the tracking record."""
     read, write = os.pipe()
     os.close(read)
     with open(write, "w", buffering=1) as gone, logging_to(tmp_path / "run.log"):
@@ -42,15 +41,33 @@ def test_a_terminal_that_is_gone_ends_no_run(tmp_path: Path, monkeypatch: pytest
     assert "the store does not answer" in (tmp_path / "run.log").read_text()
 
 
-def test_a_run_with_nothing_left_to_train_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "run"
-    run(small_config("train.steps=2"), folder, overrides=[])
-    assert "warning" not in capsys.readouterr().err
-    run(small_config("train.steps=1"), folder, overrides=[], resume=True)
-    said = (
-        "runner: warning: the run is at step 2 of 1: nothing is left to train; set a larger train.steps or train.epochs"
-    )
-    assert said in capsys.readouterr().err
-    shutil.rmtree(folder / "checkpoints" / "step-2")
-    run(small_config("train.steps=2"), folder, overrides=[], resume=True)
-    assert f"warning: no checkpoint in {folder / 'checkpoints'}: beginning at step 0" in capsys.readouterr().err
+def test_text_of_other_processes_becomes_visible_and_short() -> None:
+    assert printable("\x1b[2J\u202eoops\n") == "\\x1b[2J\\u202eoops\\n"
+    assert printable("x" * 500, limit=3) == "xxx... (500 characters)"
+    assert printable_lines("one\ntwo\tx\nthree\x00\n", lines=2) == ["two x", "three\\x00"]
+    assert ascii_only("é\n") == "\\xe9\n"
+
+
+@given(st.text(st.characters()))
+def test_any_text_is_printable_and_has_one_byte_for_each_character_if_asked(text: str) -> None:
+    assert printable(text, limit=10_000).isprintable()
+    assert len(ascii_only(text).encode("ascii")) == len(ascii_only(text))
+
+
+@pytest.mark.parametrize(
+    ("headers", "rows", "ruled", "expected"),
+    [
+        (
+            ("layer", "size", "n"),
+            [("conv", "1,000", "-"), ("dense", "20", "3")],
+            False,
+            ["layer   size  n", "conv   1,000  -", "dense     20  3"],
+        ),
+        (("layer", "n"), [("conv", "12")], True, ["layer   n", "-----  --", "conv   12"]),
+        (("layer", "size"), [], False, ["layer  size"]),
+    ],
+)
+def test_a_table_aligns_text_to_the_left_and_numbers_to_the_right(
+    headers: tuple[str, ...], rows: list[tuple[str, ...]], ruled: bool, expected: list[str]
+) -> None:
+    assert text_table(headers, rows, ruled=ruled).splitlines() == expected

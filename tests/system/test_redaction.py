@@ -1,4 +1,4 @@
-"""What counts as a secret, and that nothing of it is left in what is shown."""
+"""Keys of secrets are recognised, and no secret is left in the text that is shown."""
 
 from typing import Any
 
@@ -67,9 +67,11 @@ def test_overrides(override: str, shown: str) -> None:
     assert redact_overrides([override]) == [shown]
 
 
-def test_an_option_and_its_value_are_two_arguments() -> None:
+def test_an_option_and_its_value_are_two_arguments_and_an_address_can_be_opened() -> None:
     assert redact_overrides(["--api-key", SECRET, "--port", "5000"]) == ["--api-key", "[redacted]", "--port", "5000"]
     assert redact_overrides(["--token=x", "seed=1"]) == ["--token=[redacted]", "seed=1"]
+    assert plain_address("http://me:hunter2@host:5000/x") == "http://host:5000/x"
+    assert plain_address("sqlite:////home/me@work/mlflow.db") == "sqlite:////home/me@work/mlflow.db"
 
 
 @pytest.mark.parametrize(
@@ -102,11 +104,6 @@ def test_text(text: str, shown: str) -> None:
     assert redact_text(text) == shown
     assert redact_text(shown) == shown
     assert SECRET not in shown
-
-
-def test_an_address_can_be_opened() -> None:
-    assert plain_address("http://me:hunter2@host:5000/x") == "http://host:5000/x"
-    assert plain_address("sqlite:////home/me@work/mlflow.db") == "sqlite:////home/me@work/mlflow.db"
 
 
 @pytest.mark.parametrize(

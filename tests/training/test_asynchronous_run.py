@@ -1,25 +1,34 @@
-"""A run of ``async_data`` in one process: its files, its repetition, and refused settings."""
+"""Runs of ``async_data`` in one process: their files, their repetition, and the origin of a loss that is not finite."""
 
+import itertools
 import json
+import logging
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.commands.explanation import explain, training_plans
+from runner.config.outcome import outcome_hash
+from runner.engine.run.session import Session
 from runner.engine.run.step_driver import StepDriver
-from runner.errors import ConfigError, Interrupted, RunnerError
+from runner.errors import ConfigError, Interrupted, NonFiniteLossError, NumericError, RunnerError
+from runner.records.endings import read_endings
 from runner.records.record import Record
+from runner.records.run_directory import RunDirectory
 from runner.records.summary import Summary
 from runner.tracking import read_metrics
+from runner.training import non_finite as origin
 from runner.training import trainer
 from runner.training.build import build
 from runner.training.experiment import Experiment
-from runner.training.run import run
+from runner.training.non_finite import repeated_experiment
+from tests import small_runs
 from tests.small_runs import small_config
 
 Trained = Callable[..., Path]
@@ -29,38 +38,32 @@ VIRTUAL = "parallelism.virtual_time=true"
 
 
 def train(folder: Path, *overrides: str, resume: bool = False) -> Summary:
-    return run(small_config(*ASYNC, *overrides), folder, overrides=[], resume=resume)
+    return small_runs.train(folder, *ASYNC, *overrides, resume=resume)
 
 
 def decided(folder: Path) -> Any:
     return json.loads((folder / "asynchronous.json").read_text())
 
 
-def test_a_run_in_virtual_time_leaves_its_endings_and_its_decisions(tmp_path: Path) -> None:
-    summary = train(tmp_path / "run", VIRTUAL, "train.log_every=2", "tracking.pictures=true")
-    record = decided(tmp_path / "run")
+def test_a_run_in_virtual_time_leaves_its_endings_and_its_decisions(
+    tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifacts: dict[str, bytes] = {}
+    monkeypatch.setattr(Record, "artifact", lambda record, path: artifacts.update({path.name: path.read_bytes()}))
+    summary = train(tmp_path, VIRTUAL, "train.log_every=2", "tracking.pictures=true")
+    record = decided(tmp_path)
     pushes = sum(record["replica_steps"])
     assert pushes >= 8
     assert [sum(shard.values()) for shard in record["staleness"]] == [pushes] * 2
-    lines = (tmp_path / "run" / "endings-1.jsonl").read_text().splitlines()
+    lines = (tmp_path / "endings-1.jsonl").read_text().splitlines()
     assert sum(line.startswith('["compute_') for line in lines) == pushes
     assert sum(line.startswith('["push_') for line in lines) == 2 * pushes
-    assert {path.name for path in (tmp_path / "run" / "plots").iterdir()} >= {"staleness.png", "staleness.csv"}
-    metrics = list(read_metrics(tmp_path / "run" / "metrics.jsonl"))
-    assert all(
-        "comm/staleness_mean" in each.values for each in metrics if "train/loss" in each.values and each.step > 1
-    )
+    assert artifacts["endings-1.jsonl"] == (tmp_path / "endings-1.jsonl").read_bytes(), "as they are at the end"
+    assert {path.name for path in (tmp_path / "plots").iterdir()} >= {"staleness.png", "staleness.csv"}
+    logged = [each for each in read_metrics(tmp_path / "metrics.jsonl") if "train/loss" in each.values]
+    assert all("comm/staleness_mean" in each.values for each in logged if each.step > 1)
     assert summary.status == "finished"
-
-
-def test_a_run_is_repeated_from_its_endings(tmp_path: Path) -> None:
-    first = train(tmp_path / "first", VIRTUAL, "train.eval_every=2")
-    endings = tmp_path / "first" / "endings-1.jsonl"
-    replay = (f"parallelism.replay={endings}", "train.eval_every=2")
-    second = train(tmp_path / "second", *replay)
-    assert second.weights_sha256 == first.weights_sha256
-    assert (tmp_path / "second" / "endings-1.jsonl").read_text() == endings.read_text()
-    assert decided(tmp_path / "second") == decided(tmp_path / "first")
+    assert {path.name for path in trained().iterdir()}.isdisjoint({"endings-1.jsonl", "asynchronous.json"})
 
 
 def test_a_record_that_was_cut_off_repeats_no_further(tmp_path: Path, trained: Trained) -> None:
@@ -107,17 +110,17 @@ def test_a_killed_run_in_virtual_time_resumes_to_the_weights_of_the_uninterrupte
         assert resumed.final["test/loss"] == uninterrupted.final["test/loss"]
 
 
-def test_a_run_with_checkpoints_is_repeated_from_its_endings(tmp_path: Path) -> None:
-    settings = CHECKPOINTED[1:]
-    first = train(tmp_path / "first", VIRTUAL, *settings, "parallelism.n_push=2")
-    replay = f"parallelism.replay={tmp_path / 'first' / 'endings-1.jsonl'}"
-    second = train(tmp_path / "second", replay, *settings, "parallelism.n_push=2")
-    assert second.weights_sha256 == first.weights_sha256
-    assert decided(tmp_path / "second") == decided(tmp_path / "first")
+@pytest.mark.parametrize("settings", [("train.eval_every=2",), (*CHECKPOINTED[1:], "parallelism.n_push=2")])
+def test_a_run_is_repeated_from_its_endings(tmp_path: Path, trained: Trained, settings: tuple[str, ...]) -> None:
+    first = trained(*ASYNC, VIRTUAL, *settings)
+    second = train(tmp_path, f"parallelism.replay={first / 'endings-1.jsonl'}", *settings)
+    assert second.weights_sha256 == Summary.read(first / "summary.json").weights_sha256
+    assert (tmp_path / "endings-1.jsonl").read_text() == (first / "endings-1.jsonl").read_text()
+    assert decided(tmp_path) == decided(first)
 
 
 def stopped_after(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> str:
-    """Train until Ctrl-C comes in an update; return the message with which the run ends."""
+    """Train until Ctrl-C arrives during update ``step``; return the message with which the run ends."""
     train_step = trainer.train_step
 
     def stopping(step_driver: StepDriver, experiment: Experiment, number: int, rate: float) -> Any:
@@ -156,10 +159,6 @@ def test_a_stopped_repetition_reports_that_it_cannot_be_resumed(
         train(tmp_path / "run", replay, resume=True)
 
 
-def test_a_run_of_one_client_leaves_no_such_files(trained: Trained) -> None:
-    assert {path.name for path in trained().iterdir()}.isdisjoint({"endings-1.jsonl", "asynchronous.json"})
-
-
 def test_a_timeline_in_virtual_time_changes_no_bit(tmp_path: Path, trained: Trained) -> None:
     plain = Summary.read(trained(*ASYNC, VIRTUAL) / "summary.json")
     traced = train(tmp_path / "run", VIRTUAL, "trace=true", "trace_skip=1", "trace_steps=2")
@@ -171,19 +170,25 @@ def test_a_timeline_in_virtual_time_changes_no_bit(tmp_path: Path, trained: Trai
     assert [each["step"] for each in summary["steps"]] == [1, 2]
 
 
-@pytest.mark.parametrize("order", [VIRTUAL, "parallelism.replay=x"])
-def test_an_emulated_network_in_one_process_is_refused(order: str) -> None:
-    expected = r"^cluster.emulate=true with parallelism=async_data in one process: it has no link to emulate"
-    with pytest.raises(ConfigError, match=expected):
-        build(small_config(*ASYNC, order, "cluster=slow_network"))
+NO_LINK = r"^cluster.emulate=true with parallelism=async_data in one process: it has no link to emulate"
+WARM = r"^parallelism\.warmstart_steps=3 with [23] updates in all: the first replica .* alone; use fewer"
 
 
-@pytest.mark.parametrize("length", [("train.steps=3",), ("train.steps=null", "train.epochs=0.04")])
-def test_a_run_that_is_all_warm_start_is_refused(length: tuple[str, ...]) -> None:
-    """1438 examples in batches of 32, so 0.04 epochs are 1.8 updates."""
-    expected = r"^parallelism\.warmstart_steps=3 with [23] updates in all: the first replica .* alone; use fewer"
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (("cluster=slow_network", VIRTUAL), NO_LINK),
+        (("cluster=slow_network", "parallelism.replay=x"), NO_LINK),
+        (("parallelism.warmstart_steps=3", "train.steps=3"), WARM),
+        # 1438 examples in batches of 32, so 0.04 epochs are 1.8 updates.
+        (("parallelism.warmstart_steps=3", "train.steps=null", "train.epochs=0.04"), WARM),
+    ],
+)
+def test_an_emulated_network_in_one_process_and_a_run_that_is_all_warm_start_are_refused(
+    settings: tuple[str, ...], expected: str
+) -> None:
     with pytest.raises(ConfigError, match=expected):
-        build(small_config(*ASYNC, *length, "parallelism.warmstart_steps=3"))
+        build(small_config(*ASYNC, *settings))
     build(small_config(*ASYNC, "train.steps=4", "parallelism.warmstart_steps=3"))
 
 
@@ -199,17 +204,109 @@ def test_explain_describes_a_step_of_overlapping_clients() -> None:
         assert row[1:3] == [f"{nodes:,}", f"{peak:,}"]
 
 
-def test_the_endings_of_a_run_that_can_be_repeated_are_an_artifact(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept: dict[str, bytes] = {}
-    monkeypatch.setattr(Record, "artifact", lambda record, path: kept.update({path.name: path.read_bytes()}))
-    train(tmp_path / "run", VIRTUAL)
-    # As it is when the run has ended.
-    assert kept["endings-1.jsonl"] == (tmp_path / "run" / "endings-1.jsonl").read_bytes()
-
-
-def test_endings_that_nothing_is_repeated_from_are_not_recorded(tmp_path: Path) -> None:
+def test_endings_on_which_no_result_depends_are_not_recorded(tmp_path: Path) -> None:
     settings = ("parallelism=sandblaster", "optimizer=lbfgs", "schedule=constant", "train.batch_size=32")
-    run(small_config(*settings), tmp_path / "run", overrides=[])
-    assert not (tmp_path / "run" / "endings-1.jsonl").exists()
+    small_runs.train(tmp_path, *settings)
+    assert not (tmp_path / "endings-1.jsonl").exists()
+
+
+RUINED = (VIRTUAL, "optimizer.lr=1e25", "schedule=constant", "train.steps=20", "train.eval_every=1")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[RunDirectory]:
+    with RunDirectory.open(tmp_path / "run", resume=False) as directory:
+        yield directory
+
+
+@pytest.fixture
+def repeated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The strategies with which steps are repeated to find an origin."""
+    opened: list[Any] = []
+    open_session = origin.open_session
+
+    @contextmanager
+    def noted(experiment: Experiment, directory: RunDirectory, check_finite: bool) -> Iterator[Session]:
+        opened.append(experiment.config.parallelism)
+        with open_session(experiment, directory, check_finite) as session:
+            yield session
+
+    monkeypatch.setattr(origin, "open_session", noted)
+    return opened
+
+
+def test_overlapping_clients_are_repeated_in_the_order_in_which_they_ended(tmp_path: Path, repeated: list[Any]) -> None:
+    with pytest.raises(NumericError, match=r"the loss of step \d+ is (nan|inf).*\. Its origin: .*node '.*first node"):
+        train(tmp_path, *RUINED)
+    (strategy,) = repeated
+    assert strategy.replay == str(tmp_path / "endings-1.jsonl")
+    assert not strategy.virtual_time
+
+
+def test_clients_that_overlap_a_failure_are_in_the_record(tmp_path: Path) -> None:
+    """Parts that have ended can only be repeated in their turns, after all earlier parts."""
+    settings = (*RUINED, "parallelism.workers=3", "train.eval_every=20")
+    with pytest.raises(NumericError, match="Its origin: "):
+        train(tmp_path, *settings)
+    turns: dict[str, list[int]] = {}
+    for ending in read_endings(tmp_path / "endings-1.jsonl", outcome_hash(small_config(*ASYNC, *settings))):
+        for device, turn in ending.turns.items():
+            turns.setdefault(device, []).append(turn)
+    assert len(turns) == 5
+    assert all(sorted(own) == list(range(len(own))) for own in turns.values())
+
+
+def test_after_a_checkpoint_their_order_is_not_known_and_the_origin_is_a_possible_one(
+    tmp_path: Path, repeated: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(tmp_path, *RUINED, "optimizer.lr=0.1", "train.steps=2")
+    monkeypatch.setattr(origin, "repeated_experiment", lambda *arguments: None)
+    expected = r"\. A possible origin, found in another order of clients: .*node '"
+    with caplog.at_level(logging.WARNING), pytest.raises(NumericError, match=expected):
+        train(tmp_path, *RUINED, resume=True)
+    (strategy,) = repeated
+    assert strategy.replay is None
+    expected = "the order in which clients overlapped cannot be repeated from step 2 on: the steps run in "
+    assert any(message.startswith(expected) for message in caplog.messages)
+
+
+def test_the_order_of_virtual_time_is_known_after_a_checkpoint_and_that_of_a_race_is_not(
+    tmp_path: Path, directory: RunDirectory, repeated: list[Any]
+) -> None:
+    directory.endings_jsonl.touch()
+    assert repeated_experiment(build(small_config(*ASYNC)), directory, 5) is None
+    train(tmp_path / "ruined", *RUINED, "optimizer.lr=0.1", "train.steps=2")
+    with pytest.raises(NumericError, match=r"\. Its origin: .*node '"):
+        train(tmp_path / "ruined", *RUINED, resume=True)
+    (strategy,) = repeated
+    assert strategy.virtual_time
+
+
+def test_a_run_whose_results_depend_on_no_overlap_is_repeated_unchanged(directory: RunDirectory) -> None:
+    settings = ("parallelism=sandblaster", "optimizer=lbfgs", "schedule=constant", "train.batch_size=32")
+    overlapping = build(small_config(*settings))
+    assert any(client.deferred for client in overlapping.program.training)
+    for experiment, step in itertools.product((build(small_config()), overlapping), (0, 5)):
+        assert repeated_experiment(experiment, directory, step) is experiment
+
+
+def test_a_race_is_repeated_from_its_record_without_an_emulated_network(directory: RunDirectory) -> None:
+    experiment = build(small_config(*ASYNC, "cluster=slow_network"))
+    assert repeated_experiment(experiment, directory, 0) is None, "there is no record of endings"
+    directory.endings_jsonl.touch()
+    again = repeated_experiment(experiment, directory, 0)
+    assert again is not None
+    assert again.emulation is None
+
+
+def test_a_record_that_is_damaged_leaves_the_first_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def damage(error: NonFiniteLossError, experiment: Experiment, directory: RunDirectory) -> None:
+        directory.endings_jsonl.write_text("{}")
+        origin.name_the_node(error, experiment, directory)
+
+    monkeypatch.setattr("runner.training.run.name_the_node", damage)
+    with pytest.raises(NumericError, match=r"^the loss of step \d+ is .*: lower optimizer.lr or optimizer.clip_norm$"):
+        train(tmp_path, *RUINED)
+    assert any(message.startswith("the origin was not found: ") for message in caplog.messages)

@@ -1,4 +1,4 @@
-"""Resumed runs: with another strategy, with other data, and after a kill at any operation on files."""
+"""Resumed runs: with another strategy, with other data, and after a kill at any operation on files. Replayed runs."""
 
 import itertools
 import json
@@ -11,20 +11,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config.configuration import load_stored
+from runner.config.configuration import dump, load_stored
+from runner.config.outcome import outcome_hash
 from runner.config.schema import Config
 from runner.data.arrays import Arrays
 from runner.data.dataset import Dataset
-from runner.errors import DataError
+from runner.errors import ConfigError, DataError
 from runner.records.run_directory import holds_run
 from runner.records.summary import Summary
 from runner.training.build import build
 from runner.training.experiment import Experiment
-from runner.training.preconditions import require_same_data, require_same_normalisation
+from runner.training.preconditions import (
+    require_record_of_one_configuration,
+    require_same_data,
+    require_same_normalisation,
+    require_whole_record,
+)
 from runner.training.run import _Run, run
 from tests.data.own_data import small_arrays, write_arrays
-from tests.small_runs import small_config
+from tests.small_runs import small_config, train
 
+LBFGS = ("optimizer=lbfgs", "schedule=constant")
 STRATEGIES = (
     ("parallelism=sync_data",),
     ("parallelism=sync_data", "parallelism.combine=parameter_server", "parallelism.backup_workers=1"),
@@ -35,27 +42,23 @@ STRATEGIES = (
 IN_ONE_PROCESS = ("parallelism=async_data", "parallelism.virtual_time=true", "parallelism.workers=2")
 
 
-def train(folder: Path, *overrides: str, resume: bool = False) -> Summary:
-    return run(small_config(*overrides), folder, overrides=[], resume=resume)
-
-
 def strategy_in(path: Path) -> tuple[str, int]:
     parallelism: Any = load_stored(path).parallelism
     return parallelism.name, parallelism.workers
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "adam", "adagrad"])
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=" ".join)
-def test_every_strategy_keeps_the_variables_of_single(strategy: Sequence[str], optimizer: str) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "optimizer"),
+    [
+        *itertools.product(STRATEGIES, [("optimizer=momentum",), ("optimizer=adam",), ("optimizer=adagrad",)]),
+        (("parallelism=sandblaster", "parallelism.workers=2"), LBFGS),
+    ],
+    ids=" ".join,
+)
+def test_every_strategy_keeps_the_variables_of_single(strategy: Sequence[str], optimizer: Sequence[str]) -> None:
     """So every checkpoint starts under every strategy, with the slots of its optimizer."""
-    alone = build(small_config(f"optimizer={optimizer}")).program.variables
-    assert build(small_config(*strategy, f"optimizer={optimizer}")).program.variables == alone
-
-
-def test_sandblaster_keeps_the_variables_of_single_with_the_same_optimizer() -> None:
-    lbfgs = ("optimizer=lbfgs", "schedule=constant")
-    alone = build(small_config(*lbfgs)).program.variables
-    assert build(small_config(*lbfgs, "parallelism=sandblaster", "parallelism.workers=2")).program.variables == alone
+    alone = build(small_config(*optimizer)).program.variables
+    assert build(small_config(*strategy, *optimizer)).program.variables == alone
 
 
 def test_each_configuration_is_kept_under_the_last_start_that_went_by_it(tmp_path: Path) -> None:
@@ -63,14 +66,11 @@ def test_each_configuration_is_kept_under_the_last_start_that_went_by_it(tmp_pat
     train(tmp_path, "train.steps=2", resume=True)
     train(tmp_path, *IN_ONE_PROCESS, "train.steps=4", resume=True)
     summary = train(tmp_path, "train.steps=6", resume=True)
-    assert sorted(path.name for path in tmp_path.glob("config*.yaml")) == [
-        "config-2.yaml",
-        "config-3.yaml",
-        "config.yaml",
-    ]
-    assert strategy_in(tmp_path / "config-2.yaml") == ("single", 1)
-    assert strategy_in(tmp_path / "config-3.yaml") == ("async_data", 2)
-    assert strategy_in(tmp_path / "config.yaml") == ("single", 1)
+    assert {path.name: strategy_in(path) for path in tmp_path.glob("config*.yaml")} == {
+        "config-2.yaml": ("single", 1),
+        "config-3.yaml": ("async_data", 2),
+        "config.yaml": ("single", 1),
+    }
     assert (summary.steps, summary.strategy) == (6, "single")
 
 
@@ -91,8 +91,21 @@ def test_a_start_that_is_killed_leaves_no_summary_of_an_earlier_one(
     assert Summary.read(tmp_path / "summary.json").steps == 4
 
 
-def test_a_placement_is_dropped_if_the_strategy_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers stay where they are as long as the strategy stays; another one must not be held to devices of before."""
+def test_a_run_with_no_checkpoint_and_one_with_nothing_left_to_train_warn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tmp_path, "train.steps=2")
+    assert "warning" not in capsys.readouterr().err
+    train(tmp_path, "train.steps=1", resume=True)
+    nothing_left = "the run is at step 2 of 1: nothing is left to train; set a larger train.steps or train.epochs"
+    assert f"runner: warning: {nothing_left}" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "checkpoints" / "step-2")
+    train(tmp_path, "train.steps=2", resume=True)
+    assert f"warning: no checkpoint in {tmp_path / 'checkpoints'}: beginning at step 0" in capsys.readouterr().err
+
+
+def test_a_placement_is_dropped_if_the_strategy_changes(tmp_path: Path) -> None:
+    """A stored placement holds for the strategy that it was found for."""
     train(tmp_path, "train.steps=1")
     placement = tmp_path / "placement.json"
     placement.write_text('{"version": 1, "layers": {"fc1": "/job:worker/task:5/device:cpu:0"}}')
@@ -128,7 +141,7 @@ def refuse_to_load(self: Arrays) -> Dataset:
 def test_own_files_are_read_once_more_only_for_a_mean_that_the_run_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor before it is known that they fit into memory."""
+    """They are read after the memory has been checked."""
     data = ("data=arrays", f"data.path={write_arrays(tmp_path / 'mine.npz')}", "train.batch_size=4")
     train(tmp_path / "run", *data, "train.steps=2")
     config = small_config(*data)
@@ -141,37 +154,22 @@ def test_own_files_are_read_once_more_only_for_a_mean_that_the_run_kept(
     del kept["normalisation"]
     path.write_text(json.dumps(kept))
     (note,) = require_same_data(config, tmp_path / "run")
-    assert "has no record of the mean and deviation of its data" in note
+    assert "has no record of the mean and deviation of its data (data.json): not compared" in note
     require_same_normalisation(config, tmp_path / "run")
 
 
-def test_a_built_in_set_that_changed_is_refused_too(tmp_path: Path) -> None:
-    train(tmp_path, "train.steps=2")
-    path = tmp_path / "data.json"
-    path.write_text(path.read_text().replace('"train_examples": 1438', '"train_examples": 1439'))
-    with pytest.raises(
-        DataError, match=r"data=digits changed .*there are 1438 train examples, there were 1439\. Restore"
-    ):
-        train(tmp_path, "train.steps=4", resume=True)
-
-
-def test_facts_of_the_data_that_were_not_stored_are_not_compared(
+def test_facts_of_a_built_in_set_are_compared_if_they_were_stored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     train(tmp_path, "train.steps=2")
     path = tmp_path / "data.json"
-    kept = json.loads(path.read_text())
-    path.write_text(json.dumps({key: value for key, value in kept.items() if key != "normalisation"}))
-    train(tmp_path, "train.steps=3", resume=True)
-    assert "has no record of the mean and deviation of its data (data.json): not compared" in caplog.text
+    path.write_text(path.read_text().replace('"train_examples": 1438', '"train_examples": 1439'))
+    expected = r"data=digits changed .*there are 1438 train examples, there were 1439\. Restore"
+    with pytest.raises(DataError, match=expected):
+        train(tmp_path, "train.steps=4", resume=True)
     path.unlink()
-    train(tmp_path, "train.steps=4", resume=True)
-    assert "has no record of its data (data.json): not compared" in caplog.text
-
-
-def test_a_changed_budget_of_threads_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    train(tmp_path, "train.steps=2")
     train(tmp_path, "train.steps=3", resume=True)
+    assert "has no record of its data (data.json): not compared" in caplog.text
     assert "threads_per_worker was" not in caplog.text
     train(tmp_path, "train.steps=4", "cluster.threads_per_worker=2", resume=True)
     expected = "cluster.threads_per_worker was 1 and is 2 from now on, so the weights can differ in their last bits"
@@ -255,3 +253,90 @@ def test_a_run_that_was_killed_while_it_was_being_resumed_resumes(
         assert prepared(folder, monkeypatch, config, resume=True)
         assert strategy_in(min(folder.glob("config-*.yaml"))) == ("single", 1)
     assert strategies == {("single", 1), ("async_data", 2)}
+
+
+BACKED = (
+    *("parallelism=sync_data", "parallelism.workers=2", "parallelism.combine=parameter_server"),
+    "parallelism.backup_workers=1",
+)
+SHARES = [{"step": step, "contributors": [0, 1], "dropped": []} for step in range(3)]
+
+
+def record(folder: Path, config: Config | str | None = None, lines: int = 3) -> Path:
+    """The record of a run in a folder. config: of the run, or its outcome; None: no outcome is recorded."""
+    path = folder / "contributors.jsonl"
+    outcome = outcome_hash(config) if isinstance(config, Config) else config
+    first = [] if outcome is None else [{"version": 1, "outcome": outcome}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in [*first, *SHARES[:lines]]))
+    return path
+
+
+def replaying(path: Path, *overrides: str) -> Config:
+    return small_config(*BACKED, *overrides, f"parallelism.replay={path}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "lines"), [((), 3), (("train.patience=1", "train.eval_every=2"), 2)], ids=["whole", "stopped early"]
+)
+def test_the_record_of_a_run_with_the_same_outcome_is_accepted(
+    tmp_path: Path, settings: tuple[str, ...], lines: int
+) -> None:
+    path = record(tmp_path, small_config(*BACKED, *settings), lines)
+    require_whole_record(build(replaying(path, *settings, "train.log_every=1")))
+
+
+@pytest.mark.parametrize("origin", ["another", None, small_config(*BACKED, "seed=3")], ids=["other", "none", "seed"])
+def test_the_record_of_another_run_is_refused_before_anything_is_started(
+    origin: Config | str | None, tmp_path: Path
+) -> None:
+    path = record(tmp_path, origin)
+    expected = r"contributors\.jsonl is not the record of a run with this configuration: replay it with the config"
+    with pytest.raises(ConfigError, match=expected):
+        build(replaying(path))
+
+
+def left_by(config: Config, folder: Path, *earlier: Config) -> Path:
+    """The record of a run in ``folder`` whose last start went by a configuration, and earlier ones by others."""
+    for start, each in enumerate(earlier, 1):
+        (folder / f"config-{start}.yaml").write_text(dump(each))
+    (folder / "config.yaml").write_text(dump(config))
+    return record(folder, config)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "lines", "expected"),
+    [
+        ([], 2, r"contributors\.jsonl: it has 2 updates; expected 3\. The recorded run did not end"),
+        (
+            [small_config(*BACKED, "optimizer.lr=0.5")],
+            3,
+            r"its run changed: config-1\.yaml has other optimizer\.lr\. No",
+        ),
+    ],
+)
+def test_the_record_of_a_run_that_did_not_end_or_changed_is_refused_before_anything_is_started(
+    tmp_path: Path, earlier: list[Config], lines: int, expected: str
+) -> None:
+    left_by(small_config(*BACKED), tmp_path, *earlier)
+    path = record(tmp_path, small_config(*BACKED), lines)
+    with pytest.raises(ConfigError, match=expected):
+        run(replaying(path), tmp_path / "run", overrides=[])
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_steps_change_a_run_only_if_the_rate_depends_on_them(tmp_path: Path) -> None:
+    for schedule in ("schedule=constant", "schedule=cosine"):
+        settings = (*BACKED, schedule)
+        path = left_by(small_config(*settings), tmp_path, small_config(*settings, "train.steps=2"))
+        if schedule == "schedule=constant":
+            require_record_of_one_configuration(replaying(path, schedule))
+    with pytest.raises(ConfigError, match=r"config-1\.yaml has other train\.steps\. No single"):
+        require_record_of_one_configuration(replaying(path, schedule))
+
+
+def test_a_record_without_its_run_and_one_of_a_run_resumed_without_changes_are_accepted(tmp_path: Path) -> None:
+    path = record(tmp_path, small_config(*BACKED))
+    (tmp_path / "config-1.yaml").write_text("of something else")
+    require_record_of_one_configuration(replaying(path))
+    alike = small_config(*BACKED, "checkpoint.keep=9")
+    require_record_of_one_configuration(replaying(left_by(small_config(*BACKED), tmp_path, alike)))

@@ -1,4 +1,4 @@
-"""The devices of a run: every strategy is planned on GPUs as on CPUs, in one process if that is faster."""
+"""The devices of a run: every strategy is planned on GPUs as on CPUs, in one process or with NCCL if that is faster."""
 
 import logging
 from dataclasses import replace
@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from runner.commands.explanation.devices import plans_of
+from runner.commands.explanation.devices import device_lines, plans_of
 from runner.commands.explanation.text import explain_with_memory
 from runner.config.configuration import fix_machine_values
 from runner.config.hydra_app import compose
 from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
 from runner.engine.compile.plan import DevicePlan
+from runner.engine.compile.program import Client
 from runner.engine.graph.device import GPU_LATENCY_S, GPU_LINK_BYTES_PER_S, Cluster, GpuOptions, local_cluster, task_of
 from runner.engine.graph.graph import Graph
 from runner.errors import ConfigError, ResourceError
@@ -24,9 +25,10 @@ from runner.training.comparison import _experiments, predicted_step_s
 from runner.training.devices import cluster_of, log_run_devices, require_kernels
 from runner.training.experiment import Experiment
 from runner.training.run import run
-from tests.gpus import NO_DRIVER, gpu, gpu_kernels, machine
+from tests.config.test_collectives import SUMMED, TWO, WITHOUT
+from tests.gpus import NO_DRIVER, gpu, gpu_kernels, machine, nccl_kernels
 
-__all__ = ["gpu_kernels"]
+__all__ = ["gpu_kernels", "nccl_kernels"]
 
 SMALL = ("model=mlp", "model.hidden=[8]", "tracking=none", "tracking.pictures=false", "train.steps=3")
 STRATEGIES = {
@@ -42,6 +44,12 @@ STRATEGIES = {
 }
 DRAFT = Summary("0123", "failed", "", "", "single", 1, {"python": "3"}, "", "")
 OVERLAPPING = ("backup", "async_data", "sandblaster")
+
+
+@pytest.fixture(autouse=True)
+def emulated_gpus(request: pytest.FixtureRequest) -> None:
+    """Every test that opens GPUs has the kernels of the emulated one."""
+    request.getfixturevalue("gpu_kernels")
 
 
 def config_on(found: Found, *overrides: str) -> Config:
@@ -63,7 +71,6 @@ def plans(experiment: Experiment) -> dict[str, dict[str, DevicePlan]]:
     }
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_is_planned_on_gpus_without_knowing(strategy: str) -> None:
     experiment = placed(machine(gpu()), *STRATEGIES[strategy])
@@ -80,7 +87,6 @@ def test_every_strategy_is_planned_on_gpus_without_knowing(strategy: str) -> Non
             assert plan.device == f"{task}/device:{kinds[task]}:0"
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 @pytest.mark.parametrize("strategy", ["servers", "backup", "async_data", "sandblaster"])
 def test_servers_follow_the_workers_onto_gpus_if_asked(strategy: str) -> None:
     experiment = placed(machine(gpu(0), gpu(1)), *STRATEGIES[strategy], "cluster.server_device=gpu")
@@ -89,7 +95,6 @@ def test_servers_follow_the_workers_onto_gpus_if_asked(strategy: str) -> None:
     assert [(device.type, device.gpu) for device in devices] == [("gpu", k % 2) for k in range(len(devices))]
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_gpus_are_in_one_process_unless_clients_overlap(strategy: str) -> None:
     on_gpus, on_cpu = (placed(found, *STRATEGIES[strategy]) for found in (machine(gpu()), NO_DRIVER))
@@ -97,29 +102,16 @@ def test_gpus_are_in_one_process_unless_clients_overlap(strategy: str) -> None:
     assert (on_cpu.program.one_process is None) == (strategy != "single")
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 def test_the_configuration_can_set_the_number_of_processes() -> None:
-    apart = placed(machine(gpu()), *STRATEGIES["sync_data"], "cluster.one_process=false")
-    assert apart.program.one_process is None
-    together = placed(NO_DRIVER, *STRATEGIES["sync_data"], "cluster.one_process=true")
-    assert together.program.one_process is not None
-    with pytest.raises(
-        ConfigError, match=r"one_process=true with parallelism=async_data: its clients overlap, and one"
-    ):
+    for apart in (("cluster.one_process=false",), ("cluster=slow_network", "cluster.emulate=true")):
+        assert placed(machine(gpu()), *STRATEGIES["sync_data"], *apart).program.one_process is None
+    assert placed(NO_DRIVER, *STRATEGIES["sync_data"], "cluster.one_process=true").program.one_process is not None
+    with pytest.raises(ConfigError, match="one_process=true with parallelism=async_data: its clients overlap, and one"):
         placed(NO_DRIVER, "parallelism=async_data", "cluster.one_process=true")
-    with pytest.raises(
-        ConfigError, match=r"one_process=false with parallelism=single: it has one process; use cluster"
-    ):
+    with pytest.raises(ConfigError, match="one_process=false with parallelism=single: it has one process; use cluster"):
         placed(NO_DRIVER, "parallelism=single", "cluster.one_process=false")
 
 
-@pytest.mark.usefixtures("gpu_kernels")
-def test_an_emulated_network_keeps_its_processes() -> None:
-    slow = placed(machine(gpu()), *STRATEGIES["sync_data"], "cluster=slow_network", "cluster.emulate=true")
-    assert slow.program.one_process is None
-
-
-@pytest.mark.usefixtures("gpu_kernels")
 def test_links_of_gpus_are_those_of_a_process_unless_they_are_described() -> None:
     def rates(cluster: Cluster) -> tuple[float, float]:
         return cluster.latency_s, cluster.bytes_per_s
@@ -130,30 +122,20 @@ def test_links_of_gpus_are_those_of_a_process_unless_they_are_described() -> Non
     assert rates(told.cluster) == (2e-3, 1e6)
 
 
-@pytest.mark.usefixtures("gpu_kernels")
-def test_that_plans_are_compared_reaches_the_devices() -> None:
-    (device,) = placed(machine(gpu()), "parallelism=single", "cluster.compare_plans=true").cluster.devices
-    assert replace(device.use, code_folder="") == GpuOptions(compare_plans=True)
+@pytest.mark.parametrize("option", ["compare_plans", "tf32", ""])
+def test_options_reach_the_devices(option: str) -> None:
+    given = [f"cluster.{option}=true"] if option else []
+    (device,) = placed(machine(gpu()), "parallelism=single", *given).cluster.devices
+    assert replace(device.use, code_folder="") == GpuOptions(**({option: True} if option else {}))
 
 
-@pytest.mark.usefixtures("gpu_kernels")
-def test_tf32_reaches_the_devices() -> None:
-    assert placed(machine(gpu()), "parallelism=single", "cluster.tf32=true").cluster.devices[0].use.tf32
-    assert not placed(machine(gpu()), "parallelism=single").cluster.devices[0].use.tf32
-
-
-def test_an_op_without_a_kernel_for_gpus_is_named() -> None:
+def test_an_op_without_a_kernel_for_gpus_and_a_node_on_a_cpu_are_named() -> None:
     program = placed(NO_DRIVER, *STRATEGIES["servers"]).program
     on_gpus = cluster_of(config_on(machine(gpu()), *STRATEGIES["servers"]).cluster, program)
     with pytest.raises(ConfigError, match=r"device=gpu: node 'replica_0/.*' is on a GPU, and its op '\w+' has kernels"):
         require_kernels(program, on_gpus, Registry())
     require_kernels(program, local_cluster(2, servers=2), Registry())
-
-
-def test_the_refusal_of_cpu_names_advises_names_without_a_type() -> None:
-    program = placed(NO_DRIVER, *STRATEGIES["sync_data"]).program
     fixed = Graph({node.name: replace(node, device=f"{task_of(node.device)}/device:cpu:0") for node in program.graph})
-    on_gpus = cluster_of(config_on(machine(gpu()), *STRATEGIES["sync_data"]).cluster, program)
     with pytest.raises(
         ConfigError,
         match=r"node '.*' has device '/job:worker/task:\d/device:cpu:0'; expected one of /job:.*\. "
@@ -162,29 +144,19 @@ def test_the_refusal_of_cpu_names_advises_names_without_a_type() -> None:
         require_kernels(replace(program, graph=fixed), on_gpus, Registry())
 
 
-@pytest.mark.usefixtures("gpu_kernels")
-def test_steps_are_compared_on_the_same_devices() -> None:
-    experiment = placed(machine(gpu(0), gpu(1)), *STRATEGIES["model"])
-    slow = placed(NO_DRIVER, *STRATEGIES["model"])
-    assert predicted_step_s(experiment)["single"] < predicted_step_s(slow)["single"]
-
-
-@pytest.mark.usefixtures("gpu_kernels")
 @pytest.mark.parametrize("apart", [False, True])
-def test_steps_are_measured_on_the_gpus_and_in_the_processes_of_the_run(apart: bool) -> None:
+def test_steps_are_compared_on_the_gpus_and_in_the_processes_of_the_run(apart: bool) -> None:
     asked = f"cluster.one_process={'false' if apart else 'null'}"
     experiment = placed(machine(gpu(0), gpu(1)), *STRATEGIES["model"], asked)
+    slow = placed(NO_DRIVER, *STRATEGIES["model"])
+    assert predicted_step_s(experiment)["single"] < predicted_step_s(slow)["single"]
     found = dict(_experiments(experiment))
-    assert {name: [device.gpu for device in each.cluster.devices] for name, each in found.items()} == {
-        "model": [0, 1],
-        "single": [0],
-        "sync_data": [0, 1],
-    }
+    gpus = {name: [device.gpu for device in each.cluster.devices] for name, each in found.items()}
+    assert gpus == {"model": [0, 1], "single": [0], "sync_data": [0, 1]}
     together = {name: each.program.one_process is not None for name, each in found.items()}
     assert together == {"model": not apart, "single": True, "sync_data": not apart}
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 def test_a_placement_of_cpus_holds_on_gpus(tmp_path: Path) -> None:
     found = placed(NO_DRIVER, *STRATEGIES["model"]).placed
     assert found is not None
@@ -198,7 +170,6 @@ def test_a_placement_of_cpus_holds_on_gpus(tmp_path: Path) -> None:
     assert all(device.endswith("/device:gpu:0") for device in again.placement.layers.values())
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 def test_log_and_summary_have_the_devices_and_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     here = machine(gpu())
     with caplog.at_level(logging.INFO, "runner"):
@@ -214,17 +185,9 @@ def test_log_and_summary_have_the_devices_and_the_reason(caplog: pytest.LogCaptu
     assert f"devices: {told.device_reason}" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("obstacle", "overrides", "level"),
-    [
-        ("CuPy is not installed", (), logging.WARNING),
-        ("CuPy is not installed", ("cluster.device=cpu",), logging.INFO),
-    ],
-)
-def test_a_gpu_that_lies_idle_is_warned_of(
-    obstacle: str, overrides: tuple[str, ...], level: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    here = machine(gpu(), obstacle=obstacle)
+@pytest.mark.parametrize(("overrides", "level"), [((), logging.WARNING), (("cluster.device=cpu",), logging.INFO)])
+def test_an_idle_gpu_is_warned_of(overrides: tuple[str, ...], level: int, caplog: pytest.LogCaptureFixture) -> None:
+    here = machine(gpu(), obstacle="CuPy is not installed")
     experiment = placed(here, "parallelism=single", *overrides)
     with caplog.at_level(logging.INFO, "runner"):
         told = log_run_devices(experiment, here, DRAFT)
@@ -240,14 +203,10 @@ def test_keys_for_gpus_cause_a_warning_without_gpus(caplog: pytest.LogCaptureFix
         return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
     assert warnings() == warnings("cluster.device=cpu") == []
-    assert warnings("cluster.tf32=true", "cluster.compare_plans=true", "cluster.server_device=gpu") == [
-        "cluster.tf32=true has no effect: no GPU is used",
-        "cluster.compare_plans=true has no effect: no GPU is used",
-        "cluster.server_device=gpu has no effect: no GPU is used",
-    ]
+    keys = ("cluster.tf32=true", "cluster.compare_plans=true", "cluster.server_device=gpu")
+    assert warnings(*keys) == [f"{key} has no effect: no GPU is used" for key in keys]
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 def test_a_missing_library_of_fast_gpu_kernels_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     bare = replace(machine(gpu()), libraries=(Library("cuDNN", "", "convolutions crawl", fast=True),))
     told = log_run_devices(placed(bare, "parallelism=single"), bare, DRAFT)
@@ -257,7 +216,6 @@ def test_a_missing_library_of_fast_gpu_kernels_is_reported(caplog: pytest.LogCap
     assert log_run_devices(placed(NO_DRIVER, "parallelism=single"), bare, DRAFT).kernels_missing == {}
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 @pytest.mark.parametrize("strategy", ["single", "servers"])
 def test_a_run_on_a_gpu_comes_near_to_that_on_the_cpu(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -274,17 +232,13 @@ def test_a_run_on_a_gpu_comes_near_to_that_on_the_cpu(
     assert on_gpu.final["train/loss"] == pytest.approx(on_cpu.final["train/loss"], rel=1e-4)
 
 
-def test_a_run_leaves_its_devices_in_its_summary(tmp_path: Path) -> None:
-    summary = run(config_on(NO_DRIVER, "parallelism=single"), tmp_path / "run", overrides=())
-    assert summary.devices == {"/job:worker/task:0/device:cpu:0": "CPU"}
-    assert summary.device_reason.startswith("cluster.device=auto f")
-
-
-def test_the_log_has_the_gpus_of_a_job_of_a_sweep(tmp_path: Path) -> None:
+def test_the_log_has_the_gpus_of_a_job_of_a_sweep_and_the_summary_the_devices(tmp_path: Path) -> None:
     config = config_on(NO_DRIVER, "parallelism=single")
     for text in ("this one has GPU 1 of 2", ""):
         place = SweepPlace(tmp_path, 0, {}, text)
-        run(config, tmp_path / (text or "none"), overrides=(), sweep=place)
+        summary = run(config, tmp_path / (text or "none"), overrides=(), sweep=place)
+        assert summary.devices == {"/job:worker/task:0/device:cpu:0": "CPU"}
+        assert summary.device_reason.startswith("cluster.device=auto f")
         log = (tmp_path / (text or "none") / "run.log").read_text()
         assert log.count(" devices: ") == 1 + bool(text)
         assert not text or f"devices: {text}\n" in log
@@ -300,7 +254,6 @@ def test_a_run_of_a_gpu_that_is_gone_is_refused_before_its_directory_is_made(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.usefixtures("gpu_kernels")
 def test_explain_shows_devices_and_gpus() -> None:
     here = machine(gpu())
     text, _, on_gpus = explain_with_memory(config_on(here, *STRATEGIES["sync_data"]), here)
@@ -318,3 +271,84 @@ def test_explain_shows_devices_and_gpus() -> None:
     assert "\ndevices                 3 on CPU; a process each\nchosen because" in text
     assert on_gpus == []
     assert "\ngpu " not in text
+
+
+def summing(found: Found, *overrides: str) -> Experiment:
+    """The experiment of a small configuration whose gradients are summed by all_reduce."""
+    return placed(found, *SUMMED, *overrides)
+
+
+@pytest.mark.usefixtures("nccl_kernels")
+def test_nccl_has_a_process_for_each_gpu() -> None:
+    experiment = summing(TWO)
+    assert experiment.program.one_process is None
+    assert experiment.cluster.collectives == "nccl"
+    assert [device.gpu for device in experiment.cluster.devices] == [0, 1]
+
+
+def test_an_nccl_that_cannot_be_loaded_is_reported_before_planning() -> None:
+    expected = r"^cluster\.collectives=nccl: the library is not available, expected with CuPy; see `runner doctor`"
+    with pytest.raises(ResourceError, match=expected):
+        summing(TWO)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [("cluster.collectives=none",), ("parallelism.combine=ring_all_reduce",), ("cluster.one_process=true",)],
+)
+def test_without_it_copies_go_from_gpu_to_gpu(overrides: tuple[str, ...]) -> None:
+    experiment = summing(TWO, *overrides)
+    assert experiment.program.one_process is not None
+    assert experiment.cluster.collectives == "none"
+
+
+def test_a_strategy_that_sums_nothing_needs_no_nccl_and_overlapping_clients_cannot_have_it() -> None:
+    experiment = summing(NO_DRIVER)
+    taken = replace(experiment.config.cluster, device_taken="gpu", gpus=[0, 1], collectives="nccl")
+    other = summing(NO_DRIVER, "parallelism.combine=sharded_reduce").program
+    assert [cluster_of(taken, program).collectives for program in (experiment.program, other)] == ["nccl", "none"]
+    deferred = {"push": Client("push", deferred=True)}
+    program = replace(experiment.program, clients={**experiment.program.clients, **deferred})
+    with pytest.raises(ConfigError, match=r"collectives=nccl with clients that overlap: all GPUs must start their"):
+        cluster_of(taken, program)
+
+
+@pytest.mark.usefixtures("nccl_kernels")
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (TWO, "NCCL sums, from GPU to GPU"),
+        (WITHOUT, "parts are sent from GPU to GPU and every worker sums them: NCCL is not installed with CuPy"),
+        (machine(gpu(0)), "parts are sent from GPU to GPU and every worker sums them: some share a GPU"),
+    ],
+)
+def test_log_and_explanation_name_the_library_that_sums(
+    found: Found, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    experiment = summing(found)
+    with caplog.at_level(logging.INFO, "runner.training.devices"):
+        log_run_devices(experiment, found, DRAFT)
+    assert any(each.startswith(f"combine=all_reduce: {said}") for each in caplog.messages)
+    assert any(line.startswith("sums of all_reduce") and said in line for line in device_lines(experiment, found))
+
+
+def test_on_the_cpu_collectives_cause_a_warning_only(caplog: pytest.LogCaptureFixture) -> None:
+    experiment = summing(NO_DRIVER, "cluster.collectives=nccl")
+    with caplog.at_level(logging.INFO, "runner.training.devices"):
+        log_run_devices(experiment, NO_DRIVER, DRAFT)
+    assert "cluster.collectives=nccl has no effect: no GPU is used" in caplog.messages
+    assert not any(each.startswith("combine=all_reduce") for each in caplog.messages)
+    assert not any("all_reduce" in line for line in device_lines(experiment, NO_DRIVER))
+
+
+def test_plans_of_gpus_without_the_library_have_their_sums_all_the_same() -> None:
+    """The kernels of this test have no NCCL, which a cluster with collectives=none does not need."""
+    experiment = summing(TWO, "cluster.collectives=none")
+    plans = plans_of(experiment).plans(experiment.program.clients["train"].signature)
+    assert all("all_reduce" in {each.op for each in plan.instructions} for plan in plans.values())
+
+
+def test_strategies_that_are_compared_sum_as_they_do() -> None:
+    experiment = placed(TWO, *STRATEGIES["model"], "cluster.collectives=nccl")
+    assert set(predicted_step_s(experiment)) >= {"single", "sync_data"}
+    assert all(each.cluster.collectives == "none" for _, each in _experiments(experiment))

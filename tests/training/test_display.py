@@ -1,91 +1,103 @@
-"""The display of a run, its results table, and Ctrl-C."""
+"""What a person sees of a run: progress on the terminal, the table of results, and pictures of its graph."""
 
-import os
-import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from runner.commands.results import results_table
-from runner.errors import Interrupted
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.ops.executor import placeholder
+from runner.engine.graph.tensor import LayerStamp
 from runner.records.summary import Summary
-from runner.system.signals import StopRequest
-from runner.training.display import PlainDisplay
+from runner.tracking.plots import Box
+from runner.training.display import Display
+from runner.training.graph_picture import draw_graph
 
 
-def test_plain_lines_say_step_loss_rate_and_remaining_time(capsys: pytest.CaptureFixture[str]) -> None:
-    display = PlainDisplay(interval_s=0.0)
+def test_plain_lines_have_step_loss_rate_and_remaining_time(capsys: pytest.CaptureFixture[str]) -> None:
+    display = Display(interval_s=0.0)
     display.start(10, 100)
     display.step(20, 0.51234, 1234.5)
     display.close()
-    line = capsys.readouterr().err
-    assert "step 20/100  loss 0.5123  1,234 examples/s  ETA " in line
-
-
-def test_plain_lines_are_no_more_frequent_than_their_interval(capsys: pytest.CaptureFixture[str]) -> None:
-    display = PlainDisplay(interval_s=3600.0)
-    display.start(0, 100)
+    assert "step 20/100  loss 0.5123  1,234 examples/s  ETA " in capsys.readouterr().err
+    rare = Display(interval_s=3600.0)
+    rare.start(0, 100)
     for done in range(1, 50):
-        display.step(done, 1.0, 1.0)
+        rare.step(done, 1.0, 1.0)
     assert capsys.readouterr().err == ""
 
 
-def test_the_first_signal_is_noted_and_the_second_one_stops_at_once() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with StopRequest() as stop:
-        assert stop.signum is None
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.signum == signal.SIGTERM
-        with pytest.raises(Interrupted, match="second signal") as stopped:
-            os.kill(os.getpid(), signal.SIGTERM)
-    assert stopped.value.exit_code == 143
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def finished() -> Summary:
-    """A summary in which everything is known."""
-    return Summary(
-        run_id="r",
-        status="finished",
-        config_hash="c",
-        output_dir="/here",
-        strategy="sync_data",
-        workers=2,
-        versions={},
-        platform="",
-        cpu_model="",
+def test_the_results_table_has_a_line_for_each_known_fact() -> None:
+    summary = replace(
+        Summary("r", "finished", "c", "/here", "sync_data", 2, {}, "", ""),
         kernels={"cpu": "numpy"},
-        steps=5,
-        examples=160,
         step_time_s={"median": 0.002, "p10": 0.001, "p90": 0.004},
         final={"test/accuracy": 0.97},
         best={"test/accuracy": 0.98},
         bytes_sent_per_worker=[2**20, 3 * 2**20],
-        weights_sha256="abc",
     )
 
+    def facts(**changes: object) -> dict[str, str]:
+        lines = results_table(replace(summary, **changes)).splitlines()  # type: ignore[arg-type]
+        return {name.strip(): value.strip() for name, value in (line.split("  ", 1) for line in lines)}
 
-def facts(summary: Summary) -> dict[str, str]:
-    """What the results table says, by the name of the line."""
-    lines = dict(line.split("  ", 1) for line in results_table(summary).splitlines())
-    return {name.strip(): value.strip() for name, value in lines.items()}
-
-
-def test_the_results_table_shows_the_results() -> None:
-    values = facts(finished())
+    values = facts()
     assert values["test/accuracy"] == "0.9700  (best 0.9800)"
     assert values["step time"] == "median 2.00 ms, p10 1.00 ms, p90 4.00 ms"
     assert values["MiB sent per worker"] == "1.0, 3.0"
-    assert "MiB sent per server" not in values
     assert values["run directory"] == "/here"
+    assert values.keys().isdisjoint({"MiB sent per server", "network"})
+    assert facts(emulated="100 Mbit/s, 1 ms")["network"] == "emulated: 100 Mbit/s, 1 ms"
+    servers = facts(bytes_sent_per_worker=[2**20, 3 * 2**20, 5 * 2**20])
+    assert (servers["MiB sent per worker"], servers["MiB sent per server"]) == ("1.0, 3.0", "5.0")
 
 
-def test_an_emulated_network_is_in_the_results_table() -> None:
-    assert "network" not in facts(finished())
-    assert facts(replace(finished(), emulated="100 Mbit/s, 1 ms"))["network"] == "emulated: 100 Mbit/s, 1 ms"
+FIRST = LayerStamp("first", "dense")
+WORKERS = ("/job:worker/task:0/device:cpu:0", "/job:worker/task:1/device:cpu:0")
 
 
-def test_bytes_of_parameter_servers_and_workers_are_separate() -> None:
-    values = facts(replace(finished(), bytes_sent_per_worker=[2**20, 3 * 2**20, 5 * 2**20]))
-    assert values["MiB sent per worker"] == "1.0, 3.0"
-    assert values["MiB sent per server"] == "5.0"
+@pytest.fixture
+def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Graph:
+    """Two layers on one device, the first also on another, and a node of no layer. Graphviz's program is not found."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    graph = Graph()
+    with graph.device(WORKERS[0]):
+        x = placeholder(graph, (2,), "float32")
+        with graph.layer(FIRST):
+            a = graph.add("relu", [x])
+            b = graph.add("relu", [a[0]])
+        with graph.layer(LayerStamp("second", "dense")):
+            c = graph.add("add", [a[0], b[0]])
+    with graph.device(WORKERS[1]), graph.layer(FIRST):
+        graph.add("relu", [c[0]])
+    return graph
+
+
+def test_a_graph_has_a_box_for_each_layer_and_device_and_an_arrow_for_their_tensors(
+    graph: Graph, tmp_path: Path
+) -> None:
+    assert draw_graph(graph, tmp_path / "graph.dot", pictures=False) == [tmp_path / "graph.dot"]
+    assert [path.name for path in tmp_path.iterdir()] == ["graph.dot"]
+    text = (tmp_path / "graph.dot").read_text()
+    expected = ('\t\tbox0 [label="step\n1 nodes"]', '\t\tbox1 [label="first\n2 nodes"]')
+    assert all(each in text for each in (*expected, "box0 -> box1 [label=1]", "box1 -> box2 [label=2]"))
+    assert "box2 -> box3 [label=1]" in text
+    assert text.count("subgraph") == 2
+
+
+def test_a_picture_needs_no_program_and_omits_tensors_between_the_step_and_every_layer(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert draw_graph(graph, tmp_path / "graph.dot") == [tmp_path / "graph.dot", tmp_path / "graph.png"]
+    assert (tmp_path / "graph.png").read_bytes().startswith(b"\x89PNG")
+    drawn: list[dict[tuple[Box, Box], str]] = []
+
+    def draw(boxes: dict[Box, str], arrows: dict[tuple[Box, Box], str], path: Path) -> Path:
+        drawn.append(arrows)
+        return path
+
+    monkeypatch.setattr("runner.training.graph_picture.box_diagram", draw)
+    draw_graph(graph, tmp_path / "graph.dot")
+    first, second = ("first", WORKERS[0]), ("second", WORKERS[0])
+    assert drawn == [{(first, second): "2", (second, ("first", WORKERS[1])): "1"}]

@@ -1,4 +1,4 @@
-"""Planned memory of processes, and the refusal of runs."""
+"""Planned memory of processes and of GPUs, and the refusal of runs that do not fit."""
 
 from pathlib import Path
 
@@ -10,17 +10,33 @@ from runner.errors import ResourceError
 from runner.records.summary import Summary
 from runner.training import memory
 from runner.training.build import build
-from runner.training.memory import PROGRAM_BYTES, ProcessMemory, fit_text, planned_memory, require_fit, require_memory
+from runner.training.memory import (
+    CONTEXT_BYTES,
+    PROGRAM_BYTES,
+    GpuMemory,
+    ProcessMemory,
+    fit_text,
+    gpu_fit_text,
+    planned_gpu_memory,
+    planned_memory,
+    require_fit,
+    require_gpu_fit,
+    require_gpu_memory,
+    require_memory,
+)
 from runner.training.run import run
+from tests.gpus import GIB, NO_DRIVER, gpu, gpu_kernels, machine
 from tests.small_runs import small_config
+from tests.training.test_devices import STRATEGIES, placed
 
-GIB = 1 << 30
+__all__ = ["gpu_kernels"]
+
 SMALL_MACHINE = 100 << 20
-"""Less than a process takes before it has computed anything."""
+"""Less memory than a process needs before it computes anything."""
 
 
 def planned(*overrides: str) -> dict[str, ProcessMemory]:
-    """What each process of a small run takes, by its name."""
+    """The planned memory of each process of a small run, by its name."""
     experiment = build(small_config(*overrides))
     return {each.process: each for each in planned_memory(experiment, plans_of(experiment))}
 
@@ -85,15 +101,21 @@ def test_a_process_that_exceeds_its_resource_limits_is_refused_with_numbers() ->
     assert str(refusal.value).endswith("; or raise the limits")
 
 
-def test_resource_limits_are_compared_with_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "process_room", lambda: 1 << 10)
-    with pytest.raises(ResourceError, match=r"resource limits \(ulimit -v, ulimit -d\) leave 0\.00 GiB"):
-        require_memory(build(small_config()))
-
-
-def test_a_small_run_is_not_planned_for_this(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "planned_memory", lambda *_: pytest.fail("it takes time"))
-    require_memory(build(small_config()))
+def test_a_small_run_is_not_planned_and_a_large_one_is_compared_with_memory_and_limits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    experiment = build(small_config())
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "planned_memory", lambda *_: pytest.fail("it takes time"))
+        require_memory(experiment)
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "process_room", lambda: 1 << 10)
+        with pytest.raises(ResourceError, match=r"resource limits \(ulimit -v, ulimit -d\) leave 0\.00 GiB"):
+            require_memory(experiment)
+    monkeypatch.setattr(memory, "usable_memory", lambda: 2 * SMALL_MACHINE)
+    monkeypatch.setattr(memory, "available_memory", lambda: 1 << 20)
+    require_memory(experiment)
+    assert "0.00 GiB available now, less than it needs" in caplog.text
 
 
 def test_a_run_that_cannot_fit_is_refused_before_its_directory_is_made(
@@ -129,15 +151,6 @@ def test_variables_that_no_machine_holds_are_refused_before_kernel_libraries_see
     assert "more than any machine has; use a smaller model" in capsys.readouterr().err
 
 
-def test_a_machine_that_is_full_now_is_warned_of(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(memory, "usable_memory", lambda: 2 * SMALL_MACHINE)
-    monkeypatch.setattr(memory, "available_memory", lambda: 1 << 20)
-    require_memory(build(small_config()))
-    assert "0.00 GiB available now, less than it needs" in caplog.text
-
-
 def test_explain_prints_the_needed_memory_and_refuses_runs_that_cannot_fit(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,3 +162,77 @@ def test_explain_prints_the_needed_memory_and_refuses_runs_that_cannot_fit(
     out, err = capsys.readouterr()
     assert "\nmain " in out
     assert "this machine has 0.10 GiB" in err
+
+
+@pytest.mark.usefixtures("gpu_kernels")
+def test_memory_of_devices_on_one_gpu_adds_up_and_is_not_host_memory() -> None:
+    experiment = placed(machine(gpu(0), gpu(1)), *STRATEGIES["sync_data"], "cluster.gpus=[0,0,1]")
+    plans = plans_of(experiment)
+    first, second = planned_gpu_memory(experiment, plans)
+    assert (first.gpu, second.gpu) == (0, 1)
+    assert len(first.devices) == 2
+    assert first.variables == 2 * second.variables > 0
+    assert 1.5 * second.step < first.step
+    assert first.total == first.variables + first.step + first.moved + CONTEXT_BYTES
+    (host,) = planned_memory(experiment, plans)
+    assert (host.variables, host.step) == (0, 0)
+    assert host.checkpoint > 0
+    on_cpu = placed(NO_DRIVER, *STRATEGIES["sync_data"])
+    assert planned_gpu_memory(on_cpu, plans_of(on_cpu)) == []
+
+
+@pytest.mark.usefixtures("gpu_kernels")
+def test_every_process_has_a_context_on_its_gpu() -> None:
+    experiment = placed(machine(gpu()), *STRATEGIES["servers"], "cluster.one_process=false")
+    (found,) = planned_gpu_memory(experiment, plans_of(experiment))
+    assert found.processes == 3, "two workers, and the master, which plans"
+    memory = {each.process: each for each in planned_memory(experiment, plans_of(experiment))}
+    assert memory["worker-0"].variables == 0
+    assert memory["ps-0"].variables > 0
+
+
+def test_a_run_that_exceeds_a_gpu_is_refused_with_numbers() -> None:
+    devices = ("/job:worker/task:0/device:gpu:0", "/job:worker/task:1/device:gpu:0")
+    memory = GpuMemory(1, devices, variables=GIB, step=4 * GIB, moved=GIB)
+    needed = 6 * GIB + CONTEXT_BYTES
+    gpus = (gpu(0, memory_bytes=1), gpu(1, memory_bytes=needed))
+    require_gpu_fit([memory], gpus)
+    assert gpu_fit_text(memory, gpus[1]) == (
+        "memory needed 6.49 GiB of GPU 1 (Big GPU, compute capability 9.0, 6.5 GiB)"
+    )
+    small = gpu(1, memory_bytes=needed - 1)
+    assert gpu_fit_text(memory, small).endswith(", it cannot fit")
+    with pytest.raises(ResourceError) as refusal:
+        require_gpu_fit([memory], (gpu(0), small))
+    assert str(refusal.value).startswith(
+        "the run needs 6.49 GiB of GPU 1 (Big GPU), which has 6.49 GiB: 2 device(s) in 1 process(es), 4.00 GiB in a "
+        "step, 1.00 GiB of variables, 1.00 GiB fed and sent. Use a smaller train.batch_size"
+    )
+
+
+def test_memory_used_by_other_processes_is_not_available() -> None:
+    memory = GpuMemory(0, ("/job:worker/task:0/device:gpu:0",), variables=GIB)
+    needed = GIB + CONTEXT_BYTES
+    enough, little = gpu(free_bytes=needed), gpu(free_bytes=needed - 1)
+    require_gpu_fit([memory], [enough])
+    assert gpu_fit_text(memory, enough).endswith("80.0 GiB, 1.49 GiB free)")
+    assert gpu_fit_text(memory, little).endswith("80.0 GiB, 1.49 GiB free), it cannot fit")
+    with pytest.raises(
+        ResourceError, match=r"needs 1\.49 GiB of GPU 0 \(Big GPU\), which has 1\.49 GiB free of 80\.00"
+    ):
+        require_gpu_fit([memory], [little])
+
+
+@pytest.mark.usefixtures("gpu_kernels")
+def test_a_run_that_a_gpu_cannot_hold_is_refused_and_a_small_one_is_not_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = machine(gpu(0, memory_bytes=CONTEXT_BYTES))
+    with pytest.raises(ResourceError, match=r"the run needs 0\.49 GiB of GPU 0 \(Big GPU\), which has 0\.49 GiB"):
+        require_gpu_memory(placed(here, "parallelism=single"), here.gpus)
+    taken = machine(gpu(0, free_bytes=CONTEXT_BYTES))
+    with pytest.raises(ResourceError, match=r"which has 0\.49 GiB free of 80\.00 GiB"):
+        require_gpu_memory(placed(taken, "parallelism=single"), taken.gpus)
+    monkeypatch.setattr(memory, "planned_gpu_memory", lambda *_: pytest.fail("it takes time"))
+    require_gpu_memory(placed(machine(gpu()), "parallelism=single"), machine(gpu()).gpus)
+    require_gpu_memory(placed(NO_DRIVER, "parallelism=single"), here.gpus)

@@ -1,22 +1,24 @@
-"""placement.json and measured costs: one run writes them, another reads them, and unfitting files are refused."""
+"""Placements of layers: stored ones, measured costs, and their step compared with those of other strategies."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runner.commands.explanation import explain
 from runner.engine.graph.device import worker_device, worker_task
 from runner.errors import ConfigError, SecurityError
+from runner.records.run_directory import RunDirectory
 from runner.training.build import build
+from runner.training.comparison import measured_step_s, predicted_step_s, verdict
 from runner.training.experiment import Experiment
 from runner.training.placement import Placement, place_text, placement_text, read_layers
 from tests.small_runs import small_config
 
 MODEL = ("parallelism=model", "parallelism.workers=3")
 LAYERS = {"flatten": 1, "fc1": 2, "relu1": 0, "fc2": 1, "loss": 1}
-"""Of the small model, whatever makes sense."""
+"""Layer of the small model -> worker."""
 
 
 def experiment(*overrides: str) -> Experiment:
@@ -28,13 +30,13 @@ def placement_of(built: Experiment) -> Placement:
     return built.placed.placement
 
 
-def stored(path: Path, change: Callable[[dict[str, Any]], None] = lambda document: None) -> Path:
-    """A placement as written by a run, changed."""
+def stored(path: Path, version: int = 1, **changes: object) -> Path:
+    """A placement as written by a run; changes: of the devices of layers, None for a layer that is left out."""
     layers = {layer: worker_device(k) for layer, k in LAYERS.items()}
     Placement(layers, (), "given", {"given": 1.0}).write(path)
     document = json.loads(path.read_text())
-    change(document)
-    path.write_text(json.dumps(document))
+    document["layers"] = {layer: each for layer, each in {**layers, **changes}.items() if each is not None}
+    path.write_text(json.dumps(document | {"version": version}))
     return path
 
 
@@ -43,6 +45,8 @@ def test_a_stored_placement_is_used_unchanged(tmp_path: Path) -> None:
     placement = placement_of(experiment(f"parallelism.placement={path}"))
     assert placement.layers == {layer: worker_device(k) for layer, k in LAYERS.items()}
     assert placement.found_by == "given"
+    resumed = build(small_config(*MODEL, "parallelism.costs=gone.json"), kept_placement=path)
+    assert placement_of(resumed).layers["fc1"] == worker_device(2)
 
 
 def test_a_placement_can_be_written_and_read(tmp_path: Path) -> None:
@@ -69,13 +73,6 @@ def test_shards_of_a_layer_are_kept_with_their_workers(tmp_path: Path) -> None:
         experiment(f"parallelism.placement={tmp_path / 'placement.json'}")
 
 
-def test_a_resumed_run_keeps_its_placement(tmp_path: Path) -> None:
-    path = stored(tmp_path / "placement.json")
-    config = small_config(*MODEL, "parallelism.costs=gone.json")
-    kept = build(config, kept_placement=path)
-    assert placement_of(kept).layers["fc1"] == worker_device(2)
-
-
 def test_layers_and_idle_devices_are_in_the_text() -> None:
     text = placement_text(placement_of(experiment("parallelism.constraints={*: 1}")))
     assert text.splitlines()[1:] == [
@@ -85,45 +82,22 @@ def test_layers_and_idle_devices_are_in_the_text() -> None:
     ]
 
 
-def lacking(document: dict[str, Any]) -> None:
-    del document["layers"]["fc2"]
-
-
-def unknown(document: dict[str, Any]) -> None:
-    document["layers"]["fc9"] = worker_device(0)
-
-
-def elsewhere(document: dict[str, Any]) -> None:
-    document["layers"]["fc1"] = worker_device(3)
-
-
-def misspelt(document: dict[str, Any]) -> None:
-    document["layers"]["fc1"] = "worker 0"
-
-
-def newer(document: dict[str, Any]) -> None:
-    document["version"] = 2
-
-
-def numbered(document: dict[str, Any]) -> None:
-    document["layers"]["fc1"] = 2
-
-
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("changes", "complaint"),
     [
-        (lacking, "does not fit: it lacks the layers fc2. The layers are flatten, fc1, relu1, fc2, loss; the devices"),
-        (unknown, "does not fit: it places unknown layers fc9."),
-        (elsewhere, f"does not fit: it names unknown devices {worker_task(3)}."),
-        (misspelt, "does not fit: it names unknown devices worker 0. The layers are flatten, fc1, relu1, fc2, loss"),
-        (newer, "is damaged: version: 2, expected 1; expected the placement.json of a run"),
-        (numbered, "is damaged: layers[fc1]: 2, expected text; expected the placement.json"),
+        (
+            {"fc2": None},
+            "does not fit: it lacks the layers fc2. The layers are flatten, fc1, relu1, fc2, loss; the",
+        ),
+        ({"fc9": worker_device(0)}, "does not fit: it places unknown layers fc9."),
+        ({"fc1": worker_device(3)}, f"does not fit: it names unknown devices {worker_task(3)}."),
+        ({"fc1": "worker 0"}, "does not fit: it names unknown devices worker 0. The layers are flatten, fc1, relu1, f"),
+        ({"version": 2}, "is damaged: version: 2, expected 1; expected the placement.json of a run"),
+        ({"fc1": 2}, "is damaged: layers[fc1]: 2, expected text; expected the placement.json"),
     ],
 )
-def test_a_placement_that_does_not_fit_is_refused(
-    tmp_path: Path, change: Callable[[dict[str, Any]], None], complaint: str
-) -> None:
-    path = stored(tmp_path / "placement.json", change)
+def test_a_placement_that_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
+    path = stored(tmp_path / "placement.json", **changes)
     with pytest.raises(ConfigError) as caught:
         experiment(f"parallelism.placement={path}")
     assert f"parallelism.placement={path}" in str(caught.value)
@@ -131,16 +105,12 @@ def test_a_placement_that_does_not_fit_is_refused(
 
 
 @pytest.mark.parametrize("key", ["placement", "costs"])
-@pytest.mark.parametrize("content", ["", "[]", "[" * 100_000])
-def test_a_file_without_a_json_object_is_refused(tmp_path: Path, key: str, content: str) -> None:
+def test_a_missing_file_and_one_without_a_json_object_are_refused(tmp_path: Path, key: str) -> None:
     path = tmp_path / "file.json"
-    path.write_text(content)
-    with pytest.raises(ConfigError, match=r"is damaged: .*; expected the (placement|trace_summary)\.json of a run"):
-        experiment(f"parallelism.{key}={path}")
-
-
-@pytest.mark.parametrize("key", ["placement", "costs"])
-def test_a_missing_file_is_refused(tmp_path: Path, key: str) -> None:
+    for content in ("", "[]", "[" * 100_000):
+        path.write_text(content)
+        with pytest.raises(ConfigError, match=r"is damaged: .*; expected the (placement|trace_summary)\.json of a run"):
+            experiment(f"parallelism.{key}={path}")
     with pytest.raises(ConfigError, match=f"parallelism.{key}=.*: cannot be read: No such file"):
         experiment(f"parallelism.{key}={tmp_path / 'none.json'}")
     (tmp_path / "link.json").symlink_to(tmp_path / "none.json")
@@ -166,11 +136,53 @@ def test_costs_that_do_not_fit_are_refused(tmp_path: Path, recorded: dict[str, A
     assert f"parallelism.costs={path}{complaint}" in str(caught.value)
 
 
-def test_measured_costs_change_the_prediction(tmp_path: Path) -> None:
-    built = experiment()
-    compiled = built.program.graph
+SPLIT = ("parallelism=model", "parallelism.constraints={fc1: 0, fc2: 1}")
+
+
+def test_the_verdict_names_the_faster_strategy() -> None:
+    assert verdict({"model": 4e-3, "single": 1e-3, "sync_data": 2e-3}, "measured") == (
+        "model is slower, as measured: single takes 25% of its step "
+        "(model 4.000 ms, single 1.000 ms, sync_data 2.000 ms)"
+    )
+    assert verdict({"model": 1e-3, "single": 1e-3}, "predicted").startswith(
+        "model is not slower than the others, as predicted (model 1.000 ms"
+    )
+
+
+def test_the_prediction_for_one_device_equals_single_on_as_many_cores() -> None:
+    predicted = predicted_step_s(build(small_config("parallelism=model", "parallelism.workers=1")))
+    assert predicted["model"] == pytest.approx(predicted["single"])
+    assert list(predicted) == ["model", "single", "sync_data"]
+
+
+def test_a_forced_split_of_a_small_network_is_slower_and_reported() -> None:
+    predicted = predicted_step_s(build(small_config(*SPLIT)))
+    assert predicted["model"] > predicted["single"] + 2 * 5e-4
+    text = explain(small_config(*SPLIT))
+    assert "model is slower, as predicted by the cost model: single takes" in text
+    assert "strategy   predicted ms per step" in text
+    assert any(line.startswith("fc2") and line.endswith(worker_device(1)) for line in text.splitlines())
+
+
+def test_measured_costs_are_those_of_all_strategies_that_are_compared(tmp_path: Path) -> None:
+    everything = ("parallelism=model", "parallelism.constraints={*: 0}")
+    built = build(small_config(*everything))
     path = tmp_path / "trace_summary.json"
-    path.write_text(json.dumps({"node_ns": {node.name: 1_000_000 for node in compiled}}))
-    measured = placement_of(experiment(f"parallelism.costs={path}"))
-    # More than ten nodes of a millisecond, one after the other or beside each other.
-    assert measured.step_s > 3e-3 > placement_of(built).step_s
+    path.write_text(json.dumps({"node_ns": dict.fromkeys(built.program.graph.nodes, 1_000_000)}))
+    predicted = predicted_step_s(build(small_config(*everything, f"parallelism.costs={path}")))
+    assert predicted["model"] == pytest.approx(predicted["single"])
+    # More than three nodes of a millisecond, one after the other.
+    assert min(predicted.values()) > 3e-3 > placement_of(built).step_s
+
+
+def test_data_parallelism_is_left_out_if_a_worker_has_no_example() -> None:
+    config = small_config("parallelism=model", "parallelism.workers=4", "train.batch_size=3")
+    assert list(predicted_step_s(build(config))) == ["model", "single"]
+
+
+def test_steps_are_measured_on_sessions_of_all_three(tmp_path: Path) -> None:
+    experiment = build(small_config(*SPLIT))
+    with RunDirectory.open(tmp_path / "run", resume=False) as directory:
+        measured = measured_step_s(experiment, directory, steps=2)
+    assert list(measured) == ["model", "single", "sync_data"]
+    assert all(seconds > 0 for seconds in measured.values())

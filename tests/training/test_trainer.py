@@ -2,10 +2,11 @@
 
 import json
 import math
+import shutil
 import signal
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,64 +14,41 @@ import pytest
 from numpy.typing import NDArray
 
 from runner.checkpoint import load
-from runner.engine.compile.program import DriverSettings
-from runner.engine.run.step_driver import Clients, StepDriver, drives
+from runner.engine.run.step_driver import StepDriver
 from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, Interrupted, NumericError, RunnerError
 from runner.records.record import Record
 from runner.records.summary import Summary
 from runner.tracking import read_metrics
+from runner.training import non_finite
 from runner.training.build import build
 from runner.training.experiment import Experiment
 from runner.training.non_finite import replay
-from runner.training.run import run
 from runner.training.trainer import Trainer, train_step
-from tests.small_runs import small_config
-
-
-def train(folder: Path, *overrides: str, resume: bool = False) -> Summary:
-    return run(small_config(*overrides), folder / "run", overrides=list(overrides), resume=resume)
+from tests.small_runs import small_config, train
 
 
 def steps_of(folder: Path, metric: str) -> list[int]:
-    return [r.step for r in read_metrics(folder / "run" / "metrics.jsonl") if metric in r.values]
+    return [r.step for r in read_metrics(folder / "metrics.jsonl") if metric in r.values]
 
 
-def test_epochs_become_steps_that_see_every_example() -> None:
-    experiment = build(small_config("train.epochs=2", "train.steps=null", "train.batch_size=100"))
-    assert experiment.facts.train_examples == 1438
+def test_epochs_become_steps_that_see_every_example_and_evaluations_cover_the_test_split_once() -> None:
+    lengths = ("train.epochs=2", "train.steps=null", "train.batch_size=100", "train.eval_batch_size=100")
+    experiment = build(small_config(*lengths))
+    assert (experiment.facts.train_examples, experiment.facts.test_examples) == (1438, 359)
     assert experiment.total_steps == math.ceil(2 * 14.38)
     assert experiment.eval_every == 14
-
-
-def test_repeated_steps_synchronize_at_evaluations() -> None:
-    experiment = build(small_config("train.eval_every=2"))
-    events: list[Any] = []
-
-    class Noted(DriverSettings):
-        pass
-
-    @drives(Noted)
-    class Settling(StepDriver):
-        def __init__(self, clients: Clients, settings: Noted) -> None:
-            pass
-
-        def update(self, step: int, learning_rate: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-            events.append(step)
-            return {}
-
-        def synchronize(self) -> None:
-            events.append("settled")
-
-    program = replace(experiment.program, step_driver=Noted())
-    session: Any = None
-    replay(session, replace(experiment, program=program), first_step=1, last_step=4)
-    assert events == [1, "settled", 2, 3, "settled", 4, "settled"]
-
-
-def test_evaluations_cover_the_test_split_once() -> None:
-    experiment = build(small_config("train.eval_batch_size=100"))
     assert experiment.eval_batches == {"test": 4}
-    assert experiment.facts.test_examples == 359
+
+
+def test_repeated_steps_synchronize_at_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[Any] = []
+    driver = SimpleNamespace(
+        update=lambda step, rate: events.append(step), synchronize=lambda: events.append("synchronized")
+    )
+    monkeypatch.setattr(non_finite, "bind", lambda settings, session: driver)
+    session: Any = None
+    replay(session, build(small_config("train.eval_every=2")), first_step=1, last_step=4)
+    assert events == [1, "synchronized", 2, 3, "synchronized", 4, "synchronized"]
 
 
 def test_a_run_evaluates_logs_and_saves_when_due(tmp_path: Path) -> None:
@@ -78,11 +56,10 @@ def test_a_run_evaluates_logs_and_saves_when_due(tmp_path: Path) -> None:
     summary = train(tmp_path, *overrides)
     assert steps_of(tmp_path, "test/accuracy") == [3, 6, 7]
     assert steps_of(tmp_path, "train/loss") == [1, 2, 4, 6, 7]
-    assert sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir()) == ["step-4", "step-6", "step-7"]
-    assert summary.steps == 7
-    assert summary.examples == 7 * 32
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step-4", "step-6", "step-7"]
+    assert (summary.steps, summary.examples) == (7, 7 * 32)
     assert summary.final["test/accuracy"] <= summary.best["test/accuracy"]
-    assert Summary.read(tmp_path / "run" / "summary.json") == summary
+    assert Summary.read(tmp_path / "summary.json") == summary
 
 
 def test_evaluation_scores_every_example_of_the_test_split_once(tmp_path: Path) -> None:
@@ -108,41 +85,32 @@ def test_metrics_are_on_the_disk_before_a_checkpoint_is(tmp_path: Path, monkeypa
 def test_resume_with_more_steps_continues_the_curve(tmp_path: Path) -> None:
     overrides = ("schedule=constant", "train.log_every=1")
     whole = train(tmp_path / "whole", *overrides, "train.steps=6")
-    train(tmp_path, *overrides, "train.steps=4")
-    longer = train(tmp_path, *overrides, "train.steps=6", resume=True)
-    assert longer.weights_sha256 == whole.weights_sha256
-    assert steps_of(tmp_path, "train/loss") == [1, 2, 3, 4, 5, 6]
+    train(tmp_path / "run", *overrides, "train.steps=4")
+    for _ in range(2):  # to resume a finished run changes nothing
+        longer = train(tmp_path / "run", *overrides, "train.steps=6", resume=True)
+        assert (longer.weights_sha256, longer.steps) == (whole.weights_sha256, 6)
+        assert steps_of(tmp_path / "run", "train/loss") == [1, 2, 3, 4, 5, 6]
 
 
 def test_iterations_of_lbfgs_resume_as_if_they_had_not_stopped(tmp_path: Path) -> None:
-    """Their history has variables without dimensions, and a trace sees their evaluations."""
+    """Its history has variables without dimensions, and the trace records its evaluations."""
     settings = ("optimizer=lbfgs", "schedule=constant", "train.batch_size=100", "train.log_every=1")
     whole = train(tmp_path / "whole", *settings, "train.steps=5")
     train(tmp_path / "stopped", *settings, "train.steps=3", "trace=true", "trace_skip=0", "trace_steps=1")
     resumed = train(tmp_path / "stopped", *settings, "train.steps=5", resume=True)
     assert resumed.weights_sha256 == whole.weights_sha256
     assert steps_of(tmp_path / "stopped", "train/objective") == steps_of(tmp_path / "whole", "train/objective")
-    assert (tmp_path / "stopped" / "run" / "trace.json").exists()
+    assert (tmp_path / "stopped" / "trace.json").exists()
 
 
-def test_resume_of_a_finished_run_changes_nothing(tmp_path: Path) -> None:
-    first = train(tmp_path)
-    again = train(tmp_path, resume=True)
-    assert (again.weights_sha256, again.steps) == (first.weights_sha256, first.steps)
-
-
-def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
+def test_a_second_run_in_the_same_directory_and_a_checkpoint_of_another_run_are_refused(
+    tmp_path: Path, trained: Callable[..., Path]
+) -> None:
     train(tmp_path)
     with pytest.raises(DirectoryInUseError, match="already holds a run"):
         train(tmp_path)
-
-
-def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
-    train(tmp_path)
-    train(tmp_path / "other")
-    checkpoints = tmp_path / "run" / "checkpoints"
-    (checkpoints / "step-3").rename(tmp_path / "away")
-    (tmp_path / "other" / "run" / "checkpoints" / "step-3").rename(checkpoints / "step-3")
+    shutil.rmtree(tmp_path / "checkpoints" / "step-3")
+    shutil.copytree(trained() / "checkpoints" / "step-3", tmp_path / "checkpoints" / "step-3")
     with pytest.raises(CheckpointError, match="belongs to run"):
         train(tmp_path, resume=True)
 
@@ -150,14 +118,13 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
 def test_a_loss_that_is_not_finite_is_traced_to_its_node(tmp_path: Path) -> None:
     with pytest.raises(NumericError, match=r"the loss of step \d+ is (nan|inf).*node 'train/.*first node"):
         train(tmp_path, "optimizer.lr=1e30", "train.steps=20")
-    summary = Summary.read(tmp_path / "run" / "summary.json")
-    assert summary.status == "failed"
+    summary = Summary.read(tmp_path / "summary.json")
     assert summary.error is not None
-    assert summary.error.exit_code == NumericError.exit_code
+    assert (summary.status, summary.error.exit_code) == ("failed", NumericError.exit_code)
 
 
 def closings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """How records are closed from now on."""
+    """Return the list to which the status of every record that is closed is added."""
     noted: list[str] = []
     close = Record.close
 
@@ -200,24 +167,22 @@ def test_an_error_after_the_last_step_fails_the_run_and_closes_its_record(
     with pytest.raises(OSError, match="no space"):
         train(tmp_path)
     assert statuses == ["failed"]
-    assert Summary.read(tmp_path / "run" / "summary.json").status == "failed"
+    assert Summary.read(tmp_path / "summary.json").status == "failed"
 
 
 def test_a_model_that_does_not_fit_its_images_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="pool"):
-        train(tmp_path, "model=lenet", "data=synthetic", "data.shape=[1,2,2]")
+        train(tmp_path / "run", "model=lenet", "data=synthetic", "data.shape=[1,2,2]")
     assert not (tmp_path / "run").exists()
 
 
 def test_the_record_of_a_run_is_complete(tmp_path: Path) -> None:
     summary = train(tmp_path, "tracking.pictures=true")
-    folder = tmp_path / "run"
-    assert "seed: 0" in (folder / "config.yaml").read_text()
-    assert "digraph" in (folder / "graph.dot").read_text()
-    assert (folder / "plots" / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
-    assert "checkpoint" in (folder / "run.log").read_text()
-    assert json.loads((folder / "summary.json").read_text())["weights_sha256"] == summary.weights_sha256
-    checkpoint = load(folder / "checkpoints" / "step-3")
+    for file, text in (("config.yaml", "seed: 0"), ("graph.dot", "digraph"), ("run.log", "checkpoint")):
+        assert text in (tmp_path / file).read_text()
+    assert (tmp_path / "plots" / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "summary.json").read_text())["weights_sha256"] == summary.weights_sha256
+    checkpoint = load(tmp_path / "checkpoints" / "step-3")
     assert checkpoint.manifest.meta.examples == summary.examples == 3 * 32
     stored = checkpoint.variables
     assert {"fc1/weights", "fc1/weights/velocity"} <= stored.keys()
@@ -237,48 +202,35 @@ def test_no_checkpoint_is_written_of_a_variable_that_is_not_finite(
     expected = r"variable 'fc1/bias' is not finite after step 1, so no checkpoint is written: lower optimizer.lr"
     with pytest.raises(NumericError, match=expected):
         train(tmp_path, "train.steps=4", "checkpoint.every_steps=2")
-    assert not list((tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert not list((tmp_path / "checkpoints").glob("step-*"))
 
 
-def test_a_trace_is_two_files_and_a_table_and_changes_no_bit(tmp_path: Path) -> None:
-    plain = train(tmp_path / "plain", "train.steps=6")
-    assert not (tmp_path / "plain" / "run" / "trace.json").exists()
+def test_a_trace_is_two_files_and_a_table_and_changes_no_bit(tmp_path: Path, trained: Callable[..., Path]) -> None:
+    plain = trained("train.steps=6")
+    assert not (plain / "trace.json").exists()
     traced = train(tmp_path, "train.steps=6", "trace=true", "trace_skip=2", "trace_steps=3")
-    assert traced.weights_sha256 == plain.weights_sha256
-    folder = tmp_path / "run"
-    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    assert traced.weights_sha256 == Summary.read(plain / "summary.json").weights_sha256
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {event["args"]["step"] for event in events if event["ph"] == "X"} == {2, 3, 4}
-    summary = json.loads((folder / "trace_summary.json").read_text())
+    summary = json.loads((tmp_path / "trace_summary.json").read_text())
     assert [each["step"] for each in summary["steps"]] == [2, 3, 4]
-    assert "critical path of 3 step(s)" in (folder / "run.log").read_text()
+    assert "critical path of 3 step(s)" in (tmp_path / "run.log").read_text()
 
 
-def test_a_run_stopped_within_its_trace_writes_the_recorded_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("ended", ["stopped", "failed"])
+def test_a_run_that_ends_within_its_trace_writes_the_recorded_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: str
 ) -> None:
-    def stopped(driver: StepDriver, experiment: Experiment, step: int, rate: float) -> Mapping[str, NDArray[Any]]:
+    def ending(driver: StepDriver, experiment: Experiment, step: int, rate: float) -> Mapping[str, NDArray[Any]]:
+        answer = train_step(driver, experiment, step, rate)
+        if step == 3 and ended == "failed":
+            raise RunnerError("out of luck")
         if step == 3:
             signal.raise_signal(signal.SIGTERM)
-        return train_step(driver, experiment, step, rate)
-
-    monkeypatch.setattr("runner.training.trainer.train_step", stopped)
-    with pytest.raises(Interrupted):
-        train(tmp_path, "train.steps=20", "trace=true", "trace_skip=2", "trace_steps=10")
-    summary = json.loads((tmp_path / "run" / "trace_summary.json").read_text())
-    assert [each["step"] for each in summary["steps"]] == [2, 3]
-
-
-def test_a_run_that_fails_within_its_trace_writes_the_recorded_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(driver: StepDriver, experiment: Experiment, step: int, rate: float) -> Mapping[str, NDArray[Any]]:
-        answer = train_step(driver, experiment, step, rate)
-        if step == 3:
-            raise RunnerError("out of luck")
         return answer
 
-    monkeypatch.setattr("runner.training.trainer.train_step", failing)
-    with pytest.raises(RunnerError, match="out of luck"):
+    monkeypatch.setattr("runner.training.trainer.train_step", ending)
+    with pytest.raises(RunnerError if ended == "failed" else Interrupted, match=r"out of luck|stopped after step 4"):
         train(tmp_path, "train.steps=20", "trace=true", "trace_skip=2", "trace_steps=10")
-    summary = json.loads((tmp_path / "run" / "trace_summary.json").read_text())
+    summary = json.loads((tmp_path / "trace_summary.json").read_text())
     assert [each["step"] for each in summary["steps"]] == [2, 3]

@@ -1,5 +1,6 @@
-"""A run with a validation split: scores, early stopping, the best checkpoint, and resuming."""
+"""The best value of the monitored metric, early stopping, and runs with a validation split."""
 
+import math
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from runner.checkpoint import BEST, find, load
+from runner.config.schema import Config
 from runner.data.source import source_from_config
 from runner.engine.run.local_session import LocalSession
 from runner.errors import Interrupted
@@ -15,10 +17,8 @@ from runner.records.summary import Summary
 from runner.tracking import read_metrics
 from runner.training import trainer
 from runner.training.build import build
-from runner.training.evaluation import Scores, evaluate
-from runner.training.run import run
-from tests.small_runs import small_config
-from tests.training.test_trainer import train
+from runner.training.evaluation import BestMetric, Scores, evaluate
+from tests.small_runs import small_config, train
 
 VALIDATED = ("data.val_fraction=0.2", "train.eval_every=2", "schedule=constant")
 STOPPING = (*VALIDATED, "train.patience=2", "train.steps=30")
@@ -39,7 +39,7 @@ def accuracies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def checkpoints(folder: Path) -> list[str]:
-    return sorted((path.name for path in (folder / "run" / "checkpoints").iterdir()), key=lambda n: int(n[5:]))
+    return sorted((path.name for path in (folder / "checkpoints").iterdir()), key=lambda n: int(n[5:]))
 
 
 def test_epochs_count_the_examples_that_are_left_to_train_on() -> None:
@@ -48,37 +48,24 @@ def test_epochs_count_the_examples_that_are_left_to_train_on() -> None:
     assert experiment.steps_per_epoch == 1078 / 32
     assert experiment.total_steps == 68
     assert experiment.eval_batches == {"test": 2, "val": 2}
-
-
-def test_without_a_validation_split_the_program_has_no_such_client() -> None:
     assert "validate" not in build(small_config()).program.clients
-    assert build(small_config()).facts.train_examples == 1438
 
 
 def test_every_evaluation_scores_both_splits(tmp_path: Path) -> None:
     summary = train(tmp_path, *VALIDATED, "train.steps=5")
-    scored = [r for r in read_metrics(tmp_path / "run" / "metrics.jsonl") if "val/accuracy" in r.values]
+    scored = [r for r in read_metrics(tmp_path / "metrics.jsonl") if "val/accuracy" in r.values]
     assert [r.step for r in scored] == [2, 4, 5]
     assert all({"val/loss", "test/loss", "test/accuracy"} <= r.values.keys() for r in scored)
     assert summary.monitor == "val/accuracy"
     assert summary.best_value == summary.best["val/accuracy"]
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        "parallelism=sync_data",
-        "parallelism=hybrid",
-        "parallelism=model",
-        "parallelism=async_data",
-        "parallelism=sandblaster",
-    ],
-)
+@pytest.mark.parametrize("strategy", ["sync_data", "hybrid", "model", "async_data", "sandblaster"])
 def test_every_strategy_scores_the_validation_split_as_one_process_does(strategy: str, registry: Registry) -> None:
-    lbfgs = ("optimizer=lbfgs", "schedule=constant") if strategy.endswith("sandblaster") else ()
+    lbfgs = ("optimizer=lbfgs", "schedule=constant") if strategy == "sandblaster" else ()
     common = ("precision=float64", "data.val_fraction=0.2", "train.eval_batch_size=100", *lbfgs)
     expected = scores("parallelism=single", *common, registry=registry)
-    found = scores(strategy, "parallelism.workers=3", *common, registry=registry)
+    found = scores(f"parallelism={strategy}", "parallelism.workers=3", *common, registry=registry)
     assert expected["val"].examples == 288
     for split in ("val", "test"):
         assert found[split].loss == pytest.approx(expected[split].loss, abs=1e-12)
@@ -86,13 +73,11 @@ def test_every_strategy_scores_the_validation_split_as_one_process_does(strategy
 
 
 def scores(*overrides: str, registry: Registry) -> dict[str, Scores]:
-    """What the initial weights come to, in one process whatever the strategy."""
-    config: Any = small_config(*overrides)
-    experiment = build(config)
+    """Return the scores of the initial weights, in one process for every strategy."""
+    experiment = build(small_config(*overrides))
+    data = {"name": "digits", "val_fraction": 0.2}
     with (
-        source_from_config(
-            {"name": "digits", "val_fraction": 0.2}, seed=0, batch_size=32, eval_batch_size=100, dtype="float64"
-        ) as source,
+        source_from_config(data, seed=0, batch_size=32, eval_batch_size=100, dtype="float64") as source,
         closing(LocalSession(experiment.program, experiment.cluster, registry, source)) as session,
     ):
         session.run("init")
@@ -109,8 +94,10 @@ def test_a_run_ends_after_patience_evaluations_without_improvement(tmp_path: Pat
     assert summary.stopped == (
         "after step 12 of 30: val/accuracy was not better than 0.6000 in 2 evaluations (train.patience=2)"
     )
-    assert f"stopped early {summary.stopped}" in (tmp_path / "run" / "run.log").read_text()
-    assert Summary.read(tmp_path / "run" / "summary.json") == summary
+    assert f"stopped early {summary.stopped}" in (tmp_path / "run.log").read_text()
+    assert Summary.read(tmp_path / "summary.json") == summary
+    again = train(tmp_path, *STOPPING, resume=True)
+    assert (again.steps, again.stopped, again.weights_sha256) == (12, summary.stopped, summary.weights_sha256)
 
 
 @pytest.mark.usefixtures("accuracies")
@@ -121,97 +108,96 @@ def test_an_improvement_below_min_delta_does_not_reset_patience(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("accuracies")
-def test_the_best_checkpoint_is_kept_besides_the_newest(tmp_path: Path) -> None:
-    summary = train(tmp_path, *VALIDATED, "train.steps=13", "checkpoint.every_steps=1")
-    assert checkpoints(tmp_path) == ["step-8", "step-11", "step-12", "step-13"]
-    assert summary.best_checkpoint == "checkpoints/step-8"
-    assert find(tmp_path / "run") == find(tmp_path / "run", BEST) == tmp_path / "run" / "checkpoints" / "step-8"
+@pytest.mark.parametrize(
+    ("settings", "kept", "monitor", "best"),
+    [
+        ((*VALIDATED, "checkpoint.every_steps=1"), [8, 11, 12, 13], "val/accuracy", 8),
+        (VALIDATED, [4, 8, 13], "val/accuracy", 8),
+        ((*VALIDATED, "checkpoint.keep_best=false"), [13], "val/accuracy", None),
+        (("train.eval_every=2",), [13], "test/accuracy", None),
+    ],
+)
+def test_the_best_checkpoint_is_kept_besides_the_newest_if_it_is_asked_for(
+    tmp_path: Path, settings: tuple[str, ...], kept: list[int], monitor: str, best: int | None
+) -> None:
+    summary = train(tmp_path, *settings, "train.steps=13")
+    assert checkpoints(tmp_path) == [f"step-{step}" for step in kept]
+    assert (summary.monitor, summary.best_step) == (monitor, 8)
+    assert summary.best_checkpoint == (None if best is None else f"checkpoints/step-{best}")
+    if best is not None:
+        assert find(tmp_path) == find(tmp_path, BEST) == tmp_path / "checkpoints" / f"step-{best}"
 
 
 @pytest.mark.usefixtures("accuracies")
-def test_the_best_is_saved_though_no_checkpoint_was_due(tmp_path: Path) -> None:
-    train(tmp_path, *VALIDATED, "train.steps=13")
-    assert checkpoints(tmp_path) == ["step-4", "step-8", "step-13"]
-
-
-@pytest.mark.usefixtures("accuracies")
-def test_no_best_checkpoint_is_kept_if_keep_best_is_off(tmp_path: Path) -> None:
-    summary = train(tmp_path, *VALIDATED, "train.steps=13", "checkpoint.keep_best=false")
-    assert checkpoints(tmp_path) == ["step-13"]
-    assert (summary.best_step, summary.best_checkpoint) == (8, None)
-
-
-def test_a_run_that_asks_for_no_comparison_keeps_no_best(tmp_path: Path) -> None:
-    summary = train(tmp_path, "train.eval_every=1")
-    assert checkpoints(tmp_path) == ["step-3"]
-    assert (summary.monitor, summary.best_checkpoint) == ("test/accuracy", None)
-
-
-@pytest.mark.usefixtures("accuracies")
-@pytest.mark.parametrize("died_after", [1, 5, 7, 11])
 def test_a_killed_run_ends_early_at_the_step_of_the_uninterrupted_one(
-    tmp_path: Path, died_after: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = train(tmp_path / "whole", *STOPPING)
     step = trainer.Trainer._step
+    for last in (1, 5, 7, 11):
+        folder = tmp_path / str(last)
 
-    def dying(self: Any) -> None:
-        if self.progress.done == died_after:
-            raise KeyError
-        step(self)
+        def dying(self: Any, last: int = last) -> None:
+            if self.progress.done == last:
+                raise KeyError
+            step(self)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(trainer.Trainer, "_step", dying)
-        with pytest.raises(KeyError):
-            train(tmp_path, *STOPPING, "checkpoint.every_steps=5")
-    resumed = run(small_config(*STOPPING, "checkpoint.every_steps=5"), tmp_path / "run", overrides=[], resume=True)
-    assert (resumed.steps, resumed.stopped, resumed.best_step) == (whole.steps, whole.stopped, whole.best_step)
-    assert resumed.weights_sha256 == whole.weights_sha256
-    assert "step-8" in checkpoints(tmp_path)
+        with monkeypatch.context() as patched:
+            patched.setattr(trainer.Trainer, "_step", dying)
+            with pytest.raises(KeyError):
+                train(folder, *STOPPING, "checkpoint.every_steps=5")
+        resumed = train(folder, *STOPPING, "checkpoint.every_steps=5", resume=True)
+        assert (resumed.steps, resumed.stopped, resumed.best_step) == (whole.steps, whole.stopped, whole.best_step)
+        assert resumed.weights_sha256 == whole.weights_sha256
+        assert "step-8" in checkpoints(folder)
 
 
-@pytest.mark.usefixtures("accuracies")
-def test_a_run_that_ended_early_stays_ended_until_it_may_wait_longer(tmp_path: Path) -> None:
-    ended = train(tmp_path, *STOPPING)
-    again = train(tmp_path, *STOPPING, resume=True)
-    assert (again.steps, again.stopped, again.weights_sha256) == (12, ended.stopped, ended.weights_sha256)
-    longer = train(tmp_path, *STOPPING, "train.patience=3", "train.steps=15", resume=True)
-    assert (longer.steps, longer.stopped, longer.best_step) == (15, "", 14)
+UNKEPT = ("train.eval_every=2", "schedule=constant")
 
 
 @pytest.mark.usefixtures("accuracies")
-def test_a_best_that_was_not_kept_is_forgotten_when_one_is_to_be(tmp_path: Path) -> None:
-    unkept = ("train.eval_every=2", "schedule=constant")
-    train(tmp_path, *unkept, "train.steps=15")
-    assert checkpoints(tmp_path) == ["step-15"]
-    resumed = train(tmp_path, *unkept, "train.steps=19", "train.patience=2", resume=True)
-    assert (resumed.best_step, resumed.best_checkpoint) == (16, "checkpoints/step-16"), "not 14, which was the best"
-    assert checkpoints(tmp_path) == ["step-15", "step-16", "step-19"]
-
-
-@pytest.mark.usefixtures("accuracies")
-def test_evaluations_count_from_when_something_is_waited_for(tmp_path: Path) -> None:
-    """The best was kept all along; what was not better while patience was null is no reason to end."""
-    endless = (*VALIDATED, "train.steps=13")
-    train(tmp_path, *endless)
-    resumed = train(tmp_path, *STOPPING, resume=True)
-    assert (resumed.steps, resumed.best_step) == (18, 14), "0.9 after step 14, then 0.2 twice"
-    train(tmp_path, *VALIDATED, "train.steps=20", resume=True)
-    again = train(tmp_path, *STOPPING, resume=True)
-    assert (again.steps, again.best_step) == (26, 14), "0.2 after step 22, then no better twice"
-
-
-@pytest.mark.usefixtures("accuracies")
-def test_an_evaluation_at_the_end_is_no_evaluation_that_was_waited_for(tmp_path: Path) -> None:
-    """A run that was given more steps afterwards ends where one ends that had them from the start."""
-    train(tmp_path, *STOPPING, "train.steps=11")
-    assert load(find(tmp_path / "run", "newest")).manifest.meta.progress["monitor/waited"] == 1
-    assert train(tmp_path, *STOPPING, resume=True).steps == 12
+@pytest.mark.parametrize(
+    ("starts", "kept"),
+    [
+        pytest.param(
+            [(STOPPING, 12, 8), ((*STOPPING, "train.patience=3", "train.steps=15"), 15, 14)],
+            [12, 14, 15],
+            id="an early end is final until patience is larger",
+        ),
+        pytest.param(
+            [((*UNKEPT, "train.steps=15"), 15, 14), ((*UNKEPT, "train.steps=19", "train.patience=2"), 19, 16)],
+            [15, 16, 19],
+            id="a best value without a checkpoint is forgotten if the best is to be kept",
+        ),
+        pytest.param(
+            [
+                ((*VALIDATED, "train.steps=13"), 13, 8),
+                (STOPPING, 18, 14),
+                ((*VALIDATED, "train.steps=20"), 20, 14),
+                (STOPPING, 26, 14),
+            ],
+            [18, 20, 26],
+            id="evaluations without patience are not counted later",
+        ),
+        pytest.param(
+            [((*STOPPING, "train.steps=11"), 11, 8), (STOPPING, 12, 8)],
+            [8, 11, 12],
+            id="an evaluation at the end that is not due is not counted",
+        ),
+    ],
+)
+def test_a_resumed_run_counts_evaluations_by_its_present_settings(
+    tmp_path: Path, starts: list[tuple[tuple[str, ...], int, int]], kept: list[int]
+) -> None:
+    for number, (settings, steps, best) in enumerate(starts):
+        summary = train(tmp_path, *settings, resume=number > 0)
+        assert (summary.steps, summary.best_step) == (steps, best)
+    assert checkpoints(tmp_path)[-3:] == [f"step-{step}" for step in kept]
 
 
 def test_the_loss_of_training_can_be_watched_too(tmp_path: Path) -> None:
     summary = train(tmp_path, "train.monitor=train/loss", "train.eval_every=1", "train.log_every=1")
-    records = list(read_metrics(tmp_path / "run" / "metrics.jsonl"))
+    records = list(read_metrics(tmp_path / "metrics.jsonl"))
     assert summary.best_value == min(r.values["train/loss"] for r in records if "train/loss" in r.values)
 
 
@@ -219,7 +205,7 @@ def test_a_signal_keeps_the_count_of_patience(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(trainer.Trainer, "_stop_if_asked", stop_at_6)
     with pytest.raises(Interrupted):
         train(tmp_path, *VALIDATED, "train.steps=20", "train.patience=5", "train.min_delta=1")
-    progress = load(find(tmp_path / "run", "newest")).manifest.meta.progress
+    progress = load(find(tmp_path, "newest")).manifest.meta.progress
     assert progress["monitor/waited"] == 2
 
 
@@ -227,3 +213,58 @@ def stop_at_6(self: Any) -> None:
     if self.progress.done == 6:
         self._save()
         raise Interrupted(2)
+
+
+BETTER_BY = "train.min_delta=0.1"
+
+
+def monitoring(metric: str, *overrides: str) -> Config:
+    """A configuration with patience that monitors a metric; the best checkpoint is not kept."""
+    return small_config(f"train.monitor={metric}", "train.patience=3", "checkpoint.keep_best=false", *overrides)
+
+
+def after(config: Config, values: list[float]) -> BestMetric:
+    """The state after values at steps 10, 20, ..."""
+    state = BestMetric()
+    for number, value in enumerate(values, start=1):
+        state = state.updated(config, 10 * number, value, counted=True)
+    return state
+
+
+ACCURACY, LOSS = monitoring("test/accuracy"), monitoring("test/loss")
+
+
+@pytest.mark.parametrize(
+    ("config", "values", "expected"),
+    [
+        (ACCURACY, [0.5, 0.8, 0.7, 0.8], BestMetric(0.8, 20, 0.8, 2)),
+        (LOSS, [0.5, 0.3, 0.7, 0.3], BestMetric(0.3, 20, 0.3, 2)),
+        # A small improvement is the best value, but patience counts from the last improvement by min_delta.
+        (monitoring("test/accuracy", BETTER_BY), [0.5, 0.55, 0.59], BestMetric(0.59, 30, 0.5, 2)),
+        (monitoring("test/accuracy", BETTER_BY), [0.5, 0.55, 0.59, 0.61], BestMetric(0.61, 40, 0.61, 0)),
+        (monitoring("test/loss", BETTER_BY), [0.5, 0.45, 0.41], BestMetric(0.41, 30, 0.5, 2)),
+        (monitoring("test/loss", BETTER_BY), [0.5, 0.45, 0.41, 0.39], BestMetric(0.39, 40, 0.39, 0)),
+        # Without patience nothing is counted.
+        (monitoring("test/loss", "train.patience=null"), [0.5, 0.6, 0.4], BestMetric(0.4, 30)),
+    ],
+)
+def test_the_state_after_some_values(config: Config, values: list[float], expected: BestMetric) -> None:
+    assert after(config, values) == expected
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("config", [LOSS, ACCURACY], ids=["loss", "accuracy"])
+def test_values_that_are_not_finite_are_never_better(config: Config, value: float) -> None:
+    assert after(config, [value]) == BestMetric(waited=1)
+    assert after(config, [value, 2.0, value]) == BestMetric(2.0, 20, 2.0, 1)
+
+
+@pytest.mark.parametrize("state", [BestMetric(), BestMetric(waited=2), after(ACCURACY, [0.5, 0.8, 0.7])])
+def test_a_checkpoint_stores_the_whole_state(state: BestMetric) -> None:
+    progress: dict[str, Any] = {**state.to_progress(), "other": 1.0}
+    assert BestMetric.at_start(ACCURACY, progress) == state
+
+
+def test_an_evaluation_beyond_the_schedule_changes_the_best_value_only() -> None:
+    state = after(ACCURACY, [0.5, 0.4])
+    assert state.updated(ACCURACY, 25, 0.9, counted=False) == BestMetric(0.9, 25, 0.5, 1)

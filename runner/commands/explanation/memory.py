@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from runner.kernels.gpu.driver import GpuFacts
 from runner.system.machine import available_memory, usable_memory
 from runner.system.text import number, text_table
-from runner.training.gpu_memory import CONTEXT_BYTES, GpuMemory, gpu_fit_text
-from runner.training.memory import PROGRAM_BYTES, ProcessMemory, fit_text
+from runner.training.memory import CONTEXT_BYTES, PROGRAM_BYTES, GpuMemory, ProcessMemory, fit_text, gpu_fit_text
 
 _MIB = 2**20
 

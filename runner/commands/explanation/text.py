@@ -11,8 +11,7 @@ from runner.optimizers.lbfgs import Lbfgs
 from runner.system.text import number
 from runner.training.build import build
 from runner.training.experiment import Experiment
-from runner.training.gpu_memory import GpuMemory, planned_gpu_memory
-from runner.training.memory import ProcessMemory, planned_memory
+from runner.training.memory import GpuMemory, ProcessMemory, planned_gpu_memory, planned_memory
 
 _PEAK = """\
 Planned peak: largest sum of activations, gradients and inputs alive at once in a training step; variables come on top.\

@@ -8,9 +8,9 @@ from typing import Any
 from runner.engine.cluster.transport.messages import MASTER, peer_name
 from runner.engine.cluster.transport.shared_memory import ArenaSpec
 from runner.engine.compile.compile import Part
-from runner.engine.compile.input_slots import FIELDS, InputSlot
 from runner.engine.compile.passes.transfers import sent_tensor
 from runner.engine.compile.plan import DevicePlan
+from runner.engine.compile.program import FIELDS, InputSlot
 from runner.engine.graph.device import DeviceName
 from runner.engine.graph.serialize import MAX_ITEMS, NAME, TENSOR, GraphDocument
 from runner.engine.graph.tensor import Tensor

@@ -21,7 +21,7 @@ from runner.engine.cluster.transport.heartbeat import Progress
 from runner.engine.cluster.transport.private_directory import sibling_address
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter
 from runner.engine.cluster.worker_setup import WorkerSetup
-from runner.engine.compile.input_slots import InputSource
+from runner.engine.compile.program import InputSource
 from runner.engine.run.executor import DeviceExecutor
 from runner.engine.run.inputs import ReadAhead, SharedReading
 from runner.engine.run.kernel_table import load_gpu_kernels

@@ -2,13 +2,13 @@
 
 Read in this order:
 
-* ``program``: a graph and its clients; ``input_slots``: the inputs of a client.
-* ``compile``: the pipeline for one client: place, prune, optimize, cut, schedule, split.
+* ``program``: a graph and its clients, with their inputs.
+* ``compile``: the pipeline for one client: place, prune, optimize, cut, schedule, split, plan.
 * ``passes``: the rewrites of graphs in this pipeline, with their own reading order.
 * ``placement``, ``earliest_finish``: devices of nodes; ``cost``: the durations by which they are chosen.
 * ``schedule``: the order in which each device runs its nodes.
-* ``plan``: the result, with instructions, slots and places; ``planner``: makes it from ``layouts`` and ``memory``.
+* ``plan``: the result, with instructions, slots and places, made by ``layouts`` and ``memory``.
 * ``program_plans``: the plans of all clients of a program, with the same layouts of variables.
-* ``program_placement``: the search for the placement of a program, with ``stages``.
+* ``program_placement``: the search for the placement of a program.
 * ``transfer_times``: estimates of the transfers in a step.
 """

@@ -20,16 +20,11 @@ from runner.engine.compile.cost import RESIDENT, Seconds, copy_seconds
 from runner.engine.compile.passes.rewriting import needed_by
 from runner.engine.graph.device import Cluster
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.tensor import Node, Tensor
 
 
 def earliest_finish(
-    graph: Graph,
-    cluster: Cluster,
-    groups: Mapping[str, str],
-    feasible: Mapping[str, Sequence[str]],
-    seconds: Seconds,
+    graph: Graph, cluster: Cluster, groups: Mapping[str, str], feasible: Mapping[str, Sequence[str]], seconds: Seconds
 ) -> dict[str, str]:
     """Choose a device for every group: group -> device name.
 
@@ -68,23 +63,18 @@ class _Clock:
         return _Clock(ChainMap({}, self.free), ChainMap({}, self.ends), ChainMap({}, self.arrivals))
 
 
+@dataclass
 class _Simulation:
-    def __init__(
-        self,
-        graph: Graph,
-        cluster: Cluster,
-        groups: Mapping[str, str],
-        feasible: Mapping[str, Sequence[str]],
-        seconds: Seconds,
-    ) -> None:
-        self.graph = graph
-        self.cluster = cluster
-        self.groups = groups
-        self.feasible = feasible
-        self.seconds = seconds
-        self.devices = {device.name: device for device in cluster.devices}
-        self.chosen = {group: devices[0] for group, devices in feasible.items() if len(devices) == 1}
-        self.computing = {groups[node.name] for node in graph if needed_by(node)}
+    graph: Graph
+    cluster: Cluster
+    groups: Mapping[str, str]
+    feasible: Mapping[str, Sequence[str]]
+    seconds: Seconds
+
+    def __post_init__(self) -> None:
+        self.devices = {device.name: device for device in self.cluster.devices}
+        self.chosen = {group: devices[0] for group, devices in self.feasible.items() if len(devices) == 1}
+        self.computing = {self.groups[node.name] for node in self.graph if needed_by(node)}
         self.deferred: dict[str, list[Node]] = defaultdict(list)
         self.clock = _Clock(dict.fromkeys(self.devices, 0.0))
 

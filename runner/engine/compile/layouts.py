@@ -16,9 +16,8 @@ from runner.engine.compile.passes.transfers import sent_tensor
 from runner.engine.compile.plan import Feed, Instruction, Slot
 from runner.engine.graph.device import DeviceName
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
 from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph.tensor import Node, Tensor, TensorSpec
 from runner.kernels.contract import Arrangement, Choice, Layout, plain
 from runner.kernels.registry import Registry
 
@@ -223,7 +222,10 @@ class _Arranging:
         for tensor in fetches:
             source = self.slot_of[tensor]
             fetched[tensor] = self.in_layout(source, plain(self.specs[source]), f"fetch/{tensor}")
-        instructions = self.with_casts()
+        casts = set(self.casts)
+        instructions: list[Instruction] = []
+        for position, instruction in enumerate(self.instructions):
+            instructions += self.cast(instruction) if position in casts else [instruction]
         layouts = [self.settled_layout(slot) for slot in range(len(self.specs))]
         return Arranged(
             tuple(instructions),
@@ -234,16 +236,8 @@ class _Arranging:
             self.residents,
         )
 
-    def with_casts(self) -> list[Instruction]:
-        """Return the instructions with kernels for casts, now that the layouts on both sides are known."""
-        result: list[Instruction] = []
-        casts = set(self.casts)
-        for position, instruction in enumerate(self.instructions):
-            result += self.cast(instruction) if position in casts else [instruction]
-        return result
-
     def cast(self, instruction: Instruction) -> list[Instruction]:
-        """Return a cast in one pass if a kernel takes both layouts, and otherwise with conversions around it."""
+        """Return a cast between layouts that are now known, in one pass or with conversions around it."""
         (source,), (slot,) = instruction.inputs, instruction.outputs
         before, after = self.specs[source], self.specs[slot]
         sides = [self.settled_layout(source), self.settled_layout(slot)]

@@ -162,13 +162,9 @@ def _lay_out(arranged: Arranged, values: _Values, instructions: Sequence[Instruc
         arena.free(start, scratch)
         for root in freed_at.get(position, ()):
             arena.free(offsets[root], values.nbytes[root])
-    places = tuple(_place(values, slot, offsets) for slot in range(len(arranged.slots)))
-    return Placed(tuple(placed), places, arena.end)
-
-
-def _place(values: _Values, slot: int, offsets: Mapping[int, int]) -> Place:
-    root = values.of(slot)
-    return Place(offsets.get(root, 0), values.variable.get(root), values.wire.get(root))
+    roots = map(values.of, range(len(arranged.slots)))
+    places = (Place(offsets.get(root, 0), values.variable.get(root), values.wire.get(root)) for root in roots)
+    return Placed(tuple(placed), tuple(places), arena.end)
 
 
 class _Arena:

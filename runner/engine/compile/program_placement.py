@@ -2,14 +2,18 @@
 
 Several placements are tried: all nodes on one device, the greedy heuristic of the whitepaper, and stages. Each is
 compiled by the passes of a run, the scheduler simulates its step, and the fastest is kept. The greedy placement alone
-can be slower than one device, because it decides a group before it knows which transfers this causes.
+can be slower than one device, because it decides a group before it knows which transfers this causes. For the same
+reason it misses that a chain of layers is balanced best by few cuts, each where little has to be sent; stages are such
+cuts.
 
 The caller chooses the durations by which placements are compared: formulas or measured costs. The order of nodes in the
 run always follows the formulas. So with measured costs the run may differ from the simulation, in order and in time.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 from runner.engine.compile.compile import compile_signature, device_types
 from runner.engine.compile.cost import RESIDENT, Seconds, node_seconds
@@ -17,10 +21,9 @@ from runner.engine.compile.earliest_finish import earliest_finish
 from runner.engine.compile.passes.rewriting import needed_by
 from runner.engine.compile.placement import Groups, colocation_groups, put
 from runner.engine.compile.program import Client, Program
-from runner.engine.compile.stages import stages
 from runner.engine.graph.device import Cluster, Device
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Node
 from runner.kernels.registry import Registry
 
 Feasible = Mapping[str, Sequence[str]]
@@ -151,3 +154,71 @@ def _as_on_one_device(program: Program, cluster: Cluster, registry: Registry) ->
         alone.insert(replace(node, device=cluster.devices[0].name, colocate_with=()))
     compiled = compile_signature(alone, program.clients["train"].signature, cluster, registry)
     return compiled.parts[cluster.devices[0].name].graph
+
+
+def stages(
+    graph: Graph, cluster: Cluster, groups: Mapping[str, str], feasible: Mapping[str, Sequence[str]], seconds: Seconds
+) -> list[dict[str, str]]:
+    """Return a choice of devices, group -> device name, for each number of stages from 2 to the number of devices.
+
+    Groups are in the order of their first nodes with inputs; groups of sources only are left out. Stage k is on device
+    k; a group that cannot be there is on its first feasible device. The cost of a stage is its compute, as on the first
+    device, and the transfers at its beginning, both ways; the largest cost of a stage is minimal. With G groups and D
+    devices this takes O(D^2 G^2) time.
+    """
+    order = list(dict.fromkeys(groups[node.name] for node in graph if needed_by(node)))
+    compute = _seconds_of(graph, cluster, groups, order, seconds)
+    wire = _seconds_at_cuts(graph, cluster, groups, order)
+    found = []
+    for count in range(2, min(len(cluster.devices), len(order)) + 1):
+        choice = {}
+        for device, (begin, end) in zip(cluster.devices, pairwise(_best_cuts(compute, wire, count)), strict=False):
+            for group in order[begin:end]:
+                choice[group] = device.name if device.name in feasible[group] else feasible[group][0]
+        found.append(choice)
+    return found
+
+
+def _seconds_of(
+    graph: Graph, cluster: Cluster, groups: Mapping[str, str], order: Sequence[str], seconds: Seconds
+) -> list[float]:
+    """Return the seconds of compute of each group."""
+    total: dict[str, float] = defaultdict(float)
+    for node in graph:
+        total[groups[node.name]] += seconds(graph, node, cluster.devices[0])
+    return [total[group] for group in order]
+
+
+def _seconds_at_cuts(graph: Graph, cluster: Cluster, groups: Mapping[str, str], order: Sequence[str]) -> list[float]:
+    """Return the seconds of the transfers over a cut before each group; each tensor counts once."""
+    position = {group: i for i, group in enumerate(order)}
+    change = [0.0] * (len(order) + 1)
+    for tensor, readers in graph.consumers().items():
+        if groups[tensor.node] not in position:
+            continue
+        places = [position[groups[name]] for name in (tensor.node, *(node.name for node in readers))]
+        # A cut before group c separates the places below c from c and the places above.
+        change[min(places) + 1] += cluster.transfer_s(graph.spec(tensor).nbytes)
+        change[max(places) + 1] -= cluster.transfer_s(graph.spec(tensor).nbytes)
+    return list(accumulate(change))[:-1]
+
+
+def _best_cuts(compute: Sequence[float], wire: Sequence[float], count: int) -> list[int]:
+    """Return the edges of ``count`` non-empty runs, from 0 to the number of groups, that minimize the largest cost."""
+    total = [0.0, *accumulate(compute)]
+    groups = len(compute)
+    slowest = [total[end] for end in range(groups + 1)]
+    previous: list[list[int]] = []
+    for run in range(1, count):
+        best, begins = [float("inf")] * (groups + 1), [0] * (groups + 1)
+        for end in range(run + 1, groups + 1):
+            for begin in range(run, end):
+                time = max(slowest[begin], wire[begin] + total[end] - total[begin])
+                if time < best[end]:
+                    best[end], begins[end] = time, begin
+        slowest = best
+        previous.append(begins)
+    edges = [groups]
+    for begins in reversed(previous):
+        edges.append(begins[edges[-1]])
+    return [0, *reversed(edges)]

@@ -17,12 +17,13 @@ import heapq
 import math
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 
 from runner.engine.compile.cost import Seconds, node_seconds
 from runner.engine.compile.passes.rewriting import needed_by
 from runner.engine.graph.device import Cluster
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Node
 
 PATIENCE = 0.5
 """Part of its slack by which a node that reads a received tensor is delayed: halfway from too early to too late."""
@@ -48,12 +49,8 @@ def split(graph: Graph, order: list[str]) -> dict[str, Graph]:
         node = graph.nodes[name]
         part = from_device.setdefault(node.device, Graph())
         local = tuple(c for c in node.control_inputs if graph.nodes[c].device == node.device)
-        part.insert(node if local == node.control_inputs else _with_controls(node, local))
+        part.insert(node if local == node.control_inputs else replace(node, control_inputs=local, colocate_with=()))
     return from_device
-
-
-def _with_controls(node: Node, controls: tuple[str, ...]) -> Node:
-    return Node(node.name, node.op, node.inputs, node.attributes, node.outputs, node.device, controls, (), node.layer)
 
 
 def _delays(work: "_Work", starts: dict[str, float]) -> dict[str, float]:

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 from runner.engine.graph import op as op_table
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
 from runner.engine.graph.op import ByDecomposition, NotDifferentiable, ShapeError
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.tensor import Node, Tensor
 
 
 def gradients(
@@ -36,14 +35,15 @@ def gradients(
         for node in reversed([graph.nodes[name] for name in on_path]):
             # A tensor's gradient is complete here: every consumer on the path comes later in the graph.
             totals = [_total(graph, node, arrived, tensor) for tensor in node.tensors]
-            if any(total is not None for total in totals) and _leads_further(node, on_path, targets):
+            leads_further = any(tensor in targets or tensor.node in on_path for tensor in node.inputs)
+            if any(total is not None for total in totals) and leads_further:
                 _propagate(graph, node, totals, arrived, on_path, targets)
         return [_total(graph, graph.nodes[x.node], arrived, x) for x in xs]
 
 
 def _seeds(graph: Graph, ys: Sequence[Tensor], grad_ys: Sequence[Tensor] | None) -> list[Tensor]:
     if grad_ys is None:
-        return [_filled(graph, y, 1.0, "ones") for y in ys]
+        return [_ones(graph, y) for y in ys]
     if len(grad_ys) != len(ys):
         raise ShapeError(f"gradients: {len(ys)} ys, but {len(grad_ys)} grad_ys")
     for y, gradient in zip(ys, grad_ys, strict=True):
@@ -52,13 +52,11 @@ def _seeds(graph: Graph, ys: Sequence[Tensor], grad_ys: Sequence[Tensor] | None)
     return list(grad_ys)
 
 
-def _filled(graph: Graph, like: Tensor, value: float, name: str) -> Tensor:
-    spec = graph.spec(like)
-    owner = graph.nodes[like.node]
+def _ones(graph: Graph, like: Tensor) -> Tensor:
+    spec, owner = graph.spec(like), graph.nodes[like.node]
+    attributes = {"value": 1.0, "shape": spec.shape, "dtype": spec.dtype}
     with graph.device(owner.device), graph.layer(owner.layer):
-        return graph.add(
-            "fill", (), {"value": value, "shape": spec.shape, "dtype": spec.dtype}, name=f"{like.node}/{name}"
-        )[0]
+        return graph.add("fill", (), attributes, name=f"{like.node}/ones")[0]
 
 
 def _nodes_on_path(graph: Graph, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> dict[str, None]:
@@ -75,10 +73,6 @@ def _nodes_on_path(graph: Graph, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> 
         if node.name in needed:
             needed.update(tensor.node for tensor in node.inputs)
     return {name: None for name in graph.nodes if name in forward and name in needed}
-
-
-def _leads_further(node: Node, on_path: dict[str, None], targets: set[Tensor]) -> bool:
-    return any(tensor in targets or tensor.node in on_path for tensor in node.inputs)
 
 
 def _propagate(
@@ -124,14 +118,8 @@ def _through_decomposition(graph: Graph, node: Node, totals: Sequence[Tensor | N
         outputs = decompose(graph, stand_ins, node.attributes)
     pairs = [(y, g) for y, g in zip(outputs, totals, strict=True) if g is not None]
     floats = [t for t in stand_ins if graph.spec(t).is_float]
-    found = dict(
-        zip(
-            floats,
-            gradients(graph, [y for y, _ in pairs], floats, [g for _, g in pairs], scope=f"{node.name}/second"),
-            strict=True,
-        )
-    )
-    return [found.get(t) for t in stand_ins]
+    found = gradients(graph, [y for y, _ in pairs], floats, [g for _, g in pairs], scope=f"{node.name}/second")
+    return [dict(zip(floats, found, strict=True)).get(t) for t in stand_ins]
 
 
 def _total(graph: Graph, node: Node, arrived: dict[Tensor, list[Tensor]], tensor: Tensor) -> Tensor | None:

@@ -8,9 +8,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 
-_PATTERN = re.compile(
-    r"(?:/job:(?P<job>[a-z_]+))?(?:/task:(?P<task>\d+))?(?:/device:(?P<type>[a-z]+)(?::(?P<index>\d+))?)?"
-)
+_PATTERN = re.compile(r"(?:/job:([a-z_]+))?(?:/task:(\d+))?(?:/device:([a-z]+)(?::(\d+))?)?")
 
 
 @dataclass(frozen=True, order=True)
@@ -30,13 +28,8 @@ class DeviceName:
             raise ValueError(
                 f"device {text!r}: expected '/job:NAME/task:N/device:TYPE:N' or some of these parts in this order"
             )
-        parts = match.groupdict()
-        return cls(
-            parts["job"],
-            None if parts["task"] is None else int(parts["task"]),
-            parts["type"],
-            None if parts["index"] is None else int(parts["index"]),
-        )
+        job, task, kind, index = match.groups()
+        return cls(job, None if task is None else int(task), kind, None if index is None else int(index))
 
     def __str__(self) -> str:
         text = "" if self.job is None else f"/job:{self.job}"
@@ -51,15 +44,9 @@ class DeviceName:
 
     def matches(self, constraint: "DeviceName") -> bool:
         """Return whether this name satisfies every part that the constraint names."""
-        return all(
-            wanted is None or wanted == mine
-            for wanted, mine in (
-                (constraint.job, self.job),
-                (constraint.task, self.task),
-                (constraint.type, self.type),
-                (constraint.index, self.index),
-            )
-        )
+        wanted = (constraint.job, constraint.task, constraint.type, constraint.index)
+        own = (self.job, self.task, self.type, self.index)
+        return all(part in (None, mine) for part, mine in zip(wanted, own, strict=True))
 
 
 @dataclass(frozen=True)

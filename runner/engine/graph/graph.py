@@ -5,14 +5,13 @@ topological order by construction, because a node's inputs must exist before it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.engine.graph import op as op_table
-from runner.engine.graph.node import NAME, LayerStamp, Node
 from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph.tensor import NODE_NAME, LayerStamp, Node, Tensor, TensorSpec
 from runner.errors import ResourceError
 
 _MOST_BYTES = 2**63
@@ -74,18 +73,9 @@ class Graph:
                     f"node {full_name!r}: its output {spec} takes {spec.nbytes:,} bytes, more than any machine has; "
                     "use a smaller model, smaller images or a smaller batch"
                 )
-        node = Node(
-            name=full_name,
-            op=op,
-            inputs=tuple(inputs),
-            attributes=checked,
-            outputs=outputs,
-            device=self._context.device,
-            control_inputs=self._context.control_inputs,
-            colocate_with=tuple(colocate_with),
-            layer=self._context.layer,
-        )
-        return self.insert(node)
+        within = self._context
+        where = (within.device, within.control_inputs, tuple(colocate_with), within.layer)
+        return self.insert(Node(full_name, op, tuple(inputs), checked, outputs, *where))
 
     def insert(self, node: Node) -> Node:
         """Append a complete node unchanged; used by passes. Its name must be new and its inputs present."""
@@ -118,36 +108,25 @@ class Graph:
                 readers.setdefault(tensor, []).append(node)
         return readers
 
-    @contextmanager
-    def name_scope(self, scope: str) -> Iterator[None]:
+    def name_scope(self, scope: str) -> AbstractContextManager[None]:
         """Prefix names of nodes added inside with ``scope/``."""
-        with self._within(scope=self._scoped(scope)):
-            yield
+        return self._within(scope=self._scoped(scope))
 
-    @contextmanager
-    def absolute_scope(self, scope: str) -> Iterator[None]:
+    def absolute_scope(self, scope: str) -> AbstractContextManager[None]:
         """Prefix names of nodes added inside with ``scope/``, without the scopes around it."""
-        with self._within(scope=scope):
-            yield
+        return self._within(scope=scope)
 
-    @contextmanager
-    def device(self, device: str) -> Iterator[None]:
+    def device(self, device: str) -> AbstractContextManager[None]:
         """Constrain nodes added inside to a full or partial device name; "" lifts the constraint."""
-        with self._within(device=device):
-            yield
+        return self._within(device=device)
 
-    @contextmanager
-    def layer(self, stamp: LayerStamp | None) -> Iterator[None]:
+    def layer(self, stamp: LayerStamp | None) -> AbstractContextManager[None]:
         """Stamp nodes added inside with the layer they belong to."""
-        with self._within(layer=stamp):
-            yield
+        return self._within(layer=stamp)
 
-    @contextmanager
-    def control_dependencies(self, names: Iterable[str]) -> Iterator[None]:
+    def control_dependencies(self, names: Iterable[str]) -> AbstractContextManager[None]:
         """Make nodes added inside run after the named ones."""
-        combined = tuple(dict.fromkeys((*self._context.control_inputs, *names)))
-        with self._within(control_inputs=combined):
-            yield
+        return self._within(control_inputs=tuple(dict.fromkeys((*self._context.control_inputs, *names))))
 
     @contextmanager
     def _within(self, **changes: Any) -> Iterator[None]:
@@ -159,7 +138,7 @@ class Graph:
             self._context = outer
 
     def _scoped(self, name: str) -> str:
-        if not NAME.fullmatch(name):
+        if not NODE_NAME.fullmatch(name):
             raise ShapeError(f"name {name!r}: expected letters, digits and the characters _ . / -")
         return f"{self._context.scope}/{name}" if self._context.scope else name
 

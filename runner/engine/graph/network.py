@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.initializers import Initializer
-from runner.engine.graph.node import LayerStamp
-from runner.engine.graph.tensor import Tensor, TensorSpec, state_dtype
-from runner.engine.graph.variables import Variable, Variables
+from runner.engine.graph.tensor import LayerStamp, Tensor, TensorSpec, state_dtype
+from runner.engine.graph.variables import Initializer, Variable, Variables
 
 
 @dataclass(frozen=True)
@@ -46,6 +44,7 @@ NetworkFunction = Callable[["NetworkBuilder", Mapping[str, Tensor]], Outputs]
 """Adds one copy of a network over the inputs x, y, index and returns its outputs."""
 
 
+@dataclass(eq=False)
 class NetworkBuilder:
     """Adds one copy of a network to a graph.
 
@@ -54,27 +53,17 @@ class NetworkBuilder:
     pure functions of them.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        variables: Variables,
-        *,
-        dtype: str,
-        seed: int,
-        training: bool,
-        step: Tensor,
-        index: Tensor,
-    ) -> None:
-        self.graph = graph
-        self.variables = variables
-        self.dtype = dtype
-        self.seed = seed
-        self.training = training
-        self.step = step
-        self.index = index
-        self.state_updates: list[StateUpdate] = []
-        self.layer_outputs: dict[str, Tensor] = {}
-        self._layer: LayerStamp | None = None
+    graph: Graph
+    variables: Variables
+    _: KW_ONLY
+    dtype: str
+    seed: int
+    training: bool
+    step: Tensor
+    index: Tensor
+    state_updates: list[StateUpdate] = field(default_factory=list, init=False)
+    layer_outputs: dict[str, Tensor] = field(default_factory=dict, init=False)
+    _layer: LayerStamp | None = field(default=None, init=False)
 
     @property
     def state_dtype(self) -> str:

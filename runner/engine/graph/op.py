@@ -10,8 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import DTYPES, Tensor, TensorSpec
+from runner.engine.graph.tensor import DTYPES, Node, Tensor, TensorSpec
 
 
 class Builder(Protocol):
@@ -137,14 +136,14 @@ class OpDef:
 OPS: dict[str, OpDef] = {}
 
 
-def register(definition: OpDef) -> OpDef:
-    """Add an op to the table; a second op of the same name is an error."""
-    if definition.name in OPS:
-        raise ValueError(f"op {definition.name!r} is defined twice")
-    if isinstance(definition.gradient, ByDecomposition) and definition.decompose is None:
-        raise ValueError(f"op {definition.name!r}: gradient is by decomposition, but it has no decompose rule")
-    OPS[definition.name] = definition
-    return definition
+def register(*definitions: OpDef) -> None:
+    """Add ops to the table; a second op of the same name is an error."""
+    for definition in definitions:
+        if definition.name in OPS:
+            raise ValueError(f"op {definition.name!r} is defined twice")
+        if isinstance(definition.gradient, ByDecomposition) and definition.decompose is None:
+            raise ValueError(f"op {definition.name!r}: gradient is by decomposition, but it has no decompose rule")
+        OPS[definition.name] = definition
 
 
 def lookup(name: str) -> OpDef:

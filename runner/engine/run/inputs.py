@@ -1,6 +1,6 @@
 """Inputs of a step: they are read while the previous step runs, on two levels, and each share once.
 
-An :class:`~runner.engine.compile.input_slots.InputSource` is a pure function of (split, step, share), so that reading
+An :class:`~runner.engine.compile.program.InputSource` is a pure function of (split, step, share), so that reading
 early, late or twice gives the same examples. On the host, the source of a data set (``runner.data.prefetch``) makes a
 share of step s + 1 in a background thread as soon as the share of step s has been read. On a device that works
 asynchronously, a GPU, :class:`ReadAhead` takes the next step's inputs from the source and copies them to the device
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from runner.engine.compile.input_slots import Fields, InputSlot, InputSource, ShareKey
+from runner.engine.compile.program import Fields, InputSlot, InputSource, ShareKey
 from runner.engine.graph.tensor import Tensor
 from runner.engine.run.executor import DeviceExecutor
 from runner.engine.run.recording import INPUT

@@ -17,8 +17,7 @@ from runner.engine.cluster.transport.encoding import decode_document, encode_doc
 from runner.engine.cluster.transport.messages import Message, TensorReady
 from runner.engine.cluster.transport.private_directory import private_directory
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter, create_arena
-from runner.engine.compile.input_slots import InputSlot
-from runner.engine.compile.program import Client, Program
+from runner.engine.compile.program import Client, InputSlot, Program
 from runner.engine.graph.device import worker_device
 from runner.engine.graph.tensor import Tensor
 from runner.errors import RunnerError, SecurityError

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from runner.engine.cluster import worker
 from runner.engine.cluster.transport.messages import Failed, Run
-from runner.engine.compile.input_slots import InputSource
+from runner.engine.compile.program import InputSource
 from runner.engine.graph.device import DEFAULT_GPU_OPTIONS, GpuOptions, Gpus
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ResourceError

@@ -19,8 +19,7 @@ from runner.engine.cluster.transport.endpoint import Received
 from runner.engine.cluster.transport.heartbeat import Progress
 from runner.engine.cluster.worker import Worker
 from runner.engine.cluster.worker_setup import WorkerSetup
-from runner.engine.compile.input_slots import InputSlot, InputSource
-from runner.engine.compile.program import Client, Program
+from runner.engine.compile.program import Client, InputSlot, InputSource, Program
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph import ops
 from runner.engine.graph.device import Gpus, local_cluster, worker_device

@@ -80,12 +80,6 @@ def test_ops_of_the_executor_run_on_every_device_type(registry: Registry) -> Non
     assert set(compiled.parts) == {GPU_0}
 
 
-def test_compilation_is_a_function_of_its_arguments(graph: Graph, registry: Registry) -> None:
-    signature = Signature((Y, Z), (), (X,))
-    first, second = (compile_signature(graph, signature, TWO, registry) for _ in range(2))
-    assert first == second
-
-
 def test_variable_without_a_constraint_is_on_one_device_for_all_signatures(registry: Registry) -> None:
     graph = Graph()
     names = [f"v{k}" for k in range(4)]

@@ -1,4 +1,4 @@
-"""The devices on which a node may run, and the one that it is placed on."""
+"""The devices on which a node may run, and the one that it is placed on, also by the greedy heuristic."""
 
 import re
 from collections.abc import Collection
@@ -6,17 +6,18 @@ from collections.abc import Collection
 import pytest
 from hypothesis import given
 
-from runner.engine.compile.placement import PlacementError, place
-from runner.engine.graph import ops
+from runner.engine.compile.cost import node_seconds
+from runner.engine.compile.earliest_finish import earliest_finish
+from runner.engine.compile.placement import PlacementError, colocation_groups, place
 from runner.engine.graph.device import Cluster, Device, DeviceName, local_cluster
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.tensor import Node
+from tests.engine.compile.passes.graph_text import HERE, THERE, Text
 from tests.engine.graph.random_graphs import Sample, samples
 from tests.engine.running import CPU_0, CPU_1, GPU_0, cluster_of
 
 GPU_1 = "/job:worker/task:1/device:gpu:0"
 FOUR = cluster_of(CPU_0, GPU_0, CPU_1, GPU_1)
+SHORT = {CPU_0: "cpu0", GPU_0: "gpu0", CPU_1: "cpu1", GPU_1: "gpu1"}
 
 
 def any_type(node: Node) -> Collection[str] | None:
@@ -27,138 +28,97 @@ def matmul_on_gpu_only(node: Node) -> Collection[str] | None:
     return {"gpu"} if node.op == "matmul" else {"cpu", "gpu"}
 
 
-def source(graph: Graph, name: str, device: str = "", colocate_with: tuple[str, ...] = ()) -> Tensor:
-    with graph.device(device):
-        attributes = {"value": 1.0, "shape": (2, 2), "dtype": "float64"}
-        return graph.add("fill", (), attributes, name=name, colocate_with=colocate_with)[0]
+def source(on: str = "", beside: str = "") -> str:
+    return f"fill(value=1.0, shape=(2, 2), dtype='float64', on='{on}', beside='{beside}')"
 
 
-def device_of(graph: Graph, name: str, cluster: Cluster = FOUR) -> str:
-    return place(graph, cluster, any_type).nodes[name].device
+def devices(text: str, cluster: Cluster = FOUR) -> dict[str, str]:
+    """The device of every node, of a cluster on which only a GPU computes products."""
+    placed = place(Text.parse(text, "float64").graph, cluster, matmul_on_gpu_only)
+    return {node.name: SHORT[node.device] for node in placed}
 
 
 @pytest.mark.parametrize(
-    ("constraint", "device"),
+    ("text", "expected"),
     [
-        ("", CPU_0),
-        (GPU_1, GPU_1),
-        ("/task:1", CPU_1),
-        ("/device:gpu", GPU_0),
-        ("/device:gpu:0", GPU_0),
-        ("/task:1/device:gpu", GPU_1),
-        ("/job:worker", CPU_0),
+        *(
+            (f"a = {source(constraint)}", {"a": device})
+            for constraint, device in (
+                ("", "cpu0"),
+                (GPU_1, "gpu1"),
+                ("/task:1", "cpu1"),
+                ("/device:gpu", "gpu0"),
+                ("/device:gpu:0", "gpu0"),
+                ("/task:1/device:gpu", "gpu1"),
+                ("/job:worker", "cpu0"),
+            )
+        ),
+        # A node is placed on a device with a kernel, and decides for its group.
+        (f"a = {source(CPU_0)}; p = matmul(a, a)", {"a": "cpu0", "p": "gpu0"}),
+        (f"a = {source('/task:1')}; p = matmul(a, a, beside='a')", {"a": "gpu1", "p": "gpu1"}),
+        # A chain of colocations is one group; the feasible sets of a group are intersected.
+        (
+            f"""a = {source()}; b = {source(beside="a")}; alone = {source()}; x = {source(GPU_1)}
+            y = {source(beside="x")}; joint = {source(beside="y b")}""",
+            {"a": "gpu1", "b": "gpu1", "alone": "cpu0", "x": "gpu1", "y": "gpu1", "joint": "gpu1"},
+        ),
+        (f"a = {source('/task:1')}; b = {source('/device:gpu', 'a')}", {"a": "gpu1", "b": "gpu1"}),
     ],
 )
-def test_node_is_placed_on_the_first_device_that_satisfies_its_constraint(constraint: str, device: str) -> None:
-    graph = Graph()
-    source(graph, "a", constraint)
-    assert device_of(graph, "a") == device
+def test_node_is_placed_on_the_first_device_that_satisfies_its_constraints(text: str, expected: dict[str, str]) -> None:
+    assert devices(text) == expected
 
 
 @pytest.mark.parametrize("constraint", ["/task:2", "/job:ps", "/device:tpu", "/task:0/device:cpu:1"])
 def test_constraint_that_no_device_satisfies_is_refused_with_the_devices(constraint: str) -> None:
-    graph = Graph()
-    source(graph, "a", constraint)
     expected = (
         f"node 'a' (op 'fill') cannot be placed: constraint '{constraint}', device types with a kernel: any, "
         f"devices: {CPU_0}, {GPU_0}, {CPU_1}, {GPU_1}"
     )
     with pytest.raises(PlacementError, match=re.escape(expected)):
-        place(graph, FOUR, any_type)
+        place(Text.parse(f"a = {source(constraint)}").graph, FOUR, any_type)
 
 
-def test_node_is_placed_on_a_device_with_a_kernel() -> None:
-    graph = Graph()
-    a = source(graph, "a", CPU_0)
-    ops.matmul(graph, a, a, name="product")
-    assert place(graph, FOUR, matmul_on_gpu_only).nodes["product"].device == GPU_0
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            f"a = {source()}; p = matmul(a, a, on='/task:1/device:cpu:0')",
+            r"node 'p' \(op 'matmul'\) cannot .*'/task:1/device:cpu:0', .* kernel: \['gpu'\]",
+        ),
+        (
+            f"a = {source('/task:1')}; b = {source(beside='a')}; c = {source('/task:0', 'b')}",
+            re.escape(
+                f"node 'c' requires '/task:0', but must share a device with a, b, feasible on ['{CPU_1}', '{GPU_1}']"
+            ),
+        ),
+    ],
+    ids=["missing kernel", "empty intersection"],
+)
+def test_node_without_a_device_is_refused(text: str, message: str) -> None:
+    with pytest.raises(PlacementError, match=message):
+        devices(text)
 
 
-def test_missing_kernel_is_reported_with_the_device_types_that_have_one() -> None:
-    graph = Graph()
-    a = source(graph, "a")
-    with graph.device("/task:1/device:cpu:0"):
-        ops.matmul(graph, a, a, name="product")
-    expected = r"node 'product' \(op 'matmul'\) cannot .*'/task:1/device:cpu:0', .* kernel: \['gpu'\]"
-    with pytest.raises(PlacementError, match=expected):
-        place(graph, FOUR, matmul_on_gpu_only)
-
-
-def test_chain_of_colocations_is_one_group() -> None:
-    graph = Graph()
-    source(graph, "a")
-    source(graph, "b", colocate_with=("a",))
-    source(graph, "alone")
-    source(graph, "x", GPU_1)
-    source(graph, "y", colocate_with=("x",))
-    source(graph, "joint", colocate_with=("y", "b"))
-    placed = place(graph, FOUR, any_type)
-    assert {placed.nodes[name].device for name in ("a", "b", "x", "y", "joint")} == {GPU_1}
-    assert placed.nodes["alone"].device != GPU_1
-
-
-def test_feasible_sets_of_a_group_are_intersected() -> None:
-    graph = Graph()
-    source(graph, "a", "/task:1")
-    source(graph, "b", "/device:gpu", colocate_with=("a",))
-    assert device_of(graph, "a") == device_of(graph, "b") == GPU_1
-
-
-def test_kernel_of_one_member_decides_for_its_group() -> None:
-    graph = Graph()
-    a = source(graph, "a", "/task:1")
-    graph.add("matmul", [a, a], {"transpose_a": False, "transpose_b": False}, name="p", colocate_with=["a"])
-    assert place(graph, FOUR, matmul_on_gpu_only).nodes["a"].device == GPU_1
-
-
-def test_empty_intersection_is_reported_with_the_group() -> None:
-    graph = Graph()
-    source(graph, "a", "/task:1")
-    source(graph, "b", colocate_with=("a",))
-    source(graph, "c", "/task:0", colocate_with=("b",))
-    feasible = f"feasible on ['{CPU_1}', '{GPU_1}']"
-    expected = f"node 'c' requires '/task:0', but must share a device with a, b, {feasible}"
-    with pytest.raises(PlacementError, match=re.escape(expected)):
-        place(graph, FOUR, any_type)
-
-
-def compute_heavy(where_inputs_are: str) -> Graph:
+@pytest.mark.parametrize(
+    ("inputs_on", "latency_s", "bytes_per_s", "device"),
+    [(CPU_0, 1e-6, 1e9, "gpu0"), (CPU_0, 1e-6, 1e6, "cpu0"), (GPU_0, 1e-6, 1e6, "gpu0"), (CPU_0, 1.0, 1e12, "cpu0")],
+)
+def test_node_is_placed_on_the_faster_device_unless_the_transfer_costs_more(
+    inputs_on: str, latency_s: float, bytes_per_s: float, device: str
+) -> None:
     """A product of two 200x200 matrices: 16 million operations, 320 kB for each input."""
-    graph = Graph()
-    with graph.device(where_inputs_are):
-        a = ops.placeholder(graph, (200, 200), "float64", name="a")
-    ops.matmul(graph, a, a, name="product")
-    return graph
-
-
-SLOW, FAST = Device(CPU_0, flops_per_s=1e9), Device(GPU_0, flops_per_s=1e11, gpu=0)
-
-
-def test_node_without_a_constraint_is_placed_on_the_faster_device() -> None:
-    cluster = Cluster((SLOW, FAST), latency_s=1e-6, bytes_per_s=1e9)
-    assert device_of(compute_heavy(CPU_0), "product", cluster) == GPU_0
-
-
-def test_node_stays_with_its_input_if_the_transfer_costs_more() -> None:
-    cluster = Cluster((SLOW, FAST), latency_s=1e-6, bytes_per_s=1e6)
-    assert device_of(compute_heavy(CPU_0), "product", cluster) == CPU_0
-    assert device_of(compute_heavy(GPU_0), "product", cluster) == GPU_0
-
-
-def test_latency_counts() -> None:
-    cluster = Cluster((SLOW, FAST), latency_s=1.0, bytes_per_s=1e12)
-    assert device_of(compute_heavy(CPU_0), "product", cluster) == CPU_0
+    fast = Device(GPU_0, flops_per_s=1e11, gpu=0)
+    cluster = Cluster((Device(CPU_0, flops_per_s=1e9), fast), latency_s, bytes_per_s)
+    graph = Text.parse(f"a = input(200, 200, on='{inputs_on}'); p = matmul(a, a)", "float64").graph
+    assert SHORT[place(graph, cluster, any_type).nodes["p"].device] == device
 
 
 def test_busy_device_is_avoided() -> None:
-    graph = Graph()
-    a = ops.placeholder(graph, (200, 200), "float64", name="a")
-    for k in range(4):
-        ops.matmul(graph, a, a, name=f"product_{k}")
+    products = "; ".join(f"p{k} = matmul(a, a)" for k in range(4))
     equal = Cluster((Device(CPU_0), Device(CPU_1)), latency_s=1e-9, bytes_per_s=1e15)
-    placed = place(graph, equal, any_type)
-    devices = [placed.nodes[f"product_{k}"].device for k in range(4)]
-    assert sorted(devices) == [CPU_0, CPU_0, CPU_1, CPU_1]
+    placed = place(Text.parse(f"a = input(200, 200); {products}", "float64").graph, equal, any_type)
+    assert sorted(placed.nodes[f"p{k}"].device for k in range(4)) == [CPU_0, CPU_0, CPU_1, CPU_1]
 
 
 @given(samples())
@@ -170,3 +130,83 @@ def test_every_node_has_a_full_name_that_its_constraint_allows_and_equally_in_a_
         name = DeviceName.parse(node.device)
         assert name.is_full
         assert name.matches(DeviceName.parse(sample.graph.nodes[node.name].device))
+
+
+NEAR = local_cluster(2, latency_s=1e-9, bytes_per_s=1e15)
+FED = "input(200, 200)"
+"""Products of matrices of this side take 80 microseconds, a transfer between them far less."""
+
+
+def chosen(text: str, cluster: Cluster = NEAR) -> dict[str, str]:
+    """The device of every node by the greedy heuristic."""
+    graph = Text.parse(text, "float64").graph
+    groups = colocation_groups(graph, cluster, any_type)
+    found = earliest_finish(graph, cluster, groups.of, groups.feasible, node_seconds)
+    return {name: found[group] for name, group in groups.of.items()}
+
+
+def layer(x: str, name: str) -> str:
+    """A product with a variable, and a bias; all of it one group.
+
+    The reshaped bias is ready at once; it must not decide the device.
+    """
+    w = f"{name}_w"
+    return f"""; {w} = weights(200, 200); {name}_b = weights(200)
+    {name}_row = reshape({name}_b, shape=(1, 200), beside='{w}'); {name}_p = matmul({x}, {w}, beside='{w}')
+    {name} = add({name}_p, {name}_row, beside='{w}')"""
+
+
+def test_branches_are_on_different_devices_and_a_chain_on_one() -> None:
+    found = chosen(f"x = {FED}{layer('x', 'a')}{layer('a', 'b')}{layer('x', 'c')}{layer('c', 'd')}; joint = add(b, d)")
+    assert found["a"] == found["b"] != found["c"] == found["d"]
+    chain = chosen(f"x = {FED}{layer('x', 'a')}{layer('a', 'b')}{layer('b', 'c')}{layer('c', 'd')}")
+    assert len(set(chain.values())) == 1
+
+
+def test_two_streams_through_a_chain_of_layers_are_a_pipeline() -> None:
+    """Streams share variables, so each layer has one device; while it serves the second stream, the next one begins.
+
+    The graph has one stream after the other, so nodes must be visited by their longest remaining path.
+    """
+    streams = "; ".join(
+        f"x{k} = {FED}; a{k} = matmul(x{k}, a, beside='a'); b{k} = matmul(a{k}, b, beside='b')" for k in range(2)
+    )
+    found = chosen(f"a = weights(200, 200); b = weights(200, 200); {streams}")
+    assert found["a0"] == found["a1"] != found["b0"] == found["b1"]
+
+
+def test_tensor_is_sent_to_a_device_once_for_all_its_readers() -> None:
+    """Sending x takes 0.8 ms: for one transfer the rest stays here, for one per reader it would not."""
+    readers = "; ".join(f"reader{k} = neg(x, on='there')" for k in range(20))
+    devices = (Device(HERE, flops_per_s=16e9), Device(THERE, flops_per_s=1e30, bytes_per_s=1e30))
+    found = chosen(
+        f"""large = input(1000, 1000, on='here'); x = neg(large, on='here'); y = input(200, 200, on='here')
+        {readers}; rest = matmul(y, y)""",
+        Cluster(devices, latency_s=1e-2, bytes_per_s=1e30),
+    )
+    assert found["rest"] == HERE
+
+
+def test_tensor_is_received_once_for_several_readers() -> None:
+    """The readers leave a busy device over a slow link; only the first one waits for the transfer."""
+    busy = "; ".join(f"b{k + 1} = matmul(b{k}, b{k}, on='here')" for k in range(1, 6))
+    found = chosen(
+        f"""fed = input(200, 200, on='here'); x = neg(fed, on='here'); b1 = matmul(x, x, on='here'); {busy}
+        r0 = matmul(x, x); r1 = matmul(x, x); r2 = matmul(x, x)""",
+        local_cluster(2, latency_s=2e-4, bytes_per_s=1e15),
+    )
+    assert {found[f"r{k}"] for k in range(3)} == {THERE}
+
+
+def test_source_is_placed_with_its_first_reader() -> None:
+    found = chosen(
+        f"p = input(200, 200, on='there'); y = neg(p, on='there'); labels = {FED}; z = add(y, labels, on='there')"
+    )
+    assert found["labels"] == found["p"] == THERE
+
+
+def test_layer_is_placed_by_its_input_and_not_by_its_variables() -> None:
+    """The reshaped variable is ready first, while the other device is idle; the link is too slow for the rest."""
+    slow = local_cluster(2, latency_s=1.0, bytes_per_s=1e6)
+    text = f"fed = input(200, 200, on='here'); x = neg(fed, on='here'){layer('x', 'a')}"
+    assert set(chosen(text, slow).values()) == {HERE}

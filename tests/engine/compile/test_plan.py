@@ -1,24 +1,23 @@
 """The plan of a device as data: instructions, slots, places, and properties known before the first step."""
 
-from collections.abc import Sequence
-
+import numpy as np
 import pytest
 from hypothesis import given
 
-from runner.engine.compile.compile import Part, Signature, compile_signature
+from runner.engine.compile.compile import Part, Signature, compile_signature, plan_device, small_updates_last
+from runner.engine.compile.passes.order_writes import order_writes
+from runner.engine.compile.passes.rewriting import needed_by
 from runner.engine.compile.plan import DevicePlan, Place, Slot
-from runner.engine.compile.planner import plan_device
-from runner.engine.compile.program import Program
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.op import ShapeError
 from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.kernels.contract import Layout, plain
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
+from tests.engine.compile.passes.graph_text import Text
 from tests.engine.compile.played_memory import play
 from tests.engine.graph.random_graphs import Sample, samples
 from tests.engine.run.fake_kernels import (
@@ -33,30 +32,22 @@ from tests.engine.run.fake_kernels import (
     random_registry,
     reference_registry,
 )
-from tests.engine.running import CPU_0, CPU_1
+from tests.engine.running import CPU_0, CPU_1, Bench
 from tests.strategies.networks import NETWORKS, task_of
 
-FOUR = TensorSpec((4,), "float64")
+STRANGE = fake_registry(fake_kernel("neg", always(REVERSED, MASKED)), fake_kernel("convert", converting(VIA_PLAIN)))
 
 
-def plan_of(graph: Graph, fetches: Sequence[Tensor], registry: Registry, feeds: Sequence[Tensor] = ()) -> DevicePlan:
-    return plan_device(CPU_0, graph, fetches, {tensor: tensor for tensor in feeds}, registry, {})
+def plan_of(text: str, fetch: str, registry: Registry) -> DevicePlan:
+    """The plan of a graph of float64, in which every placeholder is fed."""
+    parsed = Text.parse(text, "float64")
+    feeds = {node[0]: node[0] for node in parsed.graph if node.op == "placeholder"}
+    return plan_device(CPU_0, parsed.graph, parsed.names(fetch), feeds, registry, {})
 
 
 def parts_of(sample: Sample, registry: Registry) -> dict[str, Part]:
     signature = Signature(tuple(sample.fetches), (), tuple(sample.feeds))
     return dict(compile_signature(sample.graph, signature, local_cluster(sample.devices), registry).parts)
-
-
-def training_program() -> Program:
-    return SyncData(workers=2).build(task_of(NETWORKS["batch_normalised"], Momentum(), batch_size=7))
-
-
-def training_plans(registry: Registry) -> list[DevicePlan]:
-    """The plans of all clients of a real program."""
-    program = training_program()
-    planned = ProgramPlans(program, local_cluster(2), registry)
-    return [plan for client in program.clients.values() for plan in planned.plans(client.signature).values()]
 
 
 @given(sample=samples())
@@ -70,46 +61,46 @@ def test_every_value_of_any_plan_is_where_it_is_read_and_plans_are_pure_function
 
 
 @pytest.mark.parametrize("seed", [None, *range(3)])
-def test_every_value_of_a_training_program_is_where_it_is_read(registry: Registry, seed: int | None) -> None:
-    program, kernels = training_program(), registry if seed is None else random_registry(seed)
-    planned = ProgramPlans(program, local_cluster(2), kernels)
-    for client in program.clients.values():
+def test_every_value_of_a_training_program_is_where_it_is_read_and_equal_programs_have_equal_plans(
+    registry: Registry, seed: int | None
+) -> None:
+    kernels = registry if seed is None else random_registry(seed)
+    program, again = (
+        SyncData(workers=2).build(task_of(NETWORKS["batch_normalised"], Momentum(), batch_size=7)) for _ in range(2)
+    )
+    planned, equal = (ProgramPlans(each, local_cluster(2), kernels) for each in (program, again))
+    for name, client in program.clients.items():
+        assert planned.plans(client.signature) == equal.plans(again.clients[name].signature)
         for device in planned.plans(client.signature):
             part = planned.compiled(client.signature).parts[device]
             play(part.graph, part.fetches, part.feeds, kernels, planned.layouts(device), device)
 
 
 def test_instructions_read_and_fill_slots_with_places() -> None:
-    graph = Graph()
-    x = ops.placeholder(graph, (4,), "float64", name="x")
-    low, _ = ops.split(graph, x, 0, (1, 3), name="parts")
-    twice = ops.add(graph, low, low, name="twice")
-    ops.neg(graph, low, name="last")
-    plan = plan_of(graph, [twice], reference_registry(), [x])
+    text = "x = input(4); low, high = split(x, axis=0, sizes=(1, 3)); twice = add(low, low); last = neg(low)"
+    plan = plan_of(text, "twice", reference_registry())
     assert [(i.node, i.op, i.library, i.inputs, i.outputs) for i in plan.instructions] == [
-        ("parts", "split", "numpy", (0,), (1, 2)),
+        ("low", "split", "numpy", (0,), (1, 2)),
         ("twice", "add", "numpy", (1, 1), (3,)),
         ("last", "neg", "numpy", (1,), (4,)),
     ]
-    assert plan.fetches == {twice: 3}
+    assert plan.fetches == {Tensor("twice"): 3}
     assert [slot.spec.shape for slot in plan.slots] == [(4,), (1,), (3,), (1,), (1,)]
-    assert len(plan.places) == len(plan.slots)
-    assert plan.arena_bytes == 3 * 64
+    assert (len(plan.places), plan.arena_bytes) == (len(plan.slots), 3 * 64)
 
 
-def test_feeds_have_tensor_slot_and_spec(registry: Registry) -> None:
-    graph = Graph()
-    carrier = ops.placeholder(graph, (4,), "float64", name="feed/inner_1")
-    ops.neg(graph, carrier)
-    (feed,) = plan_device(CPU_0, graph, [], {Tensor("inner", 1): carrier}, registry, {}).feeds
-    assert (feed.tensor, feed.slot, feed.spec) == (Tensor("inner", 1), 0, FOUR)
+def test_plan_of_a_part_has_feeds_with_tensor_slot_and_spec(registry: Registry) -> None:
+    text = Text.parse("feed__inner_1 = input(4); y = neg(feed__inner_1)", "float64")
+    carrier, y = text.names("feed/inner_1 y")
+    feeds = {Tensor("inner", 1): carrier}
+    plan = plan_device(CPU_0, text.graph, [y], feeds, registry, {})
+    (feed,) = plan.feeds
+    assert (feed.tensor, feed.slot, feed.spec) == (Tensor("inner", 1), 0, TensorSpec((4,), "float64"))
+    assert Part(text.graph, (y,), feeds).plan(CPU_0, registry, {}) == plan
 
 
 def test_variables_have_separate_memory_outside_the_arena(registry: Registry) -> None:
-    graph = Graph()
-    w = ops.variable(graph, (1000,), "float64", name="w")
-    total = ops.reduce_sum(graph, w, axes=(0,))
-    plan = plan_of(graph, [total], registry)
+    plan = plan_of("w = weights(1000); total = reduce_sum(w, axes=(0,))", "total", registry)
     spec = TensorSpec((1000,), "float64")
     assert plan.variables == {"w": Slot(spec, plain(spec))}
     assert plan.layouts == {"w": Layout("", 8000)}
@@ -117,87 +108,83 @@ def test_variables_have_separate_memory_outside_the_arena(registry: Registry) ->
     assert (plan.read, plan.arena_bytes) == ({"w"}, 64)
 
 
-def test_variable_that_is_only_assigned_is_not_read(registry: Registry) -> None:
-    graph = Graph()
-    x = ops.placeholder(graph, (2,), "float64", name="x")
-    w = ops.variable(graph, (2,), "float64", name="w")
-    ops.assign(graph, w, x, name="set")
-    plan = plan_of(graph, [], registry, [x])
-    assert [(i.op, dict(i.attributes), i.inputs) for i in plan.instructions] == [
-        ("assign", {"variable": "w"}, (plan.feeds[0].slot,))
-    ]
-    assert (set(plan.variables), plan.read) == ({"w"}, set())
-    assert plan_of(graph, [w], registry, [x]).read == {"w"}
-
-
-def test_variable_that_is_only_fetched_is_read(registry: Registry) -> None:
-    graph = Graph()
-    w = ops.variable(graph, (2,), "float64", name="w")
-    ops.variable(graph, (2,), "float64", name="v")
-    plan = plan_of(graph, [ops.reshape(graph, w, (1, 2))], registry)
-    assert (plan.instructions, plan.read) == ((), {"w"})
-
-
-def test_variable_is_not_read_by_readers_of_its_assigned_value(registry: Registry) -> None:
-    graph = Graph()
-    w = ops.variable(graph, (4,), "float64", name="w")
-    new = ops.assign(graph, w, ops.fill(graph, 1.0, (4,), "float64"), name="set")
-    plan = plan_of(graph, [ops.neg(graph, new)], registry)
-    assert [each.op for each in plan.instructions] == ["fill", "neg"]
-    assert plan.read == set()
-
-
-def test_plan_lists_the_variables_that_it_writes(registry: Registry) -> None:
-    """It writes by an assign or by a kernel that computes in place, not by reads or aliases."""
-    graph = Graph()
-    fed, counted, seen = (ops.variable(graph, (2,), "float32", name=name) for name in ("fed", "counted", "seen"))
-    x = ops.placeholder(graph, (2,), "float32", name="x")
-    ops.assign(graph, fed, x)
-    ops.assign(graph, counted, ops.square(graph, counted))
-    plan = plan_of(graph, [ops.neg(graph, ops.reshape(graph, seen, (1, 2)))], registry, [x])
-    assert [each.op for each in plan.instructions if each.op == "assign"] == ["assign"]
-    assert (plan.written, plan.read) == ({"fed", "counted"}, {"counted", "seen"})
-
-
-def test_two_assignments_to_a_variable_in_one_step_are_refused(registry: Registry) -> None:
-    graph = Graph()
-    w = ops.variable(graph, (2,), "float64", name="w")
-    for name in ("one", "two"):
-        ops.assign(graph, w, ops.fill(graph, 1.0, (2,), "float64"), name=name)
-    with pytest.raises(ShapeError, match="variable 'w' is assigned by 'one' and by 'two' in one step"):
-        plan_of(graph, [], registry)
+@pytest.mark.parametrize(
+    ("text", "fetch", "instructions", "read", "written"),
+    [
+        ("s = assign(w, x)", "", "assign", "", "w"),
+        ("s = assign(w, x)", "w", "convert assign", "w", "w"),
+        ("r = reshape(w, shape=(1, 2)); v = weights(2)", "r", "", "w", ""),
+        ("n = exp(x); s = assign(w, n); y = neg(s)", "y", "exp neg", "", "w"),
+        ("f = weights(2, dtype='float32'); n = square(f); s = assign(f, n)", "", "square", "f", "f"),
+        ("r = reshape(w, shape=(1, 2)); y = neg(r)", "y", "neg", "w", ""),
+    ],
+)
+def test_plan_lists_the_variables_that_it_reads_and_writes(
+    text: str, fetch: str, instructions: str, read: str, written: str, registry: Registry
+) -> None:
+    plan = plan_of(f"x = input(2); w = weights(2); {text}", fetch, registry)
+    assert " ".join(each.op for each in plan.instructions) == instructions
+    assert (plan.read, plan.written) == (set(read.split()), set(written.split()))
 
 
 def test_sent_bytes_are_those_of_the_sent_tensors() -> None:
-    graph = Graph()
-    x = ops.placeholder(graph, (3,), "float32", name="x")
-    y = ops.neg(graph, x)
-    for key in ("a", "b"):
-        ops.send(graph, y, key=key, destination=CPU_1)
-    strange = fake_registry(fake_kernel("neg", always(REVERSED, MASKED)), fake_kernel("convert", converting(VIA_PLAIN)))
-    assert plan_of(graph, [], strange, [x]).sent_bytes == 2 * 3 * 4
+    sends = "; ".join(f"{key} = send(y, key='{key}', destination='{CPU_1}')" for key in ("a", "b"))
+    assert plan_of(f"x = input(3, dtype='float32'); y = neg(x); {sends}", "", STRANGE).sent_bytes == 2 * 3 * 4
 
 
 def test_plan_counts_conversions_and_lists_libraries() -> None:
-    graph = Graph()
-    x = ops.placeholder(graph, (4,), "float64", name="x")
-    y = ops.convert(graph, ops.exp(graph, ops.neg(graph, x)))
-    strange = fake_registry(fake_kernel("neg", always(REVERSED, MASKED)), fake_kernel("convert", converting(VIA_PLAIN)))
-    plan = plan_of(graph, [y], strange, [x])
+    plan = plan_of("x = input(4); n = neg(x); e = exp(n); y = convert(e)", "y", STRANGE)
     assert [each.op for each in plan.instructions] == ["convert", "neg", "convert", "exp", "convert"]
-    assert plan.conversions == 2
-    assert plan.libraries == {"fake", "numpy"}
-    assert [slot.layout for slot in plan.slots] == [layout(tag, FOUR) for tag in ("", REVERSED, MASKED, "", "", "")]
+    assert (plan.conversions, plan.libraries) == (2, {"fake", "numpy"})
+    tags = ("", REVERSED, MASKED, "", "", "")
+    assert [slot.layout for slot in plan.slots] == [layout(tag, TensorSpec((4,), "float64")) for tag in tags]
 
 
-def test_equal_graphs_have_equal_plans(registry: Registry) -> None:
-    first, second = (training_plans(registry) for _ in range(2))
-    assert first == second
+HALF = "program='mul 0 #0.5', outputs=(1,)"
+SIZES = {"a": 3, "b": 4000, "c": 5}
 
 
-def test_plan_of_a_part_uses_its_fetches_and_feeds(registry: Registry) -> None:
-    graph = Graph()
-    x = ops.placeholder(graph, (3,), "float64", name="x")
-    y = ops.neg(graph, x)
-    part = Part(graph, (y,), {x: x})
-    assert part.plan(CPU_0, registry, {}) == plan_of(graph, [y], registry, [x])
+def training(**sizes: int) -> Graph:
+    """A chain of products with one variable each, which is updated directly after its read."""
+    layers = (
+        f"""{name} = weights({size}); {name}_product = mul({name}, {before}); {name}_sum = reduce_sum({name}_product,
+        axes=(0,)); {name}_update = elementwise({name}, {HALF}); {name}_assign = assign({name}, {name}_update)"""
+        for (name, size), before in zip(sizes.items(), ("value", *(f"{name}_sum" for name in sizes)), strict=False)
+    )
+    return Text.parse("value = input(); " + "; ".join(layers).replace("\n", " ")).graph
+
+
+def names(graph: Graph) -> list[str]:
+    return [node.name for node in graph]
+
+
+def test_small_updates_are_last_and_keep_their_order_after_all_that_they_need() -> None:
+    graph = order_writes(training(**SIZES))
+    late = small_updates_last(graph, small_bytes=100)
+    assert names(late)[-4:] == ["a_update", "a_assign", "c_update", "c_assign"]
+    assert [name for name in names(graph) if name not in names(late)[-4:]] == names(late)[:-4]
+    done: set[str] = set()
+    for node in late:
+        assert set(needed_by(node)) <= done
+        done.add(node.name)
+
+
+def test_update_that_other_nodes_need_and_node_that_computes_no_variable_do_not_move() -> None:
+    graph = training(a=3)
+    ops.reduce_sum(graph, graph.nodes["a_assign"][0], name="of_the_new_value")
+    assert names(small_updates_last(graph)) == names(graph)
+    graph = Text.parse(f"value = input(3); fetched = elementwise(value, {HALF}); other = identity(value)").graph
+    assert names(small_updates_last(graph)) == names(graph)
+
+
+def test_step_with_late_updates_computes_the_same_values(registry: Registry) -> None:
+    found = []
+    for late in (False, True):
+        graph = order_writes(training(**SIZES))
+        bench = Bench(small_updates_last(graph, 100) if late else graph, registry, [Tensor("c_sum")])
+        for name, size in SIZES.items():
+            bench.put(name, np.arange(1, size + 1, dtype=np.float32))
+        results = [bench.run({Tensor("value"): np.float32(1.5)})[Tensor("c_sum")] for _ in range(3)]
+        found.append([*results, *(bench.value(name) for name in "abc")])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)

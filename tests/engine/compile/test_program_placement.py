@@ -1,6 +1,7 @@
-"""Placement of a whole program: feasible, never slower than one device, and optimal in known cases."""
+"""Placement of a program and of its layers: feasible, never slower than one device, and optimal in known cases."""
 
 from dataclasses import replace
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -9,20 +10,21 @@ from hypothesis import strategies as st
 from runner import nn
 from runner.engine.compile.compile import compile_signature
 from runner.engine.compile.cost import node_seconds
-from runner.engine.compile.passes.layer_groups import devices_of_layers
+from runner.engine.compile.passes.layer_groups import colocate_layers, devices_of_layers, home_layers
+from runner.engine.compile.placement import PlacementError, colocation_groups, place
 from runner.engine.compile.program import Client, Program
-from runner.engine.compile.program_placement import GIVEN, measured_seconds, place_program
+from runner.engine.compile.program_placement import GIVEN, measured_seconds, place_program, stages
 from runner.engine.graph.device import Cluster, Device, DeviceName, local_cluster, worker_device
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import NetworkBuilder, Outputs
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import TensorSpec
+from runner.engine.graph.tensor import Node, TensorSpec
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Sgd
 from runner.strategies.base import Task
 from runner.strategies.model import ModelParallel
 from runner.strategies.single import Single
+from tests.engine.compile.passes.graph_text import Text
 from tests.engine.graph.random_graphs import Sample, samples
 from tests.strategies.networks import NETWORKS, Batch, task_of
 
@@ -188,3 +190,109 @@ def test_record_of_another_network_is_refused(registry: Registry) -> None:
     program, cluster = ModelParallel().build(task("convolutional")), local_cluster(2)
     with pytest.raises(ValueError, match=r"it knows \d+ of \d+ nodes of a step"):
         measured_seconds(dict.fromkeys(step_of(registry), 1e-3), program, cluster, registry)
+
+
+def chain(widths: list[int], more: str = "") -> Graph:
+    """Products from one width to the next, each with its variable: nodes y1, y2, ..."""
+    products = (
+        f"w{k} = weights({before}, {after}); y{k} = matmul(y{k - 1}, w{k}, beside='w{k}')"
+        for k, (before, after) in enumerate(pairwise(widths), start=1)
+    )
+    return Text.parse(f"y0 = input(64, {widths[0]}); {'; '.join(products)}{more}", "float64").graph
+
+
+def stage_of(graph: Graph, cluster: Cluster, count: int) -> list[int]:
+    """The worker of every product."""
+    groups = colocation_groups(graph, cluster, lambda node: None)
+    choice = stages(graph, cluster, groups.of, groups.feasible, node_seconds)[count - 2]
+    products = [node.name for node in graph if node.op == "matmul"]
+    return [int(choice[groups.of[name]].split("task:")[1].split("/")[0]) for name in products]
+
+
+@pytest.mark.parametrize(
+    ("widths", "count", "bytes_per_s", "expected"),
+    [
+        ([300] * 7, 3, 1e30, [0, 0, 1, 1, 2, 2]),
+        ([300] * 7, 2, 1e30, [0, 0, 0, 1, 1, 1]),
+        # A large layer has a separate device.
+        ([100, 100, 100, 3000, 100], 2, 1e30, [0, 0, 0, 1]),
+        # Compute is balanced in the middle, but one layer later the tensor is far smaller.
+        ([300, 300, 300, 2, 300], 2, 1e8, [0, 0, 0, 1]),
+    ],
+)
+def test_chain_is_cut_evenly_and_at_small_tensors(
+    widths: list[int], count: int, bytes_per_s: float, expected: list[int]
+) -> None:
+    cluster = local_cluster(count, latency_s=0.0, bytes_per_s=bytes_per_s)
+    assert stage_of(chain(widths), cluster, count) == expected
+
+
+def test_constrained_group_satisfies_its_constraint() -> None:
+    graph = chain([300] * 5, "; last = neg(y4, on='here')")
+    cluster = local_cluster(2, latency_s=0.0, bytes_per_s=1e30)
+    groups = colocation_groups(graph, cluster, lambda node: None)
+    (choice,) = stages(graph, cluster, groups.of, groups.feasible, node_seconds)
+    assert choice[groups.of["last"]] == worker_device(0)
+    assert choice[groups.of["y4"]] == worker_device(1)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@given(widths=st.lists(st.integers(1, 400), min_size=5, max_size=8), bandwidth=st.sampled_from([1e7, 1e9, 1e12]))
+def test_no_other_cuts_are_better(count: int, widths: list[int], bandwidth: float) -> None:
+    graph, cluster = chain(widths), local_cluster(3, latency_s=0.0, bytes_per_s=bandwidth)
+    compute = [
+        sum(node_seconds(graph, graph.nodes[name], cluster.devices[0]) for name in (f"w{k}", f"y{k}"))
+        for k in range(1, len(widths))
+    ]
+    # The input belongs to no group that computes, so it crosses no cut.
+    wire = [0.0, *(cluster.transfer_s(graph.spec(graph.nodes[f"y{k}"][0]).nbytes) for k in range(1, len(widths) - 1))]
+
+    def slowest(edges: list[int]) -> float:
+        return max((wire[begin] if begin else 0.0) + sum(compute[begin:end]) for begin, end in pairwise(edges))
+
+    cuts = [[0, *inner, len(compute)] for inner in combinations(range(1, len(compute)), count - 1)]
+    found = stage_of(graph, cluster, count)
+    edges = [0, *(k for k in range(1, len(found)) if found[k] != found[k - 1]), len(found)]
+    assert slowest(edges) == pytest.approx(min(map(slowest, cuts)), rel=1e-9)
+
+
+TRAINED = """x = input(3); labels = input(3); rate = input(); unread = input(); w = weights(3, layer='fc')
+    y = mul(x, w, layer='fc'); losses = sub(y, labels, layer='loss'); total = neg(losses)
+    seed = fill(value=1.0, shape=(3,), dtype='float32'); backward = mul(seed, total)
+    gradient = mul(backward, x, layer='fc'); half = fill(value=0.5, shape=(), dtype='float32')
+    clipped = mul(gradient, half); step = mul(clipped, rate); new = sub(w, step); set = assign(w, new)"""
+"""A layer, a loss, and a gradient that is clipped and applied; labels and rate are fed."""
+
+
+def trained(more: str = "") -> Graph:
+    return Text.parse(TRAINED + more).graph
+
+
+def test_node_without_a_stamp_belongs_to_the_layer_of_an_input_or_a_reader() -> None:
+    homes = home_layers(trained())
+    fc = {"w", "y", "x", "gradient", "clipped", "step", "half", "new", "set", "rate", "unread"}
+    assert {name for name, home in homes.items() if home == "fc"} == fc
+    assert {homes[name] for name in ("losses", "total", "labels", "backward", "seed")} == {"loss"}
+    assert homes.keys() == trained().nodes.keys()
+
+
+def test_graph_without_layers_has_no_groups() -> None:
+    graph = Text.parse("unread = input()").graph
+    assert home_layers(graph) == {}
+    assert colocate_layers(graph, {}).nodes == graph.nodes
+
+
+def test_layer_is_placed_on_one_device() -> None:
+    graph = colocate_layers(trained(), {"loss": worker_device(1), "fc": worker_device(0)})
+    placed = place(graph, local_cluster(2), lambda node: None)
+    homes = home_layers(placed)
+    for name, home in homes.items():
+        assert placed.nodes[name].device == worker_device({"fc": 0, "loss": 1}[home]), name
+    assert devices_of_layers(placed) == {"fc": worker_device(0), "loss": worker_device(1)}
+    assert all(node.colocate_with == () for node in placed)
+
+
+def test_two_devices_in_one_layer_are_refused() -> None:
+    graph = trained("; there = neg(y, layer='fc', on='there'); here = neg(y, layer='fc', on='here')")
+    with pytest.raises(PlacementError, match="must share a device with"):
+        place(colocate_layers(graph, {}), local_cluster(2), lambda node: None)

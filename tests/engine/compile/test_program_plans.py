@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runner.engine.compile import program_plans
 from runner.engine.compile.compile import Signature
-from runner.engine.compile.program import Client, Program
+from runner.engine.compile.program import Client, InputSlot, Program
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster
@@ -28,7 +28,6 @@ from tests.engine.run.fake_kernels import (
     converting,
     fake_kernel,
     fake_registry,
-    following,
     layout,
     random_registry,
 )
@@ -178,20 +177,17 @@ def test_layouts_reproduce_plans_with_random_kernels(seed: int, name: str) -> No
     expect_layouts_to_reproduce_plans(PROGRAMS[name], random_registry(seed))
 
 
-def test_first_reader_decides_the_layout_that_other_kernels_follow() -> None:
-    graph = Graph()
-    w = ops.variable(graph, SPEC.shape, SPEC.dtype, name="w")
-    slot = ops.variable(graph, SPEC.shape, SPEC.dtype, name="w/velocity")
-    used = ops.tanh(graph, w)
-    ops.assign(graph, slot, ops.add(graph, slot, used), name="set")
-    follow = fake_registry(
-        fake_kernel("tanh", always(REVERSED, REVERSED)),
-        fake_kernel("add", following()),
-        fake_kernel("elementwise", following()),
-        fake_kernel("convert", converting(VIA_PLAIN)),
-    )
-    train = client("train", targets=["set"])
-    plans = ProgramPlans(Program(graph, {"train": train}, {}, workers=1), local_cluster(1), follow)
-    (plan,) = plans.plans(train.signature).values()
-    assert plan.layouts == {"w": layout(REVERSED, SPEC), "w/velocity": layout(REVERSED, SPEC)}
-    assert plan.conversions == 0
+def test_step_reads_the_batch_of_its_number() -> None:
+    slot = InputSlot(Tensor("x"), "train", "x", 3, 7)
+    assert [slot.share(step) for step in (0, 5)] == [("train", 0, 3, 7), ("train", 5, 3, 7)]
+
+
+def test_steps_that_share_a_batch_read_one_part_after_the_other() -> None:
+    slot = InputSlot(Tensor("x"), "train", "x", 1, 4, parts=3)
+    assert [slot.share(step) for step in range(2, 7)] == [
+        ("train", 0, 7, 10),
+        ("train", 1, 1, 4),
+        ("train", 1, 4, 7),
+        ("train", 1, 7, 10),
+        ("train", 2, 1, 4),
+    ]

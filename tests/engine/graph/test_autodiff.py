@@ -7,41 +7,22 @@ import pytest
 
 from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import LayerStamp
 from runner.engine.graph.op import OPS, ShapeError
-from runner.engine.graph.tensor import Tensor, TensorSpec
-from runner.engine.graph.verify import verify
-from tests.engine.compile.passes.graph_text import Text
+from runner.engine.graph.serialize import verify
+from runner.engine.graph.tensor import LayerStamp, Tensor
+from tests.engine.compile.passes.graph_text import THERE, Text
 from tests.oracles import assert_gradients, evaluate
-from tests.samples import Array
-
-CPU_1 = "/job:worker/task:1/device:cpu:0"
-
-
-@pytest.fixture
-def graph() -> Graph:
-    return Graph()
-
-
-def _x(graph: Graph, *shape: int, name: str = "x") -> Tensor:
-    return ops.placeholder(graph, shape, "float64", name=name)
-
-
-def _value(graph: Graph, tensor: Tensor | None, feeds: dict[Tensor, Array]) -> list[float]:
-    assert tensor is not None
-    (value,) = evaluate(graph, [tensor], feeds)
-    return value.ravel().tolist()
-
-
-def test_the_gradient_has_shape_and_dtype_of_its_tensor(graph: Graph) -> None:
-    x = ops.placeholder(graph, (2, 3), "float32")
-    (dx,) = gradients(graph, [ops.reduce_sum(graph, ops.square(graph, x))], [x])
-    assert dx is not None
-    assert graph.spec(dx) == TensorSpec((2, 3), "float32")
-
 
 E = np.e
+RESPONSE = "size=3, alpha=0.3, beta=0.75, k=1.0, divide_by_size=False"
+LRN_GRADIENT = f"local_response_normalization_gradient({{}}, {RESPONSE})"
+
+
+def values(text: Text, found: list[Tensor | None], x: list[float]) -> list[list[float]]:
+    """The values of gradients, flat."""
+    tensors = [tensor for tensor in found if tensor is not None]
+    assert len(tensors) == len(found)
+    return [value.ravel().tolist() for value in evaluate(text.graph, tensors, {text.tensors["x"]: np.array(x)})]
 
 
 @pytest.mark.parametrize(
@@ -65,198 +46,156 @@ def test_gradients_have_the_values_of_calculus(
     text: str, ys: str, xs: str, x: list[float], expected: list[list[float]]
 ) -> None:
     parsed = Text.parse(f"x = input({len(x)}); {text}", "float64")
-    found = gradients(parsed.graph, parsed.names(ys), parsed.names(xs))
-    for tensor, value in zip(found, expected, strict=True):
-        assert _value(parsed.graph, tensor, {parsed.tensors["x"]: np.array(x)}) == pytest.approx(value)
+    found = values(parsed, gradients(parsed.graph, parsed.names(ys), parsed.names(xs)), x)
+    assert found == [pytest.approx(each) for each in expected]
 
 
-def test_grad_ys_weight_the_ys(graph: Graph) -> None:
-    x, weight = _x(graph, 2), _x(graph, 2, name="weight")
-    (dx,) = gradients(graph, [ops.square(graph, x)], [x], [weight])
-    feeds = {x: np.array([1.0, 2.0]), weight: np.array([10.0, -1.0])}
-    assert _value(graph, dx, feeds) == [20.0, -4.0]
+def test_grad_ys_weight_the_ys() -> None:
+    text = Text.parse("x = input(2); y = square(x); weight = exp(x)", "float64")
+    found = gradients(text.graph, text.names("y"), text.names("x"), text.names("weight"))
+    assert values(text, found, [0.0, 1.0]) == [pytest.approx([0.0, 2 * E])]
 
 
-def test_unused_tensor_has_no_gradient(graph: Graph) -> None:
-    x, other = _x(graph, 2), _x(graph, 2, name="other")
-    y = ops.square(graph, x)
-    ops.mul(graph, other, y)
-    dx, dother = gradients(graph, [y], [x, other])
-    assert dx is not None
-    assert dother is None
+@pytest.mark.parametrize(
+    ("text", "y", "xs", "missing"),
+    [
+        ("other = input(4); y = square(x); m = mul(other, y)", "y", "x other", "other"),
+        ("y = square(x); later = exp(y)", "x", "later", "later"),
+        ("low, high = split(x, axis=0, sizes=(2, 2)); y = square(high)", "y", "low high", "low"),
+    ],
+    ids=["an unused tensor", "a tensor that depends on y", "another port of the same node"],
+)
+def test_tensor_that_y_does_not_depend_on_has_no_gradient(text: str, y: str, xs: str, missing: str) -> None:
+    parsed = Text.parse(f"x = input(4); {text}")
+    found = gradients(parsed.graph, parsed.names(y), parsed.names(xs))
+    assert [name for name, dx in zip(xs.split(), found, strict=True) if dx is None] == [missing]
 
 
-def test_a_tensor_that_depends_on_y_has_no_gradient(graph: Graph) -> None:
-    x = _x(graph, 2)
-    later = ops.exp(graph, ops.square(graph, x))
-    assert gradients(graph, [x], [later]) == [None]
-
-
-def test_another_port_of_the_same_node_has_no_gradient(graph: Graph) -> None:
-    first, second = ops.split(graph, _x(graph, 4), 0, [2, 2])
-    dfirst, dsecond = gradients(graph, [ops.square(graph, second)], [first, second])
-    assert dfirst is None
-    assert dsecond is not None
-
-
-def test_a_tensor_used_by_several_nodes(graph: Graph) -> None:
-    x = _x(graph, 3)
-    y = ops.add(graph, ops.mul(graph, ops.exp(graph, x), ops.tanh(graph, x)), x)
-    assert_gradients(graph, [y], [x], {x: np.array([0.1, -0.4, 0.9])}, np.random.default_rng(0), order=2)
-
-
-def test_third_derivatives(graph: Graph) -> None:
-    x = _x(graph, 1)
-    derivative = ops.pow(graph, x, 4.0)
+def test_third_derivatives() -> None:
+    text = Text.parse("x = input(1); y = pow(x, exponent=4.0)", "float64")
+    (x, derivative) = text.names("x y")
     for _ in range(3):
-        (found,) = gradients(graph, [derivative], [x])
+        (found,) = gradients(text.graph, [derivative], [x])
         assert found is not None
         derivative = found
-    assert _value(graph, derivative, {x: np.array([2.0])}) == [4 * 3 * 2 * 2.0]
+    assert values(text, [derivative], [2.0]) == [[4 * 3 * 2 * 2.0]]
 
 
-def test_a_whole_network_to_second_order(graph: Graph) -> None:
-    x, w, v = _x(graph, 3, 1, 5, 5), _x(graph, 2, 1, 3, 3, name="w"), _x(graph, 18, 4, name="v")
-    hidden = ops.tanh(graph, ops.conv2d(graph, x, w))
-    logits = ops.matmul(graph, ops.reshape(graph, hidden, (3, -1)), v)
-    labels = ops.constant(graph, np.array([3, 0, 1]))
-    loss = ops.reduce_mean(graph, ops.softmax_cross_entropy(graph, logits, labels)[0])
-    rng = np.random.default_rng(5)
-    feeds = {tensor: rng.standard_normal(graph.spec(tensor).shape) for tensor in (x, w, v)}
-    assert_gradients(graph, [loss], [x, w, v], feeds, rng, order=2)
+@pytest.mark.parametrize(
+    ("text", "y", "xs", "order"),
+    [
+        ("x = input(3); e = exp(x); t = tanh(x); m = mul(e, t); y = add(m, x)", "y", "x", 2),
+        (
+            """x = input(3, 1, 5, 5); w = input(2, 1, 3, 3); v = input(18, 4); c = conv2d(x, w); h = tanh(c)
+            flat = reshape(h, shape=(3, 18)); logits = matmul(flat, v)
+            labels = fill(value=3.0, shape=(3,), dtype='int64'); losses, p = softmax_cross_entropy(logits, labels)
+            y = reduce_mean(losses, axes=(0,))""",
+            "y",
+            "x w v",
+            2,
+        ),
+        # A decomposition separates two inputs of one tensor.
+        (
+            """x = input(4, 3); m = reduce_mean(x, axes=(0,)); e = exp(m)
+            y, dgamma, dbeta = batch_norm_gradient(x, e, e, e, x, epsilon=0.1)""",
+            "y",
+            "x",
+            1,
+        ),
+        (f"x = input(4, 3); y = {LRN_GRADIENT.format('x, x')}", "y", "x", 1),
+    ],
+    ids=["a tensor used by several nodes", "a network", "batch_norm_gradient", "local_response_normalization_gradient"],
+)
+def test_gradients_of_a_graph_agree_with_differences(text: str, y: str, xs: str, order: int) -> None:
+    parsed, rng = Text.parse(text, "float64"), np.random.default_rng(5)
+    inputs = parsed.names(xs)
+    feeds = {tensor: rng.standard_normal(parsed.graph.spec(tensor).shape) for tensor in inputs}
+    assert_gradients(parsed.graph, parsed.names(y), inputs, feeds, rng, order=order)
 
 
-@pytest.mark.parametrize("op", ["batch_norm_gradient", "local_response_normalization_gradient"])
-def test_decomposition_separates_two_inputs_of_one_tensor(graph: Graph, op: str) -> None:
-    x = _x(graph, 4, 3)
-    if op == "batch_norm_gradient":
-        vector = ops.exp(graph, ops.reduce_mean(graph, x, [0]))
-        y = ops.batch_norm_gradient(graph, x, vector, vector, vector, x, epsilon=0.1)[0]
-    else:
-        y = ops.local_response_normalization_gradient(
-            graph, x, x, size=3, alpha=0.3, beta=0.75, k=1.0, divide_by_size=False
-        )
-    feeds = {x: np.random.default_rng(1).standard_normal((4, 3))}
-    assert_gradients(graph, [y], [x], feeds, np.random.default_rng(2))
+def test_gradient_nodes_have_the_device_and_layer_of_their_node() -> None:
+    text = Text.parse(
+        """x = input(2, 3); w = input(3, 4); fc1__matmul = matmul(x, w, on='there', layer='fc1')
+        fc1__relu = relu(fc1__matmul, on='there', layer='fc1')"""
+    )
+    before = set(text.graph.nodes)
+    gradients(text.graph, text.names("fc1/relu"), text.names("x w"))
+    added = [node for node in text.graph if node.name not in before]
+    assert {(node.device, node.layer) for node in added} == {(THERE, LayerStamp("fc1", "any"))}
+    names = ("relu/ones", "relu/relu_gradient", "matmul/matmul", "matmul/matmul_1")
+    assert {node.name for node in added} == {f"gradients/fc1/{name}" for name in names}
 
 
-def test_gradient_nodes_have_the_device_and_layer_of_their_node(graph: Graph) -> None:
-    stamp = LayerStamp("fc1", "dense")
-    x, w = _x(graph, 2, 3), _x(graph, 3, 4, name="w")
-    with graph.device(CPU_1), graph.layer(stamp), graph.name_scope("fc1"):
-        y = ops.relu(graph, ops.matmul(graph, x, w))
-    before = set(graph.nodes)
-    gradients(graph, [y], [x, w])
-    added = [node for node in graph if node.name not in before]
-    assert {(node.device, node.layer) for node in added} == {(CPU_1, stamp)}
-    assert {node.name for node in added} == {
-        "gradients/fc1/relu/ones",
-        "gradients/fc1/relu/relu_gradient",
-        "gradients/fc1/matmul/matmul",
-        "gradients/fc1/matmul/matmul_1",
-    }
+def test_sum_over_paths_has_the_device_and_layer_of_the_tensor() -> None:
+    text = Text.parse(
+        "x = input(2); e = exp(x, on='there', layer='fc1'); t = tanh(e); s = square(e); y = mul(t, s)", "float64"
+    )
+    gradients(text.graph, text.names("y"), text.names("e"))
+    total = text.graph.nodes["gradients/e/sum_0"]
+    assert (total.op, total.device, total.layer) == ("add_n", THERE, LayerStamp("fc1", "any"))
 
 
-def test_sum_over_paths_has_the_device_of_the_tensor(graph: Graph) -> None:
-    with graph.device(CPU_1), graph.layer(LayerStamp("fc1", "dense")):
-        shared = ops.exp(graph, _x(graph, 2))
-    y = ops.mul(graph, ops.tanh(graph, shared), ops.square(graph, shared))
-    gradients(graph, [y], [shared])
-    total = graph.nodes["gradients/exp/sum_0"]
-    assert (total.op, total.device, total.layer) == ("add_n", CPU_1, LayerStamp("fc1", "dense"))
+def test_decomposed_gradients_have_the_device_of_their_node_and_leave_a_legal_graph() -> None:
+    text = Text.parse(f"x = input(2, 5); dy = input(2, 5); y = {LRN_GRADIENT.format('x, dy')[:-1]}, on='there')")
+    before = set(text.graph.nodes)
+    gradients(text.graph, text.names("y"), text.names("x"))
+    assert {node.device for node in text.graph if node.name not in before} == {THERE}
+    verify(text.graph)
 
 
-def test_decomposed_gradients_have_the_device_and_layer_of_their_node(graph: Graph) -> None:
-    x, dy = _x(graph, 2, 5), _x(graph, 2, 5, name="dy")
-    with graph.device(CPU_1):
-        y = ops.local_response_normalization_gradient(
-            graph, x, dy, size=3, alpha=0.3, beta=0.75, k=1.0, divide_by_size=False
-        )
-    before = set(graph.nodes)
-    gradients(graph, [y], [x])
-    assert {node.device for node in graph if node.name not in before} == {CPU_1}
-
-
-def test_second_call_uses_another_scope(graph: Graph) -> None:
-    x = _x(graph, 2)
-    y = ops.square(graph, x)
+def test_each_call_uses_another_scope_and_ignores_that_of_the_caller() -> None:
+    text = Text.parse("x = input(2); y = square(x)")
+    graph, (x, y) = text.graph, text.names("x y")
     for _ in range(3):
         gradients(graph, [y], [x])
     scopes = {name.split("/")[0] for name in graph.nodes if name.startswith("gradients")}
     assert scopes == {"gradients", "gradients_1", "gradients_2"}
-
-
-def test_scope_of_the_caller_is_ignored(graph: Graph) -> None:
-    x = _x(graph, 2)
     with graph.name_scope("train"):
-        gradients(graph, [ops.square(graph, x)], [x], scope="backward")
+        gradients(graph, [y], [x], scope="backward")
         ops.exp(graph, x)
-    assert "backward/train/square/mul" in graph
+    assert "backward/y/mul" in graph
     assert "train/exp" in graph
 
 
-def test_the_extended_graph_is_legal(graph: Graph) -> None:
-    x = _x(graph, 2, 4)
-    y = ops.local_response_normalization(graph, x, size=3, alpha=0.3, beta=0.75, k=1.0, divide_by_size=True)
-    (dx,) = gradients(graph, [y], [x])
-    assert dx is not None
-    gradients(graph, [dx], [x])
-    verify(graph)
+@pytest.mark.parametrize(
+    ("text", "ys", "xs", "grad_ys", "message"),
+    [
+        ("", "x", "x", "x x", "gradients: 1 ys, but 2 grad_ys"),
+        ("y = reduce_sum(x, axes=(0,))", "y", "x", "x", r"grad_y x:0 is float64\[2\], expected float64\[\] as y:0"),
+        ("i = input(2, dtype='int64')", "i", "x", "", r"i:0 is int64\[2\]; only float tensors have gradients"),
+        ("i = input(2, dtype='int64')", "x", "i", "", r"i:0 is int64\[2\]; only float tensors have gradients"),
+        (
+            "w = weights(2); update = assign(w, x)",
+            "update",
+            "w",
+            "",
+            r"no gradient through node 'update' \(op 'assign'\): it commits a value",
+        ),
+        (
+            "t = truncate_to_bfloat16(f); y = cast(t, dtype='float32')",
+            "y",
+            "f",
+            "",
+            "before transfers by a pass, after",
+        ),
+    ],
+)
+def test_gradient_that_does_not_exist_is_refused(text: str, ys: str, xs: str, grad_ys: str, message: str) -> None:
+    parsed = Text.parse(f"x = input(2); f = input(2, dtype='float32'); {text}", "float64")
+    given = parsed.names(grad_ys) or None
+    with pytest.raises(ShapeError, match=message):
+        gradients(parsed.graph, parsed.names(ys), parsed.names(xs), given)
 
 
-def test_the_same_graph_gives_the_same_names() -> None:
-    def names() -> list[str]:
-        fresh = Graph()
-        x = _x(fresh, 2, 4)
-        y = ops.softmax(fresh, ops.exp(fresh, x))
-        (dx,) = gradients(fresh, [y], [x])
-        assert dx is not None
-        gradients(fresh, [dx], [x])
-        return list(fresh.nodes)
-
-    assert names() == names()
-
-
-def test_ys_and_grad_ys_must_pair(graph: Graph) -> None:
-    x = _x(graph, 2)
-    with pytest.raises(ShapeError, match="gradients: 1 ys, but 2 grad_ys"):
-        gradients(graph, [x], [x], [x, x])
-
-
-def test_grad_y_of_another_shape_is_refused(graph: Graph) -> None:
-    x = _x(graph, 2)
-    y = ops.reduce_sum(graph, x)
-    with pytest.raises(ShapeError, match=r"grad_y x:0 is float64\[2\], expected float64\[\] as reduce_sum:0"):
-        gradients(graph, [y], [x], [x])
-
-
-@pytest.mark.parametrize("integer_is_y", [True, False])
-def test_only_floats_have_gradients(graph: Graph, integer_is_y: bool) -> None:
-    x, labels = _x(graph, 2), ops.placeholder(graph, (2,), "int64", name="labels")
-    ys, xs = ([labels], [x]) if integer_is_y else ([x], [labels])
-    with pytest.raises(ShapeError, match=r"labels:0 is int64\[2\]; only float tensors have gradients"):
-        gradients(graph, ys, xs)
-
-
-def test_op_without_gradient_on_the_path_is_named_with_its_reason(graph: Graph) -> None:
-    w = ops.variable(graph, (2,), "float64", name="w")
-    update = ops.assign(graph, w, ops.square(graph, w), name="update")
-    with pytest.raises(ShapeError, match=r"no gradient through node 'update' \(op 'assign'\): it commits"):
-        gradients(graph, [update], [w])
-
-
-def test_a_rule_that_gives_the_wrong_shape_is_named(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = replace(OPS["reduce_sum"], gradient=lambda graph, node, totals: totals)
-    monkeypatch.setitem(OPS, "reduce_sum", wrong)
-    x = _x(graph, 2)
-    with pytest.raises(
-        ShapeError,
-        match=r"rule of op 'reduce_sum' at node 'reduce_sum' gave float64\[\] for input x:0, which is",
-    ):
-        gradients(graph, [ops.reduce_sum(graph, x)], [x])
-
-
-def test_unknown_tensors_are_refused(graph: Graph) -> None:
-    x = _x(graph, 2)
+def test_unknown_tensor_is_refused() -> None:
+    text = Text.parse("x = input(2)")
     with pytest.raises(ShapeError, match="tensor nowhere:0 is not in the graph"):
-        gradients(graph, [x], [Tensor("nowhere")])
+        gradients(text.graph, text.names("x"), [Tensor("nowhere")])
+
+
+def test_a_rule_that_gives_the_wrong_shape_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPS, "reduce_sum", replace(OPS["reduce_sum"], gradient=lambda graph, node, totals: totals))
+    text = Text.parse("x = input(2); y = reduce_sum(x, axes=(0,))", "float64")
+    expected = r"rule of op 'reduce_sum' at node 'y' gave float64\[\] for input x:0, which is"
+    with pytest.raises(ShapeError, match=expected):
+        gradients(text.graph, text.names("y"), text.names("x"))

@@ -1,6 +1,7 @@
-"""Graphs as documents: nothing is lost, and no document is read that the ops' rules do not allow."""
+"""Graphs as documents: nothing is lost, and no graph is read that the rules of ops do not allow."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -12,16 +13,18 @@ from runner.engine.compile.compile import compile_signature
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import LayerStamp
-from runner.engine.graph.serialize import from_document, to_document
-from runner.engine.graph.verify import VerificationError
+from runner.engine.graph.serialize import VerificationError, from_document, to_document, verify
+from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Strategy
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests import op_cases
+from tests.engine.compile.passes.graph_text import Text
 from tests.engine.compile.plain_data import EXTREMES, mutated, places, put, values
+from tests.engine.compile.verified_parts import verify_partition
+from tests.engine.running import CPU_0, CPU_1
 from tests.strategies.networks import NETWORKS, task_of
 
 
@@ -55,15 +58,10 @@ def test_every_op_survives_its_document() -> None:
 
 def small_graph() -> Graph:
     """A graph in which every field of a node is used."""
-    graph = Graph()
-    x = ops.placeholder(graph, (2, 3), "float64", name="x")
-    with graph.device("/job:worker/task:0"), graph.layer(LayerStamp("fc1", "dense")):
-        w = ops.variable(graph, (3, 2), "float64", name="w")
-        with graph.control_dependencies(["x"]):
-            y = ops.matmul(graph, x, w, name="y")
-        ops.assign(graph, w, ops.scale(graph, w, 2.0), name="grow")
-    ops.reduce_sum(graph, y, axes=(0, 1), name="total")
-    return graph
+    text = """x = input(2, 3); w = weights(3, 2, on='here', layer='fc1')
+    y = matmul(x, w, on='here', layer='fc1', after='x'); double = add(w, w, on='here')
+    grow = assign(w, double, on='here', beside='w'); total = reduce_sum(y, axes=(0, 1), on='here')"""
+    return Text.parse(text, "float64").graph
 
 
 def place_of(field: str, node: str = "y") -> tuple[Any, ...]:
@@ -102,7 +100,7 @@ def place_of(field: str, node: str = "y") -> tuple[Any, ...]:
         (place_of("colocate_with", "grow"), ["ghost"], "node 'grow' refers to 'ghost'"),
         (place_of("colocate_with", "grow"), "w", "colocate_with: 'w', expected a list"),
         (place_of("layer"), {"name": "fc1"}, r"layer: missing \['kind'\]"),
-        (place_of("inputs", "grow"), ["y:0", "mul:0"], "expected a value like the variable"),
+        (place_of("inputs", "grow"), ["y:0", "double:0"], "expected a value like the variable"),
     ],
 )
 def test_malformed_document_is_refused_with_the_node_and_the_expectation(
@@ -115,18 +113,13 @@ def test_malformed_document_is_refused_with_the_node_and_the_expectation(
 
 
 def test_assign_to_another_node_than_a_variable_is_refused() -> None:
-    graph = Graph()
-    x = ops.placeholder(graph, (2,), "float64", name="x")
-    ops.assign(graph, x, ops.neg(graph, x), name="set")
+    graph = Text.parse("x = input(2); n = neg(x); set = assign(x, n)").graph
     with pytest.raises(VerificationError, match="node 'set' assigns to x:0, which is no variable"):
         from_document(to_document(graph))
 
 
 def test_true_is_not_the_number_1() -> None:
-    graph = Graph()
-    x = ops.placeholder(graph, (2, 2), "float64", name="x")
-    ops.concat(graph, [x, x], axis=1)
-    document = to_document(graph)
+    document = to_document(Text.parse("x = input(2, 2); y = concat(x, x, axis=1)").graph)
     with pytest.raises(VerificationError, match="attribute axis=True is not of kind 'int'"):
         from_document(put(document, (1, "attributes", "axis"), True))
 
@@ -166,3 +159,100 @@ def test_mutated_document_is_refused_or_read_exactly(document: Any) -> None:
 def test_reader_refuses_arbitrary_data_with_its_own_error(document: object) -> None:
     with pytest.raises(VerificationError):
         from_document([document])
+
+
+def changed(graph: Graph, name: str, /, **fields: Any) -> Graph:
+    """The graph with some fields of one node replaced, unchecked."""
+    return Graph({key: replace(node, **fields) if key == name else node for key, node in graph.nodes.items()})
+
+
+def refused(graph: Graph, message: str) -> None:
+    with pytest.raises(VerificationError, match=message):
+        verify(graph)
+
+
+def test_graph_in_memory_is_refused_with_the_node() -> None:
+    """Graphs that no document can express: a node under another name, in another order, with uncanonical attributes."""
+    graph = small_graph()
+    verify(graph)
+    refused(changed(graph, "y", name="q"), "node 'q' is filed under 'y'")
+    refused(
+        Graph({name: graph.nodes[name] for name in ("w", "y", "x")}), "node 'y' depends on 'x', which is not before"
+    )
+    refused(changed(graph, "y", control_inputs=("total",)), "node 'y' depends on 'total', which is not before it")
+    refused(changed(graph, "y", colocate_with=("ghost",)), "node 'y' is colocated with 'ghost', which is not")
+    axes = {"axes": [0, 1], "keepdims": False}
+    refused(changed(graph, "total", attributes=axes), r"node 'total': .*\[0, 1\].* canonical form")
+    refused(changed(graph, "total", attributes={"axes": (2,), "keepdims": False}), "'reduce_sum': expected rising axes")
+    wide = Text.parse("x = input(1); b = broadcast_to(x, shape=(2,))").graph
+    refused(changed(wide, "b", attributes={"shape": (-1,)}), r"node 'b': .*shape \(-1,\)")
+
+
+def test_every_pass_over_a_training_graph_gives_legal_graphs(registry: Registry) -> None:
+    program = SyncData(workers=3).build(task_of(NETWORKS["batch_normalised"], Momentum(), batch_size=7))
+    seen: list[str] = []
+
+    def observe(name: str, result: Graph) -> None:
+        verify(result)
+        seen.append(name)
+
+    for client in program.clients.values():
+        compiled = compile_signature(program.graph, client.signature, local_cluster(3), registry, observe)
+        verify_partition({device: part.graph for device, part in compiled.parts.items()})
+    assert seen[:2] == ["place", "prune"]
+    assert seen[-5:-3] == ["transfers", "writes"]
+    assert all(name.startswith("split /job:worker/task:") for name in seen[-3:])
+
+
+def parts() -> dict[str, Graph]:
+    """One transfer from the first device to the second."""
+    source, destination = Graph(), Graph()
+    with source.device(CPU_0):
+        x = ops.placeholder(source, (2,), "float64", name="x")
+        ops.send(source, x, key="k", destination=CPU_1, name="send")
+    with destination.device(CPU_1):
+        ops.recv(destination, key="k", source=CPU_0, shape=(2,), dtype="float64", name="recv")
+    return {CPU_0: source, CPU_1: destination}
+
+
+def refused_parts(broken: dict[str, Graph], message: str) -> None:
+    verify_partition(parts())
+    with pytest.raises(VerificationError, match=message):
+        verify_partition(broken)
+
+
+def test_parts_are_legal_graphs_of_nodes_on_their_own_device() -> None:
+    lie = {"outputs": (TensorSpec((3,), "float64"),)}
+    refused_parts({**parts(), CPU_0: changed(parts()[CPU_0], "x", **lie)}, "node 'x' claims outputs")
+    moved = {**parts(), CPU_1: changed(parts()[CPU_1], "recv", device=CPU_0)}
+    refused_parts(moved, f"node 'recv' of '{CPU_0}' stands in the part of '{CPU_1}'")
+
+
+@pytest.mark.parametrize(
+    ("device", "node", "attribute", "value"),
+    [
+        (CPU_0, "send", "key", "other"),
+        (CPU_0, "send", "destination", CPU_0),
+        (CPU_1, "recv", "key", "other"),
+        (CPU_1, "recv", "source", CPU_1),
+    ],
+)
+def test_a_send_and_its_receive_name_the_same_transfer(device: str, node: str, attribute: str, value: str) -> None:
+    part = parts()[device]
+    attributes = {**part.nodes[node].attributes, attribute: value}
+    broken = {**parts(), device: changed(part, node, attributes=attributes)}
+    refused_parts(broken, "transfer .* has (1 sends and 0|0 sends and 1) receives; expected one of each")
+
+
+def test_a_second_send_of_a_transfer_is_refused() -> None:
+    broken = parts()
+    with broken[CPU_0].device(CPU_0):
+        ops.send(broken[CPU_0], Tensor("x"), key="k", destination=CPU_1)
+    refused_parts(broken, f"transfer 'k' from {CPU_0} to {CPU_1} has 2 sends and 1 receives")
+
+
+def test_send_and_recv_agree_on_the_spec() -> None:
+    attributes = {"key": "k", "source": CPU_0, "shape": (3,), "dtype": "float64"}
+    fields = {"attributes": attributes, "outputs": (TensorSpec((3,), "float64"),)}
+    broken = {**parts(), CPU_1: changed(parts()[CPU_1], "recv", **fields)}
+    refused_parts(broken, r"transfer 'k' .*: float64\[2\] is sent, float64\[3\] is expected")

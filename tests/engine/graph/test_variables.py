@@ -6,11 +6,19 @@ import numpy as np
 import pytest
 
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.initializers import Constant, Normal, Uniform, he_normal, lecun_normal
-from runner.engine.graph.node import LayerStamp
 from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Tensor, TensorSpec
-from runner.engine.graph.variables import Declaration, Part, Variable, Variables
+from runner.engine.graph.tensor import LayerStamp, Tensor, TensorSpec
+from runner.engine.graph.variables import (
+    Constant,
+    Declaration,
+    Normal,
+    Part,
+    Uniform,
+    Variable,
+    Variables,
+    he_normal,
+    lecun_normal,
+)
 from runner.kernels.registry import Registry
 from tests.engine.running import Array, client, session
 
@@ -52,11 +60,7 @@ def test_nodes_of_variables_ignore_the_contexts_around_them() -> None:
     with graph.name_scope("elsewhere"), graph.device("/task:7"):
         made = variables.get("fc1/w", MATRIX, Normal(1.0), layer=stamp)
     assert made.tensor == Tensor("replica_3/fc1/w")
-    assert list(graph.nodes) == [
-        "replica_3/fc1/w",
-        "replica_3/init/fc1/w/random_normal",
-        "replica_3/init/fc1/w/assign",
-    ]
+    assert list(graph.nodes) == ["replica_3/fc1/w", "replica_3/init/fc1/w/random_normal", "replica_3/init/fc1/w/assign"]
     assert made.initial == "replica_3/init/fc1/w/assign"
     assert {node.device for node in graph} == {"/task:3"}
     assert {node.layer for node in graph} == {stamp}
@@ -108,12 +112,7 @@ def test_initial_values_depend_on_seed_and_name_but_not_on_the_replica(
 
 @pytest.mark.parametrize(
     ("initializer", "variance"),
-    [
-        (he_normal(40), 2 / 40),
-        (lecun_normal(40), 1 / 40),
-        (Uniform(-3.0, 3.0), 3.0),
-        (Constant(3.0), 0.0),
-    ],
+    [(he_normal(40), 2 / 40), (lecun_normal(40), 1 / 40), (Uniform(-3.0, 3.0), 3.0), (Constant(3.0), 0.0)],
 )
 def test_initial_values_have_the_variance_of_their_rule(
     initializer: Normal | Uniform | Constant, variance: float, registry: Registry

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.engine.compile.input_slots import Fields, InputSlot, ShareKey
+from runner.engine.compile.program import Fields, InputSlot, ShareKey
 from runner.engine.graph.device import local_cluster
 from runner.engine.graph.tensor import Tensor
 from runner.engine.run.inputs import SharedReading

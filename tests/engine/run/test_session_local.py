@@ -10,8 +10,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from runner.engine.compile import program_plans
 from runner.engine.compile.compile import Signature
-from runner.engine.compile.input_slots import InputSlot
-from runner.engine.compile.program import Client, Program
+from runner.engine.compile.program import Client, InputSlot, Program
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster, worker_device
 from runner.engine.graph.graph import Graph

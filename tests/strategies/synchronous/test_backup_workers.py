@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from runner.data.source import source_from_config
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.emulation import Emulation, Stragglers
-from runner.engine.compile.input_slots import InputSource
-from runner.engine.compile.program import Program
+from runner.engine.compile.program import InputSource, Program
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster, worker_device
 from runner.engine.graph.graph import Graph

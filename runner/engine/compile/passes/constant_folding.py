@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, Uses, fresh_name, rewired
 from runner.engine.graph import op as op_table
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
+from runner.engine.graph.tensor import FLOATS, Node, Tensor, TensorSpec
 from runner.kernels.contract import Buffers, Operand, plain
 from runner.kernels.memory import allocate
 from runner.kernels.registry import Registry
@@ -69,24 +68,22 @@ def _parts(result: Graph, split: Node, source: Node) -> Iterator[Tensor]:
 def _folded(node: Node, sources: Sequence[Node], registry: Registry) -> Node:
     """Return the constant that replaces a node, or the node if it has to stay."""
     if all(source.op == "fill" for source in sources):
-        if node.op in REARRANGING or (node.op == "concat" and _all_equal(sources)):
-            return _replaced(node, "fill", sources[0].attributes["value"])
+        number = sources[0].attributes["value"]
+        equal = all(source.attributes["value"] == number for source in sources)
+        if node.op in REARRANGING or (node.op == "concat" and equal):
+            return _replaced(node, "fill", number)
         if node.op in UNIFORM:
             scalars = [np.full((), source.attributes["value"], source.outputs[0].dtype) for source in sources]
-            number = _compute(node, scalars, TensorSpec((), node.outputs[0].dtype), registry)
-            if _fits_a_fill(number):
-                return _replaced(node, "fill", float(number))
+            result = _compute(node, scalars, TensorSpec((), node.outputs[0].dtype), registry)
+            if _fits_a_fill(result):
+                return _replaced(node, "fill", float(result))
     if not _makes_a_table(node, sources):
         return node
     table = _compute(node, [_array(source) for source in sources], node.outputs[0], registry)
-    if _is_uniform(table) and _fits_a_fill(table.flat[0]):
+    is_uniform = table.size > 0 and table.tobytes() == table.flat[0].tobytes() * table.size
+    if is_uniform and _fits_a_fill(table.flat[0]):
         return _replaced(node, "fill", float(table.flat[0]))
     return _replaced(node, "constant", table.astype(table.dtype.newbyteorder("<")).tobytes())
-
-
-def _all_equal(sources: Sequence[Node]) -> bool:
-    first = sources[0].attributes["value"]
-    return all(source.attributes["value"] == first for source in sources)
 
 
 def _makes_a_table(node: Node, sources: Sequence[Node]) -> bool:
@@ -120,10 +117,6 @@ def _compute(node: Node, arrays: Sequence[Array], output: TensorSpec, registry: 
     with np.errstate(all="ignore"):
         call()
     return operands[-1].array
-
-
-def _is_uniform(table: Array) -> bool:
-    return table.size > 0 and table.tobytes() == table.flat[0].tobytes() * table.size
 
 
 def _fits_a_fill(number: Any) -> bool:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, Uses, merged, rewired
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.tensor import Node, Tensor
 from runner.kernels.elementwise import FUNCTIONS, Operand, Program, Step
 
 MAX_STEPS = 64
@@ -44,6 +43,11 @@ class _Group:
     def last(self) -> Node:
         return self.members[0]
 
+    def admits(self, node: Node, steps: int) -> bool:
+        """Whether a node is like the members, and its steps fit into the program."""
+        alike = (self.last.outputs, self.last.device) == (node.outputs, node.device)
+        return alike and self.steps + steps <= MAX_STEPS
+
 
 def _groups(uses: Uses) -> list[_Group]:
     groups: list[_Group] = []
@@ -53,7 +57,7 @@ def _groups(uses: Uses) -> list[_Group]:
         if steps == 0:
             continue
         home = _home(uses, node, group_of)
-        if home is None or not _admits(groups[home], node, steps):
+        if home is None or not groups[home].admits(node, steps):
             home = len(groups)
             groups.append(_Group([], 0))
         groups[home].members.append(node)
@@ -89,11 +93,6 @@ def _home(uses: Uses, node: Node, group_of: Mapping[str, int]) -> int | None:
     readers = [reader for reader in uses.readers.get(node[0], ()) if not _commits(uses, reader)]
     homes = {group_of.get(reader.name) for reader in readers}
     return homes.pop() if len(homes) == 1 else None
-
-
-def _admits(group: _Group, node: Node, steps: int) -> bool:
-    alike = (group.last.outputs, group.last.device) == (node.outputs, node.device)
-    return alike and group.steps + steps <= MAX_STEPS
 
 
 def _commits(uses: Uses, node: Node) -> bool:

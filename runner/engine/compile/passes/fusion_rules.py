@@ -9,8 +9,7 @@ from runner.engine.compile.passes.matching import Accept, Match, Rule, rewrite
 from runner.engine.compile.passes.rewriting import Rewrite, Roots
 from runner.engine.graph.device import DeviceName
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import TensorSpec
+from runner.engine.graph.tensor import Node, TensorSpec
 from runner.kernels.contract import KernelError
 from runner.kernels.registry import Registry
 
@@ -39,10 +38,7 @@ BIAS_AND_RELU = tuple(
     if "column" in before
     else Rule(f"y = {before}", f"y = {after}")
     for before, after in (
-        (
-            "relu(add(add(conv2d(x, w), column), r))",
-            "conv2d_fused(x, w, b, r, bias=True, residual=True, relu=True)",
-        ),
+        ("relu(add(add(conv2d(x, w), column), r))", "conv2d_fused(x, w, b, r, bias=True, residual=True, relu=True)"),
         ("add(add(conv2d(x, w), column), r)", "conv2d_fused(x, w, b, r, bias=True, residual=True, relu=False)"),
         ("relu(add(conv2d(x, w), column))", "conv2d_fused(x, w, b, bias=True, residual=False, relu=True)"),
         ("add(conv2d(x, w), column)", "conv2d_fused(x, w, b, bias=True, residual=False, relu=False)"),
@@ -83,10 +79,7 @@ UNROUNDED_SUMS = tuple(
             each
             for op in ("matmul_bias_gradient", "conv2d_weight_bias_gradient")
             for each in (
-                (
-                    f"p, q = {op}(*x); dw = cast(p, dtype='float32'); db = cast(q, dtype='float32')",
-                    f"dw, db = {op}(*x",
-                ),
+                (f"p, q = {op}(*x); dw = cast(p, dtype='float32'); db = cast(q, dtype='float32')", f"dw, db = {op}(*x"),
                 (f"p, q = {op}(*x); dw = cast(p, dtype='float32')", f"dw, _ = {op}(*x"),
             )
         ),

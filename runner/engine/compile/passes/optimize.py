@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from runner.engine.compile.passes.compression import compress_transfers
 from runner.engine.compile.passes.constant_folding import fold_constants
 from runner.engine.compile.passes.fusion_elementwise import fuse_elementwise
 from runner.engine.compile.passes.fusion_rules import (
@@ -20,9 +19,9 @@ from runner.engine.compile.passes.fusion_rules import (
     fuse_updates,
 )
 from runner.engine.compile.passes.matching import rewrite
-from runner.engine.compile.passes.prune import remove_dead_code
 from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, followed
-from runner.engine.compile.passes.simplification import merge_common_subexpressions, remove_identities
+from runner.engine.compile.passes.simplification import merge_common_subexpressions, remove_dead_code, remove_identities
+from runner.engine.compile.passes.transfers import compress_transfers
 from runner.engine.graph.graph import Graph
 from runner.kernels.registry import Registry
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 
 from runner.engine.compile.passes.rewriting import ALIASES, fresh_name, needed_by, rewired
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
 from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.tensor import Node, Tensor
 
 UPDATES = frozenset({"elementwise", "matmul_elementwise"})
 """Ops of fused updates of variables."""
@@ -55,7 +54,9 @@ def _with_copies_of_assigned_variables(graph: Graph) -> tuple[Graph, Mapping[str
         node = rewired(old, moved)
         if node.op == "assign":
             if node.inputs[1] in variable_of:
-                copy = result.insert(_copied(graph, node))
+                name = fresh_name(graph.nodes, f"{node.name}/copy")
+                copy = Node(name, "convert", node.inputs[1:], {}, node.outputs, node.device, layer=node.layer)
+                result.insert(copy)
                 readers[variable_of[node.inputs[1]]].append(copy.name)
                 node = replace(node, inputs=(node.inputs[0], copy[0]))
             moved[node[0]] = node.inputs[1]
@@ -69,12 +70,6 @@ def _with_copies_of_assigned_variables(graph: Graph) -> tuple[Graph, Mapping[str
                 variable_of[node[0]] = variable_of[node.inputs[0]]
         result.insert(node)
     return result, readers
-
-
-def _copied(graph: Graph, assign: Node) -> Node:
-    value = assign.inputs[1]
-    name = fresh_name(graph.nodes, f"{assign.name}/copy")
-    return Node(name, "convert", (value,), {}, assign.outputs, assign.device, layer=assign.layer)
 
 
 def _may_write(producer: Node, assign: Node, consumers: Iterable[Node]) -> bool:

@@ -1,18 +1,18 @@
-"""Simplifications: nodes whose output equals their input, and nodes that compute the same op of the same inputs.
+"""Removal of nodes: those outside the feeds and fetches of a step, dead code, identities, and equal nodes.
 
-Readers of an identity read its input. x * 1, x / 1 and x - 0 keep every bit of x; x + 0 does not, because -0 + 0 is +0.
+Partial execution follows the TensorFlow whitepaper 2016, section 4.2. Readers of an identity read its input. x * 1,
+x / 1 and x - 0 keep every bit of x; x + 0 does not, because -0 + 0 is +0.
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, rewired
+from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, needed_by, rewired
 from runner.engine.graph import op as op_table
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.op import ShapeError
+from runner.engine.graph.tensor import Node, Tensor
 
 Source = Callable[[Graph, Node], Tensor | None]
 """The tensor that the output of a node equals; None if there is none."""
@@ -45,20 +45,8 @@ def _shortened(graph: Graph, node: Node) -> Node:
     return node
 
 
-def _input(graph: Graph, node: Node) -> Tensor | None:
-    return node.inputs[0]
-
-
-def _assigned(graph: Graph, node: Node) -> Tensor | None:
-    return node.inputs[1]
-
-
 def _input_of_equal_spec(graph: Graph, node: Node) -> Tensor | None:
     return node.inputs[0] if graph.spec(node.inputs[0]) == node.outputs[0] else None
-
-
-def _only_input(graph: Graph, node: Node) -> Tensor | None:
-    return node.inputs[0] if len(node.inputs) == 1 else None
 
 
 def _unchanged_by(neutral: float, *, commutes: bool = False) -> Source:
@@ -83,13 +71,13 @@ def _is_fill_of(graph: Graph, tensor: Tensor, number: float) -> bool:
 
 
 _SOURCES: Mapping[str, Source] = {
-    "identity": _input,
-    "stop_gradient": _input,
-    "assign": _assigned,
+    "identity": lambda graph, node: node.inputs[0],
+    "stop_gradient": lambda graph, node: node.inputs[0],
+    "assign": lambda graph, node: node.inputs[1],
     "reshape": _input_of_equal_spec,
     "cast": _input_of_equal_spec,
     "broadcast_to": _input_of_equal_spec,
-    "add_n": _only_input,
+    "add_n": lambda graph, node: node.inputs[0] if len(node.inputs) == 1 else None,
     "mul": _unchanged_by(1.0, commutes=True),
     "div": _unchanged_by(1.0),
     "sub": _unchanged_by(0.0),
@@ -133,10 +121,93 @@ def _waiting_for(node: Node, survivor: dict[str, str]) -> Node:
 
 
 def _key(node: Node) -> Hashable:
-    attributes = tuple((name, _exact(value)) for name, value in sorted(node.attributes.items()))
-    return node.op, node.inputs, attributes, node.device, node.control_inputs
+    # Floats count by their bits: 0.0 and -0.0 are equal, but not the same.
+    exact = ((name, v.hex() if isinstance(v, float) else v) for name, v in sorted(node.attributes.items()))
+    return node.op, node.inputs, tuple(exact), node.device, node.control_inputs
 
 
-def _exact(value: Any) -> Hashable:
-    """Return a float by its bits: 0.0 and -0.0 are equal, but not the same."""
-    return value.hex() if isinstance(value, float) else value
+EFFECTS = frozenset({"assign", "send", "recv", "collective_sum"})
+"""Ops that have an effect besides their outputs, or that another device waits for."""
+
+
+def feed_node_name(tensor: Tensor) -> str:
+    """Return the name of the placeholder that stands for a fed tensor in a pruned graph."""
+    return f"feed/{tensor.node}_{tensor.port}"
+
+
+def prune(
+    graph: Graph, fetches: Sequence[Tensor], targets: Sequence[str] = (), feeds: Sequence[Tensor] = ()
+) -> tuple[Graph, dict[Tensor, Tensor]]:
+    """Return the part of ``graph`` that fetches and targets need if feeds are given, and the new place of each feed.
+
+    Any tensor may be fed: its readers then read a placeholder, and nodes that only it needed are dropped. An assign
+    still names its variable if the variable is fed. The second result maps every fed tensor to the output of its
+    placeholder. Raises ShapeError for unknown names and for a placeholder that is needed but not fed.
+    """
+    for tensor in (*fetches, *feeds):
+        graph.spec(tensor)
+    for target in targets:
+        if target not in graph:
+            raise ShapeError(f"target {target!r} is not in the graph")
+    moved = {tensor: Tensor(feed_node_name(tensor)) for tensor in feeds}
+    needed = _needed(graph, moved, {t.node for t in fetches if t not in moved} | set(targets))
+    pruned = Graph()
+    for tensor in feeds:
+        owner, spec = graph.nodes[tensor.node], graph.spec(tensor)
+        attributes = {"shape": spec.shape, "dtype": spec.dtype}
+        name = feed_node_name(tensor)
+        pruned.insert(Node(name, "placeholder", (), attributes, (spec,), owner.device, layer=owner.layer))
+    for name in graph.nodes:
+        if name in needed:
+            pruned.insert(_without_dropped_partners(needed[name], needed))
+    return pruned, moved
+
+
+def remove_dead_code(graph: Graph, roots: Roots) -> Rewrite:
+    """Return the part of the graph that fetches, targets and nodes with an effect need; no tensor moves."""
+    needed = {tensor.node for tensor in roots.fetches} | roots.targets
+    for node in reversed(list(graph)):
+        if node.name in needed or node.op in EFFECTS:
+            needed.add(node.name)
+            needed.update(needed_by(node))
+    result = Graph()
+    for node in graph:
+        if node.name in needed:
+            result.insert(_without_dropped_partners(node, needed))
+    return result, {}
+
+
+def _without_dropped_partners(node: Node, needed: Collection[str]) -> Node:
+    """Return the node colocated with needed nodes only: colocation is no reason to run a node."""
+    kept = tuple(name for name in node.colocate_with if name in needed)
+    return node if kept == node.colocate_with else replace(node, colocate_with=kept)
+
+
+def _needed(graph: Graph, moved: Mapping[Tensor, Tensor], start: set[str]) -> dict[str, Node]:
+    """Return the nodes that have to run, by name and with feeds as inputs; other nodes of the graph are not visited."""
+    needed: dict[str, Node] = {}
+    seen, stack = set(start), sorted(start)
+    while stack:
+        name = stack.pop()
+        node = needed[name] = _rewired(graph, graph.nodes[name], moved)
+        if node.op == "placeholder":
+            raise ShapeError(
+                f"placeholder {node.name!r} is needed but not fed; feed it or a tensor between it and the fetches"
+            )
+        for before in needed_by(node):
+            # The placeholders of feeds are not in the graph.
+            if before in graph and before not in seen:
+                seen.add(before)
+                stack.append(before)
+    return needed
+
+
+def _rewired(graph: Graph, node: Node, moved: Mapping[Tensor, Tensor]) -> Node:
+    """Return the node with fed tensors, and control edges from fed placeholders, replaced by those of the feeds."""
+    variable = node.inputs[:1] if node.op == "assign" else ()
+    inputs = (*variable, *(moved.get(tensor, tensor) for tensor in node.inputs[len(variable) :]))
+    controls = tuple(
+        moved[Tensor(name)].node if graph.nodes[name].op == "placeholder" and Tensor(name) in moved else name
+        for name in node.control_inputs
+    )
+    return replace(node, inputs=inputs, control_inputs=controls)

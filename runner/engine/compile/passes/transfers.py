@@ -6,13 +6,13 @@ devices becomes the transfer of an empty tensor. Constants are not sent but repe
 
 from dataclasses import replace
 
+from runner.engine.compile.passes.rewriting import Rewrite, Roots, rewired
+from runner.engine.graph import ops
 from runner.engine.graph.device import device_slug
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph.tensor import Node, Tensor
 
 _TO = "->"
-_TOKEN = TensorSpec((0,), "float32")
 
 
 def transfer_key(tensor: Tensor, destination: str) -> str:
@@ -25,20 +25,23 @@ def sent_tensor(key: str) -> str:
     return key.rpartition(_TO)[0] or key
 
 
+def _flat(tensor: Tensor) -> str:
+    return f"{tensor.node}_{tensor.port}"
+
+
 def insert_transfers(graph: Graph) -> Graph:
     """Return a placed graph in which every edge between devices is a Send and a Recv.
 
     Each Recv has its Send as a control input. When the graph is split by device, the rendezvous replaces this edge.
     """
-    cut = _Cut(graph)
+    cut = _Cut()
     for node in graph:
         cut.copy(node)
     return cut.result
 
 
 class _Cut:
-    def __init__(self, source: Graph) -> None:
-        self.source = source
+    def __init__(self) -> None:
         self.result = Graph()
         self._arrivals: dict[tuple[Tensor, str], Tensor] = {}
         self._tokens: dict[str, Tensor] = {}
@@ -66,16 +69,8 @@ class _Cut:
         if before.device == reader.device:
             return name
         if name not in self._tokens:
-            token = Node(
-                f"{name}/done",
-                "fill",
-                (),
-                {"value": 0.0, "shape": _TOKEN.shape, "dtype": _TOKEN.dtype},
-                (_TOKEN,),
-                before.device,
-                control_inputs=(name,),
-            )
-            self._tokens[name] = self.result.insert(token)[0]
+            with self.result.device(before.device), self.result.control_dependencies([name]):
+                self._tokens[name] = ops.fill(self.result, 0.0, (0,), "float32", name=f"{name}/done")
         return self._local(self._tokens[name], reader).node
 
     def _repeated(self, tensor: Tensor, producer: Node, destination: str) -> Tensor:
@@ -83,28 +78,75 @@ class _Cut:
         return self.result.insert(replace(producer, name=name, device=destination, colocate_with=()))[tensor.port]
 
     def _transfer(self, tensor: Tensor, producer: Node, destination: str) -> Tensor:
-        key = transfer_key(tensor, destination)
-        spec = self.result.spec(tensor)
-        slug = device_slug(destination)
-        send = self.result.insert(
-            Node(
-                f"send/{tensor.node}_{tensor.port}/{slug}",
-                "send",
-                (tensor,),
-                {"key": key, "destination": destination},
-                (),
-                producer.device,
-                layer=producer.layer,
-            )
-        )
-        recv = Node(
-            f"recv/{tensor.node}_{tensor.port}/{slug}",
-            "recv",
-            (),
-            {"key": key, "source": producer.device, "shape": spec.shape, "dtype": spec.dtype},
-            (spec,),
-            destination,
-            control_inputs=(send.name,),
-            layer=producer.layer,
-        )
-        return self.result.insert(recv)[0]
+        graph, source, key = self.result, producer.device, transfer_key(tensor, destination)
+        spec, place = graph.spec(tensor), f"{_flat(tensor)}/{device_slug(destination)}"
+        with graph.layer(producer.layer), graph.device(source):
+            send = ops.send(graph, tensor, key=key, destination=destination, name=f"send/{place}")
+        with graph.layer(producer.layer), graph.device(destination), graph.control_dependencies([send]):
+            return ops.recv(graph, key=key, source=source, shape=spec.shape, dtype=spec.dtype, name=f"recv/{place}")
+
+
+STATE = frozenset({"variable", "assign"})
+"""Ops whose output is the value of a variable, which is whole on its own device."""
+
+
+def compress_transfers(graph: Graph, roots: Roots) -> Rewrite:
+    """Return a placed graph in which float32 tensors between devices pass through ``truncate_to_bfloat16`` and back.
+
+    A tensor is truncated once, on the device that computes it, and widened once on each device that reads it, "by just
+    filling in zeroes for the lost portion of the mantissa" (section 5.5). This halves the bytes of a transfer.
+
+    A tensor that another device reads is truncated for all its readers, including fetches and readers on its own
+    device. So all devices compute with the same bits: the owner of a slice of a sum continues with the values that it
+    sends, and replicas stay equal. A sum adds the parts as its device has them: received parts are truncated, a part
+    that is not sent is whole. There is one exception: the value of a variable, and an assigned value, are read whole on
+    their own device and truncated on others. An update must add to all bits, because small updates would otherwise be
+    lost for good.
+
+    Tensors of other dtypes, empty tensors and scalars are not compressed. Scalars are mostly metrics such as the loss,
+    and two saved bytes do not pay for two nodes.
+
+    Runs before edges are cut. Fetches move to the widened tensor, on the same device. The new nodes have the layer of
+    the tensor's node. A second run changes nothing, because only bfloat16 tensors travel then.
+    """
+    compression = _Compression(graph)
+    for node in graph:
+        compression.copy(node)
+    moved = {tensor: compression.seen_on(graph.nodes[tensor.node].device, tensor) for tensor in sorted(roots.fetches)}
+    return compression.result, {old: new for old, new in moved.items() if old != new}
+
+
+class _Compression:
+    def __init__(self, source: Graph) -> None:
+        self.result = Graph()
+        self._travelling = _travelling(source)
+        self._truncated: dict[Tensor, Tensor] = {}
+        self._widened: dict[tuple[Tensor, str], Tensor] = {}
+
+    def copy(self, node: Node) -> None:
+        """Append ``node`` with the inputs as its device sees them."""
+        self.result.insert(rewired(node, {tensor: self.seen_on(node.device, tensor) for tensor in node.inputs}))
+
+    def seen_on(self, device: str, tensor: Tensor) -> Tensor:
+        """Return the tensor that nodes on a device read instead of a tensor."""
+        producer = self.result.nodes[tensor.node]
+        whole = tensor not in self._travelling or (producer.op in STATE and producer.device == device)
+        if whole:
+            return tensor
+        if tensor not in self._truncated:
+            with self.result.device(producer.device), self.result.layer(producer.layer):
+                self._truncated[tensor] = ops.truncate_to_bfloat16(
+                    self.result, tensor, name=f"compress/{_flat(tensor)}"
+                )
+        if (tensor, device) not in self._widened:
+            name = f"decompress/{_flat(tensor)}/{device_slug(device)}"
+            with self.result.device(device), self.result.layer(producer.layer):
+                self._widened[tensor, device] = ops.cast(self.result, self._truncated[tensor], "float32", name=name)
+        return self._widened[tensor, device]
+
+
+def _travelling(graph: Graph) -> frozenset[Tensor]:
+    """Return the tensors that another device reads and that can be compressed."""
+    between = {t for node in graph for t in node.inputs if graph.nodes[t.node].device != node.device}
+    specs = {tensor: graph.spec(tensor) for tensor in between}
+    return frozenset(t for t, spec in specs.items() if spec.dtype == "float32" and spec.rank > 0 and spec.size > 0)

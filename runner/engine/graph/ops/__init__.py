@@ -7,44 +7,42 @@ Each file defines a family of ops: functions that add them, then their shape rul
 passes make have no functions; their files state what they compute. Read in this order:
 
 * ``common``: shape conditions and adapters for gradient formulas that all families share.
-* ``arithmetic``, ``comparison``, ``structural``, ``shape``, ``reduction``, ``indexing``: the basic ops.
+* ``arithmetic``, ``structural``, ``shape``, ``reduction``, ``indexing``: the basic ops.
 * ``activation``, ``linear``, ``convolution``, ``pooling``, ``random``, ``loss``: the layers of networks.
 * ``batch_normalization``, ``local_response_normalization``: layers with decompositions.
-* ``fused_linear``, ``fused_convolution``, ``fused_normalization``, ``elementwise``, ``matmul_elementwise``: ops that
-  replace several others in passes.
-* ``collective``: sums over workers; ``executor``: instructions without kernels.
+* ``elementwise``: chains of element-wise ops, which passes join.
+* ``executor``: feeds, variables, transfers, and sums over workers.
 """
 
-from runner.engine.graph.ops import (
-    elementwise,
-    fused_convolution,
-    fused_linear,
-    fused_normalization,
-    matmul_elementwise,
-)
+from runner.engine.graph.ops import elementwise
 from runner.engine.graph.ops.activation import log_softmax, relu, relu_gradient, sigmoid, softmax, tanh
 from runner.engine.graph.ops.arithmetic import (
     abs,  # noqa: A004 - the op's name
     add,
     div,
+    equal,
     exp,
+    greater,
+    greater_equal,
+    less,
     log,
     log1p,
+    maximum,
+    minimum,
     mul,
     neg,
     pow,  # noqa: A004 - the op's name
     scale,
+    select,
     sign,
     sqrt,
     square,
     sub,
 )
 from runner.engine.graph.ops.batch_normalization import batch_norm, batch_norm_gradient, batch_norm_inference
-from runner.engine.graph.ops.collective import all_reduce, collective_sum
 from runner.engine.graph.ops.common import unbroadcast
-from runner.engine.graph.ops.comparison import equal, greater, greater_equal, less, maximum, minimum, select
 from runner.engine.graph.ops.convolution import conv2d, conv2d_input_gradient, conv2d_weight_gradient
-from runner.engine.graph.ops.executor import assign, placeholder, recv, send, variable
+from runner.engine.graph.ops.executor import all_reduce, assign, collective_sum, placeholder, recv, send, variable
 from runner.engine.graph.ops.indexing import gather, one_hot, scatter_add
 from runner.engine.graph.ops.linear import matmul
 from runner.engine.graph.ops.local_response_normalization import (
@@ -53,13 +51,7 @@ from runner.engine.graph.ops.local_response_normalization import (
     local_response_normalization_gradient,
 )
 from runner.engine.graph.ops.loss import sigmoid_cross_entropy, softmax_cross_entropy, softmax_cross_entropy_gradient
-from runner.engine.graph.ops.pooling import (
-    avg_pool,
-    avg_pool_gradient,
-    max_pool,
-    max_pool_gather,
-    max_pool_gradient,
-)
+from runner.engine.graph.ops.pooling import avg_pool, avg_pool_gradient, max_pool, max_pool_gather, max_pool_gradient
 from runner.engine.graph.ops.random import dropout_mask, random_normal, random_uniform
 from runner.engine.graph.ops.reduction import argmax, broadcast_to, reduce_max, reduce_mean, reduce_sum
 from runner.engine.graph.ops.shape import (

@@ -1,15 +1,24 @@
-"""Batch normalization over the examples (and pixels) of a batch (Ioffe and Szegedy 2015, algorithm 1)."""
+"""Batch normalization over the examples (and pixels) of a batch (Ioffe and Szegedy 2015, algorithm 1).
+
+Two ops join it with the ReLU that follows it:
+
+* ``batch_norm_relu``: (y, mean, variance, mask) of x, gamma and beta: batch_norm with y = max(y, 0), and mask = y > 0,
+  bool, of x's shape.
+* ``batch_norm_relu_gradient``: (dx, dgamma, dbeta) of x, gamma, mean, variance, mask and dy, the gradient of that y:
+  batch_norm_gradient of dy where mask.
+"""
 
 from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply
-from runner.engine.graph.node import Node
 from runner.engine.graph.op import Attributes, Builder, ByDecomposition, OpDef, expect, register
-from runner.engine.graph.ops.common import decomposition, expect_dtype, expect_same_dtype, input_flops
+from runner.engine.graph.ops.activation import relu
+from runner.engine.graph.ops.arithmetic import greater, select
+from runner.engine.graph.ops.common import MADE_BY_PASSES, decomposition, expect_dtype, expect_same_dtype, input_flops
 from runner.engine.graph.ops.reduction import broadcast_to, reduce_mean, reduce_sum
 from runner.engine.graph.ops.shape import reshape
 from runner.engine.graph.ops.structural import as_dtype
-from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec, state_dtype
+from runner.engine.graph.tensor import FLOATS, Node, Tensor, TensorSpec, state_dtype
 
 
 def batch_norm(
@@ -177,28 +186,56 @@ def _statistics_gradients(
     return [as_dtype(graph, part.tensor, graph.spec(given).dtype) for part in parts]
 
 
-_EPSILON = {"epsilon": "float"}
+def _infer_relu(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    return [*_infer(specs, attributes), _mask(specs[0])]
 
-register(OpDef("batch_norm", _infer, _gradient, 3, _EPSILON, input_flops(7), decompose=_decompose))
+
+def _infer_relu_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    *given, mask, dy = specs
+    found = _infer_gradient([*given, dy], attributes)
+    expect(mask == _mask(specs[0]), f"a mask over x, {_mask(specs[0])}", mask)
+    return found
+
+
+def _mask(x: TensorSpec) -> TensorSpec:
+    return TensorSpec(x.shape, "bool")
+
+
+def _decompose_relu(graph: Builder, inputs: Sequence[Tensor], attributes: Attributes) -> Sequence[Tensor]:
+    normalized, mean, variance = batch_norm(graph, *inputs, epsilon=attributes["epsilon"])
+    y = relu(graph, normalized)
+    return [y, mean, variance, greater(graph, y, _zero(graph, y))]
+
+
+def _decompose_relu_gradient(graph: Builder, inputs: Sequence[Tensor], attributes: Attributes) -> Sequence[Tensor]:
+    x, gamma, mean, variance, mask, dy = inputs
+    passed = select(graph, mask, dy, _zero(graph, dy))
+    return batch_norm_gradient(graph, x, gamma, mean, variance, passed, epsilon=attributes["epsilon"])
+
+
+def _zero(graph: Builder, like: Tensor) -> Tensor:
+    return Expr(graph, like).scalar(0.0).tensor
+
+
+_EPSILON = {"epsilon": "float"}
+_BY_PARTS = ByDecomposition()
+
 register(
+    OpDef("batch_norm", _infer, _gradient, 3, _EPSILON, input_flops(7), decompose=_decompose),
+    OpDef("batch_norm_relu", _infer_relu, MADE_BY_PASSES, 3, _EPSILON, input_flops(8), decompose=_decompose_relu),
     OpDef(
-        "batch_norm_gradient",
-        _infer_gradient,
-        ByDecomposition(),
-        arity=5,
-        attributes=_EPSILON,
-        flops=input_flops(11),
-        decompose=_decompose_gradient,
-    )
-)
-register(
+        "batch_norm_gradient", _infer_gradient, _BY_PARTS, 5, _EPSILON, input_flops(11), decompose=_decompose_gradient
+    ),
     OpDef(
-        "batch_norm_inference",
-        _infer_inference,
-        ByDecomposition(),
-        arity=5,
+        "batch_norm_inference", _infer_inference, _BY_PARTS, 5, _EPSILON, input_flops(3), decompose=_decompose_inference
+    ),
+    OpDef(
+        "batch_norm_relu_gradient",
+        _infer_relu_gradient,
+        MADE_BY_PASSES,
+        arity=6,
         attributes=_EPSILON,
-        flops=input_flops(3),
-        decompose=_decompose_inference,
-    )
+        flops=input_flops(12),
+        decompose=_decompose_relu_gradient,
+    ),
 )

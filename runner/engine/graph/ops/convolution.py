@@ -1,21 +1,34 @@
-"""Convolution (cross-correlation) of images and its two adjoints, which are closed under differentiation."""
+"""Convolution (cross-correlation) of images and its two adjoints, which are closed under differentiation.
+
+Two ops join others in one pass over memory:
+
+* ``conv2d_fused``: y = conv2d(x, w) + bias + residual, summed in this order, then max(y, 0) if ``relu``. bias: (O,),
+  one number per output channel, an input if ``bias``. residual: like y, an input if ``residual``.
+* ``conv2d_weight_bias_gradient``: (dw, db) of dy and x: conv2d_weight_gradient, and db (O,), the sum of dy over
+  examples and pixels. dtype: of both; float32 is possible for bfloat16 inputs.
+"""
 
 import math
 from collections.abc import Sequence
 from typing import Any, TypedDict, Unpack
 
-from runner.engine.graph.node import Node
+from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register
+from runner.engine.graph.ops.activation import relu as add_relu
 from runner.engine.graph.ops.common import (
+    MADE_BY_PASSES,
     declared_spec,
+    decomposition,
     expect_floats,
     expect_rank,
     expect_result_dtype,
     single_output,
     window_counts,
 )
+from runner.engine.graph.ops.reduction import reduce_sum
+from runner.engine.graph.ops.shape import reshape
 from runner.engine.graph.ops.structural import as_dtype
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph.tensor import Node, Tensor, TensorSpec
 
 GEOMETRY = {"strides": "ints", "padding": "ints", "groups": "int"}
 """Attributes of all convolutions: where the windows lie, and how channels are grouped."""
@@ -119,10 +132,6 @@ def _expect_output_gradient(dy: TensorSpec, x: TensorSpec, w: TensorSpec, attrib
     expect(dy.shape == expected, f"dy of shape {expected} for x {x} and w {w}", dy)
 
 
-def _infer_weight_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    return [weight_spec(specs, attributes)]
-
-
 def _geometry(node: Node) -> dict[str, object]:
     return {name: node.attributes[name] for name in GEOMETRY}
 
@@ -169,36 +178,90 @@ def convolution_flops(y: TensorSpec, w: TensorSpec) -> int:
     return 2 * y.size * math.prod(w.shape[1:])
 
 
-def _forward_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    return convolution_flops(outputs[0], inputs[1])
+def _infer_fused(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    wanted = 2 + attributes["bias"] + attributes["residual"]
+    expect(len(specs) == wanted, f"{wanted} inputs", len(specs))
+    expect_floats(specs)
+    x, w, *added = specs
+    y = TensorSpec(output_shape(x, w, attributes), x.dtype)
+    if attributes["bias"]:
+        bias = TensorSpec((w.shape[0],), x.dtype)
+        expect(added[0] == bias, f"one bias per output channel, {bias}", added[0])
+    if attributes["residual"]:
+        expect(added[-1] == y, f"a residual like y, {y}", added[-1])
+    return [y]
 
 
-def _input_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    return convolution_flops(inputs[0], inputs[1])
+def _infer_bias_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    w = weight_spec(specs, attributes)
+    return [w, TensorSpec((w.shape[0],), w.dtype)]
 
 
-def _weight_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    return convolution_flops(inputs[0], outputs[0])
+@decomposition
+def _decompose_fused(attributes: Attributes, x: Expr, w: Expr, *added: Expr) -> Sequence[Expr]:
+    y = apply(conv2d, x, w, **{key: attributes[key] for key in GEOMETRY})
+    if attributes["bias"]:
+        y = y + apply(reshape, added[0], shape=(-1, 1, 1))
+    if attributes["residual"]:
+        y = y + added[-1]
+    return [apply(add_relu, y) if attributes["relu"] else y]
 
 
-register(OpDef("conv2d", _infer_forward, _forward_rule, 2, GEOMETRY, _forward_flops))
+@decomposition
+def _decompose_bias_gradient(attributes: Attributes, dy: Expr, x: Expr) -> Sequence[Expr]:
+    dw = apply(conv2d_weight_gradient, dy, x, **attributes)
+    return [dw, apply(reduce_sum, apply(as_dtype, dy, dtype=attributes["dtype"]), axes=(0, 2, 3))]
+
+
+def _fused_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+    (y,) = outputs
+    following: int = attributes["bias"] + attributes["residual"] + attributes["relu"]
+    return convolution_flops(y, inputs[1]) + following * y.size
+
+
+_WEIGHT_GRADIENT = {**GEOMETRY, "weight_shape": "ints", "dtype": "dtype"}
+
 register(
+    OpDef(
+        "conv2d",
+        _infer_forward,
+        _forward_rule,
+        arity=2,
+        attributes=GEOMETRY,
+        flops=lambda inputs, outputs, attributes: convolution_flops(outputs[0], inputs[1]),
+    ),
     OpDef(
         "conv2d_input_gradient",
         _infer_input_gradient,
         _input_gradient_rule,
         arity=2,
         attributes={**GEOMETRY, "input_shape": "ints"},
-        flops=_input_flops,
-    )
-)
-register(
+        flops=lambda inputs, outputs, attributes: convolution_flops(inputs[0], inputs[1]),
+    ),
     OpDef(
         "conv2d_weight_gradient",
-        _infer_weight_gradient,
+        lambda specs, attributes: [weight_spec(specs, attributes)],
         _weight_gradient_rule,
         arity=2,
-        attributes={**GEOMETRY, "weight_shape": "ints", "dtype": "dtype"},
-        flops=_weight_flops,
-    )
+        attributes=_WEIGHT_GRADIENT,
+        flops=lambda inputs, outputs, attributes: convolution_flops(inputs[0], outputs[0]),
+    ),
+    OpDef(
+        "conv2d_fused",
+        _infer_fused,
+        MADE_BY_PASSES,
+        arity=None,
+        attributes={**GEOMETRY, "bias": "bool", "residual": "bool", "relu": "bool"},
+        flops=_fused_flops,
+        decompose=_decompose_fused,
+    ),
+    OpDef(
+        "conv2d_weight_bias_gradient",
+        _infer_bias_gradient,
+        MADE_BY_PASSES,
+        arity=2,
+        attributes=_WEIGHT_GRADIENT,
+        flops=lambda inputs, outputs, attributes: convolution_flops(inputs[0], outputs[0]) + inputs[0].size,
+        decompose=_decompose_bias_gradient,
+    ),
 )

@@ -1,19 +1,24 @@
 """A chain of element-wise operations in one pass over memory, written in a small language.
 
-``elementwise``: the ``outputs`` of ``program`` over its inputs, each of one shape or of shape (), all of one float
-dtype.
+* ``elementwise``: the ``outputs`` of ``program`` over its inputs, each of one shape or of shape (), all of one float
+  dtype.
+* ``matmul_elementwise``: the ``outputs`` of ``program``, which reads A B, A (m, k) and B (k, n) as for matmul, as its
+  input ``product``; the product is not stored. Inputs A, B, and the program's other inputs in order, each (m, n) or (),
+  of the dtype of the product. dtype: of the product and of the outputs (m, n); float32 is possible for bfloat16 A, B.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register
-from runner.engine.graph.ops.common import MADE_BY_PASSES, expect_floats
+from runner.engine.graph.ops.common import MADE_BY_PASSES, expect_floats, expect_result_dtype
+from runner.engine.graph.ops.linear import TRANSPOSES, matmul, product_flops, product_spec
+from runner.engine.graph.ops.structural import as_dtype
 from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.kernels.elementwise import Operand, parse
 
 
-def program_specs(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    """Shape rule: the outputs of a program (attributes ``program`` and ``outputs``) over inputs that fit it."""
+def _infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
     expect_floats(specs)
     shapes = {spec.shape for spec in specs} - {()}
     expect(len(shapes) <= 1, "inputs of one shape or of shape ()", [spec.shape for spec in specs])
@@ -25,8 +30,7 @@ def program_specs(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequen
     return [TensorSpec(shape, specs[0].dtype)] * len(program.outputs)
 
 
-def program_nodes(graph: Builder, inputs: Sequence[Tensor], attributes: Attributes) -> Sequence[Tensor]:
-    """Decomposition: add a node for each step of a program; returns its outputs."""
+def _decompose(graph: Builder, inputs: Sequence[Tensor], attributes: Attributes) -> Sequence[Tensor]:
     program = parse(attributes["program"], len(inputs), attributes["outputs"])
     values = list(inputs)
     for step in program.steps:
@@ -52,20 +56,45 @@ def _of_one_shape(graph: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
     ]
 
 
-def program_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    """Cost of a program: an operation per step and element."""
+def _flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
     program = parse(attributes["program"], len(inputs), attributes["outputs"])
     return len(program.steps) * outputs[0].size
 
 
+def _program_inputs(specs: Sequence[TensorSpec], attributes: Attributes) -> list[TensorSpec]:
+    """Return the operands, with the product in its place."""
+    expect(len(specs) >= 2, "at least 2 inputs", len(specs))
+    a, b, *operands = specs
+    result, dtype, place = product_spec((a, b), attributes), attributes["dtype"], attributes["product"]
+    expect_result_dtype(dtype, result)
+    inside = 0 <= place <= len(operands)
+    expect(inside, f"the product among the program's {len(operands) + 1} inputs", f"product={place}")
+    return [*operands[:place], replace(result, dtype=dtype), *operands[place:]]
+
+
+def _decompose_product(graph: Builder, inputs: Sequence[Tensor], attributes: Attributes) -> Sequence[Tensor]:
+    a, b = (as_dtype(graph, tensor, attributes["dtype"]) for tensor in inputs[:2])
+    place, operands = attributes["product"], inputs[2:]
+    result = matmul(graph, a, b, **{key: attributes[key] for key in TRANSPOSES})
+    return _decompose(graph, [*operands[:place], result, *operands[place:]], attributes)
+
+
+def _flops_of_product(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+    following = _flops(_program_inputs(inputs, attributes), outputs, attributes)
+    return product_flops(inputs, outputs, attributes) + following
+
+
+_PROGRAM = {"program": "str", "outputs": "ints"}
+
 register(
+    OpDef("elementwise", _infer, MADE_BY_PASSES, None, _PROGRAM, _flops, decompose=_decompose),
     OpDef(
-        "elementwise",
-        program_specs,
+        "matmul_elementwise",
+        lambda specs, attributes: _infer(_program_inputs(specs, attributes), attributes),
         MADE_BY_PASSES,
         arity=None,
-        attributes={"program": "str", "outputs": "ints"},
-        flops=program_flops,
-        decompose=program_nodes,
-    )
+        attributes={**TRANSPOSES, **_PROGRAM, "dtype": "dtype", "product": "int"},
+        flops=_flops_of_product,
+        decompose=_decompose_product,
+    ),
 )

@@ -1,9 +1,22 @@
-"""Instructions of the executor, without kernels: what enters a step, what outlives it, and what crosses devices."""
+"""Ops that connect steps and devices: feeds, variables, transfers, and sums over workers.
+
+The executor runs them itself, without kernels, except for the sums.
+"""
 
 from collections.abc import Sequence
 
 from runner.engine.graph.op import Attributes, Builder, NotDifferentiable, OpDef, expect, no_flops, register
-from runner.engine.graph.ops.common import NO_INPUTS, declared
+from runner.engine.graph.ops.common import (
+    NO_INPUTS,
+    NUMERIC,
+    copy_to_all,
+    declared,
+    expect_dtype,
+    expect_same_dtype,
+    expect_same_shape,
+    single_output,
+    sum_flops,
+)
 from runner.engine.graph.tensor import Tensor, TensorSpec
 
 
@@ -42,18 +55,59 @@ def _infer_assign(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequen
     return [value]
 
 
-def _no_outputs(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    return []
+def all_reduce(graph: Builder, parts: Sequence[Tensor], *, group: str, rank: int, name: str | None = None) -> Tensor:
+    """Add y = ((p0 + p1) + p2) + ..., the sum of the parts of all workers on worker ``rank``; of one shape and dtype.
+
+    group: names the sum; the same for the nodes of all workers that sum these parts, and for no others. It changes no
+    value.
+    """
+    return graph.add("all_reduce", parts, {"group": group, "rank": rank}, name=name)[0]
+
+
+def collective_sum(
+    graph: Builder, part: Tensor, *, group: str, rank: int, size: int, name: str | None = None
+) -> Tensor:
+    """Add the sum of the parts that ``size`` devices contribute under ``group``, this device as number ``rank``.
+
+    Made from ``all_reduce`` by :mod:`runner.engine.compile.passes.lower_collectives`. The library chooses the order
+    of the sum; all devices receive the same bits.
+    """
+    return graph.add("collective_sum", [part], {"group": group, "rank": rank, "size": size}, name=name)[0]
+
+
+def _infer_all_reduce(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    expect_same_dtype(specs)
+    expect_dtype(specs[0], NUMERIC)
+    expect_same_shape(specs, "parts")
+    _expect_rank(attributes["rank"], len(specs))
+    return [specs[0]]
+
+
+def _infer_collective_sum(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    expect_dtype(specs[0], NUMERIC)
+    _expect_rank(attributes["rank"], attributes["size"])
+    return [specs[0]]
+
+
+def _expect_rank(rank: int, size: int) -> None:
+    expect(0 <= rank < size, f"a rank of {size} parts, from 0", rank)
 
 
 _SPEC = {"shape": "ints", "dtype": "dtype"}
 _SENT = {"key": "str", "destination": "str"}
 _RECEIVED = {"key": "str", "source": "str", **_SPEC}
+_GROUP = {"group": "str", "rank": "int"}
+_MEMBER = {**_GROUP, "size": "int"}
 _COMMITS = NotDifferentiable("it commits a value for the next step; differentiate the value instead")
 _IS_CUT = NotDifferentiable("gradients are taken before a graph is cut into devices")
+_LOWERED = NotDifferentiable("it is made of all_reduce by a pass, after gradients exist")
 
-register(OpDef("placeholder", declared, NO_INPUTS, 0, _SPEC, no_flops, executed_by="executor"))
-register(OpDef("variable", declared, NO_INPUTS, 0, _SPEC, no_flops, stateful=True, executed_by="executor"))
-register(OpDef("assign", _infer_assign, _COMMITS, 2, {}, no_flops, stateful=True, executed_by="executor"))
-register(OpDef("send", _no_outputs, _IS_CUT, 1, _SENT, no_flops, stateful=True, executed_by="executor"))
-register(OpDef("recv", declared, _IS_CUT, 0, _RECEIVED, no_flops, stateful=True, executed_by="executor"))
+register(
+    OpDef("placeholder", declared, NO_INPUTS, 0, _SPEC, no_flops, executed_by="executor"),
+    OpDef("variable", declared, NO_INPUTS, 0, _SPEC, no_flops, stateful=True, executed_by="executor"),
+    OpDef("assign", _infer_assign, _COMMITS, 2, {}, no_flops, stateful=True, executed_by="executor"),
+    OpDef("send", lambda specs, attributes: (), _IS_CUT, 1, _SENT, no_flops, stateful=True, executed_by="executor"),
+    OpDef("recv", declared, _IS_CUT, 0, _RECEIVED, no_flops, stateful=True, executed_by="executor"),
+    OpDef("all_reduce", _infer_all_reduce, single_output(copy_to_all), None, _GROUP, sum_flops),
+    OpDef("collective_sum", _infer_collective_sum, _LOWERED, 1, _MEMBER, stateful=True, executed_by="communicator"),
+)

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from runner.engine.graph.node import Node
 from runner.engine.graph.op import Attributes, Builder, NotDifferentiable, OpDef, expect, no_flops, register
 from runner.engine.graph.ops.common import INTEGERS, NUMERIC, expect_dtype, single_output
-from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
+from runner.engine.graph.tensor import FLOATS, Node, Tensor, TensorSpec
 
 
 def gather(graph: Builder, params: Tensor, indices: Tensor, *, name: str | None = None) -> Tensor:
@@ -63,27 +62,18 @@ def _gather_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor 
     return [scatter_add(graph, indices, dy, rows=graph.spec(params).shape[0]), None]
 
 
-@single_output
-def _scatter_add_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
-    return [None, gather(graph, dy, node.inputs[0])]
-
-
-def _updates_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    return inputs[1].size
-
-
 _ENCODING = {"depth": "int", "dtype": "dtype"}
 _FROM_INTEGERS = NotDifferentiable("its input is an integer")
 
-register(OpDef("gather", _infer_gather, _gather_gradient, arity=2, flops=no_flops))
 register(
+    OpDef("gather", _infer_gather, _gather_gradient, arity=2, flops=no_flops),
     OpDef(
         "scatter_add",
         _infer_scatter_add,
-        _scatter_add_gradient,
+        single_output(lambda graph, node, dy: [None, gather(graph, dy, node.inputs[0])]),
         arity=2,
         attributes={"rows": "int"},
-        flops=_updates_flops,
-    )
+        flops=lambda inputs, outputs, attributes: inputs[1].size,
+    ),
+    OpDef("one_hot", _infer_one_hot, _FROM_INTEGERS, arity=1, attributes=_ENCODING, flops=no_flops),
 )
-register(OpDef("one_hot", _infer_one_hot, _FROM_INTEGERS, arity=1, attributes=_ENCODING, flops=no_flops))

@@ -1,11 +1,29 @@
-"""Matrix multiplication."""
+"""Matrix multiplication, alone and with what follows it in a dense layer.
+
+* ``matmul_fused``: y = A B + bias, followed by max(y, 0) if ``relu``; A (m, k) and B (k, n) as for matmul. bias: (n,),
+  an input if ``bias``.
+* ``matmul_bias_gradient``: (dw, db) of x (m, k) and dy (m, n): dw (k, n) = x' dy and db (n,), the sum of dy over rows.
+
+dtype: of the results of these two; float32 is possible for bfloat16 inputs.
+"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from runner.engine.graph.node import Node
+from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register
-from runner.engine.graph.ops.common import expect_floats, expect_rank, single_output
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph.ops.activation import relu as add_relu
+from runner.engine.graph.ops.common import (
+    MADE_BY_PASSES,
+    decomposition,
+    expect_floats,
+    expect_rank,
+    expect_result_dtype,
+    single_output,
+)
+from runner.engine.graph.ops.reduction import reduce_sum
+from runner.engine.graph.ops.structural import as_dtype
+from runner.engine.graph.tensor import Node, Tensor, TensorSpec
 
 TRANSPOSES = {"transpose_a": "bool", "transpose_b": "bool"}
 """Attributes that say which factors are stored transposed."""
@@ -37,10 +55,6 @@ def product_spec(specs: Sequence[TensorSpec], attributes: Attributes) -> TensorS
     return TensorSpec((m, n), a.dtype)
 
 
-def _infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    return [product_spec(specs, attributes)]
-
-
 @single_output
 def _gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
     a, b = node.inputs
@@ -63,4 +77,72 @@ def product_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], a
     return 2 * outputs[0].size * inner
 
 
-register(OpDef("matmul", _infer, _gradient, arity=2, attributes=TRANSPOSES, flops=product_flops))
+def _infer_fused(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    wanted = 2 + attributes["bias"]
+    expect(len(specs) == wanted, f"{wanted} inputs", len(specs))
+    y = product_spec(specs[:2], attributes)
+    if attributes["bias"]:
+        bias = TensorSpec(y.shape[1:], y.dtype)
+        expect(specs[2] == bias, f"one bias per column, {bias}", specs[2])
+    expect_result_dtype(attributes["dtype"], y)
+    return [replace(y, dtype=attributes["dtype"])]
+
+
+_TRANSPOSED = {"transpose_a": True, "transpose_b": False}
+
+
+def _infer_bias_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    dtype = attributes["dtype"]
+    dw = product_spec(specs, _TRANSPOSED)
+    expect_result_dtype(dtype, dw)
+    return [replace(dw, dtype=dtype), TensorSpec(dw.shape[1:], dtype)]
+
+
+@decomposition
+def _decompose_fused(attributes: Attributes, *inputs: Expr) -> Sequence[Expr]:
+    a, b, *bias = (apply(as_dtype, each, dtype=attributes["dtype"]) for each in inputs)
+    y = apply(matmul, a, b, **{key: attributes[key] for key in TRANSPOSES})
+    if attributes["bias"]:
+        y = y + bias[0]
+    return [apply(add_relu, y) if attributes["relu"] else y]
+
+
+@decomposition
+def _decompose_bias_gradient(attributes: Attributes, *inputs: Expr) -> Sequence[Expr]:
+    x, dy = (apply(as_dtype, each, dtype=attributes["dtype"]) for each in inputs)
+    return [apply(matmul, x, dy, transpose_a=True), apply(reduce_sum, dy, axes=(0,))]
+
+
+def _fused_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+    following: int = attributes["bias"] + attributes["relu"]
+    return product_flops(inputs, outputs, attributes) + following * outputs[0].size
+
+
+register(
+    OpDef(
+        "matmul",
+        lambda specs, attributes: [product_spec(specs, attributes)],
+        _gradient,
+        arity=2,
+        attributes=TRANSPOSES,
+        flops=product_flops,
+    ),
+    OpDef(
+        "matmul_fused",
+        _infer_fused,
+        MADE_BY_PASSES,
+        arity=None,
+        attributes={**TRANSPOSES, "bias": "bool", "relu": "bool", "dtype": "dtype"},
+        flops=_fused_flops,
+        decompose=_decompose_fused,
+    ),
+    OpDef(
+        "matmul_bias_gradient",
+        _infer_bias_gradient,
+        MADE_BY_PASSES,
+        arity=2,
+        attributes={"dtype": "dtype"},
+        flops=lambda inputs, outputs, attributes: product_flops(inputs, outputs, _TRANSPOSED) + inputs[1].size,
+        decompose=_decompose_bias_gradient,
+    ),
+)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import TypedDict, Unpack
 
 from runner.engine.graph.expression import Expr, apply
-from runner.engine.graph.node import Node
 from runner.engine.graph.op import Attributes, Builder, ByDecomposition, OpDef, expect, register
 from runner.engine.graph.ops.common import decomposition, expect_dtype, expect_same_dtype, input_flops, single_output
 from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
@@ -79,12 +78,6 @@ def _denominator(x: Expr, attributes: Attributes) -> Expr:
 
 
 @decomposition
-def _decompose(attributes: Attributes, x: Expr) -> Sequence[Expr]:
-    exponent: float = -attributes["beta"]
-    return [x * _denominator(x, attributes) ** exponent]
-
-
-@decomposition
 def _decompose_gradient(attributes: Attributes, x: Expr, dy: Expr) -> Sequence[Expr]:
     beta: float = attributes["beta"]
     denominator = _denominator(x, attributes)
@@ -94,43 +87,35 @@ def _decompose_gradient(attributes: Attributes, x: Expr, dy: Expr) -> Sequence[E
     return [direct - x * summed * (2.0 * _weight(attributes) * beta)]
 
 
-@single_output
-def _window_sum_rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
-    return [channel_window_sum(graph, dy, size=node.attributes["size"])]
-
-
-@single_output
-def _rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
-    inputs = [node.inputs[0], dy]
-    return [graph.add("local_response_normalization_gradient", inputs, node.attributes)[0]]
-
-
-def _window_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    return int(attributes["size"]) * outputs[0].size
-
-
 _RESPONSE = {"size": "int", "alpha": "float", "beta": "float", "k": "float", "divide_by_size": "bool"}
 
-register(OpDef("channel_window_sum", _infer, _window_sum_rule, 1, {"size": "int"}, _window_flops))
+_NAME = "local_response_normalization"
+
 register(
     OpDef(
-        "local_response_normalization",
+        "channel_window_sum",
         _infer,
-        _rule,
+        single_output(lambda graph, node, dy: [channel_window_sum(graph, dy, size=node.attributes["size"])]),
+        arity=1,
+        attributes={"size": "int"},
+        flops=lambda inputs, outputs, attributes: int(attributes["size"]) * outputs[0].size,
+    ),
+    OpDef(
+        _NAME,
+        _infer,
+        single_output(lambda graph, node, dy: [graph.add(f"{_NAME}_gradient", [*node.inputs, dy], node.attributes)[0]]),
         arity=1,
         attributes=_RESPONSE,
         flops=input_flops(12),
-        decompose=_decompose,
-    )
-)
-register(
+        decompose=decomposition(lambda attributes, x: [x * _denominator(x, attributes) ** -attributes["beta"]]),
+    ),
     OpDef(
-        "local_response_normalization_gradient",
+        f"{_NAME}_gradient",
         _infer_gradient,
         ByDecomposition(),
         arity=2,
         attributes=_RESPONSE,
         flops=input_flops(24),
         decompose=_decompose_gradient,
-    )
+    ),
 )

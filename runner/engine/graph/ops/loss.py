@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply
-from runner.engine.graph.node import Node
 from runner.engine.graph.op import Attributes, Builder, ByDecomposition, OpDef, expect, register
 from runner.engine.graph.ops.activation import sigmoid, softmax_gradient
 from runner.engine.graph.ops.common import (
@@ -17,7 +16,7 @@ from runner.engine.graph.ops.common import (
 )
 from runner.engine.graph.ops.indexing import one_hot
 from runner.engine.graph.ops.shape import reshape
-from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
+from runner.engine.graph.tensor import FLOATS, Node, Tensor, TensorSpec
 
 
 def softmax_cross_entropy(
@@ -100,12 +99,8 @@ def _decompose_gradient(attributes: Attributes, probabilities: Expr, labels: Exp
     return [(probabilities - truth) * column]
 
 
-def _sigmoid_gradient(dy: Expr, loss: Expr, logits: Expr, targets: Expr) -> Sequence[Expr]:
-    return [dy * (apply(sigmoid, logits) - targets), -(dy * logits)]
-
-
-register(OpDef("softmax_cross_entropy", _infer_softmax, _softmax_rule, arity=2, flops=input_flops(6)))
 register(
+    OpDef("softmax_cross_entropy", _infer_softmax, _softmax_rule, arity=2, flops=input_flops(6)),
     OpDef(
         "softmax_cross_entropy_gradient",
         _infer_softmax_gradient,
@@ -113,7 +108,12 @@ register(
         arity=3,
         flops=input_flops(2),
         decompose=_decompose_gradient,
-    )
+    ),
+    OpDef(
+        "sigmoid_cross_entropy",
+        _infer_sigmoid,
+        elementwise_gradient(lambda dy, y, x, t: [dy * (apply(sigmoid, x) - t), -(dy * x)]),
+        arity=2,
+        flops=input_flops(7),
+    ),
 )
-_SIGMOID = elementwise_gradient(_sigmoid_gradient)
-register(OpDef("sigmoid_cross_entropy", _infer_sigmoid, _SIGMOID, arity=2, flops=input_flops(7)))

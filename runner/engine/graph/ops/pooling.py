@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NotRequired, TypedDict, Unpack
 
-from runner.engine.graph.node import Node
 from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register
 from runner.engine.graph.ops.common import (
     declared_spec,
@@ -17,7 +16,7 @@ from runner.engine.graph.ops.common import (
     single_output,
     window_counts,
 )
-from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
+from runner.engine.graph.tensor import FLOATS, Node, Tensor, TensorSpec
 
 
 class Pooling(TypedDict):
@@ -36,7 +35,8 @@ def max_pool(
     x: (N, C, H, W) float; y, argmax: (N, C, H', W'). Padding is never the maximum; of equal values the first is; NaN in
     a window makes its maximum NaN.
     """
-    return _pair(graph.add("max_pool", [x], _complete(pooling), name=name))
+    node = graph.add("max_pool", [x], _complete(pooling), name=name)
+    return node[0], node[1]
 
 
 def max_pool_gradient(
@@ -88,10 +88,6 @@ def _complete(pooling: Pooling) -> dict[str, Any]:
     return {"padding": (0, 0, 0, 0), **pooling}
 
 
-def _pair(node: Node) -> tuple[Tensor, Tensor]:
-    return node[0], node[1]
-
-
 def _pooled_shape(x: TensorSpec, attributes: Attributes) -> tuple[int, ...]:
     expect_dtype(x, FLOATS)
     expect_rank(x, 4, "x (N, C, H, W)")
@@ -133,15 +129,6 @@ def _infer_max_pool_gather(specs: Sequence[TensorSpec], attributes: Attributes) 
     return [TensorSpec(argmax.shape, x.dtype)]
 
 
-def _infer_avg_pool(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    (x,) = specs
-    return [TensorSpec(_pooled_shape(x, attributes), x.dtype)]
-
-
-def _infer_avg_pool_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    return [_input_spec(specs[0], attributes)]
-
-
 def _only(node: Node, names: Iterable[str]) -> dict[str, Any]:
     return {name: node.attributes[name] for name in names}
 
@@ -158,25 +145,9 @@ def _max_pool_rule(graph: Builder, node: Node, totals: Sequence[Tensor | None]) 
 
 
 @single_output
-def _max_pool_gradient_rule(graph: Builder, node: Node, ddx: Tensor) -> Sequence[Tensor | None]:
-    return [graph.add("max_pool_gather", [ddx, node.inputs[1]], _only(node, _WINDOW))[0], None]
-
-
-@single_output
-def _max_pool_gather_rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
-    x, argmax = node.inputs
-    return [_scatter(graph, node, dy, argmax, x), None]
-
-
-@single_output
 def _avg_pool_rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
     attributes = {**_only(node, _AVERAGE), "input_shape": graph.spec(node.inputs[0]).shape}
     return [graph.add("avg_pool_gradient", [dy], attributes)[0]]
-
-
-@single_output
-def _avg_pool_gradient_rule(graph: Builder, node: Node, ddx: Tensor) -> Sequence[Tensor | None]:
-    return [graph.add("avg_pool", [ddx], _only(node, _AVERAGE))[0]]
 
 
 def _window_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
@@ -187,34 +158,42 @@ _WINDOW = {"window": "ints", "strides": "ints", "padding": "ints"}
 _AVERAGE = {**_WINDOW, "count_padding": "bool"}
 _TO_INPUT = {"input_shape": "ints"}
 
-register(OpDef("max_pool", _infer_max_pool, _max_pool_rule, 1, _WINDOW, _window_flops))
 register(
+    OpDef("max_pool", _infer_max_pool, _max_pool_rule, 1, _WINDOW, _window_flops),
     OpDef(
         "max_pool_gradient",
         _infer_max_pool_gradient,
-        _max_pool_gradient_rule,
+        single_output(
+            lambda graph, node, ddx: [
+                graph.add("max_pool_gather", [ddx, node.inputs[1]], _only(node, _WINDOW))[0],
+                None,
+            ]
+        ),
         arity=2,
-        attributes={**_WINDOW, **_TO_INPUT},
+        attributes=_WINDOW | _TO_INPUT,
         flops=input_flops(1),
-    )
-)
-register(
+    ),
     OpDef(
         "max_pool_gather",
         _infer_max_pool_gather,
-        _max_pool_gather_rule,
+        single_output(lambda graph, node, dy: [_scatter(graph, node, dy, node.inputs[1], node.inputs[0]), None]),
         arity=2,
         attributes=_WINDOW,
-    )
-)
-register(OpDef("avg_pool", _infer_avg_pool, _avg_pool_rule, 1, _AVERAGE, _window_flops))
-register(
+    ),
+    OpDef(
+        "avg_pool",
+        lambda specs, attributes: [TensorSpec(_pooled_shape(specs[0], attributes), specs[0].dtype)],
+        _avg_pool_rule,
+        arity=1,
+        attributes=_AVERAGE,
+        flops=_window_flops,
+    ),
     OpDef(
         "avg_pool_gradient",
-        _infer_avg_pool_gradient,
-        _avg_pool_gradient_rule,
+        lambda specs, attributes: [_input_spec(specs[0], attributes)],
+        single_output(lambda graph, node, ddx: [graph.add("avg_pool", [ddx], _only(node, _AVERAGE))[0]]),
         arity=1,
-        attributes={**_AVERAGE, **_TO_INPUT},
+        attributes=_AVERAGE | _TO_INPUT,
         flops=input_flops(1),
-    )
+    ),
 )

@@ -86,10 +86,8 @@ def _infer_mask(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence
 _A_DRAW = NotDifferentiable("it is a draw of random numbers")
 _STREAM = {"shape": "ints", "dtype": "dtype", "seed": "int", "key": "str"}
 
-_UNIFORM = {**_STREAM, "low": "float", "high": "float"}
-_NORMAL = {**_STREAM, "mean": "float", "stddev": "float"}
-_MASK = {**_STREAM, "rate": "float", "first": "int"}
-
-register(OpDef("random_uniform", _infer_draws, _A_DRAW, arity=0, attributes=_UNIFORM))
-register(OpDef("random_normal", _infer_draws, _A_DRAW, arity=0, attributes=_NORMAL))
-register(OpDef("dropout_mask", _infer_mask, _A_DRAW, arity=2, attributes=_MASK))
+register(
+    OpDef("random_uniform", _infer_draws, _A_DRAW, arity=0, attributes={**_STREAM, "low": "float", "high": "float"}),
+    OpDef("random_normal", _infer_draws, _A_DRAW, arity=0, attributes={**_STREAM, "mean": "float", "stddev": "float"}),
+    OpDef("dropout_mask", _infer_mask, _A_DRAW, arity=2, attributes={**_STREAM, "rate": "float", "first": "int"}),
+)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply
-from runner.engine.graph.node import Node
 from runner.engine.graph.op import Attributes, Builder, InferRule, NotDifferentiable, OpDef, expect, no_flops, register
+from runner.engine.graph.ops.arithmetic import equal
 from runner.engine.graph.ops.common import (
     NUMERIC,
     axes_size,
@@ -15,19 +15,13 @@ from runner.engine.graph.ops.common import (
     single_output,
     unbroadcast,
 )
-from runner.engine.graph.ops.comparison import equal
 from runner.engine.graph.ops.shape import reshape
 from runner.engine.graph.ops.structural import cast
-from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
+from runner.engine.graph.tensor import FLOATS, Node, Tensor, TensorSpec
 
 
 def reduce_sum(
-    graph: Builder,
-    x: Tensor,
-    axes: Sequence[int] | None = None,
-    *,
-    keepdims: bool = False,
-    name: str | None = None,
+    graph: Builder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """Add the sum of x over ``axes`` (all when None; negative ones count from the end).
 
@@ -37,24 +31,14 @@ def reduce_sum(
 
 
 def reduce_mean(
-    graph: Builder,
-    x: Tensor,
-    axes: Sequence[int] | None = None,
-    *,
-    keepdims: bool = False,
-    name: str | None = None,
+    graph: Builder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """Add the mean of the float tensor x over ``axes``, as :func:`reduce_sum`; the axes must not be empty."""
     return _reduce(graph, "reduce_mean", x, axes, keepdims, name)
 
 
 def reduce_max(
-    graph: Builder,
-    x: Tensor,
-    axes: Sequence[int] | None = None,
-    *,
-    keepdims: bool = False,
-    name: str | None = None,
+    graph: Builder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """Add the maximum of x over ``axes``, as :func:`reduce_sum`; ties share the gradient evenly."""
     return _reduce(graph, "reduce_max", x, axes, keepdims, name)
@@ -139,20 +123,23 @@ def _max_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | N
     return [(winners * _spread(node, Expr(graph, dy) / ties, shape)).tensor]
 
 
-@single_output
-def _broadcast_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
-    return [unbroadcast(graph, dy, graph.spec(node.inputs[0]).shape)]
-
-
 _POSITION = NotDifferentiable("its output is a position")
 _AXES = {"axes": "ints", "keepdims": "bool"}
 
-for _op, _rule, _infer in (
-    ("reduce_sum", _sum_gradient, _reduced(NUMERIC, empty_allowed=True)),
-    ("reduce_mean", _mean_gradient, _reduced(FLOATS, empty_allowed=False)),
-    ("reduce_max", _max_gradient, _reduced(NUMERIC, empty_allowed=False)),
-):
-    register(OpDef(_op, _infer, single_output(_rule), 1, _AXES, input_flops(1)))
-register(OpDef("argmax", _infer_argmax, _POSITION, 1, {"axis": "int"}, input_flops(1)))
-_SHAPE = {"shape": "ints"}
-register(OpDef("broadcast_to", _infer_broadcast_to, _broadcast_gradient, 1, _SHAPE, no_flops))
+_ANY = _reduced(NUMERIC, empty_allowed=True)
+_FLOATS, _NUMBERS = (_reduced(dtypes, empty_allowed=False) for dtypes in (FLOATS, NUMERIC))
+
+register(
+    OpDef("reduce_sum", _ANY, single_output(_sum_gradient), 1, _AXES, input_flops(1)),
+    OpDef("reduce_mean", _FLOATS, single_output(_mean_gradient), 1, _AXES, input_flops(1)),
+    OpDef("reduce_max", _NUMBERS, single_output(_max_gradient), 1, _AXES, input_flops(1)),
+    OpDef("argmax", _infer_argmax, _POSITION, 1, {"axis": "int"}, input_flops(1)),
+    OpDef(
+        "broadcast_to",
+        _infer_broadcast_to,
+        single_output(lambda graph, node, dy: [unbroadcast(graph, dy, graph.spec(node.inputs[0]).shape)]),
+        arity=1,
+        attributes={"shape": "ints"},
+        flops=no_flops,
+    ),
+)

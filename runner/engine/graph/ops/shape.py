@@ -3,11 +3,10 @@
 import math
 from collections.abc import Sequence
 
-from runner.engine.graph.node import Node
 from runner.engine.graph.op import Attributes, Builder, OpDef, expect, no_flops, register
 from runner.engine.graph.ops.common import canonical_axis, expect_axes, expect_same_dtype, single_output
 from runner.engine.graph.ops.structural import fill
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph.tensor import Node, Tensor, TensorSpec
 
 
 def reshape(graph: Builder, x: Tensor, shape: Sequence[int], *, name: str | None = None) -> Tensor:
@@ -107,11 +106,6 @@ def _infer_pad(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[
 
 
 @single_output
-def _reshape_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
-    return [reshape(graph, dy, graph.spec(node.inputs[0]).shape)]
-
-
-@single_output
 def _transpose_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
     perm = node.attributes["perm"]
     inverse = sorted(range(len(perm)), key=lambda axis: perm[axis])
@@ -140,17 +134,19 @@ def _slice_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor |
     return [pad(graph, dy, begin, after)]
 
 
-@single_output
-def _pad_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
-    return [slice(graph, dy, node.attributes["low"], graph.spec(node.inputs[0]).shape)]
-
-
 _BLOCK = {"begin": "ints", "size": "ints"}
 _WIDTHS = {"low": "ints", "high": "ints"}
 
-register(OpDef("reshape", _infer_reshape, _reshape_gradient, 1, {"shape": "ints"}, no_flops))
-register(OpDef("transpose", _infer_transpose, _transpose_gradient, 1, {"perm": "ints"}, no_flops))
-register(OpDef("concat", _infer_concat, _concat_gradient, None, {"axis": "int"}, no_flops))
-register(OpDef("split", _infer_split, _split_gradient, 1, {"axis": "int", "sizes": "ints"}, no_flops))
-register(OpDef("slice", _infer_slice, _slice_gradient, 1, _BLOCK, no_flops))
-register(OpDef("pad", _infer_pad, _pad_gradient, 1, _WIDTHS, no_flops))
+_RESHAPE_GRADIENT = single_output(lambda graph, node, dy: [reshape(graph, dy, graph.spec(node.inputs[0]).shape)])
+_PAD_GRADIENT = single_output(
+    lambda graph, node, dy: [slice(graph, dy, node.attributes["low"], graph.spec(node.inputs[0]).shape)]
+)
+
+register(
+    OpDef("reshape", _infer_reshape, _RESHAPE_GRADIENT, 1, {"shape": "ints"}, no_flops),
+    OpDef("transpose", _infer_transpose, _transpose_gradient, 1, {"perm": "ints"}, no_flops),
+    OpDef("concat", _infer_concat, _concat_gradient, None, {"axis": "int"}, no_flops),
+    OpDef("split", _infer_split, _split_gradient, 1, {"axis": "int", "sizes": "ints"}, no_flops),
+    OpDef("slice", _infer_slice, _slice_gradient, 1, _BLOCK, no_flops),
+    OpDef("pad", _infer_pad, _PAD_GRADIENT, 1, _WIDTHS, no_flops),
+)

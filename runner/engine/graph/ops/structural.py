@@ -5,7 +5,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from runner.engine.graph.node import Node
 from runner.engine.graph.op import Attributes, Builder, NotDifferentiable, OpDef, ShapeError, expect, no_flops, register
 from runner.engine.graph.ops.common import (
     NO_INPUTS,
@@ -19,7 +18,7 @@ from runner.engine.graph.ops.common import (
     single_output,
     sum_flops,
 )
-from runner.engine.graph.tensor import DTYPES, FLOATS, Tensor, TensorSpec
+from runner.engine.graph.tensor import DTYPES, FLOATS, Node, Tensor, TensorSpec
 
 
 def identity(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
@@ -81,16 +80,6 @@ def truncate_to_bfloat16(graph: Builder, x: Tensor, *, name: str | None = None) 
     return graph.add("truncate_to_bfloat16", [x], name=name)[0]
 
 
-@single_output
-def _pass_on(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
-    return [dy]
-
-
-@single_output
-def _block(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
-    return [None]
-
-
 def _infer_fill(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
     dtype, value = attributes["dtype"], attributes["value"]
     allowed = {"bool": value in (0.0, 1.0), "uint8": value.is_integer() and 0 <= value <= 255}
@@ -113,10 +102,6 @@ def _infer_add_n(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequenc
     return [specs[0]]
 
 
-def _infer_cast(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    return [TensorSpec(specs[0].shape, attributes["dtype"])]
-
-
 def _infer_truncate(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
     expect_dtype(specs[0], ("float32",))
     return [TensorSpec(specs[0].shape, "bfloat16")]
@@ -133,11 +118,23 @@ FOR_TRANSFERS = NotDifferentiable("it is put before transfers by a pass, after g
 _FILL = {"value": "float", "shape": "ints", "dtype": "dtype"}
 _CONSTANT = {"value": "bytes", "shape": "ints", "dtype": "dtype"}
 
-register(OpDef("identity", like_input(DTYPES), _pass_on, arity=1, flops=no_flops))
-register(OpDef("convert", like_input(DTYPES), _pass_on, arity=1, flops=no_flops))
-register(OpDef("stop_gradient", like_input(DTYPES), _block, arity=1, flops=no_flops))
-register(OpDef("fill", _infer_fill, NO_INPUTS, arity=0, attributes=_FILL, flops=no_flops))
-register(OpDef("constant", _infer_constant, NO_INPUTS, arity=0, attributes=_CONSTANT, flops=no_flops))
-register(OpDef("add_n", _infer_add_n, single_output(copy_to_all), arity=None, flops=sum_flops))
-register(OpDef("cast", _infer_cast, _cast_back, 1, {"dtype": "dtype"}, flops=no_flops))
-register(OpDef("truncate_to_bfloat16", _infer_truncate, FOR_TRANSFERS, arity=1, flops=no_flops))
+_PASS_ON = single_output(lambda graph, node, dy: [dy])
+_BLOCK = single_output(lambda graph, node, dy: [None])
+
+register(
+    OpDef("identity", like_input(DTYPES), _PASS_ON, arity=1, flops=no_flops),
+    OpDef("convert", like_input(DTYPES), _PASS_ON, arity=1, flops=no_flops),
+    OpDef("stop_gradient", like_input(DTYPES), _BLOCK, arity=1, flops=no_flops),
+    OpDef("fill", _infer_fill, NO_INPUTS, arity=0, attributes=_FILL, flops=no_flops),
+    OpDef("constant", _infer_constant, NO_INPUTS, arity=0, attributes=_CONSTANT, flops=no_flops),
+    OpDef("add_n", _infer_add_n, single_output(copy_to_all), arity=None, flops=sum_flops),
+    OpDef(
+        "cast",
+        lambda specs, attributes: [TensorSpec(specs[0].shape, attributes["dtype"])],
+        _cast_back,
+        arity=1,
+        attributes={"dtype": "dtype"},
+        flops=no_flops,
+    ),
+    OpDef("truncate_to_bfloat16", _infer_truncate, FOR_TRANSFERS, arity=1, flops=no_flops),
+)

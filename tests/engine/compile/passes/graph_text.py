@@ -17,9 +17,8 @@ import numpy as np
 from runner.engine.compile.passes.rewriting import Rewrite, Roots
 from runner.engine.graph import op as op_table
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import LayerStamp, Node
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.verify import verify
+from runner.engine.graph.serialize import verify
+from runner.engine.graph.tensor import LayerStamp, Node, Tensor
 from tests.engine.compile.passes.exactness import Array, assert_unchanged
 
 HERE, THERE, FAR = (f"/job:worker/task:{task}/device:cpu:0" for task in (0, 1, 2))
@@ -70,7 +69,8 @@ class Text:
         else:
             inputs = [self.tensors[ast.unparse(each).replace("__", "/")] for each in call.args]
         with ExitStack() as around:
-            around.enter_context(self.graph.device(DEVICES.get(given.pop("on", ""), "")))
+            device = given.pop("on", "")
+            around.enter_context(self.graph.device(DEVICES.get(device, device)))
             around.enter_context(self.graph.control_dependencies(given.pop("after", "").split()))
             layer = given.pop("layer", None)
             around.enter_context(self.graph.layer(LayerStamp(layer, "any") if layer else None))
@@ -87,7 +87,7 @@ class Case:
     """A graph before and after a pass.
 
     after: None if the pass leaves the graph as it is. fetch: names of tensors, by default the outputs of the last node.
-    targets: names of nodes. dtype: of inputs and weights that state none.
+    targets: names of nodes. dtype: of inputs and weights that state none. feed: names of tensors, for prune.
     """
 
     before: str
@@ -95,6 +95,7 @@ class Case:
     fetch: str = ""
     targets: str = ""
     dtype: str = "float32"
+    feed: str = ""
 
 
 def check(

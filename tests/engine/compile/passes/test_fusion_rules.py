@@ -1,4 +1,7 @@
-"""Rules that fuse the nodes of a layer and its gradients: graphs before and after, and graphs that do not change."""
+"""The notation of rewrite rules, and the rules that fuse the nodes of a layer and its gradients.
+
+Each case is a graph before and after a rule, or a graph that does not change.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -10,12 +13,59 @@ from runner.engine.compile.passes.fusion_rules import (
     BIAS_AND_RELU,
     BIAS_GRADIENTS,
     NORMALIZATION_AND_RELU,
+    RELU_GRADIENTS,
     UNROUNDED_SUMS,
 )
-from runner.engine.compile.passes.matching import rewrite
+from runner.engine.compile.passes.matching import Rule, rewrite
 from runner.engine.compile.passes.rewriting import Roots
 from tests.engine.compile.passes.graph_text import Case, Text, check, drawn
 from tests.oracles import evaluate
+
+MOVING = "x = input(3); d = exp(x); e = tanh(d)"
+LATER = Rule("s = square(x); t = abs(s)", "t = sqrt(x)")
+NOTATION = {
+    "a node is matched by one statement": (
+        [Rule("a = neg(x); b = neg(x)", "a = exp(x)")],
+        Case("x = input(3); a = neg(x)"),
+    ),
+    "a tensor keeps its shape": (
+        [Rule("y = sub(a, b)", "y = neg(a)")],
+        Case("a = input(3); b = input(2, 3); y = sub(a, b)"),
+    ),
+    "a fetched tensor that has moved stays": (
+        [Rule("d = exp(x); e = tanh(d)", "e = square(x, like=d, at=d)"), LATER],
+        Case(
+            "x = input(3); d = exp(x); e = tanh(d); t = abs(e)", "x = input(3); d = square(x); t = abs(d)", fetch="e t"
+        ),
+    ),
+    "a moved tensor that is not fetched goes": (
+        [Rule("d = exp(x); e = tanh(d)", "e = square(x, like=d, at=d)"), LATER],
+        Case(f"{MOVING}; t = abs(e)", "x = input(3); t = sqrt(x)"),
+    ),
+    "the first rule that fits": (
+        [Rule("y = neg(neg(x))", "y = exp(x)"), Rule("y = neg(x)", "y = tanh(x)")],
+        Case("x = input(3); a = neg(x); y = neg(a)", "x = input(3); y = exp(x)"),
+    ),
+    "any number of inputs": (
+        [Rule("y = add_n(*some, neg(x), *others)", "y = add_n(x, *others, *some)")],
+        Case(
+            "a = input(3); b = input(3); n = neg(b); y = add_n(a, n, b)",
+            "a = input(3); b = input(3); y = add_n(b, b, a)",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOTATION)
+def test_rule_is_applied_as_the_table_says(name: str) -> None:
+    rules, case = NOTATION[name]
+    check(case, partial(rewrite, rules=rules), same_bits=False)
+
+
+def test_text_without_a_statement_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"rule 'y \+ 1': expected OUTPUTS = OP\(INPUTS, ATTRIBUTE=VALUE\)"):
+        _ = Rule("y + 1", "y = neg(x)").statements
+
 
 LAYER = """
     x = input(2, 3, 4, 5); x2 = input(2, 3, 4, 5); w = input(3, 3, 3, 3)
@@ -228,11 +278,72 @@ UNROUNDED_CASES = {
     ),
 }
 
+HALVES = "window=(2, 2), strides=(2, 2)"
+OVERLAPPING = "window=(3, 3), strides=(2, 2), padding=(0, 1, 1, 0)"
+BACK = "input_shape=(2, 3, 6, 6)"
+POOL = f"z = input(2, 3, 6, 6); dy = input(2, 3, 3, 3); pooled, argmax = max_pool(z, {HALVES})"
+POOL_OF_RELU = POOL.replace("pooled", "r = relu(z); pooled").replace("max_pool(z", "max_pool(r")
+D, GATE = f"d = max_pool_gradient(dy, argmax, {HALVES}, {BACK})", "gate = relu_gradient(d, z)"
+HOISTED = f"gate = relu_gradient(dy, pooled); d = max_pool_gradient(gate, argmax, {HALVES}, {BACK})"
+RELU_GRADIENT_CASES = {
+    "a pooling": Case(f"{POOL}; {D}; e = exp(z); {GATE}; r = exp(gate)", f"{POOL}; {HOISTED}; e = exp(z); r = exp(d)"),
+    "overlapping windows": Case(
+        *(text.replace(HALVES, OVERLAPPING) for text in (f"{POOL}; {D}; {GATE}", f"{POOL}; {HOISTED}"))
+    ),
+    "the ReLU is known": Case(f"{POOL_OF_RELU}; {D}; gate = relu_gradient(d, r)", f"{POOL_OF_RELU}; {HOISTED}"),
+    "two poolings": Case(
+        f"""{POOL}; top = input(2, 3, 2, 2); twice, second = max_pool(pooled, window=(2, 2))
+        p = max_pool_gradient(top, second, window=(2, 2), input_shape=(2, 3, 3, 3)); {D.replace("dy", "p")}; {GATE}""",
+        f"""{POOL}; top = input(2, 3, 2, 2); twice, second = max_pool(pooled, window=(2, 2))
+        gate = relu_gradient(top, twice); p = max_pool_gradient(gate, second, window=(2, 2), input_shape=(2, 3, 3, 3))
+        {D.replace("dy", "p")}""",
+    ),
+    "two layers of ReLU and pooling": Case(
+        f"""{POOL}; again = relu(pooled); top = input(2, 3, 2, 2); twice, second = max_pool(again, window=(2, 2))
+        p = max_pool_gradient(top, second, window=(2, 2), input_shape=(2, 3, 3, 3)); q = relu_gradient(p, again)
+        {D.replace("dy", "q")}; {GATE}""",
+        f"""{POOL}; again = relu(pooled); top = input(2, 3, 2, 2); twice, second = max_pool(again, window=(2, 2))
+        q = relu_gradient(top, twice); p = max_pool_gradient(q, second, window=(2, 2), input_shape=(2, 3, 3, 3))
+        gate = relu_gradient(p, pooled); d = max_pool_gradient(gate, argmax, {HALVES}, {BACK})""",
+    ),
+    "layers": Case(
+        f"{POOL}; {D[:-1]}, layer='pool'); {GATE[:-1]}, layer='relu')",
+        f"{POOL}; {HOISTED[:-1]}, layer='pool')".replace("pooled);", "pooled, layer='relu');"),
+    ),
+    "another reader": Case(f"{POOL}; {D}; {GATE}; r = exp(d)", fetch="gate r"),
+    "a fetch": Case(f"{POOL}; {D}; {GATE}", fetch="gate d"),
+    "a target": Case(f"{POOL}; {D}; {GATE}", targets="d"),
+    "a node waits for the pooling gradient": Case(f"{POOL}; {D}; {GATE}; e = exp(z, after='d')", fetch="gate e"),
+    "another device": Case(f"{POOL}; {D}; {GATE[:-1]}, on='there')"),
+    "a pooling on another device": Case(f"{POOL[:-1]}, on='there'); {D}; {GATE}"),
+    "the ReLU gradient is a target": Case(f"{POOL}; {D}; {GATE}", targets="gate"),
+    "a node waits for the ReLU gradient": Case(f"{POOL}; {D}; {GATE}; e = exp(z, after='gate')", fetch="gate e"),
+    "the ReLU gradient waits": Case(f"{POOL}; e = exp(z); {D}; {GATE[:-1]}, after='e')"),
+    "another tensor than the pooled one": Case(f"{POOL}; o = input(2, 3, 6, 6); {D}; gate = relu_gradient(d, o)"),
+    "positions of no pooling": Case(
+        f"""z = input(2, 3, 6, 6); argmax = cast(z, dtype='int32')
+        d = max_pool_gradient(z, argmax, window=(1, 1), {BACK}); gate = relu_gradient(d, z)"""
+    ),
+    **{
+        f"other windows, {other}": Case(
+            f"""z = input(2, 3, 6, 6); dy = input(2, 3, 3, 2)
+            pooled, argmax = max_pool(z, window=(2, 2), strides=(2, 3))
+            d = max_pool_gradient(dy, argmax, {other}, {BACK}); gate = relu_gradient(d, z)"""
+        )
+        for other in (
+            "window=(1, 2), strides=(2, 3)",
+            "window=(2, 2), strides=(2, 4)",
+            "window=(2, 2), strides=(2, 3), padding=(1, 0, 0, 0)",
+        )
+    },
+}
+
 TABLE = {
     "bias and relu": (BIAS_AND_RELU, LAYER, "float32", BIAS_AND_RELU_CASES),
     "normalization": (NORMALIZATION_AND_RELU, NORM, "float64", NORMALIZATION_CASES),
     "bias gradients": (BIAS_GRADIENTS, GRADIENTS, "float32", BIAS_GRADIENT_CASES),
     "unrounded sums": (UNROUNDED_SUMS, SUMS, "bfloat16", UNROUNDED_CASES),
+    "relu gradients": (RELU_GRADIENTS, "", "float64", RELU_GRADIENT_CASES),
 }
 
 

@@ -1,33 +1,47 @@
 """All passes together: they change the work, and no value."""
 
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner.engine.compile.passes.fusion_rules import RELU_GRADIENTS
+from runner.engine.compile.passes.matching import rewrite
 from runner.engine.compile.passes.optimize import Pass, default_passes, optimize
 from runner.engine.compile.passes.rewriting import Roots
+from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph import ops
+from runner.engine.graph.device import local_cluster
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.verify import verify
+from runner.engine.graph.serialize import verify
+from runner.engine.graph.tensor import Node, Tensor
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.elementwise import FUNCTIONS
+from runner.models.vgg import VggA
 from runner.optimizers.adam import Adam, AdamW
 from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import HeavyBall, Momentum, Sgd
+from runner.strategies.base import Task
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.engine.compile.passes.exactness import (
+    Array,
     assert_outcome,
+    assert_same_bits,
     assert_unchanged,
     assigned_values,
     counts,
     outcome,
     roots_of,
 )
+from tests.engine.compile.passes.graph_text import Text
 from tests.engine.compile.passes.training_graphs import NETWORKS, TrainingStep, training_step, update_step
 from tests.engine.graph.random_graphs import TrainingSample, training_samples
+from tests.engine.running import Bench
 
 PASSES = default_passes(load_kernels())
 SAMPLES = st.sampled_from(["float64", "float32"]).flatmap(lambda dtype: training_samples(dtype=dtype))
@@ -165,3 +179,82 @@ def test_passes_do_not_change_their_input() -> None:
     before = dict(step.graph.nodes)
     optimize(step.graph, step.roots, PASSES)
     assert step.graph.nodes == before
+
+
+HOIST = partial(rewrite, rules=RELU_GRADIENTS)
+
+
+@st.composite
+def poolings(draw: st.DrawFn) -> tuple[dict[str, tuple[int, ...]], Array, int]:
+    """A geometry, images of a few values with many ties, and a seed for dy."""
+    window = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    strides = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    edges = [draw(st.integers(0, extent - 1)) for extent in (window[0], window[0], window[1], window[1])]
+    shape = (draw(st.integers(1, 2)), draw(st.integers(1, 2)), *(draw(st.integers(e, e + 5)) for e in window))
+    values = st.sampled_from([-np.inf, -2.0, -1.0, -0.0, 0.0, 0.5, 1.0, np.inf])
+    size = int(np.prod(shape))
+    z = np.array(draw(st.lists(values, min_size=size, max_size=size))).reshape(shape)
+    return {"window": window, "strides": strides, "padding": tuple(edges)}, z, draw(st.integers(0, 99))
+
+
+def pooled_gradient(shape: tuple[int, ...], geometry: Mapping[str, Any], dtype: str) -> Text:
+    """The gradient gate of ReLU and pooling for z and dy."""
+    stated = ", ".join(f"{key}={value}" for key, value in geometry.items())
+    graph = Graph()
+    z = ops.placeholder(graph, shape, dtype)
+    of_dy = graph.spec(ops.max_pool(graph, z, **geometry)[0]).shape
+    return Text.parse(
+        f"""z = input{shape}; dy = input{of_dy}; pooled, argmax = max_pool(z, {stated})
+        d = max_pool_gradient(dy, argmax, {stated}, input_shape={shape}); gate = relu_gradient(d, z)""",
+        dtype,
+    )
+
+
+@given(poolings())
+def test_relu_gradients_of_pooled_tensors_are_equal_bit_for_bit(
+    found: tuple[dict[str, tuple[int, ...]], Array, int],
+) -> None:
+    """dy has zeros of both signs and infinities; windows overlap, leave gaps, cross edges and contain ties."""
+    geometry, image, seed = found
+    text = pooled_gradient(image.shape, geometry, "float64")
+    z, dy, d, gate = text.names("z dy d gate")
+    result, moved = HOIST(text.graph, Roots.of([gate]))
+    rng = np.random.default_rng(seed)
+    normal = rng.standard_normal(text.graph.spec(dy).shape)
+    chance = rng.random(normal.shape)
+    upstream = np.where(chance < 0.3, np.copysign(0.0, normal), np.where(chance > 0.9, np.inf, normal))
+    assert moved == {gate: d}
+    assert_unchanged(text.graph, result, moved, [gate], {z: image, dy: upstream})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "geometry",
+    [
+        {"window": (2, 2), "strides": (2, 2), "padding": (0, 0, 0, 0)},
+        {"window": (3, 3), "strides": (2, 2), "padding": (0, 1, 1, 0)},
+    ],
+)
+def test_fast_kernels_give_equal_bits_for_relu_gradients_of_pooled_tensors(
+    geometry: Mapping[str, tuple[int, ...]], dtype: str
+) -> None:
+    text = pooled_gradient((2, 16, 9, 10), geometry, dtype)
+    z, dy, d, gate = text.names("z dy d gate")
+    result, moved = HOIST(text.graph, Roots.of([gate]))
+    rng = np.random.default_rng(0)
+    feeds = {t: rng.standard_normal(text.graph.spec(t).shape).round(1).astype(dtype) for t in (z, dy)}
+    before = Bench(text.graph, load_kernels(), [gate]).run(feeds)
+    after = Bench(result, load_kernels(), [d]).run(feeds)
+    assert_same_bits(before[gate], after[moved[gate]])
+
+
+def test_every_stage_of_vgg_ends_in_a_relu_gradient_of_the_pooled_tensor() -> None:
+    network = VggA(widths=[2, 3, 2, 3, 4], units=5).network(3)
+    program = Single().build(Task(network, Sgd(), (2, 32, 32), "float32", 0, 4, 4))
+    plans = ProgramPlans(program, local_cluster(1), load_kernels()).plans(program.clients["train"].signature)
+    (plan,) = plans.values()
+    gates = [instruction for instruction in plan.instructions if instruction.op == "relu_gradient"]
+    sizes = {gate.node: plan.slots[gate.outputs[0]].spec.shape[2:] for gate in gates}
+    last = ["stage1_relu1", "stage2_relu1", "stage3_relu2", "stage4_relu2", "stage5_relu2"]
+    found = [sizes[f"train/gradients/train/{name}/relu/relu_gradient"] for name in last]
+    assert found == [(16, 16), (8, 8), (4, 4), (2, 2), (1, 1)]

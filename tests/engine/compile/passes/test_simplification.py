@@ -1,13 +1,22 @@
-"""Nodes that compute their input are not read, and equal nodes are merged; nodes that differ in one bit stay."""
+"""Nodes that are not needed, compute their input or equal others are removed; nodes that differ in one bit stay."""
 
 import numpy as np
 import pytest
 
-from runner.engine.compile.passes.simplification import merge_common_subexpressions, remove_identities
+from runner.engine.compile.passes.simplification import (
+    merge_common_subexpressions,
+    prune,
+    remove_dead_code,
+    remove_identities,
+)
 from runner.engine.graph.graph import Graph
+from runner.engine.graph.op import ShapeError
+from runner.engine.graph.serialize import verify
 from runner.engine.graph.tensor import Tensor
+from runner.kernels.registry import Registry
 from tests.engine.compile.passes.exactness import Array
-from tests.engine.compile.passes.graph_text import THERE, Case, check
+from tests.engine.compile.passes.graph_text import THERE, Case, Text, check
+from tests.engine.running import client, run_once, session
 
 FILL = "n = fill(value={}, shape={}, dtype='float32')"
 SHAPE = "shape=(2, 3)"
@@ -66,15 +75,10 @@ def awkward(graph: Graph) -> dict[Tensor, Array]:
     return {node[0]: value for node in graph if node.op in ("placeholder", "variable")}
 
 
-@pytest.mark.parametrize("text", SAME)
-def test_node_that_computes_its_input_is_not_read(text: str) -> None:
-    case = Case(f"{text}; r = relu(y)", f"{text}; r = relu(x)", fetch="y r")
+@pytest.mark.parametrize(("text", "read"), [*((text, "x") for text in SAME), *((text, "y") for text in DIFFERENT)])
+def test_only_a_node_that_computes_its_input_is_not_read(text: str, read: str) -> None:
+    case = Case(f"{text}; r = relu(y)", f"{text}; r = relu({read})" if read == "x" else None, fetch="y r")
     check(case, remove_identities, "x = input(2, 3)", values=awkward)
-
-
-@pytest.mark.parametrize("text", DIFFERENT)
-def test_node_that_computes_something_else_is_read(text: str) -> None:
-    check(Case(f"{text}; r = relu(y)", fetch="y r"), remove_identities, "x = input(2, 3)", values=awkward)
 
 
 @pytest.mark.parametrize("name", CHAINS)
@@ -83,12 +87,9 @@ def test_chain_is_followed_to_its_source(name: str) -> None:
 
 
 PARTS = "split({}, axis=0, sizes=(1, 3))"
-FILL = "fill(value={}, shape=(), dtype='float{}')"
+SCALAR = "fill(value={}, shape=(), dtype='float{}')"
 DRAW = "random_normal(shape=(2,), dtype='float32', seed=0, key='{}', mean=0.0, stddev=1.0)"
-SEND, RECV = (
-    f"send(x, key='k', destination='{THERE}')",
-    f"recv(key='k', source='{THERE}', shape=(), dtype='float32')",
-)
+SEND, RECV = (f"send(x, key='k', destination='{THERE}')", f"recv(key='k', source='{THERE}', shape=(), dtype='float32')")
 EQUAL_NODES = {
     "equal nodes, through and through": Case(
         f"a = exp(x); p, q = {PARTS.format('a')}; b = exp(x); r, s = {PARTS.format('b')}; total = concat(q, r, axis=0)",
@@ -98,7 +99,7 @@ EQUAL_NODES = {
     "the order of inputs": Case("y = exp(x); a = sub(x, y); b = sub(y, x)"),
     "an attribute": Case("a = reduce_sum(x, axes=(0,), keepdims=True); b = reduce_sum(x, axes=(0,))"),
     "the sign of zero, and a dtype": Case(
-        f"a = {FILL.format(0.0, 32)}; b = {FILL.format(-0.0, 32)}; c = {FILL.format(0.0, 64)}"
+        f"a = {SCALAR.format(0.0, 32)}; b = {SCALAR.format(-0.0, 32)}; c = {SCALAR.format(0.0, 64)}"
     ),
     "devices": Case(
         "a = exp(x, on='here'); b = exp(x, on='there'); c = exp(x, on='here')",
@@ -132,3 +133,135 @@ def test_nodes_with_effects_are_never_merged() -> None:
     twice = "; ".join(f"x{k} = input(); v{k} = weights(); a{k} = assign(v{k}, x)" for k in range(2))
     case = Case(f"x = input(); {twice}; {SEND}; s = {SEND}; r = {RECV}; t = {RECV}; y = add(r, t)")
     check(case, merge_common_subexpressions, same_bits=False)
+
+
+HALVES = "low, high = split({}, axis=0, sizes=(2, 2))"
+GRAPH = f"x = input(4); a = neg(x); {HALVES.format('a')}; b = add(low, high); c = exp(low); u = input(); v = square(u)"
+"""x -> a -> (low, high) -> b; low -> c; a separate chain u -> v."""
+
+
+FED_X = "feed__x_0 = input(4); a = neg(feed__x_0)"
+PRUNED = {
+    "the nodes that a fetch needs, in the order of the graph": Case(
+        GRAPH, f"{FED_X}; {HALVES.format('a')}; c = exp(low)", fetch="c", feed="x"
+    ),
+    "an inner tensor instead of its placeholder": Case(
+        GRAPH, f"feed__a_0 = input(4); {HALVES.format('feed__a_0')}; b = add(low, high)", fetch="b", feed="a"
+    ),
+    "one port, while the other is computed": Case(
+        GRAPH,
+        f"feed__x_0 = input(4); feed__low_1 = input(2); a = neg(feed__x_0); {HALVES.format('a')}"
+        "; b = add(low, feed__low_1)",
+        fetch="b low",
+        feed="x high",
+    ),
+    "all ports that are read": Case(
+        GRAPH,
+        "feed__low_0 = input(2); feed__low_1 = input(2); b = add(feed__low_0, feed__low_1)",
+        fetch="b",
+        feed="low high",
+    ),
+    "a fetch of a fed tensor": Case(
+        GRAPH, f"feed__a_0 = input(4); {HALVES.format('feed__a_0')}", fetch="low a", feed="a"
+    ),
+    "device and layer of the replaced node": Case(
+        "x = input(2); r = relu(x, on='there', layer='fc1')", "feed__r_0 = input(2, on='there', layer='fc1')", feed="r"
+    ),
+    "control inputs": Case(
+        "w = weights(); f = exp(w); s = assign(w, f); late = tanh(w, after='s'); other = abs(w)",
+        "w = weights(); f = exp(w); s = assign(w, f); late = tanh(w, after='s')",
+        fetch="late",
+    ),
+    "a control edge from a fed placeholder": Case(
+        "x = input(); y = input(); late = exp(y, after='x')",
+        "feed__x_0 = input(); feed__y_0 = input(); late = exp(feed__y_0, after='feed/x_0')",
+        fetch="late",
+        feed="x y",
+    ),
+    "a control edge from a fed inner node runs the node": Case(
+        "x = input(); y = input(); a = neg(x); late = exp(y, after='a')",
+        "feed__x_0 = input(); feed__a_0 = input(); feed__y_0 = input(); a = neg(feed__x_0)"
+        "; late = exp(feed__y_0, after='a')",
+        fetch="late",
+        feed="x a y",
+    ),
+    "colocation is no reason to run a node": Case(
+        f"{GRAPH}; n = neg(a, beside='v a')", f"{FED_X}; n = neg(a, beside='a')", fetch="n", feed="x"
+    ),
+    "an assign names its variable, also if that is fed": Case(
+        "w = weights(2); d = add(w, w); s = assign(w, d)",
+        "feed__w_0 = input(2); w = weights(2); d = add(feed__w_0, feed__w_0); s = assign(w, d)",
+        feed="w",
+        targets="s",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PRUNED)
+def test_graph_is_pruned_as_the_table_says(name: str) -> None:
+    case = PRUNED[name]
+    before = Text.parse(case.before)
+    nodes, feeds = dict(before.graph.nodes), before.names(case.feed)
+    pruned, moved = prune(before.graph, before.names(case.fetch), case.targets.split(), feeds)
+    verify(pruned)
+    assert list(pruned) == list(Text.parse(case.after or "").graph)
+    assert moved == {tensor: Tensor(f"feed/{tensor.node}_{tensor.port}") for tensor in feeds}
+    assert before.graph.nodes == nodes
+
+
+def test_fed_and_fetched_tensors_have_their_values(registry: Registry) -> None:
+    text = Text.parse(GRAPH, "float64")
+    a, b, low, high = text.names("a b low high")
+    fed = np.array([1.0, 2.0, 3.0, 4.0])
+    found = run_once(text.graph, registry, [low, a, b], {a: fed, high: np.array([10.0, 20.0])})
+    assert [value.tolist() for value in found] == [[1.0, 2.0], fed.tolist(), [11.0, 22.0]]
+
+
+def test_a_fed_variable_is_read_as_fed_and_its_assign_writes_the_variable(registry: Registry) -> None:
+    text = Text.parse("w = weights(2); d = add(w, w); s = assign(w, d)", "float64")
+    (w,) = text.names("w")
+    clients = [client("set", [w], targets=["s"], feeds=[w]), client("run", targets=["s"]), client("get", [w])]
+    with session(text.graph, registry, *clients) as opened:
+        assert opened.run("set", feeds={"w:0": np.array([1.0, 2.0])})["w:0"].tolist() == [1.0, 2.0]
+        assert opened.run("run") == {}
+        assert opened.run("get")["w:0"].tolist() == [4.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    ("fetch", "targets", "feed", "message"),
+    [
+        (Tensor("b"), [], Tensor("u"), "placeholder .x. is needed but not fed; feed it or a tensor between it"),
+        (Tensor("ghost"), [], Tensor("x"), "tensor ghost:0 is not in the graph"),
+        (Tensor("b"), [], Tensor("low", 2), r"tensor low:2: node 'low' \(split\) has 2 outputs"),
+        (Tensor("b"), ["ghost"], Tensor("x"), "target 'ghost' is not in the graph"),
+    ],
+)
+def test_unknown_tensors_and_missing_feeds_are_named(
+    fetch: Tensor, targets: list[str], feed: Tensor, message: str
+) -> None:
+    with pytest.raises(ShapeError, match=message):
+        prune(Text.parse(GRAPH).graph, [fetch], targets, [feed])
+
+
+EFFECTS = f"""awaited = sqrt(x); v = weights(2); new = square(x); assigned = assign(v, new, after='awaited')
+    send(x, key='k', destination='{THERE}'); r = recv(key='l', source='{THERE}', shape=(), dtype='float32')"""
+
+
+@pytest.mark.parametrize(
+    ("case", "same_bits"),
+    [
+        (
+            Case(
+                f"unread = input(2); n = neg(x); fetched = exp(n); dead = tanh(fetched); target = abs(x)\n{EFFECTS}",
+                f"n = neg(x); fetched = exp(n); target = abs(x)\n{EFFECTS}",
+                fetch="fetched",
+                targets="target",
+            ),
+            False,
+        ),
+        (Case("n = neg(x); y = exp(x, beside='n x')", "y = exp(x, beside='x')"), True),
+    ],
+    ids=["no root and no effect needs it", "colocation does not keep it"],
+)
+def test_dead_code_is_removed(case: Case, same_bits: bool) -> None:
+    check(case, remove_dead_code, "x = input(2)", same_bits=same_bits)

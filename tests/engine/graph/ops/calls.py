@@ -5,13 +5,15 @@ Inputs are written as dtype and shape, ``f4[()]`` for a scalar. Attributes in DE
 """
 
 import ast
+from collections.abc import Sequence
 
 from runner.engine.graph import op as op_table
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.tensor import Node, Tensor
 from tests.engine.compile.passes.graph_text import DEFAULTS
+from tests.oracles import evaluate
+from tests.samples import Array
 
 DTYPES = {"f4": "float32", "f8": "float64", "b2": "bfloat16", "i4": "int32", "i8": "int64", "bool": "bool"}
 POOL = {"window": (2, 2), "count_padding": False}
@@ -36,3 +38,15 @@ def _placeholder(graph: Graph, argument: ast.expr) -> Tensor:
     assert isinstance(argument, ast.Subscript)
     shape = ast.literal_eval(argument.slice)
     return ops.placeholder(graph, shape if isinstance(shape, tuple) else (shape,), DTYPES[ast.unparse(argument.value)])
+
+
+def with_decomposition(
+    graph: Graph, inputs: Sequence[Tensor], node: Node, feeds: dict[Tensor, Array]
+) -> list[tuple[Array, Array]]:
+    """Pairs of each output of a node and of its decomposition."""
+    decompose = op_table.lookup(node.op).decompose
+    assert decompose is not None
+    parts = decompose(graph, inputs, node.attributes)
+    assert [graph.spec(part) for part in parts] == list(node.outputs)
+    values = evaluate(graph, [*node.tensors, *parts], feeds)
+    return list(zip(values[: len(parts)], values[len(parts) :], strict=True))

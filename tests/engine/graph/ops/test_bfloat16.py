@@ -1,15 +1,18 @@
-"""Ops over bfloat16: which tensors stay float32, and how results are rounded."""
+"""Ops over bfloat16: which tensors stay float32, how results are rounded, and truncation of float32."""
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.op import OPS, ShapeError
 from runner.engine.graph.tensor import Tensor, TensorSpec, state_dtype
+from runner.kernels.registry import Registry
 from tests.engine.compile.passes.graph_text import Text
-from tests.engine.graph.ops.calls import built
+from tests.engine.graph.ops.calls import built, with_decomposition
+from tests.engine.running import run_once
 from tests.oracles import evaluate
 from tests.samples import Array
 
@@ -34,40 +37,6 @@ def test_state_is_float32_for_bfloat16() -> None:
     assert [state_dtype(dtype) for dtype in ("bfloat16", "float32", "float64")] == ["float32", "float32", "float64"]
 
 
-REFUSALS = {
-    "a scale in bfloat16": (
-        "batch_norm(b2[4, 3], b2[3], b2[3])",
-        r"op 'batch_norm': expected one value per channel, float32\[3\], came bfloat16\[3\]",
-    ),
-    "statistics in bfloat16": (
-        "batch_norm_inference(b2[4, 3], f4[3], f4[3], b2[3], b2[3])",
-        r"op 'batch_norm_inference': expected one value per channel, float32\[3\], came bfloat16\[3\]",
-    ),
-    "a float32 gradient of a bfloat16 normalization": (
-        "batch_norm_gradient(b2[4, 3], f4[3], f4[3], f4[3], f4[4, 3])",
-        r"op 'batch_norm_gradient': expected inputs of one dtype",
-    ),
-    "a bfloat16 gradient of float32 weights": (
-        "matmul_bias_gradient(f4[4, 3], f4[4, 2], dtype='bfloat16')",
-        r"op 'matmul_bias_gradient': expected a result of dtype float32 for float32\[3,2\], came bfloat16",
-    ),
-    "a product in double precision": (
-        "matmul_fused(b2[4, 3], b2[3, 2], dtype='float64')",
-        r"op 'matmul_fused': expected a result of dtype bfloat16 or float32 for bfloat16\[4,2\], came float64",
-    ),
-    "filters in double precision": (
-        "conv2d_weight_gradient(b2[1, 2, 3, 3], b2[1, 1, 3, 3], weight_shape=(2, 1, 1, 1), dtype='float64')",
-        r"op 'conv2d_weight_gradient': expected a result of dtype bfloat16 or float32 for .*, came float64",
-    ),
-}
-
-
-@pytest.mark.parametrize(("call", "message"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_other_mixtures_of_dtypes_are_refused(call: str, message: str) -> None:
-    with pytest.raises(ShapeError, match=message):
-        built(call)
-
-
 IMAGES, VECTOR = "b2[2, 3, 4, 5]", "f4[3]"
 FILTERS = "weight_shape=(4, 3, 3, 3), padding=(1, 1, 1, 1), dtype='float32'"
 FUSED = [
@@ -87,12 +56,7 @@ FUSED = [
 @pytest.mark.parametrize("call", FUSED)
 def test_kernel_and_decomposition_agree_to_a_rounding(call: str) -> None:
     graph, node = built(call)
-    feeds, decompose = drawn(graph), OPS[node.op].decompose
-    assert decompose is not None
-    parts = decompose(graph, node.inputs, node.attributes)
-    assert [graph.spec(part) for part in parts] == list(node.outputs)
-    values = evaluate(graph, [*node.tensors, *parts], feeds)
-    for fused, composed in zip(values[: len(parts)], values[len(parts) :], strict=True):
+    for fused, composed in with_decomposition(graph, node.inputs, node, drawn(graph)):
         tolerance = ULP if fused.dtype == NARROW else 1e-5
         scale = np.abs(fused.astype("float64")).max()
         np.testing.assert_allclose(fused.astype("float64"), composed.astype("float64"), atol=tolerance * scale)
@@ -138,3 +102,53 @@ def test_value_of_the_requested_dtype_is_not_cast() -> None:
     assert ops.as_dtype(graph, x, "float32") == x
     assert graph.spec(ops.as_dtype(graph, x, NARROW)).dtype == NARROW
     assert [node.op for node in graph] == ["placeholder", "cast"]
+
+
+KEPT = {
+    "one": (0x3F800000, 0x3F800000),
+    "truncated, not rounded up": (0x3F80FFFF, 0x3F800000),
+    "truncated, not rounded to even": (0xBFC18000, 0xBFC10000),
+    "zero": (0x00000000, 0x00000000),
+    "negative zero": (0x80000000, 0x80000000),
+    "infinity": (0x7F800000, 0x7F800000),
+    "negative infinity": (0xFF800000, 0xFF800000),
+    "largest": (0x7F7FFFFF, 0x7F7F0000),
+    "subnormal": (0x007FFFFF, 0x007F0000),
+    "smallest that is kept": (0x80010000, 0x80010000),
+    "largest that becomes zero": (0x8000FFFF, 0x80000000),
+    "quiet NaN": (0x7FC00000, 0x7FC00000),
+    "NaN by its lowest bit": (0x7F800001, 0x7FC00000),
+    "negative NaN by lower bits": (0xFF80FFFF, 0xFFC00000),
+    "NaN with a payload": (0xFFA20001, 0xFFE20000),
+}
+
+
+def there_and_back(shape: tuple[int, ...]) -> tuple[Graph, Tensor, list[Tensor]]:
+    """Return a graph, its placeholder, and the placeholder truncated to 16 bits and cast back."""
+    graph = Graph()
+    x = ops.placeholder(graph, shape, "float32")
+    narrow = ops.truncate_to_bfloat16(graph, x)
+    return graph, x, [narrow, ops.cast(graph, narrow, "float32")]
+
+
+def from_bits(*bits: int) -> Array:
+    return np.array(bits, np.uint32).view(np.float32)
+
+
+@pytest.mark.parametrize(("before", "after"), KEPT.values(), ids=KEPT.keys())
+def test_truncation_keeps_the_upper_16_bits(before: int, after: int) -> None:
+    graph, x, fetches = there_and_back((1,))
+    narrow, wide = evaluate(graph, fetches, {x: from_bits(before)})
+    assert [hex(narrow.view(np.uint16)[0]), hex(wide.view(np.uint32)[0])] == [hex(after >> 16), hex(after)]
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=40))
+def test_kernels_have_the_bits_of_the_reference(registry: Registry, bits: list[int]) -> None:
+    bits += [before for before, _ in KEPT.values()]
+    graph, x, fetches = there_and_back((len(bits),))
+    feeds = {x: from_bits(*bits)}
+    for came, expected in zip(run_once(graph, registry, fetches, feeds), evaluate(graph, fetches, feeds), strict=True):
+        assert came.tobytes() == expected.tobytes()
+    finite = np.isfinite(feeds[x])
+    cut = from_bits(*(each & 0xFFFF0000 for each in bits))
+    np.testing.assert_array_equal(evaluate(graph, fetches, feeds)[1][finite], cut[finite], strict=True)

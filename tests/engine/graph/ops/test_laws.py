@@ -96,10 +96,7 @@ def test_scatter_add_is_the_adjoint_of_gather(extra: int, indices: list[int], se
     params, g = _normal(seed, (5, extra), (len(indices), extra))
     chosen = np.array(indices, np.int64)
     gathered, scattered = _run(
-        lambda graph, p, i, u: [ops.gather(graph, p, i), ops.scatter_add(graph, i, u, rows=5)],
-        params,
-        chosen,
-        g,
+        lambda graph, p, i, u: [ops.gather(graph, p, i), ops.scatter_add(graph, i, u, rows=5)], params, chosen, g
     )
     _assert_equal_products([(gathered, g), (params, scattered)])
 
@@ -140,10 +137,7 @@ def test_pool_gradients_are_the_adjoints_of_pools(
     geometry: dict[str, Any] = {"window": window, "strides": strides, "padding": padding}
     x, g = _normal(seed, (2, 2, 5, 4), (2, 2, 5, 4))
     y, argmax, mean = _run(
-        lambda graph, t: [
-            *ops.max_pool(graph, t, **geometry),
-            ops.avg_pool(graph, t, count_padding=count, **geometry),
-        ],
+        lambda graph, t: [*ops.max_pool(graph, t, **geometry), ops.avg_pool(graph, t, count_padding=count, **geometry)],
         x,
     )
     (dy,) = _normal(seed + 1, y.shape)
@@ -168,8 +162,6 @@ def test_pool_gradients_are_the_adjoints_of_pools(
 def test_the_channel_window_sum_is_its_own_adjoint(channels: int, size: int, seed: int) -> None:
     a, b = _normal(seed, (2, channels, 3), (2, channels, 3))
     sums = _run(
-        lambda g, s, t: [ops.channel_window_sum(g, s, size=size), ops.channel_window_sum(g, t, size=size)],
-        a,
-        b,
+        lambda g, s, t: [ops.channel_window_sum(g, s, size=size), ops.channel_window_sum(g, t, size=size)], a, b
     )
     _assert_equal_products([(sums[0], b), (a, sums[1])])

@@ -1,7 +1,13 @@
-"""The examples compute what their texts say."""
+"""The examples compute what their texts say, and the commands of their pages run."""
 
+import re
+import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +25,7 @@ from runner.strategies import STRATEGIES
 from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
+from tests.integration.command import succeed, summary_of
 from tests.optimizers.support import RATES, START, Trainer, assert_same_path, gradient_steps
 from tests.oracles import assert_gradients, evaluate
 from tests.plugin_tables import EXAMPLES, example, restored_tables
@@ -38,22 +45,16 @@ def swish() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("swish")
-def test_swish_and_its_gradients() -> None:
+def test_swish_and_its_gradients_without_overflow() -> None:
     graph = Graph()
-    x = ops.placeholder(graph, (3, 4), "float64", name="x")
-    (y,) = graph.add("swish", [x])
+    x, far = (ops.placeholder(graph, (3, 4), dtype, name=dtype) for dtype in ("float64", "float32"))
+    (y,), (of_far,) = (graph.add("swish", [each]) for each in (x, far))
     rng = np.random.default_rng(0)
     value = 3 * rng.standard_normal((3, 4))
     np.testing.assert_allclose(evaluate(graph, [y], {x: value})[0], value / (1 + np.exp(-value)), rtol=1e-14)
     assert_gradients(graph, [y], [x], {x: value}, rng, order=2)
-
-
-@pytest.mark.usefixtures("swish")
-def test_swish_overflows_nowhere() -> None:
-    graph = Graph()
-    x = ops.placeholder(graph, (2,), "float32", name="x")
-    (y,) = graph.add("swish", [x])
-    assert evaluate(graph, [y], {x: np.array([-1e4, 1e4], "float32")})[0].tolist() == [0.0, 1e4]
+    extreme = np.array([[-1e4, 1e4, -1e4, 1e4]] * 3, "float32")
+    np.testing.assert_array_equal(evaluate(graph, [of_far], {far: extreme})[0], np.maximum(extreme, 0))
 
 
 def test_lion_takes_the_steps_of_its_paper() -> None:
@@ -84,7 +85,7 @@ def test_bars_lie_and_stand() -> None:
 
 @dataclass(frozen=True)
 class OneShare:
-    """The examples that worker ``k`` of two sees of each batch of 8, as a whole batch of their own."""
+    """The examples of each batch of 8 that worker ``k`` of two reads, as a separate whole batch."""
 
     k: int
 
@@ -128,15 +129,18 @@ def test_local_sgd_is_the_mean_of_networks_that_learn_alone(registry: Registry) 
     assert difference(first, second) > 1e-3
 
 
-def test_local_sgd_continues_from_a_checkpoint_bit_for_bit(registry: Registry) -> None:
-    task = task_of(NETWORKS["dense"], Momentum(), batch_size=8)
-    with opened(local_sgd(every=2), task, registry) as whole:
+@pytest.mark.parametrize("name", ["local_sgd", "diloco"])
+def test_training_continues_from_a_checkpoint_bit_for_bit(name: str, registry: Registry) -> None:
+    strategy = local_sgd(every=2) if name == "local_sgd" else diloco(inner_steps=2)
+    task = task_of(NETWORKS["dense"], Momentum() if name == "local_sgd" else Sgd(), batch_size=8)
+    with opened(strategy, task, registry) as whole:
         whole.session.run("init")
         whole.train(range(3))
-        saved = whole.weights()  # averaged, though that was not due
+        saved = whole.weights()  # averaged, although no average was due
         whole.train(range(3, 7))
         expected = whole.weights()
-    with opened(local_sgd(every=2), task, registry) as rest:
+    assert not any("anchor" in variable for variable in saved)
+    with opened(strategy, task, registry) as rest:
         rest.session.run("restore", feeds=saved)
         rest.train(range(3, 7))
         expect_same_bits(rest.weights(), expected)
@@ -186,21 +190,6 @@ def test_diloco_makes_the_outer_steps_of_its_paper(registry: Registry) -> None:
     assert difference({name: ours[f"{name}/outer_velocity"] for name in expected}, velocity) < 1e-12
 
 
-def test_diloco_continues_from_a_checkpoint_bit_for_bit(registry: Registry) -> None:
-    task = task_of(NETWORKS["dense"], Sgd(), batch_size=8)
-    with opened(diloco(inner_steps=2), task, registry) as whole:
-        whole.session.run("init")
-        whole.train(range(3))
-        saved = whole.weights()
-        whole.train(range(3, 7))
-        expected = whole.weights()
-    assert not any("anchor" in name for name in saved)
-    with opened(diloco(inner_steps=2), task, registry) as rest:
-        rest.session.run("restore", feeds=saved)
-        rest.train(range(3, 7))
-        expect_same_bits(rest.weights(), expected)
-
-
 def test_diloco_sends_the_bytes_of_its_formula(registry: Registry) -> None:
     task = task_of(NETWORKS["batch_normalised"], Adam(), batch_size=9)
     strategy = diloco(workers=3, inner_steps=2)
@@ -214,5 +203,47 @@ def test_diloco_sends_the_bytes_of_its_formula(registry: Registry) -> None:
     assert (step, outer) == (2 * 2 * 8, 2 * (3 - 1) * parameters)
 
 
-def test_no_example_is_in_the_tables_of_the_package() -> None:
-    assert not {"local_sgd", "diloco"} & set(STRATEGIES)
+FOLDERS = sorted(path.parent.name for path in EXAMPLES.glob("*/README.md"))
+FEW_STEPS = ("train.steps=2", "tracking=none", "tracking.pictures=false", "cluster.threads_per_worker=1")
+
+
+def command_lines(folder: str) -> list[list[str]]:
+    """Every command of a README, in order."""
+    text = (EXAMPLES / folder / "README.md").read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [shlex.split(line) for block in blocks for line in block.splitlines()]
+
+
+def test_every_example_has_its_yaml_and_a_line_in_the_overview() -> None:
+    overview = (EXAMPLES / "README.md").read_text()
+    assert len(FOLDERS) == 7
+    assert not {"local_sgd", "diloco"} & set(STRATEGIES), "examples are not in the tables of the package"
+    for folder in FOLDERS:
+        assert f"[{folder}]({folder})" in overview
+        assert list((EXAMPLES / folder / "conf").glob("*/*.yaml"))
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_commands_run(folder: str, tmp_path: Path) -> None:
+    place = shutil.copytree(EXAMPLES / folder, tmp_path / folder)
+    lines = command_lines(folder)
+    trained = [line for line in lines if "train.steps=200" in line]
+    assert trained, "each shows a run"
+    for number, (program, *arguments) in enumerate(lines):
+        if program == "python":
+            subprocess.run([sys.executable, *arguments], cwd=place, check=True)
+            continue
+        assert program == "runner"
+        if [program, *arguments] not in trained:
+            assert arguments[0] == "explain"
+            succeed(place, *arguments)
+            continue
+        runs = f"runs/{number}"
+        directories = (f"hydra.run.dir={runs}", f"hydra.sweep.dir={runs}")
+        succeed(place, *arguments, *FEW_STEPS, *directories)
+        summaries = [summary_of(path.parent) for path in (place / runs).rglob("summary.json")]
+        assert summaries
+        for summary in summaries:
+            assert (summary.status, summary.steps) == ("finished", 2)
+            plugins = [Path(reference).name for reference in summary.plugins]
+            assert plugins == [name for name in arguments if name.endswith(".py")]

