@@ -41,7 +41,7 @@ IMPORT = """
 import importlib, pkgutil, runner
 for room in {rooms!r}:
     package = importlib.import_module(f"runner.{{room}}")
-    for module in pkgutil.walk_packages(package.__path__, f"runner.{{room}}."):
+    for module in pkgutil.walk_packages(getattr(package, "__path__", []), f"runner.{{room}}."):
         importlib.import_module(module.name)
 print(sorted(set(sys.modules) & {{"hydra", "omegaconf", "mlflow", "cupy", "cudnn"}} - {{
     name for name in sys.modules if sys.modules[name] is None}}))
