@@ -81,6 +81,16 @@ def test_clients_of_one_signature_read_their_own_inputs(sessions: Sessions, regi
     assert not np.array_equal(found[0][0]["labels"], found[0][1]["labels"])
 
 
+def test_restore_undoes_training(session: ClusterSession) -> None:
+    session.run("init")
+    train(session, 0)
+    saved = session.run("save")
+    after = train(session, 1)
+    session.run("restore", feeds=saved)
+    expect_same_bits(session.run("save"), saved)
+    expect_same_bits(train(session, 1), after)
+
+
 @pytest.mark.parametrize(
     ("feeds", "message"),
     [

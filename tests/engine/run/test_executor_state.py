@@ -64,6 +64,14 @@ def test_two_variables_can_be_swapped(registry: Registry) -> None:
     assert (bench.value("a"), bench.value("b")) == (2.0, 1.0)
 
 
+def test_variables_keep_their_values_when_the_arena_grows(registry: Registry) -> None:
+    bench = Bench(counter(), registry, [Tensor("set")])
+    bench.put("w", np.zeros(2))
+    bench.run()
+    bench.arena.at_least(10_000, bench.executor)
+    assert bench.run()[Tensor("set")].tolist() == [2.0, 2.0]
+
+
 def assigned_from_feed() -> Graph:
     graph = Graph()
     w = ops.variable(graph, (2,), "float64", name="w")

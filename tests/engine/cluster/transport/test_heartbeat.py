@@ -3,6 +3,8 @@ from pathlib import Path
 from queue import Queue
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor, HeartbeatThread, Progress, Reason
 from runner.engine.cluster.transport.messages import MASTER, Heartbeat, Hello
@@ -11,7 +13,7 @@ from runner.engine.cluster.transport.zmq_endpoint import Outbox, ZmqEndpoint
 from runner.engine.cluster.transport.zmq_sockets import Context
 from runner.errors import ClusterError
 from tests.engine.cluster.transport.conftest import LIMITS, identity
-from tests.engine.cluster.transport.fake_network import FakeClock
+from tests.engine.cluster.transport.fake_network import FakeClock, FakeNetwork, Faults
 
 
 class RecordingOutbox:
@@ -198,3 +200,20 @@ def test_forgotten_worker_is_not_watched(monitor: HeartbeatMonitor) -> None:
     monitor.forget("worker-0")
     monitor.heartbeat("worker-0", "idle", 0, now=1.0)
     assert monitor.tick(1000.0) == []
+
+
+@given(st.integers(0, 2**32))
+def test_living_worker_is_never_reported_over_a_slow_network(seed: int) -> None:
+    network = FakeNetwork(seed, Faults(delay_s=(0.0, 1.4)))
+    master = network.endpoint(identity(MASTER), peers=1)
+    sender = network.endpoint(identity("worker_heartbeat-0"), peers=1)
+    sender.connect(MASTER)
+    monitor = HeartbeatMonitor(LIMITS_S, silence_s=2.0)
+    monitor.watch("worker-0", now=0.0)
+    for beat_number in range(40):
+        sender.send(MASTER, Heartbeat("step", beat_number // 4))
+        until = network.clock.now + 0.5
+        while (received := master.receive(until - network.clock.now)) is not None:
+            if isinstance(received.message, Heartbeat):
+                monitor.heartbeat("worker-0", received.message.section, received.message.step, network.clock.now)
+        assert monitor.tick(network.clock.now) == []
