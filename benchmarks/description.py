@@ -8,7 +8,8 @@ from typing import Any
 from benchmarks.problem import Layer
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import StateUpdate
-from runner.engine.graph.tensor import Node, Tensor
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
 
 _SAME_KIND = {"relu": "relu", "add": "add", "add_n": "add", "concat": "concat", "pad": "pad", "slice": "slice"}
 """Ops that correspond to a kind of layer: tensors in, one tensor out, attributes as settings."""

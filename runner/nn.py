@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from runner.engine.graph import ops
+from runner.engine.graph.initializers import Constant, Initializer, he_normal
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.op import ShapeError
 from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Constant, Initializer, Variable, he_normal
+from runner.engine.graph.variables import Variable
 from runner.errors import ConfigError
 
 LOSSES = ("softmax", "logistic")

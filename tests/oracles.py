@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Node, Tensor
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
 from runner.engine.run.kernel_table import load_kernels
 from tests.kernels import harness
 

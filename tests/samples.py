@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Node, Tensor
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]

@@ -55,7 +55,7 @@ class Engine:
 def engine_on(device: str, precision: str, *, compare_plans: bool = False) -> Engine:
     """The engine on "cuda" or on "cpu", for a precision of :data:`~benchmarks.gpu.networks.PRECISIONS`.
 
-    compare_plans: see :class:`~runner.engine.graph.gpu_options.GpuOptions`. Raises ResourceError without a GPU.
+    compare_plans: see :class:`~runner.engine.graph.device.GpuOptions`. Raises ResourceError without a GPU.
     """
     use = GpuOptions(precision == "tf32", compare_plans, str(gpu_code_folder()))
     gpus = Gpus((0,), use=use) if device == "cuda" else None

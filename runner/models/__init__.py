@@ -1,14 +1,18 @@
 """Models by the name that the configuration uses. To add one: write its class and list it here.
 
-Read ``base`` first, then ``lenet``; every other file is one family of architectures and needs no other.
+Read ``base`` first, then ``lenet``; every other file is one architecture and needs no other.
 """
 
-from runner.models.alexnet import AlexNet, CifarAlexNet, Overfeat
+from runner.models.alexnet import AlexNet
 from runner.models.base import Model
+from runner.models.cifar_alexnet import CifarAlexNet
+from runner.models.cifar_convnet import CifarConvNet
 from runner.models.googlenet import GoogLeNet
-from runner.models.lenet import LeNet, Mlp
+from runner.models.lenet import LeNet
+from runner.models.mlp import Mlp
+from runner.models.overfeat import Overfeat
 from runner.models.resnet_cifar import ResNetCifar
-from runner.models.vgg import CifarConvNet, VggA
+from runner.models.vgg_a import VggA
 
 MODELS: dict[str, type[Model]] = {
     "mlp": Mlp,

@@ -1,15 +1,12 @@
-"""AlexNet (Krizhevsky 2014, "One weird trick", after Krizhevsky, Sutskever and Hinton 2012), and networks like it.
+"""AlexNet with one tower (Krizhevsky 2014, "One weird trick", after Krizhevsky, Sutskever and Hinton 2012)."""
 
-Overfeat is the fast model of Sermanet et al. 2014, in the sizes of convnet-benchmarks.
-"""
-
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from runner import nn
 from runner.bounds import Count, Positive, Rate
+from runner.engine.graph.initializers import Normal
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Normal
 from runner.models.base import Model, require
 
 CROPS: dict[str, tuple[nn.Padding, bool]] = {"ceil": ("valid", True), "pad": (2, False), "valid": ("valid", False)}
@@ -78,79 +75,3 @@ class AlexNet(Model):
             return x
         divided = self.lrn_divide_by_size
         return nn.local_response_normalization(net, x, alpha=self.lrn_alpha, divide_by_size=divided, name=name)
-
-
-@dataclass
-class CifarAlexNet(Model):
-    """A small AlexNet for 32x32 photographs: five convolutions and three dense layers.
-
-    600,010 parameters and 10,384,384 multiply-adds for 3x32x32 images of 10 classes: as in the large network, most of
-    the work is in the convolutions and most of the parameters are in the dense layers.
-
-    filters: of the five convolutions. units: of each hidden dense layer. dropout: rate after these layers.
-    """
-
-    name: str = "cifar_alexnet"
-    filters: list[Count] = field(default_factory=lambda: [24, 32, 48, 48, 32])
-    units: Count = 512
-    dropout: Rate = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(len(self.filters) == len(KERNELS), "filters", self.filters, f"{len(KERNELS)} numbers")
-
-    def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
-        """Add layers conv1, relu1, pool1, ... conv5, relu5, pool5, flatten, fc6, ... fc8; return its logits."""
-        h = x
-        for i, (filters, kernel) in enumerate(zip(self.filters, KERNELS, strict=True), start=1):
-            h = nn.conv(net, h, filters, kernel=kernel, padding="same", name=f"conv{i}")
-            h = nn.relu(net, h, name=f"relu{i}")
-            if i in POOLED:
-                h = nn.max_pool(net, h, window=3, stride=2, padding=1, name=f"pool{i}")
-        h = nn.flatten(net, h, name="flatten")
-        for i in (6, 7):
-            h = nn.dense(net, h, self.units, name=f"fc{i}")
-            h = nn.relu(net, h, name=f"relu{i}")
-            h = nn.dropout(net, h, self.dropout, name=f"dropout{i}")
-        return nn.dense(net, h, classes, name="fc8")
-
-
-@dataclass
-class Overfeat(Model):
-    """Overfeat, the fast model: five convolutions, three of them with 2x2 max pooling, and three dense layers.
-
-    145,920,872 parameters and 2,801,403,904 multiply-adds for 3x231x231 images of 1000 classes; other image sizes work
-    too.
-
-    filters: of the five convolutions. units: of the two hidden dense layers. dropout: rate after these layers.
-    """
-
-    name: str = "overfeat"
-    filters: list[Count] = field(default_factory=lambda: [96, 256, 512, 1024, 1024])
-    units: list[Count] = field(default_factory=lambda: [3072, 4096])
-    dropout: Rate = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(len(self.filters) == 5, "filters", self.filters, "5 numbers")
-        require(len(self.units) == 2, "units", self.units, "2 numbers")
-
-    def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
-        """Add layers conv1, relu1, pool1, ... conv5, relu5, pool5, flatten, fc6, ... fc8; return its logits."""
-        first, second, *rest = self.filters
-        h = nn.conv(net, x, first, kernel=11, stride=4, name="conv1")
-        h = nn.relu(net, h, name="relu1")
-        h = nn.max_pool(net, h, window=2, name="pool1")
-        h = nn.conv(net, h, second, kernel=5, name="conv2")
-        h = nn.relu(net, h, name="relu2")
-        h = nn.max_pool(net, h, window=2, name="pool2")
-        for i, filters in enumerate(rest, start=3):
-            h = nn.conv(net, h, filters, kernel=3, padding=1, name=f"conv{i}")
-            h = nn.relu(net, h, name=f"relu{i}")
-        h = nn.max_pool(net, h, window=2, name="pool5")
-        h = nn.flatten(net, h, name="flatten")
-        for i, units in enumerate(self.units, start=6):
-            h = nn.dense(net, h, units, name=f"fc{i}")
-            h = nn.relu(net, h, name=f"relu{i}")
-            h = nn.dropout(net, h, self.dropout, name=f"dropout{i}")
-        return nn.dense(net, h, classes, name="fc8")

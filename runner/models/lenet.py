@@ -1,35 +1,16 @@
-"""Networks for MNIST: the multi-layer perceptron, and LeNet in Caffe's form (after LeCun et al. 1998)."""
+"""LeNet for MNIST in Caffe's form (after LeCun et al. 1998)."""
 
 from dataclasses import dataclass, field
 
 from runner import nn
 from runner.bounds import Count
+from runner.engine.graph.initializers import lecun_normal
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import lecun_normal
 from runner.models.base import Model, require
 
 SMALLEST_UNPADDED = 16
 """Smallest side for two unpadded 5x5 convolutions, each with a 2x2 pooling: 16, 12, 6, 2, 1."""
-
-
-@dataclass
-class Mlp(Model):
-    """Dense layers with ReLU over the flattened image, and one more for the logits.
-
-    hidden: units of each hidden layer; an empty list is logistic regression.
-    """
-
-    name: str = "mlp"
-    hidden: list[Count] = field(default_factory=lambda: [512, 512])
-
-    def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
-        """Add layers flatten, fc1, relu1, ... and return the logits of the last fc."""
-        h = nn.flatten(net, x, name="flatten")
-        for i, units in enumerate(self.hidden, start=1):
-            h = nn.dense(net, h, units, name=f"fc{i}")
-            h = nn.relu(net, h, name=f"relu{i}")
-        return nn.dense(net, h, classes, name=f"fc{len(self.hidden) + 1}")
 
 
 @dataclass

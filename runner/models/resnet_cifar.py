@@ -6,9 +6,9 @@ from typing import Annotated
 
 from runner import nn
 from runner.bounds import Bounds, Rate
+from runner.engine.graph.initializers import Uniform, he_normal
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Uniform, he_normal
 from runner.models.base import Model, require
 
 BLOCKS = {"basic": 2, "bottleneck": 3}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Node
+from runner.engine.graph.node import Node
 from runner.tracking.plots import box_diagram
 
 if TYPE_CHECKING:

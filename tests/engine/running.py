@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from runner.engine.compile.compile import plan_device
 from runner.engine.compile.passes.order_writes import order_writes
+from runner.engine.compile.planner import plan_device
 from runner.engine.compile.program import Client, Program
 from runner.engine.graph.device import GPU, Cluster, Device, DeviceName, local_cluster
 from runner.engine.graph.graph import Graph

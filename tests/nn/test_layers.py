@@ -10,10 +10,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 from runner import nn
 from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
+from runner.engine.graph.initializers import Constant
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.op import ShapeError
 from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Constant
 from runner.errors import ConfigError
 from tests.nn.support import Array, Bench, bench, copy_onto, images, initial_values, names, normal
 

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import LayerStamp, Tensor, TensorSpec
-from runner.engine.graph.variables import Constant, Variable, Variables
+from runner.engine.graph.initializers import Constant
+from runner.engine.graph.node import LayerStamp
+from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph.variables import Variable, Variables
 from runner.optimizers import Optimizer
 from tests.oracles import evaluate
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.engine.graph.graph import Graph
+from runner.engine.graph.initializers import Constant
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.tensor import Tensor, TensorSpec
-from runner.engine.graph.variables import Constant
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum, Sgd

@@ -13,7 +13,8 @@ from runner.engine.compile.passes.layer_groups import devices_of_layers
 from runner.engine.compile.program import Client, InputSource, Program
 from runner.engine.compile.program_placement import place_program
 from runner.engine.graph.device import Cluster, Gpus, local_cluster
-from runner.engine.graph.tensor import Node, Tensor
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
 from runner.engine.run.interleaving import Interleaving, VirtualTime, virtual_time
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession

@@ -7,8 +7,8 @@ import pytest
 
 from runner.commands.train import results_table
 from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import LayerStamp
 from runner.engine.graph.ops.executor import placeholder
-from runner.engine.graph.tensor import LayerStamp
 from runner.records.summary import Summary
 from runner.tracking.plots import Box
 from runner.training.display import Display

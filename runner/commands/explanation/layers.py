@@ -8,7 +8,8 @@ from runner.engine.compile.cost import node_cost
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Node, Tensor
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variables
 from runner.system.text import number, text_table
 from runner.training.experiment import Experiment

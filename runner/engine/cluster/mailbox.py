@@ -1,8 +1,7 @@
 """The mailbox of a worker: it stores tensors until a step receives them and passes on all other messages.
 
 If a slow network is emulated, a tensor carries the time at which it is due and is not delivered earlier. The launch
-queue holds the launched steps that have not begun, in order, and applies their time limit. The rendezvous of a plan
-sends and receives its tensors: values are in shared-memory arenas, references in messages.
+queue holds the launched steps that have not begun, in order, and applies their time limit.
 """
 
 import time
@@ -10,18 +9,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from runner.engine.cluster.assignment import peer_of
-from runner.engine.cluster.emulation import Links
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import Endpoint, Received
-from runner.engine.cluster.transport.messages import TensorReady
-from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaTensor, ArenaWriter
-from runner.engine.compile.passes.transfers import sent_tensor
+from runner.engine.cluster.transport.shared_memory import ArenaTensor
 from runner.errors import ClusterError, SecurityError
-from runner.kernels.contract import Array
 from runner.system.text import printable
 
 WAIT_S = 1.0
@@ -256,44 +247,3 @@ class LaunchQueue:
             f"step {step.message.step} of plan {plan!r}: {tensors} did not arrive within {RECEIVE_LIMIT_S:g} s of its "
             "launch"
         )
-
-
-@dataclass(frozen=True)
-class WireRendezvous:
-    """The :class:`~runner.engine.run.rendezvous.Rendezvous` of one plan.
-
-    writer: this process's arena. readers: the other arenas by peer. links: emulated links, or None.
-    """
-
-    plan: str
-    endpoint: Endpoint
-    mailbox: Mailbox
-    writer: ArenaWriter
-    readers: Mapping[str, ArenaReader]
-    links: Links | None = None
-
-    def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
-        """Return the bytes of this process's arena for the value named ``sent``."""
-        return _of_size(self.writer.memory(sent), nbytes, sent)
-
-    def incoming(self, key: str, source: str, nbytes: int) -> NDArray[np.uint8]:
-        """Return the bytes of the sender's arena, mapped read-only."""
-        return _of_size(self.readers[peer_of(source)].memory(sent_tensor(key)), nbytes, key)
-
-    def send(self, step: int, key: str, destination: str, value: Array) -> None:
-        """Send a reference to the value, which is copied only if it was not computed in the arena."""
-        reference = self.writer.put(sent_tensor(key), value)
-        peer = peer_of(destination)
-        due = 0.0 if self.links is None else self.links.due(peer, value.nbytes)
-        self.endpoint.send(peer, TensorReady(self.plan, step, key, reference, due))
-
-    def receive(self, step: int, key: str, source: str) -> Array:
-        """Wait for the reference, check it, and return a view of the value that is valid for this step."""
-        reference = self.mailbox.tensor(self.plan, step, key)
-        return self.readers[peer_of(source)].view(sent_tensor(key), reference)
-
-
-def _of_size(memory: NDArray[np.uint8], nbytes: int, what: str) -> NDArray[np.uint8]:
-    if memory.nbytes != nbytes:
-        raise ValueError(f"{what!r}: memory of {memory.nbytes} bytes, expected {nbytes}")
-    return memory

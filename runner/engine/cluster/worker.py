@@ -13,13 +13,14 @@ from typing import Any
 
 from runner.engine.cluster.assignment import Assignment, feed_key, fetch_key, peer_of, senders
 from runner.engine.cluster.emulation import Links
-from runner.engine.cluster.mailbox import LaunchQueue, Mailbox, QueuedLaunch, Request, Stopped, WireRendezvous
+from runner.engine.cluster.mailbox import LaunchQueue, Mailbox, QueuedLaunch, Request, Stopped
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.encoding import decode_document, encode_document
 from runner.engine.cluster.transport.endpoint import Endpoint
 from runner.engine.cluster.transport.heartbeat import Progress
 from runner.engine.cluster.transport.private_directory import sibling_address
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter
+from runner.engine.cluster.wire_rendezvous import WireRendezvous
 from runner.engine.cluster.worker_setup import WorkerSetup
 from runner.engine.compile.program import InputSource
 from runner.engine.run.executor import DeviceExecutor

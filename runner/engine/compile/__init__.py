@@ -7,7 +7,7 @@ Read in this order:
 * ``passes``: the rewrites of graphs in this pipeline, with their own reading order.
 * ``placement``, ``earliest_finish``: devices of nodes; ``cost``: the durations by which they are chosen.
 * ``schedule``: the order in which each device runs its nodes.
-* ``plan``: the result, with instructions, slots and places, made by ``layouts`` and ``memory``.
+* ``plan``: the result, with instructions, slots and places, which ``planner`` makes by ``layouts`` and ``memory``.
 * ``program_plans``: the plans of all clients of a program, with the same layouts of variables.
 * ``program_placement``: the search for the placement of a program.
 * ``transfer_times``: estimates of the transfers in a step.

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from runner.engine.graph import op as op_table
 from runner.engine.graph.device import Device
 from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
 from runner.engine.graph.op import Cost
-from runner.engine.graph.tensor import Node
 
 DISPATCH_S = 2e-6
 

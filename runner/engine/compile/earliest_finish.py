@@ -20,7 +20,8 @@ from runner.engine.compile.cost import RESIDENT, Seconds, copy_seconds
 from runner.engine.compile.passes.rewriting import needed_by
 from runner.engine.graph.device import Cluster
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Node, Tensor
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
 
 
 def earliest_finish(

@@ -12,7 +12,7 @@ from runner.engine.compile.cost import Seconds, node_seconds
 from runner.engine.compile.earliest_finish import earliest_finish
 from runner.engine.graph.device import Cluster, Device, DeviceName
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Node
+from runner.engine.graph.node import Node
 
 DeviceTypes = Callable[[Node], Collection[str] | None]
 

@@ -23,7 +23,7 @@ from runner.engine.compile.placement import Groups, colocation_groups, put
 from runner.engine.compile.program import Client, Program
 from runner.engine.graph.device import Cluster, Device
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Node
+from runner.engine.graph.node import Node
 from runner.kernels.registry import Registry
 
 Feasible = Mapping[str, Sequence[str]]

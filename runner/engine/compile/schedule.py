@@ -23,7 +23,7 @@ from runner.engine.compile.cost import Seconds, node_seconds
 from runner.engine.compile.passes.rewriting import needed_by
 from runner.engine.graph.device import Cluster
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Node
+from runner.engine.graph.node import Node
 
 PATIENCE = 0.5
 """Part of its slack by which a node that reads a received tensor is delayed: halfway from too early to too late."""

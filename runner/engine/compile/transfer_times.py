@@ -10,7 +10,7 @@ from runner.engine.compile.cost import node_seconds
 from runner.engine.compile.passes.rewriting import needed_by
 from runner.engine.graph.device import Cluster
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Node
+from runner.engine.graph.node import Node
 
 TRANSFERS = frozenset({"send", "recv"})
 """Ops that are not compute."""

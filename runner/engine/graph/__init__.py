@@ -2,10 +2,10 @@
 
 Read in this order:
 
-* ``tensor``, ``op``: references to values, nodes, and the definition of an op with its rules.
+* ``tensor``, ``node``, ``op``: references to values, their producers, and the definition of an op with its rules.
 * ``graph``: a growing set of nodes; ``device``: the names in their device constraints, and clusters of devices.
 * ``expression``: operators on tensors; ``ops``: the definitions of all ops, and functions that add them.
 * ``autodiff``: gradients by extending a graph.
-* ``variables``, ``network``: the state and the layers of one copy of a network.
-* ``serialize``: checks of graphs, and graphs that cross process boundaries.
+* ``initializers``, ``variables``, ``network``: the state and the layers of one copy of a network.
+* ``verify``, ``serialize``: checks of graphs, and graphs that cross process boundaries.
 """

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 from runner.engine.graph import op as op_table
 from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
 from runner.engine.graph.op import ByDecomposition, NotDifferentiable, ShapeError
-from runner.engine.graph.tensor import Node, Tensor
+from runner.engine.graph.tensor import Tensor
 
 
 def gradients(

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.engine.graph import op as op_table
+from runner.engine.graph.node import NODE_NAME, LayerStamp, Node
 from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import NODE_NAME, LayerStamp, Node, Tensor, TensorSpec
+from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.errors import ResourceError
 
 _MOST_BYTES = 2**63

@@ -5,8 +5,10 @@ from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import LayerStamp, Tensor, TensorSpec, state_dtype
-from runner.engine.graph.variables import Initializer, Variable, Variables
+from runner.engine.graph.initializers import Initializer
+from runner.engine.graph.node import LayerStamp
+from runner.engine.graph.tensor import Tensor, TensorSpec, state_dtype
+from runner.engine.graph.variables import Variable, Variables
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from runner.engine.graph.tensor import DTYPES, Node, Tensor, TensorSpec
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import DTYPES, Tensor, TensorSpec
 
 
 class Builder(Protocol):

@@ -8,8 +8,8 @@ import runner.kernels.reference  # noqa: F401 - registers the kernels
 from runner.engine.graph import ops
 from runner.engine.graph.device import Device, GpuOptions
 from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
 from runner.engine.graph.op import OPS, Decomposition, OpDef
-from runner.engine.graph.tensor import Node
 from runner.errors import ResourceError
 from runner.kernels.contract import FLOATS, Arrangement, Array, Attributes, Bound, Buffers, Kernel, KernelError
 from runner.kernels.cpu.loading import NativeLibrary, register

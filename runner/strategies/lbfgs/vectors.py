@@ -12,9 +12,10 @@ from runner.engine.compile.program import Client
 from runner.engine.graph import ops
 from runner.engine.graph.expression import Expr
 from runner.engine.graph.graph import Graph
+from runner.engine.graph.initializers import Constant
 from runner.engine.graph.network import StateUpdate
 from runner.engine.graph.tensor import Tensor, TensorSpec
-from runner.engine.graph.variables import Constant, Variable, Variables
+from runner.engine.graph.variables import Variable, Variables
 from runner.errors import ConfigError
 from runner.optimizers.base import Optimizer, State
 from runner.optimizers.lbfgs import (

@@ -7,7 +7,8 @@ from typing import Any
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import NetworkBuilder, Outputs, StateUpdate
-from runner.engine.graph.tensor import Node, Tensor
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Declaration, Variable, Variables
 from runner.strategies.base import Task
 from runner.strategies.replica import Share, placeholders, shares

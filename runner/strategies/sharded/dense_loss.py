@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import LayerStamp, Node, Tensor
+from runner.engine.graph.node import LayerStamp, Node
+from runner.engine.graph.tensor import Tensor
 from runner.strategies.sharded.dense_sharding import Cut, Rule, ShardedLayers, Spread
 
 OfUnits = Callable[[int, Tensor], Tensor]

@@ -8,7 +8,8 @@ from typing import NoReturn
 
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import LayerStamp, Node, Tensor
+from runner.engine.graph.node import LayerStamp, Node
+from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Declaration, Part, Variables
 from runner.errors import ConfigError
 from runner.strategies.replica import Replica, Share

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import LayerStamp, Node, Tensor
+from runner.engine.graph.node import LayerStamp, Node
+from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
 from runner.strategies.layer_names import shard_name
 from runner.strategies.replica import Share

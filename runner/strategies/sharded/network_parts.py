@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from runner.engine.graph.tensor import Node, Tensor
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
 from runner.strategies.base import Task
 from runner.strategies.replica import Share, shares

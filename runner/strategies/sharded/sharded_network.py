@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import NetworkBuilder, Outputs
-from runner.engine.graph.tensor import LayerStamp, Node, Tensor
+from runner.engine.graph.node import LayerStamp, Node
+from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Declaration, Part
 from runner.strategies.base import Task
 from runner.strategies.replica import ordered_sum

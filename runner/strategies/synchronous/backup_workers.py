@@ -7,8 +7,10 @@ from pathlib import Path
 from runner.engine.compile.program import Client, Program
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import LayerStamp, Tensor
-from runner.engine.graph.variables import Constant, Variable, Variables
+from runner.engine.graph.initializers import Constant
+from runner.engine.graph.node import LayerStamp
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variable, Variables
 from runner.optimizers.base import shortened
 from runner.strategies.base import Task
 from runner.strategies.clients import numbered, program_of

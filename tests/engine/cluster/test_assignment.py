@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.engine.cluster.assignment import Assignment, feed_key, feed_sizes, fetch_key, peer_of, senders, sent_sizes
-from runner.engine.cluster.mailbox import Mailbox, WireRendezvous
+from runner.engine.cluster.mailbox import Mailbox
 from runner.engine.cluster.remote_plan import RemotePlan
 from runner.engine.cluster.transport.encoding import decode_document, encode_document
 from runner.engine.cluster.transport.messages import Message, TensorReady
 from runner.engine.cluster.transport.private_directory import private_directory
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter, create_arena
+from runner.engine.cluster.wire_rendezvous import WireRendezvous
 from runner.engine.compile.program import Client, InputSlot, Program
 from runner.engine.graph.device import worker_device
 from runner.engine.graph.tensor import Tensor

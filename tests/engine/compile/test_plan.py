@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from runner.engine.compile.compile import Part, Signature, compile_signature, plan_device, small_updates_last
+from runner.engine.compile.compile import Part, Signature, compile_signature
 from runner.engine.compile.passes.order_writes import order_writes
 from runner.engine.compile.passes.rewriting import needed_by
 from runner.engine.compile.plan import DevicePlan, Place, Slot
+from runner.engine.compile.planner import plan_device, small_updates_last
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster

@@ -21,7 +21,7 @@ from runner.engine.graph import ops
 from runner.engine.graph.device import Cluster, Device, local_cluster, worker_device
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import NetworkBuilder, Outputs
-from runner.engine.graph.tensor import Node
+from runner.engine.graph.node import Node
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task

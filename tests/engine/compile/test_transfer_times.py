@@ -8,7 +8,8 @@ from runner.engine.compile.transfer_times import Transfer, transfers
 from runner.engine.graph import ops
 from runner.engine.graph.device import Cluster, Device, local_cluster, worker_device
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import LayerStamp, Tensor
+from runner.engine.graph.node import LayerStamp
+from runner.engine.graph.tensor import Tensor
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData

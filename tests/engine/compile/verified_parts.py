@@ -3,8 +3,8 @@
 from collections import defaultdict
 
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.serialize import VerificationError, verify
 from runner.engine.graph.tensor import TensorSpec
+from runner.engine.graph.verify import VerificationError, verify
 
 
 def verify_partition(parts: dict[str, Graph]) -> None:

@@ -7,9 +7,10 @@ import pytest
 
 from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
+from runner.engine.graph.node import LayerStamp
 from runner.engine.graph.op import OPS, ShapeError
-from runner.engine.graph.serialize import verify
-from runner.engine.graph.tensor import LayerStamp, Tensor
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.verify import verify
 from tests.engine.compile.passes.graph_text import THERE, Text
 from tests.oracles import assert_gradients, evaluate
 

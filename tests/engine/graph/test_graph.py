@@ -8,9 +8,10 @@ import pytest
 
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import LayerStamp, Node
 from runner.engine.graph.op import ShapeError
 from runner.engine.graph.serialize import to_document
-from runner.engine.graph.tensor import LayerStamp, Node, Tensor, TensorSpec
+from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.errors import ResourceError
 from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData

@@ -13,8 +13,9 @@ from runner.engine.compile.compile import compile_signature
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.serialize import VerificationError, from_document, to_document, verify
+from runner.engine.graph.serialize import from_document, to_document
 from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph.verify import VerificationError, verify
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Strategy

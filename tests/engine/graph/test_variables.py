@@ -6,19 +6,11 @@ import numpy as np
 import pytest
 
 from runner.engine.graph.graph import Graph
+from runner.engine.graph.initializers import Constant, Normal, Uniform, he_normal, lecun_normal
+from runner.engine.graph.node import LayerStamp
 from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import LayerStamp, Tensor, TensorSpec
-from runner.engine.graph.variables import (
-    Constant,
-    Declaration,
-    Normal,
-    Part,
-    Uniform,
-    Variable,
-    Variables,
-    he_normal,
-    lecun_normal,
-)
+from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph.variables import Declaration, Part, Variable, Variables
 from runner.kernels.registry import Registry
 from tests.engine.running import Array, client, session
 

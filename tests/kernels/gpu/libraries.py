@@ -123,7 +123,7 @@ class GpuWithCublas(EmulatedRuntime):
 
 @dataclass
 class ReferencePlan:
-    """See :class:`~runner.kernels.gpu.cudnn.library.Plan`. It overwrites its whole workspace."""
+    """See :class:`~runner.kernels.gpu.cudnn.library.BuiltPlan`. It overwrites its whole workspace."""
 
     convolution: Convolution
     workspace_bytes: int
@@ -148,7 +148,7 @@ class ReferencePlan:
 
 @dataclass
 class ReferencePlanner:
-    """See :class:`~runner.kernels.gpu.cudnn.library.Planner`. refuses: whether it has no plan for a convolution."""
+    """See :class:`~runner.kernels.gpu.cudnn.library.CudnnLibrary`. refuses: whether a convolution has no plan."""
 
     workspace_bytes: int = 131
     refuses: Callable[[Convolution], bool] = lambda _: False

@@ -9,8 +9,8 @@ import pytest
 from runner import nn
 from runner.engine.graph import ops
 from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
+from runner.engine.graph.node import Node
 from runner.engine.graph.op import OPS
-from runner.engine.graph.tensor import Node
 from runner.errors import ConfigError
 from runner.optimizers.sgd import Sgd
 from runner.strategies.hybrid import Hybrid

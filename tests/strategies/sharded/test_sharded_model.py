@@ -11,7 +11,8 @@ from runner.engine.compile.program import Program
 from runner.engine.compile.transfer_times import transfers
 from runner.engine.graph.device import DeviceName, worker_device
 from runner.engine.graph.network import NetworkBuilder, Outputs
-from runner.engine.graph.tensor import LayerStamp, Tensor
+from runner.engine.graph.node import LayerStamp
+from runner.engine.graph.tensor import Tensor
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry

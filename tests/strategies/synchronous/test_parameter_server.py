@@ -9,9 +9,9 @@ from runner import nn
 from runner.engine.compile.program import Program
 from runner.engine.graph import ops
 from runner.engine.graph.device import server_task
+from runner.engine.graph.initializers import Normal
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.tensor import TensorSpec
-from runner.engine.graph.variables import Normal
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adagrad, Adam

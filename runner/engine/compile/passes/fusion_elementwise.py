@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, Uses, merged, rewired
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Node, Tensor
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
 from runner.kernels.elementwise import FUNCTIONS, Operand, Program, Step
 
 MAX_STEPS = 64

@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from runner.engine.compile.passes.rewriting import Rewrite, Roots, needed_by
 from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
 from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Node
 
 WHOLE, LOWERED = "all_reduce", "collective_sum"
 

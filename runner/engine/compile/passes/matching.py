@@ -31,8 +31,9 @@ from typing import Any
 from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, Uses, followed, fresh_name, rewired
 from runner.engine.graph import op as op_table
 from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
 from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Node, Tensor, TensorSpec
+from runner.engine.graph.tensor import Tensor, TensorSpec
 
 ANY = "_"
 COMMUTATIVE = frozenset({"add", "mul"})

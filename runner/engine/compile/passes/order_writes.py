@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from runner.engine.compile.passes.rewriting import ALIASES, fresh_name, needed_by, rewired
 from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
 from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Node, Tensor
+from runner.engine.graph.tensor import Tensor
 
 UPDATES = frozenset({"elementwise", "matmul_elementwise"})
 """Ops of fused updates of variables."""

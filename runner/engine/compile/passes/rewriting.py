@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Node, Tensor, TensorSpec
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor, TensorSpec
 
 Moved = dict[Tensor, Tensor]
 """Old tensor -> new tensor, for tensors that have another name or node after a rewrite."""

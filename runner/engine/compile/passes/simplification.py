@@ -11,8 +11,9 @@ from dataclasses import replace
 from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, needed_by, rewired
 from runner.engine.graph import op as op_table
 from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
 from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Node, Tensor
+from runner.engine.graph.tensor import Tensor
 
 Source = Callable[[Graph, Node], Tensor | None]
 """The tensor that the output of a node equals; None if there is none."""

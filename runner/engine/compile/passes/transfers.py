@@ -10,7 +10,8 @@ from runner.engine.compile.passes.rewriting import Rewrite, Roots, rewired
 from runner.engine.graph import ops
 from runner.engine.graph.device import device_slug
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Node, Tensor
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
 
 _TO = "->"
 

@@ -7,6 +7,7 @@ gradients always add up to the gradient of the output.
 from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply
+from runner.engine.graph.node import Node
 from runner.engine.graph.op import Attributes, Builder, NotDifferentiable, OpDef, expect, register
 from runner.engine.graph.ops.common import (
     NUMERIC,
@@ -18,7 +19,7 @@ from runner.engine.graph.ops.common import (
     single_output,
     unary,
 )
-from runner.engine.graph.tensor import DTYPES, Node, Tensor, TensorSpec
+from runner.engine.graph.tensor import DTYPES, Tensor, TensorSpec
 
 
 def _div_gradient(dy: Expr, y: Expr, a: Expr, b: Expr) -> Sequence[Expr]:

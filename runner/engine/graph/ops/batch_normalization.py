@@ -11,6 +11,7 @@ Two ops join it with the ReLU that follows it:
 from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply
+from runner.engine.graph.node import Node
 from runner.engine.graph.op import Attributes, Builder, ByDecomposition, OpDef, expect, register
 from runner.engine.graph.ops.activation import relu
 from runner.engine.graph.ops.arithmetic import greater, select
@@ -18,7 +19,7 @@ from runner.engine.graph.ops.common import MADE_BY_PASSES, decomposition, expect
 from runner.engine.graph.ops.reduction import broadcast_to, reduce_mean, reduce_sum
 from runner.engine.graph.ops.shape import reshape
 from runner.engine.graph.ops.structural import as_dtype
-from runner.engine.graph.tensor import FLOATS, Node, Tensor, TensorSpec, state_dtype
+from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec, state_dtype
 
 
 def batch_norm(

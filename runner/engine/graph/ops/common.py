@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from runner.engine.graph.expression import Expr
+from runner.engine.graph.node import Node
 from runner.engine.graph.op import (
     Attributes,
     Builder,
@@ -25,7 +26,7 @@ from runner.engine.graph.op import (
     output_flops,
     register,
 )
-from runner.engine.graph.tensor import DTYPES, FLOATS, Node, Tensor, TensorSpec, state_dtype
+from runner.engine.graph.tensor import DTYPES, FLOATS, Tensor, TensorSpec, state_dtype
 
 NUMERIC = (*FLOATS, "int32", "int64")
 INTEGERS = ("int32", "int64")

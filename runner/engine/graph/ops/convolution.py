@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, TypedDict, Unpack
 
 from runner.engine.graph.expression import Expr, apply
+from runner.engine.graph.node import Node
 from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register
 from runner.engine.graph.ops.activation import relu as add_relu
 from runner.engine.graph.ops.common import (
@@ -28,7 +29,7 @@ from runner.engine.graph.ops.common import (
 from runner.engine.graph.ops.reduction import reduce_sum
 from runner.engine.graph.ops.shape import reshape
 from runner.engine.graph.ops.structural import as_dtype
-from runner.engine.graph.tensor import Node, Tensor, TensorSpec
+from runner.engine.graph.tensor import Tensor, TensorSpec
 
 GEOMETRY = {"strides": "ints", "padding": "ints", "groups": "int"}
 """Attributes of all convolutions: where the windows lie, and how channels are grouped."""

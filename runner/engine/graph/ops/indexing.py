@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from runner.engine.graph.node import Node
 from runner.engine.graph.op import Attributes, Builder, NotDifferentiable, OpDef, expect, no_flops, register
 from runner.engine.graph.ops.common import INTEGERS, NUMERIC, expect_dtype, single_output
-from runner.engine.graph.tensor import FLOATS, Node, Tensor, TensorSpec
+from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 
 
 def gather(graph: Builder, params: Tensor, indices: Tensor, *, name: str | None = None) -> Tensor:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from runner.engine.graph.expression import Expr, apply
+from runner.engine.graph.node import Node
 from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register
 from runner.engine.graph.ops.activation import relu as add_relu
 from runner.engine.graph.ops.common import (
@@ -23,7 +24,7 @@ from runner.engine.graph.ops.common import (
 )
 from runner.engine.graph.ops.reduction import reduce_sum
 from runner.engine.graph.ops.structural import as_dtype
-from runner.engine.graph.tensor import Node, Tensor, TensorSpec
+from runner.engine.graph.tensor import Tensor, TensorSpec
 
 TRANSPOSES = {"transpose_a": "bool", "transpose_b": "bool"}
 """Attributes that say which factors are stored transposed."""

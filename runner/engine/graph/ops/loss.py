@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply
+from runner.engine.graph.node import Node
 from runner.engine.graph.op import Attributes, Builder, ByDecomposition, OpDef, expect, register
 from runner.engine.graph.ops.activation import sigmoid, softmax_gradient
 from runner.engine.graph.ops.common import (
@@ -16,7 +17,7 @@ from runner.engine.graph.ops.common import (
 )
 from runner.engine.graph.ops.indexing import one_hot
 from runner.engine.graph.ops.shape import reshape
-from runner.engine.graph.tensor import FLOATS, Node, Tensor, TensorSpec
+from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 
 
 def softmax_cross_entropy(

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NotRequired, TypedDict, Unpack
 
+from runner.engine.graph.node import Node
 from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register
 from runner.engine.graph.ops.common import (
     declared_spec,
@@ -16,7 +17,7 @@ from runner.engine.graph.ops.common import (
     single_output,
     window_counts,
 )
-from runner.engine.graph.tensor import FLOATS, Node, Tensor, TensorSpec
+from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 
 
 class Pooling(TypedDict):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply
+from runner.engine.graph.node import Node
 from runner.engine.graph.op import Attributes, Builder, InferRule, NotDifferentiable, OpDef, expect, no_flops, register
 from runner.engine.graph.ops.arithmetic import equal
 from runner.engine.graph.ops.common import (
@@ -17,7 +18,7 @@ from runner.engine.graph.ops.common import (
 )
 from runner.engine.graph.ops.shape import reshape
 from runner.engine.graph.ops.structural import cast
-from runner.engine.graph.tensor import FLOATS, Node, Tensor, TensorSpec
+from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 
 
 def reduce_sum(

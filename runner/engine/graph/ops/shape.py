@@ -3,10 +3,11 @@
 import math
 from collections.abc import Sequence
 
+from runner.engine.graph.node import Node
 from runner.engine.graph.op import Attributes, Builder, OpDef, expect, no_flops, register
 from runner.engine.graph.ops.common import canonical_axis, expect_axes, expect_same_dtype, single_output
 from runner.engine.graph.ops.structural import fill
-from runner.engine.graph.tensor import Node, Tensor, TensorSpec
+from runner.engine.graph.tensor import Tensor, TensorSpec
 
 
 def reshape(graph: Builder, x: Tensor, shape: Sequence[int], *, name: str | None = None) -> Tensor:

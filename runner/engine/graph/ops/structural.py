@@ -5,6 +5,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from runner.engine.graph.node import Node
 from runner.engine.graph.op import Attributes, Builder, NotDifferentiable, OpDef, ShapeError, expect, no_flops, register
 from runner.engine.graph.ops.common import (
     NO_INPUTS,
@@ -18,7 +19,7 @@ from runner.engine.graph.ops.common import (
     single_output,
     sum_flops,
 )
-from runner.engine.graph.tensor import DTYPES, FLOATS, Node, Tensor, TensorSpec
+from runner.engine.graph.tensor import DTYPES, FLOATS, Tensor, TensorSpec
 
 
 def identity(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:

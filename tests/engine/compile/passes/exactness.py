@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from runner.engine.compile.passes.rewriting import Moved, Roots
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.serialize import verify
 from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.verify import verify
 from tests.oracles import evaluate
 
 Array = NDArray[Any]

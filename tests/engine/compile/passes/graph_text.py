@@ -17,8 +17,9 @@ import numpy as np
 from runner.engine.compile.passes.rewriting import Rewrite, Roots
 from runner.engine.graph import op as op_table
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.serialize import verify
-from runner.engine.graph.tensor import LayerStamp, Node, Tensor
+from runner.engine.graph.node import LayerStamp, Node
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.verify import verify
 from tests.engine.compile.passes.exactness import Array, assert_unchanged
 
 HERE, THERE, FAR = (f"/job:worker/task:{task}/device:cpu:0" for task in (0, 1, 2))

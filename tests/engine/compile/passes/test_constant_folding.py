@@ -10,7 +10,7 @@ from runner.engine.compile.passes.constant_folding import MAX_BYTES, REARRANGING
 from runner.engine.compile.passes.rewriting import Roots
 from runner.engine.graph import ops
 from runner.engine.graph.op import OPS
-from runner.engine.graph.serialize import verify
+from runner.engine.graph.verify import verify
 from runner.kernels.registry import Registry
 from tests.engine.compile.passes.exactness import Array, assert_unchanged
 from tests.engine.compile.passes.graph_text import Case, Text, check

@@ -15,7 +15,7 @@ from runner.engine.compile.passes.fusion_rules import SMALLEST_BYTES, fuse_updat
 from runner.engine.compile.passes.optimize import FUSIONS, optimize
 from runner.engine.compile.passes.order_writes import order_writes
 from runner.engine.compile.passes.rewriting import Roots
-from runner.engine.graph.serialize import verify
+from runner.engine.graph.verify import verify
 from runner.kernels.elementwise import FUNCTIONS
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam

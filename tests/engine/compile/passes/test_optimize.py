@@ -17,11 +17,12 @@ from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.serialize import verify
-from runner.engine.graph.tensor import Node, Tensor
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.verify import verify
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.elementwise import FUNCTIONS
-from runner.models.vgg import VggA
+from runner.models.vgg_a import VggA
 from runner.optimizers.adam import Adam, AdamW
 from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import HeavyBall, Momentum, Sgd

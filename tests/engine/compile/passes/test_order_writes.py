@@ -10,7 +10,7 @@ from runner.engine.compile.passes.order_writes import order_writes
 from runner.engine.compile.passes.rewriting import Rewrite, Roots
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.op import ShapeError
-from runner.engine.graph.serialize import verify
+from runner.engine.graph.verify import verify
 from runner.engine.run.kernel_table import load_kernels
 from tests.engine.compile.passes.exactness import assert_same_bits, assigned_values, roots_of
 from tests.engine.compile.passes.graph_text import Case, Text, check

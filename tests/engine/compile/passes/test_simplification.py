@@ -11,8 +11,8 @@ from runner.engine.compile.passes.simplification import (
 )
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.op import ShapeError
-from runner.engine.graph.serialize import verify
 from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.verify import verify
 from runner.kernels.registry import Registry
 from tests.engine.compile.passes.exactness import Array
 from tests.engine.compile.passes.graph_text import THERE, Case, Text, check

@@ -12,8 +12,9 @@ from runner.engine.compile.program import Client
 from runner.engine.compile.schedule import split, start_times
 from runner.engine.graph.device import device_slug, local_cluster
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.serialize import verify
-from runner.engine.graph.tensor import Node, Tensor
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.verify import verify
 from runner.kernels.registry import Registry
 from tests.engine.compile.passes.graph_text import DEVICES, HERE, Case, Text, check
 from tests.engine.compile.verified_parts import verify_partition

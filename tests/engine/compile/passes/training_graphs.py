@@ -10,11 +10,12 @@ from runner.engine.compile.passes.simplification import prune
 from runner.engine.compile.placement import place
 from runner.engine.graph.device import local_cluster
 from runner.engine.graph.graph import Graph
+from runner.engine.graph.initializers import Constant
 from runner.engine.graph.network import NetworkFunction
 from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Constant, Variable, Variables
+from runner.engine.graph.variables import Variable, Variables
+from runner.models.cifar_convnet import CifarConvNet
 from runner.models.lenet import LeNet
-from runner.models.vgg import CifarConvNet
 from runner.optimizers.base import Optimizer
 from runner.strategies.base import Strategy, Task
 from runner.strategies.single import Single

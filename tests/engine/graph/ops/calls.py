@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from runner.engine.graph import op as op_table
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Node, Tensor
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
 from tests.engine.compile.passes.graph_text import DEFAULTS
 from tests.oracles import evaluate
 from tests.samples import Array

@@ -1,4 +1,4 @@
-"""Networks of 3x3 convolutions after VGG (Simonyan and Zisserman 2015): configuration A of table 1, and a small one."""
+"""A small convolutional network for 32x32 photographs, after VGG (Simonyan and Zisserman 2015)."""
 
 from dataclasses import dataclass, field
 
@@ -6,46 +6,7 @@ from runner import nn
 from runner.bounds import Count, Rate
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
-from runner.models.base import Model, require
-
-CONVOLUTIONS = (1, 1, 2, 2, 2)
-"""Number of convolutions of each stage."""
-
-
-@dataclass
-class VggA(Model):
-    """VGG-A: eight 3x3 convolutions in five stages, each ending in 2x2 max pooling, and three dense layers.
-
-    132,863,336 parameters and 7,609,090,048 multiply-adds for 3x224x224 images of 1000 classes. The image halves with
-    every stage, rounded down, so its sides must be at least 32.
-
-    widths: filters of the convolutions of each stage. units: of each of the two hidden dense layers. dropout: rate
-    after these layers.
-    """
-
-    name: str = "vgg_a"
-    widths: list[Count] = field(default_factory=lambda: [64, 128, 256, 512, 512])
-    units: Count = 4096
-    dropout: Rate = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(len(self.widths) == len(CONVOLUTIONS), "widths", self.widths, f"{len(CONVOLUTIONS)} numbers")
-
-    def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
-        """Add layers stage1_conv1, stage1_relu1, stage1_pool, ... flatten, fc1, ... fc3; return its logits."""
-        h = x
-        for i, (width, convolutions) in enumerate(zip(self.widths, CONVOLUTIONS, strict=True), start=1):
-            for j in range(1, convolutions + 1):
-                h = nn.conv(net, h, width, kernel=3, padding=1, name=f"stage{i}_conv{j}")
-                h = nn.relu(net, h, name=f"stage{i}_relu{j}")
-            h = nn.max_pool(net, h, window=2, name=f"stage{i}_pool")
-        h = nn.flatten(net, h, name="flatten")
-        for i in (1, 2):
-            h = nn.dense(net, h, self.units, name=f"fc{i}")
-            h = nn.relu(net, h, name=f"fc{i}_relu")
-            h = nn.dropout(net, h, self.dropout, name=f"fc{i}_dropout")
-        return nn.dense(net, h, classes, name="fc3")
+from runner.models.base import Model
 
 
 @dataclass

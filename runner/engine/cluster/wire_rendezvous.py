@@ -1,0 +1,57 @@
+"""The rendezvous between processes: values in shared-memory arenas, references in messages."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.cluster.assignment import peer_of
+from runner.engine.cluster.emulation import Links
+from runner.engine.cluster.mailbox import Mailbox
+from runner.engine.cluster.transport.endpoint import Endpoint
+from runner.engine.cluster.transport.messages import TensorReady
+from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter
+from runner.engine.compile.passes.transfers import sent_tensor
+from runner.kernels.contract import Array
+
+
+@dataclass(frozen=True)
+class WireRendezvous:
+    """The :class:`~runner.engine.run.rendezvous.Rendezvous` of one plan.
+
+    writer: this process's arena. readers: the other arenas by peer. links: emulated links, or None.
+    """
+
+    plan: str
+    endpoint: Endpoint
+    mailbox: Mailbox
+    writer: ArenaWriter
+    readers: Mapping[str, ArenaReader]
+    links: Links | None = None
+
+    def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
+        """Return the bytes of this process's arena for the value named ``sent``."""
+        return _of_size(self.writer.memory(sent), nbytes, sent)
+
+    def incoming(self, key: str, source: str, nbytes: int) -> NDArray[np.uint8]:
+        """Return the bytes of the sender's arena, mapped read-only."""
+        return _of_size(self.readers[peer_of(source)].memory(sent_tensor(key)), nbytes, key)
+
+    def send(self, step: int, key: str, destination: str, value: Array) -> None:
+        """Send a reference to the value, which is copied only if it was not computed in the arena."""
+        reference = self.writer.put(sent_tensor(key), value)
+        peer = peer_of(destination)
+        due = 0.0 if self.links is None else self.links.due(peer, value.nbytes)
+        self.endpoint.send(peer, TensorReady(self.plan, step, key, reference, due))
+
+    def receive(self, step: int, key: str, source: str) -> Array:
+        """Wait for the reference, check it, and return a view of the value that is valid for this step."""
+        reference = self.mailbox.tensor(self.plan, step, key)
+        return self.readers[peer_of(source)].view(sent_tensor(key), reference)
+
+
+def _of_size(memory: NDArray[np.uint8], nbytes: int, what: str) -> NDArray[np.uint8]:
+    if memory.nbytes != nbytes:
+        raise ValueError(f"{what!r}: memory of {memory.nbytes} bytes, expected {nbytes}")
+    return memory

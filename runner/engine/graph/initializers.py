@@ -1,0 +1,64 @@
+"""Initial values as graph nodes: pure functions of (seed, unsharded variable name)."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor, TensorSpec
+
+
+class Initializer(Protocol):
+    """A rule for the initial value of a variable."""
+
+    def build(self, graph: Graph, spec: TensorSpec, *, seed: int, key: str) -> Tensor:
+        """Add nodes that compute the whole, unsharded initial value."""
+        ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Every element equals ``value``."""
+
+    value: float = 0.0
+
+    def build(self, graph: Graph, spec: TensorSpec, *, seed: int, key: str) -> Tensor:
+        """Add a fill node; seed and key are not used."""
+        return ops.fill(graph, self.value, spec.shape, spec.dtype)
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Independent normal draws."""
+
+    stddev: float
+    mean: float = 0.0
+
+    def build(self, graph: Graph, spec: TensorSpec, *, seed: int, key: str) -> Tensor:
+        """Add a random_normal node."""
+        return ops.random_normal(graph, spec.shape, spec.dtype, seed=seed, key=key, mean=self.mean, stddev=self.stddev)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Independent uniform draws in [low, high)."""
+
+    low: float
+    high: float
+
+    def build(self, graph: Graph, spec: TensorSpec, *, seed: int, key: str) -> Tensor:
+        """Add a random_uniform node."""
+        return ops.random_uniform(graph, spec.shape, spec.dtype, seed=seed, key=key, low=self.low, high=self.high)
+
+
+def he_normal(fan: int) -> Normal:
+    """Return the normal initializer with variance 2 / fan (He et al. 2015), for layers followed by ReLU.
+
+    fan: inputs of an output (eq. 10, keeps the size of activations) or outputs of an input (eq. 14, of gradients).
+    """
+    return Normal((2.0 / fan) ** 0.5)
+
+
+def lecun_normal(fan_in: int) -> Normal:
+    """Return the normal initializer with variance 1 / fan_in (LeCun et al. 1998, "Efficient BackProp", eq. 16)."""
+    return Normal((1.0 / fan_in) ** 0.5)

@@ -1,0 +1,28 @@
+"""Multi-layer perceptron."""
+
+from dataclasses import dataclass, field
+
+from runner import nn
+from runner.bounds import Count
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.tensor import Tensor
+from runner.models.base import Model
+
+
+@dataclass
+class Mlp(Model):
+    """Dense layers with ReLU over the flattened image, and one more for the logits.
+
+    hidden: units of each hidden layer; an empty list is logistic regression.
+    """
+
+    name: str = "mlp"
+    hidden: list[Count] = field(default_factory=lambda: [512, 512])
+
+    def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
+        """Add layers flatten, fc1, relu1, ... and return the logits of the last fc."""
+        h = nn.flatten(net, x, name="flatten")
+        for i, units in enumerate(self.hidden, start=1):
+            h = nn.dense(net, h, units, name=f"fc{i}")
+            h = nn.relu(net, h, name=f"relu{i}")
+        return nn.dense(net, h, classes, name=f"fc{len(self.hidden) + 1}")
