@@ -1,4 +1,4 @@
-"""Results made by hand, and the rows of tables."""
+"""Benchmark results with chosen values, and a reader of table rows, for tests."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ RATES = Rates({"PyTorch's matrix product": 1e12}, 2e12)
 
 
 def subject(name: str, milliseconds: Sequence[float] = (), **more: Any) -> SubjectResult:
-    """A subject whose steps took so long."""
+    """Return the result of a subject whose steps took these times in milliseconds."""
     seconds = {"step": tuple(each / 1e3 for each in milliseconds)} if milliseconds else {}
     return SubjectResult(name, **{"losses": LOSSES, "memory_mib": (50.0, 100.0), "seconds": seconds, **more})
 
@@ -32,19 +32,19 @@ def case(*subjects: SubjectResult, **more: Any) -> CaseResult:
 
 
 def gpu_subject(name: str, milliseconds: float, **more: Any) -> SubjectResult:
-    """A subject on a GPU whose steps took so long, four fifths of it for forward and backward."""
+    """Return the result of a GPU subject with this step time, 80 % of it in the forward and backward pass."""
     seconds = {"step": (milliseconds / 1e3,), "gradients": (0.8 * milliseconds / 1e3,)}
     return subject(name, **{"memory_mib": (0.0, 100.0), "seconds": seconds, **more})
 
 
 def measured(*subjects: SubjectResult, case: str = "alexnet", precision: str = "float32", **more: Any) -> Measured:
-    """A case of 10 billion multiply-adds, whose limit is 10 ms and a little."""
+    """Return a measured case of 10 billion multiply-adds per step, whose limit is 10.1 ms."""
     work, limits = {"step": 10**10, "gradients": 10**10}, {"step": 0.0101, "gradients": 0.01}
     result = CaseResult(case, f"{case}, made", precision, 1000, work, limits, subjects)
     return Measured(**{"result": result, "rates": RATES, "commit": "abc", "date": "2026-11-22", **more})
 
 
 def cells(text: str, *beginning: str) -> list[str]:
-    """The cells of the one row of a Markdown table that begins with these words."""
+    """Return all cells of the only Markdown table row whose first cells are ``beginning``."""
     (row,) = [line for line in text.splitlines() if line.startswith(f"| {' | '.join(beginning)} ")]
     return [cell.strip() for cell in row.strip("|").split("|")]

@@ -14,7 +14,7 @@ def test_a_table_has_a_rule_below_its_header() -> None:
     assert markdown(["a", "b"], [["x", "1"]]) == "| a | b |\n| --- | ---: |\n| x | 1 |"
 
 
-def test_the_overview_sets_ours_against_the_best_the_limit_and_the_leanest() -> None:
+def test_the_overview_compares_ours_with_the_best_peer_the_limit_and_the_leanest_peer() -> None:
     lean = subject("lean", [40], memory_mib=(10.0, 80.0))
     text = overview([case(subject("runner", [12]), subject("fast", [16]), lean)])
     assert cells(text, "net") == [
@@ -23,7 +23,7 @@ def test_the_overview_sets_ours_against_the_best_the_limit_and_the_leanest() -> 
     ]
 
 
-def test_bfloat16_is_set_against_our_float32() -> None:
+def test_our_bfloat16_is_compared_with_our_float32() -> None:
     wide = case(subject("runner", [100]))
     narrow = case(subject("runner", [55]), precision="bfloat16", limit_s={"step": None})
     assert cells(overview([narrow, wide]).replace("| net | bfloat16", "| narrow | bfloat16"), "narrow")[-1] == "0.55"
@@ -43,7 +43,7 @@ def test_a_section_has_medians_quartiles_ratios_and_memory() -> None:
     assert "1,000 parameters; million multiply-adds: forward 3.0, gradients 9.0, step 10.0." in text
 
 
-def test_another_computation_is_named_and_has_no_ratios() -> None:
+def test_a_peer_with_a_different_computation_is_labelled_and_has_no_ratios() -> None:
     text = case_section(case(subject("runner", [10]), subject("peer", [1], losses=(3.0, 3.0, 3.0))))
     row = cells(text, "peer")
     assert row[7:] == ["1 (1-1)", "-", "-", "100 (50)", "different computation: 3.0000, 3.0000, 3.0000"]
@@ -70,5 +70,5 @@ def test_strategies_print_examples_per_second_and_failures() -> None:
     assert "| net | sync | ended |  |  |" in text
 
 
-def test_tolerances_are_known_for_every_precision_there_is() -> None:
+def test_every_precision_has_a_tolerance() -> None:
     assert {*PRECISIONS, *ON_GPUS} == set(TOLERANCES)

@@ -1,4 +1,4 @@
-"""The library that sums gradients on GPUs: NCCL if possible, else with the reason."""
+"""The choice of the library that sums gradients on GPUs, and the reported reason if it is not NCCL."""
 
 from dataclasses import replace
 
@@ -72,7 +72,7 @@ def test_the_reason_for_not_using_nccl_is_reported(found: Found, overrides: tupl
     ("found", "overrides"),
     [(NO_DRIVER, ()), (TWO, ("cluster.device=cpu",)), (TWO, ("parallelism.combine=ring_all_reduce",))],
 )
-def test_where_nothing_is_to_be_summed_by_gpus_nothing_is_decided(found: Found, overrides: tuple[str, ...]) -> None:
+def test_collectives_are_not_chosen_if_gpus_sum_nothing(found: Found, overrides: tuple[str, ...]) -> None:
     assert taken(found, *overrides).cluster.collectives is None
 
 
@@ -96,7 +96,7 @@ def test_collectives_change_the_outcome_of_runs_on_gpus() -> None:
     assert differing_keys(to_plain(config), to_plain(other)) == ["cluster.collectives"]
 
 
-def test_a_repetition_with_fewer_gpus_reports_its_other_sums() -> None:
+def test_a_repeated_run_with_fewer_gpus_reports_its_other_collectives() -> None:
     stored = taken(TWO)
     assert retake_devices(stored, lambda: TWO) == (stored, "")
     here, other = retake_devices(stored, lambda: with_nccl(0))
@@ -107,7 +107,7 @@ def test_a_repetition_with_fewer_gpus_reports_its_other_sums() -> None:
 
 
 def test_sums_by_the_workers_are_kept_when_the_run_is_repeated() -> None:
-    """Sums by workers do not depend on the machine; those of NCCL can have other bits."""
+    """Sums by workers do not depend on the machine, but sums by NCCL can have other bits on another machine."""
     stored = taken(with_nccl(2, 3), "cluster.collectives=none")
     here, other = retake_devices(stored, lambda: TWO)
     assert (here.cluster.gpus, here.cluster.collectives, other) == ([0, 1], "none", "")

@@ -1,4 +1,4 @@
-"""Every option of every group under its schema; stored configurations are read back, others are refused."""
+"""Configuration options match their schemas. Valid stored configurations load unchanged; invalid ones are refused."""
 
 import dataclasses
 import inspect
@@ -28,7 +28,7 @@ PRESETS = {
     ("model", "overfeat_benchmark"): "overfeat",
     ("model", "vgg_a_benchmark"): "vgg_a",
 }
-"""Group and YAML file that holds other values of an option -> the name of that option."""
+"""(group, preset) -> the option whose default values the preset overrides."""
 EXPERIMENTS = options(conf_dir())["experiment"]
 
 
@@ -36,13 +36,13 @@ def composed(*overrides: str) -> Config:
     return hydra_app.compose(overrides).config()
 
 
-def test_a_process_that_composes_again_stores_no_schema_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schemas_are_not_stored_again_when_registered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     hydra_app.register_schemas()
     monkeypatch.setattr(hydra_app.ConfigStore, "store", lambda *_, **given: pytest.fail(f"stored again: {given}"))
     hydra_app.register_schemas()
 
 
-def test_a_schema_that_took_the_place_of_another_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schema_that_replaces_another_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     hydra_app.register_schemas()
 
     @dataclasses.dataclass
@@ -60,7 +60,7 @@ def default() -> Config:
     return composed()
 
 
-def test_every_yaml_file_is_an_option_of_a_table_or_a_preset_of_one():
+def test_every_yaml_file_is_an_option_of_a_group_or_a_preset_of_an_option():
     files = options(conf_dir())
     assert files.keys() - {"experiment", "debug"} == GROUPS.keys()
     assert sorted([*OPTIONS, *PRESETS]) == sorted((group, name) for group in GROUPS for name in files[group])
@@ -77,7 +77,7 @@ def test_a_preset_is_its_option_with_other_values(group: str, name: str):
 
 
 @pytest.mark.parametrize(("group", "name"), OPTIONS)
-def test_a_table_lists_plain_dataclasses_by_name(group: str, name: str):
+def test_every_option_of_a_group_is_a_mutable_dataclass_with_its_name_as_first_field(group: str, name: str):
     schema = GROUPS[group][name]
     assert dataclasses.is_dataclass(schema)
     assert not schema.__dataclass_params__.frozen, "YAML could not override a frozen schema"
@@ -112,7 +112,7 @@ def test_the_default_is_lenet_on_digits(default: Config):
     assert default.train.steps is None
 
 
-def test_no_yaml_file_names_code():
+def test_no_yaml_file_contains_a_target_key():
     for file in conf_dir().rglob("*.yaml"):
         assert "_target_" not in file.read_text(), file
 
@@ -128,7 +128,7 @@ def test_no_yaml_file_names_code():
         (("train.steps=7", "train.epochs=null"), (7, False)),
     ],
 )
-def test_naming_one_limit_of_a_run_releases_the_other(overrides: tuple[str, ...], limits: tuple[int | None, bool]):
+def test_setting_one_limit_of_a_run_clears_the_other(overrides: tuple[str, ...], limits: tuple[int | None, bool]):
     train = composed(*overrides).train
     assert (train.steps, train.epochs is not None) == limits
 
@@ -149,7 +149,7 @@ _FLOATS = st.floats(min_value=1e-12, max_value=1e12, allow_nan=False)
 
 @st.composite
 def configurations(draw: st.DrawFn, base: dict[str, Any]) -> dict[str, Any]:
-    """Plain configurations that differ from ``base`` in values of every kind of type."""
+    """Plain configurations that differ from ``base`` in a value of each type."""
     plain = {name: dict(value) if isinstance(value, dict) else value for name, value in base.items()}
     plain["seed"] = draw(st.integers(0, 2**62))
     plain["precision"] = draw(st.sampled_from(["float32", "float64", "bfloat16"]))
@@ -241,7 +241,7 @@ def written(tmp_path: Path, text: str | bytes) -> Path:
     return path
 
 
-def test_plain_values_are_read_back_to_the_limit_of_depth(tmp_path: Path):
+def test_plain_values_are_loaded_up_to_the_depth_limit(tmp_path: Path):
     lists = safe_yaml.MAX_DEPTH - 2
     assert list(safe_yaml.load(written(tmp_path, "a: " + "[" * lists + "]" * lists))) == ["a"]
     path = written(tmp_path, "a: 1\nb: [0.5, null, text]\nc: {d: true}\n")
@@ -268,7 +268,7 @@ def test_plain_values_are_read_back_to_the_limit_of_depth(tmp_path: Path):
         ("a: b\n" + "#" * safe_yaml.MAX_BYTES, "larger than 262144 bytes"),
     ],
 )
-def test_anything_else_is_refused_with_its_place(tmp_path: Path, text: str | bytes, complaint: str):
+def test_invalid_yaml_is_refused_with_the_file_and_the_reason(tmp_path: Path, text: str | bytes, complaint: str):
     path = written(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
         safe_yaml.load(path)

@@ -1,6 +1,6 @@
-"""From a sweep to two of its runs side by side in MLflow's pages, as a user clicks through it.
+"""A user's path through MLflow's pages, from a sweep to the comparison of two of its runs.
 
-It takes the pictures that README shows; ``pytest --write-images`` puts them where README looks for them.
+The test takes the screenshots of README; ``pytest --write-images`` writes the screenshots to README's folder of images.
 """
 
 import json
@@ -25,7 +25,7 @@ LIMIT_S = 60.0
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 _ARGUMENTS = (
     "--headless=new",
-    # A root user has no other way; every page that is opened is ours.
+    # Chromium does not run as root with a sandbox. The test opens only pages of this project.
     "--no-sandbox",
     "--disable-dev-shm-usage",
     "--window-size=1500,1150",
@@ -35,17 +35,17 @@ _ARGUMENTS = (
 
 
 class Browser:
-    """One page. Elements are named by XPath, and waited for: a page is built while it is looked at."""
+    """One page of a browser. Methods find elements by XPath and wait for them, because a page is built gradually."""
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
 
     def open(self, url: str) -> None:
-        """Go to a page; what has been built of it is another question."""
+        """Go to a page, without waiting for its elements."""
         self._driver.get(url)
 
     def find(self, xpath: str) -> Any:
-        """The first visible element of this kind, waited for."""
+        """Wait until a visible element matches, and return the first one."""
         found: list[Any] = []
 
         def visible() -> bool:
@@ -73,15 +73,15 @@ class Browser:
         self.find(xpath).send_keys(text + "\ue007")
 
     def wait_for_text(self, *texts: str) -> None:
-        """Wait until all of this can be read on the page."""
+        """Wait until the page shows all texts."""
         self._wait(lambda: all(text in self.text() for text in texts), f"text {texts} on the page")
 
     def wait_for_end_of(self, xpath: str) -> None:
-        """Wait until no such element is there any more."""
+        """Wait until no element matches."""
         self._wait(lambda: not self._driver.find_elements("xpath", xpath), f"the end of {xpath}")
 
     def text(self) -> str:
-        """What can be read on the page."""
+        """Return the visible text of the page."""
         return str(self._driver.execute_script("return document.body.innerText"))
 
     def picture(self, path: Path) -> None:
@@ -97,10 +97,10 @@ class Browser:
         path.write_bytes(seen[-1])
 
     def hosts(self) -> set[str]:
-        """Every host that a page has asked for something."""
+        """Return every host that received a request from a page."""
         messages = (json.loads(entry["message"])["message"] for entry in self._driver.get_log("performance"))
         urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-        # Chromium's own pages ask chrome://.
+        # Chromium's own pages send requests to chrome:// addresses.
         return {str(urlsplit(url).hostname) for url in urls if url.startswith(("http", "ws"))}
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
@@ -111,7 +111,7 @@ class Browser:
             try:
                 if condition():
                     return
-            except StaleElementReferenceException:  # the page was rebuilt between finding and asking
+            except StaleElementReferenceException:  # the page was rebuilt after the element was found
                 pass
             assert time.monotonic() < deadline, f"never came: {what}; the page reads:\n{self.text()[:3000]}"
             time.sleep(0.1)
@@ -119,7 +119,7 @@ class Browser:
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[Browser]:
-    """A browser with an empty profile; skips the test, with the reason, where there is none."""
+    """Start a browser with an empty profile; skip the test, with the reason, if Chromium is not installed."""
     program = next(filter(None, map(shutil.which, _PROGRAMS)), None)
     driver = shutil.which("chromedriver")
     if program is None or driver is None:
@@ -132,7 +132,7 @@ def chromium(profile: Path) -> Iterator[Browser]:
     for argument in (*_ARGUMENTS, f"--user-data-dir={profile}"):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
-    # With both programs named nothing is looked for, let alone downloaded.
+    # If both programs are given, Selenium neither searches for them nor downloads them.
     running = Chrome(options=options, service=Service(driver))
     try:
         yield Browser(running)
@@ -151,7 +151,7 @@ COMPARED = ("lr=0.01 seed=2", "lr=0.1 seed=2")
 
 @pytest.fixture
 def images(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Where pictures go: the repository's only when asked."""
+    """Return the folder for screenshots: the folder in the repository only with ``--write-images``."""
     return IMAGES if request.config.getoption("--write-images") else tmp_path
 
 
@@ -164,7 +164,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser, tmp_path: Path) -> Iterator[str]:
-    """The address that ``runner ui`` names after a sweep in this folder."""
+    """The address that ``runner ui`` prints after a sweep in the temporary folder."""
     succeed(tmp_path, *SWEEP)
     port = free_port()
     command = [sys.executable, "-m", "runner", "ui", "--port", str(port)]
@@ -184,7 +184,7 @@ def page(browser: Browser, tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_from_a_sweep_to_two_of_its_runs_side_by_side(browser: Browser, page: str, images: Path) -> None:
+def test_pages_lead_from_a_sweep_to_the_comparison_of_two_runs(browser: Browser, page: str, images: Path) -> None:
     browser.open(page)
     see_parent_and_children(browser, images / "ui-runs.png")
     see_curves_by_step_and_by_time(browser, images / "ui-compare.png")
@@ -194,7 +194,7 @@ def test_from_a_sweep_to_two_of_its_runs_side_by_side(browser: Browser, page: st
 
 
 def see_parent_and_children(browser: Browser, picture: Path) -> None:
-    """The sweep is one line that opens into its jobs, named by what was swept, with results as columns."""
+    """The sweep is one row that expands to its jobs. The swept values name the jobs, and results are columns."""
     browser.click(component("mlflow.assistant.chat_panel.close"))
     browser.click(f"{row(PARENT)}//button")
     for name in ("lr=0.01 seed=1", "lr=0.1 seed=1", *COMPARED):
@@ -208,7 +208,7 @@ def see_parent_and_children(browser: Browser, picture: Path) -> None:
 
 
 def see_curves_by_step_and_by_time(browser: Browser, picture: Path) -> None:
-    """Charts stand in sections, and the curves of two runs in one chart, over steps and over seconds."""
+    """Charts are grouped into sections. One chart shows the curves of two runs, over steps or over seconds."""
     browser.type("//*[@data-testid='search-box']", 'params.seed = "2"')
     browser.wait_for_end_of(row("lr=0.1 seed=1"))
     browser.click("//input[@name='runs-view-mode'][@value='CHART']/ancestor::label")
@@ -225,14 +225,14 @@ def see_curves_by_step_and_by_time(browser: Browser, picture: Path) -> None:
 def see_the_difference(browser: Browser) -> None:
     """Two runs are compared parameter by parameter."""
     for name in COMPARED:
-        # A line has several pieces, and the name is in another one than the box; the box itself is transparent.
+        # The name and the checkbox of a run are in different elements of its row, and the checkbox is transparent.
         browser.click(f"//*[@row-id={row(name)}/@row-id]//*[contains(@class, 'ag-checkbox-input-wrapper')]")
     browser.click("//button[normalize-space()='Compare']")
     browser.wait_for_text("Comparing 2 Runs from 1 Experiment", "optimizer.lr", *COMPARED)
 
 
 def see_the_artifacts(browser: Browser) -> None:
-    """The table of the jobs is on the sweep's page, the plots of a job are on its own."""
+    """The sweep's page shows the table of the jobs, and the page of a job shows its plots."""
     browser.click(
         "//th[normalize-space()='Run ID:']/following-sibling::*//a | //td[.='Run ID:']/following-sibling::*//a"
     )

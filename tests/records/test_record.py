@@ -54,7 +54,7 @@ def record_into(directory: RunDirectory, tracker: NotingTracker) -> Record:
     return Record(directory, tracker, RunInfo(directory.run_id, "a run", directory.path))
 
 
-def test_parameters_decide_the_outcome_and_the_file_is_complete(directory: RunDirectory) -> None:
+def test_only_keys_that_decide_the_outcome_are_parameters(directory: RunDirectory) -> None:
     tracker = NotingTracker()
     record = record_into(directory, tracker)
     no_parameters = {"tracking": {"uri": None}, "resume": None, "trace": True, "trace_skip": 1, "trace_steps": 2}
@@ -74,7 +74,7 @@ def test_the_file_that_is_recorded_has_no_secrets(directory: RunDirectory) -> No
     assert directory.shown_config_yaml.read_text() == "seed: 1\ndata:\n  token: '[redacted]'\n  name: mine\n"
 
 
-def test_decisions_are_a_file_and_staleness_a_picture_and_a_table(directory: RunDirectory) -> None:
+def test_decisions_are_written_to_a_file_and_staleness_is_also_plotted(directory: RunDirectory) -> None:
     tracker = NotingTracker()
     record = record_into(directory, tracker)
     record.decided({"staleness": [{"0": 2}], "dropped_pushes": [0]})
@@ -83,7 +83,7 @@ def test_decisions_are_a_file_and_staleness_a_picture_and_a_table(directory: Run
     assert json.loads(directory.asynchronous_json.read_text()) == {"staleness": [{"0": 2}], "dropped_pushes": [0]}
 
 
-def test_without_pictures_tables_are_left(directory: RunDirectory) -> None:
+def test_without_pictures_only_tables_are_written(directory: RunDirectory) -> None:
     tracker = NotingTracker()
     record = Record(directory, tracker, RunInfo(directory.run_id, "a run", directory.path), pictures=False)
     record.plots(np.eye(2, dtype=np.int64), ("cat", "dog"))
@@ -93,7 +93,7 @@ def test_without_pictures_tables_are_left(directory: RunDirectory) -> None:
     assert [path.name for path in directory.plots.iterdir()] == ["staleness.csv"]
 
 
-def test_other_decisions_are_a_file_and_no_decisions_are_none(directory: RunDirectory) -> None:
+def test_decisions_without_staleness_have_no_plot_and_empty_ones_no_file(directory: RunDirectory) -> None:
     tracker = NotingTracker()
     record = record_into(directory, tracker)
     record.decided({})
@@ -102,7 +102,7 @@ def test_other_decisions_are_a_file_and_no_decisions_are_none(directory: RunDire
     assert tracker.artifacts == ["/asynchronous.json"]
 
 
-def test_best_is_the_lowest_loss_and_the_highest_accuracy_and_final_the_last_of_all(directory: RunDirectory) -> None:
+def test_best_is_the_lowest_loss_or_highest_accuracy_and_final_is_the_last_value(directory: RunDirectory) -> None:
     record = record_into(directory, NotingTracker())
     for step, (loss, accuracy) in enumerate([(0.5, 0.8), (0.2, 0.9), (0.3, 0.7)]):
         record.metrics(step, {"test/loss": loss, "test/accuracy": accuracy, "perf/step_time_s": loss})
@@ -157,7 +157,7 @@ def test_command_machine_and_checkout_are_those_of_this_process(
     assert checkouts == ([str(project)] if (project / ".git").exists() else [])
 
 
-def test_repositories_of_one_name_have_tags_of_their_own() -> None:
+def test_repositories_with_equal_names_have_separate_tags() -> None:
     codes = [CodeState(folder, commit * 40, "", 0, []) for folder, commit in (("/a/own", "1"), ("/b/own", "2"))]
     tags = provenance_tags(Provenance("runner", "/home", 2, 1024, codes))
     assert {name: text[0] for name, text in tags.items() if "code" in name} == {
@@ -166,7 +166,7 @@ def test_repositories_of_one_name_have_tags_of_their_own() -> None:
     }
 
 
-def test_tags_name_everything() -> None:
+def test_tags_contain_the_whole_provenance() -> None:
     changed = CodeState("/home/project", "a" * 40, "b" * 64, 10, ["new.py"])
     assert provenance_tags(Provenance("runner", "/home", 2, 1024, [changed, CodeState("/x/own", "", "", 0, [])])) == {
         "runner.command_line": "runner",
@@ -238,13 +238,13 @@ def test_a_repository_is_listed_once_and_ignores_untracked_files(repository: Pat
     assert [code.state.folder for code in both] == [str(repository)]
 
 
-def test_outside_of_repositories_and_before_the_first_commit(tmp_path: Path) -> None:
+def test_there_is_no_commit_outside_of_repositories_or_before_the_first_one(tmp_path: Path) -> None:
     assert code_of([tmp_path]) == []
     git(tmp_path, "init", "-q")
     (code,) = code_of([tmp_path])
     assert (code.state.commit, code.state.diff_bytes) == ("", 0)
 
 
-def test_without_git_nothing_is_known(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_git_no_code_is_recorded(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(repository))
     assert code_of([repository], [repository / "code.py"]) == []

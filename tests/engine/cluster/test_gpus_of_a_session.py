@@ -37,7 +37,10 @@ def trainer_on(
     wrong: Callable[[str, int, int], Any] = lambda field, step, lo: 0,
     **options: Any,
 ) -> Trainer:
-    """Initialised workers, each on a separate GPU. wrong: added to examples. options: of the session."""
+    """Return a trainer whose workers are initialised, each on a separate GPU.
+
+    wrong: returns the error to add to a field of the examples. options: keyword arguments of the session.
+    """
     task = task_for(network)
     program = strategy.build(task)
     cluster = local_cluster(program.workers, gpus=Gpus(tuple(range(program.workers))), collectives=collectives)
@@ -49,7 +52,7 @@ def trainer_on(
 
 @dataclass(frozen=True)
 class Spoiled:
-    """Examples to which ``wrong`` (field, step, first example) is added."""
+    """Examples with an error added: field ``name`` gets ``wrong(name, step, first example)``."""
 
     examples: Examples
     wrong: Callable[[str, int, int], Any]
@@ -87,7 +90,9 @@ def with_library(folder: Path, gpus: int) -> tuple[EmulatedRuntime, FakeNccl]:
     ],
     ids=["two", "four", "pooled", "held_back", "hybrid"],
 )
-def test_library_sums_are_bit_equal_to_transfers(strategy: SyncData, network: str, compiled_sources: Path) -> None:
+def test_library_sums_equal_sums_by_transfers_bit_for_bit(
+    strategy: SyncData, network: str, compiled_sources: Path
+) -> None:
     workers = strategy.workers
     runtime, library = with_library(compiled_sources, workers)
     weights, history, session = trained_on_gpus(strategy, network, runtime)
@@ -117,7 +122,7 @@ def test_background_failure_names_node_and_step(compiled_sources: Path) -> None:
         trained_on_gpus(SyncData(workers=2, combine="all_reduce"), "dense", runtime)
 
 
-def test_variable_keeps_its_value_when_the_next_one_is_refused(compiled_sources: Path) -> None:
+def test_variable_keeps_its_value_when_a_non_finite_update_is_refused(compiled_sources: Path) -> None:
     graph = Graph()
     x = ops.placeholder(graph, (3,), "float32", name="x")
     w = ops.variable(graph, (3,), "float32", name="w")
@@ -165,7 +170,7 @@ def test_check_finite_names_the_first_node(compiled_sources: Path) -> None:
         checked.train([1])
 
 
-def test_refused_label_is_reported_once(compiled_sources: Path) -> None:
+def test_label_out_of_range_is_reported_once(compiled_sources: Path) -> None:
     def wrong(field: str, step: int, lo: int) -> int:
         return 99 * ((field, step) == ("y", 1))
 
@@ -205,7 +210,7 @@ def test_full_gpu_is_reported_with_the_step(compiled_sources: Path, free: int, t
 
 @dataclass
 class Broken:
-    """A runtime whose GPU fails when it synchronizes, captures or launches a kernel."""
+    """A runtime that fails in the operation named by ``fails``: "synchronize", "capture" or "launch"."""
 
     runtime: EmulatedRuntime
     fails: str = field(default="", init=False)

@@ -133,8 +133,8 @@ def test_role_without_a_device_is_refused(role: str) -> None:
         options(role)
 
 
-def test_worker_connects_longer_than_its_master_waits() -> None:
-    """A stopped master restarts its time limits; its workers must wait longer."""
+def test_worker_tries_to_connect_for_longer_than_its_master_waits() -> None:
+    """If a master was stopped, its time limits start again, so its workers must wait longer."""
     limits = options("worker").limits
     assert (limits.peers, limits.servers, limits.queued_messages) == (2, 1, 16)
     assert limits.connect_timeout_s > max(_JOIN_S, DEFAULT_LIMITS_S["setup"])
@@ -255,7 +255,7 @@ STRAY = messages.TensorReady("run", 0, "key", ArenaTensor("uint8", (1,), "arena"
 
 
 def load(cluster: VirtualCluster, plan: str, of: str) -> None:
-    """Load the client, and its assignment for one of the workers once more in worker 0."""
+    """Load the client, then load the assignment of worker ``of`` again on worker 0, as ``plan``."""
     document = cluster.load("run").assignments[of].to_document()
     cluster.send(messages.Load(plan), WORKER_0, document)
 

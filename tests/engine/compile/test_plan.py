@@ -40,7 +40,7 @@ STRANGE = fake_registry(fake_kernel("neg", always(REVERSED, MASKED)), fake_kerne
 
 
 def plan_of(text: str, fetch: str, registry: Registry) -> DevicePlan:
-    """The plan of a graph of float64, in which every placeholder is fed."""
+    """Return the plan of a float64 graph in which every placeholder is fed."""
     parsed = Text.parse(text, "float64")
     feeds = {node[0]: node[0] for node in parsed.graph if node.op == "placeholder"}
     return plan_device(CPU_0, parsed.graph, parsed.names(fetch), feeds, registry, {})
@@ -52,7 +52,7 @@ def parts_of(sample: Sample, registry: Registry) -> dict[str, Part]:
 
 
 @given(sample=samples())
-def test_every_value_of_any_plan_is_where_it_is_read_and_plans_are_pure_functions(
+def test_plans_of_random_graphs_keep_values_until_they_are_read_and_are_reproducible(
     sample: Sample, registry: Registry
 ) -> None:
     again = parts_of(sample, registry)
@@ -62,7 +62,7 @@ def test_every_value_of_any_plan_is_where_it_is_read_and_plans_are_pure_function
 
 
 @pytest.mark.parametrize("seed", [None, *range(3)])
-def test_every_value_of_a_training_program_is_where_it_is_read_and_equal_programs_have_equal_plans(
+def test_training_plans_keep_values_until_they_are_read_and_equal_programs_have_equal_plans(
     registry: Registry, seed: int | None
 ) -> None:
     kernels = registry if seed is None else random_registry(seed)
@@ -77,7 +77,7 @@ def test_every_value_of_a_training_program_is_where_it_is_read_and_equal_program
             play(part.graph, part.fetches, part.feeds, kernels, planned.layouts(device), device)
 
 
-def test_instructions_read_and_fill_slots_with_places() -> None:
+def test_instructions_read_and_write_slots_and_each_slot_has_a_place() -> None:
     text = "x = input(4); low, high = split(x, axis=0, sizes=(1, 3)); twice = add(low, low); last = neg(low)"
     plan = plan_of(text, "twice", reference_registry())
     assert [(i.node, i.op, i.library, i.inputs, i.outputs) for i in plan.instructions] == [
@@ -146,7 +146,7 @@ SIZES = {"a": 3, "b": 4000, "c": 5}
 
 
 def training(**sizes: int) -> Graph:
-    """A chain of products with one variable each, which is updated directly after its read."""
+    """Return a chain of products, each with a separate variable that is updated directly after the product reads it."""
     layers = (
         f"""{name} = weights({size}); {name}_product = mul({name}, {before}); {name}_sum = reduce_sum({name}_product,
         axes=(0,)); {name}_update = elementwise({name}, {HALF}); {name}_assign = assign({name}, {name}_update)"""
@@ -159,7 +159,7 @@ def names(graph: Graph) -> list[str]:
     return [node.name for node in graph]
 
 
-def test_small_updates_are_last_and_keep_their_order_after_all_that_they_need() -> None:
+def test_small_updates_are_last_in_their_old_order_and_follow_the_nodes_that_they_need() -> None:
     graph = order_writes(training(**SIZES))
     late = small_updates_last(graph, small_bytes=100)
     assert names(late)[-4:] == ["a_update", "a_assign", "c_update", "c_assign"]
@@ -170,7 +170,7 @@ def test_small_updates_are_last_and_keep_their_order_after_all_that_they_need() 
         done.add(node.name)
 
 
-def test_update_that_other_nodes_need_and_node_that_computes_no_variable_do_not_move() -> None:
+def test_updates_that_other_nodes_need_and_nodes_that_update_no_variable_do_not_move() -> None:
     graph = training(a=3)
     ops.reduce_sum(graph, graph.nodes["a_assign"][0], name="of_the_new_value")
     assert names(small_updates_last(graph)) == names(graph)

@@ -1,4 +1,4 @@
-"""Compiled sources: NVRTC takes all sources of our kernels, if it is installed, and the cache of machine code.
+"""NVRTC, if it is installed, compiles the sources of all kernels; the cache keeps the machine code.
 
 No GPU is needed.
 """
@@ -102,7 +102,7 @@ def test_another_process_uses_the_cached_code(tmp_path: Path, asked: Asked) -> N
     assert folder.stat().st_mode & 0o077 == 0
 
 
-def test_the_cache_key_has_gpu_compiler_and_options(
+def test_the_cache_key_contains_capability_compiler_version_and_options(
     tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = KeptCode(tmp_path)

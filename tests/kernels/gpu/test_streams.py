@@ -21,12 +21,12 @@ from tests.kernels.harness import Shaped, reference
 
 
 def touched(reads: Sequence[int], writes: Sequence[int]) -> Touched:
-    """Cells of eight bytes."""
+    """Return a call's reads and writes as spans; each number stands for a cell of eight bytes."""
     return Touched(tuple((8 * k, 8 * k + 8) for k in reads), tuple((8 * k, 8 * k + 8) for k in writes))
 
 
 def before(turns: Sequence[Turn]) -> list[set[int]]:
-    """Return, for each work, all works that finish before it starts."""
+    """Return, for each call, all calls that finish before that call starts."""
     found: list[set[int]] = []
     last: dict[int, int] = {}
     for number, turn in enumerate(turns):
@@ -44,7 +44,7 @@ def conflicts(first: Touched, second: Touched) -> bool:
 
 
 def random_works(seed: int) -> list[Touched]:
-    """Return works over a few cells, so that most of them conflict; spans overlap partly."""
+    """Return calls that touch few cells, so that most calls conflict; some spans overlap only partly."""
     rng = np.random.default_rng(seed)
     works = []
     for _ in range(40):
@@ -55,7 +55,7 @@ def random_works(seed: int) -> list[Touched]:
 
 @pytest.mark.parametrize("streams", [1, 2, 4])
 @pytest.mark.parametrize("seed", range(20))
-def test_works_on_the_same_memory_keep_their_order(seed: int, streams: int) -> None:
+def test_calls_on_the_same_memory_keep_their_order(seed: int, streams: int) -> None:
     works = random_works(seed)
     turns = assign_streams(works, streams)
     earlier = before(turns)
@@ -93,7 +93,7 @@ def test_branches_have_separate_streams_and_join_again() -> None:
     assert [turn.after for turn in turns] == [(), (), (0,), (), (), (3,)]
 
 
-def test_memory_that_is_used_again_keeps_branches_in_order() -> None:
+def test_branches_that_reuse_memory_keep_their_order() -> None:
     works = [touched([0], [1]), touched([1], [2]), touched([3], [1]), touched([1], [4])]
     turns = assign_streams(works, 2)
     assert 1 in before(turns)[2], "the second value lies where the first was read"
@@ -115,7 +115,7 @@ def test_memory_that_is_used_again_keeps_branches_in_order() -> None:
         pytest.param([([5, k], [k]) for k in range(4)], "aaaa", [[0, 1, 2, 3]], id="equal reads"),
     ],
 )
-def test_works_that_can_wait_are_one_launch(works: list[Any], programs: Sequence[str | None], expected: object) -> None:
+def test_calls_that_can_wait_share_a_launch(works: list[Any], programs: Sequence[str | None], expected: object) -> None:
     assert groups([touched(*work) for work in works], programs) == expected
 
 
@@ -124,7 +124,7 @@ WORKS = st.lists(st.tuples(st.builds(Touched, SPANS.map(tuple), SPANS.map(tuple)
 
 
 @given(WORKS)
-def test_groups_give_the_results_of_the_works_in_order(works: list[tuple[Touched, str | None]]) -> None:
+def test_groups_give_the_results_of_the_calls_in_order(works: list[tuple[Touched, str | None]]) -> None:
     touched, programs = [work for work, _ in works], [program for _, program in works]
     found = groups(touched, programs)
     forwards = [number for group in found for number in group]
@@ -137,7 +137,7 @@ def test_groups_give_the_results_of_the_works_in_order(works: list[tuple[Touched
 
 
 def _memory(works: Sequence[Touched], order: Iterable[int]) -> list[int]:
-    """Return the contents of places if each work writes a hash of itself and its inputs."""
+    """Return the memory after all calls, if each call writes a hash of its number and its inputs."""
     memory = list(range(16))
     for number in order:
         seen = tuple(memory[place] for span in works[number].reads for place in range(*span))
@@ -163,7 +163,7 @@ def test_one_launch_equals_many_bit_for_bit(runtime: EmulatedRuntime) -> None:
 
 
 def operand(runtime: EmulatedRuntime, stream: EmulatedStream, array: Array) -> Operand:
-    """A plain array in memory of the GPU."""
+    """Return a plain array in GPU memory."""
     spec = Shaped.of(array)
     found = Operand(spec, plain(spec), runtime.allocate(spec.nbytes))
     put(runtime, stream, found, array)

@@ -47,7 +47,7 @@ class TrainingStep:
 def training_step(
     network: NetworkFunction, optimizer: Optimizer, dtype: str = "float32", strategy: Strategy | None = None
 ) -> TrainingStep:
-    """The train client of a program on small images."""
+    """Return one training step of ``network`` on small images, as built by ``strategy``."""
     strategy = strategy or Single()
     program = strategy.build(Task(network, optimizer, IMAGE, dtype, 0, BATCH, BATCH))
     client = program.clients["train"]
@@ -80,7 +80,10 @@ def update_step(optimizer: Optimizer, shapes: Sequence[tuple[int, ...]], dtype: 
 
 
 def values_for(graph: Graph) -> dict[Tensor, Array]:
-    """Positive floats, so that averages of squares have a root, and small whole numbers."""
+    """Return random values for placeholders and variables: floats in [0.1, 1), integers in [0, ``CLASSES``).
+
+    Floats are positive because optimizers take square roots of averages.
+    """
     rng = np.random.default_rng(0)
     feeds: dict[Tensor, Array] = {}
     for node in graph:
