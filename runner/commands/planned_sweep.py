@@ -49,9 +49,10 @@ def run_planned(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], *, debu
 
 def run_here(sweep_dir: Path, number: int, at_once: int, *, debug: bool = False) -> None:
     """Run one job in this process; see :func:`run_frozen_job` for errors. at_once: jobs that share the machine."""
-    from runner.training.run import run
 
     def train(work: Work) -> None:
+        from runner.training.run import run
+
         place = SweepPlace(sweep_dir, work.job.number, work.job.swept, work.gpus)
         run(work.config, work.directory, overrides=work.job.overrides, sweep=place, resume=work.resume)
 

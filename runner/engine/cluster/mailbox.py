@@ -236,12 +236,13 @@ class LaunchQueue:
     def _due(self, step: QueuedLaunch) -> float | None:
         """Return when a step can begin, None while it lacks a tensor. Raises ClusterError after the time limit."""
         mailbox, plan = self._mailbox, step.message.plan
-        for _ in range(2):
+        for caught_up in (False, True):
             due = mailbox.due(plan, step.received)
             if due is not None or mailbox.clock() <= max(step.read_at, mailbox.resumed_at) + RECEIVE_LIMIT_S:
                 return due
             # A tensor may have arrived while the worker was busy with other steps; it is unread, not late.
-            mailbox.catch_up()
+            if not caught_up:
+                mailbox.catch_up()
         tensors = ", ".join(f"{key!r} from {sender}" for key, sender in mailbox.missing(plan, step.received).items())
         raise ClusterError(
             f"step {step.message.step} of plan {plan!r}: {tensors} did not arrive within {RECEIVE_LIMIT_S:g} s of its "

@@ -1,7 +1,7 @@
 """Inputs of a step: they are read while the previous step runs, on two levels, and each share once.
 
 An :class:`~runner.engine.compile.program.InputSource` is a pure function of (split, step, share), so that reading
-early, late or twice gives the same examples. On the host, the source of a data set (``runner.data.prefetch``) makes a
+early, late or twice gives the same examples. On the host, the source of a data set (``runner.data.source``) makes a
 share of step s + 1 in a background thread as soon as the share of step s has been read. On a device that works
 asynchronously, a GPU, :class:`ReadAhead` takes the next step's inputs from the source and copies them to the device
 while the current step runs there. Between the two, :class:`SharedReading` reads a share once for all devices of a

@@ -103,8 +103,7 @@ class LocalSession:
         ready = self._prepare(asked.signature)
         fed = ready.copy_feeds(expand_feeds(asked, feeds or {}))
         self._launched[client] = _LaunchedRun(asked, ready, step, fed, ready.begin(), time.monotonic_ns())
-        received = {device: executor.plan.received_bytes for device, executor in ready.executors.items()}
-        self._interleaving.launched(Launched(client, step, received))
+        self._interleaving.launched(Launched(client, step, ready.received_bytes))
 
     def finished(self) -> Finished:
         """Run parts until a client has finished; see :class:`~runner.engine.run.step_driver.Clients`."""
@@ -258,6 +257,7 @@ class _Prepared:
     def __post_init__(self) -> None:
         plans = {device: each.plan for device, each in self.executors.items()}
         self.feeds = {device: {feed.tensor: feed.spec for feed in plan.feeds} for device, plan in plans.items()}
+        self.received_bytes = {device: plan.received_bytes for device, plan in plans.items()}
 
     def begin(self) -> int:
         """Count a run that begins; return how many runs began before it."""

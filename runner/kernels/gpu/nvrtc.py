@@ -29,8 +29,8 @@ def compiled(source: str, capability: int) -> bytes:
     supported = nvrtc.getSupportedArchs()
     if capability not in supported:
         raise CompileError(f"NVRTC {version()} compiles for compute capabilities {supported}, the GPU has {capability}")
-    program = nvrtc.createProgram(source, "runner.cu", (), ())
     told = options(source, capability)
+    program = nvrtc.createProgram(source, "runner.cu", (), ())
     try:
         nvrtc.compileProgram(program, told)
         return bytes(nvrtc.getCUBIN(program))
