@@ -157,7 +157,7 @@ def test_explain_prints_the_needed_memory_and_refuses_runs_that_cannot_fit(
     arguments = ["explain", "model=mlp", "parallelism=single"]
     assert main(arguments) == 0
     assert "\nprocess  variables  step  sent  data  checkpoint  program  MiB in all\nmain " in capsys.readouterr().out
-    monkeypatch.setattr("runner.system.machine.usable_memory", lambda: SMALL_MACHINE)
+    monkeypatch.setattr("runner.commands.explain.usable_memory", lambda: SMALL_MACHINE)
     assert main(arguments) == 4
     out, err = capsys.readouterr()
     assert "\nmain " in out
