@@ -2,8 +2,8 @@
 
 * ``cluster_session``: the master's session, with ``remote_plan``.
 * ``worker_group`` and ``processes``: start, watch and end the workers.
-* ``worker_process`` and ``worker``: the process and main loop of a worker;
-  its tensors: ``mailbox`` and ``wire_rendezvous``.
+* ``worker_process`` and ``worker``: the process and main loop of a worker.
+* ``mailbox`` and ``wire_rendezvous``: the messages and tensors of a worker.
 * ``assignment`` and ``worker_setup``: documents from the master to a worker.
 * ``emulation``: emulated slow networks and workers.
 * ``transport``: messages, shared memory and heartbeats.

@@ -26,8 +26,8 @@ class Assignment:
 
     device: full name of the device that runs the part. inputs: tensors read from the worker's own input source.
     arenas: shared-memory arenas of all participating processes by peer name; the master's arena carries feeds.
-    layouts: of the variables, as chosen by the master's plans. plan: the device's plan; it is not sent, because every
-    process derives the same plan from the other fields.
+    layouts: variable -> layout, as chosen by the master's plans. plan: the device's plan, which is not sent, because
+    every process derives the same plan from the other fields.
     """
 
     device: str

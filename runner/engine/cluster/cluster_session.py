@@ -1,4 +1,4 @@
-"""A session whose devices are worker processes; the master plans, starts and feeds them and computes nothing."""
+"""A session whose devices are worker processes; the master plans, starts and feeds the workers and computes nothing."""
 
 import time
 from collections import deque
@@ -41,16 +41,16 @@ from runner.kernels.registry import Registry
 
 
 class ClusterSession:
-    """Runs a program on worker processes of this machine. A context manager; entering starts the workers.
+    """A context manager that runs a program on worker processes of this machine; entering starts the workers.
 
     source: plain description from which each worker builds its input source, or None. threads: kernel threads of
     each worker. logs: folder for the workers' logs. epoch: number of this start of run ``run_id``. monitor: checks
     heartbeats; default limits if None. emulation: delays added to transfers and steps; None for none.
-    worker_options: additional command-line options of the workers, no secrets.
+    worker_options: additional command-line options of the workers, without secrets.
 
     Raises ResourceError if the GPUs cannot set up a communicator. Raises ClusterError within two seconds of a worker's
-    death, with its name, exit code and the last lines of its log. An error that a worker reported is raised in its
-    own class with the worker's name.
+    death, with its name, exit code and the last lines of its log. An error reported by a worker is raised in
+    its original class with the worker's name.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class ClusterSession:
         begin_ns = time.monotonic_ns()
         fed = expand_feeds(asked, feeds or {})
         if not self._launched and not self._training_is_loaded:
-            # Load all clients now, because none can be loaded while another is running.
+            # Load all clients now, because no client can be loaded while another client runs.
             for each in self._program.training:
                 self._load(each)
             self._training_is_loaded = True
@@ -231,7 +231,7 @@ class ClusterSession:
         return plan
 
     def _begin(self, plan: RemotePlan, fed: Mapping[Tensor, Any]) -> int:
-        """Feed a plan before its run; return how many of its runs began before this one."""
+        """Feed a plan before its run; return the number of the plan's earlier runs."""
         plan.feed(fed)
         plan.begun += 1
         return plan.begun - 1
@@ -261,7 +261,7 @@ class ClusterSession:
 
 @dataclass(frozen=True)
 class _LaunchedRun:
-    """A launched step. number, begin_ns: of its run. turns: by worker that has finished it."""
+    """A launched step. number, begin_ns: number and start of its run. turns: finished worker -> its turn."""
 
     client: Client
     plan: RemotePlan

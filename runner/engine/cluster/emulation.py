@@ -1,9 +1,9 @@
-"""Emulation on one machine: slow links between its processes, and workers that begin steps late.
+"""Emulation of slow links between the processes of one machine, and of workers that begin steps late.
 
-A message leaves when the link is free, occupies it for bytes / bandwidth, and arrives one latency later (Hockney 1994,
-"The communication challenge for MPP"). Every ordered pair of processes has a separate link, as if each process had a
-cable to each other process; messages to or from different processes do not delay each other. If all messages of a
-process shared the bandwidth of one network card, transfers could take longer by a factor of up to the number of peers.
+A message leaves when the link is free, occupies the link for bytes / bandwidth, and arrives one latency later (Hockney
+1994, "The communication challenge for MPP"). Every ordered pair of processes has a separate link, as if by a separate
+cable; messages to or from different processes do not delay each other. If all messages of a process shared the
+bandwidth of one network interface, transfers could take longer by a factor of up to the number of peers.
 """
 
 import math
@@ -16,12 +16,12 @@ from runner.engine.run.interleaving import standard_normal
 from runner.errors import ClusterError
 
 BYTES_PER_S_OF_MBIT = 1e6 / 8
-"""Bytes per second of one megabit per second."""
+"""One megabit per second in bytes per second."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """The properties of every link. latency_s: seconds. bytes_per_s: bandwidth, None for no limit.
+    """The properties of every link. latency_s: seconds. bytes_per_s: bandwidth; None for no limit.
 
     Raises ValueError for a latency or bandwidth out of range.
     """
@@ -53,9 +53,9 @@ class Links:
         self._free: dict[str, float] = {}
 
     def due(self, destination: str, nbytes: int) -> float:
-        """Return the time at which the receiver may take a message of ``nbytes`` sent now.
+        """Return the time from which the receiver may deliver a message of ``nbytes`` sent now.
 
-        Raises ClusterError for a time more than ``LONGEST_WAIT_S`` away, which the receiver would refuse.
+        Raises ClusterError if the time is more than ``LONGEST_WAIT_S`` from now: the receiver would refuse the message.
         """
         now = self._clock()
         occupied_s = 0.0 if self._link.bytes_per_s is None else nbytes / self._link.bytes_per_s
@@ -76,7 +76,7 @@ class Stragglers:
 
     distribution: one of :data:`~runner.engine.graph.device.DISTRIBUTIONS`. median_s: median delay before a training
     step in seconds. sigma: standard deviation of the delay's natural logarithm (lognormal). workers: indices of the
-    slow workers, None for all. seed: of the random delays.
+    slow workers, None for all. seed: seed of the random delays.
     """
 
     distribution: str = "none"
@@ -117,6 +117,6 @@ class Emulation:
         return f"{self.link}, {self.stragglers}"
 
     def delay_s(self, process: str, step: int) -> float:
-        """Return the delay in seconds before a step of a slowed client; parameter servers have none."""
+        """Return the delay in seconds before a step of a slowed client; parameter servers have no delay."""
         role, index = split_name(process)
         return self.stragglers.delay_s(index, step) if role == WORKER_ROLE else 0.0

@@ -1,7 +1,7 @@
-"""The mailbox of a worker: it stores tensors until a step receives them and passes on all other messages.
+"""The mailbox of a worker, which stores tensors until a step receives them and passes on all other messages.
 
-If a slow network is emulated, a tensor carries the time at which it is due and is not delivered earlier. The launch
-queue holds the launched steps that have not begun, in order, and applies their time limit.
+If a slow network is emulated, a message states when its tensor is due, and the tensor is not delivered earlier. The
+launch queue holds the launched steps that have not begun, in order, and applies their time limit.
 """
 
 import time
@@ -16,23 +16,23 @@ from runner.errors import ClusterError, SecurityError
 from runner.system.text import printable
 
 WAIT_S = 1.0
-"""Longest single wait for a message; then the worker checks its heartbeat thread and the time limits."""
+"""Longest single wait for a message in seconds; then the worker checks its heartbeat thread and the time limits."""
 
 RECEIVE_LIMIT_S = 600.0
-"""Time limit for a tensor. The master's limits are shorter; this one applies if the master is lost."""
+"""Time limit for a tensor in seconds. The master's limits are shorter; this limit applies if the master is lost."""
 
 _GAP_S = 10.0
 """If the inbox was not read for this many seconds, the time limits of awaited tensors restart."""
 
 _POLL_RESOLUTION_S = 1e-3
-"""Endpoints wait for whole milliseconds, rounded up; the last one or two of a wait use ``pause``."""
+"""Endpoints wait for whole milliseconds, rounded up; ``pause`` waits for the last one or two milliseconds."""
 
 _QUEUED_KINDS = (messages.Launch, messages.StartTrace, messages.StopTrace)
 """Messages that the master may send while a step runs; they are handled after the step."""
 
 
 class Stopped(BaseException):
-    """The master sent shutdown. Not an ``Exception``, because a step that it interrupts has not failed."""
+    """The signal that the master sent shutdown. Not an ``Exception``, because an interrupted step has not failed."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class Mailbox:
         """resumed_at: time at which the inbox was read again after the worker had been busy or stopped."""
 
     def expect(self, plan: str, senders: Mapping[str, str]) -> None:
-        """Accept the tensors of a plan. senders: key -> the peer that sends it once per step."""
+        """Accept the tensors of a plan. senders: key -> the peer that sends the tensor once per step."""
         self._senders.update({(plan, key): peer for key, peer in senders.items()})
 
     def next(self, timeout_s: float) -> Request | None:
-        """Return the next request, or None if none arrived in time or another message arrived.
+        """Return the next request; None if no message arrived in time or the message was not a request.
 
-        A request that was read during a step keeps the time of that reading. Raises SecurityError for a tensor
+        A request that was read during a step keeps the time of its reading. Raises SecurityError for a tensor
         that no loaded plan receives.
         """
         return self._queued.popleft() if self._queued else self._next(timeout_s)
@@ -82,11 +82,11 @@ class Mailbox:
                 self._queued.append(request)
 
     def missing(self, plan: str, keys: Collection[str]) -> dict[str, str]:
-        """Return those of the tensors that have not arrived: key -> the peer that sends it."""
+        """Return the tensors of ``keys`` that have not arrived: key -> the peer that sends the tensor."""
         return {key: self._senders[plan, key] for key in sorted(keys) if (plan, key) not in self._tensors}
 
     def due(self, plan: str, keys: Collection[str]) -> float | None:
-        """Return when the last of the tensors is due; None while one has not arrived."""
+        """Return the time at which the last of the tensors is due; None while a tensor has not arrived."""
         if not all((plan, key) in self._tensors for key in keys):
             return None
         return max((self._tensors[plan, key].due for key in keys), default=0.0)
@@ -116,9 +116,9 @@ class Mailbox:
         return None
 
     def tensor(self, plan: str, step: int, key: str) -> ArenaTensor:
-        """Wait until a tensor is there and due, remove it, and return its reference.
+        """Wait until a tensor has arrived and is due, remove the tensor, and return its reference.
 
-        Raises ClusterError past ``RECEIVE_LIMIT_S``, Stopped on shutdown, SecurityError for any other message.
+        Raises ClusterError after ``RECEIVE_LIMIT_S``, Stopped on shutdown, SecurityError for an unexpected message.
         """
         sender = self._senders[plan, key]
         reason = f"{key!r} was awaited from {sender}"
@@ -137,7 +137,7 @@ class Mailbox:
         """Delay a step, as a slow worker does, and store tensors that arrive meanwhile.
 
         Launch and trace messages are queued for :meth:`next` with the time at which they were read. Raises Stopped on
-        shutdown, SecurityError for any other message.
+        shutdown, SecurityError for an unexpected message.
         """
         self._wait_until(self.clock() + seconds, step, "it was delayed")
 
@@ -154,7 +154,7 @@ class Mailbox:
                 self._pause(left)
 
     def _read_during_step(self, timeout_s: float, step: int, reason: str) -> None:
-        """Read one message while a step waits for ``reason``; no other step may be requested meanwhile."""
+        """Read one message while a step waits for ``reason``; a Run message is refused meanwhile."""
         request = self._next(timeout_s)
         if request is None:
             return
@@ -191,8 +191,8 @@ def _described(message: messages.TensorReady) -> str:
 
 @dataclass(frozen=True)
 class QueuedLaunch:
-    """A launched step that has not begun. received: keys of the tensors that it receives. read_at: time at which its
-    message was read, by the mailbox's clock."""
+    """A launched step that has not begun. received: keys of the tensors that the step receives. read_at: time at
+    which the launch message was read, by the mailbox's clock."""
 
     message: messages.Launch
     received: Collection[str]
@@ -200,9 +200,9 @@ class QueuedLaunch:
 
 
 class LaunchQueue:
-    """Steps begin in launch order, but each only when all tensors that it receives are there and due.
+    """The launched steps that have not begun, ``waiting`` in launch order.
 
-    waiting: the launched steps that have not begun.
+    Steps begin in launch order, but a step begins only after all tensors that it receives have arrived and are due.
     """
 
     def __init__(self, mailbox: Mailbox) -> None:
@@ -211,9 +211,9 @@ class LaunchQueue:
         self._begun = 0
 
     def first(self) -> tuple[QueuedLaunch | None, float]:
-        """Return the step that can begin first and the seconds until then, or None and ``WAIT_S`` if none can by then.
+        """Return the step that can begin first and the seconds until then; None and ``WAIT_S`` if no step can by then.
 
-        If several can begin now, the one launched first is returned. Raises ClusterError for a step that still lacks a
+        If several steps can begin now, returns the step launched first. Raises ClusterError for a step that lacks a
         tensor ``RECEIVE_LIMIT_S`` after its message was read.
         """
         now = self._mailbox.clock()
@@ -225,7 +225,7 @@ class LaunchQueue:
         return first, wait_s
 
     def begin(self, step: QueuedLaunch) -> tuple[float, int]:
-        """Remove a step; return the seconds left of its delay and the number of steps begun before it.
+        """Remove a step; return the remaining seconds of its delay and the number of steps begun before it.
 
         As for a Run message, the delay begins when the message is read, and tensors may arrive during the delay.
         """
@@ -234,13 +234,13 @@ class LaunchQueue:
         return max(0.0, step.read_at + step.message.delay_s - self._mailbox.clock()), turn
 
     def _due(self, step: QueuedLaunch) -> float | None:
-        """Return when a step can begin, None while it lacks a tensor. Raises ClusterError after the time limit."""
+        """Return when a step can begin; None while a tensor is missing. Raises ClusterError after the time limit."""
         mailbox, plan = self._mailbox, step.message.plan
         for caught_up in (False, True):
             due = mailbox.due(plan, step.received)
             if due is not None or mailbox.clock() <= max(step.read_at, mailbox.resumed_at) + RECEIVE_LIMIT_S:
                 return due
-            # A tensor may have arrived while the worker was busy with other steps; it is unread, not late.
+            # A tensor may have arrived while the worker was busy with other steps; the tensor is unread, not late.
             if not caught_up:
                 mailbox.catch_up()
         tensors = ", ".join(f"{key!r} from {sender}" for key, sender in mailbox.missing(plan, step.received).items())

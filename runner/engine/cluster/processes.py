@@ -1,8 +1,8 @@
 """Worker processes: the master starts, watches and ends them; a worker dies when its master dies.
 
 Workers are started by ``subprocess`` and not by a plain fork, which the threads of ZeroMQ and OpenMP do not survive.
-Each worker has a separate session, so that Ctrl-C at the terminal reaches only the master, and a pidfd, which becomes
-readable when the process dies; the master polls it together with its inbox. Linux only.
+Each worker has a separate session, so that Ctrl-C at the terminal reaches only the master. The master polls its inbox
+together with a pidfd for each worker, which becomes readable when the worker dies. Linux only.
 """
 
 import ctypes
@@ -49,7 +49,7 @@ def thread_budget(threads: int) -> dict[str, str]:
 
 
 def runner_command() -> list[str]:
-    """Return the start of a command line that runs ``runner`` in a new process, from the source files of this one.
+    """Return the start of a command line that runs ``runner`` in a new process, from this process's source files.
 
     The option -P keeps the working directory off ``sys.path``: a file there is never imported in place of a library.
     """
@@ -83,7 +83,7 @@ def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
 
 @dataclass(frozen=True)
 class Exit:
-    """The end of a process: its exit code, or minus the signal that killed it, and its age in seconds."""
+    """The end of a process. code: exit code, or minus the number of the fatal signal. after_s: age of the process."""
 
     code: int
     after_s: float
@@ -98,7 +98,7 @@ class Exit:
 
     @property
     def rank(self) -> int:
-        """Order among exits noticed at the same time: a crash is a cause, a ClusterError a consequence."""
+        """Sort key of exits noticed at the same time: crashes, the likely causes, first and ClusterErrors last."""
         if self.code < 0:
             return 0
         return 2 if self.code == ClusterError.exit_code else 1
@@ -146,7 +146,7 @@ class WorkerProcess:
         return self._pidfd
 
     def poll(self) -> Exit | None:
-        """Return the end of the process, None while it lives. Its child processes are killed with it."""
+        """Return the end of the process and kill its child processes; None while the process lives."""
         if self.exit is None:
             # WNOWAIT: until the leader is reaped, its process group id cannot be reused.
             state = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -192,8 +192,8 @@ class WorkerProcess:
 class Supervisor:
     """All workers of a run. A context manager that ends all processes on exit.
 
-    For one thread: the thread that starts the workers must live as long as they do, because the kernel sends the
-    signal of :func:`die_with_parent` when the *thread* that started a process ends.
+    Use it in one thread only. This thread must live as long as the workers, because the kernel sends the signal of
+    :func:`die_with_parent` when the *thread* that started a process ends.
     """
 
     def __init__(self, grace_s: float = 2.0) -> None:
@@ -204,7 +204,7 @@ class Supervisor:
         self._leaving: set[str] = set()
 
     def start(self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> WorkerProcess:
-        """Start and watch a process with exactly this environment; add :func:`thread_budget` to it."""
+        """Start and watch a process. environment: the complete environment, including :func:`thread_budget`."""
         if name in self.workers:
             raise ValueError(f"{name} has been started already")
         worker = self.workers[name] = WorkerProcess(name, argv, log_path, environment)
@@ -216,7 +216,7 @@ class Supervisor:
         return [worker.fileno() for worker in self.workers.values()]
 
     def expect_exit(self, name: str) -> None:
-        """Expect a worker to exit: code 0 is then no failure."""
+        """Expect a worker to exit, so that exit code 0 is no failure."""
         self._leaving.add(name)
 
     def check(self) -> None:
@@ -304,5 +304,5 @@ def die_with_parent(parent: int) -> None:
 
 
 def dump_stacks_on_signal() -> None:
-    """Write the stacks of all threads to standard error on ``STACK_SIGNAL``, even when stuck. Called in a worker."""
+    """Write the stacks of all threads to standard error on ``STACK_SIGNAL``, even if stuck. Called in a worker."""
     faulthandler.register(STACK_SIGNAL, all_threads=True)

@@ -24,7 +24,7 @@ from runner.kernels.contract import Array, Layout
 class RemotePlan:
     """One client divided among workers, and the shared memory for its feeds and fetches.
 
-    plans, assignments: by worker, for participating workers only. begun: number of runs so far.
+    plans, assignments: worker -> plan or assignment, for participating workers only. begun: number of runs so far.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class RemotePlan:
     ) -> None:
         """Create the arenas in ``directory``. Raises ResourceError if there is not enough space.
 
-        plans: of every participating device. layouts: device -> layouts of its variables.
+        plans: device -> plan, for every participating device. layouts: device -> layouts of its variables.
         """
         self.name = name
         self.begun = 0
@@ -92,7 +92,7 @@ class RemoteTrace:
     """The trace of some plans, recorded from its creation on. runs: client runs that the session records."""
 
     def __init__(self, group: WorkerGroup, plans: Mapping[str, RemotePlan]) -> None:
-        """plans: by client. Only workers that participate in one of them record."""
+        """plans: client -> plan. Only workers that participate in one of the plans record spans."""
         self.runs = ClientRuns(MASTER, plans)
         self._group = group
         self._recorded: dict[str, list[RecordedPlan]] = {}

@@ -35,7 +35,7 @@ class WireRendezvous:
         return _of_size(self.writer.memory(sent), nbytes, sent)
 
     def incoming(self, key: str, source: str, nbytes: int) -> NDArray[np.uint8]:
-        """Return the bytes of the sender's arena, mapped read-only."""
+        """Return the bytes for the transfer ``key`` in the sender's arena, mapped read-only."""
         return _of_size(self.readers[peer_of(source)].memory(sent_tensor(key)), nbytes, key)
 
     def send(self, step: int, key: str, destination: str, value: Array) -> None:

@@ -1,8 +1,8 @@
-"""The main loop of a worker: it holds the variables of its device and runs its part of every step.
+"""The main loop of a worker, which holds the variables of its device and runs its part of every step.
 
-A parameter server is the same program; only the job in its name differs. One thread does everything except heartbeats:
-it waits for a message and handles it; while a step waits for a tensor, the thread keeps reading its inbox. ZeroMQ's
-own thread moves bytes meanwhile, so sends overlap with kernels.
+A parameter server runs the same program under another job name. One thread does everything except heartbeats: the
+thread waits for a message and handles the message. While a step waits for a tensor, the thread keeps reading its inbox.
+A thread of ZeroMQ transfers bytes meanwhile, so sends overlap with kernels.
 """
 
 import logging
@@ -41,7 +41,7 @@ SourceMaker = Callable[[Mapping[str, Any]], InputSource]
 
 @dataclass
 class Worker:
-    """The state of a worker and its reaction to each message.
+    """The state of a worker and the handlers of its messages.
 
     mailbox: reads from ``endpoint``, which is connected to the master at ``address``. peers: names of all workers and
     parameter servers, including this one.
@@ -66,7 +66,7 @@ class Worker:
         self._leave_communicator: Callable[[], None] = lambda: None
 
     def serve(self, check_heartbeat: Callable[[], None]) -> int:
-        """Handle messages until shutdown; an error is reported to the master and ends the worker."""
+        """Handle messages until shutdown or an error, report an error to the master, and return the exit code."""
         try:
             while True:
                 check_heartbeat()
@@ -79,7 +79,7 @@ class Worker:
                     self._run(launched.message.plan, launched.message.step, delay_s, {TURN: float(turn)})
         except Stopped:
             self.endpoint.send(messages.MASTER, messages.Bye())
-            # Only on shutdown, when all workers leave: after an error others may wait for ever in the communicator.
+            # Only on shutdown, when all workers leave: after an error, others may never return from the communicator.
             self._leave_communicator()
             return 0
         except (RunnerError, MemoryError) as raised:
@@ -88,7 +88,7 @@ class Worker:
             self.endpoint.send(messages.MASTER, messages.Failed.of(error))
             return error.exit_code
         except Exception as error:
-            # A defect: report it to the master before the interpreter prints the traceback.
+            # Report the defect to the master before the interpreter prints the traceback.
             self.endpoint.send(messages.MASTER, messages.Failed.of(error))
             raise
         finally:
@@ -223,8 +223,8 @@ class Worker:
 
 @dataclass(frozen=True)
 class _LoadedPlan:
-    """A plan ready to run. inputs: reads its inputs. writer: this worker's arena. feeds: the master's arena. received:
-    keys of the tensors that it receives."""
+    """A plan ready to run. inputs: reader of the plan's inputs. writer: writer of this worker's arena. feeds: reader of
+    the master's arena. received: keys of the tensors that the plan receives."""
 
     assignment: Assignment
     executor: DeviceExecutor

@@ -1,4 +1,4 @@
-"""The worker processes of a session, and the master's messages to and from them."""
+"""The worker processes of a session, and the messages between the master and the workers."""
 
 import os
 import time
@@ -26,7 +26,7 @@ _CHECK_S = 0.5
 """Seconds between two checks of all workers, however many messages arrive."""
 
 _DRAIN_S = 0.2
-"""Longest time for which a check reads messages before it looks at processes and heartbeats."""
+"""Longest time in seconds for which a check reads messages before it examines processes and heartbeats."""
 
 _FINAL_ERROR_S = 0.2
 _JOIN_S = 60.0
@@ -51,12 +51,12 @@ def start_workers(
     monitor: HeartbeatMonitor,
     options: Sequence[str] = (),
 ) -> "Iterator[WorkerGroup]":
-    """Start worker processes and set them up; on exit all processes have ended and shared memory is freed.
+    """Start worker processes and set them up; on exit, end all processes and free the shared memory.
 
-    workers: names of all processes, including parameter servers. identity: the master's. setup: the setup document.
-    logs: folder for the workers' logs. threads: kernel threads of each worker. queued_messages: how many messages one
-    worker may send to another before the receiver reads. monitor: checks heartbeats. options: additional command-line
-    options of the workers, no secrets.
+    workers: names of all processes, including parameter servers. identity: the master's identity. setup: the setup
+    document. logs: folder for the workers' logs. threads: kernel threads of each worker. queued_messages: how many
+    messages one worker may send to another before the receiver reads. monitor: checks heartbeats. options: additional
+    command-line options of the workers, without secrets.
 
     Raises ResourceError if a process cannot be started, and the errors of :meth:`WorkerGroup.gather`.
     """
@@ -106,7 +106,7 @@ class WorkerGroup:
         self._failed = False
 
     def send(self, worker: str, message: messages.Message, *documents: bytes) -> None:
-        """Send a message. If the worker is gone, raise the error that ended it.
+        """Send a message. If the worker is gone, raise the error that ended the worker.
 
         Raises ClusterError after any earlier failure, because the state of the workers is then unknown.
         """
@@ -127,7 +127,7 @@ class WorkerGroup:
     ) -> dict[str, Answer]:
         """Read messages until each worker has sent an accepted one of ``kind``; return them by worker.
 
-        Raises the error that a worker reports, or ClusterError if a worker dies, is silent or stuck, or after limit_s.
+        Raises the error that a worker reports; ClusterError if a worker dies, is silent or stuck, or after ``limit_s``.
         """
         with self._mark_failure():
             missing = set(workers)
@@ -154,14 +154,14 @@ class WorkerGroup:
         for worker in self.workers:
             self.endpoint.connect(worker, inbox_address(self.directory, worker))
             self.send(worker, messages.Welcome())
-        # Setup makes a worker connect to the others, which all listen by now.
+        # Setup makes a worker connect to the others, which are all listening now.
         for worker in self.workers:
             self.send(worker, messages.Setup(), document)
 
     def shut_down(self) -> None:
-        """Send shutdown to every worker and wait for it to exit; the supervisor ends the remaining ones.
+        """Send shutdown to every worker and wait until all exit; the supervisor ends the remaining workers.
 
-        After a failure no shutdown is sent, because a worker that left during a step would make others fail.
+        After a failure no shutdown is sent, because a worker that left during a step would make other workers fail.
         """
         if self._failed:
             return
@@ -274,7 +274,7 @@ _CLASSES: Mapping[str, type[RunnerError]] = {
 
 
 def _reported_error(worker: str, failed: messages.Failed, log_path: Path) -> RunnerError:
-    """Return a worker's error in its own class if that is one of runner's, otherwise as a RunnerError."""
+    """Return a worker's error in its original class if runner defines the class, otherwise as a RunnerError."""
     text = "\n".join(printable_lines(failed.text, lines=_MOST_LINES, width=_MOST_COLUMNS))
     if failed.error in _CLASSES:
         return _CLASSES[failed.error](f"{worker}: {text}")

@@ -19,7 +19,7 @@ from runner.errors import ConfigError
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """The command line of a worker; the token is in a file of mode 0600.
+    """The command-line options of a worker; the token is in a file of mode 0600.
 
     peers, servers: numbers of workers and parameter servers. queued_messages: how many messages one peer may send
     before this worker reads. Raises ConfigError for a role that runs no device.

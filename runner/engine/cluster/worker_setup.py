@@ -1,6 +1,6 @@
 """The setup of all workers, which the master sends once before any plan.
 
-It has the data with which the GPUs of several processes join one communicator of a collective library.
+The setup contains the data with which the GPUs of several processes join one communicator of a collective library.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class CommunicatorSetup:
             raise ValueError(f"communicator of {list(self.members)}: expected two or more different members")
 
     def join(self, registry: Registry, name: str) -> bool:
-        """Join the communicator with the thread's device if ``name`` is a member; return whether it is.
+        """Join the communicator with the thread's device and return True, if ``name`` is a member; else return False.
 
         Returns after all members have joined. Raises ResourceError if the library is missing or fails.
         """
@@ -83,7 +83,7 @@ def require_library(cluster: Cluster, registry: Registry) -> CommunicatorLibrary
 
 
 def new_communicator_setup(cluster: Cluster, registry: Registry) -> CommunicatorSetup | None:
-    """Open a communicator for a cluster's members in this process; None if the cluster needs none.
+    """Return the setup of a new communicator for a cluster's members; None if the cluster needs no communicator.
 
     Raises ResourceError if the library is missing or fails.
     """
@@ -98,7 +98,7 @@ def new_communicator_setup(cluster: Cluster, registry: Registry) -> Communicator
 
 
 _MAX_GPU = 2**31 - 1
-"""CUDA counts devices in a C int."""
+"""Largest number of a GPU: CUDA numbers devices with a C int."""
 
 _MAX_WORKERS = 2**20
 _PEER = Text(32)
@@ -110,7 +110,7 @@ class WorkerSetup:
 
     source: plain description of an input source, or None. check_finite: refuse values that are not finite. link:
     emulated link to every other process, or None. gpus: GPU number by worker name. use: options of the GPUs.
-    communicator: of the GPUs, None if no collective library is used.
+    communicator: setup of the GPUs' communicator, None if no collective library is used.
     """
 
     source: Mapping[str, Any] | None

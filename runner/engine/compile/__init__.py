@@ -5,9 +5,9 @@ Read in this order:
 * ``program``: a graph and its clients, with their inputs.
 * ``compile``: the pipeline for one client: place, prune, optimize, cut, schedule, split, plan.
 * ``passes``: the rewrites of graphs in this pipeline, with their own reading order.
-* ``placement``, ``earliest_finish``: devices of nodes; ``cost``: the durations by which they are chosen.
+* ``placement``, ``earliest_finish``: the choice of a device for each node; ``cost``: estimated durations of nodes.
 * ``schedule``: the order in which each device runs its nodes.
-* ``plan``: the result, with instructions, slots and places, which ``planner`` makes by ``layouts`` and ``memory``.
+* ``plan``: plans with instructions, slots and places; ``planner``, ``layouts``, ``memory``: the construction of plans.
 * ``program_plans``: the plans of all clients of a program, with the same layouts of variables.
 * ``program_placement``: the search for the placement of a program.
 * ``transfer_times``: estimates of the transfers in a step.

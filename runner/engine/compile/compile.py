@@ -26,7 +26,7 @@ from runner.kernels.registry import Registry
 
 @dataclass(frozen=True)
 class Signature:
-    """A request to a graph: tensors to fetch, nodes to run, tensors to feed. Plans are cached by signature.
+    """A request to a graph: tensors to fetch, nodes to run, and tensors to feed. Plans are cached by signature.
 
     exact: transfers are not compressed, whatever the cluster's compression.
     """
@@ -55,9 +55,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A signature, split by device.
+    """A compiled signature, split by device.
 
-    location: fetched tensor -> the device that has it, and its name there. starts: node name -> simulated start in
+    location: fetched tensor -> the device that computes it, and its name there. starts: node name -> simulated start in
     seconds since the step began. step_s: simulated end of the last node.
     """
 

@@ -14,7 +14,7 @@ RESIDENT = frozenset({"placeholder", "variable"})
 """Ops without work: their values are in the memory of the device when a step begins."""
 
 Seconds = Callable[[Graph, Node, Device], float]
-"""Seconds that a node of a graph takes on a device."""
+"""A function that returns the seconds that a node of a graph takes on a device."""
 
 
 def node_cost(graph: Graph, node: Node) -> Cost:
@@ -31,5 +31,5 @@ def node_seconds(graph: Graph, node: Node, device: Device) -> float:
 
 
 def copy_seconds(nbytes: int, device: Device) -> float:
-    """Return the estimated seconds for which a device is busy with sending or receiving ``nbytes`` bytes."""
+    """Return the estimated seconds that a device spends on sending or receiving ``nbytes`` bytes."""
     return DISPATCH_S + nbytes / device.bytes_per_s

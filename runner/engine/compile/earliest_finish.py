@@ -1,15 +1,15 @@
 """The greedy heuristic of placement: a group goes to the device where a simulated execution finishes first.
 
 TensorFlow whitepaper 2016, section 3.2.1: the simulation starts with the sources; each visited node goes to the device
-where it would finish first, including the transfers of its inputs. The text leaves two points open that matter for
+where it would finish first, including the transfers of its inputs. The paper leaves two points open that matter for
 training graphs:
 
-- *The order of visits*: by the longest path, in seconds, to the end of the step. So parts of a batch advance through
-  the same layers side by side.
-- *The node of a colocation group that decides*. The group of a layer begins with its variables and with values computed
-  from them alone. These are ready at once and would go to any free device. So nodes of an undecided group are deferred
-  until one of them reads a value of another group, or is itself read; then all deferred nodes are tried together on
-  each device. A source (a node without inputs: a variable, a fed value, a constant) goes with its first reader.
+- *The order of visits*: the node with the longest path, in seconds, to the end of the step comes first. So parts of a
+  batch advance through the same layers side by side.
+- *The node that decides for a colocation group*. The group of a layer begins with its variables and with values that
+  depend only on variables. Such nodes are ready at once and would go to any free device. So nodes of an undecided group
+  are deferred until one of them reads a value of another group, or is itself read; then all deferred nodes are tried
+  together on each device. A source (a node without inputs: variable, fed value, constant) follows its first reader.
 """
 
 from collections import ChainMap, defaultdict
@@ -29,9 +29,9 @@ def earliest_finish(
 ) -> dict[str, str]:
     """Choose a device for every group: group -> device name.
 
-    groups: node name -> group. feasible: group -> devices to choose from. A tensor travels to a device once, however
-    many nodes read it there: its owner is busy while it sends, its reader while it receives, and links are always free.
-    Of devices that finish at the same time, the first is chosen.
+    groups: node name -> group. feasible: group -> devices to choose from. A tensor is sent to a device once, however
+    many nodes read it there. The sender is busy while it sends, the receiver while it receives, and links are always
+    free. Of devices that finish at the same time, the first is chosen.
     """
     simulation = _Simulation(graph, cluster, groups, feasible, seconds)
     for name in _by_path_to_the_end(graph, cluster, seconds):
@@ -53,7 +53,7 @@ def _by_path_to_the_end(graph: Graph, cluster: Cluster, seconds: Seconds) -> lis
 
 @dataclass
 class _Clock:
-    """Times of the simulation. free: end of a device's work so far; ends: of nodes; arrivals: of tensors on devices."""
+    """Simulated times. free: when a device has no more work; ends: ends of nodes; arrivals: of tensors on devices."""
 
     free: MutableMapping[str, float]
     ends: MutableMapping[str, float] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class _Simulation:
         return self.chosen
 
     def _take_sources_along(self, nodes: Iterable[Node], device: str) -> None:
-        """Decide groups of sources that no node has read so far."""
+        """Place undecided groups of sources that the nodes read on the device, if feasible."""
         for node in nodes:
             for name in needed_by(node):
                 group = self.groups[name]
@@ -130,7 +130,7 @@ class _Simulation:
         return clock.free[device]
 
     def _arrival(self, clock: _Clock, tensor: Tensor, device: str) -> float:
-        """Return the arrival of a tensor; a source without a device is available from the start."""
+        """Return the arrival time of a tensor; a source without a device is available from the start."""
         owner = self.chosen.get(self.groups[tensor.node])
         end = clock.ends.get(tensor.node, 0.0)
         if owner is None or owner == device or tensor.node not in clock.ends:

@@ -2,9 +2,9 @@
 
 The nodes are visited in order. The kernel of each node requests layouts for its inputs; if a value has another layout,
 a conversion is inserted, once per value and layout. A variable has no layout until its first reader requests one. So
-weights have the layout that the convolution prefers, and values computed from them element by element have it too. The
-same holds for the result of a cast between floats, because a kernel casts and changes the layout in one pass over
-memory. Values that enter or leave a device are plain.
+weights have the layout that the convolution prefers, and so have values computed element by element from the weights.
+The result of a cast between floats has no layout at first either, because one kernel casts and changes the layout in
+one pass over memory. Values that enter or leave a device have the plain layout.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ from runner.kernels.registry import Registry
 class Arranged:
     """Instructions over slots that have layouts, but no places yet.
 
-    owner: slot -> the slot whose memory it uses, itself for most slots. residents: variable name -> its slot.
+    owner: slot -> the slot whose memory it uses; most slots own their memory. residents: variable name -> its slot.
     """
 
     instructions: tuple[Instruction, ...]
@@ -46,10 +46,10 @@ def arrange(
     registry: Registry,
     settled: Mapping[str, Layout],
 ) -> Arranged:
-    """Choose the kernel and the layouts of every node of ``part``, in its order.
+    """Choose the kernel and the layouts of every node of ``part``, in graph order.
 
     feeds: fed tensor -> output of its placeholder. settled: layouts of variables that are already decided. Raises
-    KernelError if no kernel takes a node.
+    KernelError if no kernel accepts a node.
     """
     work = _Arranging(device, registry, settled)
     carried = {placeholder: fed for fed, placeholder in feeds.items()}
@@ -63,7 +63,7 @@ def arrange(
 
 
 def _viewed(part: Graph, tensor: Tensor) -> Tensor:
-    """Return the tensor of which a tensor is a view."""
+    """Return the tensor at the end of a chain of views; the tensor itself if it is no view."""
     while (node := part.nodes[tensor.node]).op in ALIASES:
         tensor = node.inputs[0]
     return tensor
@@ -71,11 +71,11 @@ def _viewed(part: Graph, tensor: Tensor) -> Tensor:
 
 @dataclass
 class _Arranging:
-    """The instructions and slots so far.
+    """The instructions and slots arranged so far.
 
-    layouts: of each slot; None while open. kept: overwritten variables that are fetched. casts: positions of casts,
-    whose kernels are chosen last. held: slots with memory outside the arena: variables, and values on wires. sent: name
-    of a sent tensor -> its slot on a wire.
+    layouts: layout of each slot; None while undecided. kept: fetched variables that the step overwrites. casts:
+    positions of the casts in ``instructions``; their kernels are chosen last. held: slots with memory outside the
+    arena: variables, and values on wires. sent: name of a sent tensor -> its slot on a wire.
     """
 
     device: str
@@ -99,12 +99,12 @@ class _Arranging:
         self.device_type = DeviceName.parse(self.device).type or ""
 
     def keep_old_values(self, part: Graph, fetches: Sequence[Tensor]) -> None:
-        """Note the fetched variables that the step overwrites: a fetch returns the value at the start of the step."""
+        """Record fetched variables that the step overwrites: a fetch returns the value at the start of the step."""
         overwritten = {node.inputs[0] for node in part if node.op == "assign"}
         self.kept = overwritten.intersection(_viewed(part, tensor) for tensor in fetches)
 
     def feed(self, node: Node, fed: Tensor) -> None:
-        """Give a fed value a slot."""
+        """Create the slot of a fed value."""
         slot = self.new_slot(node.outputs[0], plain(node.outputs[0]))
         self.slot_of[node[0]] = slot
         self.feeds.append(Feed(fed, slot, node.outputs[0]))
@@ -127,7 +127,7 @@ class _Arranging:
             self.add_kernel(node)
 
     def add_variable(self, node: Node) -> None:
-        """Give a variable its slot; the layout stays open until the first read."""
+        """Create the slot of a variable; the layout stays undecided until the first read."""
         slot = self.new_slot(node.outputs[0], self.settled.get(node.name))
         self.slot_of[node[0]] = self.residents[node.name] = slot
         self.held.add(slot)
@@ -135,7 +135,7 @@ class _Arranging:
             self.slot_of[node[0]] = self.copy(slot, node.name)
 
     def add_alias(self, node: Node) -> None:
-        """Let the output be a view of the input, which must be plain if the shape changes."""
+        """Make the output a view of the input, which must be plain if the shape changes."""
         source = self.slot_of[node.inputs[0]]
         if node.op == "reshape":
             plain_source = self.in_layout(source, plain(self.specs[source]), node.name)
@@ -161,7 +161,7 @@ class _Arranging:
         self.slot_of[node[0]] = source
 
     def add_send(self, node: Node) -> None:
-        """Send a plain value, from the same memory for all its destinations."""
+        """Append the send of a plain value; all destinations read the same memory."""
         source = self.slot_of[node.inputs[0]]
         wanted = plain(self.specs[source])
         sent = sent_tensor(node.attributes["key"])
@@ -170,9 +170,9 @@ class _Arranging:
         self.emit(node, "", (self.sent[sent],), (), Arrangement((wanted,), ()))
 
     def on_a_wire(self, slot: int, reader: str) -> int:
-        """Return a slot on a wire with the value of a slot: a copy if the slot is a variable, or on another wire.
+        """Return a slot on a wire with the value of ``slot``: a copy if ``slot`` is a variable, or on another wire.
 
-        A variable may be written while other devices read it, and a value on another wire is in other memory.
+        A variable may be written while other devices read it, and a value on another wire has separate memory.
         """
         if self.owner[slot] in self.held:
             slot = self.copy(slot, reader)
@@ -180,10 +180,10 @@ class _Arranging:
         return slot
 
     def add_recv(self, node: Node) -> None:
-        """Receive a plain value; floats are read from the wire, other dtypes from a copy.
+        """Append the receive of a plain value; kernels read floats on the wire and other dtypes in a copy.
 
-        The sender can still change the memory of the wire. Any bits are a float, but an index must not change after a
-        kernel has checked its bounds.
+        The sender can still change the memory of the wire. Any bits are a valid float, but an index must not change
+        after a kernel has checked its bounds.
         """
         (spec,) = node.outputs
         slot = self.slot_of[node[0]] = self.new_slot(spec, plain(spec))
@@ -193,13 +193,13 @@ class _Arranging:
             self.slot_of[node[0]] = self.copy(slot, node.name)
 
     def add_cast(self, node: Node) -> None:
-        """Give the result of a cast a slot with an open layout; its kernel is chosen at the end."""
+        """Create the slot of a cast's result with an undecided layout; the kernel is chosen at the end."""
         slot = self.slot_of[node[0]] = self.new_slot(node.outputs[0], None)
         self.casts.append(len(self.instructions))
         self.emit(node, "", (self.slot_of[node.inputs[0]],), (slot,), Arrangement((), ()))
 
     def add_kernel(self, node: Node) -> None:
-        """Choose a kernel, convert its inputs to the requested layouts, and give its outputs slots."""
+        """Choose a kernel, convert its inputs to the requested layouts, and create the slots of its outputs."""
         sources = [self.slot_of[tensor] for tensor in node.inputs]
         offered = [self.layouts[source] for source in sources]
         if node.op == "convert":
@@ -218,7 +218,7 @@ class _Arranging:
         self.emit(node, choice.kernel.library, inputs, outputs, arrangement)
 
     def finish(self, fetches: Sequence[Tensor]) -> Arranged:
-        """Make fetches plain, and layouts that no kernel requested."""
+        """Convert fetches to the plain layout, choose the kernels of casts, and return the result."""
         fetched = {}
         for tensor in fetches:
             source = self.slot_of[tensor]
@@ -238,7 +238,7 @@ class _Arranging:
         )
 
     def cast(self, instruction: Instruction) -> list[Instruction]:
-        """Return a cast between layouts that are now known, in one pass or with conversions around it."""
+        """Return the instructions of a cast between decided layouts: one pass, or conversions around the cast."""
         (source,), (slot,) = instruction.inputs, instruction.outputs
         before, after = self.specs[source], self.specs[slot]
         sides = [self.settled_layout(source), self.settled_layout(slot)]
@@ -284,7 +284,7 @@ class _Arranging:
         return self.convert(slot, layout, reader)
 
     def convert(self, slot: int, wanted: Layout, reader: str) -> int:
-        """Append a conversion, in two steps if no kernel takes both layouts."""
+        """Append a conversion, in two steps if no kernel accepts both layouts."""
         spec = self.specs[slot]
         if not self.is_one_step(spec, self.settled_layout(slot), wanted):
             return self.in_layout(self.in_layout(slot, plain(spec), reader), wanted, reader)
@@ -301,7 +301,7 @@ class _Arranging:
         return [self.conversion(slot, middle, reader), self.conversion(middle, result, reader)]
 
     def conversion(self, slot: int, result: int, reader: str) -> Instruction:
-        """Return the conversion between two slots; raises ShapeError if no kernel takes both layouts."""
+        """Return the conversion between two slots; raises ShapeError if no kernel accepts both layouts."""
         spec, source, wanted = self.specs[slot], self.settled_layout(slot), self.settled_layout(result)
         choice = self.converter(spec, source, wanted)
         if choice is None:
@@ -310,7 +310,7 @@ class _Arranging:
         return Instruction(f"{reader}/convert", "convert", {}, library, (slot,), (result,), arrangement)
 
     def is_one_step(self, spec: TensorSpec, source: Layout, wanted: Layout) -> bool:
-        """Whether one conversion is enough, or no other way exists."""
+        """Return whether one conversion is enough, or no other way exists."""
         return source.is_plain or wanted.is_plain or self.converter(spec, source, wanted) is not None
 
     def converter(self, spec: TensorSpec, source: Layout, wanted: Layout) -> Choice | None:

@@ -1,10 +1,10 @@
-"""Memory of values by lifetime: which values share memory, and where each begins in the arena of the device.
+"""Memory of values by lifetime: the values that share memory, and the offset of each value in the device's arena.
 
 Sent and received values are on wires, in memory that is not reused before the end of the step. The other values are
 placed in three steps. A value that is assigned to a variable is computed in the memory of the variable, if the old
-value is not needed any more. An output uses the memory of an input that has its last use there, if the kernel allows
-this. All other values are allocated in the arena before their first use, in the smallest gap that holds them, and freed
-after their last use.
+value is no longer needed. If the kernel allows, an output uses the memory of an input whose last use is the same
+instruction. All other values are allocated in the arena before their first use, in the smallest sufficient gap, and
+freed after their last use.
 """
 
 from bisect import bisect_left, insort
@@ -46,13 +46,13 @@ class _Values:
         self.wire = {self.of(slot): wire for slot, wire in _wires(arranged.instructions)}
 
     def of(self, slot: int) -> int:
-        """Return the root of a slot, that is the slot whose memory it uses in the end."""
+        """Return the root of a slot: the slot that provides the memory of ``slot``."""
         while self.root[slot] != slot:
             slot = self.root[slot]
         return slot
 
     def without_assigns_in_place(self, instructions: Sequence[Instruction]) -> list[Instruction]:
-        """Let assigned values be computed in the memory of their variables; return the remaining instructions."""
+        """Place assigned values in the memory of their variables; return the instructions that remain."""
         written: dict[int, int] = {}
         last_read: dict[int, int] = {}
         for position, instruction in enumerate(instructions):
@@ -88,7 +88,7 @@ class _Values:
         return True
 
     def reuse_inputs(self, instructions: Sequence[Instruction]) -> None:
-        """Let outputs use the memory of inputs that have their last use there, if the kernel allows this."""
+        """Place outputs in the memory of inputs that the same instruction uses last, if the kernel allows."""
         last_use = _last_uses(self, instructions)
         for position, instruction in enumerate(instructions):
             taken: set[int] = set()
@@ -113,7 +113,7 @@ class _Values:
                         self.wire[source] = self.wire[result]
 
     def _may_share(self, instruction: Instruction, source: int, output: int) -> bool:
-        """Whether all inputs with the memory ``source`` may share it with an output."""
+        """Return whether all inputs with the memory ``source`` may share it with an output."""
         return all(
             (i, output) in instruction.arrangement.in_place
             for i, slot in enumerate(instruction.inputs)
@@ -177,7 +177,7 @@ class _Arena:
         self._by_size: list[tuple[int, int]] = []
 
     def allocate(self, nbytes: int) -> int:
-        """Allocate bytes and return their start: the first of the smallest gaps that hold them, or the end."""
+        """Allocate bytes in the first of the smallest sufficient gaps, or at the end; return their start."""
         size = _whole_lines(nbytes)
         if size == 0:
             return 0
@@ -191,7 +191,7 @@ class _Arena:
         return start
 
     def free(self, start: int, nbytes: int) -> None:
-        """Free bytes and join the gap with adjacent gaps."""
+        """Free bytes and join the new gap with adjacent gaps."""
         size = _whole_lines(nbytes)
         if size == 0:
             return

@@ -54,7 +54,7 @@ def place(graph: Graph, cluster: Cluster, device_types: DeviceTypes, seconds: Se
 def put(graph: Graph, groups: Groups, chosen: Mapping[str, str]) -> Graph:
     """Return the graph with each node on the device of its group, and without colocations.
 
-    Passes may then join and drop nodes.
+    Without colocations, passes may join and drop nodes.
     """
     placed = Graph()
     for node in graph:
@@ -63,7 +63,7 @@ def put(graph: Graph, groups: Groups, chosen: Mapping[str, str]) -> Graph:
 
 
 def colocation_groups(graph: Graph, cluster: Cluster, device_types: DeviceTypes) -> Groups:
-    """Return the colocation groups of a graph; raises PlacementError as :func:`place`."""
+    """Return the colocation groups of a graph; raises PlacementError like :func:`place`."""
     of = _united(graph)
     return Groups(of, _feasible_sets(graph, cluster, device_types, of))
 

@@ -1,8 +1,8 @@
 """The plan of one device for a step, made before the first step: plain data that can be printed and compared.
 
 Values are in numbered slots. Every slot has a place: in the arena of the device, where values with disjoint lifetimes
-share memory, in the memory of a variable, or on a wire. A sent value is computed in memory that its readers see, and a
-received value is read from there.
+share memory; in the memory of a variable; or on a wire, which is memory that the sender of a value shares with the
+receivers.
 """
 
 from collections.abc import Mapping
@@ -45,10 +45,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Instruction:
-    """Run the node ``node``: read the slots ``inputs``, fill the slots ``outputs``.
+    """The execution of the node ``node``, which reads the slots ``inputs`` and fills the slots ``outputs``.
 
-    library: of the kernel; "" for ``assign``, ``send`` and ``recv``, which the executor runs itself. scratch: offset
-    into the arena of the scratch memory that the arrangement requests.
+    library: library of the kernel; "" for ``assign``, ``send`` and ``recv``, which the executor runs itself. scratch:
+    offset into the arena of the scratch memory that the arrangement requests.
     """
 
     node: str
@@ -63,7 +63,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Feed:
-    """Copy a fed value into ``slot`` before the first instruction."""
+    """The copy of a fed value into ``slot`` before the first instruction."""
 
     tensor: Tensor
     slot: int
@@ -74,8 +74,8 @@ class Feed:
 class DevicePlan:
     """The work of one device in a step.
 
-    places: of each slot. variables: name -> spec and layout of every variable that the step reads or writes. read:
-    names of the variables whose value the step reads. arena_bytes: memory of a step besides the variables and the
+    places: place of each slot. variables: name -> spec and layout of every variable that the step reads or writes.
+    read: names of the variables whose value the step reads. arena_bytes: memory of a step besides the variables and the
     wires: inputs, activations, gradients, scratch.
     """
 
@@ -98,12 +98,12 @@ class DevicePlan:
 
     @cached_property
     def sent_bytes(self) -> int:
-        """Bytes of tensors that this device sends in a step; sessions sum them over the steps."""
+        """Bytes of tensors that this device sends in a step; sessions add up these bytes over the steps."""
         return sum(self.slots[i.inputs[0]].spec.nbytes for i in self.instructions if i.op == "send")
 
     @property
     def received_bytes(self) -> dict[str, int]:
-        """Bytes of tensors that this device receives in a step, by the device that sends them."""
+        """Bytes of tensors that this device receives in a step, by sending device."""
         received: dict[str, int] = {}
         for instruction in self.instructions:
             if instruction.op == "recv":

@@ -33,9 +33,9 @@ def plan_device(
 ) -> DevicePlan:
     """Return the plan of the scheduled graph of one device, in the order of the graph.
 
-    part: has every read of a variable before its write, as after ``order_writes``. feeds: fed tensor -> output of its
-    placeholder in ``part``. settled: layouts of variables that another plan of the same program has decided; the others
-    are decided here. A pure function of its arguments and of the registered kernels.
+    part: every read of a variable precedes its write, as after ``order_writes``. feeds: fed tensor -> output of its
+    placeholder in ``part``. settled: layouts of variables that another plan of the same program has decided. The
+    result is a pure function of the arguments and of the registered kernels.
     """
     if DeviceName.parse(device).type in LAUNCHING:
         part = small_updates_last(part)
@@ -60,9 +60,9 @@ def plan_device(
 def small_updates_last(part: Graph, small_bytes: int = SMALL_BYTES) -> Graph:
     """Return the graph of one device with the updates of small variables at the end of the step.
 
-    A launch takes a GPU microseconds however little it does, and a network has hundreds of small variables. Next to
-    each other, updates of one kind become a single launch. The price is the memory of small gradients until then. The
-    order of the updates, and of the other nodes, stays, so that reads of a variable still precede its write.
+    A launch takes microseconds on a GPU, even for a small kernel, and a network has hundreds of small variables.
+    Adjacent updates of one kind become a single launch. The cost is the memory of small gradients until then. Updates
+    keep their order, and other nodes keep theirs, so that reads of a variable still precede its write.
     """
     needed: dict[str, list[str]] = defaultdict(list)
     for node in part:

@@ -1,6 +1,6 @@
 """The program that a strategy returns: one graph, the clients that run parts of it, and the inputs of a client.
 
-How input sources are read, and read ahead of the step, is explained in :mod:`runner.engine.run.inputs`.
+The module :mod:`runner.engine.run.inputs` reads input sources ahead of the step.
 """
 
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ ShareKey = tuple[str, int, int, int]
 """A share of a batch: split, number of the batch, first example, and the example after the last."""
 
 Fields = Mapping[str, Array]
-"""Field -> its values, for each example of a share."""
+"""Field -> array of values, one per example of a share."""
 
 FIELDS = ("x", "y", "index", "mask")
 
 
 class InputSource(Protocol):
-    """Examples on demand; a pure function of its arguments."""
+    """A source of examples on request; ``read`` is a pure function of its arguments."""
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Fields:
         """Return examples lo..hi-1 of the whole batch of ``step``: fields x, y, index and mask.
@@ -39,9 +39,9 @@ class InputSource(Protocol):
 
 @dataclass(frozen=True)
 class InputSlot:
-    """Feed ``tensor`` with field ``field`` of examples lo..hi-1 of the step's batch of ``split``.
+    """A feed of ``tensor`` with field ``field`` of examples lo..hi-1 of the step's batch of ``split``.
 
-    parts: number of steps that share a batch in equal parts: step s reads examples of batch s // parts, moved on by
+    parts: number of steps that divide a batch equally: step s reads batch s // parts, with lo and hi increased by
     (s % parts) * (hi - lo).
     """
 
@@ -69,10 +69,10 @@ class Client:
     fetches: name -> tensor to return. targets: further nodes to run. inputs: tensors that the input source feeds.
     feeds: name -> tensors that all receive the value that the caller passes under this name, one per replica. exact:
     transfers are not compressed, whatever the cluster's compression; for clients that save, restore or score the state
-    of a run. deferred: the client is launched next to others, and its part on a device starts when the device has
-    received all of its inputs; no device may then receive a tensor that depends on one that it sends. slowed: emulated
-    slow workers wait before they run it. per_update: average number of runs in an update, for estimates; if an update
-    evaluates its batch several times, the number in one evaluation.
+    of a run. deferred: the client runs concurrently with others, and its part on a device starts when the device has
+    received all inputs of the part; then no device may receive a tensor that depends on one it sends. slowed: emulated
+    slow workers wait before they run the client. per_update: average number of runs in an update, for estimates; if an
+    update evaluates its batch several times, the number of runs in one evaluation.
     """
 
     name: str
@@ -95,10 +95,10 @@ class Client:
 
 @dataclass(frozen=True)
 class DriverSettings:
-    """Settings of the step driver that makes the updates of a program; their type says which driver.
+    """Settings of the step driver that makes the updates of a program; the type of the settings selects the driver.
 
-    The base class says that every update is one step of the client ``train``. The driver itself is made at the start
-    of a session, by :func:`~runner.engine.run.step_driver.bind`.
+    With the base class, every update is one step of the client ``train``. The function
+    :func:`~runner.engine.run.step_driver.bind` creates the driver at the start of a session.
     """
 
 
@@ -123,8 +123,8 @@ class VirtualClock:
 class OneProcess:
     """The requirement of a program that one process runs all its devices.
 
-    clock: orders the parts of launched clients; None if no client is launched, or if a record of an earlier run orders
-    them.
+    clock: orders the parts of launched clients; None if no client is launched, or if the record of an earlier run
+    orders the parts.
     """
 
     clock: VirtualClock | None = None
@@ -134,11 +134,11 @@ class OneProcess:
 class Program:
     """A device-annotated training graph and its clients.
 
-    graph: if it leaves devices open, :func:`~runner.engine.compile.program_placement.place_program` chooses them for
-    all clients.
+    graph: if device names are partial, :func:`~runner.engine.compile.program_placement.place_program` completes them
+    for all clients.
     clients: "init" assigns initial values; "train" runs one step and fetches "loss" and "accuracy"; "eval" scores one
-    batch; "save" fetches every variable, whole, by unsharded name; "restore" feeds them back. Instead of "train" there
-    may be deferred clients, which the step driver combines to updates.
+    batch; "save" fetches every variable, whole, by unsharded name; "restore" feeds all of these. Instead of "train",
+    there may be deferred clients, which the step driver combines into updates.
     variables: unsharded name -> spec of everything in a checkpoint. workers, servers: number of worker tasks and of
     parameter-server tasks. step_driver: settings of the driver that runs the clients of each update. one_process: None
     if every task is a separate process.

@@ -1,10 +1,9 @@
-"""Placement of a program that leaves devices open: found once, for its training step, and used by all clients.
+"""Placement of a program without full device names, chosen once for its training step and used by all clients.
 
-Several placements are tried: all nodes on one device, the greedy heuristic of the whitepaper, and stages. Each is
-compiled by the passes of a run, the scheduler simulates its step, and the fastest is kept. The greedy placement alone
-can be slower than one device, because it decides a group before it knows which transfers this causes. For the same
-reason it misses that a chain of layers is balanced best by few cuts, each where little has to be sent; stages are such
-cuts.
+Several placements are tried: all nodes on one device, the greedy heuristic of the whitepaper, and stages. The passes of
+a run compile each placement, the scheduler simulates the step, and the fastest placement is kept. The greedy placement
+can be slower than one device, because the heuristic decides a group before the resulting transfers are known. It also
+misses that a chain of layers is balanced best by few cuts, each where little data is sent; stages are such cuts.
 
 The caller chooses the durations by which placements are compared: formulas or measured costs. The order of nodes in the
 run always follows the formulas. So with measured costs the run may differ from the simulation, in order and in time.
@@ -27,7 +26,7 @@ from runner.engine.graph.node import Node
 from runner.kernels.registry import Registry
 
 Feasible = Mapping[str, Sequence[str]]
-"""The devices to choose from for each group."""
+"""Group -> the devices that all of its nodes can run on."""
 
 GIVEN = "given"
 """Name of the placement of a graph that leaves no choice."""
@@ -55,8 +54,8 @@ def place_program(
 ) -> PlacedProgram:
     """Place a program. seconds: duration of a node.
 
-    In the simulation, the result is never slower than all nodes on one device, if this is feasible. Of equally fast
-    placements the first is kept; those on one device are tried first. Raises PlacementError if no device satisfies the
+    In the simulation, the result is never slower than all nodes on one device, if one device is feasible. Of equally
+    fast placements the first is kept; single devices are tried first. Raises PlacementError if no device satisfies the
     constraints of a node.
     """
     graph, train = program.graph, program.clients["train"]
@@ -93,7 +92,7 @@ def _ways(graph: Graph, cluster: Cluster, groups: Groups, seconds: Seconds) -> I
 
 
 def _rates(device: Device) -> tuple[str, float, float]:
-    """Return the facts by which the cost model distinguishes devices."""
+    """Return the properties by which the cost model distinguishes devices."""
     return device.type, device.flops_per_s, device.bytes_per_s
 
 
@@ -103,7 +102,7 @@ def _decided(feasible: Feasible, choice: Mapping[str, str]) -> dict[str, Sequenc
 
 
 def _needed_by_client(graph: Graph, client: Client) -> Graph:
-    """Return the part of a graph that a client runs or feeds, in its order."""
+    """Return the part of a graph that a client runs or feeds, in graph order."""
     signature = client.signature
     stack = [*(tensor.node for tensor in (*signature.fetches, *signature.feeds)), *signature.targets]
     needed = set(stack)
@@ -120,12 +119,12 @@ def _needed_by_client(graph: Graph, client: Client) -> Graph:
 
 
 _LEAST_KNOWN = 0.75
-"""Least part of the nodes that a record must know. A run on several devices fuses a few nodes otherwise than a run on
-one device; another network has other names."""
+"""Smallest fraction of the nodes that a record must contain. A few nodes are missing because fusions differ between one
+and several devices; most are missing in the record of another network."""
 
 
 def measured_seconds(measured: Mapping[str, float], program: Program, cluster: Cluster, registry: Registry) -> Seconds:
-    """Return the durations by a record of a training step of the same network in the same parts.
+    """Return the durations of nodes by the record of a training step of the same network, split into the same parts.
 
     measured: node name -> seconds. The record lacks fused nodes, transfers, and nodes of other strategies. Their
     duration is the estimate, times the ratio of measured to estimated seconds of all nodes in the record. Raises
@@ -161,10 +160,10 @@ def stages(
 ) -> list[dict[str, str]]:
     """Return a choice of devices, group -> device name, for each number of stages from 2 to the number of devices.
 
-    Groups are in the order of their first nodes with inputs; groups of sources only are left out. Stage k is on device
-    k; a group that cannot be there is on its first feasible device. The cost of a stage is its compute, as on the first
-    device, and the transfers at its beginning, both ways; the largest cost of a stage is minimal. With G groups and D
-    devices this takes O(D^2 G^2) time.
+    Groups are in the order of their first nodes with inputs; groups of sources only are omitted. Stage k is on device
+    k; a group that cannot run there is on its first feasible device. The cost of a stage is its compute time on the
+    first device plus the transfers at its beginning, in both directions; the largest cost of a stage is minimal. With G
+    groups and D devices, the search takes O(D^2 G^2) time.
     """
     order = list(dict.fromkeys(groups[node.name] for node in graph if needed_by(node)))
     compute = _seconds_of(graph, cluster, groups, order, seconds)
@@ -204,7 +203,7 @@ def _seconds_at_cuts(graph: Graph, cluster: Cluster, groups: Mapping[str, str], 
 
 
 def _best_cuts(compute: Sequence[float], wire: Sequence[float], count: int) -> list[int]:
-    """Return the edges of ``count`` non-empty runs, from 0 to the number of groups, that minimize the largest cost."""
+    """Return the ``count`` + 1 boundaries of non-empty stages, from 0 to all groups, with minimal largest cost."""
     total = [0.0, *accumulate(compute)]
     groups = len(compute)
     slowest = [total[end] for end in range(groups + 1)]

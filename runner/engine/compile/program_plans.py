@@ -14,13 +14,13 @@ from runner.kernels.registry import Registry
 
 
 class ProgramPlans:
-    """Compiles and plans the clients of one program, each once.
+    """The compiled clients and the plans of one program, each made once.
 
-    Training clients are always planned first. They decide the layouts of the variables, which other clients then use.
+    Training clients are always planned first. Their plans decide the layouts of variables; other clients use these.
     """
 
     def __init__(self, program: Program, cluster: Cluster, registry: Registry) -> None:
-        """Raises RunnerError if two deferred clients would share a plan."""
+        """Prepare to plan a program; raises RunnerError if two deferred clients would share a plan."""
         _require_separate_plans(program.clients.values())
         self._program = program
         self._cluster = cluster
@@ -31,13 +31,13 @@ class ProgramPlans:
         self._training_is_planned = False
 
     def client(self, name: str) -> Client:
-        """Return the client of a name; raises RunnerError that lists the clients if there is none."""
+        """Return the client of a name; raises RunnerError listing the clients if there is none."""
         if name not in self._program.clients:
             raise RunnerError(f"client {name!r}: expected one of {', '.join(sorted(self._program.clients))}")
         return self._program.clients[name]
 
     def compiled(self, signature: Signature) -> Compiled:
-        """Return a compiled signature."""
+        """Return the compiled signature; the first call compiles it."""
         if signature not in self._compiled:
             self._compiled[signature] = compile_placed(self._placed, signature, self._cluster, self._registry)
         return self._compiled[signature]
@@ -47,7 +47,7 @@ class ProgramPlans:
         return placed_graph(self._program.graph, self._cluster, self._registry)
 
     def plans(self, signature: Signature) -> Mapping[str, DevicePlan]:
-        """Return the plan of each device that takes part in a signature."""
+        """Return device name -> its plan, for the devices that a signature uses."""
         if not self._training_is_planned:
             for client in self._program.training:
                 training = self._plan(client.signature)
@@ -72,9 +72,9 @@ class ProgramPlans:
 
 
 def _require_separate_plans(clients: Iterable[Client]) -> None:
-    """Raise RunnerError for two deferred clients with the same signature, that is with the same plan.
+    """Raise RunnerError if two deferred clients have the same signature and therefore the same plan.
 
-    They may be under way at the same time, and a plan has only one place for its feeds, sent tensors and fetches.
+    Deferred clients may run concurrently, and a plan has memory for only one set of feeds, sent tensors and fetches.
     """
     first: dict[Signature, Client] = {}
     for client in clients:
@@ -87,9 +87,9 @@ def _require_separate_plans(clients: Iterable[Client]) -> None:
 
 
 def _require_one_way(client: str, plans: Mapping[str, DevicePlan]) -> None:
-    """Raise RunnerError if parts of a deferred client would wait for each other for ever.
+    """Raise RunnerError if parts of a deferred client would wait for each other forever.
 
-    A part starts when it has received all of its inputs, so the transfers between devices must not form a cycle.
+    A part starts when all of its inputs have arrived, so the transfers between devices must not form a cycle.
     """
     waiting = {device: set(plan.received_bytes) for device, plan in plans.items()}
     while started := {device for device, sources in waiting.items() if not sources}:

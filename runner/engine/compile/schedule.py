@@ -1,16 +1,16 @@
 """The order in which each device runs its nodes: list scheduling on a virtual clock.
 
-All devices are simulated together under the cost model, and so are the links between them, each of which carries one
-tensor at a time. A free device takes, of the nodes whose inputs have arrived, the one nearest (in estimated seconds) to
-its next Send; so the gradient of a layer leaves as soon as it exists. Of equally near nodes, an update of a variable
-goes first, because it needs no additional memory and frees a gradient. The next criterion is the order of the graph.
+All devices and links are simulated together under the cost model; each link carries one tensor at a time. Among the
+nodes whose inputs have arrived, a free device runs the node nearest (in estimated seconds) to its next Send, so that
+the gradient of a layer is sent as soon as it exists. Of equally near nodes, an update of a variable goes first, because
+the update needs no additional memory and frees a gradient. The next criterion is the order of the graph.
 
-A Recv has no rank: it runs directly before the first node that reads it, as late as possible. So no device
-waits for a tensor, or keeps one, that it does not need yet (TensorFlow whitepaper 2016, section 5.2). A node that reads
-a received tensor and precedes a later Send is delayed by a part of its slack, the time by which it may be late without
-making the step longer. So if a tensor arrives later than estimated, its device does not wait while it has other work.
+A Recv has no rank: it runs as late as possible, directly before the first node that reads its tensor. So no device
+waits for a tensor, or stores one, before it needs this tensor (TensorFlow whitepaper 2016, section 5.2). A node that
+reads a received tensor and precedes a later Send is delayed by a part of its slack, the longest delay that does not
+make the step longer. So if a tensor arrives later than estimated, its device does not wait while it has other work.
 
-The orders of the devices are slices of one global topological order. Therefore they cannot deadlock.
+The orders of the devices are slices of one global topological order. Therefore the devices cannot deadlock.
 """
 
 import heapq
@@ -26,7 +26,7 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
 
 PATIENCE = 0.5
-"""Part of its slack by which a node that reads a received tensor is delayed: halfway from too early to too late."""
+"""Fraction of its slack by which a node that reads a received tensor is delayed: 1 would be the latest start."""
 
 
 def start_times(graph: Graph, cluster: Cluster, seconds: Seconds = node_seconds) -> dict[str, float]:
@@ -54,7 +54,7 @@ def split(graph: Graph, order: list[str]) -> dict[str, Graph]:
 
 
 def _delays(work: "_Work", starts: dict[str, float]) -> dict[str, float]:
-    """Return the delays in seconds of nodes that read received tensors and that a Send waits for."""
+    """Return the delays in seconds of nodes that read received tensors and precede a Send."""
     latest = _latest_starts(work, starts)
     return {
         name: PATIENCE * max(0.0, latest[name] - starts[name])
@@ -84,9 +84,9 @@ def _latest_starts(work: "_Work", starts: dict[str, float]) -> dict[str, float]:
 class _Work:
     """The nodes of a step with their durations and dependencies.
 
-    before, readers: of each node, the nodes that it needs and those that need it. receives: of each node, the Recvs
-    that it needs. seconds: of each node on its device. to_send: seconds from the start of a node to the start of the
-    next Send, on a path without waiting; inf if none follows.
+    before: node -> the nodes that it needs. readers: node -> the nodes that need it. receives: node -> the Recvs that
+    it needs. seconds: duration of each node on its device. to_send: seconds from the start of a node to the start of
+    the next Send, on a path without waiting; inf if no Send follows.
     """
 
     def __init__(self, graph: Graph, cluster: Cluster, seconds: Seconds) -> None:
@@ -117,7 +117,7 @@ class _Work:
         return recv.outputs[0].nbytes / self.cluster.bytes_per_s
 
     def _only_updates(self, name: str) -> bool:
-        """Whether a node is an assign, or computes only assigned values."""
+        """Return whether a node is an assign, or computes only assigned values."""
         readers = self.readers[name]
         return self.graph.nodes[name].op == "assign" or (
             bool(readers) and all(self.graph.nodes[reader].op == "assign" for reader in readers)
@@ -173,7 +173,7 @@ class _Simulation:
         return heapq.heappop(delayed)[2] if delayed else None
 
     def _start(self, device: str, name: str) -> None:
-        """Run a node, and before it the Recvs that no other node has read."""
+        """Run a node, after the Recvs whose tensors it reads first."""
         for each in (*self.work.receives[name], name):
             if each not in self.starts:
                 self.starts[each] = self.busy_until[device]
@@ -194,7 +194,7 @@ class _Simulation:
                 heapq.heappush(self.arrivals, (self.available[reader], self.work.index[reader], reader))
 
     def _arrival(self, recv: Node, sent: float) -> float:
-        """Return the arrival of a tensor that is sent now; its link carries one tensor after the other."""
+        """Return the arrival time of a tensor that is sent at ``sent``; its link carries one tensor at a time."""
         link = self.work.link(recv)
         self.link_free[link] = max(sent, self.link_free[link]) + self.work.occupied_s(recv)
         return self.link_free[link] + self.work.cluster.latency_s

@@ -1,4 +1,4 @@
-"""Estimates of the transfers in a step, and of the part of their time that compute hides. Nothing is run."""
+"""Estimates of the transfers in a step, and of the part of their time that compute hides, without a run."""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ TRANSFERS = frozenset({"send", "recv"})
 class Transfer:
     """One transfer of a step.
 
-    layer: name of the layer of its Send, or None. nbytes: bytes of the tensor. seconds: on the link, by the cost model.
+    layer: name of the layer of its Send, or None. nbytes: bytes of the tensor. seconds: estimated time on the link.
     hidden_s: the part of these seconds in which the destination computes: from the end of the Send to the start of the
     first node that needs the tensor, in the simulation that chose the order of nodes.
     """
@@ -36,8 +36,8 @@ class Transfer:
 def transfers(compiled: Compiled, cluster: Cluster) -> list[Transfer]:
     """Return the transfers of a compiled signature, in the order in which the simulation starts the Sends.
 
-    Seconds are those on a free link; in the simulation, the link may have to carry other tensors first. The same
-    compute may hide two transfers.
+    ``seconds`` assumes a free link; in the simulation, the link may have to carry other tensors first. The same compute
+    may hide two transfers.
     """
     compute = {device: _Compute(part.graph, compiled.starts, cluster) for device, part in compiled.parts.items()}
     needed = _first_needs(compiled)
@@ -68,7 +68,7 @@ def _first_needs(compiled: Compiled) -> dict[str, float]:
 
 
 class _Compute:
-    """The times at which one device computes."""
+    """The intervals in which one device computes."""
 
     def __init__(self, part: Graph, starts: Mapping[str, float], cluster: Cluster) -> None:
         def seconds(node: Node) -> float:

@@ -1,7 +1,7 @@
 """Gradients by extending the graph (TensorFlow whitepaper 2016, section 4.1).
 
 ``gradients`` walks back from the ys to the xs, adds gradient nodes by each op's rule, and sums gradients where several
-paths join. The result consists of ordinary nodes: it can be differentiated again, placed, cut and fetched.
+paths join. The result consists of ordinary nodes, which can be differentiated again, placed, cut and fetched.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ def gradients(
     """Add nodes for d(sum of <grad_y, y>)/dx and return one tensor per x, None if no y depends on x.
 
     ys, xs: any float tensors of the graph. grad_ys: the gradient of each y, of y's shape and dtype; ones by default.
-    Gradient nodes have the device constraint and the layer stamp of the node they belong to. Raises ShapeError if a
-    path to an x passes through an op that is declared not differentiable.
+    Gradient nodes have the device constraint and the layer stamp of their forward nodes. Raises ShapeError if a path to
+    an x passes through an op that is declared not differentiable.
     """
     arrived: dict[Tensor, list[Tensor]] = {}
     with graph.absolute_scope(_new_scope(graph, scope)):
@@ -98,7 +98,7 @@ def _propagate(
 
 
 def input_gradients(graph: Graph, node: Node, totals: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Apply the gradient rule of one node to the gradients of its outputs."""
+    """Return the gradients of a node's inputs, given the gradients of its outputs (None for no gradient)."""
     rule = op_table.lookup(node.op).gradient
     if isinstance(rule, NotDifferentiable):
         raise ShapeError(f"no gradient through node {node.name!r} (op {node.op!r}): {rule.reason}")
@@ -110,7 +110,7 @@ def input_gradients(graph: Graph, node: Node, totals: Sequence[Tensor | None]) -
 def _through_decomposition(graph: Graph, node: Node, totals: Sequence[Tensor | None]) -> list[Tensor | None]:
     decompose = op_table.lookup(node.op).decompose
     assert decompose is not None, "register() guarantees it"
-    # New identities stand for the inputs, so that an input that the node uses twice gets two gradients.
+    # New identities replace the inputs, so that a tensor that is an input twice gets two gradients.
     stand_ins = [
         graph.add("identity", [t], name=f"input_{i}")[0] if graph.spec(t).is_float else t
         for i, t in enumerate(node.inputs)
@@ -135,7 +135,7 @@ def _total(graph: Graph, node: Node, arrived: dict[Tensor, list[Tensor]], tensor
 
 
 def _new_scope(graph: Graph, scope: str) -> str:
-    """Number the scope, so that a second call never mixes its nodes with those of the first."""
+    """Return the scope, numbered if the graph has one of this name, so that two calls never mix their nodes."""
     taken = {name.split("/")[0] for name in graph.nodes}
     if "/" in scope or scope not in taken:
         return scope

@@ -1,7 +1,7 @@
-"""Device names and the cluster they belong to (TensorFlow whitepaper 2016, section 3).
+"""Device names and clusters of devices (TensorFlow whitepaper 2016, section 3).
 
-A full name is ``/job:worker/task:3/device:cpu:0``; a constraint may leave parts out: a strategy names the task, and the
-cluster the type of the task's device. Devices are logical: several may share a core or a GPU.
+A full name is ``/job:worker/task:3/device:cpu:0``. A constraint may omit parts: a strategy gives the task, and the
+cluster determines the type of the task's device. Devices are logical: several may share a core or a GPU.
 """
 
 import re
@@ -13,7 +13,7 @@ _PATTERN = re.compile(r"(?:/job:([a-z_]+))?(?:/task:(\d+))?(?:/device:([a-z]+)(?
 
 @dataclass(frozen=True, order=True)
 class DeviceName:
-    """A full or partial device name; None in a part stands for any."""
+    """A full or partial device name; None in a part matches any value."""
 
     job: str | None = None
     task: int | None = None
@@ -22,7 +22,7 @@ class DeviceName:
 
     @classmethod
     def parse(cls, text: str) -> "DeviceName":
-        """Read a full or partial name; raises ValueError with the expected form."""
+        """Parse a full or partial name; raises ValueError with the expected form."""
         match = _PATTERN.fullmatch(text)
         if match is None:
             raise ValueError(
@@ -51,11 +51,11 @@ class DeviceName:
 
 @dataclass(frozen=True)
 class GpuOptions:
-    """How the GPUs of a run are used: the same for all of them, in every process.
+    """Options of the GPUs of a run, the same for all GPUs in every process.
 
-    tf32: whether factors of float32 products and convolutions may be rounded to 10 bits of mantissa. compare_plans:
-    whether cuDNN's plans of each convolution are timed and the fastest is taken, which may differ between processes.
-    code_folder: where compiled CUDA sources are cached between runs, "" for no cache.
+    tf32: whether factors of float32 products and convolutions may be rounded to a mantissa of 10 bits. compare_plans:
+    whether cuDNN's plans of each convolution are timed and the fastest is used; processes may choose different plans.
+    code_folder: folder that caches compiled CUDA sources between runs, "" for no cache.
     """
 
     tf32: bool = False
@@ -75,11 +75,11 @@ CPU, GPU = DEVICE_TYPES = ("cpu", "gpu")
 class Device:
     """A logical device and the rates the cost model assumes for it.
 
-    flops_per_s: floating-point operations per second; bytes_per_s: memory traffic per second. The defaults are those of
-    one core that is not shared. gpu: index of the GPU that it computes on, among those its process sees; None for a
-    CPU. use: options of that GPU.
+    flops_per_s: floating-point operations per second; bytes_per_s: memory traffic per second. The defaults are the
+    rates of one unshared CPU core. gpu: index of the device's GPU among the GPUs that its process sees; None for a CPU.
+    use: options of that GPU.
 
-    Raises ValueError if a device of another type has a GPU or options, or a device of type gpu has no GPU.
+    Raises ValueError if a device of type gpu has no GPU, or a device of another type has a GPU or GPU options.
     """
 
     name: str
@@ -105,13 +105,13 @@ COMPRESSIONS = ("none", "high16")
 """Compressions of transfers: none, or the upper 16 bits of float32 tensors."""
 
 NO_LIBRARY, NCCL = COLLECTIVES = ("none", "nccl")
-"""Libraries that sum over devices: none (the devices sum parts that are sent like other tensors), or NCCL."""
+"""Libraries that sum over devices: none (devices send parts like other tensors and add them), or NCCL."""
 
 DISTRIBUTIONS = ("none", "constant", "lognormal")
-"""Distributions of the delays of slow workers: no delay, always the median, or normal logarithms."""
+"""Distributions of the delays of slow workers: no delay, always the median, or a lognormal distribution."""
 
 LONGEST_DELAY_S = 60.0
-"""Longer draws are cut to this length, which is shorter than the time after which a worker counts as stuck."""
+"""Longer draws are clipped to this delay, which is shorter than the time after which a worker counts as stuck."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ class Cluster:
     """The devices a graph may be placed on and the links between them.
 
     latency_s and bytes_per_s hold for every ordered pair of devices; each pair has its own link. compression: one of
-    :data:`COMPRESSIONS`, for all links. collectives: one of :data:`COLLECTIVES`; a library sums over all devices that
-    have a GPU, which must be different GPUs of different tasks.
+    :data:`COMPRESSIONS`, for all links. collectives: one of :data:`COLLECTIVES`; a library sums over all devices of
+    type gpu, which must use different GPUs and belong to different tasks.
     """
 
     devices: tuple[Device, ...]
@@ -152,7 +152,7 @@ class Cluster:
             )
 
     def device(self, name: str) -> Device:
-        """Return the device of this full name; raises ValueError listing the devices if it is unknown."""
+        """Return the device with a full name; raises ValueError listing the devices if there is none."""
         for device in self.devices:
             if device.name == name:
                 return device
@@ -171,22 +171,22 @@ class Cluster:
 
 
 def worker_task(task: int) -> str:
-    """Return the name of the device of a worker, of any type."""
+    """Return the partial device name of a worker, without a device type."""
     return f"/job:worker/task:{task}"
 
 
 def server_task(task: int) -> str:
-    """Return the name of the device of a parameter server, of any type."""
+    """Return the partial device name of a parameter server, without a device type."""
     return f"/job:ps/task:{task}"
 
 
 def worker_device(task: int, kind: str = CPU) -> str:
-    """Return the full name of the first device of a type of a worker."""
+    """Return the full name of a worker's first device of type ``kind``."""
     return f"{worker_task(task)}/device:{kind}:0"
 
 
 def server_device(task: int, kind: str = CPU) -> str:
-    """Return the full name of the first device of a type of a parameter server."""
+    """Return the full name of a parameter server's first device of type ``kind``."""
     return f"{server_task(task)}/device:{kind}:0"
 
 
@@ -196,17 +196,17 @@ def task_of(name: str) -> str:
 
 
 def device_slug(name: str) -> str:
-    """Return a full device name in characters that node names may have."""
+    """Return a full device name as text that is valid in node names."""
     return name.strip("/").replace("/", ".").replace(":", "")
 
 
 GPU_FLOPS_PER_S = 2e13
 GPU_BYTES_PER_S = 2e12
-"""Rates that the cost model assumes for every GPU that is not shared: plans do not depend on the model of GPU."""
+"""Rates that the cost model assumes for every unshared GPU, so that plans do not depend on the model of the GPU."""
 
 GPU_LATENCY_S = 1e-5
 GPU_LINK_BYTES_PER_S = 2e10
-"""Likewise for a copy between devices of one process."""
+"""Latency and rate that the cost model assumes for a copy between devices of one process."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class Gpus:
     """The GPUs of the devices of a local cluster.
 
     of_workers: GPU of each worker. of_servers: GPU of each parameter server; () if servers are on the CPU. use: options
-    of all of them.
+    of all GPUs.
     """
 
     of_workers: tuple[int, ...]
@@ -222,7 +222,7 @@ class Gpus:
     use: GpuOptions = DEFAULT_GPU_OPTIONS
 
     def by_device(self, workers: int, servers: int) -> list[int | None]:
-        """Return the GPU of each device of a cluster, workers first; raises ValueError if their number differs."""
+        """Return the GPU of each device of a cluster, workers first; raises ValueError for a wrong number of GPUs."""
         if len(self.of_workers) != workers or len(self.of_servers) not in (0, servers):
             raise ValueError(
                 f"GPUs {list(self.of_workers)} of workers and {list(self.of_servers)} of servers: expected one for "
@@ -244,8 +244,8 @@ def local_cluster(
 ) -> Cluster:
     """Return a cluster of ``workers`` tasks, then ``servers`` parameter-server tasks, with one device each.
 
-    cores: cores of each CPU device, for estimates; below 1 if devices share a core. gpus: of devices of type gpu, which
-    divide the rates of their GPU; None: all devices are CPUs.
+    cores: cores per CPU device, for estimates; below 1 if devices share a core. gpus: GPUs of the devices; devices that
+    share a GPU divide its rates. None if all devices are CPUs.
     """
     tasks = [*(worker_task(k) for k in range(workers)), *(server_task(j) for j in range(servers))]
     numbers = [None] * len(tasks) if gpus is None else gpus.by_device(workers, servers)

@@ -1,4 +1,4 @@
-"""Arithmetic on the tensors of a graph in Python's operators, so that update rules and gradients read as formulas.
+"""Arithmetic on the tensors of a graph with Python's operators, so that update rules and gradients read as formulas.
 
 The expression ``0.9 * v - g * rate`` adds the nodes fill, mul, mul and sub, in this order.
 """
@@ -16,7 +16,7 @@ class Expr:
     """A tensor and the graph it belongs to; operators and methods add a node and return its output.
 
     Operands are expressions of one graph and one dtype, and broadcast as in NumPy. A number becomes a scalar constant
-    of the other operand's dtype, which is the second input of a sum or product on whichever side it is written.
+    of the other operand's dtype. In a sum or product, this constant is always the second input.
     """
 
     graph: Builder
@@ -65,7 +65,7 @@ class Expr:
         return self._unary("exp")
 
     def sign(self) -> "Expr":
-        """Add -1, 0 or 1 by the sign of each element."""
+        """Add the sign of each element: -1, 0 or 1."""
         return self._unary("sign")
 
     def sqrt(self) -> "Expr":
@@ -90,7 +90,7 @@ class Expr:
 
 
 def apply(op: Callable[..., Tensor], *operands: Expr, **options: Any) -> Expr:
-    """Add a node by a function of :mod:`runner.engine.graph.ops`: ``apply(ops.maximum, x, y)``.
+    """Add a node with a function of :mod:`runner.engine.graph.ops`: ``apply(ops.maximum, x, y)``.
 
     operands: at least one. options: other arguments of the function.
     """

@@ -1,7 +1,7 @@
 """The dataflow graph: named nodes connected by tensors, with devices and layers stamped on them.
 
-A graph only grows: gradients, optimizers and strategies extend it, passes return new graphs. Insertion order is a
-topological order by construction, because a node's inputs must exist before it.
+A graph only grows: gradients, optimizers and strategies extend a graph, passes return new graphs. Insertion order is a
+topological order by construction, because the inputs of a node must exist before the node is added.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ _MOST_BYTES = 2**63
 
 @dataclass(frozen=True)
 class _Context:
-    """What the surrounding ``with`` blocks specify for nodes added inside."""
+    """The settings of the enclosing ``with`` blocks for nodes added inside."""
 
     scope: str = ""
     device: str = ""
@@ -56,9 +56,9 @@ class Graph:
     ) -> Node:
         """Append a node and return it.
 
-        Its name is the current scope plus ``name`` (the op's by default), made unique by a counter. Raises ShapeError
-        naming the node if inputs or attributes break the op's rule, ResourceError for an output so large that its bytes
-        are no 64-bit number.
+        The name of the node is the current scope plus ``name`` (by default the op's name), made unique by a counter.
+        Raises ShapeError naming the node if inputs or attributes break the op's rule, ResourceError for an output of
+        2**63 bytes or more.
         """
         definition = op_table.lookup(op)
         full_name = self._unique(self._scoped(name or op))
@@ -79,7 +79,7 @@ class Graph:
         return self.insert(Node(full_name, op, tuple(inputs), checked, outputs, *where))
 
     def insert(self, node: Node) -> Node:
-        """Append a complete node unchanged; used by passes. Its name must be new and its inputs present."""
+        """Append a complete node unchanged, for passes; raises ShapeError if its name exists or an input does not."""
         if node.name in self.nodes:
             raise ShapeError(f"node {node.name!r} is already in the graph")
         for needed in (*(t.node for t in node.inputs), *node.control_inputs, *node.colocate_with):
@@ -89,7 +89,7 @@ class Graph:
         return node
 
     def spec(self, tensor: Tensor) -> TensorSpec:
-        """Return shape and dtype of a tensor of this graph."""
+        """Return the shape and dtype of a tensor of this graph."""
         node = self.nodes.get(tensor.node)
         if node is None:
             raise ShapeError(f"tensor {tensor} is not in the graph")
@@ -102,7 +102,7 @@ class Graph:
         return [self.spec(tensor) for tensor in node.inputs]
 
     def consumers(self) -> dict[Tensor, list[Node]]:
-        """Return for every consumed tensor the nodes that read it, in graph order."""
+        """Return consumed tensor -> the nodes that read this tensor, in graph order."""
         readers: dict[Tensor, list[Node]] = {}
         for node in self:
             for tensor in dict.fromkeys(node.inputs):
@@ -110,11 +110,11 @@ class Graph:
         return readers
 
     def name_scope(self, scope: str) -> AbstractContextManager[None]:
-        """Prefix names of nodes added inside with ``scope/``."""
+        """Prefix the names of nodes added inside the block with ``scope/``."""
         return self._within(scope=self._scoped(scope))
 
     def absolute_scope(self, scope: str) -> AbstractContextManager[None]:
-        """Prefix names of nodes added inside with ``scope/``, without the scopes around it."""
+        """Prefix the names of nodes added inside the block with ``scope/``, without the enclosing scopes."""
         return self._within(scope=scope)
 
     def device(self, device: str) -> AbstractContextManager[None]:
@@ -146,7 +146,7 @@ class Graph:
     def _unique(self, name: str) -> str:
         if name not in self.nodes:
             return name
-        # Nodes are never removed, so a number that was taken stays taken.
+        # Nodes are never removed, so a used number stays in use.
         count = self._taken.get(name, 0) + 1
         while f"{name}_{count}" in self.nodes:
             count += 1

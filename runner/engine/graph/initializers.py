@@ -18,7 +18,7 @@ class Initializer(Protocol):
 
 @dataclass(frozen=True)
 class Constant:
-    """Every element equals ``value``."""
+    """The initializer that sets every element to ``value``."""
 
     value: float = 0.0
 
@@ -29,7 +29,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Normal:
-    """Independent normal draws."""
+    """The initializer that draws each element independently from a normal distribution."""
 
     stddev: float
     mean: float = 0.0
@@ -41,7 +41,7 @@ class Normal:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Independent uniform draws in [low, high)."""
+    """The initializer that draws each element independently and uniformly from [low, high)."""
 
     low: float
     high: float
@@ -54,7 +54,7 @@ class Uniform:
 def he_normal(fan: int) -> Normal:
     """Return the normal initializer with variance 2 / fan (He et al. 2015), for layers followed by ReLU.
 
-    fan: inputs of an output (eq. 10, keeps the size of activations) or outputs of an input (eq. 14, of gradients).
+    fan: inputs per output (eq. 10, preserves the scale of activations) or outputs per input (eq. 14, of gradients).
     """
     return Normal((2.0 / fan) ** 0.5)
 

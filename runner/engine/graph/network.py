@@ -1,4 +1,4 @@
-"""How a network is added to a graph: the builder that layers write to, and the outputs that strategies read."""
+"""Networks in a graph: the builder with which layers add nodes, and the outputs that strategies read."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,9 +25,9 @@ class StateUpdate:
 
 @dataclass(frozen=True)
 class Answers:
-    """Scores of N examples. losses: (N,). predictions: (N,) int64, the class. correct: (N,), 1 or 0.
+    """Scores of N examples. losses: (N,). predictions: (N,) int64, class numbers. correct: (N,), 1 or 0.
 
-    Floats are in the network's state dtype.
+    ``losses`` and ``correct`` have the network's state dtype.
     """
 
     losses: Tensor
@@ -37,22 +37,22 @@ class Answers:
 
 @dataclass(frozen=True)
 class Outputs(Answers):
-    """Outputs of a network for N examples. logits: (N, C), in its state dtype."""
+    """Outputs of a network for N examples. logits: (N, C), in the network's state dtype."""
 
     logits: Tensor
 
 
 NetworkFunction = Callable[["NetworkBuilder", Mapping[str, Tensor]], Outputs]
-"""Adds one copy of a network over the inputs x, y, index and returns its outputs."""
+"""A function that adds one copy of a network for the inputs x, y and index, and returns the outputs."""
 
 
 @dataclass(eq=False)
 class NetworkBuilder:
-    """Adds one copy of a network to a graph.
+    """A builder that adds one copy of a network to a graph.
 
-    dtype: of activations; ``state_dtype`` is that of variables, statistics and losses. training: whether dropout drops
-    and batch normalization uses the batch's statistics. step: () int64, index: (N,) int64; random draws of a step are
-    pure functions of them.
+    dtype: dtype of activations. training: whether dropout is active and batch normalization uses the statistics of the
+    batch. step: () int64, index: (N,) int64; the random draws of a step are pure functions of ``seed``, ``step`` and
+    ``index``.
     """
 
     graph: Graph

@@ -1,11 +1,11 @@
-"""The nodes of a graph, and the layers they are stamped with."""
+"""The nodes of a graph, and the stamps that record the layers of nodes."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes  # noqa: F401 - teaches NumPy the dtype bfloat16
+import ml_dtypes  # noqa: F401 - registers the dtype bfloat16 with NumPy
 
 from runner.engine.graph.tensor import Tensor, TensorSpec
 
@@ -14,7 +14,7 @@ NODE_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_./-]*")
 
 @dataclass(frozen=True)
 class LayerStamp:
-    """The layer a node belongs to: strategies see these, never models.
+    """The layer that a node belongs to. Strategies read these stamps and have no access to the model.
 
     kind: "conv", "dense", "norm", "activation", "pool", "regularizer", "merge", "loss" or "shape".
     """
@@ -25,10 +25,10 @@ class LayerStamp:
 
 @dataclass(frozen=True)
 class Node:
-    """One operation. Immutable: a pass that changes a node puts a new one in a new graph.
+    """One operation. Nodes are immutable: a pass that changes a node adds a new node to a new graph.
 
-    device: full or partial device name, "" when free. control_inputs: nodes that must have run before.
-    colocate_with: nodes that must share its device.
+    device: full or partial device name, "" for no constraint. control_inputs: names of the nodes that must run before
+    this node. colocate_with: names of the nodes that must be on the same device.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""What an op *is*: its shape rule, gradient, cost and attributes. Kernels say how it is computed.
+"""The definition of an op: its shape rule, gradient, cost and attributes. Kernels compute ops.
 
-The mathematics of an op is stated once, here. The table ``OPS`` is filled when :mod:`runner.engine.graph.ops` is
-imported and, at the start of a process, by plugins; it never changes afterwards.
+The mathematics of an op is defined once, by its :class:`OpDef`. Importing :mod:`runner.engine.graph.ops` fills the
+table ``OPS``. Plugins extend the table at the start of a process; it never changes afterwards.
 """
 
 import sys
@@ -15,7 +15,7 @@ from runner.engine.graph.tensor import DTYPES, Tensor, TensorSpec
 
 
 class Builder(Protocol):
-    """What rules of ops use of a :class:`~runner.engine.graph.graph.Graph`."""
+    """The methods of a :class:`~runner.engine.graph.graph.Graph` that the rules of ops call."""
 
     def add(
         self,
@@ -30,11 +30,11 @@ class Builder(Protocol):
         ...
 
     def spec(self, tensor: Tensor) -> TensorSpec:
-        """Return shape and dtype of a tensor of the graph."""
+        """Return the shape and dtype of a tensor of the graph."""
         ...
 
     def name_scope(self, scope: str) -> AbstractContextManager[None]:
-        """Prefix names of nodes added inside with ``scope/``."""
+        """Prefix the names of nodes added inside the block with ``scope/``."""
         ...
 
 
@@ -51,14 +51,14 @@ class ShapeError(ValueError):
 
 @dataclass(frozen=True)
 class NotDifferentiable:
-    """The decision that no gradient flows through an op, with its reason."""
+    """The declaration that no gradient flows through an op, with the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class ByDecomposition:
-    """The decision to differentiate an op through its ``decompose`` rule, as if its parts stood in the graph."""
+    """The declaration that the gradient of an op is the gradient of the nodes that its ``decompose`` rule adds."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ class Cost:
 
 
 def output_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    """Cost of an op that computes each element of its first output in one operation."""
+    """Return the operations of an op that computes each element of its first output in one operation."""
     return outputs[0].size
 
 
 def no_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    """Cost of an op that only moves data."""
+    """Return 0, the operations of an op that only moves data."""
     return 0
 
 
@@ -84,16 +84,16 @@ class OpDef:
     """Definition of one op.
 
     name: the key kernels are registered under.
-    infer: input specs and attributes -> output specs; states its conditions by :func:`expect`.
-    gradient: adds nodes that map gradients of the outputs (None if no gradient reaches one) to gradients of the inputs;
-        or the decision :class:`NotDifferentiable` or :class:`ByDecomposition`.
-    attributes: attribute name -> kind; the set is closed. Kinds: int, float, bool, str, dtype, bytes, ints.
+    infer: input specs and attributes -> output specs; checks its conditions with :func:`expect`.
+    gradient: adds nodes that map the gradients of the outputs (None for an output without a gradient) to the gradients
+        of the inputs; or the declaration :class:`NotDifferentiable` or :class:`ByDecomposition`.
+    attributes: attribute name -> kind; a node has exactly these. Kinds: int, float, bool, str, dtype, bytes, ints.
     arity: number of inputs, or None for any number of at least one.
     flops: floating-point operations as a function of shapes.
-    stateful: reads or writes something besides its inputs; never merged, never folded.
-    decompose: the same mathematics in simpler ops, for second gradients and as the oracle of fused kernels.
-    executed_by: "kernel"; "executor" for the engine's own instructions; or "communicator" for what a library between
-        devices does, which has kernels only on devices with that library.
+    stateful: whether nodes read or write state besides their inputs; such nodes are never merged or folded.
+    decompose: the same mathematics in simpler ops, for second derivatives and as the reference for fused kernels.
+    executed_by: "kernel"; "executor" for the engine's own instructions; or "communicator" for operations of a library
+        between devices, which have kernels only on devices with that library.
     """
 
     name: str
@@ -107,12 +107,12 @@ class OpDef:
     executed_by: str = "kernel"
 
     def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Cost:
-        """Work of a node with these specs."""
+        """Return the work of a node with these specs."""
         moved = sum(spec.nbytes for spec in (*inputs, *outputs))
         return Cost(self.flops(inputs, outputs, attributes), moved)
 
     def output_specs(self, inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
-        """Apply arity and shape rule; raises ShapeError naming the op and the condition that is broken."""
+        """Return the output specs; raises ShapeError naming the op and the condition that does not hold."""
         try:
             if self.arity is None:
                 expect(len(inputs) > 0, "at least one input", "none")
@@ -138,7 +138,7 @@ OPS: dict[str, OpDef] = {}
 
 
 def register(*definitions: OpDef) -> None:
-    """Add ops to the table; a second op of the same name is an error."""
+    """Add ops to the table; raises ValueError for a second op of the same name or a missing decompose rule."""
     for definition in definitions:
         if definition.name in OPS:
             raise ValueError(f"op {definition.name!r} is defined twice")
@@ -148,7 +148,7 @@ def register(*definitions: OpDef) -> None:
 
 
 def lookup(name: str) -> OpDef:
-    """Return the definition of an op; raises ShapeError listing all ops if it is unknown."""
+    """Return the definition of an op; raises ShapeError listing all ops for an unknown name."""
     try:
         return OPS[name]
     except KeyError:
@@ -171,9 +171,9 @@ def _canonical(op: str, name: str, kind: str, value: object) -> object:
 
 
 def expect(condition: bool, named: str, came: object) -> None:
-    """Raise ShapeError with what was expected and what came instead, unless the condition holds.
+    """Raise ShapeError with the expected and the actual value, unless the condition holds.
 
-    Shape rules state their conditions by it; :meth:`OpDef.output_specs` adds the name of the op to the message.
+    Shape rules call this function; :meth:`OpDef.output_specs` adds the name of the op to the message.
     """
     if not condition:
         raise ShapeError(f"expected {named}, came {came}")

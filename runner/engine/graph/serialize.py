@@ -1,7 +1,7 @@
 """Graphs as plain data with a closed schema.
 
-A document is built of maps, lists, strings, numbers and bytes only. Reading one checks every field, and :func:`verify`
-infers every shape again, so a document cannot claim what ops do not infer.
+A document consists only of maps, lists, strings, numbers and bytes. Reading a document checks every field, and
+:func:`verify` infers every shape again, so a document cannot claim a shape that the ops do not infer.
 """
 
 from dataclasses import replace
@@ -16,13 +16,13 @@ from runner.system.schema import AnyMap, Integer, ListOf, Maybe, OneOf, Record, 
 
 MAX_NODES = 1_000_000
 MAX_ITEMS = 2**16
-"""Largest number of inputs, outputs or dimensions, and of characters of a name."""
+"""Largest number of inputs, of outputs, of dimensions, and of characters in a name."""
 
 NAME = Text(MAX_ITEMS)
 
 
 class TensorText:
-    """A tensor as the text ``node:port``."""
+    """The schema of a tensor: the text ``node:port``."""
 
     def read(self, plain: Any, where: str) -> Tensor:
         NAME.read(plain, where)
@@ -36,7 +36,7 @@ class TensorText:
 
 
 class GraphDocument:
-    """A graph as its document."""
+    """The schema of a graph: its document."""
 
     def read(self, plain: Any, where: str) -> Graph:
         return from_document(plain)

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-import ml_dtypes  # noqa: F401 - teaches NumPy the dtype bfloat16
+import ml_dtypes  # noqa: F401 - registers the dtype bfloat16 with NumPy
 import numpy as np
 
 DTYPES = ("float32", "float64", "bfloat16", "int32", "int64", "uint8", "bool")
@@ -12,9 +12,9 @@ FLOATS = ("float32", "float64", "bfloat16")
 
 
 def state_dtype(dtype: str) -> str:
-    """Return the dtype of variables, statistics, losses and weight gradients if activations are of float ``dtype``.
+    """Return the dtype of variables, statistics, losses and weight gradients if activations have the float ``dtype``.
 
-    float32 for bfloat16, whose 8 bits of precision would lose small updates; the same dtype otherwise.
+    The result is float32 for bfloat16, whose 8 bits of precision would lose small updates, and ``dtype`` otherwise.
     """
     return "float32" if dtype == "bfloat16" else dtype
 
@@ -31,7 +31,7 @@ class Tensor:
 
     @classmethod
     def parse(cls, text: str) -> "Tensor":
-        """Read ``node:port``; raises ValueError if the port is not a number."""
+        """Return the tensor that ``text`` names; raises ValueError if ``text`` is not of the form ``node:port``."""
         node, _, port = text.rpartition(":")
         if not node or not port.isdigit():
             raise ValueError(f"tensor reference {text!r}: expected 'node:port' such as 'fc1/matmul:0'")

@@ -1,4 +1,4 @@
-"""Variables of one copy of a network, with their names in the unsharded network, on any device."""
+"""Variables of one copy of a network, on any devices, under their names in the unsharded network."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,14 +29,14 @@ class Part:
         return TensorSpec(tuple(shape), self.whole.dtype)
 
     def cut(self, graph: Graph, whole: Tensor) -> Tensor:
-        """Add the slice of a value of the whole variable that belongs to this part."""
+        """Add the slice of ``whole``, a value of the unsharded variable, that belongs to this part."""
         begin = [0] * self.whole.rank
         begin[self.axis] = self.begin
         return ops.slice(graph, whole, begin=begin, size=self.spec.shape)
 
 
 class _MaybePart:
-    """Spec and part of a variable or of a shard of one."""
+    """The spec of a variable, and the part of the unsharded variable that it holds; None for all of it."""
 
     spec: TensorSpec
     part: Part | None
@@ -49,12 +49,12 @@ class _MaybePart:
 
 @dataclass(frozen=True)
 class Variable(_MaybePart):
-    """State that lives on a device across steps.
+    """State that stays on a device across steps.
 
     name: name in the unsharded network, e.g. "conv1/weights"; checkpoints use it. tensor: the value at the start of the
     step. initial: name of the node that assigns the initial value. trainable: updated by gradients. decayed: subject to
     weight decay (weights are, biases and normalization parameters are not). part: the part of the unsharded variable
-    that it is; None: all of it. source: the variable that it starts as a copy of; None: it is no copy.
+    that this one holds; None for all of it. source: the variable that provides the initial value; None if none does.
     """
 
     name: str
@@ -70,12 +70,12 @@ class Variable(_MaybePart):
 
 @dataclass(frozen=True)
 class CopyOf:
-    """An initializer: the initial value of another variable."""
+    """The initializer that copies the initial value of another variable."""
 
     variable: Variable
 
     def build(self, graph: Graph, spec: TensorSpec, *, seed: int, key: str) -> Tensor:
-        """Return the value that the other variable is assigned; seed and key are not needed."""
+        """Return the initial value of the other variable; spec, seed and key are not used."""
         return Tensor(self.variable.initial)
 
 
@@ -93,9 +93,9 @@ class Declaration(_MaybePart):
 
 
 class Variables:
-    """Get-or-create store of the variables of one replica: under each name a whole variable, or parts of one.
+    """The variables of one replica, created on first request. Each name has a whole variable, or parts of it.
 
-    prefix: put before node names so that replicas can share a graph; initial values do not depend on it.
+    prefix: prefix of node names, so that replicas can share a graph; initial values do not depend on the prefix.
     device: device constraint of the variables, "" for none.
     """
 
@@ -107,11 +107,11 @@ class Variables:
         self._by_name: dict[str, dict[Part | None, Variable]] = {}
 
     def __iter__(self) -> Iterator[Variable]:
-        """Iterate over variables in order of creation of their names, and parts of one name in order of creation."""
+        """Iterate over the names, and over the parts of each name, in order of creation."""
         return chain.from_iterable(parts.values() for parts in self._by_name.values())
 
     def __getitem__(self, name: str) -> Variable:
-        """Return the variable of a name; raises KeyError if it is unknown, ShapeError if it is held in parts."""
+        """Return the variable of a name; raises KeyError for an unknown name, ShapeError for one held in parts."""
         first, *others = self._by_name[name].values()
         if others:
             raise ShapeError(f"variable {name!r} is held in {1 + len(others)} parts; expected one")
@@ -125,7 +125,7 @@ class Variables:
         return list(self._by_name.get(name, {}).values())
 
     def counterpart(self, variable: Variable) -> Variable:
-        """Return this store's variable with the name and part of another store's; raises KeyError if it has none."""
+        """Return this store's variable with the name and the part of ``variable``; raises KeyError if there is none."""
         return self._by_name[variable.name][variable.part]
 
     @property
@@ -144,16 +144,16 @@ class Variables:
         layer: LayerStamp | None = None,
         device: str | None = None,
     ) -> Variable:
-        """Return the variable called ``name``, creating it the first time.
+        """Return the variable called ``name``; the first request creates it.
 
-        device: where to create it; that of the store if None. Raises ShapeError if it exists with another shape or
-        dtype, or in parts.
+        device: device of a new variable; None for the device of the store. Raises ShapeError if the variable exists
+        with another shape or dtype, or in parts.
         """
         declared = Declaration(name, spec, initializer, trainable, decayed, layer)
         return self.declare(declared, self.device if device is None else device)
 
     def declare(self, declared: Declaration, device: str) -> Variable:
-        """Return the variable of a declaration, creating it on ``device`` the first time; see :meth:`get`."""
+        """Return the variable of a declaration; the first request creates it on ``device``. See :meth:`get`."""
         for held in self.parts(declared.name):
             _expect_of_one(held, declared)
             if held.part == declared.part:
@@ -163,14 +163,14 @@ class Variables:
         return created
 
     def slot(self, of: Variable, name: str, initial: float = 0.0) -> Variable:
-        """Optimizer state of ``of``'s shape on its device, e.g. "conv1/weights/momentum"."""
+        """Return optimizer state with the shape and the device of ``of``, e.g. "conv1/weights/momentum"."""
         declared = Declaration(f"{of.name}/{name}", of.spec, Constant(initial), False, False, of.layer, of.part)
         return self.declare(declared, self.device_of(of))
 
     def copy(self, of: Variable, name: str) -> Variable:
-        """Return a variable of this store, e.g. "conv1/weights/anchor", that starts as a copy of ``of`` on its device.
+        """Return a variable, e.g. "conv1/weights/anchor", that starts as a copy of ``of`` on the same device.
 
-        It gets the initial value of ``of`` or, if that is restored, the restored value.
+        The copy starts with the initial value of ``of`` or, if ``of`` is restored, with the restored value.
         """
         declared = Declaration(f"{of.name}/{name}", of.spec, CopyOf(of), False, False, of.layer)
         return self.declare(declared, self.device_of(of))
@@ -192,7 +192,7 @@ class Variables:
 
 
 def _expect_of_one(held: Variable, declared: Declaration) -> None:
-    """Require that both are whole, or both parts along one axis, of one variable."""
+    """Raise ShapeError unless both are whole, or both are parts along one axis, of one unsharded variable."""
     if held.whole != declared.whole:
         raise ShapeError(f"variable {declared.name!r} is {held.whole}, but is requested as {declared.whole}")
     axes = [None if part is None else part.axis for part in (held.part, declared.part)]
@@ -202,7 +202,7 @@ def _expect_of_one(held: Variable, declared: Declaration) -> None:
 
 
 def _initial(graph: Graph, declared: Declaration, seed: int) -> Tensor:
-    """Add the initial value; that of a shard is its part of the whole variable's initial value."""
+    """Add the initial value. A shard receives its part of the unsharded variable's initial value."""
     if declared.part is None:
         return declared.initializer.build(graph, declared.spec, seed=seed, key=declared.name)
     whole = declared.initializer.build(graph, declared.part.whole, seed=seed, key=declared.name)

@@ -1,6 +1,6 @@
 """Calls of a step: instructions fused into as few calls as possible, or called one by one and timed or checked.
 
-:class:`FiniteCheck` checks that every node's output is finite; it refuses any other value before a variable keeps it.
+:class:`FiniteCheck` checks that every node's output is finite; it refuses other values before a variable stores them.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ class CallGroup:
     """One call: neighbouring calls that the platform has fused, or the function of a single instruction.
 
     call: returns 0 on success; after a failure, 1 + the number of the failed part in the upper bits and its status in
-    the lower 16. instructions: position of the instruction of each part. reason: describes a failed part and its
+    the lower 16 bits. instructions: position of the instruction of each part. reason: describes a failed part and its
     status. late: returns the same code as ``call`` for a failure that occurred after ``call`` had returned.
     """
 
@@ -37,7 +37,7 @@ class CallGroup:
 
 
 def join_calls(platform: Platform, works: Sequence[Work]) -> list[CallGroup]:
-    """Fuse neighbouring calls that the platform can join. works: one for each instruction, in order."""
+    """Fuse neighbouring calls that the platform can join. works: one Work for each instruction, in order."""
     call_groups: list[CallGroup] = []
     for is_joinable, group in groupby(enumerate(works), lambda each: platform.joinable(each[1].call)):
         if is_joinable:
@@ -63,7 +63,7 @@ def _call_group(platform: Platform, works: Sequence[tuple[int, Work]], *, once: 
 
 @dataclass(frozen=True)
 class TimedCalls:
-    """Wraps the calls of one device's bound plan. current_run: returns the current run of the plan."""
+    """The timing of one device's bound plan, call by call. current_run: returns the current run of the plan."""
 
     plan: DevicePlan
     bound: Binding
@@ -72,7 +72,7 @@ class TimedCalls:
     current_run: Callable[[], PlanRun]
 
     def wrap(self, position: int, call: Call) -> Call:
-        """Return the call of an instruction, timed; a receive records its wait separately."""
+        """Return the timed call of an instruction; a receive records its wait separately."""
         op = self.plan.instructions[position].op
         if op == "recv":
             return self._receive(position)
@@ -103,11 +103,11 @@ class TimedCalls:
 
 @dataclass
 class FiniteCheck:
-    """The check for one device's bound plan. step: returns the number of the current step.
+    """The check of all node outputs of one device's bound plan. step: returns the number of the current step.
 
-    A node may compute directly in a variable's memory. The check copies such variables before the node runs and
-    restores them if the output is refused, which takes as much memory as the variables of one node. Raises
-    ResourceError if that memory is not available.
+    A node may compute directly in a variable's memory. The check copies such a variable before the node runs and
+    restores it if the output is refused. The copies need as much memory as the variables of one node. Raises
+    ResourceError if this memory is not available.
     """
 
     plan: DevicePlan
@@ -120,7 +120,7 @@ class FiniteCheck:
         self._copies = allocate(self.platform, max(sizes, default=0), "copies of variables for the finiteness check")
 
     def wrap(self, position: int, call: Call) -> Call:
-        """Return the call of an instruction with the check; it raises NumericError naming the node."""
+        """Return the call of an instruction with the check; the call raises NumericError naming the node."""
         save, restore, begin = [], [], 0
         for variable in self._variables(position):
             copied = self._copies[begin : begin + variable.nbytes]

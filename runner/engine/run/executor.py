@@ -1,4 +1,4 @@
-"""The static executor: it binds a plan to kernels and memory once; each step then walks a list of calls."""
+"""The static executor, which binds a plan to kernels and memory once; each step then makes a fixed list of calls."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class DeviceExecutor:
-    """Runs one device's plan, step after step.
+    """An executor that runs one device's plan, step after step.
 
-    check_finite: raise NumericError naming the first node with a floating-point output that is not finite. Slow; for
-    debugging.
+    check_finite: raise NumericError naming the first node with a floating-point output that is not finite. This
+    check is slow and meant for debugging.
     """
 
     plan: DevicePlan
@@ -56,8 +56,8 @@ class DeviceExecutor:
     ) -> dict[Tensor, Array]:
         """Execute one step and return copies of the fetched values.
 
-        meanwhile: called after all work has been queued on the device and before the step waits for it. Raises
-        RunnerError naming the feed, variable or node at fault. An asynchronous device reports its faults at the next
+        meanwhile: called after all work has been queued on the device and before the step waits for the device. Raises
+        RunnerError naming the feed, variable or node at fault. An asynchronous device reports a failure at the next
         call or synchronization.
         """
         self._step = step
@@ -105,7 +105,7 @@ class DeviceExecutor:
         return self._platform.is_asynchronous
 
     def record(self, recorder: Recorder | None, plan: int = 0) -> None:
-        """Time every instruction from the next step on, or stop if ``recorder`` is None. plan: its number in the trace.
+        """Time every instruction from the next step on, or stop if ``recorder`` is None. plan: its number in a trace.
 
         While a trace is recorded, calls are not fused and each instruction reads the clock twice; steps take longer.
         """
@@ -114,7 +114,7 @@ class DeviceExecutor:
         self._bind()
 
     def before_run(self, step: int, kind: str, call: Callable[[], T]) -> T:
-        """Call a function on behalf of the next step and record its time if a trace is active. kind: of its span."""
+        """Call a function for the next step; while a trace is active, record its time as a span of ``kind``."""
         return call() if self._recorder is None else self._recorder.timed(self._next(step), 0, kind, call)
 
     def _next(self, step: int) -> PlanRun:
@@ -179,7 +179,7 @@ class DeviceExecutor:
         self._deferred = [(each.late, each) for each in self._call_groups if each.late is not None]
 
     def _group_calls(self, bound: Binding) -> list[CallGroup]:
-        """Fuse calls, unless every instruction is timed or checked."""
+        """Return the calls, fused unless every instruction is timed or checked."""
         works = [bound.work(instruction) for instruction in self.plan.instructions]
         if not self.check_finite and self._recorder is None:
             return join_calls(self._platform, works)

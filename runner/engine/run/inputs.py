@@ -1,11 +1,11 @@
-"""Inputs of a step: they are read while the previous step runs, on two levels, and each share once.
+"""Inputs of a step, which are read while the previous step runs.
 
 An :class:`~runner.engine.compile.program.InputSource` is a pure function of (split, step, share), so that reading
-early, late or twice gives the same examples. On the host, the source of a data set (``runner.data.source``) makes a
-share of step s + 1 in a background thread as soon as the share of step s has been read. On a device that works
-asynchronously, a GPU, :class:`ReadAhead` takes the next step's inputs from the source and copies them to the device
-while the current step runs there. Between the two, :class:`SharedReading` reads a share once for all devices of a
-process.
+early, late or twice gives the same examples. Inputs are read ahead on two levels. On the host, the source of a data
+set (``runner.data.source``) makes a share of step s + 1 in a background thread as soon as the share of step s has
+been read. On an asynchronous device, such as a GPU, :class:`ReadAhead` takes the next step's inputs from the source and
+copies them to the device while the current step runs. Between the two levels, :class:`SharedReading` reads each share
+once for all devices of a process.
 """
 
 import threading
@@ -22,9 +22,9 @@ from runner.kernels.contract import Array
 
 
 class ReadAhead:
-    """Reads the inputs of one client for one device, once for each step.
+    """A reader of one client's inputs for one device, which reads the inputs of each step once.
 
-    from_source: reads the device's inputs for a step. Inputs that were read for a step that never runs cost only time.
+    from_source: returns the device's inputs for a step. Reading inputs for a step that never runs costs only time.
     """
 
     def __init__(self, executor: DeviceExecutor, from_source: Callable[[int], Mapping[Tensor, Array]]) -> None:
@@ -63,10 +63,10 @@ class _PendingShare:
 
 
 class SharedReading:
-    """The examples of one client: the first device to ask for a share reads it, the others get the same arrays.
+    """A thread-safe reader of one client's examples, which reads each share once and gives all devices its arrays.
 
-    slots: the inputs of each device. Thread-safe. A share is kept until every device that reads from it has fetched it,
-    or until another step is requested, because a step that failed or was read ahead may never be requested again.
+    slots: input slots of each device. A share is kept until every device with a slot of the share has requested it, or
+    until another step is requested, because a step that failed or was read ahead may never be requested again.
     """
 
     def __init__(self, source: InputSource | None, slots: Mapping[str, Sequence[InputSlot]]) -> None:
@@ -79,7 +79,7 @@ class SharedReading:
     def read(self, device: str, step: int) -> dict[Tensor, Array]:
         """Return the inputs of a device for a step; each share is read once, however many slots it feeds.
 
-        Raises the errors of the source, and RunnerError for a step that needs examples if there is no source.
+        Raises the errors of the source, and RunnerError if the step needs examples and there is no source.
         """
         shares: dict[ShareKey, Fields] = {}
         fed = {}
@@ -111,7 +111,7 @@ class SharedReading:
         return self._source.read(*key)
 
     def _entry(self, device: str, step: int, key: ShareKey) -> tuple[_PendingShare, bool]:
-        """Return the share for a device, and whether this device has to read it."""
+        """Return the share for a device, and whether this device must read the share."""
         with self._lock:
             if step != self._step:
                 self._step, self._shares = step, {}

@@ -1,6 +1,6 @@
-"""Interleavings: the order in which one process runs parts of launched clients, by a virtual clock or by a record.
+"""Interleavings: the order in which one process runs parts of launched clients, from a virtual clock or a record.
 
-An interleaving sees names, devices and sizes, never values; the session asks it for the next event and executes it.
+An interleaving uses names, devices and sizes, never values. The session requests the next event and executes it.
 """
 
 import math
@@ -18,7 +18,7 @@ from runner.kernels import philox
 
 @dataclass(frozen=True)
 class Launched:
-    """One launched step of a client. received: device -> device that sends to it -> bytes."""
+    """One launched step of a client. received: receiving device -> sending device -> bytes."""
 
     client: str
     step: int
@@ -27,7 +27,7 @@ class Launched:
 
 @dataclass(frozen=True)
 class Begin:
-    """Run the part of a client on one device."""
+    """The event to run the part of a client on one device."""
 
     client: str
     device: str
@@ -35,13 +35,13 @@ class Begin:
 
 @dataclass(frozen=True)
 class End:
-    """Report that a client has finished; all its parts have run."""
+    """The event to report that a client has finished; all its parts have run."""
 
     client: str
 
 
 class Interleaving(Protocol):
-    """Receives every launch and returns the next event."""
+    """An object that receives every launch and returns the next event."""
 
     def launched(self, launched: Launched) -> None:
         """Add a launched client."""
@@ -56,7 +56,7 @@ Seconds = Callable[[str, str, int], float]
 
 @dataclass
 class _Part:
-    """A part of a launched client that has not run. arrival: time of its last tensor so far."""
+    """A part of a launched client that has not run. arrival: latest arrival of a tensor so far."""
 
     launched: Launched
     device: str
@@ -67,13 +67,13 @@ class _Part:
 class VirtualTime:
     """A discrete-event clock: a device runs one part at a time, and transfers take time.
 
-    As in a worker process, parts begin in launch order, but each only when all tensors that it receives are there. The
+    As in a worker process, parts begin in launch order, but a part begins only after all its tensors have arrived. The
     order is a pure function of the launches and of the durations of parts and transfers. When no client runs, time
-    restarts at 0, so that later times, rounding included, do not depend on what happened before.
+    restarts at 0, so that later times, including their rounding, do not depend on earlier events.
     """
 
     def __init__(self, part_s: Seconds, transfer_s: Callable[[int], float]) -> None:
-        """part_s: duration of every part. transfer_s: bytes -> seconds."""
+        """part_s: returns the duration of a part. transfer_s: bytes -> seconds."""
         self._idle_at = 0.0
         self._now = 0.0
         self._part_s = part_s
@@ -131,7 +131,7 @@ class VirtualTime:
 
 
 def virtual_time(clock: VirtualClock) -> VirtualTime:
-    """Return the order of events on a virtual clock."""
+    """Return the interleaving of a virtual clock."""
 
     def part_s(client: str, device: str, step: int) -> float:
         # Independent of the device type, so that the order is the same on CPUs and GPUs.
@@ -142,7 +142,7 @@ def virtual_time(clock: VirtualClock) -> VirtualTime:
 
 
 def standard_normal(seed: int, stream: str, step: int) -> float:
-    """Return normal random number ``step`` of a stream (Box-Muller method)."""
+    """Return standard normal random number ``step`` of a stream (Box-Muller method)."""
     first, second = philox.uniform(philox.key(seed, stream), np.zeros(1, np.int64), 2, step)[0]
     return math.sqrt(-2.0 * math.log1p(-first)) * math.cos(2.0 * math.pi * second)
 
@@ -160,7 +160,7 @@ class Ending:
 class Recorded:
     """The interleaving of an earlier run: clients finish in the recorded order, and devices keep their order of turns.
 
-    endings: in the recorded order. Raises RunnerError if the launches differ from the recorded ones.
+    endings: the endings in the recorded order. Raises RunnerError if the launches differ from the recorded ones.
     """
 
     endings: Sequence[Ending]

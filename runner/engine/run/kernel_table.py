@@ -37,8 +37,8 @@ def load_kernels() -> Registry:
 def decomposed_kernel(definition: OpDef, decompose: Decomposition) -> Kernel:
     """Return the CPU kernel that computes an op by the NumPy functions of its decomposition.
 
-    Like these, it computes bfloat16 in float32; it rounds outputs, and intermediate results only where a cast does.
-    Raises KernelError when it is bound, if an op of the decomposition has no NumPy function.
+    Like these functions, the kernel computes bfloat16 in float32. Only outputs and results of a cast are rounded.
+    Raises KernelError when the kernel is bound, if an op of the decomposition has no NumPy function.
     """
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
@@ -70,7 +70,7 @@ def _numpy_function(definition: OpDef, part: Node) -> Callable[..., Any]:
 
 
 def kernels_for(devices: Iterable[Device]) -> Registry:
-    """Return the kernels that these devices need: CPU kernels, and GPU kernels if one of them is a GPU.
+    """Return the kernels that these devices need: CPU kernels, and GPU kernels if one of the devices is a GPU.
 
     Raises ResourceError naming the missing GPU or library.
     """
@@ -82,7 +82,7 @@ def kernels_for(devices: Iterable[Device]) -> Registry:
 
 @cache
 def load_gpu_kernels(use: GpuOptions, home: int) -> Registry:
-    """Return the kernels of the CPU and of this process's GPUs. home: number of the GPU on which plans are made."""
+    """Return the kernels of the CPU and of this process's GPUs. home: number of the default GPU of a thread."""
     registry = load_kernels().copy()
     try:
         runtime = open_gpus(use.tf32, compare_plans=use.compare_plans, code_folder=use.code_folder, home=home)
@@ -104,5 +104,5 @@ def require_gpu_kernels(registry: Registry) -> None:
 
 @cache
 def native_libraries() -> tuple[NativeLibrary, ...]:
-    """Return the libraries of fast kernels: those in use, and those not available here with the reason."""
+    """Return the libraries of fast kernels: those in use, and the unavailable ones with the reason for each."""
     return register(REGISTRY)

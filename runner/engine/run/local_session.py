@@ -41,10 +41,10 @@ PROCESS = "main"
 
 
 class LocalSession:
-    """Runs all devices of a cluster in this process: one in the caller's thread, several in one thread each.
+    """A session that runs a cluster's devices in this process: one in the caller's thread, several in a thread each.
 
     check_finite: raise an error that names the first node whose output is not finite. interleaving: orders the parts
-    of launched clients, which run one by one; by default each part takes one second of virtual time and transfers none.
+    of launched clients, which run one by one; by default each part takes one second of virtual time and a transfer 0 s.
     """
 
     def __init__(
@@ -134,20 +134,20 @@ class LocalSession:
                 trace.add(device, RecordedPlan(client, executor.plan, ready.compiled.parts[device].graph), executor)
 
     def stop_trace(self) -> Timeline:
-        """Return what was recorded; see :class:`~runner.engine.run.session.Session`."""
+        """Stop recording and return the timeline; see :class:`~runner.engine.run.session.Session`."""
         trace, self._trace = required_trace(self._trace), None
         return trace.stop()
 
     def sent_bytes(self) -> list[int]:
-        """Bytes sent so far; see :class:`~runner.engine.run.session.Session`."""
+        """Return the bytes sent so far; see :class:`~runner.engine.run.session.Session`."""
         return list(self._sent.values())
 
     def peak_memory_bytes(self) -> dict[str, int]:
-        """Peak resident memory of this process; see :class:`~runner.engine.run.session.Session`."""
+        """Return the peak resident memory of this process; see :class:`~runner.engine.run.session.Session`."""
         return {PROCESS: peak_rss_bytes()}
 
     def libraries(self) -> dict[str, list[str]]:
-        """Kernel libraries in use; see :class:`~runner.engine.run.session.Session`."""
+        """Return the kernel libraries in use; see :class:`~runner.engine.run.session.Session`."""
         found: dict[str, set[str]] = {device.type: set() for device in self._cluster.devices}
         for ready in self._prepared.values():
             for device, executor in ready.executors.items():
@@ -232,8 +232,8 @@ class LocalSession:
 def _share_thread_count() -> Callable[[], None]:
     """Return a function that gives another Python thread as many OpenMP threads as the caller has.
 
-    OpenMP keeps this number for each Python thread. The caller makes the plans, with scratch memory for each of its
-    OpenMP threads, and a device's thread binds them again after the arena has grown; both need the same number.
+    OpenMP keeps this number for each Python thread. The caller makes the plans, with scratch memory for each OpenMP
+    thread. A device's thread binds the plans again after the arena has grown, so it needs as many OpenMP threads.
     """
     pools = ThreadpoolController().select(user_api="openmp").lib_controllers
     numbers = [pool.num_threads for pool in pools]
@@ -260,7 +260,7 @@ class _Prepared:
         self.received_bytes = {device: plan.received_bytes for device, plan in plans.items()}
 
     def begin(self) -> int:
-        """Count a run that begins; return how many runs began before it."""
+        """Count a new run and return the number of earlier runs."""
         self.begun += 1
         return self.begun - 1
 
@@ -276,8 +276,8 @@ class _Prepared:
 
 @dataclass(frozen=True)
 class _LaunchedRun:
-    """A launched step. fed: copies of the caller's values. number, begin_ns: of its run. fetched, turns: results of the
-    parts that have run."""
+    """A launched step. fed: copies of the caller's values. number, begin_ns: number and start time of the step's run.
+    fetched, turns: results of the parts that have run."""
 
     client: Client
     ready: _Prepared

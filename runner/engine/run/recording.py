@@ -1,4 +1,4 @@
-"""Recording: the times that an executor measures on one device, and the document that carries them to the master."""
+"""Recording of the times that an executor measures on one device, and the document with these times for the master."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -16,14 +16,14 @@ MAX_PLANS = 2**16
 """Largest number of plans of one device in a trace."""
 
 MAX_SPANS = 2**20
-"""Largest number of spans of one device; they fit into one document."""
+"""Largest number of spans of one device in a trace; this many spans fit into one document."""
 
 T = TypeVar("T")
 Clock = Callable[[], int]
 
 
 class PlanRun(NamedTuple):
-    """One run of a plan. plan: its number in the trace. number: how many runs of the plan began before this one."""
+    """One run of a plan. plan: number of the plan in the trace. number: number of earlier runs of the plan."""
 
     plan: int
     number: int
@@ -33,8 +33,8 @@ class PlanRun(NamedTuple):
 class RawSpan(NamedTuple):
     """One measured interval, in nanoseconds of the recorder's clock.
 
-    plan, number, step: see :class:`PlanRun`. position: of the instruction in the device's plan; 0 for work before the
-    first instruction.
+    plan, number, step: see :class:`PlanRun`. position: index of the instruction in the device's plan; 0 for work
+    before the first instruction.
     """
 
     plan: int
@@ -47,7 +47,7 @@ class RawSpan(NamedTuple):
 
 
 class Recorder:
-    """Collects the spans of one device, in order.
+    """A recorder of the spans of one device, in order.
 
     clock: returns nanoseconds; by default CLOCK_MONOTONIC, which all processes of a machine share, so that their times
     need no alignment.
@@ -107,7 +107,7 @@ def to_document(spans: Iterable[RawSpan]) -> dict[str, list[int]]:
 
 
 def from_document(document: object, source: str) -> list[RawSpan]:
-    """Read a document made by :func:`to_document`; raises SecurityError naming ``source`` if it is malformed."""
+    """Read a document of :func:`to_document`; raises SecurityError naming ``source`` if the document is malformed."""
     columns = read_untrusted(_SCHEMA, document, f"spans of {source}")
     kinds = [KINDS[kind] for kind in columns.kind]
     named = {field: getattr(columns, field) for field in RawSpan._fields} | {"kind": kinds}

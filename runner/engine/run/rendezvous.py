@@ -19,22 +19,22 @@ _WAIT_S = 1.0
 class Rendezvous(Protocol):
     """The rendezvous of one plan's steps as seen by one device.
 
-    A value lies in one piece of memory, which the sender writes and its receivers read. Two rules make it safe to reuse
-    this memory in every step: a sender writes it at most once per step and notifies its receivers afterwards, and *a
-    plan does not begin a step before all its devices have finished the previous one*. Other plans have separate
+    Each value has one block of memory, which the sender writes and the receivers read. Two rules make it safe to reuse
+    this memory in every step: the sender writes the memory at most once per step and then notifies the receivers, and
+    *a plan does not begin a step before all its devices have finished the previous step*. Each plan has separate
     memory, because the plans of launched clients overlap. The rules also hold for values that the master feeds and
-    fetches. A view of such memory is valid until its reader has finished the step; at the master, until the plan
-    begins its next step.
+    fetches. A receiver's view of this memory is valid until the receiver has finished the step; the master's view,
+    until the plan begins its next step.
     """
 
     def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
-        """Return the memory in which receivers read the value named ``sent``; the same in every step."""
+        """Return the memory in which receivers read the value named ``sent``; it is the same in every step."""
 
     def incoming(self, key: str, source: str, nbytes: int) -> NDArray[np.uint8]:
-        """Return the memory that holds the value of a transfer from its :meth:`receive` to the end of the step."""
+        """Return the memory of a received value; the value stays there from :meth:`receive` to the end of the step."""
 
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
-        """Send a value without waiting for a receiver; copied unless it was computed in :meth:`outgoing`."""
+        """Send a value without waiting for a receiver; a value outside the :meth:`outgoing` memory is copied there."""
 
     def receive(self, step: int, key: str, source: str) -> Array:
         """Wait for a value; raises ClusterError if the time limit passes or a peer has failed."""
@@ -51,7 +51,7 @@ class LocalRendezvous:
         self.failure: BaseException | None = None
 
     def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
-        """Return memory of this process, allocated on first use by either side; raises ValueError for another size."""
+        """Return memory of this process, allocated by the first call; raises ValueError for another size."""
         with self._condition:
             if sent not in self._memory:
                 self._memory[sent] = allocate(nbytes)
@@ -65,7 +65,7 @@ class LocalRendezvous:
         return self.outgoing(sent_tensor(key), nbytes)
 
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
-        """Send a value; raises ClusterError for a second one with the same step and key."""
+        """Send a value; raises ClusterError for a second value with the same step and key."""
         memory = self.outgoing(sent_tensor(key), value.nbytes)
         place = memory.view(value.dtype).reshape(value.shape)
         if place.ctypes.data != value.ctypes.data:
@@ -78,7 +78,7 @@ class LocalRendezvous:
         return value
 
     def put(self, step: int, key: str, value: object) -> None:
-        """Send any object; raises ClusterError for a second one with the same step and key."""
+        """Send any object; raises ClusterError for a second object with the same step and key."""
         with self._condition:
             if (step, key) in self._values:
                 raise ClusterError(f"rendezvous: {key!r} was sent twice in step {step}")
@@ -117,6 +117,6 @@ class LocalRendezvous:
 
     @property
     def pending(self) -> list[tuple[int, str]]:
-        """(step, key) of the values sent and not yet received; empty between steps."""
+        """(step, key) of each value sent and not yet received; empty between steps."""
         with self._condition:
             return sorted(self._values)

@@ -1,4 +1,4 @@
-"""The interface of all sessions, what they share, and the statistics that workers report for a finished step."""
+"""The interface of all sessions, their common functions, and the statistics that workers report for a finished step."""
 
 import resource
 from collections.abc import Collection, Mapping
@@ -23,10 +23,10 @@ TURN = "turn"
 
 
 class Session(Clients, Protocol):
-    """Runs clients of one program. Not thread-safe."""
+    """A session that runs clients of one program. Not thread-safe."""
 
     def start_trace(self, clients: Collection[str]) -> None:
-        """Record what every device does in each run of some clients that begins from now on.
+        """Record the activities of every device in each run of ``clients`` that begins from now on.
 
         Recorded runs take a little longer. Launched clients may be running and continue. Raises RunnerError if
         another trace is active, or if a client has not been planned while launched clients are running.
@@ -87,9 +87,9 @@ def expand_feeds(client: Client, feeds: Mapping[str, Any]) -> dict[Tensor, Any]:
 
 
 def fed_array(tensor: Tensor, value: Any, spec: TensorSpec) -> Array:
-    """Return a fed value as an array, not copied; raises RunnerError unless shape and dtype are those of its spec.
+    """Return a fed value as an array, not copied; raises RunnerError unless shape and dtype match ``spec``.
 
-    Only for values that are stored for later; a step that runs at once checks its feeds itself.
+    Use this function only for values stored for a later step; a step that runs at once checks its feeds itself.
     """
     try:
         return as_array(value, spec)
@@ -106,6 +106,6 @@ def require_launchable(client: Client, under_way: Collection[str]) -> None:
 
 
 def require_synchronized(what: str, under_way: Collection[str]) -> None:
-    """Raise RunnerError if launched clients are under way and ``what`` happened, which must happen alone."""
+    """Raise RunnerError if launched clients are running, because ``what`` must not happen meanwhile."""
     if under_way:
         raise RunnerError(f"{what} while {', '.join(sorted(under_way))} are under way: wait until they have finished")

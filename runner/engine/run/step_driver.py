@@ -1,7 +1,7 @@
-"""Step drivers: which clients run for an update, and in which order: ``train`` alone, or several that overlap.
+"""Step drivers, which choose the clients of an update and their order: ``train`` alone, or several that overlap.
 
-A step driver decides from the endings that the session reports, and from nothing else: it reads no clock. So the same
-order of endings leads to the same decisions, on a cluster, on a virtual clock and in a repetition.
+A step driver decides only from the finished clients that the session reports, and reads no clock. The same order of
+finished clients thus leads to the same decisions, on a cluster, on a virtual clock and in a repetition.
 """
 
 from abc import ABC, abstractmethod
@@ -29,7 +29,7 @@ class Finished:
 
 
 class Clients(Protocol):
-    """Runs the clients of a program, one by one or several at once."""
+    """An object that runs the clients of a program, one by one or several at once."""
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         """Run one step of a client and return its fetches by name.
@@ -40,8 +40,8 @@ class Clients(Protocol):
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
         """Begin one step of a deferred client and return. Several clients may run at once, but each only once.
 
-        On every device runs begin in launch order, except that a run waits for all tensors that it receives and later
-        ones may overtake it.
+        On every device, runs begin in launch order with one exception: while a run waits for tensors that it receives,
+        later runs may begin.
         """
 
     def finished(self) -> Finished:
@@ -52,13 +52,13 @@ class Clients(Protocol):
 
 
 class StepDriver(ABC):
-    """Makes the updates of one program on one session, in order."""
+    """A driver that makes the updates of one program on one session, in order."""
 
     @abstractmethod
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
-        """Make update number ``step`` and return its "loss" and "accuracy", both ().
+        """Make update number ``step`` and return its "loss" and "accuracy", both of shape ().
 
-        learning_rate: () in the dtype of the variables.
+        learning_rate: shape (), in the dtype of the variables.
         """
 
     @abstractmethod
@@ -68,7 +68,7 @@ class StepDriver(ABC):
     def begin_again(self) -> None:
         """Synchronize and drop all state that no checkpoint holds.
 
-        Called before each checkpoint, so that this run and a run that is resumed from the checkpoint end equally.
+        Called before each checkpoint, so that this run and a run resumed from the checkpoint give equal results.
         """
         self.synchronize()
 
@@ -77,19 +77,19 @@ class StepDriver(ABC):
         return {}
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return the decisions so far that no configuration states: name -> lines of plain data, each with its "step".
+        """Return the decisions made at run time so far: name -> lines of plain data, each with its "step".
 
         Each name gets a file NAME.jsonl in the run directory.
         """
         return {}
 
     def record(self) -> Mapping[str, Any]:
-        """Return counts of the race so far, as plain data of any form; empty if nothing races."""
+        """Return counts for the record of a run with overlapping clients, as plain data; empty for other runs."""
         return {}
 
 
 def number_of(step: int) -> Array:
-    """Return the number of a step as clients are fed it: () int64."""
+    """Return a step number as an array to feed to clients: shape (), int64."""
     return np.asarray(step, np.int64)
 
 
@@ -101,7 +101,7 @@ _DRIVERS: dict[type[DriverSettings], Callable[..., StepDriver]] = {}
 def drives(settings: type[DriverSettings]) -> Callable[[Made], Made]:
     """Register the decorated class or function as the step driver of programs with these settings.
 
-    It is called with the clients of a session and the settings.
+    The class or function is called with the clients of a session and the settings.
     """
 
     def register(make: Made) -> Made:
@@ -118,7 +118,7 @@ def bind(settings: DriverSettings, clients: Clients) -> StepDriver:
 
 @drives(DriverSettings)
 class Synchronous(StepDriver):
-    """Every update is one step of the client ``train``."""
+    """A driver that makes every update with one step of the client ``train``."""
 
     def __init__(self, clients: Clients, settings: DriverSettings) -> None:
         self._clients = clients
@@ -145,7 +145,7 @@ class Rounds(DriverSettings):
 
 @drives(Rounds)
 class InRounds(Synchronous):
-    """Every update is one step of the client ``train``; see :class:`Rounds`."""
+    """A driver that also runs a client at the end of every round; see :class:`Rounds`."""
 
     def __init__(self, clients: Clients, settings: Rounds) -> None:
         super().__init__(clients, settings)
@@ -153,7 +153,7 @@ class InRounds(Synchronous):
         self._in_round = False
 
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
-        """Run ``train``, and the client that ends a round if it is due; see :class:`StepDriver`."""
+        """Run ``train`` and, if a round is complete, the client that ends it; see :class:`StepDriver`."""
         found = super().update(step, learning_rate)
         self._in_round = True
         if (step + 1) % self._rounds.steps == 0:

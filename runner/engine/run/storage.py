@@ -19,13 +19,13 @@ class _Variable:
 
 @dataclass
 class VariableStore:
-    """The variables of one device by node name. They outlive steps and plans; an assigned variable stays assigned."""
+    """The variables of one device by node name, which outlive steps and plans. An assigned variable stays assigned."""
 
     platform: Platform = field(default_factory=HostPlatform)
     _variables: dict[str, _Variable] = field(default_factory=dict)
 
     def memory(self, name: str, slot: Slot) -> Bytes:
-        """Return a variable's memory, allocated on first use; raises RunnerError if it has another spec or layout."""
+        """Return a variable's memory, allocated on first use; raises RunnerError if its spec or layout differs."""
         if name not in self._variables:
             self._variables[name] = _Variable(slot, allocate(self.platform, slot.layout.nbytes, f"variable {name!r}"))
         found = self._variables[name]
@@ -40,13 +40,13 @@ class VariableStore:
                 raise RunnerError(f"variable {name!r} has no value yet: run the 'init' or the 'restore' client first")
 
     def mark_assigned(self, names: frozenset[str]) -> None:
-        """Note that variables have a value."""
+        """Mark variables as assigned."""
         for name in names:
             self._variables[name].assigned = True
 
 
 class ArenaUser(Protocol):
-    """An object that holds memory of an arena."""
+    """An object that holds references to the memory of an arena."""
 
     def release_memory(self) -> None:
         """Drop all references to the arena's memory."""
@@ -55,8 +55,8 @@ class ArenaUser(Protocol):
 class Arena:
     """Scratch memory shared by the plans of one device, which run one at a time.
 
-    It grows to the size of the largest plan. When it grows, all users release the old memory and ``generation``
-    increases; a user whose generation differs must bind again before its next step.
+    The arena grows to the size of the largest plan. When the arena grows, all users release the old memory and
+    ``generation`` increases. A user that was bound in an earlier generation must bind again before its next step.
     """
 
     def __init__(self, platform: Platform | None = None) -> None:
@@ -68,7 +68,7 @@ class Arena:
     def at_least(self, nbytes: int, user: ArenaUser) -> Bytes:
         """Return the arena, grown to at least ``nbytes``. Raises ResourceError if there is not enough memory."""
         if self._data.nbytes < nbytes:
-            # The old memory is freed first, after all work in it has finished, so that both never exist at once.
+            # Finish all work in the old memory and free it before the allocation, so that both never exist at once.
             self._platform.synchronize()
             for each in self._users:
                 each.release_memory()
@@ -85,7 +85,7 @@ class Arena:
 
 
 def allocate(platform: Platform, nbytes: int, what: str) -> Bytes:
-    """Allocate memory of a device. Raises ResourceError naming ``what`` needed it if there is not enough."""
+    """Allocate device memory for ``what``. Raises ResourceError naming ``what`` if there is not enough memory."""
     try:
         return platform.allocate(nbytes)
     except MemoryError as error:

@@ -1,4 +1,4 @@
-"""The timeline: the spans of all devices on one clock, with layers and transfers, and its recording in one process.
+"""The timeline (the spans of all devices on one clock, with layers and transfers) and its recording in one process.
 
 Clients run one by one or, if launched, several at once. Every run of a client has a number that the session and the
 client's parts on all devices share. By this number a send is matched with its receive, and a part with its launch.
@@ -23,10 +23,10 @@ _KINDS_WITHOUT_NODE = (INPUT, DELAY)
 class Span:
     """One activity of a device from ``begin_ns`` to ``end_ns``, in nanoseconds of CLOCK_MONOTONIC.
 
-    process: name of the device's process. client, number, step: of the run: the client, how many of its runs began
-    before this one, and the client's step. kind: one of ``recording.KINDS``. node, op: of the instruction; the kind
-    itself for inputs and delays, which belong to no node. layer: name of the node's layer, "" if it has none. key,
-    peer, nbytes: of a transfer: its key, the device at the other end and the bytes of the tensor; otherwise "" and 0.
+    process: name of the device's process. client, number, step: the run's client, the number of the client's earlier
+    runs, and the client's step. kind: one of ``recording.KINDS``. node, op: the instruction's node and op; both are
+    ``kind`` for inputs and delays, which belong to no node. layer: name of the node's layer, "" if it has none. key,
+    peer, nbytes: key, device at the other end and tensor size in bytes of a transfer; "", "" and 0 for other spans.
     """
 
     process: str
@@ -52,10 +52,10 @@ class Span:
 
 @dataclass(frozen=True)
 class ClientRun:
-    """One run of a client, from its start in the session to the last answer. process: the session's.
+    """One run of a client, from its start in the session to the last answer. process: the session's process.
 
-    launched: whether other clients may run at the same time; a part of a launched client begins only when all tensors
-    that it receives are there.
+    launched: whether other clients may run at the same time; a part of a launched client begins only after all tensors
+    that it receives have arrived.
     """
 
     process: str
@@ -68,7 +68,7 @@ class ClientRun:
 
 
 class ClientRuns:
-    """Collects the runs of some clients in a session."""
+    """The finished runs of some clients in a session."""
 
     def __init__(self, process: str, clients: Iterable[str]) -> None:
         self.ended: list[ClientRun] = []
@@ -103,7 +103,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class RecordedPlan:
-    """The plan of a recorded client on one device. graph: the graph of the plan, which has the layers."""
+    """The plan of a recorded client on one device. graph: the graph of the plan, whose nodes have layers."""
 
     client: str
     plan: DevicePlan
@@ -113,7 +113,7 @@ class RecordedPlan:
 def spans_of(process: str, recorded: Sequence[RecordedPlan], raw_spans: Iterable[RawSpan]) -> list[Span]:
     """Return the spans of one device with the names of its plans. recorded: the plans in the order of their numbers.
 
-    Raises SecurityError for spans that the plans cannot have produced, because they may come from a worker.
+    Raises SecurityError for spans that the plans cannot have produced; a worker may have sent the spans.
     """
     spans = [_span(process, recorded, each) for each in raw_spans]
     for before, after in pairwise(at for span in spans for at in (span.begin_ns, span.end_ns)):

@@ -1,4 +1,4 @@
-"""Wires: the memory of the tensors that one device sends and receives, and how they reach the other device."""
+"""Wires: the memory of the tensors that a device sends and receives, and their transfer between devices."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,11 +13,11 @@ from runner.kernels.platform import HostPlatform, Platform, Work
 from runner.kernels.registry import Registry
 
 Send = Callable[[int], None]
-"""Sends a value, given the step."""
+"""A function of the step that sends a value."""
 
 
 class Receive(NamedTuple):
-    """A receive in two parts. wait: waits for the value of a step. take: checks it, or copies it to its memory."""
+    """A receive in two parts. wait: waits for the value of a step. take: checks or copies the value."""
 
     wait: Callable[[int], Any]
     take: Callable[[Any], None]
@@ -30,7 +30,7 @@ class Wires(Protocol):
         """Return the memory in which the value named ``sent`` is computed; the same in every step."""
 
     def incoming(self, key: str, source: str, nbytes: int) -> Bytes:
-        """Return the memory that holds the value of a transfer from its receive to the end of the step."""
+        """Return the memory of a received value; the value stays there until the end of the step."""
 
     def sender(self, key: str, destination: str, value: Operand) -> Send:
         """Return a function that sends the value to one device."""
@@ -72,8 +72,9 @@ class HostWires:
 class GpuWires:
     """Wires of a GPU: values travel through host memory, except between ``neighbours``.
 
-    neighbours: names of the GPUs of this process. Between them a value is copied from GPU memory to GPU memory, ordered
-    with the work of both GPUs, so that the host does not wait. local: their rendezvous, None if there are none.
+    neighbours: names of the GPUs of this process. A value for a neighbour is copied from GPU memory to GPU memory,
+    ordered with the work of both GPUs, so that the host does not wait. local: the rendezvous of the neighbours; None if
+    ``neighbours`` is empty.
     """
 
     platform: Platform
@@ -91,7 +92,7 @@ class GpuWires:
         return self._gpu_memory(f"{key} from {source}", nbytes)
 
     def sender(self, key: str, destination: str, value: Operand) -> Send:
-        """Return a function that sends GPU memory to a neighbour, or a host copy after waiting for the GPU."""
+        """Return a function that sends the GPU memory to a neighbour, or waits for the GPU and sends a host copy."""
         if self.local is not None and destination in self.neighbours:
             local = self.local
             return lambda step: local.put(step, key, _DeviceValue(value.data, self.platform.mark()))
@@ -131,7 +132,7 @@ class _DeviceValue:
 
 @dataclass
 class _PeerCopy:
-    """Copies a neighbour's value, whose address is the same in every step, into this GPU's memory."""
+    """A copy of a neighbour's value, whose address is the same in every step, into this GPU's memory."""
 
     platform: Platform
     target: Bytes

@@ -3,8 +3,8 @@
 Read in this order:
 
 * ``messages`` and ``encoding``: the messages, the names of peers, and the frames.
-* ``endpoint``: the interface; ``admission``: the senders accepted, and each message once and in order.
-* ``zmq_endpoint``, with ``zmq_sockets``: between processes.
+* ``endpoint``: the interface; ``admission``: acceptance of senders, and of each message once and in order.
+* ``zmq_endpoint``, with ``zmq_sockets``: the endpoint between processes.
 * ``shared_memory``: the bytes of tensors, and references to them.
 * ``heartbeat``: detection of silent and stuck workers.
 * ``private_directory``: sockets, tokens and files, accessible to this user only.

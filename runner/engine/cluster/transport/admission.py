@@ -1,7 +1,7 @@
 """Admission: decide which connections and messages are accepted, independently of sockets.
 
 On an unknown connection only a hello is accepted. All other messages are dropped and counted; an error would let any
-process that can reach the socket end the run. A peer that has proven the token must follow the protocol: a violation
+process that can reach the socket end the run. A peer that has presented the token must follow the protocol: a violation
 is a defect or an attack and ends the run with an error that names the peer.
 """
 
@@ -31,7 +31,7 @@ _SERVER_ROLES = (messages.SERVER_ROLE, messages.heartbeat_role(messages.SERVER_R
 
 
 class Drop(StrEnum):
-    """Why a message was not delivered."""
+    """The reason why a message was not delivered."""
 
     MALFORMED = "malformed header on an unknown connection"
     STALE = "other run or epoch"
@@ -56,7 +56,7 @@ class Admission:
     """
 
     def __init__(self, identity: Identity, peers: int, servers: int = 0) -> None:
-        """``peers`` is the number of indices of each role, ``servers`` that of parameter servers."""
+        """``servers``: number of parameter servers. ``peers``: number of indices of every other role."""
         self.drops: Counter[Drop] = Counter()
         self._identity = identity
         self._peers = peers
@@ -94,10 +94,10 @@ class Admission:
         return None
 
     def _check_hello(self, envelope: Envelope, hello: messages.Hello, frames: Sequence[memoryview]) -> str:
-        """Return the name of a caller that knows the token; raise SecurityError if it breaks the protocol."""
+        """Return the name of a caller with the right token; raises SecurityError if the caller breaks the protocol."""
         allowed = CALLERS[self._identity.role]
         indices = self._servers if hello.role in _SERVER_ROLES else self._peers
-        # Before the name is built: a peer name has room for six digits only.
+        # Check before building the name: a peer name has room for only six digits.
         if hello.role not in allowed or hello.index >= indices:
             raise SecurityError(
                 f"hello of {hello.role}-{hello.index} to {self._identity.name}: "

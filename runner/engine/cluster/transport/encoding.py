@@ -1,11 +1,11 @@
 """Encoding of messages: strict msgpack, header frames and document frames.
 
-msgpack alone keeps the last of two equal keys and builds extension types, so one message could mean two things. Here
+msgpack alone keeps the last of two equal keys and builds extension types, so one message could have two meanings. Here
 only maps with text keys, lists, text, bytes, whole numbers, floats, booleans and None are accepted.
 
 A header is one msgpack map: the envelope ``{v, run, epoch, src, seq}``, the ``kind``, and that kind's fields. A
-document is plain data too large for a header, such as the graph of a device: one msgpack value with a size limit, whose
-reader checks the content against a closed schema.
+document is plain data too large for a header, such as the graph of a device: one msgpack value with a size limit. The
+reader of a document checks the content against a closed schema.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ MAX_DOCUMENT_BYTES = 64 * 2**20
 def encode_document(document: object) -> bytes:
     """Return the frame of a document of maps with text keys, lists, text, bytes, numbers, booleans and None.
 
-    Raises ValueError when it is larger than ``MAX_DOCUMENT_BYTES``, TypeError for any other kind of value.
+    Raises ValueError if the frame is larger than ``MAX_DOCUMENT_BYTES``, TypeError for any other kind of value.
     """
     frame = pack(document)
     if len(frame) > MAX_DOCUMENT_BYTES:
@@ -34,7 +34,7 @@ def encode_document(document: object) -> bytes:
 
 
 def decode_document(frame: memoryview) -> object:
-    """Return the plain data of a document frame; raises SecurityError when it is not exactly one document."""
+    """Return the plain data of a document frame; raises SecurityError unless the frame is exactly one document."""
     try:
         return unpack(frame, MAX_DOCUMENT_BYTES)
     except Violation as violation:
@@ -48,7 +48,7 @@ def pack(value: object) -> bytes:
 
 
 def unpack(data: bytes | memoryview, max_bytes: int) -> object:
-    """Return the single value in ``data``; raises :class:`Violation` unless it is exactly one accepted value."""
+    """Return the single value in ``data``; raises :class:`Violation` unless ``data`` is one accepted value."""
     if len(data) > max_bytes:
         raise Violation(f"{len(data)} bytes, at most {max_bytes} allowed")
     try:
@@ -115,7 +115,7 @@ def encode_header(envelope: Envelope, message: Message) -> bytes:
 def decode_header(header: bytes | memoryview) -> tuple[Envelope, Message]:
     """Return the envelope and the message of a header frame.
 
-    Raises SecurityError, and no other error, unless it is a valid header of one of ``KINDS``.
+    Raises SecurityError, and no other error, unless ``header`` is a valid header of one of ``KINDS``.
     """
     try:
         plain = unpack(header, MAX_HEADER_BYTES)
@@ -135,7 +135,7 @@ def decode_header(header: bytes | memoryview) -> tuple[Envelope, Message]:
 
 
 def check_frames(message: Message, frames: Sequence[memoryview]) -> None:
-    """Raise :class:`Violation` unless ``frames`` are one document for a kind with a document, and none for others."""
+    """Raise :class:`Violation` unless ``frames`` is one document for a kind with a document, or empty otherwise."""
     sizes = [frame.nbytes for frame in frames[:4]]
     if message.has_document and (len(frames) != 1 or sizes[0] > MAX_DOCUMENT_BYTES):
         raise Violation(

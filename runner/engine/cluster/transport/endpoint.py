@@ -1,6 +1,6 @@
 """The transport interface: peers by name, messages, document frames and deadlines.
 
-:mod:`~runner.engine.cluster.transport.zmq_endpoint` implements it. Its guarantees:
+:mod:`~runner.engine.cluster.transport.zmq_endpoint` implements the interface. The guarantees are:
 
 * Each peer has one inbox and one connection to every peer it sends to. A connection begins with a hello that
   proves the run's token, and preserves the order of messages.
@@ -44,9 +44,9 @@ class Identity:
 class Limits:
     """The limits of an endpoint's traffic; all are enforced.
 
-    peers: indices of a role range from 0 to ``peers`` - 1; each opens at most three connections. servers: the same for
-    parameter servers. queued_messages: how many messages one peer may send before the receiver reads; it must cover a
-    whole step. connect_timeout_s, send_timeout_s: after these times a peer counts as unreachable.
+    peers: indices of a role range from 0 to ``peers`` - 1; a peer opens at most three connections. servers: the same
+    for parameter servers. queued_messages: how many messages one peer may send before the receiver reads, at least
+    those of a step. connect_timeout_s, send_timeout_s: times after which a peer counts as unreachable.
     """
 
     peers: int

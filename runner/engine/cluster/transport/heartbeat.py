@@ -1,7 +1,7 @@
 """Heartbeats: a thread of each worker sends them, and the master detects workers that are silent or stuck.
 
-A heartbeat reports the current section of the *main loop*; the ZMTP heartbeat, which libzmq's thread answers, cannot.
-A separate thread sends it on a separate connection, so that neither a long kernel nor a large save delays it.
+A heartbeat reports the current section of the *main loop*, unlike a ZMTP heartbeat, which libzmq's thread answers. A
+separate thread sends heartbeats on a separate connection, so that neither a long kernel nor a large save delays them.
 
 :class:`HeartbeatMonitor` is a pure state machine. Times are seconds of a monotonic clock that the caller reads, so that
 tests can set them. Before each :meth:`HeartbeatMonitor.tick` the caller reads all messages that have arrived; otherwise
@@ -30,14 +30,14 @@ class HeartbeatOutbox(Protocol):
     """The outbox of the thread, connected to the master."""
 
     def offer(self, peer: str, message: Heartbeat) -> bool:
-        """Queue the message if there is room; return whether there was."""
+        """Queue the message if there is room; return whether it was queued."""
 
     def close(self) -> None:
         """Close the connection."""
 
 
 class Progress:
-    """The current section and step of the main loop, which writes them; the heartbeat thread reads them.
+    """The current section and step of the main loop, written by the main loop and read by the heartbeat thread.
 
     One attribute holds one tuple, so that section and step are consistent without a lock.
     """
@@ -56,12 +56,12 @@ class Progress:
 
 
 class HeartbeatThread:
-    """Sends :class:`Progress` to the master every ``interval_s`` seconds. A context manager."""
+    """A thread that sends :class:`Progress` to the master every ``interval_s`` seconds. A context manager."""
 
     def __init__(
         self, open_outbox: Callable[[], HeartbeatOutbox], progress: Progress, interval_s: float = INTERVAL_S
     ) -> None:
-        """``open_outbox`` connects; the thread itself calls it, because a socket belongs to its thread."""
+        """``open_outbox``: connects; called in the heartbeat thread, because a socket belongs to its thread."""
         self._open_outbox = open_outbox
         self._progress = progress
         self._interval_s = interval_s
@@ -88,8 +88,8 @@ class HeartbeatThread:
         try:
             with closing(self._open_outbox()) as outbox:
                 while True:
-                    # A heartbeat without room in the queue is skipped: a master that does not read checks nothing
-                    # either, and finds the queued heartbeats when it reads again.
+                    # If the queue is full, this heartbeat is skipped. A master that does not read checks no
+                    # heartbeats, and finds the queued heartbeats when it reads again.
                     outbox.offer(MASTER, self._progress.now)
                     if self._stopping.wait(self._interval_s):
                         return
@@ -101,11 +101,11 @@ DEFAULT_LIMITS_S: Mapping[str, float] = {SETUP: 120.0, LOAD: 300.0, STEP: 300.0}
 """Seconds without progress after which a section counts as stuck. A worker without work is never stuck."""
 
 SILENCE_S = 10.0
-"""Seconds without any heartbeat after which a worker counts as silent: twenty beats."""
+"""Seconds without any heartbeat after which a worker counts as silent: twenty intervals."""
 
 
 class Reason(StrEnum):
-    """What is wrong with a worker."""
+    """The kind of a worker's failure."""
 
     SILENT = "silent"
     STUCK = "stuck"
@@ -113,7 +113,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """A worker beyond a limit. since: time of its last heartbeat (SILENT) or last progress (STUCK)."""
+    """A worker that exceeds a limit. since: time of its last heartbeat (SILENT) or last progress (STUCK)."""
 
     worker: str
     reason: Reason
@@ -145,24 +145,24 @@ class _Watched:
 
 
 class HeartbeatMonitor:
-    """Watches workers by the heartbeats they send."""
+    """A monitor that detects silent and stuck workers from their heartbeats."""
 
     def __init__(self, limits_s: Mapping[str, float] = DEFAULT_LIMITS_S, silence_s: float = SILENCE_S) -> None:
-        """``limits_s``: section -> seconds without progress. A section not in it has no limit."""
+        """``limits_s``: section -> seconds without progress. A section without an entry has no limit."""
         if IDLE in limits_s:
             raise ValueError(f"section {IDLE!r} cannot have a limit: a worker may wait for work indefinitely")
         self._limits_s = dict(limits_s)
         self._silence_s = silence_s
         self.gap_s = min([silence_s, *self._limits_s.values()]) / 2
-        """Seconds between two ticks after which the caller must restart, because it was stopped or busy itself."""
+        """If more seconds pass between two ticks, the caller was stopped or busy and must call :meth:`restart`."""
         self._watched: dict[str, _Watched] = {}
 
     def watch(self, worker: str, now: float) -> None:
-        """Begin to watch a worker started at ``now``; it counts as in setup until its first heartbeat."""
+        """Begin to watch a worker started at ``now``; the worker counts as in setup until its first heartbeat."""
         self._watched[worker] = _Watched(SETUP, 0, progressed=now)
 
     def restart(self, now: float) -> None:
-        """Count silence and missing progress of all workers from ``now``: the caller could not observe them before."""
+        """Count silence and missing progress of all workers from ``now``; the caller did not observe them before."""
         for watched in self._watched.values():
             watched.progressed = now
             watched.heard = None if watched.heard is None else now
@@ -184,7 +184,7 @@ class HeartbeatMonitor:
         watched.heard = now
 
     def tick(self, now: float) -> list[Verdict]:
-        """Return the workers beyond a limit at ``now``, the longest first: the first failure is the likely cause."""
+        """Return the workers that exceed a limit at ``now``, the earliest failure first, as the likely cause."""
         verdicts = [self._check(worker, watched, now) for worker, watched in self._watched.items()]
         return sorted(filter(None, verdicts), key=lambda verdict: (verdict.since, verdict.worker))
 

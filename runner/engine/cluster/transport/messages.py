@@ -1,4 +1,4 @@
-"""The closed set of messages between the processes of a run: each kind is one dataclass, and its schema.
+"""The closed set of messages between the processes of a run: each kind is a dataclass that is also the schema.
 
 One document frame follows the header of some kinds. :mod:`runner.engine.cluster.transport.encoding` encodes messages.
 
@@ -67,7 +67,7 @@ MAX_NAME = 512
 MAX_ERROR_TEXT = 4096
 
 LONGEST_WAIT_S = 200.0
-"""Longest delay that one process may impose on another; shorter than the limit after which a step counts as stuck."""
+"""Longest delay in seconds imposed by one process on another; shorter than the limit for a stuck step."""
 
 SETUP, LOAD, STEP, IDLE = SECTIONS = ("setup", "load", "step", "idle")
 """Sections of a worker's main loop, reported by its heartbeats."""
@@ -83,11 +83,11 @@ Numbers = Annotated[Mapping[str, float], MapOf(Text(MAX_NAME), Number(), 64)]
 
 
 KINDS: "dict[str, type[Message]]" = {}
-"""The messages by kind."""
+"""The message class of each kind."""
 
 
 class Message:
-    """Base of all kinds. senders: roles that may send it. has_document: whether one document frame follows."""
+    """Base of all kinds. senders: roles that may send the kind. has_document: whether one document frame follows."""
 
     kind: ClassVar[str]
     senders: ClassVar[tuple[str, ...]]
@@ -113,7 +113,7 @@ class Hello(Message, kind="hello", senders=ROLES):
 
 @dataclass(frozen=True)
 class Welcome(Message, kind="welcome", senders=MASTERS):
-    """The master has accepted this worker."""
+    """The notice that the master has accepted this worker."""
 
 
 @dataclass(frozen=True)
@@ -130,14 +130,14 @@ class Load(Message, kind="load", senders=MASTERS, has_document=True):
 
 @dataclass(frozen=True)
 class Loaded(Message, kind="loaded", senders=DEVICE_ROLES):
-    """The plan is bound and its arenas are open: their files may be unlinked."""
+    """The notice that the plan is bound and its arenas are open: their files may be unlinked."""
 
     plan: PlanId
 
 
 @dataclass(frozen=True)
 class Run(Message, kind="run", senders=MASTERS):
-    """Execute one step of a plan: the one message from the master to each worker per step.
+    """The request to execute one step of a plan: the only message from the master to each worker per step.
 
     delay_s: seconds to wait before the step, to emulate a slow worker.
     """
@@ -149,7 +149,7 @@ class Run(Message, kind="run", senders=MASTERS):
 
 @dataclass(frozen=True)
 class Launch(Message, kind="launch", senders=MASTERS):
-    """Execute one step of a plan as soon as all tensors that it receives are there; other steps may go first.
+    """The request to execute one step of a plan after all its tensors have arrived; other steps may go first.
 
     delay_s: see :class:`Run`; the delay begins when the worker reads the message, also during another step, and
     tensors may arrive meanwhile.
@@ -162,7 +162,7 @@ class Launch(Message, kind="launch", senders=MASTERS):
 
 @dataclass(frozen=True)
 class Done(Message, kind="done", senders=DEVICE_ROLES):
-    """The worker has finished the step and no longer reads any of its tensors."""
+    """The notice that the worker has finished the step and no longer reads any of its tensors."""
 
     plan: PlanId
     step: Step
@@ -171,12 +171,12 @@ class Done(Message, kind="done", senders=DEVICE_ROLES):
 
 @dataclass(frozen=True)
 class StartTrace(Message, kind="start-trace", senders=MASTERS, has_document=True):
-    """Record the plans listed in the document, from their next step on."""
+    """The request to record the plans listed in the document, from their next step on."""
 
 
 @dataclass(frozen=True)
 class StopTrace(Message, kind="stop-trace", senders=MASTERS):
-    """Stop recording and send the spans."""
+    """The request to stop recording and send the spans."""
 
 
 @dataclass(frozen=True)
@@ -186,10 +186,10 @@ class Traced(Message, kind="traced", senders=DEVICE_ROLES, has_document=True):
 
 @dataclass(frozen=True)
 class TensorReady(Message, kind="tensor", senders=(MASTER_ROLE, *DEVICE_ROLES)):
-    """The value of a Send, for the Recv with the same (plan, step, key).
+    """A reference to the value of a Send, for the Recv with the same (plan, step, key).
 
     due: earliest time of delivery in seconds of CLOCK_MONOTONIC, which all processes of a machine share; 0 for now.
-    The receiver refuses a time more than ``LONGEST_WAIT_S`` away.
+    The receiver refuses a time more than ``LONGEST_WAIT_S`` in the future.
     """
 
     plan: PlanId
@@ -209,22 +209,22 @@ class Heartbeat(Message, kind="heartbeat", senders=HEARTBEAT_ROLES):
 
 @dataclass(frozen=True)
 class Failed(Message, kind="failed", senders=DEVICE_ROLES):
-    """The worker has failed. error: name of the error's class. The worker's log has the traceback."""
+    """The notice that the worker has failed. error: name of the error's class. The worker's log has the traceback."""
 
     error: Annotated[str, Text(128)]
     text: Annotated[str, Text(MAX_ERROR_TEXT)]
 
     @classmethod
     def of(cls, error: BaseException) -> "Failed":
-        """Describe an exception, cut so that it always fits into a header."""
+        """Return the message for an exception, with texts cut to fit into a header."""
         return cls(ascii_only(type(error).__name__)[:128], ascii_only(str(error))[:MAX_ERROR_TEXT])
 
 
 @dataclass(frozen=True)
 class Shutdown(Message, kind="shutdown", senders=MASTERS):
-    """Exit the main loop."""
+    """The request to exit the main loop."""
 
 
 @dataclass(frozen=True)
 class Bye(Message, kind="bye", senders=DEVICE_ROLES):
-    """The worker exits after Shutdown; its exit is no failure."""
+    """The notice that the worker exits after Shutdown; its exit is no failure."""

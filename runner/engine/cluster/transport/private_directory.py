@@ -1,12 +1,12 @@
 """The private directory of a run, with its sockets, tokens and shared memory: mode 0700, removed at the end of the run.
 
 ``ipc://`` sockets are protected only by file permissions, so no other user may have access. The directory is in
-/dev/shm if available, so that arenas in it are in memory. The process that creates it holds a lock on it; the kernel
+/dev/shm if available, so that arenas in it are in memory. The process that creates the directory locks it. The kernel
 releases the lock even after ``kill -9``, and the next run removes directories that are no longer locked.
 
-The token of a run is a secret that a process must know to be admitted. It is passed in a file of mode 0600, never in
-arguments or the environment, which other processes can read. There is one file per reader, which removes it after
-reading, so a second reader finds no file.
+The token of a run is a secret that a process must present to be admitted. The token is passed in a file of mode 0600,
+never in arguments or the environment, which other processes can read. Each reader has a separate token file and removes
+the file after reading, so a token file can be read only once.
 """
 
 import fcntl
@@ -34,7 +34,7 @@ _NAME = re.compile(rf"{_PREFIX}[0-9a-f]{{16}}")
 
 @contextmanager
 def private_directory(parent: Path | None = None) -> Iterator[Path]:
-    """Create a directory that is locked by this process; on exit it is removed with its files.
+    """Create a directory locked by this process, and remove the directory and its files on exit.
 
     parent: by default shared memory, or the temporary directory with a warning. Directories of dead runs of this user
     in ``parent`` are removed. Raises ResourceError if no directory can be created.
@@ -108,7 +108,7 @@ def _lock(path: Path) -> int | None:
         if os.path.samestat(os.fstat(lock), path.lstat()):
             return lock
     except (BlockingIOError, FileNotFoundError):
-        pass  # Locked by a living run, or removed since: either way it is not ours.
+        pass  # Another process has locked or removed the directory.
     os.close(lock)
     return None
 
@@ -129,7 +129,7 @@ def new_token() -> str:
 
 
 def write_token(directory: Path, reader: str, token: str) -> Path:
-    """Write the token for one reader, such as ``worker-0``, and return the file; it must not exist yet."""
+    """Write the token to a new file for one reader, such as ``worker-0``, and return the path of the file."""
     path = directory / f"token-{reader}"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "w", encoding="ascii") as file:
@@ -140,7 +140,7 @@ def write_token(directory: Path, reader: str, token: str) -> Path:
 def read_token(path: Path) -> str:
     """Return the token in ``path`` and remove the file.
 
-    Raises SecurityError unless it is a regular file that only this user can read and contains exactly a token.
+    Raises SecurityError unless ``path`` is a regular file that only this user can read and that contains only a token.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -163,14 +163,14 @@ def read_token(path: Path) -> str:
 
 
 MAX_SOCKET_PATH = 107
-"""Bytes of a Unix socket's path: the kernel's ``sun_path`` less its closing zero."""
+"""Maximum length of a Unix socket path in bytes: the size of ``sun_path`` without the terminating null byte."""
 
 _IPC = "ipc://"
 _TCP = "tcp://"
 
 
 def inbox_address(directory: Path, name: str) -> str:
-    """Return the address of the inbox of peer ``name``; raises ResourceError if its path is too long."""
+    """Return the address of the inbox of peer ``name``; raises ResourceError if the socket path is too long."""
     path = directory / name
     length = len(os.fsencode(path))
     if length > MAX_SOCKET_PATH:
@@ -182,7 +182,7 @@ def inbox_address(directory: Path, name: str) -> str:
 
 
 def inbox_path(address: str) -> Path:
-    """Return the socket file of an ``ipc://`` address; raises ConfigError for any other."""
+    """Return the socket file of an ``ipc://`` address; raises ConfigError for any other address."""
     path = Path(address.removeprefix(_IPC))
     if not address.startswith(_IPC) or not path.is_absolute():
         raise ConfigError(

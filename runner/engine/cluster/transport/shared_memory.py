@@ -1,11 +1,11 @@
 """Shared-memory arenas: files through which the tensors of one process reach the other processes of a host.
 
-An arena belongs to one sending process and one plan. The master creates its file, all processes map it, and the master
-then unlinks it; the kernel frees it when the last process ends. Only a message with a reference (arena, offset,
-length, epoch) is sent over the socket.
+An arena belongs to one sending process and one plan. The master creates the file of an arena, all processes map the
+file, and the master then unlinks the file. The kernel frees the memory when the last process ends. Only a message with
+a reference (arena, offset, length, epoch) is sent over the socket.
 
-Every key has one slot, which its owner does not write again in a step after it has sent a reference to it. The rules
-that make reuse safe and limit the validity of views are those of :class:`~runner.engine.run.rendezvous.Rendezvous`.
+Every key has one slot. In each step, the owner writes a slot only before it sends the reference to the slot. The rules
+for safe reuse and for the validity of views are those of :class:`~runner.engine.run.rendezvous.Rendezvous`.
 """
 
 import math
@@ -44,7 +44,7 @@ Count = Annotated[int, Integer()]
 
 @dataclass(frozen=True, slots=True)
 class ArenaTensor:
-    """A tensor whose bytes, in C order, lie in shared memory.
+    """A reference to a tensor whose bytes are in shared memory, in C order.
 
     ``arena`` is the arena's name, ``offset`` and ``length`` are in bytes, and ``epoch`` is the run's epoch
     in which the arena was made. Raises :class:`Violation` if the length does not match the shape.
@@ -64,12 +64,12 @@ class ArenaTensor:
 
 
 def nbytes_of(dtype: str, shape: Sequence[int]) -> int:
-    """Return the bytes that a tensor takes, as an unbounded Python integer."""
+    """Return the size of a tensor in bytes, as an unbounded Python integer."""
     return math.prod(shape) * DTYPES[dtype].itemsize
 
 
 def dtype_name(array: NDArray[Any]) -> str:
-    """Return the name of an array's dtype; raises Violation if it cannot be sent."""
+    """Return the name of an array's dtype; raises Violation if arrays of this dtype cannot be sent."""
     name = array.dtype.name
     if DTYPES.get(name) != array.dtype:
         raise Violation(f"dtype {array.dtype.str}: expected one of {', '.join(DTYPES)} in little-endian order")
@@ -79,10 +79,10 @@ def dtype_name(array: NDArray[Any]) -> str:
 def view_bytes(data: memoryview, dtype: str, shape: tuple[int, ...], where: str) -> NDArray[Any]:
     """Return a read-only array over ``data`` without copying; it keeps the memory behind ``data`` alive.
 
-    Raises Violation if the bytes are not exactly those of the shape, if the shape is too large for NumPy, or if a
+    Raises Violation if the number of bytes does not match the shape, if the shape is too large for NumPy, or if a
     boolean is neither 0 nor 1.
     """
-    # NumPy refuses a shape such as (0, 2**62) by the product of its other sizes.
+    # NumPy refuses a shape such as (0, 2**62) because of the product of its other sizes.
     if nbytes_of(dtype, [size for size in shape if size]) > MAX_INTEGER:
         raise Violation(
             f"{where}: {dtype}{list(shape)}, expected at most {MAX_INTEGER} bytes even without its sizes of 0"
@@ -97,7 +97,7 @@ def view_bytes(data: memoryview, dtype: str, shape: tuple[int, ...], where: str)
 
 
 ALIGNMENT = 64
-"""Bytes: a cache line, and the widest vector register."""
+"""Alignment of slots in bytes: a cache line, and the widest vector register."""
 
 FILE_MODE = 0o600
 
@@ -114,7 +114,7 @@ class ArenaSlot:
 class ArenaSpec:
     """The data with which a process opens an arena.
 
-    name: unique in the run, used in references. owner: the only peer that writes. epoch: of the run. path: the file.
+    name: unique in the run, used in references. owner: the only writing peer. epoch: the run's epoch. path: the file.
     sizes: bytes of every key; :func:`lay_out` derives the offsets.
     """
 
@@ -189,8 +189,8 @@ class ArenaWriter:
     def put(self, key: str, array: NDArray[Any]) -> ArenaTensor:
         """Copy ``array``, of any memory order, into its slot and return the reference for the message.
 
-        An array that was computed in the slot is not copied. Raises KeyError for an unknown key, ValueError for a size
-        other than that of the slot.
+        An array that was computed in the slot is not copied. Raises KeyError for an unknown key, ValueError if the size
+        differs from the slot's size.
         """
         slot = self._slots[key]
         if array.nbytes != slot.nbytes:
@@ -214,15 +214,15 @@ class ArenaReader:
     def memory(self, key: str) -> NDArray[np.uint8]:
         """Return the read-only bytes of a slot; raises KeyError for an unknown key.
 
-        Their content is valid in a step only after the sender's reference has been checked.
+        The content is valid in a step only after the sender's reference has been checked.
         """
         slot = self._slots[key]
         return np.frombuffer(self._memory, np.uint8, slot.nbytes, slot.offset)
 
     def view(self, key: str, reference: ArenaTensor) -> NDArray[Any]:
-        """Return a read-only view of the tensor of ``key``; see the module for its validity.
+        """Return a read-only view of the tensor of ``key``; see the module docstring for the validity of views.
 
-        Raises SecurityError unless the reference is exactly to this arena's slot of ``key``.
+        Raises SecurityError unless the reference points exactly to this arena's slot of ``key``.
         """
         slot = self._slots.get(key)
         expected = None if slot is None else (self.spec.name, self.spec.epoch, slot.offset, slot.nbytes)

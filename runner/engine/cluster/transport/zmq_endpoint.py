@@ -1,7 +1,6 @@
 """An endpoint between processes: an inbox and an outbox over ZeroMQ.
 
-libzmq's own threads transfer the bytes, so that messages are sent while Python computes and arrive before they are
-read.
+Threads of libzmq transfer the bytes, so that messages are sent and received while Python computes.
 """
 
 import math
@@ -29,7 +28,7 @@ from runner.engine.cluster.transport.zmq_sockets import (
 from runner.errors import ClusterError
 
 _MAX_PARTS = 3
-"""The routing id that ROUTER prepends, a header and a document."""
+"""Largest number of message parts: the routing id that ROUTER prepends, a header and a document."""
 
 _FINAL_MESSAGE_MS = 100
 
@@ -46,7 +45,7 @@ class _Connection:
 class Outbox:
     """All outgoing connections of one peer: one DEALER socket per peer, connected to the peer's inbox.
 
-    ZeroMQ sockets are not thread-safe: all methods raise RuntimeError in another thread than the one that created the
+    ZeroMQ sockets are not thread-safe: all methods raise RuntimeError in any thread except the one that created the
     outbox.
     """
 
@@ -82,7 +81,7 @@ class Outbox:
             )
 
     def offer(self, peer: str, message: Message) -> bool:
-        """Queue a message if there is room; return whether there was."""
+        """Queue a message if there is room; return whether it was queued."""
         return self._queue(peer, message, (), flags=zmq.NOBLOCK)
 
     def close(self) -> None:
@@ -111,7 +110,7 @@ class Outbox:
     def _shake_hands(self, peer: str, address: str) -> Socket:
         """Return a socket after a successful handshake; a handshake that times out is repeated.
 
-        Attempts are counted instead of time: a process that was stopped during an attempt loses only that attempt.
+        The limit counts attempts instead of time: a process that was stopped during an attempt loses only that attempt.
         """
         limit_ms = milliseconds(self._limits.connect_timeout_s)
         for _ in range(math.ceil(limit_ms / HANDSHAKE_MS)):
@@ -130,12 +129,12 @@ class Outbox:
 class ZmqEndpoint(Outbox):
     """An outbox, and an inbox that is one bound ROUTER socket, to which all peers connect. A context manager.
 
-    See :class:`~runner.engine.cluster.transport.endpoint.Endpoint`. A second thread, such as the heartbeat's, opens a
-    separate outbox.
+    See :class:`~runner.engine.cluster.transport.endpoint.Endpoint`. Any other thread, such as the heartbeat thread,
+    opens a separate outbox.
     """
 
     def __init__(self, context: Context, identity: Identity, address: str, limits: Limits) -> None:
-        """Bind. Raises SecurityError for an address that other users can reach, ClusterError for one in use."""
+        """Bind the inbox. Raises SecurityError if other users can reach the address, ClusterError if it is in use."""
         super().__init__(context, identity, limits)
         check_bind_address(address)
         self._admission = Admission(identity, limits.peers, limits.servers)
@@ -160,17 +159,17 @@ class ZmqEndpoint(Outbox):
 
     @property
     def drops(self) -> Mapping[Drop, int]:
-        """How many messages were dropped so far, by reason."""
+        """Number of messages dropped so far, by reason."""
         return self._admission.drops
 
     def wake_on(self, descriptors: Sequence[int]) -> None:
-        """End a wait in :meth:`receive` also when one of these, such as a pidfd, becomes readable."""
+        """End a wait in :meth:`receive` also when one of ``descriptors``, such as a pidfd, becomes readable."""
         self._check_thread()
         for descriptor in descriptors:
             self._poller.register(descriptor, zmq.POLLIN)
 
     def receive(self, timeout_s: float) -> Received | None:
-        """Return the next admitted message; None after ``timeout_s`` seconds or when a descriptor woke the wait.
+        """Return the next admitted message; None after ``timeout_s`` seconds or when a descriptor became readable.
 
         A message has priority over a descriptor, even while libzmq's thread is still transferring it, so that the last
         message of a process is read before its death is noticed.
@@ -207,7 +206,7 @@ class ZmqEndpoint(Outbox):
         self.close()
 
     def _take(self) -> list[zmq.Frame] | None:
-        """Return the parts of one message, or None if no message is there.
+        """Return the parts of one message, or None if no message has arrived.
 
         If a message has too many parts, one more than allowed is kept, so that admission refuses the message.
         """

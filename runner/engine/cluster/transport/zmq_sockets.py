@@ -1,7 +1,7 @@
 """The ZeroMQ context of a process, and the options of its sockets. Times of options are in milliseconds, as in libzmq.
 
-There is no global context: it is created explicitly, passed as an argument, and ended within a time limit. Threads may
-share a context but not its sockets: each socket belongs to the thread that created it.
+There is no global context: a context is created explicitly, passed as an argument, and ended in limited time. Threads
+may share a context but not its sockets: each socket belongs to the thread that created it.
 
 No socket sends ZMTP heartbeats. All peers are processes of this host, where the kernel closes the connections of a
 dead process; and a process that was stopped by a debugger must find its connections open when it continues.
@@ -21,7 +21,7 @@ from runner.engine.cluster.transport.endpoint import Limits
 from runner.errors import ClusterError, ResourceError
 
 OLDEST_LIBZMQ = (4, 3, 5)
-"""Older versions have known vulnerabilities that a peer can exploit."""
+"""Oldest accepted version; older versions have known vulnerabilities that a peer can exploit."""
 
 TERMINATION_S = 5.0
 """Time limit for ending a context, in seconds; sockets linger for at most one second."""
@@ -54,7 +54,7 @@ def open_context(connections: int) -> Iterator[Context]:
 
 
 def _require_descriptors(count: int) -> None:
-    """Raise the soft limit of open files to at least ``count``."""
+    """Raise the soft limit of open files to at least ``count``; raises ResourceError above the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= count:
         return
@@ -89,7 +89,7 @@ def configure_inbox(socket: Socket, limits: Limits) -> None:
         {
             zmq.BACKLOG: 16 + CONNECTIONS_PER_PEER * (limits.peers + limits.servers),
             zmq.RCVHWM: limits.queued_messages,
-            # An inbox never sends; if it ever did, sending to an unknown peer must be an error.
+            # An inbox never sends; a mistaken send to an unknown peer must be an error.
             zmq.ROUTER_MANDATORY: 1,
         },
     )
@@ -113,7 +113,7 @@ def configure_outbox(socket: Socket, limits: Limits) -> None:
 
 
 def milliseconds(seconds: float) -> int:
-    """Return ``seconds`` in whole milliseconds, rounded up: a short wait must not become a busy one."""
+    """Return ``seconds`` in whole milliseconds, rounded up: a short wait must not become a busy wait."""
     return math.ceil(seconds * 1000)
 
 

@@ -6,7 +6,7 @@ Read in this order:
 * ``optimize``: the list of the passes that make a graph cheaper.
 * ``constant_folding``: constants; ``simplification``: partial execution, dead code, identities and equal nodes.
 * ``matching``: the notation of rewrite rules, and the matcher; ``fusion_rules``: the fusions as rules.
-* ``fusion_elementwise``: the fusion of element-wise nodes, which grows regions.
+* ``fusion_elementwise``: the fusion of chains of element-wise nodes.
 * ``lower_collectives``, ``transfers``: edges between devices.
 * ``order_writes``: all reads of a variable before its write.
 * ``layer_groups``: the layer of each node, for model parallelism.

@@ -37,13 +37,13 @@ REARRANGING = frozenset({"broadcast_to", "identity", "reshape", "slice", "stop_g
 """Ops that only change the shape of a tensor of equal elements. ``split`` and ``concat`` do so too."""
 
 LARGEST_WHOLE = 2**53
-"""Largest integer of a ``fill``: it holds its number as a float64, which larger integers may not fit."""
+"""Largest integer of a ``fill``, which stores its number as a float64; larger integers may be rounded."""
 
 
 def fold_constants(graph: Graph, roots: Roots, registry: Registry) -> Rewrite:
     """Return the graph in which nodes that read only constants are ``fill`` or ``constant`` nodes of the same name.
 
-    Each part of a ``split`` becomes a separate node. registry: has the reference kernels that compute the values.
+    Each part of a ``split`` becomes a separate node. registry: provides the reference kernels that compute the values.
     """
     result, moved = Graph(), Moved()
     pinned = Uses(graph, roots).pinned
@@ -114,7 +114,7 @@ def _compute(node: Node, arrays: Sequence[Array], output: TensorSpec, registry: 
     buffers = Buffers(tuple(operands[:-1]), (operands[-1],), allocate(arrangement.scratch_bytes))
     call = kernel.bind(node.attributes, arrangement, buffers)
     assert callable(call), "a reference kernel is a Python function"
-    # Infinities and NaNs are values here, as they are when a step runs.
+    # Infinities and NaNs are valid results, as in a step.
     with np.errstate(all="ignore"):
         call()
     return operands[-1].array

@@ -11,15 +11,15 @@ from runner.engine.graph.tensor import Tensor
 from runner.kernels.elementwise import FUNCTIONS, Operand, Program, Step
 
 MAX_STEPS = 64
-"""Steps of the longest program, so that its loop keeps a reasonable size."""
+"""Largest number of steps of a program, which limits the size of its loop."""
 
 
 def fuse_elementwise(graph: Graph, roots: Roots) -> Rewrite:
     """Return the graph with groups of element-wise nodes fused, and the tensors that have moved.
 
-    A group has one shape, one dtype and one device. A node joins the group of its readers if all of them are in the
-    same group; assigns of its value do not count, so that the update of a variable and its slots is one group. The
-    fused node has the place and the name of the last node of its group, whose value is output 0.
+    A group has one shape, one dtype and one device. A node joins the group of its readers if all readers are in the
+    same group. Assigns of its value do not count as readers, so that the update of a variable and its slots is one
+    group. The fused node has the place and the name of the last node of its group, whose value is output 0.
     """
     uses = Uses(graph, roots)
     fused: dict[str, Node | None] = {}
@@ -45,7 +45,7 @@ class _Group:
         return self.members[0]
 
     def admits(self, node: Node, steps: int) -> bool:
-        """Whether a node is like the members, and its steps fit into the program."""
+        """Return whether a node has the members' spec and device, and its steps fit into the program."""
         alike = (self.last.outputs, self.last.device) == (node.outputs, node.device)
         return alike and self.steps + steps <= MAX_STEPS
 
@@ -97,12 +97,12 @@ def _home(uses: Uses, node: Node, group_of: Mapping[str, int]) -> int | None:
 
 
 def _commits(uses: Uses, node: Node) -> bool:
-    """Whether a node is an assign that no node reads or waits for, so that it can run at any later time."""
+    """Return whether a node is an assign that no node reads or waits for, so that it can run at any later time."""
     return node.op == "assign" and node[0] not in uses.readers and node.name not in uses.awaited
 
 
 def _is_output(uses: Uses, node: Node) -> bool:
-    """Whether other nodes need the value of a node that is not the last of its group."""
+    """Return whether other nodes need the value of a node that is not the last of its group."""
     return node[0] in uses.roots.fetches or any(_commits(uses, reader) for reader in uses.readers[node[0]])
 
 
@@ -137,7 +137,7 @@ def _as_steps(op: str, operands: Sequence[Operand], number: int) -> list[Step]:
 
 
 def _exchange(graph: Graph, fused: Mapping[str, Node | None], moved: Moved) -> Graph:
-    """Return the graph with groups at the places of their last nodes, and assigns behind the values they assign."""
+    """Return the graph with each fused node at the place of its group's last node, and assigns after their values."""
     result = Graph()
     waiting: dict[str, list[Node]] = defaultdict(list)
     for old in graph:

@@ -1,6 +1,6 @@
-"""What is fused, as rules: two texts side by side, in the notation of :mod:`runner.engine.compile.passes.matching`.
+"""Fusions as rules: pairs of texts in the notation of :mod:`runner.engine.compile.passes.matching`.
 
-Only fusions that involve bfloat16 change values: they leave out a rounding.
+Only fusions that involve bfloat16 change values: they omit a rounding.
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ NORMALIZATION_AND_RELU = (
         after="dx, dgamma, dbeta = batch_norm_relu_gradient(x, gamma, mean, variance, mask, dz)",
     ),
 )
-"""Batch normalization with the ReLU that follows it, and their gradients. The mask says where z > 0."""
+"""Batch normalization with the ReLU that follows it, and their gradients. The mask is z > 0."""
 
 
 def _is_column(match: Match) -> bool:
-    """Whether a bias is reshaped so that it is added to every pixel (N, O, H, W)."""
+    """Return whether a bias is reshaped so that it is added to every pixel (N, O, H, W)."""
     (channels,) = match.spec("b").shape
     return match.spec("column").shape in ((channels, 1, 1), (1, channels, 1, 1))
 
@@ -53,7 +53,7 @@ BIAS_AND_RELU = tuple(
 )
 """A convolution or matrix product with the bias, the residual and the ReLU of its layer.
 
-Applied from the end of the graph: of two convolutions that are added up, the later one takes the sum.
+The rules apply from the end of the graph: if two convolutions are added, the later one absorbs the sum.
 """
 
 BIAS_GRADIENTS = (
@@ -86,8 +86,8 @@ UNROUNDED_SUMS = tuple(
         ),
     )
 )
-"""Sums of bfloat16 products that are only read as float32: they are computed in float32 and not rounded in between.
-Other dtypes are refused by the ops: only bfloat16 can be summed up to float32.
+"""Sums of bfloat16 products that are only read as float32: the sums are computed in float32 without rounding.
+The ops refuse other dtypes: only sums of bfloat16 products may have the dtype float32.
 
 The rules are meant for gradients of weights; they also apply to logits.
 """
@@ -108,30 +108,30 @@ RELU_GRADIENTS = (
 )
 """The gradient of a ReLU before a max pooling is taken of the pooled tensor, which is smaller than the pooling's input.
 
-A window passes dy to the element that it took, so z > 0 there if and only if pooled > 0. No bit changes, including the
-signs of zeros: the same dy are added in the same order, with zeros in between, which do not change a sum that began
-at +0. Only a z with NaN may receive dy elsewhere in a window: argmax then points at an element that was not pooled.
+A window passes dy to the maximal element, where z > 0 if and only if pooled > 0. No bit changes, including the signs of
+zeros: the same dy are added in the same order, with zeros in between, which do not change a sum that begins at +0. Only
+if z contains NaN, another element of a window may receive dy: argmax then points at an element that was not pooled.
 """
 
 SMALLEST_BYTES = 4 << 20
-"""Size in bytes from which :func:`fuse_updates` pays: smaller products stay in a cache between nodes."""
+"""Size in bytes of a product from which :func:`fuse_updates` pays: smaller products stay in a cache between nodes."""
 
 
 def fuse_updates(
     graph: Graph, roots: Roots, registry: Registry | None = None, smallest_bytes: int = SMALLEST_BYTES
 ) -> Rewrite:
-    """Let the element-wise update of weights compute their gradient x' dy piece by piece, without storing it.
+    """Let the element-wise update of weights compute the gradient x' dy piece by piece, without storing the gradient.
 
     Factors of bfloat16 are first cast to the dtype of the product. A bias gradient that was computed with the product
-    becomes a ``reduce_sum``. registry: if given, an update is fused only where it has a faster kernel than the
-    reference. smallest_bytes: of the product.
+    becomes a ``reduce_sum``. registry: if given, an update is fused only if the registry has a faster kernel than
+    the reference. smallest_bytes: size of the smallest product to fuse.
     """
 
     def updates_variables(match: Match) -> bool:
-        """Whether the product is large, and all other operands of its size are variables of the device.
+        """Return whether the product is large, and all other operands of its size are variables of the device.
 
-        An operand from another device would have to be waited for. And where parts of a gradient are summed, all parts
-        are computed by the same kernel, on however many devices, because kernels differ in rounding.
+        The node would have to wait for an operand from another device. Parts of a gradient that are summed are not
+        fused, so that the same kernel computes all parts on any number of devices, because kernels differ in rounding.
         """
         product, operands = match.spec("dw"), (*match.tensors["*left"], *match.tensors["*right"])
         others = (graph.nodes[t.node] for t in operands if graph.spec(t).shape == product.shape)
@@ -162,7 +162,7 @@ def fuse_updates(
 
 
 def _faster_by(registry: Registry | None) -> Accept | None:
-    """Return whether a registry has a kernel for a node that is faster than the reference, with layouts left open."""
+    """Return a condition: the registry has a faster kernel for a node than the reference, with undecided layouts."""
     if registry is None:
         return None
 

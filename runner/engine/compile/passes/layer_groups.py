@@ -2,8 +2,8 @@
 
 A layer is the unit of model parallelism: its variables with their slots and updates, its forward pass in all parts of a
 batch and in evaluations, and its backward pass. The backward pass needs the layer's weights and the activations of its
-forward pass. On another device it would only cost transfers: of these, and of the gradient of the weights on the way
-back. So forward and backward pass stay together, as in DistBelief's partitions.
+forward pass. On another device, the backward pass would only add transfers: of weights, of activations, and of the
+gradient of the weights. So forward and backward pass stay together, as in DistBelief's partitions.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def home_layers(graph: Graph) -> dict[str, str]:
         home = homes.get(node.name) or readers.get(node.name)
         if home is not None:
             homes[node.name] = home
-            # The walk goes backwards, so the reader that is seen last is the first in the graph.
+            # The walk goes backwards, so the last reader of the walk is the first in the graph.
             readers.update(dict.fromkeys(needed_by(node), home))
     rest = dict.fromkeys(graph.nodes, next(iter(homes.values()))) if homes else {}
     return homes | {name: home for name, home in rest.items() if name not in homes}
@@ -41,7 +41,7 @@ def home_layers(graph: Graph) -> dict[str, str]:
 def colocate_layers(graph: Graph, constraints: Mapping[str, str]) -> Graph:
     """Return the graph with the nodes of each layer colocated.
 
-    constraints: layer -> full or partial device name, which replaces the one of its nodes.
+    constraints: layer -> full or partial device name, which replaces the constraints of the layer's nodes.
     """
     homes = home_layers(graph)
     first: dict[str, str] = {}

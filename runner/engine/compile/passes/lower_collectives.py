@@ -4,10 +4,10 @@ Before this pass, every device reads the parts of all devices and adds them (op 
 passes its own part to the library and receives the sum (op ``collective_sum``); no edge between devices remains.
 
 The library requires all devices to start their sums in the same order. A device that waits in a sum can do nothing
-else, for example send a tensor that another device needs before it starts this sum. So control edges keep the sums of
-every device in the order of their groups, and in the order of execution the nodes of a group are neighbors
-(:func:`gathered`). The order of each device is a slice of this one order, and by induction over it no device waits
-forever.
+else, for example send a tensor that another device needs before this sum. So control edges keep the sums of every
+device in the order of their groups, and in the order of execution the nodes of a group are neighbors
+(:func:`gathered`). The order of each device is a slice of this global order, so by induction over the global order no
+device waits forever.
 """
 
 import heapq
@@ -26,8 +26,8 @@ WHOLE, LOWERED = "all_reduce", "collective_sum"
 def lower_collectives(graph: Graph, roots: Roots, members: Sequence[str]) -> Rewrite:
     """Return a placed graph in which sums over ``members`` are collective operations; no tensor moves.
 
-    members: the devices with the library, in the order of their ranks. A group is lowered if every member computes its
-    sum, of the same parts, and each part is on its member. Other groups, such as a sum that a step needs on one device
+    members: the devices with the library, in the order of their ranks. A group is lowered if every member computes the
+    sum of the same parts, and each part is on its member. Other groups, such as a sum that a step needs on one device
     only, stay as they are.
     """
     lowered = {node.name: _lowered(node) for group in _complete_groups(graph, members) for node in group}
@@ -78,7 +78,7 @@ def gathered(graph: Graph, order: Sequence[str]) -> list[str]:
 def _sorted(
     graph: Graph, units: Mapping[str, Sequence[str]], unit_of: Mapping[str, str], last: Mapping[str, int]
 ) -> list[str]:
-    """Return units in topological order, as many as possible; of those that are ready the first by ``last``."""
+    """Return units in topological order, as many as possible; among ready units, the first by ``last`` goes first."""
     needed = {
         unit: {unit_of.get(each, each) for name in names for each in needed_by(graph.nodes[name])}
         for unit, names in units.items()
@@ -111,7 +111,7 @@ def _groups(graph: Graph, op: str) -> dict[str, list[Node]]:
 
 
 def _complete_groups(graph: Graph, members: Sequence[str]) -> list[list[Node]]:
-    """Return the groups in which every member has a node of the same parts, its own at its rank; sorted by rank."""
+    """Return the groups in which every member sums the same parts, with its own part at its rank; sorted by rank."""
     found = []
     for nodes in _groups(graph, WHOLE).values():
         ranked = sorted(nodes, key=lambda node: int(node.attributes["rank"]))

@@ -4,21 +4,21 @@
 
 A text holds one statement per node, ``OUTPUTS = OP(INPUTS, ATTRIBUTE=VALUE)``, separated by semicolons or line breaks.
 Equal names are equal tensors, ``*names`` stands for any number of tensors, and ``_`` for any tensor. Calls may be
-nested. An attribute that ``before`` states must have that value.
+nested. An attribute in the text ``before`` must have the stated value.
 
-A rule applies where all of the following holds:
+A rule applies where all of the following conditions hold:
 
 - All matched nodes are on one device, and none of them is part of another match.
 - A tensor that only ``before`` names is neither fetched nor read by other nodes. A tensor that both texts name keeps
   its shape and dtype; its readers read the new tensor.
 - A node that is a target, or that other nodes wait for, still computes its tensors under its name.
-- The op of each new node accepts its inputs, and all that the node needs stands before its place.
+- The op of each new node accepts its inputs, and all nodes that the new node needs come before its place.
 
-A new node has the attributes of the replaced nodes, as far as its op takes them, and those that ``after`` states; a
+A new node has the attributes of the replaced nodes that its op accepts, and the attributes in the text ``after``; a
 value may be ``t.dtype`` or ``len(names)``. It has the name of the node that computed its first output, the place of the
 first node that computed one of its outputs, the layer of the first matched node, and the control inputs of all matched
-nodes. Three keywords change this: ``like=t`` takes name and layer from the node that computed t, ``at=t`` its place and
-control inputs, and ``name="part"`` appends to its name. A cast to the dtype that its input has is left out.
+nodes. Three keywords change this: ``like=t`` copies name and layer from the node that computed t, ``at=t`` copies place
+and control inputs, and ``name="part"`` appends to the name. A cast to the dtype of its input is omitted.
 """
 
 import ast
@@ -39,10 +39,10 @@ ANY = "_"
 COMMUTATIVE = frozenset({"add", "mul"})
 
 Bound = Mapping[str, tuple[Tensor, ...]]
-"""Name in a text -> the tensors it stands for: one, or any number for a starred name."""
+"""Name in a text -> the tensors with this name: one, or any number for a starred name."""
 
 Accept = Callable[[Node, Sequence[TensorSpec]], bool]
-"""Whether a replacement is wanted, given its last node and the specs of that node's inputs."""
+"""A function that accepts or rejects a replacement, given its last node and the specs of this node's inputs."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Match:
-    """The nodes that ``before`` describes, those that ``given`` describes, and the tensors that names stand for."""
+    """The nodes that match ``before``, the nodes that match ``given``, and the tensors bound to names."""
 
     graph: Graph
     nodes: tuple[Node, ...]
@@ -69,7 +69,7 @@ class Match:
         return self.graph.nodes[self.tensors[name][0].node]
 
     def spec(self, name: str) -> TensorSpec:
-        """Return shape and dtype of a tensor."""
+        """Return the shape and dtype of a tensor."""
         return self.graph.spec(self.tensors[name][0])
 
     def value(self, stated: Any) -> Any:
@@ -84,7 +84,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Rule:
-    """Replace ``before`` by ``after``. given: nodes that must exist too and stay. where: a further condition."""
+    """A rule to replace ``before`` by ``after``. given: nodes that must also exist, and stay. where: a condition."""
 
     before: str
     after: str
@@ -100,7 +100,7 @@ class Rule:
 def rewrite(
     graph: Graph, roots: Roots, rules: Sequence[Rule], *, from_end: bool = False, accept: Accept | None = None
 ) -> Rewrite:
-    """Apply rules until none applies; of several that begin at the same node, the first in their order.
+    """Apply rules until none applies; if several rules match from the same node, the first rule applies.
 
     from_end: of two matches that share a node, prefer the one whose first node comes later in the graph.
     """
@@ -138,14 +138,14 @@ def _add_call(found: list[Statement], call: ast.Call, outputs: tuple[str, ...]) 
 
 
 def _stated(value: ast.expr) -> Any:
-    """Return a literal's value, the name of a tensor, or an expression as it is."""
+    """Return the value of a literal, the name of a tensor, or an unevaluated expression."""
     if isinstance(value, ast.Name):
         return value.id
     return value if isinstance(value, ast.Attribute | ast.Call) else ast.literal_eval(value)
 
 
 def _unified(statement: Statement, node: Node, bound: Bound) -> Iterator[Bound]:
-    """Yield what names stand for if the node is as the statement says."""
+    """Yield the bindings of names with which the node matches the statement."""
     if node.op != statement.op or any(node.attributes.get(key) != v for key, v in statement.attributes.items()):
         return
     orders = [node.inputs, node.inputs[::-1]] if node.op in COMMUTATIVE else [node.inputs]
@@ -155,7 +155,7 @@ def _unified(statement: Statement, node: Node, bound: Bound) -> Iterator[Bound]:
 
 
 def _bound(names: Sequence[str], tensors: tuple[Tensor, ...], known: Bound) -> Iterator[Bound]:
-    """Yield the ways in which the names can stand for the tensors, in their order."""
+    """Yield the possible bindings of the names to the tensors, both in order."""
     if not names:
         if not tensors:
             yield known
@@ -181,7 +181,7 @@ class _Walk:
         self.moved: Moved = {}
 
     def apply(self, rules: Sequence[Rule], from_end: bool) -> None:
-        """Find matches, and what replaces them."""
+        """Find matches and build their replacements."""
         by_op: dict[str, list[Rule]] = defaultdict(list)
         for rule in rules:
             by_op[rule.statements[0][0].op].append(rule)
@@ -217,7 +217,7 @@ class _Walk:
     def _matches(
         self, statements: Sequence[Statement], bound: Bound, nodes: tuple[Node, ...], candidates: Sequence[Node]
     ) -> Iterator[tuple[tuple[Node, ...], Bound]]:
-        """Yield a node for each statement, and what names stand for. candidates: for the first of the statements."""
+        """Yield a node per statement, and the bindings of names. candidates: nodes for the first statement."""
         first, *rest = statements
         for node in candidates:
             if node in nodes or node.name in self.removed or node.device != (*nodes, node)[0].device:
@@ -238,10 +238,10 @@ class _Walk:
 
 
 class _Replacement:
-    """What replaces a match.
+    """The replacement of a match.
 
-    new: pairs of the old node at whose place a new node stands and the new node. moved: old -> new, for tensors that
-    both texts name. specs: of all tensors of new nodes.
+    new: pairs of an old node and the new node at its place. moved: old -> new, for tensors that both texts name. specs:
+    specs of all tensors of new nodes.
     """
 
     def __init__(self, uses: Uses, rule: Rule, match: Match) -> None:
@@ -302,7 +302,7 @@ class _Replacement:
         )
 
     def _is_in_order(self) -> bool:
-        """Whether new nodes stand after all that they need, and wait for all that old and bypassed nodes waited for."""
+        """Return whether new nodes follow their inputs and have the control inputs of replaced and bypassed nodes."""
         position, inside = self.uses.position, {node.name for node in self.match.nodes}
         read = {tensor.node for _, node in self.new for tensor in node.inputs}
         bypassed = [node for node in self.match.given if node.name not in read]

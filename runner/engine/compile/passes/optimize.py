@@ -1,7 +1,7 @@
 """The passes that make a graph cheaper, in their order.
 
-With the reference kernels, and without bfloat16 and NaN, they change no bit of what the graph computes. With bfloat16,
-fusions leave out roundings. The compression of transfers is separate: it runs only if the cluster asks for it.
+With the reference kernels, and without bfloat16 and NaN, the passes change no bit of the results. With bfloat16,
+fusions omit roundings. The compression of transfers is separate: it runs only if the cluster compresses transfers.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from runner.engine.graph.graph import Graph
 from runner.kernels.registry import Registry
 
 Observer = Callable[[str, Graph], None]
-"""Receives the name and the result of every pass."""
+"""A function that receives the name and the result of every pass."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,18 @@ FUSIONS = (
 )
 """Passes that join nodes. Layers come first; the element-wise nodes that remain are joined with each other.
 
-ReLU gradients are moved after layers have taken theirs, and before they become part of an element-wise chain.
+The pass "relu gradients" runs after layers have absorbed ReLU gradients, and before element-wise chains absorb others.
 """
 
 
 COMPRESSION = Pass("compression", compress_transfers)
-"""The only pass that drops bits of float32 on purpose. It comes last, because nothing is joined across its nodes."""
+"""The only pass that drops bits of float32 on purpose. It runs last, because no pass joins nodes across its casts."""
 
 
 def default_passes(registry: Registry) -> tuple[Pass, ...]:
     """Return the passes that a session runs.
 
-    registry: its reference kernels compute constants, and its faster kernels decide what is joined.
+    registry: its reference kernels compute constants, and its faster kernels determine the fused updates.
     """
     return (
         Pass("constants", partial(fold_constants, registry=registry)),
@@ -74,8 +74,8 @@ def default_passes(registry: Registry) -> tuple[Pass, ...]:
 def optimize(graph: Graph, roots: Roots, passes: Sequence[Pass], observe: Observer | None = None) -> Rewrite:
     """Run passes in order on a placed graph that contains its gradients.
 
-    Returns the graph and the tensors that have moved. Nothing is joined across devices; nodes that stay keep their
-    names.
+    Returns the graph and the tensors that have moved. Nodes of different devices are never joined; nodes that stay keep
+    their names.
     """
     total: Moved = {}
     for each in passes:

@@ -1,8 +1,8 @@
 """Control edges that let all reads of a variable run before its write.
 
-In a step, reads of a variable see its value at the start of the step, and an ``assign`` replaces it. A variable has
-separate memory, so all reads, including those through aliases, must run before the write. The write is the assign, or
-the fused update whose result only assigns read, because the update can be computed in the memory of the variable.
+In a step, reads of a variable return its value at the start of the step, and an ``assign`` replaces this value. A
+variable has memory for one value, so all reads, including reads through aliases, must run before the write. The write
+is the assign, or the fused update whose result only assigns read, because this update can run in the variable's memory.
 """
 
 import heapq
@@ -21,7 +21,7 @@ UPDATES = frozenset({"elementwise", "matmul_elementwise"})
 
 
 def order_writes(graph: Graph) -> Graph:
-    """Return the graph with every read of a variable before its write, in a topological order near the old one.
+    """Return the graph with every read of a variable before its write, in a topological order close to the old one.
 
     Readers of an assign's output read the assigned value itself. An assigned value that is the tensor of a variable, or
     an alias of one, is copied first (op ``convert``). Raises ShapeError naming the variable and both nodes if a read
@@ -74,14 +74,14 @@ def _with_copies_of_assigned_variables(graph: Graph) -> tuple[Graph, Mapping[str
 
 
 def _may_write(producer: Node, assign: Node, consumers: Iterable[Node]) -> bool:
-    """Whether an assigned value can be computed in the variable's memory once the old value is not needed."""
+    """Return whether an assigned value can be computed in the variable's memory after all reads of the old value."""
     only_assigned = all(node.op == "assign" for node in consumers)
     return producer.op in UPDATES and producer.device == assign.device and only_assigned
 
 
 @dataclass
 class _Order:
-    """The edges of a graph and the added control edges; an added edge that closes a cycle is noticed."""
+    """The edges of a graph and the added control edges, with detection of added edges that close a cycle."""
 
     graph: Graph
 
@@ -94,7 +94,7 @@ class _Order:
                 self.followers[name].append(node.name)
 
     def let_wait(self, name: str, before: Iterable[str]) -> None:
-        """Let the node ``name`` run after the nodes ``before``."""
+        """Add control edges that make the node ``name`` run after the nodes ``before``."""
         for other in before:
             self.added[name][other] = None
             self.followers[other].append(name)
@@ -112,14 +112,14 @@ class _Order:
                 )
 
     def let_producer_write(self, producer: Node, assign: Node, readers: Iterable[str]) -> None:
-        """Let the producer of the assigned value wait instead of the assign, if this closes no cycle."""
+        """Make the producer of the assigned value wait instead of the assign, if this closes no cycle."""
         others = [name for name in readers if name != producer.name]
         if not self.leads_to(producer.name, set(others)):
             self.added.pop(assign.name, None)
             self.let_wait(producer.name, others)
 
     def leads_to(self, start: str, ends: Collection[str]) -> bool:
-        """Whether a path leads from ``start`` to one of ``ends``."""
+        """Return whether a path leads from ``start`` to one of ``ends``."""
         seen, stack = {start}, [start]
         while stack:
             for name in self.followers.get(stack.pop(), ()):

@@ -20,7 +20,7 @@ ALIASES = frozenset({"identity", "stop_gradient", "reshape"})
 
 @dataclass(frozen=True)
 class Roots:
-    """The purpose of a graph besides its effects: tensors to fetch, and nodes to run under their own names."""
+    """The required results of a graph besides its effects: tensors to fetch, and nodes to run under their names."""
 
     fetches: frozenset[Tensor] = frozenset()
     targets: frozenset[str] = frozenset()
@@ -39,8 +39,8 @@ class Uses:
     """The readers and waiters of a graph's nodes.
 
     readers: for every tensor that is read, the nodes that read it. position: of each node in the graph. awaited: names
-    of nodes that others wait for or are colocated with. pinned: these and the targets, the nodes that must keep their
-    names.
+    of nodes that other nodes wait for or are colocated with. pinned: ``awaited`` and the targets, which are the nodes
+    that must keep their names.
     """
 
     def __init__(self, graph: Graph, roots: Roots) -> None:
@@ -68,7 +68,7 @@ def merged(
     attributes: Mapping[str, Any],
     outputs: Sequence[TensorSpec],
 ) -> Node:
-    """Return a node that replaces ``members``, with the device and layer of the first and the control inputs of all.
+    """Return a node that replaces ``members``, with the first member's device and layer and all control inputs.
 
     No member may wait for another.
     """
@@ -78,7 +78,7 @@ def merged(
 
 
 def rewired(node: Node, moved: Mapping[Tensor, Tensor]) -> Node:
-    """Return the node with moved tensors as inputs. An assign still names its variable."""
+    """Return the node with moved tensors as inputs. An assign still reads its variable."""
     if not moved or moved.keys().isdisjoint(node.inputs):
         return node
     named = node.inputs[:1] if node.op == "assign" else ()
@@ -91,7 +91,7 @@ def followed(first: Moved, then: Moved) -> Moved:
 
 
 def fresh_name(taken: Collection[str], wanted: str) -> str:
-    """Return ``wanted``, with a number appended if that name is taken."""
+    """Return ``wanted``, with a number appended if this name is in ``taken``."""
     name, count = wanted, 0
     while name in taken:
         count += 1

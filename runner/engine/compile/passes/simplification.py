@@ -1,4 +1,4 @@
-"""Removal of nodes: those outside the feeds and fetches of a step, dead code, identities, and equal nodes.
+"""Removal of nodes: nodes that no fetch of a step needs, dead code, identities, and equal nodes.
 
 Partial execution follows the TensorFlow whitepaper 2016, section 4.2. Readers of an identity read its input. x * 1,
 x / 1 and x - 0 keep every bit of x; x + 0 does not, because -0 + 0 is +0.
@@ -30,7 +30,7 @@ def remove_identities(graph: Graph, roots: Roots) -> Rewrite:
     for old in graph:
         node = result.insert(_shortened(result, rewired(old, moved)))
         source = _SOURCES.get(node.op)
-        # The readers of a node that waits for others must wait for them too.
+        # A node with control inputs stays, because its readers must wait for these inputs too.
         tensor = source(result, node) if source and not node.control_inputs else None
         if tensor is not None and result.nodes[tensor.node].device == node.device:
             moved[node[0]] = tensor
@@ -38,7 +38,7 @@ def remove_identities(graph: Graph, roots: Roots) -> Rewrite:
 
 
 def _shortened(graph: Graph, node: Node) -> Node:
-    """Return the node; a reshape of a reshape reads the first one's input."""
+    """Return the node; a reshape of a reshape reads the input of the first reshape instead."""
     if node.op == "reshape":
         before = graph.nodes[node.inputs[0].node]
         if before.op == "reshape" and before.device == node.device:
@@ -51,7 +51,7 @@ def _input_of_equal_spec(graph: Graph, node: Node) -> Tensor | None:
 
 
 def _unchanged_by(neutral: float, *, commutes: bool = False) -> Source:
-    """Return the operand next to a fill with the neutral number, if it has the shape of the result."""
+    """Return a function that returns the operand next to a fill with ``neutral``, if it has the result's spec."""
 
     def source(graph: Graph, node: Node) -> Tensor | None:
         a, b = node.inputs
@@ -122,7 +122,7 @@ def _waiting_for(node: Node, survivor: dict[str, str]) -> Node:
 
 
 def _key(node: Node) -> Hashable:
-    # Floats count by their bits: 0.0 and -0.0 are equal, but not the same.
+    # Floats are compared by their bits, because 0.0 == -0.0.
     exact = ((name, v.hex() if isinstance(v, float) else v) for name, v in sorted(node.attributes.items()))
     return node.op, node.inputs, tuple(exact), node.device, node.control_inputs
 
@@ -139,10 +139,10 @@ def feed_node_name(tensor: Tensor) -> str:
 def prune(
     graph: Graph, fetches: Sequence[Tensor], targets: Sequence[str] = (), feeds: Sequence[Tensor] = ()
 ) -> tuple[Graph, dict[Tensor, Tensor]]:
-    """Return the part of ``graph`` that fetches and targets need if feeds are given, and the new place of each feed.
+    """Return the part of ``graph`` that fetches and targets need if feeds are given, and the placeholder of each feed.
 
-    Any tensor may be fed: its readers then read a placeholder, and nodes that only it needed are dropped. An assign
-    still names its variable if the variable is fed. The second result maps every fed tensor to the output of its
+    Any tensor may be fed: its readers then read a placeholder, and nodes that only this tensor needed are dropped. An
+    assign still reads its variable if the variable is fed. The second result maps every fed tensor to the output of its
     placeholder. Raises ShapeError for unknown names and for a placeholder that is needed but not fed.
     """
     for tensor in (*fetches, *feeds):
@@ -179,7 +179,7 @@ def remove_dead_code(graph: Graph, roots: Roots) -> Rewrite:
 
 
 def _without_dropped_partners(node: Node, needed: Collection[str]) -> Node:
-    """Return the node colocated with needed nodes only: colocation is no reason to run a node."""
+    """Return the node, colocated with needed nodes only: colocation does not make a node necessary."""
     kept = tuple(name for name in node.colocate_with if name in needed)
     return node if kept == node.colocate_with else replace(node, colocate_with=kept)
 
@@ -204,7 +204,7 @@ def _needed(graph: Graph, moved: Mapping[Tensor, Tensor], start: set[str]) -> di
 
 
 def _rewired(graph: Graph, node: Node, moved: Mapping[Tensor, Tensor]) -> Node:
-    """Return the node with fed tensors, and control edges from fed placeholders, replaced by those of the feeds."""
+    """Return the node with the placeholders of feeds as inputs, and as control inputs for fed placeholders."""
     variable = node.inputs[:1] if node.op == "assign" else ()
     inputs = (*variable, *(moved.get(tensor, tensor) for tensor in node.inputs[len(variable) :]))
     controls = tuple(

@@ -22,7 +22,7 @@ def transfer_key(tensor: Tensor, destination: str) -> str:
 
 
 def sent_tensor(key: str) -> str:
-    """Return the name of the sent tensor, which is in one place however many devices read it."""
+    """Return the name of the sent tensor, which is stored once however many devices read it."""
     return key.rpartition(_TO)[0] or key
 
 
@@ -88,7 +88,7 @@ class _Cut:
 
 
 STATE = frozenset({"variable", "assign"})
-"""Ops whose output is the value of a variable, which is whole on its own device."""
+"""Ops whose output is the value of a variable, which is read in full precision on its own device."""
 
 
 def compress_transfers(graph: Graph, roots: Roots) -> Rewrite:
@@ -99,16 +99,16 @@ def compress_transfers(graph: Graph, roots: Roots) -> Rewrite:
 
     A tensor that another device reads is truncated for all its readers, including fetches and readers on its own
     device. So all devices compute with the same bits: the owner of a slice of a sum continues with the values that it
-    sends, and replicas stay equal. A sum adds the parts as its device has them: received parts are truncated, a part
-    that is not sent is whole. There is one exception: the value of a variable, and an assigned value, are read whole on
-    their own device and truncated on others. An update must add to all bits, because small updates would otherwise be
-    lost for good.
+    sends, and replicas stay equal. A sum on a device adds truncated received parts and full-precision local parts that
+    are not sent. There is one exception: the value of a variable, and an assigned value, are read in full precision on
+    their own device and truncated on other devices. Updates must be added in full precision, because small
+    updates would otherwise be lost permanently.
 
     Tensors of other dtypes, empty tensors and scalars are not compressed. Scalars are mostly metrics such as the loss,
     and two saved bytes do not pay for two nodes.
 
-    Runs before edges are cut. Fetches move to the widened tensor, on the same device. The new nodes have the layer of
-    the tensor's node. A second run changes nothing, because only bfloat16 tensors travel then.
+    This pass runs before edges are cut. Fetches move to the widened tensor, on the same device. The new nodes have the
+    layer of the tensor's node. A second run changes nothing, because then only bfloat16 tensors are sent.
     """
     compression = _Compression(graph)
     for node in graph:
@@ -125,11 +125,11 @@ class _Compression:
         self._widened: dict[tuple[Tensor, str], Tensor] = {}
 
     def copy(self, node: Node) -> None:
-        """Append ``node`` with the inputs as its device sees them."""
+        """Append ``node`` with the inputs that its device reads."""
         self.result.insert(rewired(node, {tensor: self.seen_on(node.device, tensor) for tensor in node.inputs}))
 
     def seen_on(self, device: str, tensor: Tensor) -> Tensor:
-        """Return the tensor that nodes on a device read instead of a tensor."""
+        """Return the tensor that nodes on a device read in place of ``tensor``."""
         producer = self.result.nodes[tensor.node]
         whole = tensor not in self._travelling or (producer.op in STATE and producer.device == device)
         if whole:

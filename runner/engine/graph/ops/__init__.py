@@ -1,10 +1,10 @@
-"""The ops: importing this package fills the table ``OPS``; its functions add nodes of one op each.
+"""The ops. Importing this package fills the table ``OPS``; each of its functions adds nodes of one op.
 
 from runner.engine.graph import ops
 y = ops.relu(graph, ops.matmul(graph, x, w))
 
-Each file defines a family of ops: functions that add them, then their shape rules, gradients and costs. Ops that only
-passes make have no functions; their files state what they compute. Read in this order:
+Each file defines a family of ops: functions that add nodes, then shape rules, gradients and costs. Ops that only passes
+add have no functions; the docstrings of their files define these ops. Read in this order:
 
 * ``common``: shape conditions and adapters for gradient formulas that all families share.
 * ``arithmetic``, ``structural``, ``shape``, ``reduction``, ``indexing``: the basic ops.

@@ -38,7 +38,7 @@ def _infer_last_axis(specs: Sequence[TensorSpec], attributes: Attributes) -> Seq
     return [x]
 
 
-# Piecewise constant in y, so only dy has a gradient.
+# relu_gradient is piecewise constant in y, so only dy has a gradient.
 _RELU_GRADIENT = elementwise_gradient(lambda ddx, dx, dy, y: (apply(relu_gradient, ddx, y), None))
 
 relu = unary(

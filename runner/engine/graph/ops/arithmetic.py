@@ -1,7 +1,7 @@
-"""Element-wise arithmetic, comparison and choice with NumPy broadcasting. Nothing is promoted to another dtype.
+"""Element-wise arithmetic, comparison and selection with NumPy broadcasting. Dtypes are never promoted.
 
-Ties of maximum and minimum give the whole gradient to the first operand: deterministic, and the two partial
-gradients always add up to the gradient of the output.
+In a tie, maximum and minimum pass the whole gradient to the first operand. This choice is deterministic, and the two
+partial gradients always add up to the gradient of the output.
 """
 
 from collections.abc import Sequence

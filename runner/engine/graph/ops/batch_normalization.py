@@ -1,11 +1,11 @@
 """Batch normalization over the examples (and pixels) of a batch (Ioffe and Szegedy 2015, algorithm 1).
 
-Two ops join it with the ReLU that follows it:
+Two ops combine batch normalization with the ReLU that follows it:
 
-* ``batch_norm_relu``: (y, mean, variance, mask) of x, gamma and beta: batch_norm with y = max(y, 0), and mask = y > 0,
-  bool, of x's shape.
-* ``batch_norm_relu_gradient``: (dx, dgamma, dbeta) of x, gamma, mean, variance, mask and dy, the gradient of that y:
-  batch_norm_gradient of dy where mask.
+* ``batch_norm_relu``: maps x, gamma, beta to (y, mean, variance, mask): batch_norm, then max(y, 0). mask: y > 0, bool,
+  of x's shape.
+* ``batch_norm_relu_gradient``: maps x, gamma, mean, variance, mask, dy to (dx, dgamma, dbeta): batch_norm_gradient,
+  with dy set to 0 where mask is false.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ def batch_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Add (y, mean, variance): y = gamma * (x - mean) / sqrt(variance + epsilon) + beta, channel by channel.
 
-    x, y: (N, C) or (N, C, H, W); gamma, beta, mean, variance: (C,), in x's dtype, or float32 where that is bfloat16.
-    Mean and (biased) variance are those of all values of a channel in the batch.
+    x, y: (N, C) or (N, C, H, W); gamma, beta, mean, variance: (C,), in x's dtype, or float32 if x is bfloat16.
+    Mean and (biased) variance are computed over all values of a channel in the batch.
     """
     node = graph.add("batch_norm", [x, gamma, beta], {"epsilon": epsilon}, name=name)
     return node[0], node[1], node[2]
@@ -72,7 +72,7 @@ def batch_norm_inference(
 
 
 def expect_channels(x: TensorSpec, vectors: Sequence[TensorSpec]) -> None:
-    """Require x of (N, C) or (N, C, H, W) that is not empty, and vectors of (C,), float32 where x is bfloat16."""
+    """Require a non-empty x of shape (N, C) or (N, C, H, W), and vectors of shape (C,) in x's state dtype."""
     expect_dtype(x, FLOATS)
     expect(x.rank in (2, 4), "x of shape (N, C) or (N, C, H, W)", x)
     expect(x.size > 0, "at least one value per channel", x)
@@ -102,7 +102,7 @@ def _infer_inference(specs: Sequence[TensorSpec], attributes: Attributes) -> Seq
 
 
 def _channel_axes(x: Expr) -> list[int]:
-    """Return the axes that one channel's values lie along: all but axis 1."""
+    """Return the axes over which the values of one channel extend: all but axis 1."""
     return [axis for axis in range(x.spec.rank) if axis != 1]
 
 

@@ -1,7 +1,7 @@
 """The parts that all op families share: shape conditions, adapters for formulas, and unbroadcasting.
 
-Functions that need nodes name the ops (``graph.add("fill", ...)``) instead of importing their builders, so that the
-families import this module and never the other way round.
+Functions that add nodes use the names of ops (``graph.add("fill", ...)``) and import no family, because all families
+import this module.
 """
 
 import math
@@ -44,29 +44,29 @@ def expect_dtype(spec: TensorSpec, allowed: Sequence[str], role: str = "input") 
 
 
 def expect_same_dtype(specs: Sequence[TensorSpec]) -> None:
-    """Require one dtype of all tensors: nothing is promoted silently."""
+    """Require that all tensors have one dtype: dtypes are never promoted silently."""
     expect(len({spec.dtype for spec in specs}) == 1, "inputs of one dtype", ", ".join(str(s) for s in specs))
 
 
 def expect_same_shape(specs: Sequence[TensorSpec], role: str) -> None:
-    """Require one shape of all tensors."""
+    """Require that all tensors have one shape."""
     expect(len({spec.shape for spec in specs}) == 1, f"{role} of one shape", [spec.shape for spec in specs])
 
 
 def expect_floats(specs: Sequence[TensorSpec]) -> None:
-    """Require one float dtype of all tensors."""
+    """Require that all tensors have one float dtype."""
     expect_same_dtype(specs)
     expect_dtype(specs[0], FLOATS)
 
 
 def expect_result_dtype(dtype: str, spec: TensorSpec) -> None:
-    """Require that a sum of products of an input has the input's dtype, or the dtype of variables next to it."""
+    """Require that the result of a sum of products has the input's dtype or the state dtype for this dtype."""
     allowed = dict.fromkeys((spec.dtype, state_dtype(spec.dtype)))
     expect(dtype in allowed, f"a result of dtype {' or '.join(allowed)} for {spec}", dtype)
 
 
 def expect_rank(spec: TensorSpec, rank: int, role: str) -> None:
-    """Require a number of dimensions."""
+    """Require that a tensor has ``rank`` dimensions."""
     expect(spec.rank == rank, f"{role} with {rank} dimensions", spec)
 
 
@@ -94,12 +94,12 @@ def declared_spec(attributes: Attributes) -> TensorSpec:
 
 
 def declared(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    """Shape rule: the output that the attributes ``shape`` and ``dtype`` declare."""
+    """Return the one output spec that the attributes ``shape`` and ``dtype`` declare; a shape rule."""
     return [declared_spec(attributes)]
 
 
 def like_input(dtypes: Sequence[str] = FLOATS) -> InferRule:
-    """Shape rule: one input of one of the dtypes, an output like it."""
+    """Return the shape rule of ops with one input, of one of ``dtypes``, and one output of the same spec."""
 
     def infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
         expect_dtype(specs[0], dtypes)
@@ -109,7 +109,7 @@ def like_input(dtypes: Sequence[str] = FLOATS) -> InferRule:
 
 
 def broadcast_inputs(dtypes: Sequence[str] = DTYPES, result: str | None = None) -> InferRule:
-    """Shape rule: inputs of one of the dtypes that broadcast together, an output of that dtype or of ``result``."""
+    """Return the shape rule of inputs of one of ``dtypes`` that broadcast; the output has this dtype or ``result``."""
 
     def infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
         expect_same_dtype(specs)
@@ -152,7 +152,7 @@ def window_counts(
 
 
 def input_flops(per_element: int) -> FlopsRule:
-    """Cost rule: a number of operations for each element of the first input."""
+    """Return the cost rule of ops that need ``per_element`` operations per element of the first input."""
 
     def flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
         return per_element * inputs[0].size
@@ -161,7 +161,7 @@ def input_flops(per_element: int) -> FlopsRule:
 
 
 def sum_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    """Cost rule: the inputs are summed element by element."""
+    """Return the operations of a sum of all inputs, element by element; a cost rule."""
     return (len(inputs) - 1) * outputs[0].size
 
 
@@ -195,13 +195,13 @@ def elementwise_gradient(formula: Formula) -> GradientRule:
 
 
 class Unary(Protocol):
-    """Adds a node of an op with one input; returns its output."""
+    """A function that adds a node of an op with one input and returns its output."""
 
     def __call__(self, graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor: ...
 
 
 class Binary(Protocol):
-    """Adds a node of an op with two inputs; returns its output."""
+    """A function that adds a node of an op with two inputs and returns its output."""
 
     def __call__(self, graph: Builder, a: Tensor, b: Tensor, *, name: str | None = None) -> Tensor: ...
 
@@ -215,9 +215,9 @@ def unary(
     infer: InferRule | None = None,
     flops: FlopsRule = output_flops,
 ) -> Unary:
-    """Define an element-wise op of one input; returns the function that adds it. gradient: its formula.
+    """Register an element-wise op of one input and return the function that adds it. gradient: gradient formula.
 
-    infer: shape rule; by default the output is like the input, of one of ``dtypes``.
+    infer: shape rule; by default the output has the spec of the input, of one of ``dtypes``.
     """
     register(OpDef(op, infer or like_input(dtypes), elementwise_gradient(gradient), 1, flops=flops))
 
@@ -236,9 +236,9 @@ def binary(
     *,
     result: str | None = None,
 ) -> Binary:
-    """Define an element-wise op of two inputs that broadcast; returns the function that adds it.
+    """Register an element-wise op of two inputs that broadcast and return the function that adds it.
 
-    gradient: its formula. result: dtype of the output; by default that of the inputs, which is one of ``dtypes``.
+    gradient: gradient formula. result: dtype of the output, by default the dtype of the inputs, one of ``dtypes``.
     """
     rule = gradient if isinstance(gradient, NotDifferentiable) else elementwise_gradient(gradient)
     register(OpDef(op, broadcast_inputs(dtypes, result), rule, 2))
@@ -260,7 +260,7 @@ def decomposition(formula: Callable[..., Sequence[Expr]]) -> Decomposition:
 
 
 def copy_to_all(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
-    """Gradient rule of a sum: every input receives the gradient of the output."""
+    """Return the gradient of the output for every input: the gradient rule of a sum."""
     return [dy] * len(node.inputs)
 
 

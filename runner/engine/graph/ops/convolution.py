@@ -1,11 +1,11 @@
 """Convolution (cross-correlation) of images and its two adjoints, which are closed under differentiation.
 
-Two ops join others in one pass over memory:
+Two ops combine several operations in one pass over memory:
 
 * ``conv2d_fused``: y = conv2d(x, w) + bias + residual, summed in this order, then max(y, 0) if ``relu``. bias: (O,),
-  one number per output channel, an input if ``bias``. residual: like y, an input if ``residual``.
-* ``conv2d_weight_bias_gradient``: (dw, db) of dy and x: conv2d_weight_gradient, and db (O,), the sum of dy over
-  examples and pixels. dtype: of both; float32 is possible for bfloat16 inputs.
+  one number per output channel. residual: y's shape. The attributes ``bias`` and ``residual`` add these inputs.
+* ``conv2d_weight_bias_gradient``: maps dy and x to dw, as conv2d_weight_gradient, and db (O,), the sum of dy over
+  examples and pixels. dtype: dtype of dw and db; float32 is possible for bfloat16 inputs.
 """
 
 import math
@@ -32,14 +32,14 @@ from runner.engine.graph.ops.structural import as_dtype
 from runner.engine.graph.tensor import Tensor, TensorSpec
 
 GEOMETRY = {"strides": "ints", "padding": "ints", "groups": "int"}
-"""Attributes of all convolutions: where the windows lie, and how channels are grouped."""
+"""Attributes of all convolutions: the positions of the windows, and the number of channel groups."""
 
 
 class Geometry(TypedDict, total=False):
     """Strides (rows, columns), default (1, 1); padding (top, bottom, left, right), default 0; groups, default 1.
 
-    With G groups the channels are cut into G equal runs and each run of outputs sees one run of inputs (Krizhevsky,
-    Sutskever and Hinton 2012, sec. 3.5).
+    With G groups, input and output channels are split into G equal blocks, and each output block reads one input block
+    (Krizhevsky, Sutskever and Hinton 2012, sec. 3.5).
     """
 
     strides: Sequence[int]
@@ -48,14 +48,14 @@ class Geometry(TypedDict, total=False):
 
 
 def complete(geometry: Geometry) -> dict[str, Any]:
-    """Return the attributes of a convolution, with defaults for those that are not given."""
+    """Return the attributes of a convolution, with defaults for omitted attributes."""
     return {"strides": (1, 1), "padding": (0, 0, 0, 0), "groups": 1, **geometry}
 
 
 def conv2d(graph: Builder, x: Tensor, w: Tensor, *, name: str | None = None, **geometry: Unpack[Geometry]) -> Tensor:
     """Add y[n, o, r, c] = sum over i, u, v of x[n, i, r*sr + u - top, c*sc + v - left] * w[o, i, u, v].
 
-    x: (N, C, H, W); w: (O, C/groups, R, S); y: (N, O, (H + top + bottom - R) // sr + 1, likewise columns).
+    x: (N, C, H, W); w: (O, C/groups, R, S); y: (N, O, (H + top + bottom - R) // sr + 1, likewise for columns).
     """
     return graph.add("conv2d", [x, w], complete(geometry), name=name)[0]
 
@@ -84,16 +84,16 @@ def conv2d_weight_gradient(
     name: str | None = None,
     **geometry: Unpack[Geometry],
 ) -> Tensor:
-    """Add dw of ``weight_shape`` with <conv2d(x, w), dy> = <w, dw> for every w; examples add in order.
+    """Add dw of ``weight_shape`` with <conv2d(x, w), dy> = <w, dw> for every w; examples are summed in order.
 
-    dtype: of dw, that of dy by default; float32 is possible for bfloat16 dy and x.
+    dtype: dtype of dw, by default the dtype of dy; float32 is possible for bfloat16 dy and x.
     """
     attributes = {**complete(geometry), "weight_shape": tuple(weight_shape), "dtype": dtype or graph.spec(dy).dtype}
     return graph.add("conv2d_weight_gradient", [dy, x], attributes, name=name)[0]
 
 
 def output_shape(x: TensorSpec, w: TensorSpec, attributes: Attributes) -> tuple[int, ...]:
-    """Return the shape of y for an image and filters, after checking that they fit each other."""
+    """Return the shape of y for an image and filters, after checking that the two are compatible."""
     expect_rank(x, 4, "x (N, C, H, W)")
     expect_rank(w, 4, "w (O, C/groups, R, S)")
     groups = attributes["groups"]
@@ -119,7 +119,7 @@ def _infer_input_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -
 
 
 def weight_spec(specs: Sequence[TensorSpec], attributes: Attributes) -> TensorSpec:
-    """Return the spec of the filters whose gradient comes from dy and x, after checking that all fit each other."""
+    """Return the spec of the filters whose gradient dy and x determine, after checking that all are compatible."""
     dy, x = specs
     expect_floats(specs)
     expect_result_dtype(attributes["dtype"], dy)
@@ -151,8 +151,8 @@ def _y(graph: Builder, node: Node, x: Tensor, w: Tensor) -> Tensor:
     return graph.add("conv2d", [x, w], _geometry(node))[0]
 
 
-# <y(x, w), dy> is linear in each of x, w and dy, and each op is its derivative by one of them. So the gradient of each
-# op is made of the other two, with the arriving gradient in the place of the operand that the op lacks.
+# <y(x, w), dy> is linear in each of x, w and dy, and each op is the derivative by one of these. So the gradient of each
+# op consists of the other two ops, with the gradient of its output as the operand that the op lacks.
 
 
 @single_output
@@ -175,7 +175,7 @@ def _weight_gradient_rule(graph: Builder, node: Node, w: Tensor) -> Sequence[Ten
 
 
 def convolution_flops(y: TensorSpec, w: TensorSpec) -> int:
-    """Cost of a convolution with this output and these filters, and of each of its gradients."""
+    """Return the operations of a convolution with this output and these filters, and of each of its gradients."""
     return 2 * y.size * math.prod(w.shape[1:])
 
 

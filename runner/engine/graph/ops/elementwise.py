@@ -1,10 +1,10 @@
-"""A chain of element-wise operations in one pass over memory, written in a small language.
+"""Chains of element-wise operations in one pass over memory, written as programs in a small language.
 
-* ``elementwise``: the ``outputs`` of ``program`` over its inputs, each of one shape or of shape (), all of one float
-  dtype.
-* ``matmul_elementwise``: the ``outputs`` of ``program``, which reads A B, A (m, k) and B (k, n) as for matmul, as its
-  input ``product``; the product is not stored. Inputs A, B, and the program's other inputs in order, each (m, n) or (),
-  of the dtype of the product. dtype: of the product and of the outputs (m, n); float32 is possible for bfloat16 A, B.
+* ``elementwise``: computes the ``outputs`` of ``program``. All inputs have one float dtype, and one shape or shape ().
+* ``matmul_elementwise``: computes the ``outputs`` of ``program``, whose input number ``product`` is A B, with A (m, k)
+  and B (k, n) as for matmul; the product is not stored. Inputs: A, B, then the program's other inputs in order, each of
+  shape (m, n) or () and of the product's dtype. dtype: dtype of the product and of the outputs, whose shape is (m, n);
+  float32 is possible for bfloat16 A and B.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def _operand(graph: Builder, values: Sequence[Tensor], operand: Operand) -> Tens
 
 
 def _of_one_shape(graph: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
-    """Broadcast a scalar among the operands of an op that does not broadcast."""
+    """Return the operands of an op that does not broadcast, with a scalar among them broadcast."""
     shape = max((graph.spec(tensor).shape for tensor in operands), key=len)
     return [
         tensor if graph.spec(tensor).shape == shape else graph.add("broadcast_to", [tensor], {"shape": shape})[0]
@@ -62,7 +62,7 @@ def _flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attribut
 
 
 def _program_inputs(specs: Sequence[TensorSpec], attributes: Attributes) -> list[TensorSpec]:
-    """Return the operands, with the product in its place."""
+    """Return the specs of the program's inputs, with the product at its position."""
     expect(len(specs) >= 2, "at least 2 inputs", len(specs))
     a, b, *operands = specs
     result, dtype, place = product_spec((a, b), attributes), attributes["dtype"], attributes["product"]

@@ -1,6 +1,6 @@
 """Ops that connect steps and devices: feeds, variables, transfers, and sums over workers.
 
-The executor runs them itself, without kernels, except for the sums.
+Only the sums have kernels; the executor runs the other ops itself.
 """
 
 from collections.abc import Sequence
@@ -26,20 +26,20 @@ def placeholder(graph: Builder, shape: Sequence[int], dtype: str, *, name: str |
 
 
 def variable(graph: Builder, shape: Sequence[int], dtype: str, *, name: str | None = None) -> Tensor:
-    """Add a tensor that lives on its device across steps; its value at the start of the step."""
+    """Add a tensor that stays on its device across steps; the output is its value at the start of the step."""
     return graph.add("variable", (), {"shape": tuple(shape), "dtype": dtype}, name=name)[0]
 
 
 def assign(graph: Builder, variable: Tensor, value: Tensor, *, name: str | None = None) -> Tensor:
-    """Commit ``value`` (shape and dtype of the variable) as the variable's value after the step; outputs it.
+    """Commit ``value`` (shape and dtype of the variable) as the variable's value after the step; return the value.
 
-    Runs on the variable's device, after every reader of the variable.
+    The node runs on the variable's device, after every reader of the variable.
     """
     return graph.add("assign", [variable, value], name=name, colocate_with=[variable.node])[0]
 
 
 def send(graph: Builder, x: Tensor, *, key: str, destination: str, name: str | None = None) -> str:
-    """Send ``x`` to the recv of the same key on device ``destination``; returns the name of the node."""
+    """Add a node that sends ``x`` to the recv with the same key on ``destination``; return the node's name."""
     return graph.add("send", [x], {"key": key, "destination": destination}, name=name).name
 
 
@@ -56,10 +56,10 @@ def _infer_assign(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequen
 
 
 def all_reduce(graph: Builder, parts: Sequence[Tensor], *, group: str, rank: int, name: str | None = None) -> Tensor:
-    """Add y = ((p0 + p1) + p2) + ..., the sum of the parts of all workers on worker ``rank``; of one shape and dtype.
+    """Add y = ((p0 + p1) + p2) + ... on worker ``rank``, the sum of all workers' parts, of one shape and dtype.
 
-    group: names the sum; the same for the nodes of all workers that sum these parts, and for no others. It changes no
-    value.
+    group: name of the sum, shared by the nodes of all workers that sum these parts, and by no other node. The name
+    changes no value.
     """
     return graph.add("all_reduce", parts, {"group": group, "rank": rank}, name=name)[0]
 
@@ -67,10 +67,10 @@ def all_reduce(graph: Builder, parts: Sequence[Tensor], *, group: str, rank: int
 def collective_sum(
     graph: Builder, part: Tensor, *, group: str, rank: int, size: int, name: str | None = None
 ) -> Tensor:
-    """Add the sum of the parts that ``size`` devices contribute under ``group``, this device as number ``rank``.
+    """Add the sum of the parts that ``size`` devices contribute under ``group``; this device has rank ``rank``.
 
-    Made from ``all_reduce`` by :mod:`runner.engine.compile.passes.lower_collectives`. The library chooses the order
-    of the sum; all devices receive the same bits.
+    The pass :mod:`runner.engine.compile.passes.lower_collectives` replaces ``all_reduce`` by this op. The library
+    chooses the order of the sum; all devices receive the same bits.
     """
     return graph.add("collective_sum", [part], {"group": group, "rank": rank, "size": size}, name=name)[0]
 

@@ -1,4 +1,4 @@
-"""Rows by number: gather, its adjoint scatter_add, and one-hot encoding."""
+"""Access to rows by number: gather, its adjoint scatter_add, and one-hot encoding."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def gather(graph: Builder, params: Tensor, indices: Tensor, *, name: str | None 
 def scatter_add(graph: Builder, indices: Tensor, updates: Tensor, *, rows: int, name: str | None = None) -> Tensor:
     """Add a (rows, ...) tensor where row r is the sum of all updates whose index is r; the adjoint of gather.
 
-    indices: integers of shape I within 0..rows-1; updates: I + (...). Rows add in the order of the indices.
+    indices: integers of shape I within 0..rows-1; updates: I + (...). Updates of a row are added in index order.
     """
     return graph.add("scatter_add", [indices, updates], {"rows": rows}, name=name)[0]
 
@@ -27,7 +27,7 @@ def scatter_add(graph: Builder, indices: Tensor, updates: Tensor, *, rows: int, 
 def one_hot(graph: Builder, indices: Tensor, *, depth: int, dtype: str, name: str | None = None) -> Tensor:
     """Add a new last axis of extent ``depth`` that is 1 at the index and 0 elsewhere.
 
-    indices: integers within 0..depth-1; anything else is an error when the step runs.
+    indices: integers within 0..depth-1; other values are an error when the step runs.
     """
     return graph.add("one_hot", [indices], {"depth": depth, "dtype": dtype}, name=name)[0]
 

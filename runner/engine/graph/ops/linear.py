@@ -1,10 +1,10 @@
-"""Matrix multiplication, alone and with what follows it in a dense layer.
+"""Matrix multiplication, alone and combined with the bias and the ReLU of a dense layer.
 
-* ``matmul_fused``: y = A B + bias, followed by max(y, 0) if ``relu``; A (m, k) and B (k, n) as for matmul. bias: (n,),
-  an input if ``bias``.
-* ``matmul_bias_gradient``: (dw, db) of x (m, k) and dy (m, n): dw (k, n) = x' dy and db (n,), the sum of dy over rows.
+* ``matmul_fused``: y = A B + bias, then max(y, 0) if ``relu``; A (m, k) and B (k, n) as for matmul. bias: (n,), present
+  if the attribute ``bias`` is true.
+* ``matmul_bias_gradient``: maps x (m, k) and dy (m, n) to dw = x' dy (k, n) and db (n,), the sum of dy over rows.
 
-dtype: of the results of these two; float32 is possible for bfloat16 inputs.
+dtype: dtype of the results of both ops; float32 is possible for bfloat16 inputs.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from runner.engine.graph.ops.structural import as_dtype
 from runner.engine.graph.tensor import Tensor, TensorSpec
 
 TRANSPOSES = {"transpose_a": "bool", "transpose_b": "bool"}
-"""Attributes that say which factors are stored transposed."""
+"""Attributes that specify which factors are stored transposed."""
 
 
 def matmul(
@@ -45,7 +45,7 @@ def matmul(
 
 
 def product_spec(specs: Sequence[TensorSpec], attributes: Attributes) -> TensorSpec:
-    """Return the spec of the product of two matrices, each of which may be transposed; they must fit."""
+    """Return the spec of the product of two matrices, each possibly transposed; raises ShapeError for a misfit."""
     a, b = specs
     expect_floats(specs)
     expect_rank(a, 2, "a")
@@ -60,7 +60,7 @@ def product_spec(specs: Sequence[TensorSpec], attributes: Attributes) -> TensorS
 def _gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
     a, b = node.inputs
     turned_a, turned_b = node.attributes["transpose_a"], node.attributes["transpose_b"]
-    # With A = op(a), B = op(b): dA = dy B', dB = A' dy; a transposed operand takes the transposed product.
+    # With A = op(a), B = op(b): dA = dy B', dB = A' dy; the gradient of a transposed operand is the transposed product.
     if turned_a:
         da = matmul(graph, b, dy, transpose_a=turned_b, transpose_b=True)
     else:
@@ -73,7 +73,7 @@ def _gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]
 
 
 def product_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    """Cost of a matrix product: a multiplication and an addition per term."""
+    """Return the operations of a matrix product: a multiplication and an addition per term."""
     inner = inputs[0].shape[0 if attributes["transpose_a"] else 1]
     return 2 * outputs[0].size * inner
 

@@ -10,7 +10,7 @@ from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 
 
 def channel_window_sum(graph: Builder, x: Tensor, *, size: int, name: str | None = None) -> Tensor:
-    """Add y[n, c] = sum of x[n, c'] over |c' - c| <= size // 2, channels beyond the ends counting as zero.
+    """Add y[n, c] = sum of x[n, c'] over |c' - c| <= size // 2, where channels beyond the ends are zero.
 
     x, y: (N, C, ...) float; size is odd, which makes the op its own adjoint.
     """

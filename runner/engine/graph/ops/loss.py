@@ -1,4 +1,4 @@
-"""Cross-entropies, computed from logits so that nothing overflows."""
+"""Cross-entropies, computed from logits without overflow."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ def softmax_cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Add (loss, probabilities): loss[n] = -log p[n, labels[n]] in nats, p = softmax(logits) over classes.
 
-    logits, probabilities: (N, C) float; loss: (N,); labels: (N,) integers within 0..C-1, anything else is an
+    logits, probabilities: (N, C) float; loss: (N,); labels: (N,) integers within 0..C-1; other labels are an
     error when the step runs.
     """
     node = graph.add("softmax_cross_entropy", [logits, labels], name=name)
@@ -35,18 +35,18 @@ def softmax_cross_entropy(
 def softmax_cross_entropy_gradient(
     graph: Builder, probabilities: Tensor, labels: Tensor, dloss: Tensor, *, name: str | None = None
 ) -> Tensor:
-    """Add dlogits[n] = (probabilities[n] - e) * dloss[n], e being 1 at labels[n] and 0 elsewhere.
+    """Add dlogits[n] = (probabilities[n] - e) * dloss[n], where e is 1 at labels[n] and 0 elsewhere.
 
-    probabilities, dlogits: (N, C) float; labels: (N,) integers within 0..C-1, anything else is an error when the step
-    runs; dloss: (N,), the gradient of the loss.
+    probabilities, dlogits: (N, C) float; labels: (N,) integers within 0..C-1; other labels are an error when the step
+    runs. dloss: (N,), the gradient of the loss.
     """
     return graph.add("softmax_cross_entropy_gradient", [probabilities, labels, dloss], name=name)[0]
 
 
 def sigmoid_cross_entropy(graph: Builder, logits: Tensor, targets: Tensor, *, name: str | None = None) -> Tensor:
-    """Add -t log s(x) - (1 - t) log(1 - s(x)) element by element, s the logistic function, in nats.
+    """Add -t log s(x) - (1 - t) log(1 - s(x)) in nats, element by element, where s is the logistic function.
 
-    logits x and targets t (probabilities): one shape and float dtype.
+    The logits x and targets t (probabilities) have one shape and one float dtype.
     Computed as max(x, 0) - x t + log1p(e ** -|x|).
     """
     return graph.add("sigmoid_cross_entropy", [logits, targets], name=name)[0]

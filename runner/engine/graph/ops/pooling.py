@@ -33,8 +33,8 @@ def max_pool(
 ) -> tuple[Tensor, Tensor]:
     """Add (y, argmax): the maximum of every window and its int32 position in it, counted row by row.
 
-    x: (N, C, H, W) float; y, argmax: (N, C, H', W'). Padding is never the maximum; of equal values the first is; NaN in
-    a window makes its maximum NaN.
+    x: (N, C, H, W) float; y, argmax: (N, C, H', W'). Padding is never the maximum. Among equal values, the position is
+    the first. The maximum of a window with a NaN is NaN.
     """
     node = graph.add("max_pool", [x], _complete(pooling), name=name)
     return node[0], node[1]
@@ -49,7 +49,7 @@ def max_pool_gradient(
     name: str | None = None,
     **pooling: Unpack[Pooling],
 ) -> Tensor:
-    """Add dx of ``input_shape``: every dy added at the position in its argmax; adjoint of max_pool_gather."""
+    """Add dx of ``input_shape``: each dy is added at the position in its argmax; the adjoint of max_pool_gather."""
     attributes = {**_complete(pooling), "input_shape": tuple(input_shape)}
     return graph.add("max_pool_gradient", [dy, argmax], attributes, name=name)[0]
 
@@ -57,7 +57,7 @@ def max_pool_gradient(
 def max_pool_gather(
     graph: Builder, x: Tensor, argmax: Tensor, *, name: str | None = None, **pooling: Unpack[Pooling]
 ) -> Tensor:
-    """Add the value of every window of x at the position in its argmax; adjoint of max_pool_gradient."""
+    """Add the value of every window of x at the position in ``argmax``; the adjoint of max_pool_gradient."""
     return graph.add("max_pool_gather", [x, argmax], _complete(pooling), name=name)[0]
 
 
@@ -66,7 +66,7 @@ def avg_pool(
 ) -> Tensor:
     """Add the mean of every window of x, (N, C, H, W) float.
 
-    count_padding: divide by the window's size; otherwise by the number of its pixels inside the image.
+    count_padding: whether to divide by the size of the window; if not, by the number of its pixels inside the image.
     """
     return graph.add("avg_pool", [x], {**_complete(pooling), "count_padding": count_padding}, name=name)[0]
 
@@ -100,7 +100,7 @@ def _pooled_shape(x: TensorSpec, attributes: Attributes) -> tuple[int, ...]:
 
 
 def _input_spec(dy: TensorSpec, attributes: Attributes) -> TensorSpec:
-    """Return the spec of an input of ``input_shape``, after checking that dy is like the output for it."""
+    """Return the spec of an input of ``input_shape``, after checking that dy has the spec of the output."""
     x = declared_spec({"shape": attributes["input_shape"], "dtype": dy.dtype})
     _expect_pooled(x, dy, dy.dtype, attributes)
     return x

@@ -1,4 +1,4 @@
-"""Draws. Each is a pure function of its attributes and inputs (counter-based Philox), on every device."""
+"""Random draws: on every device, pure functions of the attributes and inputs of a node (counter-based Philox)."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def random_uniform(
     high: float = 1.0,
     name: str | None = None,
 ) -> Tensor:
-    """Add uniform draws of [low, high): a function of (seed, key), drawn in float64, cast to ``dtype``."""
+    """Add uniform draws from [low, high): a function of (seed, key), drawn in float64, then cast to ``dtype``."""
     attributes = {**_stream(shape, dtype, seed, key), "low": low, "high": high}
     return graph.add("random_uniform", (), attributes, name=name)[0]
 
@@ -55,8 +55,8 @@ def dropout_mask(
     """Add a mask that is 0 with probability ``rate`` and 1 / (1 - rate) otherwise (inverted dropout).
 
     step: int64 scalar; index: (N,) int64 global example indices; shape: (N, ...). The draws of a row are a function of
-    (seed, key, step, index of the row), independent of the other rows and of N. first: number of draws of each row that
-    are skipped; so a mask (N, U) is columns first..first+U-1 of the mask of a wider layer.
+    (seed, key, step, index of the row), independent of the other rows and of N. first: number of draws to skip in
+    each row, so that a mask (N, U) equals columns first..first+U-1 of the mask of a wider layer.
     """
     attributes = {**_stream(shape, dtype, seed, key), "rate": rate, "first": first}
     return graph.add("dropout_mask", [step, index], attributes, name=name)[0]

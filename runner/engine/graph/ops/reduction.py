@@ -24,7 +24,7 @@ from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 def reduce_sum(
     graph: Builder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """Add the sum of x over ``axes`` (all when None; negative ones count from the end).
+    """Add the sum of x over ``axes`` (None: all axes; negative axes count from the end).
 
     ``keepdims`` leaves reduced axes with extent 1. The order of additions depends on the shape only.
     """
@@ -34,19 +34,19 @@ def reduce_sum(
 def reduce_mean(
     graph: Builder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """Add the mean of the float tensor x over ``axes``, as :func:`reduce_sum`; the axes must not be empty."""
+    """Add the mean of the float tensor x over ``axes``, as :func:`reduce_sum`; raises ShapeError for an empty axis."""
     return _reduce(graph, "reduce_mean", x, axes, keepdims, name)
 
 
 def reduce_max(
     graph: Builder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """Add the maximum of x over ``axes``, as :func:`reduce_sum`; ties share the gradient evenly."""
+    """Add the maximum of x over ``axes``, as :func:`reduce_sum`; tied elements share the gradient evenly."""
     return _reduce(graph, "reduce_max", x, axes, keepdims, name)
 
 
 def argmax(graph: Builder, x: Tensor, axis: int, *, name: str | None = None) -> Tensor:
-    """Add the int64 position of the first maximum along ``axis``, which disappears."""
+    """Add the int64 position of the first maximum along ``axis``; the output lacks this axis."""
     attributes = {"axis": canonical_axis(axis, graph.spec(x).rank)}
     return graph.add("argmax", [x], attributes, name=name)[0]
 

@@ -1,4 +1,4 @@
-"""Ops that rearrange elements without computing: their gradients are each other."""
+"""Ops that rearrange elements without arithmetic. Their gradients only rearrange elements too."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from runner.engine.graph.tensor import Tensor, TensorSpec
 
 
 def reshape(graph: Builder, x: Tensor, shape: Sequence[int], *, name: str | None = None) -> Tensor:
-    """Add the elements of x, in row-major order, in another shape; one extent may be -1: whatever is left."""
+    """Add the elements of x, in row-major order, in another shape; one extent may be -1 and is then inferred."""
     shape = tuple(shape)
     known = math.prod(extent for extent in shape if extent != -1)
     size = graph.spec(x).size
@@ -26,7 +26,7 @@ def transpose(graph: Builder, x: Tensor, perm: Sequence[int], *, name: str | Non
 
 
 def concat(graph: Builder, tensors: Sequence[Tensor], axis: int, *, name: str | None = None) -> Tensor:
-    """Add the tensors joined along ``axis``; all other extents agree."""
+    """Add the tensors joined along ``axis``; all other extents must be equal."""
     rank = graph.spec(tensors[0]).rank if tensors else 0
     return graph.add("concat", tensors, {"axis": canonical_axis(axis, rank)}, name=name)[0]
 

@@ -30,7 +30,7 @@ def identity(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
 def convert(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
     """Add y = x in separate memory, perhaps in another physical layout; any shape and dtype.
 
-    Passes and the planner insert it: a copy where an alias would be overwritten, or a change of layout.
+    Passes and the planner insert this op to copy a value before an alias is overwritten, or to change a layout.
     """
     return graph.add("convert", [x], name=name)[0]
 
@@ -68,12 +68,12 @@ def cast(graph: Builder, x: Tensor, dtype: str, *, name: str | None = None) -> T
 
 
 def as_dtype(graph: Builder, x: Tensor, dtype: str) -> Tensor:
-    """Return x, or add a cast of it where it is not in ``dtype``."""
+    """Return x if its dtype is ``dtype``; otherwise add a cast of x."""
     return x if graph.spec(x).dtype == dtype else cast(graph, x, dtype)
 
 
 def truncate_to_bfloat16(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
-    """Add the upper 16 bits of each element of x, float32, as bfloat16: truncated, while a cast rounds.
+    """Add the upper 16 bits of each element of x, float32, as bfloat16. This op truncates; a cast rounds.
 
     A cast back to float32 fills in zeros. Sign, exponent and the upper 7 bits of the mantissa are kept, and so are
     signed zeros, infinities and subnormal numbers; a NaN stays a NaN and becomes quiet.
