@@ -10,11 +10,11 @@ __all__ = ["run"]
 
 
 def run(overrides: Sequence[str] = ()) -> "Summary":
-    """Train what the command line ``runner OVERRIDES`` would, and return the summary of the run.
+    """Train as the command line ``runner OVERRIDES`` does, and return the summary of the run.
 
     Raises a subclass of :class:`runner.errors.RunnerError` where the command line would exit with its code.
     """
-    # Late: `import runner` must not cost what composing and training need.
+    # Imported here, so that `import runner` does not load the modules of composition and training.
     from runner.commands.train import run as run_command
 
     return run_command(overrides)

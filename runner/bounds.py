@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 @dataclass(frozen=True)
 class Bounds:
-    """An interval of finite numbers. above, below: exclude ``low``, exclude ``high``."""
+    """An interval of finite numbers. above: exclude ``low``. below: exclude ``high``."""
 
     low: float
     high: float
@@ -33,7 +33,7 @@ Count = Annotated[int, Bounds(1, 10**9)]
 CountOrZero = Annotated[int, Bounds(0, 10**9)]
 
 SmallCount = Annotated[int, Bounds(1, 4096)]
-"""Of what adds processes, threads or parts of a graph, one by one."""
+"""A number of processes, threads or parts of a graph."""
 
 SmallCountOrZero = Annotated[int, Bounds(0, 4096)]
 Bytes = Annotated[int, Bounds(1, 2**63 - 1)]
@@ -41,20 +41,20 @@ BytesOrZero = Annotated[int, Bounds(0, 2**63 - 1)]
 Seed = Annotated[int, Bounds(0, 2**63 - 1)]
 
 Positive = Annotated[float, Bounds(0, 1e38, above=True)]
-"""At most about the largest float32."""
+"""A positive number up to about the largest float32."""
 
 NonNegative = Annotated[float, Bounds(0, 1e38)]
 Rate = Annotated[float, Bounds(0, 1, below=True)]
 """A probability below 1, or the weight of the past in a running average."""
 
 _UNDECLARED = {int: Bounds(-(2**63), 2**63 - 1), float: Bounds(-sys.float_info.max, sys.float_info.max)}
-"""Bounds of the numbers of a plugin that declares none: what 64 bits hold, and finite."""
+"""Bounds of a plugin's numbers if it declares none: 64-bit integers and finite floats."""
 
 
 def out_of_bounds(schema: type, values: Mapping[str, Any], where: str) -> Iterator[str]:
     """Yield one line for each key whose number, or list of numbers, is outside the bounds that its field declares.
 
-    schema: a dataclass. values: plain values of its fields, nested as it is. where: key of the section, or "".
+    schema: a dataclass. values: plain values of its fields, nested alike. where: key of the section, or "".
     """
     hints = get_type_hints(schema, include_extras=True)
     for field in dataclasses.fields(schema):

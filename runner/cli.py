@@ -24,8 +24,8 @@ from runner.system.console import DEBUG_OPTION, print_error
 class Verb:
     """A command other than training.
 
-    text: its line in the help; empty for an internal command. plugins: whether plugins are loaded for it. debug:
-    whether it takes --debug as its first argument. before_plugins: called with the arguments before plugins are loaded.
+    text: the line in the help; empty for an internal command. plugins: whether plugins are loaded first. debug:
+    whether --debug may be the first argument. before_plugins: called with the arguments before plugins are loaded.
     """
 
     text: str
@@ -63,13 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _output_was_closed() -> bool:
-    """Whether the reader of standard output has closed it, as ``| head`` does; further output is then discarded."""
+    """Return whether the reader of standard output closed it, as ``| head`` does; further output is then discarded."""
     output = sys.stdout.fileno()
     poll = select.poll()
     poll.register(output, select.POLLERR)
     if not poll.poll(0):
         return False
-    # The interpreter flushes once more on its way out.
+    # The interpreter flushes once more when it exits.
     os.dup2(os.open(os.devnull, os.O_WRONLY), output)
     return True
 
@@ -177,7 +177,7 @@ _TEXTS = {
     "new": "write a template for your own model, optimizer, dataset, strategy or op",
 }
 _MODULES = {"eval": "runner.commands.evaluate", "data": "runner.data.fetch"}
-"""Verb -> the module of its ``main``, where it is not the module of that name in ``runner.commands``."""
+"""Verb -> the module of its ``main``, if ``runner.commands`` has no module of the verb's name."""
 
 VERBS: dict[str, Verb] = {
     name: Verb(

@@ -1,7 +1,7 @@
 """Every error a user can meet, each with the exit code of its class.
 
-A message names where the fault is, what came, what was expected and what to do. Anything that
-reaches the user and is not one of these is a defect of runner.
+A message names the place of the fault, the value, the expectation and the remedy. Any other
+exception that reaches the user is a defect of runner.
 """
 
 import signal
@@ -26,13 +26,13 @@ class DataError(RunnerError):
 
 
 class ResourceError(RunnerError):
-    """The machine cannot give what was asked: memory, disk space, a writable directory, a library."""
+    """The machine lacks a requested resource: memory, disk space, a writable directory, a library."""
 
     exit_code = 4
 
 
 def as_runner_error(error: RunnerError | MemoryError) -> RunnerError:
-    """Return the error itself, or the ResourceError that a MemoryError becomes for the user."""
+    """Return a RunnerError unchanged, or the ResourceError that replaces a MemoryError."""
     if isinstance(error, RunnerError):
         return error
     resource_error = ResourceError(
@@ -50,7 +50,7 @@ class NumericError(RunnerError):
 
 
 class NonFiniteLossError(NumericError):
-    """The loss of step ``step`` is not finite; which node began it is not known yet."""
+    """The loss of step ``step`` is not finite; the node that caused it is not known yet."""
 
     def __init__(self, step: int, message: str) -> None:
         super().__init__(message)
@@ -82,7 +82,7 @@ class DirectoryInUseError(RunnerError):
 
 
 class Interrupted(RunnerError):
-    """The run was asked to stop by a signal and committed a checkpoint first.
+    """A signal stopped the run, which committed a checkpoint first.
 
     ``exit_code`` follows the shell's convention: 128 + signal number (130 for Ctrl-C, 143 for SIGTERM).
     """

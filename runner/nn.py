@@ -1,4 +1,4 @@
-"""Layers: functions that add nodes to a network's graph, stamp them with the layer, and return its output.
+"""Layers: functions that add nodes to a network's graph, stamp them with the layer, and return the layer's output.
 
 h = nn.relu(net, nn.conv(net, x, 32, 3, name="conv1", padding="same"), name="relu1")
 
@@ -27,12 +27,12 @@ ceil(size / stride) windows, with the odd zero at the bottom and at the right.""
 
 
 class TooSmallError(ValueError):
-    """The image holds no window."""
+    """An image that is too small for one window."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows on an image as the ops take them: (rows, columns) twice, and (top, bottom, left, right)."""
+    """Windows on an image: size and strides as (rows, columns), padding as (top, bottom, left, right)."""
 
     size: tuple[int, int]
     strides: tuple[int, int]
@@ -103,7 +103,7 @@ def conv(
     """Add a convolution with ``kernel`` x ``kernel`` windows: (N, C, H, W) -> (N, filters, H', W').
 
     ceil: the last window may reach beyond the padded image, as in cuda-convnet; see :func:`max_pool`. groups: number of
-    groups of channels, each read by 1/groups of the filters. bias: its initial value, None for no bias. initializer: of
+    groups of channels, each read by 1/groups of the filters. bias: the initial bias; None for no bias. initializer: for
     the weights (filters, C/groups, kernel, kernel), He's normal by default.
     """
     with new_layer(net, name, "conv"):
@@ -126,7 +126,7 @@ def dense(
 ) -> Tensor:
     """Add x W + b: (N, features) -> (N, units).
 
-    bias: its initial value, None for no bias. initializer: of W (features, units), He's normal by default.
+    bias: the initial value of b; None for no bias. initializer: for W (features, units), He's normal by default.
     """
     with new_layer(net, name, "dense"):
         _expect_rank(net, x, 2, "(N, features); flatten images first")
@@ -268,7 +268,7 @@ def local_response_normalization(
 @contextmanager
 def new_layer(net: NetworkBuilder, name: str, kind: str) -> Iterator[None]:
     """Begin a layer; raises ValueError if the network already has a layer of this name."""
-    # Variables are found by name, so two layers of one name would silently share weights.
+    # Variables are found by name, so two layers with one name would share weights without an error.
     if name in net.layer_outputs:
         raise ValueError(f"layer {name!r} is added twice; every layer of a network needs a different name")
     with net.layer(name, kind):
@@ -333,7 +333,7 @@ def zero_padded_shortcut(net: NetworkBuilder, x: Tensor, channels: int, *, name:
     with new_layer(net, name, "shape"):
         y = x
         if stride > 1:
-            # Means over single pixels take every stride-th pixel.
+            # Mean pooling over single pixels selects every stride-th pixel.
             y = ops.avg_pool(net.graph, x, window=(1, 1), strides=(stride, stride))
         lacking = channels - net.graph.spec(x).shape[1]
         return net.output(ops.pad(net.graph, y, low=(0, 0, 0, 0), high=(0, lacking, 0, 0)))

@@ -1,6 +1,6 @@
 """Checkpoints: ``step-N/`` with the variables of the unsharded network as safetensors, and a manifest.
 
-A reader never sees an incomplete checkpoint, a damaged one is never loaded, and nothing in one is executed.
+A reader never sees an incomplete checkpoint, a damaged checkpoint is never loaded, and no content is executed.
 
 Read in this order: ``manifest``, ``shard`` and ``layout`` for the format; ``writing`` and ``reading``.
 """

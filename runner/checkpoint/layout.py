@@ -1,7 +1,7 @@
-"""The folder of checkpoints: ``step-N`` for a committed one, and names for those that are not.
+"""The folder of checkpoints: ``step-N`` for a committed checkpoint, and names with a suffix for all others.
 
-``step-N.tmp-E`` is being written by epoch E of the run, ``step-N.discarded-E`` is being deleted by it. Both are renamed
-from or to ``step-N`` in one step, so a name without a suffix is always a complete checkpoint.
+Epoch E of the run writes ``step-N.tmp-E``, then renames it to ``step-N``; to delete ``step-N``, it first renames it to
+``step-N.discarded-E``. A rename is atomic, so a name without a suffix is always a complete checkpoint.
 """
 
 import os
@@ -41,13 +41,13 @@ def committed(directory: Path) -> list[tuple[int, Path]]:
 
 
 def discard(path: Path, epoch: int) -> None:
-    """Delete a checkpoint so that no crash leaves an incomplete one under a committed name."""
+    """Delete a checkpoint so that no crash leaves an incomplete checkpoint under a committed name."""
     doomed = set_aside(path, epoch)
     _delete(doomed)
 
 
 def set_aside(path: Path, epoch: int) -> Path:
-    """Rename ``path`` durably to a name that is not committed, and return it; the next save deletes it."""
+    """Rename ``path`` durably to an uncommitted name and return the new path, which the next save deletes."""
     aside = path.with_name(f"{path.name}.discarded-{epoch}")
     if os.path.lexists(aside):
         _delete(aside)
@@ -59,7 +59,7 @@ def set_aside(path: Path, epoch: int) -> Path:
 def remove_leftovers(directory: Path, epoch: int) -> None:
     """Delete the unfinished checkpoints of this and earlier epochs. The caller holds the lock of the run directory.
 
-    Raises DirectoryInUseError if a later epoch has written here: then this process is no longer the owner.
+    Raises DirectoryInUseError if a later epoch has written here, because this process no longer owns the directory.
     """
     for path in sorted(directory.iterdir()):
         match = _UNCOMMITTED.fullmatch(path.name)

@@ -57,7 +57,7 @@ class VariableRecord:
 
     @property
     def nbytes(self) -> int:
-        """Size of the variable in bytes, in Python integers, which do not overflow."""
+        """Size of the variable in bytes, computed with Python integers, which do not overflow."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
@@ -82,7 +82,7 @@ class CheckpointMeta:
 
     config_hash, run_id: letters, digits and ``. _ -``. epoch: number of this start of the run, from the run directory
     (not an epoch of the data). examples: training examples consumed so far. progress: finite numbers that the loop
-    continues from, such as the best metric so far or the seconds spent; named like variables. Its entry
+    continues from, such as the best metric so far or the seconds spent, named like variables; the entry
     :data:`BEST_STEP` is the step of the best checkpoint so far, which is this one or an earlier one.
     Raises NumericError for a progress that is not finite.
     """
@@ -107,7 +107,7 @@ class CheckpointMeta:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The whole description of a checkpoint: step, state of the loop, the shards with their variables."""
+    """The whole description of a checkpoint: step, state of the loop, and shards with their variables."""
 
     step: _Count
     meta: CheckpointMeta
@@ -144,7 +144,7 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(raw: bytes) -> Manifest:
-    """Return the manifest that ``raw`` spells. Raises CheckpointError when it is damaged or newer."""
+    """Return the manifest in ``raw``. Raises CheckpointError if it is damaged or of a newer format."""
     try:
         document = parse_json(raw, MAX_MANIFEST_BYTES)
         version = document.pop("format_version", None) if isinstance(document, dict) else None

@@ -1,4 +1,4 @@
-"""Load a checkpoint, or find the best or newest one that can be loaded. Every returned value has been checked."""
+"""Load a checkpoint, or find the best or newest loadable checkpoint. Every returned value has been checked."""
 
 import logging
 import os
@@ -64,7 +64,7 @@ _log = logging.getLogger(__name__)
 
 
 class Checkpoint(NamedTuple):
-    """A loaded checkpoint: the steps it was taken after, its variables by unsharded name, and its manifest.
+    """A loaded checkpoint: the number of finished steps, the variables by unsharded name, and the manifest.
 
     The arrays are writable, C-contiguous, and belong to the caller.
     """
@@ -77,9 +77,9 @@ class Checkpoint(NamedTuple):
 def load(path: str | os.PathLike[str], expected: Expected | None = None) -> Checkpoint:
     """Load the checkpoint directory ``path``. expected: name -> (shape, dtype) of its variables.
 
-    Raises CheckpointError if it is missing, damaged, foreign, newer than this runner or does not fit; NumericError if a
-    value is not finite; SecurityError for symbolic links and special files; ResourceError if it is larger than the
-    memory of this machine.
+    Raises CheckpointError if the checkpoint is missing, damaged, foreign, newer than this runner or does not fit;
+    NumericError if a value is not finite; SecurityError for symbolic links and special files; ResourceError if the
+    checkpoint is larger than the memory of this machine.
     """
     path = Path(path)
     with _naming(path), _opened(path) as directory:
@@ -114,8 +114,8 @@ def newest(directory: str | os.PathLike[str]) -> Path | None:
 def find(path: Path, which: str | None = None) -> Path:
     """Return the checkpoint of ``path``, which is a checkpoint, a folder of them, or the directory of a run.
 
-    which: :data:`BEST` or :data:`NEWEST`; None is the best if one is kept and can be used, and the newest otherwise.
-    Raises CheckpointError if there is no such path or checkpoint.
+    which: :data:`BEST` or :data:`NEWEST`; None for the best if there is a usable one, otherwise the newest. Raises
+    CheckpointError if there is no such path or checkpoint.
     """
     if layout.step_of(path) is not None or path.is_file() or (path / MANIFEST_FILE).exists():
         if which is not None:
@@ -133,7 +133,7 @@ def find(path: Path, which: str | None = None) -> Path:
 
 
 def _best(folder: Path, latest: Path, *, required: bool) -> Path:
-    """Return the checkpoint that the newest one names as the best; if it cannot be used, the newest unless required."""
+    """Return the best checkpoint that the newest one names; if that is unusable, the newest unless ``required``."""
     step = load(latest).manifest.meta.best_step
     best = None if step is None else layout.committed_path(folder, step)
     if best == latest:

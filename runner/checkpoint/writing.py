@@ -1,4 +1,4 @@
-"""Commit a checkpoint: at every moment, after any failure, the newest ``step-N`` on the disk is complete.
+"""Commit a checkpoint: at every moment and after any failure, the newest ``step-N`` on the disk is complete.
 
 The order of the calls guarantees this: space is reserved, the shard and then the manifest are written and flushed in a
 temporary directory, the directory is flushed and renamed, its parent is flushed, and the result is read back from the
@@ -32,9 +32,9 @@ def save(
 ) -> Path:
     """Write ``variables``, unsharded name -> array of any layout, as ``directory/step-N``; return its path.
 
-    When it returns, the checkpoint is on the disk and has been read back, and older ones are deleted except the newest
+    On return, the checkpoint is on the disk and has been read back, and older ones are deleted except the newest
     ``keep``, this one included, and the best according to ``meta``. A committed checkpoint with the same variables is
-    not changed. The caller holds the lock of the run directory, and ``meta.epoch`` is its epoch.
+    not changed. The caller must hold the lock of the run directory; ``meta.epoch`` is the directory's epoch.
 
     Raises NumericError for a value that is not finite; ConfigError for ``keep`` below 3; ResourceError if the disk is
     full or fails; CheckpointError for values that the format cannot hold, for other variables of the same step, and if
@@ -103,7 +103,7 @@ def _commit(final: Path, files: Mapping[str, bytes], epoch: int) -> None:
     temporary = layout.temporary_path(final, epoch)
     with ExitStack() as on_failure:
         temporary.mkdir()
-        # Frees the space. If that fails too, the first error is raised; the next save retries.
+        # Free the space. If the deletion fails too, the first error is raised; the next save retries.
         on_failure.callback(shutil.rmtree, temporary, ignore_errors=True)
         for name, content in files.items():
             write_durably(temporary / name, content)
@@ -134,7 +134,7 @@ def _read_back(final: Path, manifest: Manifest) -> None:
 
 
 def _prune(directory: Path, newest: Manifest, keep: int) -> None:
-    """Discard checkpoints older than the newest, except ``keep`` - 1 of them and the best.
+    """Discard checkpoints older than the newest, except the ``keep`` - 1 newest of them and the best.
 
     Checkpoints of later steps are damaged ones that the resumed run has not reached again; they do not count, so that
     they cannot displace an intact one.

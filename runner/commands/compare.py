@@ -50,7 +50,7 @@ def differences_of_origin(first: StoredRun, second: StoredRun) -> list[Differenc
 
 
 def changes_differ(first: StoredRun, second: StoredRun) -> bool:
-    """Whether the runs have different uncommitted changes of their code."""
+    """Return whether the runs have different uncommitted changes of their code."""
     repositories = by_name(_repositories(first), _repositories(second))
     one, other = ({name: code.diff_sha256 for name, code in named.items() if code.diff_bytes} for named in repositories)
     return one != other
@@ -116,7 +116,7 @@ def _text(value: Any) -> str:
 
 
 _WIDEST = 64
-"""Characters of a value: as many as a SHA-256 has."""
+"""Most characters of a shown value: as many as a SHA-256 has."""
 
 _EXAMPLE = """\
 A run is named by its directory, or by its run id or the first digits of it.
@@ -126,7 +126,7 @@ example:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the differences of two runs; return 0, also if there are some."""
+    """Print the differences of two runs; return 0 even if there are differences."""
     parser = verb_parser(
         "compare", "Print the differences of two runs: configuration, code, versions and machine, results.", _EXAMPLE
     )

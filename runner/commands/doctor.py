@@ -33,10 +33,10 @@ CPU_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16",
 
 SHARED_MEMORY = Path("/dev/shm")
 MIN_SHARED_MEMORY = 64 * 2**20
-"""Enough for the tensors in flight between the workers of a small run."""
+"""Bytes that are enough for the tensors in flight between the workers of a small run."""
 
 MIN_DISK = 1 << 30
-"""Enough for three checkpoints of a network with some tens of millions of parameters."""
+"""Bytes that are enough for three checkpoints of a network with some tens of millions of parameters."""
 
 MIN_LIBZMQ = (4, 3, 5)
 _GIB = 2**30
@@ -44,7 +44,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. trouble: why a run would fail because of it; "" if it would not."""
+    """One line of the report. trouble: the reason why a run would fail; "" if it would not."""
 
     topic: str
     found: str
@@ -84,7 +84,7 @@ def _cpu() -> Iterator[Finding]:
 
 
 def _gpus() -> Iterator[Finding]:
-    """GPUs and their libraries, which are optional: without them runs are slower."""
+    """Yield findings on GPUs and their libraries, which are optional: without them runs are slower."""
     found = discover()
     verdict = f"none is used: {found.obstacle}" if found.obstacle else "cluster.device=auto takes them"
     yield Finding("gpu", f"{len(found.gpus)} gpu(s), {verdict}")
@@ -158,7 +158,7 @@ def _libraries() -> Iterator[Finding]:
     yield Finding("blas", "; ".join(named) or "unknown to threadpoolctl")
     yield Finding("kernels", f"reference (numpy {np.__version__})")
     for library in native_libraries():
-        # Optional: without it runs are slower.
+        # Libraries are optional: without one, runs are slower.
         yield Finding(f"kernels of {library.name}", library.version or f"none: {library.missing}")
     old = zmq.zmq_version_info() < MIN_LIBZMQ
     needed = ".".join(map(str, MIN_LIBZMQ))
@@ -182,7 +182,7 @@ def _tracking_store() -> Iterator[Finding]:
 
 
 def _launchers() -> Iterator[Finding]:
-    """Hydra plugins that run jobs of a sweep in parallel, which are optional."""
+    """Yield findings on Hydra plugins that run jobs of a sweep in parallel, which are optional."""
     for name in ("joblib", "submitit"):
         try:
             version = importlib.metadata.version(f"hydra-{name}-launcher")

@@ -48,7 +48,7 @@ def explain(config: Config) -> str:
 
 
 def explain_with_memory(config: Config, found: Found) -> tuple[str, list[ProcessMemory], list[GpuMemory]]:
-    """Return the same text, and the planned memory of every process and GPU. found: the GPUs of this machine."""
+    """Return the text of :func:`explain`, and the planned memory of every process and GPU. found: the local GPUs."""
     experiment = build(config)
     planned = plans_of(experiment)
     rows = layer_rows(experiment)

@@ -58,7 +58,7 @@ _SECTIONS: dict[str, type] = {
 
 
 def help_text(conf: Path, verbs: Mapping[str, str]) -> str:
-    """Return what ``runner --help`` prints. conf: the folder of YAML files; verbs: name -> one line."""
+    """Return the text of ``runner --help``. conf: the folder of YAML files. verbs: name -> one line."""
     primary = yaml.safe_load((conf / "config.yaml").read_text(encoding="utf-8"))
     return "\n".join(
         [
@@ -78,7 +78,7 @@ def help_text(conf: Path, verbs: Mapping[str, str]) -> str:
 
 
 def options(conf: Path) -> dict[str, list[str]]:
-    """Map every group to its options: a folder of ``conf`` and the names of its YAML files; none within another."""
+    """Map every group, a folder of ``conf``, to its options, the names of its YAML files; nested groups are omitted."""
     folders = sorted(folder for folder in conf.iterdir() if folder.is_dir())
     found = {folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in folders}
     return {group: names for group, names in found.items() if names}

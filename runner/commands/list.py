@@ -23,7 +23,7 @@ KINDS = {
 """Kind -> its group of the configuration."""
 
 _CHOSEN_BY = {"debug": "+debug"}
-"""Groups that the command line adds."""
+"""Group -> its key on the command line, if it differs from the group's name."""
 
 _EXAMPLE = """\
 examples:

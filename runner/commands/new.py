@@ -13,7 +13,7 @@ from runner.system.console import verb_parser
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of template. group: of the configuration that chooses it. suffix: of the option, after the name."""
+    """A kind of template. group: the option's group of the configuration. suffix: appended to the option's name."""
 
     text: str
     group: str

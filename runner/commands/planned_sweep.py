@@ -25,7 +25,7 @@ from runner.system.console import DEBUG_OPTION
 from runner.system.machine import usable_cores
 
 JOB_LOG = "job.log"
-"""The output of a job in a separate process."""
+"""The file with the output of a job in a separate process."""
 
 
 def run_planned(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], *, debug: bool = False) -> int:
@@ -100,7 +100,7 @@ def _launch(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool
         # The cores and GPUs that the jobs share are known only on the machine that runs a job.
         "jobs_at_once": jobs_at_once(launcher, len(jobs), usable_cores()),
         "here": launcher.shares_process,
-        # Processes of joblib can outlive the sweep: they start no more jobs then.
+        # Processes of joblib can outlive the sweep; they then start no more jobs.
         "joined": launcher.name == JOBLIB,
         "debug": debug,
         "plugins": pinned_references(),
@@ -117,7 +117,7 @@ def _launch(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool
 
 
 def _came_to_an_end(directory: Path, before: int | None) -> bool:
-    """Whether a job is finished, or has ended since ``before``."""
+    """Return whether a job is finished, or has ended since ``before``."""
     return recorded(directory)[0] == FINISHED or last_ended(directory) not in (None, before)
 
 

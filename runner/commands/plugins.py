@@ -7,7 +7,7 @@ from runner.errors import ConfigError
 
 OPTION = "--plugin"
 GROUP = "runner.plugins"
-"""Entry points of this group name a module each; it holds the plugin as ``plugin``."""
+"""Each entry point of this group names the object ``plugin`` of a module."""
 
 
 def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

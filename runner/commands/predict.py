@@ -113,7 +113,7 @@ def predict(
 
 
 def _ranked(row: NDArray[np.float64], names: Sequence[str], top: int) -> tuple[tuple[str, float], ...]:
-    """Return the likeliest classes; of equally likely ones the first."""
+    """Return the likeliest classes; of equally likely classes, the first."""
     order = np.argsort(-row, kind="stable")[:top]
     return tuple((names[i], float(row[i])) for i in order)
 

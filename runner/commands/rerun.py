@@ -23,10 +23,10 @@ _ENDINGS = "endings-1.jsonl"
 
 @dataclass(frozen=True)
 class Repetition:
-    """How a run is repeated.
+    """A plan to repeat a run.
 
-    config: to train. replayed: the record of decisions that the configuration does not determine; None if there are no
-    such decisions, or no record. doubt: why the same weights are not guaranteed, "" if they are.
+    config: the configuration to train. replayed: the record of decisions that the configuration does not determine;
+    None without decisions or record. doubt: the reason why the same weights are not guaranteed, "" if they are.
     """
 
     config: Config
@@ -49,7 +49,7 @@ def repetition_here(config: Config, run: StoredRun, look: Look = discover) -> Re
 
 
 def repetition_of(config: Config, run: StoredRun) -> Repetition:
-    """Return how to repeat a run whose last configuration is ``config``; if its workers raced, by its record.
+    """Return how to repeat a run whose last configuration is ``config``; a record of racing workers is replayed.
 
     Raises ConfigError or SecurityError if the configuration of an earlier start cannot be read.
     """

@@ -129,7 +129,7 @@ def _with_grid(plan: Plan, sweep_dir: Path, overrides: Sequence[str], *, accept:
             change.require_none()
         return changed_plan(plan, change, arguments, sweep_dir, pinned_references())
     finally:
-        # Hydra makes empty directories for jobs whose directory is another one.
+        # Hydra creates empty directories for jobs that have another directory.
         for job in jobs:
             if job.run_dir.is_dir() and not any(job.run_dir.iterdir()):
                 job.run_dir.rmdir()

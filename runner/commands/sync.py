@@ -32,11 +32,11 @@ def main(arguments: Sequence[str]) -> int:
     parser = verb_parser("sync", _DESCRIPTION, _EXAMPLE)
     parser.add_argument("directories", nargs="+", metavar="DIR", help="of a run, of a sweep, or of many of them")
     places = [_directory(text) for text in parser.parse_args(arguments).directories]
-    # A directory may be given twice: by its own path and by that of a folder above it.
+    # A directory may be given twice: by its own path and by the path of a folder above it.
     runs = dict.fromkeys(run for place in places for run in late_runs(place))
     outcome = bring_over(runs, Replay())
     left = [run for directories in outcome.left.values() for run in directories]
-    # Their sweeps have not ended, or their store is not available.
+    # The sweeps of these runs have not ended, or their store is not available.
     unfinished = recorded_sweeps([*left, *outcome.running])
     sweeps = [sweep for sweep in recorded_sweeps([*places, *outcome.records]) if sweep not in unfinished]
     warnings = [warning for sweep in sweeps for warning in _end(sweep)]

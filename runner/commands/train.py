@@ -28,16 +28,16 @@ _OF_THE_DEVICE = ("device_taken", "gpus", "collectives")
 
 
 def is_resume(arguments: Sequence[str]) -> bool:
-    """Whether the command line asks to continue a run."""
+    """Return whether the command line requests to continue a run."""
     return any(argument.startswith(f"{KEY}=") and argument != f"{KEY}=null" for argument in arguments)
 
 
 def stored_run(arguments: Sequence[str]) -> tuple[Config, Path, list[str]]:
-    """Return the configuration to continue with, the run's directory and what was overridden.
+    """Return the configuration to continue with, the run's directory and the overrides.
 
     If the strategy changes, the keys of the cluster that the run had filled in are filled in again; keys that a command
-    line named keep their values. If the device changes, GPUs are assigned again. Raises ConfigError when the directory
-    holds no stored run, or when anything but :data:`MOVABLE` is overridden.
+    line named keep their values. If the device changes, GPUs are assigned again. Raises ConfigError if the directory
+    holds no stored run, or if any key outside :data:`MOVABLE` is overridden.
     """
     directories = [argument.partition("=")[2] for argument in arguments if argument.startswith(f"{KEY}=")]
     overrides = [argument for argument in arguments if not argument.startswith(f"{KEY}=")]
@@ -109,7 +109,7 @@ def train(arguments: Sequence[str], *, debug: bool = False) -> int:
 
 
 def run(overrides: Sequence[str]) -> Summary:
-    """Train what ``overrides`` describe, or continue the run that ``resume=DIR`` among them names."""
+    """Train the configuration that ``overrides`` describe, or continue the run that ``resume=DIR`` names."""
     if is_resume(overrides):
         return continue_run(overrides)
     job = hydra_app.compose(overrides)

@@ -24,10 +24,10 @@ HOST = "127.0.0.1"
 DEFAULT_PORT = 5000
 
 SERVER_ENVIRONMENT = {
-    # The pages need no jobs, and a server without jobs cannot run those of an attacker.
+    # The pages need no jobs, and a server without jobs cannot run an attacker's jobs.
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    # Protections of MLflow, also if the environment turns them off for other servers.
+    # Protections of MLflow stay on even if the environment turns them off for other servers.
     "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "false",
     "MLFLOW_SERVER_X_FRAME_OPTIONS": "SAMEORIGIN",
     # A file in the working directory, such as random.py, must not be imported in place of a library. By default Python
@@ -62,7 +62,7 @@ def _become_server(uri: str, port: int) -> NoReturn:
     command = [sys.executable, "-m", "mlflow", "server", *itertools.chain(*options.items())]
     hosts = [f"{name}:{port}" for name in (HOST, "localhost")]
     own = {
-        # In the environment and not an option, because every user can read the options of processes.
+        # Passed in the environment, because every user can read the command-line options of processes.
         "MLFLOW_BACKEND_STORE_URI": uri,
         # The server answers its own pages only: no other web page reads or changes runs.
         "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(hosts),
@@ -81,14 +81,14 @@ def _page_of_runs(uri: str) -> str:
 
 
 def store_state() -> str:
-    """Return the address of the store of this folder; of a database file, also whether it exists."""
+    """Return the address of the store of this folder and, for a database file, whether the file exists."""
     uri = store_uri()
     path = sqlite_path(uri)
     return plain_address(uri) + (" (no runs recorded yet)" if path is not None and not path.is_file() else "")
 
 
 def store_uri() -> str:
-    """Return the address of the tracking store of this folder. Raises ConfigError for an address of no store."""
+    """Return the address of the tracking store of this folder. Raises ConfigError for an unusable address."""
     try:
         return resolve_uri(None, Path.cwd())
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The configuration: from names and numbers in YAML to one typed, checked object.
+"""The configuration: names and numbers in YAML become one typed, checked object.
 
 Read in this order:
 

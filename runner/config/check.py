@@ -1,6 +1,6 @@
 """Checks of combinations of keys, before anything starts; :mod:`runner.bounds` checks single numbers.
 
-Each check yields one line per fault, with the keys, what came, what was expected and what to do.
+Each check yields one line per fault, with the keys, their values, the expected values and the remedy.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ def check(config: Config) -> None:
 
 
 def check_devices(config: Config) -> None:
-    """Raise one ConfigError for the keys of the devices alone, whatever their number."""
+    """Raise one ConfigError that lists every fault in the keys of the devices."""
     _require_none(_devices(config))
 
 
@@ -68,7 +68,7 @@ def _length(config: Config) -> Iterator[str]:
 
 def _parallelism(config: Config) -> Iterator[str]:
     train, strategy, present = config.train, config.parallelism, config.cluster.workers
-    if strategy.workers < 1:  # the field of a plugin can have no bounds
+    if strategy.workers < 1:  # a plugin's field may declare no bounds
         yield f"parallelism.workers={strategy.workers}: expected 1 or more"
     yield from strategy.faults(training_facts(config))
     if train.microbatches > train.batch_size:
@@ -85,7 +85,7 @@ def _parallelism(config: Config) -> Iterator[str]:
 
 
 def training_facts(config: Config) -> TrainingFacts:
-    """Return the facts that a strategy checks itself against, without the lengths of data and run."""
+    """Return the facts that the strategy's own check needs, without the lengths of the data and of the run."""
     return TrainingFacts(
         optimizer=config.optimizer,
         batch_size=config.train.batch_size,

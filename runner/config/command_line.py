@@ -1,6 +1,6 @@
-"""The shape of a command line of Hydra: which arguments are overrides, and which are options with their values.
+"""Separation of Hydra's command line into overrides, and options with their values.
 
-Does not import Hydra, so that a mistake is reported before Hydra is loaded.
+This module does not import Hydra, so that a mistake is reported before Hydra is loaded.
 """
 
 import re
@@ -11,17 +11,17 @@ _WITH_A_VALUE = ("--cfg", "--package", "--config-path", "--config-name", "--conf
 _SHORT_WITH_A_VALUE = ("-c", "-p", "-cp", "-cn", "-cd", "-i")
 
 _NEEDS_QUOTES = re.compile(r"""[^!-~]|[=,(){}\[\]'"]""")
-"""Characters that need quotes in a value: letters beyond ASCII, blanks, and signs of Hydra's grammar."""
+"""Characters that need quotes in a value: letters beyond ASCII, blanks, and symbols of Hydra's grammar."""
 
 _COMPOUND = ("[", "{", "'", '"')
 """First characters of lists, dictionaries and quoted values."""
 
 
 def overrides_first(arguments: Sequence[str], last: Sequence[str] = ()) -> list[str]:
-    """Return the arguments with all overrides before all options, each in its order.
+    """Return the arguments with all overrides before all options, otherwise in their order.
 
-    Hydra's parser needs all overrides in one row: in ``model=mlp -m seed=1,2`` it would refuse those after -m. last:
-    overrides that follow the others, so that they cannot be changed.
+    Hydra's parser needs consecutive overrides: in ``model=mlp -m seed=1,2`` it would refuse ``seed=1,2``. last:
+    overrides that follow all others, so that no argument can change them.
     """
     overrides, options = split_arguments(arguments)
     return [*overrides, *last, *options]
@@ -42,7 +42,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def misplaced_verb(arguments: Sequence[str], verbs: Collection[str]) -> str | None:
-    """Return the first verb after an option or an override, where it would be taken as an override; else None."""
+    """Return the first verb after an option or an override, which Hydra would read as an override; None if absent."""
     overrides, _ = split_arguments(arguments)
     return next((override for override in overrides if override in verbs), None)
 
@@ -55,7 +55,7 @@ def quoted(text: str, sign: str = "'") -> str:
 
 
 def quoting_hint(override: str) -> str:
-    """Return how to write an override that Hydra cannot read, if quotes are enough; else ""."""
+    """Return advice to quote the value of an override that Hydra cannot read; "" if quotes do not help."""
     key, _, value = override.partition("=")
     if not _NEEDS_QUOTES.search(value) or value.startswith(_COMPOUND):
         return ""

@@ -1,4 +1,4 @@
-"""The folder of the YAML files of the configuration, and the groups within its groups."""
+"""The folder of the configuration's YAML files, and the nested groups in it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ def conf_dir() -> Path:
 
 @dataclass(frozen=True)
 class NestedGroup:
-    """A choice that only some options of a group have, such as ``parallelism/staleness``: a folder in its folder.
+    """A group that only some options of another group have, such as ``parallelism/staleness``: a folder in a folder.
 
-    name: "GROUP/FOLDER". options: names of its YAML files. owners: option of the group -> the choice in its defaults
-    list.
+    name: "GROUP/FOLDER". options: names of its YAML files. owners: option of the outer group -> the choice in its
+    defaults list.
     """
 
     name: str
@@ -38,7 +38,7 @@ class NestedGroup:
 
 
 def nested_groups(conf: Path) -> Iterator[NestedGroup]:
-    """Yield the nested groups of a folder of YAML files, by name. Raises OSError and yaml.YAMLError."""
+    """Yield the nested groups of a folder of YAML files, sorted by name. Raises OSError and yaml.YAMLError."""
     for folder in sorted(conf.glob("*/*/")):
         options = tuple(sorted(file.stem for file in folder.glob("*.yaml")))
         owners = {

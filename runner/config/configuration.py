@@ -1,6 +1,6 @@
-"""From names and numbers in YAML to one typed, checked configuration.
+"""Convert names and numbers in YAML to one typed, checked configuration.
 
-Every value goes through :func:`from_plain`, both those that Hydra composed and those of a stored ``config.yaml``: the
+Every value that Hydra composed or a stored ``config.yaml`` contains goes through :func:`from_plain`: the
 ``name`` of a group selects a dataclass from that group's table, and keys that the dataclass does not declare are
 refused. Nothing in a configuration names code.
 """
@@ -45,9 +45,9 @@ LIMITS = ("train.epochs", "train.steps")
 
 
 def from_composed(composed: DictConfig, overrides: Sequence[str] = ()) -> Config:
-    """Return the checked configuration that Hydra composed; ``overrides`` are those of the command line.
+    """Return the checked configuration that Hydra composed from the command line's ``overrides``.
 
-    An override that sets one of :data:`LIMITS` releases the other, which the defaults or an experiment set.
+    An override that sets one of :data:`LIMITS` clears the other, which the defaults or an experiment may have set.
     """
     try:
         plain: Any = OmegaConf.to_container(composed, resolve=True)
@@ -114,11 +114,11 @@ def release_other_limit(plain: dict[str, Any], overrides: Sequence[str]) -> None
 
 
 def fix_machine_values(config: Config, cores: int, look: Look = discover, share: GpuShare = ALL_GPUS) -> Config:
-    """Return ``config`` with the values that depend on a machine with ``cores`` cores, and with absolute paths.
+    """Return ``config`` with machine-dependent values for ``cores`` cores filled in, and with absolute paths.
 
-    A run stores the result: continued with the same thread budget on the same devices, it has the same bits.
-    ``cluster.filled_in`` names the keys that were null before. look: finds the GPUs. share: the job's part of them, if
-    other jobs run at the same time; ``cores`` is its part of the cores.
+    A run stores the result, so a resumed run with the same threads and devices has equal values bit for bit.
+    ``cluster.filled_in`` names the keys that were null before. look: finds the GPUs. share: the job's share of the GPUs
+    if other jobs run at the same time; ``cores`` is then the job's share of the cores.
     Raises ResourceError for a requested GPU that does not exist.
     """
     workers = worker_processes(config)

@@ -35,7 +35,7 @@ def take_collectives(config: Config, found: Found) -> LocalCluster:
 
 
 def hindrance(config: Config) -> str:
-    """Return why a configuration cannot use NCCL, whatever is installed; "" if it can."""
+    """Return the reason why a configuration cannot use NCCL even if it is installed; "" if there is none."""
     cluster: LocalCluster = config.cluster
     gpus: list[Any] = cluster.gpus or []
     workers = worker_processes(config)
@@ -53,7 +53,7 @@ def hindrance(config: Config) -> str:
 
 
 def sums_text(config: Config, found: Found, in_one_process: bool) -> str:
-    """Describe what sums gradients, and why NCCL is not used."""
+    """Describe the method that sums gradients and, if NCCL is not used, the reason."""
     if config.cluster.collectives == NCCL:
         return "NCCL sums, from GPU to GPU"
     way = "from GPU to GPU" if in_one_process else "through the host's memory"
@@ -73,15 +73,15 @@ def _absence(found: Found) -> str:
 class GpuShare:
     """The share of one job in the GPUs of a machine, which are divided like the cores.
 
-    jobs: number of jobs at the same time. place: of this job among them, from 0, modulo ``jobs``.
+    jobs: number of jobs that run at the same time. place: the job's place among them, from 0, modulo ``jobs``.
     """
 
     place: int = 0
     jobs: int = 1
 
     def of(self, gpus: Sequence[GpuFacts]) -> Sequence[GpuFacts]:
-        """Return its GPUs: adjacent ones that no other job has, as evenly as possible; one in turn if jobs outnumber
-        GPUs."""
+        """Return the job's GPUs: adjacent GPUs that no other job has, divided evenly. If there are more jobs than GPUs,
+        each job gets one GPU in turn."""
         place = self.place % self.jobs
         each, more = divmod(len(gpus), self.jobs)
         if not each:
@@ -97,7 +97,7 @@ class GpuShare:
 
 
 ALL_GPUS = GpuShare()
-"""The share of a run that is alone on the machine."""
+"""The share of the only run on the machine."""
 
 ON_CPU = "CPU"
 """Description of a device without a GPU."""
@@ -111,7 +111,7 @@ def take_devices(config: Config, look: Look = discover, share: GpuShare = ALL_GP
 
     look: finds GPUs; called only if one can be used. share: the GPUs to assign if the configuration names none. Naming
     GPUs requests them, whatever ``cluster.device`` is. Raises ResourceError if a GPU is requested and none can be used,
-    ConfigError if one is named for a run that began on the CPU, or for a precision without instructions on the CPU.
+    ConfigError if a GPU is named for a run that began on the CPU, or if the CPU has no instructions for the precision.
     """
     cluster: LocalCluster = config.cluster
     taken = cluster.device_taken or (CPU if cluster.device == CPU else None)
@@ -143,9 +143,9 @@ def take_devices(config: Config, look: Look = discover, share: GpuShare = ALL_GP
 
 
 def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
-    """Return a stored configuration as this machine can compute it, and a text about the difference, "" for none.
+    """Return a stored configuration adapted to this machine, and a text on the difference, "" if there is none.
 
-    If ``auto`` had taken a GPU and there is none, the CPU is taken; if there are fewer GPUs, they are assigned again.
+    If ``auto`` had chosen a GPU and there is none, the CPU is used; if some GPUs do not exist, all are reassigned.
     Raises ResourceError for a requested GPU that does not exist.
     """
     found = look_at(config.cluster, look)
@@ -154,7 +154,7 @@ def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
         elsewhere = _with_devices(config, found, device_taken=None, gpus=None, collectives=None)
         return elsewhere, f"it ran on a GPU, and runs on the CPU here: {found.obstacle}"
     if by_auto and _absent_gpus(config.cluster, found):
-        # Sums by the workers do not depend on the machine, and keep their bits.
+        # Sums by the workers do not depend on the machine and stay equal bit for bit.
         released = ("gpus", "collectives") if config.cluster.collectives == NCCL else ("gpus",)
         here = _with_devices(config, found, **dict.fromkeys(released))
         before, now = config.cluster.collectives, here.cluster.collectives
@@ -165,7 +165,7 @@ def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
 
 
 def _with_devices(config: Config, found: Found, **released: None) -> Config:
-    """Return the configuration with keys of its cluster released and filled in again."""
+    """Return the configuration after the ``released`` keys of its cluster were cleared and filled in again."""
     config = replace(config, cluster=replace(config.cluster, **released))
     return replace(config, cluster=take_devices(config, lambda: found))
 
@@ -182,7 +182,7 @@ def devices_on_gpus(config: Config) -> int:
 
 
 def require_devices(config: Config, found: Found) -> None:
-    """Raise ResourceError if GPUs or a precision of GPUs are missing, ConfigError for a precision of the CPU."""
+    """Raise ResourceError if GPUs or a precision of GPUs are missing, ConfigError if the CPU lacks the precision."""
     require_precision(config, lambda: found)
     cluster = config.cluster
     if cluster.device_taken != GPU:
@@ -241,7 +241,7 @@ def reason(cluster: LocalCluster, found: Found) -> str:
 
 
 def device_texts(devices: Mapping[str, int | None], found: Found) -> dict[str, str]:
-    """Return name of each device -> description on this machine. devices: name -> its GPU, None for the CPU."""
+    """Return device name -> description on this machine. devices: device name -> GPU number, None for the CPU."""
     gpus = {gpu.number: str(gpu) for gpu in found.gpus}
     return {
         name: ON_CPU if gpu is None else f"GPU {gpu}: {gpus[gpu]}, driver {found.driver}"

@@ -13,7 +13,7 @@ _NO_SCHEMA = "Could not load 'schema/"
 _MISSING_PLUGIN = "There is no such option: correct the name, or give the --plugin that defines it."
 
 _MISLEADING = ("To append to your config use +", "To append to your default list use +")
-"""Hydra's advice for an unknown key or group. Here keys outside the schema are refused in any notation."""
+"""Hydra's wrong advice for an unknown key or group: keys outside the schema are refused in any notation."""
 
 _NO_MATCH = re.compile(r"Could not override '([^']+)'\. No match in the defaults list\.")
 """Hydra's message for a group that exists, but that no chosen option has."""
@@ -22,7 +22,7 @@ _NO_MATCH = re.compile(r"Could not override '([^']+)'\. No match in the defaults
 def describe(error: Exception, where: str = "") -> str:
     """Return a message with the place, the value, the expectation, and the existing keys.
 
-    error: from Hydra's composition or from OmegaConf. where: path to the section that OmegaConf read.
+    error: an error of Hydra's composition or of OmegaConf. where: path to the section that OmegaConf read.
     """
     if isinstance(error, OmegaConfBaseException):
         return _value_error(error, where)

@@ -32,7 +32,7 @@ from runner.errors import ConfigError, ResourceError, RunnerError
 CONFIG_NAME = "config"
 
 PLAN_IN_PROCESS = "+hydra.callbacks.runner={_target_: runner.config.hydra_sweep.PlanInProcess}"
-"""Makes Hydra compose the jobs of a sweep in this process, whatever launcher will run them."""
+"""The override with which Hydra composes the jobs of a sweep in this process, whichever launcher runs them."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class Job:
 def compose_jobs(arguments: Sequence[str], run: Callable[[Job], None]) -> list[Job]:
     """Run the Hydra application with command-line ``arguments`` and return the composed jobs: one, or all of a sweep.
 
-    There can be no job: ``--cfg``, ``--info`` and completion only print. run: runs a job of a sweeper that chooses the
-    next job by the results of the last; such jobs are not returned. An exception of ``run`` ends that job, not the
-    sweep, and is not raised here: ``run`` records it. An interruption (a BaseException that is no Exception) ends the
-    sweep.
+    The list is empty for ``--cfg``, ``--info`` and completion, which only print. run: runs a job of a sweeper that
+    chooses the next job by the results of the last; such jobs are not returned. An exception raised by ``run`` ends the
+    job but not the sweep; ``run`` records the exception, and this function does not raise it. An interruption (a
+    BaseException that is not an Exception) ends the sweep.
 
     Raises ConfigError if the configuration cannot be composed and ResourceError if Hydra cannot write.
     """
@@ -88,7 +88,7 @@ def compose_jobs(arguments: Sequence[str], run: Callable[[Job], None]) -> list[J
         with application_arguments(overrides_first(arguments, last=ours)):
             application()
     except Exception as error:
-        # Any other error is about the arguments.
+        # An error that no job raised is about the arguments.
         if error not in of_jobs:
             raise _translated(error, arguments) from error
     except SystemExit as stop:
@@ -106,8 +106,8 @@ def compose(
 ) -> Job:
     """Return the job that ``overrides`` describe, without running the Hydra application.
 
-    config_path: the directory of the YAML files; None is that of the project. config_name: the primary file.
-    config_dir: a directory of the user's YAML files, searched after the other.
+    config_path: the directory of the YAML files; None for the project's directory. config_name: the primary file.
+    config_dir: a directory of the user's YAML files, searched after ``config_path``.
     Raises ConfigError if the configuration cannot be composed.
     """
     register_schemas()
@@ -126,7 +126,7 @@ def compose(
 
 
 def register_schemas() -> None:
-    """Store the schemas of the tables under the names that the YAML files use: ``/schema/GROUP/NAME``."""
+    """Store the schemas of all sections under the names that the YAML files use: ``/schema/GROUP/NAME``."""
     _register("schema", "config", Config)
     for group, options in GROUPS.items():
         for name, schema in options.items():
@@ -134,7 +134,7 @@ def register_schemas() -> None:
 
 
 def _register(group: str, name: str, schema: type) -> None:
-    """Store a schema unless it is stored: that is slow, and one process can compose many times."""
+    """Store a schema unless it is already stored: storing is slow, and one process can compose many times."""
     store = ConfigStore.instance()
     place: Any = store.repo
     for part in (*group.split("/"), f"{name}.yaml"):
@@ -200,11 +200,11 @@ def _translated(error: Exception, arguments: Sequence[str]) -> RunnerError:
 def overridden(
     config: Config, overrides: Sequence[str], allowed: Iterable[str], otherwise: str, *, config_dir: Path | None = None
 ) -> dict[str, Any]:
-    """Return the plain values of ``config`` with ``overrides`` ("KEY=VALUE") in place of its own.
+    """Return the values of ``config`` as plain data, changed by ``overrides`` ("KEY=VALUE").
 
-    allowed: keys, and sections or groups with all of their keys. GROUP=OPTION replaces the stored section by that of
-    the option in the project's YAML files or in the user's ``config_dir``; keys of the group are set after it.
-    otherwise: message for keys that are not allowed. The values are not checked here.
+    allowed: the keys that may be overridden; a section or group allows all of its keys. GROUP=OPTION replaces the
+    stored section by the option's section in the project's YAML files or in the user's ``config_dir``. Keys of the
+    group are set after GROUP=OPTION. otherwise: message for keys that are not allowed. Values are not checked here.
 
     Raises ConfigError for an override that is not allowed, or whose value or section does not exist.
     """

@@ -1,4 +1,4 @@
-"""Running Hydra's application, and sweeps: this process composes all jobs before the user's launcher runs them."""
+"""Run Hydra's application and sweeps; this process composes all jobs before the user's launcher runs them."""
 
 import logging
 import sys
@@ -35,7 +35,7 @@ HYDRA_SETTINGS = (
 
 
 _VARIABLES = {
-    # Without it Hydra prints its errors and exits with 1, instead of raising them.
+    # Without this variable, Hydra prints its errors and exits with 1 instead of raising them.
     FULL_ERROR: "1",
     # Removes the working directory from the sys.path of Python processes of launchers such as joblib: otherwise a file
     # in it, such as random.py, is imported in place of a library.
@@ -45,9 +45,9 @@ _VARIABLES = {
 
 @contextmanager
 def application_arguments(arguments: Sequence[str]) -> Iterator[None]:
-    """Let Hydra, which reads ``sys.argv``, read ``arguments``, and raise its errors.
+    """Set ``sys.argv`` to ``arguments`` for Hydra, and make Hydra raise its errors.
 
-    Its global state, the environment and the logging are restored afterwards.
+    Hydra's global state, the environment and the logging are restored afterwards.
     """
     root = logging.getLogger()
     argv, handlers, level = sys.argv, root.handlers[:], root.level
@@ -72,7 +72,7 @@ _TARGET = "_target_"
 
 
 class PlanInProcess(Callback):
-    """Makes Hydra's basic sweeper give its jobs to this process; other sweepers keep their launcher.
+    """A callback that makes Hydra's basic sweeper give its jobs to this process; other sweepers keep their launcher.
 
     The launcher in the configurations of the jobs remains the choice of the user: see :func:`launcher_of`.
     """
@@ -138,9 +138,9 @@ def launch_planned(
 
     No YAML file is read: the primary configuration is made here and sent with the launcher, so that later changes of
     the files have no effect. task: a function of a module, found by its name in another process; its argument is
-    ``settings`` and, as ``job``, a number. jobs: number -> directory, absolute. Raises the errors of launcher and task.
+    ``settings`` with the job's number as ``job``. jobs: number -> absolute directory. Errors of both are raised.
     """
-    # Hydra writes its record of this application, and that of launchers, apart from the record of the sweep.
+    # Hydra's records of this application and of its launchers are kept apart from the record of the sweep.
     record = sweep_dir / ".launch"
     record.mkdir(mode=0o700, exist_ok=True)
     primary = {

@@ -16,17 +16,17 @@ JOBLIB = "joblib"
 """Hydra's launcher that runs several jobs at a time in processes of this machine."""
 
 STORED_LAUNCHERS = (IN_PROCESS, JOBLIB)
-"""Launchers that a stored sweep may name. Settings of others, such as the shell commands of submitit, can be code."""
+"""Launchers that a stored sweep may name. Other launchers can have code as settings, such as submitit's commands."""
 
 _STORED_WORDS = {"prefer": "processes", "pre_dispatch": "2*n_jobs", "batch_size": "auto", "mmap_mode": "r"}
-"""Text that a stored sweep may set for joblib: the defaults."""
+"""Text settings that a stored sweep may have for joblib: the defaults."""
 
 
 @dataclass(frozen=True)
 class SweepPlace:
     """The place of a job in its sweep.
 
-    directory: of the whole sweep, absolute. number: of the job, from 0. swept: key -> value, as text, of the
+    directory: absolute directory of the sweep. number: the job's number, from 0. swept: key -> value, as text, of the
     overrides that the sweep varies. gpus: description of the GPUs that the job was given, "" for none.
     """
 
@@ -38,10 +38,10 @@ class SweepPlace:
 
 @dataclass(frozen=True)
 class Launcher:
-    """An installed launcher, by name, and its settings; neither names code.
+    """The name of an installed launcher, and its settings; neither names code.
 
-    settings: of the launcher, such as n_jobs, plain values. batch: most jobs handed to it at once, null for all.
-    environment: variables that a job has besides those of the sweep. in_job_directory: whether every job has a
+    settings: plain values, such as n_jobs. batch: most jobs handed to the launcher at once, null for all.
+    environment: variables of a job in addition to those of the sweep. in_job_directory: whether every job has a
     separate working directory.
     """
 
@@ -62,7 +62,7 @@ class Launcher:
 
     @property
     def shares_process(self) -> bool:
-        """Whether jobs run in the process of the sweep, so that what interrupts one interrupts the sweep."""
+        """Whether jobs run in the process of the sweep, so that the interruption of a job ends the sweep."""
         return self.name == IN_PROCESS
 
     def foreign_settings(self) -> list[str]:
@@ -94,7 +94,7 @@ def variables(values: Mapping[str, str]) -> Iterator[None]:
 def jobs_at_once(launcher: Launcher, jobs: int, cores: int) -> int:
     """Return how many of ``jobs`` this launcher runs at a time on a machine with ``cores`` cores.
 
-    A launcher that requests machines from a cluster counts as one: each of its jobs sees the cores of its machine.
+    The result is 1 for a launcher that requests machines from a cluster, because each job uses its machine's cores.
     """
     batch = min(jobs, launcher.batch or jobs)
     if launcher.name == "submitit_local":

@@ -33,7 +33,7 @@ def monitor_of(config: Config) -> Monitor:
 
 
 def monitor_of_stored(path: Path) -> Monitor:
-    """Return the same for a stored configuration. Other keys are not read: they can need plugins that are not loaded.
+    """Return the metric of a stored configuration. Other keys are not read: they can need plugins that are not loaded.
 
     Raises ConfigError for a file that is no configuration.
     """
@@ -52,7 +52,7 @@ def _monitor(named: str | None, val_fraction: object) -> Monitor:
 
 
 def keeps_best(config: Config) -> bool:
-    """Return whether the best checkpoint is kept: as set, or else if another key needs a comparison."""
+    """Return whether the best checkpoint is kept: as configured, or if another key needs a comparison."""
     if config.checkpoint.keep_best is not None:
         return config.checkpoint.keep_best
     return config.train.patience is not None or config.train.monitor is not None or config.data.val_fraction > 0

@@ -28,7 +28,7 @@ _NOT_DECISIVE = {
 
 
 def outcome_hash(config: Config) -> str:
-    """Return a SHA-256, in hex: equal for configurations that differ only in the order of a run or in its recording.
+    """Return a SHA-256 in hex, which is equal for configurations that differ only in execution order or in recording.
 
     Of the cluster, only the compression, the thread budget and the keys of GPUs count. The steps of evaluations and
     checkpoints count: launched clients end there, and their order starts again after a checkpoint.
@@ -44,10 +44,10 @@ def outcome_hash(config: Config) -> str:
 
 
 def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Return the keys, with dots, by which runs of two plain configurations can differ in values or in order.
+    """Return the dotted keys that can make runs of two plain configurations differ in values or in order.
 
-    For a section with another ``name``, this is the section alone. All keys of the cluster count, because speeds decide
-    the order of races, except those of GPUs if neither run has one.
+    If the ``name`` of a section differs, only the section is returned. All keys of the cluster count, because speeds
+    decide the order of races, except the keys of GPUs if neither run has a GPU.
     """
     keys: list[str] = []
     on_gpus = any((plain.get("cluster") or {}).get("device_taken") == GPU for plain in (first, second))
@@ -64,7 +64,7 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[
 
 
 def _decisive(section: str, value: Any, more: Iterable[str] = ()) -> Any:
-    """Return the part of a section that counts. more: keys that do not, besides those that never do."""
+    """Return the part of a section that decides values or order. more: additional keys that do not count."""
     left_out = {*_NOT_DECISIVE.get(section, ()), *more}
     if not isinstance(value, Mapping):
         return value
@@ -74,7 +74,7 @@ def _decisive(section: str, value: Any, more: Iterable[str] = ()) -> Any:
 def with_defaults(plain: Mapping[str, Any], config: Config) -> dict[str, Any]:
     """Return stored plain values with the default of each missing key, which is the behaviour before the key existed.
 
-    A section of another option than that of ``config`` is not changed, because its schema can be that of a plugin.
+    A section whose option differs from ``config`` is not changed, because its schema can belong to a plugin.
     """
     filled = _filled(plain, _defaults(Config))
     for name, own in plain.items():
@@ -87,8 +87,8 @@ def with_defaults(plain: Mapping[str, Any], config: Config) -> dict[str, Any]:
 def changes_on_the_way(earlier: Iterable[Path], config: Config, but: Collection[str] = ()) -> Iterator[str]:
     """Yield a text for each earlier start of a run whose configuration differs from the last one in keys that count.
 
-    earlier: the configurations of earlier starts. but: keys, with dots, that do not count. Raises ConfigError and
-    SecurityError if one cannot be read.
+    earlier: the configurations of earlier starts. but: dotted keys that do not count. Raises ConfigError or
+    SecurityError if a configuration cannot be read.
     """
     last = to_plain(config)
     for path in earlier:

@@ -1,7 +1,7 @@
 """Reading YAML from unknown sources: plain data only, within limits of size and nesting.
 
-A stored configuration is data. It must not name code, use aliases or repeat a key; anything else is refused before an
-object is built from it.
+A stored configuration is data. A file that names code, uses aliases or repeats a key is refused before an object is
+built from it.
 """
 
 from pathlib import Path
@@ -49,7 +49,7 @@ def _refusal(problem: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
 
 
 def load(path: Path) -> dict[str, object]:
-    """Return the mapping a YAML file holds.
+    """Return the mapping in a YAML file.
 
     Raises ConfigError if the file is missing, too large, not UTF-8 or not a mapping, or if it uses tags, aliases or
     repeated keys; SecurityError if it is a symbolic link or no regular file.

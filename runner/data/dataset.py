@@ -1,4 +1,4 @@
-"""A dataset, before and after it is in memory, and splits of it that keep the share of every class."""
+"""A dataset, before and after it is loaded, and splits of a dataset that keep the share of every class."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from runner.kernels import philox
 
 
 def held_out(examples: int, fraction: float) -> int:
-    """Return how many of the ``examples`` (at least 2) of a class are held out: at least 1, and not all."""
+    """Return the number of held-out examples of a class with ``examples`` (2 or more): at least 1, and not all."""
     return min(max(round(examples * fraction), 1), examples - 1)
 
 
@@ -20,7 +20,7 @@ def stratified_split(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the sorted indices (kept, held out) of a split that holds out ``fraction`` of every class.
 
-    Which examples are held out depends on (seed, name, class) only.
+    The choice of examples depends on (seed, name, class) only.
     """
     classes, counts = np.unique(labels, return_counts=True)
     taken = [held_out(int(count), fraction) for count in counts]
@@ -33,7 +33,7 @@ def validation_split(
     """Return the sorted indices (kept, held out) of a split that holds out exactly ``examples``, less than all.
 
     The share of every class is rounded by the method of largest remainders, with random choice among equal remainders;
-    a class is emptied only if necessary. Which examples are held out depends on (seed, name, labels) only.
+    a class is emptied only if necessary. The choice of examples depends on (seed, name, labels) only.
     """
     classes, counts = np.unique(labels, return_counts=True)
     taken, remainders = np.divmod(counts * examples, len(labels))
@@ -60,7 +60,7 @@ class Facts:
     """The facts of a dataset that are known without reading it.
 
     shape: (C, H, W) of one image; class_names[i] is the name of label i; the examples are counted per split. Examples
-    of the validation split are no train examples.
+    of the validation split do not count as train examples.
     """
 
     shape: tuple[int, int, int]
@@ -75,7 +75,7 @@ class Facts:
         return len(self.class_names)
 
     def carved(self, val_fraction: float) -> "Facts":
-        """Return the facts with this fraction of the train split, in (0, 1), as validation split; 0: unchanged."""
+        """Return the facts with this fraction of the train split, in (0, 1), as validation split; 0 for no change."""
         if not val_fraction:
             return self
         val = held_out(self.train_examples, val_fraction)
@@ -135,5 +135,5 @@ class Dataset:
 
     @property
     def facts(self) -> Facts:
-        """The facts that its configuration stated before it was loaded."""
+        """The facts that the settings stated before the dataset was loaded."""
         return Facts(self.shape, self.class_names, len(self.train), len(self.test))

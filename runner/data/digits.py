@@ -1,4 +1,4 @@
-"""The 8x8 handwritten digits that scikit-learn carries (part of UCI optdigits): 1,797 images, 10 classes."""
+"""The 8x8 handwritten digits shipped with scikit-learn (part of UCI optdigits): 1,797 images, 10 classes."""
 
 import gzip
 import hashlib
@@ -19,9 +19,9 @@ from runner.errors import DataError
 _SHAPE = (1, 8, 8)
 _PER_CLASS = (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)
 _CLASS_NAMES = tuple("0123456789")
-# Of the decoded table, not of the file: the compression does not matter.
+# The checksum of the decoded table, so that the compression of the file does not matter.
 _TABLE_SHA256 = "68aea062d35a127749050fa0e52dca09d6569ac08092c925610e0954e172dde2"
-# Pixels count the ink, 0 to 16, in 4x4 blocks of the original bitmaps.
+# A pixel counts the black pixels, 0 to 16, in a 4x4 block of the original bitmap.
 _NORMALISATION = Normalisation(scale=16.0, mean=(0.0,), std=(1.0,))
 
 
@@ -30,7 +30,7 @@ class Digits(DatasetSettings):
     """1,797 handwritten digits of 8x8 pixels, shipped with scikit-learn.
 
     test_fraction: fraction of every class in the test split, which the source does not define. split_seed: seed of that
-    split, independent of the run's.
+    split, independent of the run's seed.
     """
 
     name: str = "digits"

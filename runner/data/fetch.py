@@ -19,10 +19,10 @@ Report = Callable[[str], None]
 def fetch(name: str, cache_dir: str | Path | None = None, report: Report = print) -> Path:
     """Fetch dataset ``name`` into ``cache_dir`` (None: the user's cache) and return its folder.
 
-    A complete, intact cache is kept; any other is replaced. ``report`` gets a line for each attempt.
+    A complete, intact cache is kept; any other is replaced. ``report`` is called with a line for each attempt.
 
-    Raises ConfigError for a name that is not fetched, ResourceError if the cache cannot be written, DataError if no
-    origin has the data, and SecurityError if a path in an archive leads outside of it.
+    Raises ConfigError if ``name`` is not a published dataset, ResourceError if the cache cannot be written, DataError
+    if no origin has the data, and SecurityError if a path in an archive leads outside of it.
     """
     if name not in ORIGINS:
         raise ConfigError(f"dataset {name!r} cannot be fetched; expected one of {', '.join(ORIGINS)}")
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _describe_datasets(root: Path) -> str:
-    """Return a table of all datasets with default settings, and where each one is."""
+    """Return a table of all datasets with default settings, and the location of each."""
     lines = [f"{'name':14} {'shape':12} {'classes':>7} {'train':>7} {'test':>7}  where"]
     for name, settings in DATASETS.items():
         example = settings()

@@ -20,7 +20,7 @@ class ImageFolder(OwnFiles):
     """Image files of your own: PATH/train/CLASS/*.png and PATH/test/CLASS/*.png, or .jpg, .jpeg.
 
     Classes are the folders of ``train`` sorted by name, and labels are their numbers; images are sorted by name within
-    each class. Names that begin with a dot are ignored; any other file is refused, so that none is ignored unnoticed.
+    each class. Names that begin with a dot are ignored; any other file is refused, so that no file is silently ignored.
 
     size: side of the square to which :func:`~runner.data.pictures.read_image` converts every image, in pixels.
     channels: 3 for RGB, 1 for grey. Images are decoded once, when the data are loaded, and kept as uint8.
@@ -60,7 +60,7 @@ class ImageFolder(OwnFiles):
         return Dataset(self.name, train, test, facts.class_names, self.normalisation_of(train.images, self.scale()))
 
     def _listed(self) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
-        """Return the files of each class of the train and of the test split."""
+        """Return the files of each class, for the train and the test split."""
         train, test = (_classes(Path(self.path) / split) for split in ("train", "test"))
         strangers = sorted(set(test) - set(train))
         if strangers:

@@ -1,7 +1,7 @@
 """Reading .npz files from unknown sources: only their headers, or one array at a time; never pickles.
 
 An .npz file is a zip file of .npy files (NumPy enhancement proposal 1). Shapes and dtypes are read from the first bytes
-of each. Nothing is allocated before the size of an array in the zip file is known to fit its shape and dtype.
+of each .npy file. Nothing is allocated before the size of an array in the zip file is known to fit its shape and dtype.
 """
 
 import math
@@ -41,7 +41,7 @@ _REMEDY = "write it again with numpy.savez(FILE, x_train=..., ...)"
 
 @dataclass(frozen=True)
 class ArrayHeader:
-    """The header of an array. begin: its length in bytes."""
+    """The header of an array. begin: the length of the header in bytes."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -50,14 +50,14 @@ class ArrayHeader:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements."""
+        """Bytes of the array's elements."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_headers(path: Path) -> dict[str, ArrayHeader]:
     """Return the header of every array in the file, by name.
 
-    Raises DataError for a file that is missing, damaged, no .npz file, or holds anything but plain arrays.
+    Raises DataError if the file is missing, damaged, not an .npz file, or holds anything but plain arrays.
     """
     with _opened(path) as archive:
         return {_array_name(member): _header(path, archive, member) for member in _members(path, archive)}
@@ -144,7 +144,7 @@ def _header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Ar
 def _is_possible(shape: tuple[int, ...], itemsize: int) -> bool:
     """Return whether an array can have this shape: a header can contain anything, such as booleans."""
     sizes = len(shape) <= _MOST_AXES and all(type(size) is int and size >= 0 for size in shape)
-    # Sizes next to a 0 count too: NumPy multiplies them.
+    # Sizes next to a 0 count too, because NumPy multiplies them.
     return sizes and math.prod(size for size in shape if size) * itemsize < _MOST_BYTES
 
 

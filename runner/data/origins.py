@@ -1,7 +1,7 @@
 """The origins of each published dataset, and the conversion of their archives to the files of the cache.
 
-Archives are checked against the size and checksum below before they are opened; the decoded files are checked against
-those of ``PublishedDataset`` afterwards.
+Archives are checked against the sizes and checksums below before they are opened; the decoded files are checked against
+the sizes and checksums of ``PublishedDataset``.
 """
 
 import io
@@ -33,10 +33,10 @@ class Archive:
 
 @dataclass(frozen=True)
 class Origin:
-    """One place with a dataset.
+    """A source from which a dataset is downloaded.
 
-    place: its name for messages. obtain: downloads an archive to a folder. decode: returns the files of the cache, by
-    name, from the paths of the archives.
+    place: the name of the source, for messages. obtain: downloads an archive to a folder. decode: returns the files of
+    the cache, by name, from the paths of the archives.
     """
 
     place: str

@@ -40,11 +40,11 @@ def _chunks(images: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
 class OwnFiles(DatasetSettings):
     """Settings of a dataset in the user's files.
 
-    path: of the files; it becomes absolute, so that workers and a resumed run find them from any folder. Without it,
-    only :meth:`facts` and :meth:`load` raise ConfigError.
+    path: path of the files, made absolute so that workers and a resumed run find the files from any folder. Without a
+    path, only :meth:`facts` and :meth:`load` raise ConfigError.
     mean, std: of each channel, as in ``(pixel / scale - mean) / std``, where scale is 255 for uint8 and 1 for floats;
-    null for those of the train split.
-    max_bytes: most bytes of all images together in the memory of each process.
+    null for the statistics of the train split.
+    max_bytes: the most memory for all images together in each process, in bytes.
     """
 
     path: str = ""
@@ -85,7 +85,7 @@ class OwnFiles(DatasetSettings):
         """Return shape, classes and counts without reading any image. Raises DataError for impossible files."""
 
     def normalisation(self) -> Normalisation:
-        """Return the configured normalisation without reading images, or else that of the train images."""
+        """Return the configured normalisation without reading images, or else the one of the train images."""
         if self.path and self.mean is not None and self.std is not None:
             return Normalisation(self.scale(), tuple(self.mean), tuple(self.std))
         return super().normalisation()

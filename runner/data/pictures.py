@@ -1,4 +1,4 @@
-"""Image files of the user's own, PNG, JPEG and NumPy arrays, read as arrays of one shape."""
+"""The user's image files (PNG, JPEG and NumPy arrays), read as arrays of one shape."""
 
 import struct
 import sys
@@ -22,7 +22,7 @@ MOST_PIXELS = 1 << 26
 _FORMATS = ("PNG", "JPEG")
 _MODES = {1: "L", 3: "RGB"}
 """Channels -> Pillow's mode."""
-# Other modes have more than 8 bits a colour, or inks.
+# Other modes have more than 8 bits per colour, or ink channels such as CMYK.
 _READABLE = ("1", "L", "LA", "P", "RGB", "RGBA")
 _LOSSLESS = {"L": ("1", "L"), "RGB": ("1", "L", "P", "RGB")}
 """Mode -> modes that are converted to it without loss."""
@@ -32,10 +32,10 @@ _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.Decom
 def read_image(path: Path, shape: tuple[int, int, int], *, fit: bool = True) -> NDArray[np.uint8]:
     """Return a PNG or JPEG file as ``shape`` (C, H, W), of 3 channels for RGB or 1 for grey (ITU-R 601-2 luma).
 
-    It is rotated as its EXIF data state, cropped to the largest centred part with that aspect ratio, and resized
+    The image is rotated by its EXIF data, cropped to the largest centred part with that aspect ratio, and resized
     (bilinear, with antialiasing if it shrinks; unchanged if it has that size). Opacity is dropped.
     fit: False to refuse an image that would be cropped, resized, or lose colours or opacity.
-    Raises DataError, naming the file, for one that is damaged, too large or of more than 8 bits a colour.
+    Raises DataError, naming the file, for one that is damaged, too large or of more than 8 bits per colour.
     """
     channels, height, width = shape
     mode = _MODES[channels]
@@ -63,7 +63,7 @@ def _require_readable(path: Path, image: Image.Image) -> None:
 
 
 def _require_fitting(path: Path, image: Image.Image, mode: str, size: tuple[int, int]) -> None:
-    """Raise DataError for an image of another size (width, height), or one that the mode changes."""
+    """Raise DataError for an image of another size (width, height), or an image that conversion to the mode changes."""
     faults = []
     if image.size != size:
         faults.append(f"it is {image.width} x {image.height} pixels, the network takes {size[0]} x {size[1]}")
@@ -81,8 +81,8 @@ ARRAYS = (".npy",)
 class Picture:
     """One image.
 
-    label: its file, with its number if the file has several images. pixels: (C, H, W), of any type of numbers, in the
-    range of the dataset's pixels.
+    label: the name of the file, with a number if the file has several images. pixels: (C, H, W), of any numeric dtype,
+    in the range of the dataset's pixels.
     """
 
     label: str
@@ -92,7 +92,7 @@ class Picture:
 def read_pictures(
     paths: Sequence[Path], shape: tuple[int, int, int], normalisation: Normalisation, *, fit: bool
 ) -> list[Picture]:
-    """Read images of ``shape`` (C, H, W); ``normalisation`` is that of the network's dataset.
+    """Read images of ``shape`` (C, H, W), for a network whose dataset has this ``normalisation``.
 
     Pixels of PNG and JPEG files are 0 to 255; a network for numbers of any range takes arrays only. Arrays have the
     range of the dataset: (C, H, W) or (N, C, H, W), and for one channel (H, W) or (N, H, W).

@@ -20,9 +20,9 @@ class Pipeline:
 
     Train batches are taken from an endless stream of examples: position p belongs to epoch p // n and is example
     permutation(epoch)[p % n]; step s takes positions s * batch_size onwards, so no example is dropped. Batches of
-    "test" and "val" go through their split in order; the last one is padded with zeros. The validation split is taken
-    from the train split by (seed, dataset): its examples are not in the stream. Shares are parts of the whole batch and
-    every draw belongs to a position: no result depends on the number of shares.
+    "test" and "val" go through their split in order; the last one is padded with zeros. The validation split is drawn
+    from the train split by (seed, dataset); its examples are not in the stream. Shares are parts of the whole batch and
+    every draw belongs to a position, so no result depends on the number of shares.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class Pipeline:
     ) -> None:
         """Serve ``dataset`` in batches of ``batch_size``, images in ``dtype`` ("float32" or "float64").
 
-        eval_batch_size: of splits "test" and "val"; None: as for "train". val_fraction: fraction of the train split
-        for split "val"; 0: no such split.
+        eval_batch_size: for splits "test" and "val"; None for ``batch_size``. val_fraction: fraction of the train split
+        for split "val"; 0 for no split "val".
         """
         self._dataset = dataset
         self._seed = seed
@@ -107,7 +107,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class _Part:
-    """Examples of a split, by their indices; None: all. Nothing is copied before ``take``."""
+    """Examples of a split, by their indices; None for all. Only ``take`` copies data."""
 
     whole: Split
     indices: NDArray[np.int64] | None = None

@@ -1,7 +1,7 @@
 """Datasets that are published as files: their facts, and the cache that keeps them as IDX files.
 
 MNIST (LeCun, Cortes and Burges), Fashion-MNIST (Xiao, Rasul and Vollgraf 2017), CIFAR-10 (Krizhevsky 2009). The
-checksums are those of the decoded arrays, so every origin of a dataset gives the same files.
+checksums are computed from decoded arrays, so every origin of a dataset gives the same files.
 """
 
 import hashlib
@@ -81,7 +81,7 @@ class PublishedDataset:
 
 
 def cache_root(cache_dir: str | Path | None) -> Path:
-    """Return the folder that holds one folder per dataset: ``cache_dir``; None: ``data`` in the user's cache folder."""
+    """Return the folder that holds one folder per dataset: ``cache_dir``, or ``data`` in the user's cache folder."""
     return user_cache_folder() / "data" if cache_dir is None else Path(cache_dir).expanduser()
 
 
@@ -113,7 +113,7 @@ def is_cached(published: PublishedDataset, root: Path) -> bool:
 
 
 def require_cached(published: PublishedDataset, cache_dir: str | None) -> Path:
-    """Return the folder of a dataset; raises DataError, with the command that fetches it, if there is none."""
+    """Return the folder of a dataset; raises DataError, with the command that fetches the dataset, if there is none."""
     folder = cache_root(cache_dir) / published.name
     if not folder.is_dir():
         raise DataError(
@@ -129,7 +129,7 @@ def _remedy(published: PublishedDataset, cache_dir: str | None) -> str:
 
 
 def load_published(published: PublishedDataset, cache_dir: str | None) -> Dataset:
-    """Read a dataset from the cache. Raises DataError, with the command to fetch it again, if it cannot."""
+    """Read a dataset from the cache. Raises DataError, with the command to fetch it again, if this fails."""
     folder = require_cached(published, cache_dir)
     try:
         arrays = [decode_idx(read_verified(folder / each.filename, each), each.shape) for each in published.arrays]
@@ -153,7 +153,7 @@ def _published(
     examples: tuple[int, int],
     checksums: tuple[str, str, str, str],
 ) -> PublishedDataset:
-    """Describe a dataset of bytes. examples: of train and test. checksums: of the images and labels of each split."""
+    """Return a dataset of bytes. examples: counts of train and test. checksums: of images and labels of each split."""
     sizes = shape if shape[0] > 1 else shape[1:]
     test = "test" if shape[0] > 1 else "t10k"
     files = [

@@ -19,7 +19,7 @@ class Augment:
     """Random changes of each train image.
 
     crop_padding: width of a black border, stored value 0, added to the image before it is cropped to its size at a
-    random place; 0: no crop. flip: mirror each image left to right with probability 1/2.
+    random place; 0 for no crop. flip: mirror each image left to right with probability 1/2.
     """
 
     crop_padding: Annotated[int, Bounds(0, 65_536)] = 0
@@ -45,11 +45,11 @@ class Augment:
 
 @dataclass
 class DatasetSettings(ABC):
-    """Settings of one dataset. Creating it with impossible values raises ConfigError.
+    """Settings of one dataset. Impossible values raise ConfigError at creation.
 
     cache_dir: folder of fetched datasets, None for the user's cache; ignored by datasets that are not fetched.
-    train_limit, test_limit: most examples of a split that are used, spread evenly over it; None for all. val_fraction:
-    fraction of every class of the train split that becomes the validation split, drawn by the run's seed; 0: no
+    train_limit, test_limit: most examples used of a split, spread evenly over the split; None for all. val_fraction:
+    fraction of every class of the train split that becomes the validation split, drawn by the run's seed; 0 for no
     validation split.
     """
 
@@ -85,18 +85,18 @@ class DatasetSettings(ABC):
         """Return shape, classes and counts of all examples, without reading any data."""
 
     def normalisation(self) -> Normalisation:
-        """Return the normalisation of stored pixels. Raises DataError if the data must be read and cannot."""
+        """Return the normalisation of stored pixels. Raises DataError if the data must be read and reading fails."""
         return self.load().normalisation
 
     def require_present(self) -> None:  # noqa: B027 - does nothing by default
         """Raise DataError, with the command to fetch it, if the dataset must be fetched and was not.
 
-        A quick check before a run starts; reads nothing. A dataset in a package or in memory is always present.
+        This quick check before the start of a run reads no data. A dataset in a package or in memory is always present.
         """
 
     @abstractmethod
     def load(self) -> Dataset:
-        """Read or make the dataset, with all examples. Raises DataError if it is missing or corrupt."""
+        """Read or generate the dataset, with all examples. Raises DataError if it is missing or corrupt."""
 
 
 def limited_facts(settings: DatasetSettings) -> Facts:
@@ -110,7 +110,7 @@ def limited_facts(settings: DatasetSettings) -> Facts:
 
 
 def load_limited(settings: DatasetSettings) -> Dataset:
-    """Read or make a dataset within its limits. Raises DataError if it is missing or corrupt."""
+    """Read or generate a dataset within its limits. Raises DataError if it is missing or corrupt."""
     dataset = settings.load()
     train, test = _limited(dataset.train, settings.train_limit), _limited(dataset.test, settings.test_limit)
     return replace(dataset, train=train, test=test)

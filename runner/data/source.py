@@ -12,10 +12,10 @@ from runner.system.schema import LenientRecord, Violation
 
 
 class Prefetcher:
-    """An input source that returns the batches of a pipeline, usually made before they are requested.
+    """An input source that returns the batches of a pipeline, which usually exist before they are requested.
 
-    After each read of (split, step, lo, hi) one background thread makes (split, step + 1, lo, hi). So it is at most one
-    step ahead, for any number of shares (microbatches) of a step. Other reads, such as the first one, are made at once.
+    After a read of (split, step, lo, hi), a background thread makes (split, step + 1, lo, hi). It is at most one step
+    ahead, for any number of shares (microbatches) of a step. Other reads, such as the first one, are made at once.
     """
 
     def __init__(self, source: Pipeline) -> None:
@@ -41,7 +41,7 @@ class Prefetcher:
         return batch
 
     def close(self) -> None:
-        """Wait for the thread to end; batches made ahead are dropped."""
+        """Wait for the thread to end, and drop the batches made ahead."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._ahead.clear()
 
@@ -76,8 +76,8 @@ def source_from_config(
 ) -> Prefetcher:
     """Load the dataset that ``config`` describes and return it as batches, read ahead by a thread.
 
-    batch_size, eval_batch_size: the whole batch over all workers, of split "train" and of the others. dtype: of x and
-    mask, "float32" or "float64". The caller closes the source. Raises ConfigError (see ``settings_from_config``),
+    batch_size, eval_batch_size: size of the whole batch over all workers, for "train" and for other splits. dtype: for
+    x and mask, "float32" or "float64". The caller closes the source. Raises ConfigError (see ``settings_from_config``),
     and DataError if the data cannot be read.
     """
     settings = settings_from_config(config)

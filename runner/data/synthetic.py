@@ -13,7 +13,7 @@ from runner.errors import ConfigError
 from runner.kernels import philox
 
 _PATTERN_SIDE = 8
-# Random words at a time, so that the generator stays in the CPU's cache.
+# Number of random words per draw, small enough for the CPU's cache.
 _WORDS_PER_CHUNK = 1 << 17
 # Half of a uniform byte plus half of another: mean 1/2, variance 2 * (1/2)^2 / 12 of the full range.
 _MEAN, _STD = 0.5, 0.204

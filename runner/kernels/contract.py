@@ -1,8 +1,8 @@
 """The contract of a kernel: one way to compute an op on one device type, described by plain data.
 
-A kernel is asked twice. The planner calls ``arrange`` for a node: which physical layouts the kernel reads and writes,
-how much scratch memory it needs, and which outputs may share memory with inputs. The executor calls ``bind``, which
-fixes all arguments including the buffers; the result is called once per step without arguments.
+First the planner calls ``arrange`` for a node, which returns the layouts that the kernel reads and writes, the size of
+its scratch memory, and the outputs that may share memory with inputs. Then the executor calls ``bind``, which fixes all
+arguments including the buffers. The bound call runs once per step without arguments.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ FLOATS = frozenset({"float32", "float64", "bfloat16"})
 
 
 class Spec(Protocol):
-    """Shape and dtype of a tensor, as known to the planner."""
+    """The shape and dtype of a tensor, without its data."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -36,7 +36,7 @@ class Spec(Protocol):
 class Layout:
     """The memory layout of a tensor.
 
-    tag: "" for contiguous C order, which every kernel understands; otherwise a name defined by the library that
+    tag: "" for contiguous C order, which every kernel supports; otherwise a name defined by the library that
     produced the layout, such as "aBcd16b". nbytes: size in memory, padding included.
     """
 
@@ -55,7 +55,7 @@ Offers = Sequence[Layout | None]
 
 
 def plain(spec: Spec) -> Layout:
-    """Return contiguous C order for a spec."""
+    """Return the layout of a tensor in contiguous C order."""
     return Layout("", spec.nbytes)
 
 
@@ -63,8 +63,8 @@ def plain(spec: Spec) -> Layout:
 class Arrangement:
     """The memory requirements of a kernel for one node.
 
-    inputs, outputs: the layout of each. scratch_bytes: size of the memory that the call may overwrite. in_place: pairs
-    (input, output) that may share memory if both have the same size and the input is not read afterwards.
+    inputs, outputs: layouts of the tensors. scratch_bytes: size of the memory that the call may overwrite. in_place:
+    pairs (input, output) that may share memory if both have the same size and no later call reads the input.
     """
 
     inputs: tuple[Layout, ...]
@@ -93,7 +93,7 @@ class Operand:
 
     @property
     def array(self) -> Array:
-        """The bytes as an array; raises for layouts that are not plain and for GPU memory."""
+        """The bytes as an array. Raises ValueError if the layout is not plain and TypeError for GPU memory."""
         if not self.layout.is_plain:
             raise ValueError(f"a tensor in layout {self.layout.tag!r} was used as a plain array")
         count = self.spec.nbytes
@@ -102,7 +102,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Buffers:
-    """The memory of one bound call. scratch: ``scratch_bytes`` of the arrangement."""
+    """The memory of one bound call. scratch: as many bytes as ``scratch_bytes`` of the arrangement."""
 
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
@@ -121,11 +121,11 @@ class Buffers:
 
 @dataclass(frozen=True)
 class NativeCall:
-    """A bound call in machine code: ``function(*arguments)`` returns 0, or a status that is an error.
+    """A bound call in machine code: ``function(*arguments)`` returns 0, or another status for an error.
 
     function: address of an ``int (*)(intptr_t, intptr_t, intptr_t, intptr_t)``. keep: objects that must outlive the
-    call. explain: returns the message for a status; called directly after the failed call, before its inputs change.
-    None if a status has no message.
+    call. explain: returns the message for a status, or is None if there are no messages; called directly after the
+    failed call, before the inputs of the call change.
     """
 
     function: int
@@ -150,7 +150,7 @@ Bind = Callable[[Attributes, Arrangement, Buffers], Bound]
 
 
 Join = Callable[[Sequence[NativeCall]], Callable[[], int]]
-"""Joins calls into one that runs them in order and returns 0, or (1 + index of the failed call) << 16 | status."""
+"""Joins calls into one that runs all in order and returns 0, or (1 + index of the failed call) << 16 | status."""
 
 
 class KernelError(LookupError):
@@ -166,10 +166,10 @@ class Kernel:
     dtypes: allowed dtypes of floating inputs and outputs.
     arrange: (attributes, input specs, output specs, offered layouts) -> Arrangement, or None if the kernel does not
         support the node. An offered layout is the current layout of the input; None lets the kernel choose, as for a
-        variable that no kernel has read yet. A pure function of its arguments and of the caller's number of kernel
-        threads, which must be equal when ``bind`` is called.
+        variable that no kernel has read yet. The result depends only on the arguments and on the caller's number of
+        kernel threads; ``bind`` must be called with the same number.
     bind: (attributes, arrangement, buffers) -> the call that computes the outputs from the inputs.
-    function: for a kernel that is a function of NumPy arrays, this function.
+    function: the function of NumPy arrays that the kernel wraps, or None.
     """
 
     op: str
@@ -191,7 +191,7 @@ class Choice:
 
 
 def as_array(value: Any, spec: Spec) -> Array:
-    """Return a fed value as an array of ``spec``; raises ValueError if shape or dtype differ."""
+    """Return a fed value as an array; raises ValueError if its shape or dtype differs from ``spec``."""
     array = np.asarray(value)
     if array.shape != tuple(spec.shape) or array.dtype.name != spec.dtype:
         raise ValueError(f"came {array.dtype.name}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}")

@@ -1,12 +1,12 @@
-"""A small language for element-wise computations, written by the fusion pass for kernels of op ``elementwise``.
+"""A small language for element-wise programs, which the fusion pass writes and kernels of op ``elementwise`` run.
 
 A program is a list of steps over numbered values: first the inputs, then the result of each step. Every step is one
-correctly rounded operation, so a program gives the same bits as its steps would as separate nodes.
+correctly rounded operation, so the result of a program equals the result of separate nodes bit for bit.
 
-bfloat16 programs compute in float32, literals included, and round once when the outputs are written. So a program of
-one step gives the bits of its op, and a longer program is more precise than separate nodes.
+bfloat16 programs compute in float32, literals included, and round once when the outputs are written. A program of one
+step therefore equals its op bit for bit, and a longer program is more precise than separate nodes.
 
-As text: steps joined by "; ". A step is a function and its operands, which are value numbers or literals marked by #:
+In text form, steps are joined by "; ". A step is a function and its operands: value numbers, or literals after a #.
 ``mul 0 #0.9; sub 3 1`` with 3 inputs computes value 3 = 0.9 * input 0 and value 4 = value 3 - input 1.
 """
 
@@ -46,7 +46,7 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Array]]] = {
     "relu": (1, _relu),
     "relu_gradient": (2, _relu_gradient),
 }
-"""Function -> number of operands and its definition. Each equals the op of the same name."""
+"""Function -> number of operands, and the NumPy definition. Each function equals the op of the same name."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Program:
         return "; ".join(" ".join((step.function, *map(_operand_text, step.operands))) for step in self.steps)
 
     def widened(self, inputs: Sequence[bool]) -> list[bool]:
-        """Return for each value whether it varies over elements, given the same for each input."""
+        """Return for each value whether it varies over elements. inputs: the same flag for each input."""
         wide = list(inputs)
         for step in self.steps:
             wide.append(any(wide[operand] for operand in step.operands if isinstance(operand, int)))
@@ -92,7 +92,7 @@ class Program:
 
 
 def parse(text: str, inputs: int, outputs: Sequence[int]) -> Program:
-    """Parse a program; raises ValueError that names the invalid step."""
+    """Parse the text of a program; raises ValueError with the first invalid step."""
     steps = []
     for part in text.split("; "):
         function, *operands = part.split(" ")

@@ -43,7 +43,7 @@ def _read_only(array: Array) -> Array:
 
 
 def _fill(output: Array, value: Any) -> None:
-    # copyto would broadcast and convert, which would hide a kernel with a wrong shape or dtype.
+    # copyto would broadcast and convert, and so hide a wrong shape or dtype.
     array = np.asarray(value)
     if output.dtype.name == "bfloat16" and array.dtype == np.float32:
         array = array.astype(output.dtype)
@@ -60,5 +60,5 @@ def arrange_plain(attributes: Attributes, inputs: Specs, outputs: Specs, offered
 
 
 def arrange_in_place(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
-    """Arrange all tensors in C order. The first output may replace the first input, if elements are read before."""
+    """Arrange all tensors in C order, and the first output in place of the first input, which must be read first."""
     return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), in_place=((0, 0),))

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ALIGNMENT = 64
-"""Alignment in bytes: a cache line, and the widest vector register."""
+"""Alignment in bytes: the size of a cache line and of the widest vector register."""
 
 
 class Bytes(Protocol):
@@ -36,7 +36,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def allocate(nbytes: int) -> NDArray[np.uint8]:
-    """Return new zeroed bytes at an address divisible by 64."""
+    """Return ``nbytes`` zeroed bytes at an address divisible by 64."""
     raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes]

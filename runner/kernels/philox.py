@@ -1,8 +1,8 @@
 """Counter-based random numbers: every draw is a pure function of a key and a counter.
 
-Philox4x32-10 (Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2, 3"). A draw does not
-depend on the process, the order or the device that computes it. This makes data order, augmentation, dropout and
-initial values independent of the number of workers.
+The generator is Philox4x32-10 (Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2, 3"). A draw does not
+depend on the process, the order or the device that computes it. Data order, augmentation, dropout and initial values
+are therefore independent of the number of workers.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ _LOW_32 = np.uint64(0xFFFFFFFF)
 _SHIFT_32 = np.uint64(32)
 _ROUNDS = 10
 _PAIRS_AT_ONCE = 1 << 14
-"""Draws per block, so that the working arrays stay in the CPU cache."""
+"""Pairs of normal draws per block: few enough that the working arrays stay in the CPU cache."""
 
 
 def key(seed: int, name: str) -> Key:
@@ -37,7 +37,7 @@ def _philox(
     c2: NDArray[np.uint64],
     c3: NDArray[np.uint64],
 ) -> tuple[NDArray[np.uint64], ...]:
-    """Ten Philox rounds on counter words held as uint64 with 32 significant bits; returns four such words."""
+    """Apply ten Philox rounds to counter words, uint64 with 32 significant bits; return four such words."""
     k0, k1 = stream
     for _ in range(_ROUNDS):
         product_0 = c0 * _MULTIPLIER_0
@@ -54,10 +54,10 @@ def _philox(
 
 
 def bits(stream: Key, index: NDArray[np.int64], count: int, step: int = 0, first: int = 0) -> NDArray[np.uint32]:
-    """Draw ``count`` words for each entry of ``index`` (shape (S,)), from position ``first``; (S, count) uint32.
+    """Return ``count`` random words, (S, count) uint32, from position ``first`` for each entry of ``index``, (S,).
 
     The counter is (position // 4, low and high half of the index, step): draws of one index do not depend on
-    the other indices of the call, nor on the other positions.
+    the other indices and positions of the call.
     """
     return _words(stream, index, first, first + count, step)
 
@@ -84,10 +84,10 @@ def uniform(stream: Key, index: NDArray[np.int64], count: int, step: int = 0, fi
 
 
 def normal_parts(stream: Key, count: int) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-    """Yield blocks of ``count`` standard normal numbers (float64, Box-Muller) with their positions.
+    """Yield ``count`` standard normal numbers (float64, Box-Muller) in blocks, each with the slice of its positions.
 
     Blocks keep the working memory small. The first half of the uniform draws gives the radii, the second half the
-    angles; pair i gives draw i and draw i + half the length.
+    angles. Pair i gives the normal numbers i and i + (count + 1) // 2.
     """
     pairs = (count + 1) // 2
     for start in range(0, pairs, _PAIRS_AT_ONCE):

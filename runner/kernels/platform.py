@@ -1,7 +1,7 @@
-"""The interface of a device type, memory, copies to and from the device, and joined calls; and the host as a device.
+"""The interface of a device type (memory, copies to and from the device, joined calls) and the host as a device.
 
-The executor knows no array library: it allocates, copies and calls through a :class:`Platform`. The host platform works
-at once in the memory of the process. A GPU platform puts work on a stream and waits only when the host needs a value.
+The executor uses no array library: it allocates, copies and calls through a :class:`Platform`. The host platform runs
+every call at once. A GPU platform enqueues calls on a stream and waits only when the host needs a value.
 """
 
 import mmap
@@ -31,11 +31,11 @@ class Writer(Protocol):
     """Copies host arrays to one location on a device."""
 
     def __call__(self, value: Array) -> None:
-        """Copy a value for the following calls. The array may change afterwards."""
+        """Copy a value for later calls. The array may change afterwards."""
         ...
 
     def ahead(self, value: Array) -> None:
-        """Start to copy the next value while the device works. The array must not change until then."""
+        """Start to copy the next value while the device works. The array must not change until it is written."""
         ...
 
 
@@ -53,9 +53,9 @@ class Joined:
     """Several calls as one.
 
     call: returns 0 or None, or (1 + index of the failed part) << 16 | status. Raises PartError if one of several parts
-    could not be started. owners: for each part the index of its work. reason: (part, status) -> message; called
-    directly after the failure. late: returns, and clears, the code of a failure that the device found after ``call``
-    returned; called after :meth:`Platform.finish`. None if no call fails late.
+    could not be started. owners: the index of the work of each part. reason: (part, status) -> message; called directly
+    after the failure. late: returns, and clears, the code of a failure that the device detected after ``call``
+    returned; called after :meth:`Platform.finish`. ``late`` is None if no call can fail late.
     """
 
     call: Callable[[], int | None]
@@ -65,9 +65,9 @@ class Joined:
 
 
 class Platform(Protocol):
-    """One logical device: its memory, and the order in which it works.
+    """One logical device: its memory, and the order of its calls.
 
-    Later calls see the effects of earlier ones. A device may run behind the host; ``finish`` waits for it.
+    Later calls see the effects of earlier calls. A device may run behind the host; ``finish`` waits for the device.
     """
 
     @property
@@ -100,19 +100,19 @@ class Platform(Protocol):
         ...
 
     def joinable(self, call: Bound) -> bool:
-        """Whether a call can be joined with others; Python functions cannot."""
+        """Return whether a call can be joined with other calls; Python functions cannot."""
         ...
 
     def join(self, works: Sequence[Work], *, once: bool = False) -> Joined:
-        """Join calls to run in order. once: each call is timed or checked separately, so they are not merged."""
+        """Join calls to run in order. once: no calls are merged, so that each can be timed or checked separately."""
         ...
 
     def mark(self) -> object:
-        """Mark all calls so far, for :meth:`follow` of a platform of the same kind."""
+        """Return a mark of all calls so far, for :meth:`follow` of a platform of the same device type."""
         ...
 
     def follow(self, mark: object) -> None:
-        """Make later calls wait for a mark, without blocking the host."""
+        """Make later calls wait for the calls before a mark, without blocking the host."""
         ...
 
     def finish(self) -> None:
@@ -120,7 +120,7 @@ class Platform(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Wait for all calls and early copies, so that memory can be released."""
+        """Wait for all calls and all copies by :meth:`Writer.ahead`, so that memory can be released."""
         ...
 
 
@@ -128,11 +128,11 @@ class CommunicatorLibrary(Protocol):
     """A library for collective computation on devices of several processes."""
 
     def unique_id(self) -> bytes:
-        """Return an id by which the processes find each other. Raises RuntimeError if the library fails."""
+        """Return an id that all processes pass to :meth:`join`. Raises RuntimeError if the library fails."""
         ...
 
     def join(self, unique_id: bytes, rank: int, size: int) -> None:
-        """Join as ``rank`` of ``size`` with the calling thread's device; returns when all have joined.
+        """Join with the calling thread's device as ``rank`` of ``size``; returns when all devices have joined.
 
         Raises RuntimeError if the library fails.
         """
@@ -170,7 +170,7 @@ class HostPlatform:
             pages: Any = mmap.mmap(-1, nbytes + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, OverflowError) as error:
             raise MemoryError(str(error)) from None
-        with suppress(OSError):  # Advice only: a system without huge pages computes the same.
+        with suppress(OSError):  # A system without huge pages computes the same.
             pages.madvise(mmap.MADV_HUGEPAGE)
         raw = np.frombuffer(pages, np.uint8)
         start = -raw.ctypes.data % HUGE_PAGE
@@ -195,7 +195,7 @@ class HostPlatform:
         return lambda: np.copyto(destination, origin)
 
     def joinable(self, call: Bound) -> bool:
-        """Machine-code calls can be joined."""
+        """Return whether the call is in machine code."""
         return not callable(call)
 
     def join(self, works: Sequence[Work], *, once: bool = False) -> Joined:
@@ -226,7 +226,7 @@ class _HostWriter:
         np.copyto(self.memory, value)
 
     def ahead(self, value: Array) -> None:
-        """Whether calls may be incomplete when they return: no."""
+        """False: calls are complete when they return."""
 
 
 def _reason(call: NativeCall, status: int) -> str:

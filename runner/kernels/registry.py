@@ -19,9 +19,9 @@ from runner.kernels.platform import CommunicatorLibrary, PlatformOf
 
 
 class Registry:
-    """Kernels of one process. Filled by importing kernel modules, and by plugins; read by the planner and the executor.
+    """The kernels of one process, registered by kernel modules and plugins, read by the planner and the executor.
 
-    join: joins neighbouring machine-code calls; set with the machine-code kernels. platforms: device type -> platform
+    join: joins adjacent machine-code calls; set with the machine-code kernels. platforms: device type -> platform
     constructor, for types other than the host; set with their kernels. communicators: collective libraries by name.
     """
 
@@ -32,7 +32,7 @@ class Registry:
         self.communicators: dict[str, CommunicatorLibrary] = {}
 
     def copy(self) -> "Registry":
-        """Return a copy, to which kernels can be added."""
+        """Return a copy; kernels added to the copy do not change this registry."""
         copied = Registry()
         copied.join = self.join
         copied.platforms = dict(self.platforms)
@@ -41,7 +41,7 @@ class Registry:
         return copied
 
     def add(self, kernel: Kernel) -> None:
-        """Register a kernel. Raises KernelError for a second one of equal priority."""
+        """Register a kernel. Raises KernelError if the op has a kernel of equal priority on the device type."""
         rivals = self._kernels.setdefault((kernel.op, kernel.device_type), [])
         if any(rival.priority == kernel.priority for rival in rivals):
             raise KernelError(
@@ -73,7 +73,7 @@ class Registry:
         )
 
     def find(self, op: str, device_type: str, library: str) -> Kernel:
-        """Return the kernel of one library; raises KernelError that lists the libraries with the op."""
+        """Return the kernel of one library; raises KernelError with the libraries that have the op."""
         kernels = self._kernels.get((op, device_type), [])
         for kernel in kernels:
             if kernel.library == library:
@@ -92,7 +92,7 @@ class Registry:
         return frozenset(device for (name, device) in self._kernels if name == op)
 
     def require(self, ops: Iterable[str], device_type: str, possible: Iterable[str] = ()) -> None:
-        """Raise KernelError that names every op of ``ops`` without a kernel and every kernel without an op.
+        """Raise KernelError with every op of ``ops`` that has no kernel and every kernel whose op is unknown.
 
         possible: ops for which a kernel is optional.
         """

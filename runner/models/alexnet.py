@@ -10,7 +10,7 @@ from runner.engine.graph.tensor import Tensor
 from runner.models.base import Model, require
 
 CROPS: dict[str, tuple[nn.Padding, bool]] = {"ceil": ("valid", True), "pad": (2, False), "valid": ("valid", False)}
-"""Ways to get 55x55 windows in conv1: its padding, and whether the number of windows is rounded up."""
+"""Option of ``crop`` -> padding of conv1 for 55x55 windows, and whether the number of windows is rounded up."""
 
 KERNELS = (5, 5, 3, 3, 3)
 POOLED = (1, 2, 5)
@@ -22,13 +22,13 @@ class AlexNet(Model):
     """AlexNet: five convolutions, three of them with 3x3 max pooling, and three dense layers.
 
     61,100,840 parameters and 714,188,480 multiply-adds for 3x224x224 images of 1000 classes. Layers, initial values
-    and local response normalization are those of cuda-convnet2's configuration for one GPU.
+    and local response normalization follow cuda-convnet2's configuration for one GPU.
 
     conv4: filters of the fourth convolution; the paper's footnote says 384, all code its author released says 256.
-    units: of each hidden dense layer. dropout: rate after these layers. lrn: whether local response normalization
-    follows conv1 and conv2. lrn_alpha: its factor of the sum of squares over 5 channels, which cuda-convnet2 divides
-    by 5 (lrn_divide_by_size) and the paper of 2012 does not. crop: the images conv1 is made for, "ceil": 224x224, the
-    last windows reach beyond the image (cuda-convnet2); "pad": 224x224, padded by two zeros on every side
+    units: width of each hidden dense layer. dropout: rate after these layers. lrn: whether local response normalization
+    follows conv1 and conv2. lrn_alpha: the factor of the sum of squares over 5 channels, which cuda-convnet2 divides
+    by 5 (lrn_divide_by_size) and the paper of 2012 does not. crop: the image size for conv1. "ceil": 224x224, the last
+    windows reach beyond the image (cuda-convnet2); "pad": 224x224, padded by two zeros on every side
     (convnet-benchmarks, Torch); "valid": 227x227 (convnet-benchmarks, TensorFlow). Other image sizes work too.
     """
 

@@ -12,7 +12,7 @@ from runner.errors import ConfigError
 
 @dataclass
 class Model(ABC):
-    """Base of all models; the fields are their configuration.
+    """The base class of all models; the fields are the settings.
 
     loss: the loss over the classes, "softmax" or "logistic" (see :func:`runner.nn.classify`).
     """

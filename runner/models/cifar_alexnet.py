@@ -17,7 +17,7 @@ class CifarAlexNet(Model):
     600,010 parameters and 10,384,384 multiply-adds for 3x32x32 images of 10 classes: as in the large network, most of
     the work is in the convolutions and most of the parameters are in the dense layers.
 
-    filters: of the five convolutions. units: of each hidden dense layer. dropout: rate after these layers.
+    filters: counts for the convolutions. units: widths of the hidden dense layers. dropout: rate after these layers.
     """
 
     name: str = "cifar_alexnet"

@@ -19,7 +19,7 @@ class CifarConvNet(Model):
     follows every stage and the hidden layer. The image halves with every stage, rounded down, so its sides must be at
     least 2 ** stages.
 
-    widths: filters of each stage. units: of the hidden dense layer. dropout: rate after each stage and before the
+    widths: filters of each stage. units: width of the hidden dense layer. dropout: rate after each stage and before the
     logits. norm_decay: decay of the moving averages used in evaluation.
     """
 

@@ -55,7 +55,7 @@ class GoogLeNet(Model):
     lrn: bool = True
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
-        """Add layers conv1, ... pool2, those of modules 3a, ... 5b, pool5, dropout and fc; return its logits."""
+        """Add layers conv1, ... pool2, the layers of modules 3a, ... 5b, pool5, dropout and fc; return its logits."""
         h = _conv(net, x, 64, kernel=7, stride=2, name="conv1")
         h = _halve(net, h, name="pool1")
         h = self._normalize(net, h, name="norm1")

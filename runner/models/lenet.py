@@ -22,7 +22,7 @@ class LeNet(Model):
     Other image sizes work too. As in Caffe the convolutions are unpadded, unless a side of the image is below 16: then
     they are padded to keep the size, and images must be 4x4 or larger.
 
-    filters: of the two convolutions. units: of the hidden dense layer.
+    filters: counts for the two convolutions. units: width of the hidden dense layer.
     """
 
     name: str = "lenet"

@@ -16,7 +16,7 @@ class Overfeat(Model):
     145,920,872 parameters and 2,801,403,904 multiply-adds for 3x231x231 images of 1000 classes; other image sizes work
     too.
 
-    filters: of the five convolutions. units: of the two hidden dense layers. dropout: rate after these layers.
+    filters: counts for the convolutions. units: widths of the hidden dense layers. dropout: rate after these layers.
     """
 
     name: str = "overfeat"

@@ -28,12 +28,12 @@ class Unit:
 
     @property
     def name(self) -> str:
-        """Prefix of the names of its layers."""
+        """Prefix of the names of the unit's layers."""
         return f"stage{self.stage}_unit{self.number}"
 
     @property
     def stride(self) -> int:
-        """Stride of its first convolution: the second and the third stage begin by halving the image."""
+        """Stride of the unit's first convolution: the second and the third stage begin by halving the image."""
         return 2 if self.stage > 1 and self.number == 1 else 1
 
 
@@ -68,7 +68,7 @@ class ResNetCifar(Model):
         require(fits, "depth", self.depth, f"{step}n+2 for model.block={self.block}: {smallest}, ...")
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
-        """Add layers conv1, those of units stage1_unit1, ... stage3_unitN, pool and fc; return the logits of fc."""
+        """Add layers conv1, the layers of stage1_unit1, ... stage3_unitN, pool and fc; return the logits of fc."""
         h = _conv(net, x, WIDTHS[0], kernel=3, name="conv1")
         if self.unit == "original":
             h = nn.relu(net, self._norm(net, h, "norm1"), name="relu1")
@@ -135,7 +135,7 @@ class ResNetCifar(Model):
 
 
 def _conv(net: NetworkBuilder, x: Tensor, filters: int, *, kernel: int, name: str, stride: int = 1) -> Tensor:
-    """Add a convolution without bias, padded to keep the size; initial weights keep the size of gradients."""
+    """Add a convolution without bias, padded to keep the image size; initial weights keep the size of gradients."""
     initializer = he_normal(kernel * kernel * filters)
     return nn.conv(
         net, x, filters, kernel, stride=stride, padding=kernel // 2, bias=None, initializer=initializer, name=name

@@ -19,8 +19,8 @@ class VggA(Model):
     132,863,336 parameters and 7,609,090,048 multiply-adds for 3x224x224 images of 1000 classes. The image halves with
     every stage, rounded down, so its sides must be at least 32.
 
-    widths: filters of the convolutions of each stage. units: of each of the two hidden dense layers. dropout: rate
-    after these layers.
+    widths: filters of the convolutions of each stage. units: widths of the two hidden dense layers. dropout: rate after
+    these layers.
     """
 
     name: str = "vgg_a"

@@ -24,7 +24,7 @@ class Adagrad(Optimizer):
     lr: Positive = 0.05
 
     def rule(self, learning_rate: Expr, step: Expr) -> Rule:
-        """Return the rule; variables share nothing."""
+        """Return the rule; variables share no nodes."""
 
         def update(w: State, g: Expr) -> NewValues:
             s = w.slot("squares")
@@ -47,7 +47,7 @@ class Adam(Optimizer):
     m <- beta1 * m + (1 - beta1) * g and v <- beta2 * v + (1 - beta2) * g ** 2 are running averages, and m_hat and v_hat
     are m / (1 - beta1 ** t) and v / (1 - beta2 ** t) at step t, from 1: corrected for their start at 0.
 
-    Weight decay is an L2 penalty: weight_decay * w is added to the gradient before the averages, and so is divided by
+    Weight decay is an L2 penalty: weight_decay * w is added to the gradient before the averages, so it is divided by
     sqrt(v_hat) as well; :class:`AdamW` avoids this.
 
     beta1, beta2: weights of the past in the averages of g and of g ** 2. epsilon: keeps the division finite. Slots:
@@ -89,8 +89,8 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """w <- w - lr * (m_hat / (sqrt(v_hat) + epsilon) + weight_decay * w), with averages of the gradient alone.
 
-    Algorithm 2 of Loshchilov and Hutter 2019 with the decay multiplied by the whole learning rate, as in PyTorch: their
-    lambda is lr * weight_decay here.
+    Algorithm 2 of Loshchilov and Hutter 2019 with the decay multiplied by the whole learning rate, as in PyTorch: the
+    paper's lambda is lr * weight_decay here.
     """
 
     name: str = "adamw"

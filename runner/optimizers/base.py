@@ -17,9 +17,9 @@ from runner.errors import ConfigError
 
 @dataclass(frozen=True, eq=False)
 class State(Expr):
-    """A variable, or a slot of one, in the formulas of an update: stands for its value at the start of the step.
+    """A variable or slot in the formulas of an update; its value is the value at the start of the step.
 
-    variables: the store that its slots are put in.
+    variables: the store that receives the slots.
     """
 
     variable: Variable
@@ -27,7 +27,7 @@ class State(Expr):
 
     @classmethod
     def of(cls, variables: Variables, variable: Variable) -> Self:
-        """Return a variable of a store as it stands in formulas."""
+        """Return a variable of a store as an expression."""
         return cls(variables.graph, variable.tensor, variable, variables)
 
     def slot(self, name: str) -> Self:
@@ -46,16 +46,16 @@ Rule = Callable[[State, Expr], NewValues]
 
 @dataclass
 class Optimizer(ABC):
-    """Base of all optimizers; the fields are their configuration.
+    """The base class of all optimizers; the fields are the settings.
 
-    lr: base learning rate, which a schedule multiplies. weight_decay: strength of the pull of decayed variables
-    (weights, but not biases and normalisation parameters) towards 0; each optimizer states its use. clip_norm:
-    all gradients of an update together are shortened to this Euclidean norm; None is off.
+    lr: base learning rate, which a schedule multiplies. weight_decay: strength of the decay towards 0 of weights, but
+    not of biases and normalisation parameters; each optimizer documents its use. clip_norm: largest Euclidean norm of
+    all gradients of an update together, to which longer gradients are shortened; None for no limit.
 
-    State is held in slots, variables named after the one they serve ("conv1/weights/velocity"). They live on its device
-    and are saved in checkpoints with it.
+    The state is held in slots, variables named after a trained variable ("conv1/weights/velocity"). A slot is on the
+    device of this variable and is saved in the same checkpoints.
 
-    line_search: an update evaluates its batch several times, so that a strategy must be able to.
+    line_search: whether an update evaluates its batch several times, which not every strategy supports.
     """
 
     line_search: ClassVar[bool] = False
@@ -72,7 +72,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def rule(self, learning_rate: Expr, step: Expr) -> Rule:
-        """Add what all variables share and return the rule for each; arguments as for :meth:`assign`."""
+        """Add the nodes that all variables share, and return the rule; arguments as for :meth:`assign`."""
 
     def assign(
         self,
@@ -82,12 +82,12 @@ class Optimizer(ABC):
         learning_rate: Tensor,
         step: Tensor,
     ) -> list[str]:
-        """Add one update of every variable that comes with a gradient; return the names of the assign nodes.
+        """Add one update of every variable in ``gradients``; return the names of the assign nodes.
 
-        variables: the store of the variables, which slots are put in; nodes are added to its graph. gradients:
-        variables and their gradients, clipped already (:meth:`clipped`), any tensors of the graph of the variable's
-        shape and dtype. learning_rate: () in the variables' dtype. step: () int64, the number of the step, from 0.
-        Nodes are stamped with the layer of the variable they update; scope and device are the caller's.
+        variables: the store of the variables and slots; nodes are added to its graph. gradients: pairs of variable and
+        gradient, already clipped (:meth:`clipped`); a gradient is any tensor of the graph with the variable's shape and
+        dtype. learning_rate: () in the variables' dtype. step: () int64, the number of the step, from 0. Nodes are
+        stamped with the layer of the variable they update; scope and device are the caller's.
         """
         if not gradients:
             return []
@@ -100,9 +100,9 @@ class Optimizer(ABC):
         gradients: Sequence[tuple[Variable, Tensor]],
         counted: Sequence[Tensor] | None = None,
     ) -> list[tuple[Variable, Tensor]]:
-        """Shorten the gradients as ``clip_norm`` says and return them with their variables.
+        """Return the pairs of variable and gradient, the gradients shortened to ``clip_norm``.
 
-        Arguments and errors are those of :meth:`clip_factor`.
+        For arguments and errors, see :meth:`clip_factor`.
         """
         factor = self.clip_factor(graph, gradients, counted)
         return list(gradients) if factor is None else shortened(graph, gradients, factor)
@@ -115,9 +115,9 @@ class Optimizer(ABC):
     ) -> Tensor | None:
         """Add the factor () by which ``clip_norm`` shortens all gradients, in their dtype; None if nothing is clipped.
 
-        gradients: variables and their gradients, which may be on several devices; the norm is taken over these, in this
-        order. counted: the tensors the norm is taken over instead, where some gradients are copies. Raises ShapeError
-        if a gradient differs from its variable in shape or dtype.
+        gradients: pairs of variable and gradient, possibly on several devices; the norm is taken over all gradients, in
+        this order. counted: the tensors for the norm instead, if some gradients are copies. Raises ShapeError if a
+        gradient differs from its variable in shape or dtype.
         """
         for variable, gradient in gradients:
             # Arithmetic broadcasts, so a gradient of another shape would not be noticed later.
@@ -168,8 +168,8 @@ def global_norm(graph: Graph, tensors: Sequence[Tensor]) -> Tensor:
 def clip_factor(graph: Graph, tensors: Sequence[Tensor], limit: float) -> Tensor:
     """Add min(1, limit / global norm), () in the dtype of the tensors (Pascanu et al. 2013, algorithm 1).
 
-    limit: above 0; the tensors times the factor are at most this long. The factor is exactly 1 for tensors that are
-    short enough, and NaN for a norm that is not finite, so that the failure of the step is noticed.
+    limit: above 0, the largest norm of the tensors times the factor. The factor is exactly 1 for tensors that are short
+    enough, and NaN for a norm that is not finite, so that the failure of the step is noticed.
     """
     norm = Expr(graph, global_norm(graph, tensors))
     bound = norm.scalar(limit)
@@ -180,7 +180,7 @@ def clip_factor(graph: Graph, tensors: Sequence[Tensor], limit: float) -> Tensor
 
 
 def shortened(graph: Graph, gradients: Sequence[tuple[Of, Tensor]], factor: Tensor) -> list[tuple[Of, Tensor]]:
-    """Add the gradients times a factor (), each on its own device, and return them with their variables."""
+    """Add the gradients times a factor (), each on its own device; return the pairs with the new gradients."""
     clipped = []
     for variable, gradient in gradients:
         with graph.name_scope("clip"), graph.device(graph.nodes[gradient.node].device):

@@ -2,9 +2,9 @@
 
 Sandblaster uses it for large fixed batches (Dean et al. 2012, section 4.2).
 
-The objective may change between iterations, for example with the batch. So each iteration begins with an evaluation of
-its objective, and both gradients of the pair that it keeps are gradients of this objective (Schraudolph, Yu and Guenter
-2007, section 3.2.1): y is the change due to the step, not to the batch.
+The objective may change between iterations, for example with the batch. Therefore each iteration begins with an
+evaluation of its objective, and both gradients of a kept pair are gradients of this objective (Schraudolph, Yu and
+Guenter 2007, section 3.2.1): y is the change due to the step, not to the batch.
 """
 
 import math
@@ -32,10 +32,10 @@ class Lbfgs(Optimizer):
 
     The fields are settings of :func:`iterate`. history: number of pairs (s, y) kept, each two vectors of the size of
     the parameters. max_evaluations: evaluations of the batch in a line search; each iteration begins with one more, and
-    ends with one more if the best point of the search is not its last.
+    ends with one more if the best point of the search is not the last.
 
     lr is 1: the line search finds the length of a step. clip_norm: largest length of the first trial step while the
-    history is empty and the direction is that of the gradient; the line search may go further. weight_decay: strength
+    history is empty and the direction is the negative gradient; the line search may go further. weight_decay: strength
     of the penalty weight_decay / 2 * w'w that the objective has for decayed variables; the reported loss excludes it.
     Variables: the pairs, named "conv1/weights/step_0" and ".../change_0", and numbers in "lbfgs/...".
     """
@@ -66,7 +66,7 @@ class Lbfgs(Optimizer):
 
 @dataclass(frozen=True)
 class Dot:
-    """The number a'b."""
+    """The command that returns a'b."""
 
     a: str
     b: str
@@ -77,7 +77,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Scale:
-    """into <- factor * a."""
+    """The command into <- factor * a."""
 
     into: str
     a: str
@@ -88,7 +88,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Add:
-    """into <- a + factor * b."""
+    """The command into <- a + factor * b."""
 
     into: str
     a: str
@@ -114,7 +114,7 @@ class VectorMachine(Protocol):
         ...
 
     def add(self, into: str, a: str, factor: float, b: str) -> None:
-        """Set into <- a + factor * b; ``into`` may be either of them."""
+        """Set into <- a + factor * b; ``into`` may be ``a`` or ``b``."""
         ...
 
     def evaluate(self) -> float:
@@ -163,8 +163,8 @@ class History:
 class Iteration:
     """The outcome of one iteration.
 
-    objective: at the start. step: factor of the direction, 0 if no lower point was found. evaluations: of the
-    objective. kept: whether the pair was added to the history.
+    objective: value at the start. step: factor of the direction, 0 if no lower point was found. evaluations: number of
+    evaluated points. kept: whether the pair was added to the history.
     """
 
     objective: float
@@ -174,7 +174,7 @@ class Iteration:
 
 
 def commands(history: int) -> list[Command]:
-    """Return all commands of :func:`iterate` besides evaluations, with ``history`` pairs."""
+    """Return all commands of :func:`iterate` except evaluations, for a history of ``history`` pairs."""
     found: list[Command] = [
         Dot(GRADIENT, GRADIENT),
         Dot(GRADIENT, DIRECTION),
@@ -200,10 +200,10 @@ def iterate(machine: VectorMachine, history: History, *, longest: float | None, 
     """Move "x" by one step along the quasi-Newton direction, and add the pair of this step to the history.
 
     longest: greatest length of the first step tried while the history is empty and the direction is -g; None for the
-    length of the gradient. most: evaluations of a line search; there is one before it, and one after it if its best
-    point is not its last, so that "gradient" belongs to "x". If the search finds no lower point, "x" stays and the
-    history is dropped. If the objective is not finite, nothing is moved. Raises NumericError if only the gradient is
-    not finite.
+    length of the gradient. most: most evaluations of the line search; one more precedes the search, and one follows if
+    the best point is not the last, so that "gradient" belongs to "x". If the search finds no lower point, "x" stays and
+    the history is dropped. If the objective is not finite, nothing is moved. Raises NumericError if only the gradient
+    is not finite.
     """
     objective = machine.evaluate()
     if not math.isfinite(objective):
@@ -272,7 +272,7 @@ def _search(machine: VectorMachine, start: Point, first: float, most: int) -> tu
 
 
 def _remember(machine: VectorMachine, history: History, least: float) -> bool:
-    """Keep the pair of a step unless the slope has hardly risen; return whether it was kept."""
+    """Keep the pair of a step unless the slope has hardly risen; return whether the pair was kept."""
     machine.add(START, X, -1.0, START)
     machine.add(START_GRADIENT, GRADIENT, -1.0, START_GRADIENT)
     curvature = machine.dot(START, START_GRADIENT)

@@ -81,7 +81,7 @@ class _Search:
         return self._along(step)
 
     def _too_high(self, point: Point, than: Point) -> bool:
-        """Return whether a point decreases too little, or is not below ``than``; a comparison with NaN is too high."""
+        """Return whether a point decreases too little, or is not below ``than``; NaN counts as too high."""
         enough = point.value <= self._start.value + DECREASE * point.step * self._start.slope
         return not (enough and (than is self._start or point.value < than.value))
 

@@ -16,12 +16,12 @@ UNITS = {
     "progress": (1.0, "rising fractions of the run, above 0 and below 1"),
     "epochs": (math.inf, "rising numbers of epochs above 0"),
 }
-"""Units of boundaries: the upper limit, and the conditions in words."""
+"""Unit of boundaries -> the upper limit, and the conditions in words."""
 
 
 @dataclass
 class Schedule(ABC):
-    """Base of all schedules: a decay, under a linear warm-up.
+    """The base class of all schedules: a decay with a linear warm-up.
 
     warmup_steps: the first W steps, 0 to W - 1, use 1/(W+1), 2/(W+1), ... W/(W+1) of the rate of the decay alone (Goyal
     et al. 2017, section 2.2); step W is the first at the full rate. The decay counts from step 0, so a warm-up does not
@@ -34,8 +34,8 @@ class Schedule(ABC):
     def factor(self, step: int, total_steps: int, steps_per_epoch: float) -> float:
         """Return the factor of the base learning rate.
 
-        step: number of the step, from 0. total_steps: length of the run. steps_per_epoch: examples of the train split
-        divided by the batch, not always a whole number.
+        step: number of the step, from 0. total_steps: length of the run. steps_per_epoch: number of train examples
+        divided by the batch size, not always a whole number.
         """
         warmup = min(1.0, (step + 1) / (self.warmup_steps + 1))
         return warmup * self.decay(step, total_steps, steps_per_epoch)
@@ -95,7 +95,7 @@ class Step(Schedule):
 class Exponential(Schedule):
     """The rate is multiplied by ``multiplier`` over every ``every_epochs`` epochs.
 
-    staircase: at once at the end of each such period; otherwise gradually in every step.
+    staircase: whether the rate changes only at the end of each period; if not, it changes in every step.
     """
 
     name: str = "exponential"

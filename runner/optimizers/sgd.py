@@ -26,10 +26,10 @@ class Sgd(Optimizer):
 class Momentum(Optimizer):
     """v <- momentum * v - lr * weight_decay * w - lr * g;  w <- w + v.
 
-    The update rule of Krizhevsky et al. 2012 (section 5) and Krizhevsky 2014. The velocity remembers steps that are
-    already scaled: after a change of the learning rate, earlier gradients still act with the rate of their own step,
-    and the change takes effect over about 1 / (1 - momentum) steps. :class:`HeavyBall` scales afterwards; at a constant
-    rate the two are equal, with v = -lr * z.
+    The update rule of Krizhevsky et al. 2012 (section 5) and Krizhevsky 2014. The velocity holds steps that are already
+    scaled: after a change of the learning rate, earlier gradients still act with the rate of their own step, and the
+    change takes effect over about 1 / (1 - momentum) steps. :class:`HeavyBall` scales afterwards; at a constant rate
+    both optimizers are equal, with v = -lr * z.
 
     bias_lr_factor: multiplies the rate of variables named ".../bias"; Krizhevsky's released networks use 2. Slot:
     velocity.
@@ -57,11 +57,11 @@ class Momentum(Optimizer):
 class HeavyBall(Optimizer):
     """z <- momentum * z + g + weight_decay * w;  w <- w - lr * z.
 
-    The form of Polyak 1964 that the Inception v3 guide, TensorFlow and PyTorch use. The accumulator remembers unscaled
-    gradients: a change of the learning rate acts at once on all of them. In this it differs from :class:`Momentum`.
+    The form of Polyak 1964 that the Inception v3 guide, TensorFlow and PyTorch use. Unlike the velocity of
+    :class:`Momentum`, the accumulator holds unscaled gradients, so a change of the rate acts on all of them at once.
 
-    Slot: accumulator. Its scale differs from that of the velocity, hence the other name: a checkpoint of one is refused
-    as a checkpoint of the other.
+    Slot: accumulator. The name is not "velocity" because the scale differs: each optimizer refuses a checkpoint of the
+    other.
     """
 
     name: str = "heavy_ball"

@@ -28,8 +28,8 @@ _TABLES: dict[str, MutableMapping[str, Any]] = {
 def install(references: Sequence[str]) -> None:
     """Add the content of plugins to the tables; a plugin that is installed from the same source is skipped.
 
-    references: files (``FILE.py``) or modules, as of :func:`~runner.plugin.loading.locate`; files are executed.
-    Raises ConfigError, naming the plugin, if it cannot be loaded or a name exists already; then nothing of it is added.
+    references: files (``FILE.py``) or modules, see :func:`~runner.plugin.loading.locate`; files are executed.
+    Raises ConfigError, naming the plugin, if it cannot be loaded or a name exists already; no part of it is then added.
     """
     for reference in references:
         located = locate(reference)
@@ -44,12 +44,12 @@ def install(references: Sequence[str]) -> None:
 
 
 def provenance() -> dict[str, str]:
-    """Return reference -> SHA-256 of the source, as plain data, of every plugin of this process."""
+    """Return reference -> SHA-256 of the source for every plugin of this process, as plain data."""
     return dict(PLUGINS)
 
 
 def pinned_references() -> list[str]:
-    """Return the arguments of :func:`install` for the same tables from the same sources in another process."""
+    """Return references with which :func:`install` gives another process the same tables from the same sources."""
     return [f"{reference}{PIN}{sha256}" for reference, sha256 in PLUGINS.items()]
 
 
@@ -101,8 +101,8 @@ def _kernel_faults(plugin: Plugin) -> list[str]:
 def changed_plugins(recorded: Mapping[str, str]) -> Iterator[str]:
     """Yield a text for each plugin of this process with another source than in ``recorded``, reference -> SHA-256.
 
-    A file of the same name in another folder is the same plugin. Plugins on one side only are no error here: another
-    strategy may not need them; :func:`plugin_notes` reports them.
+    A file of the same name in another folder is the same plugin. A plugin on one side only is no error here: another
+    strategy may not need it; :func:`plugin_notes` reports it.
     """
     for reference, before in recorded.items():
         given_as = _given_as(reference, before, recorded)
@@ -133,7 +133,7 @@ def plugin_notes(recorded: Mapping[str, str] | None) -> Iterator[str]:
 
 
 def _given_as(reference: str, sha256: str, recorded: Mapping[str, str]) -> str | None:
-    """Return the reference of a plugin in this process: its own, or a new one with that source or that file name."""
+    """Return the reference of a plugin in this process: the recorded one, or one of the same source or file name."""
     if reference in PLUGINS:
         return reference
     new = [other for other in PLUGINS if other not in recorded]

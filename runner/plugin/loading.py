@@ -21,7 +21,7 @@ from runner.system.files import open_regular
 def plugin_errors(plugins: Mapping[str, str]) -> Iterator[None]:
     """Raise ConfigError, with file and line, for an error from one of ``plugins``; other errors pass.
 
-    plugins: by reference, as of :func:`~runner.plugin.installing.provenance`. A RunnerError passes, and a MemoryError
+    plugins: as returned by :func:`~runner.plugin.installing.provenance`. A RunnerError passes, and a MemoryError
     from any code becomes a ResourceError.
     """
     try:
@@ -69,9 +69,9 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 @dataclass(frozen=True)
 class Located:
-    """A plugin that was found and not executed.
+    """A plugin that was found but not executed.
 
-    reference: the absolute path of a file, or the name of a module. path: of the source. sha256: of ``source``.
+    reference: absolute path of a file, or name of a module. path: the source file. sha256: checksum of ``source``.
     """
 
     reference: str
@@ -135,7 +135,7 @@ def _path_of_module(name: str) -> Path:
 
 
 def _execute_file(located: Located) -> ModuleType:
-    """Execute the bytes of the checksum, as a module with a unique name."""
+    """Execute the source bytes whose checksum was computed, as a module with a unique name."""
     # Dataclasses find the types of their fields through sys.modules.
     stem = re.sub(r"\W", "_", located.path.stem)
     module = ModuleType(f"runner_plugin_{stem}_{located.sha256[:8]}")

@@ -1,4 +1,4 @@
-"""``data.json``: the facts of the data at the beginning of a run, to notice when the data change later."""
+"""``data.json``: the facts of the data at the beginning of a run, to detect later changes of the data."""
 
 import math
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ from runner.system.json_file import JsonFile
 from runner.system.schema import LenientRecord
 
 FACTS_FILE = "data.json"
-# In standard deviations: sums over a split differ by less between machines, and by more with another image.
+# In standard deviations. Rounding on other machines changes sums over a split by less, another image by more.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class DataRecord:
-    """The facts of data. normalisation: of the inputs of a trained network; None if it was not stored."""
+    """The facts of data. normalisation: the normalisation of a trained network's inputs; None if not stored."""
 
     facts: Facts
     normalisation: Normalisation | None
@@ -45,10 +45,10 @@ _FILE: JsonFile[_Stored] = JsonFile(
 
 
 def record_of(data: DatasetSettings) -> DataRecord:
-    """Return the current facts of data, as plain numbers: those of a plugin can be arrays.
+    """Return the current facts of data as plain numbers, because a plugin's facts can be arrays.
 
-    Reads the user's own files for their mean and standard deviation, unless these are set. Raises DataError as they do,
-    and for impossible values.
+    Reads the user's own files for their mean and standard deviation, unless these are set. Raises DataError if ``data``
+    does, and for impossible values.
     """
     facts, found = facts_of(data), data.normalisation()
     try:
@@ -59,7 +59,7 @@ def record_of(data: DatasetSettings) -> DataRecord:
 
 
 def facts_of(data: DatasetSettings) -> Facts:
-    """Return the current facts of data, as plain numbers and text; raises DataError as they do."""
+    """Return the current facts of data, as plain numbers and text; raises DataError if ``data`` does."""
     facts = data.facts()
     channels, height, width = map(int, facts.shape)
     counts = {f"{split}_examples": int(getattr(facts, f"{split}_examples")) for split in ("train", "test", "val")}
@@ -82,9 +82,9 @@ def read_record(run_dir: Path) -> DataRecord | None:
 
 
 def _possible(found: Normalisation, channels: int) -> Normalisation:
-    """Return the normalisation; raises ValueError if it does not fit pixels of so many channels."""
+    """Return the normalisation; raises ValueError if it does not fit pixels of ``channels`` channels."""
     mean, std = found.mean, found.std
-    # One number serves all channels.
+    # A single number applies to all channels.
     fits = all(len(values) in (1, channels) for values in (mean, std))
     if not fits or not all(map(math.isfinite, (found.scale, *mean, *std))) or min(found.scale, *std) <= 0:
         raise ValueError("normalisation is not a scale, and a mean and a deviation of each channel")
@@ -92,9 +92,9 @@ def _possible(found: Normalisation, channels: int) -> Normalisation:
 
 
 def difference(now: Facts, then: Facts) -> str:
-    """Describe how data differ in kind from the data of the training; "" if they do not.
+    """Describe the first difference of image shape or classes between data and training data; "" if there is none.
 
-    The numbers of examples can differ: another number of examples can be scored.
+    Numbers of examples may differ, because any number of examples can be scored.
     """
     if now.shape != then.shape:
         return f"images are {now.shape}, in training they were {then.shape}"
@@ -107,7 +107,7 @@ def difference(now: Facts, then: Facts) -> str:
 
 
 def changes(now: DataRecord, then: DataRecord) -> str:
-    """Describe how data differ from those at the beginning of a run, in numbers of examples too; "" if they do not."""
+    """Describe how data and numbers of examples differ from those at the start of a run; "" if they are equal."""
     return difference(now.facts, then.facts) or "; ".join([*_counts(now.facts, then.facts), *_rescaled(now, then)])
 
 
@@ -119,7 +119,7 @@ def _counts(now: Facts, then: Facts) -> Iterator[str]:
 
 
 def _rescaled(now: DataRecord, then: DataRecord) -> Iterator[str]:
-    """Yield the differences of the normalisation, if both have one."""
+    """Yield the differences of the normalisation, if both records have one."""
     if now.normalisation is None or then.normalisation is None:
         return
     found, known = asdict(now.normalisation), asdict(then.normalisation)

@@ -20,15 +20,15 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class _Decision:
-    """The part of a decision that all decisions have."""
+    """The fields that all decisions have."""
 
     step: int
 
 
 def read_decisions(path: Path) -> list[dict[str, Any]]:
-    """Read all decisions of a file, with or without a first line.
+    """Read all decisions of a file, with or without a line that identifies the run.
 
-    Raises OSError, SecurityError if the file is not a regular one, and ValueError for any other content.
+    Raises OSError, SecurityError if the file is not a regular file, and ValueError for any other content.
     """
     lines = _lines(path)
     first = 0 if _outcome(lines) is None else 1
@@ -39,9 +39,9 @@ def read_decisions(path: Path) -> list[dict[str, Any]]:
 
 
 def outcome_of(path: Path) -> str | None:
-    """Return the outcome in the first line, which differs between runs with different values; None without that line.
+    """Return the ``outcome_hash`` of the run from the first line; None if the first line is a decision.
 
-    Raises as :func:`read_decisions`.
+    Raises the same errors as :func:`read_decisions`.
     """
     return _outcome(_lines(path))
 
@@ -66,8 +66,8 @@ class Decisions:
     def __init__(self, directory: Path, first_step: int, outcome: str) -> None:
         """Continue the files in ``directory``.
 
-        first_step: of this process; decisions of an earlier process from there on are dropped, as its steps are.
-        outcome: differs between runs with different values.
+        first_step: the first step of this process; decisions of an earlier process from this step on are dropped.
+        outcome: the ``outcome_hash`` of the configuration.
         """
         self._directory = directory
         self._first_step = first_step
@@ -75,7 +75,7 @@ class Decisions:
         self._earlier: dict[str, bytes] = {}
 
     def write(self, record: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[Path]:
-        """Replace the file NAME.jsonl of every name of a record; returns the files. Raises OSError."""
+        """Replace the file NAME.jsonl for every name in ``record``; return the files. Raises OSError."""
         paths = []
         for name, lines in record.items():
             path = self._directory / f"{name}.jsonl"

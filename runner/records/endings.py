@@ -1,7 +1,7 @@
-"""The file of endings: the order in which launched clients ended and their parts ran; a run is repeated from it.
+"""The file of endings: the order in which launched clients ended and their parts ran, to repeat the run.
 
 Each line is one JSON document. The first is an :class:`Origin`; every other is an ending ``[client, step, {device:
-turn}]``, in which a device is its number in the first line.
+turn}]``, in which a device is given by its number in the first line.
 """
 
 import json
@@ -36,7 +36,7 @@ LONGEST_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Origin:
-    """The run of a record. outcome: differs between runs with different values. first_step: its first update."""
+    """The run of a record. outcome: the ``outcome_hash`` of its configuration. first_step: the run's first update."""
 
     outcome: str
     first_step: int
@@ -44,10 +44,10 @@ class Origin:
 
 
 class NotingClients:
-    """Clients whose endings are written to a file, which the first ending creates; a context manager that closes it."""
+    """Clients whose endings are written to a file. The first ending creates the file; the context manager closes it."""
 
     def __init__(self, clients: Clients, path: Path, origin: Origin, *, most: int = MOST_ENDINGS) -> None:
-        """Wrap ``clients``. most: number of endings that are written."""
+        """Wrap ``clients``. most: the largest number of endings to write."""
         self._clients = clients
         self._path = path
         self._origin = origin
@@ -92,8 +92,8 @@ class NotingClients:
 def read_endings(path: Path, outcome: str) -> list[Ending]:
     """Read the file of a :class:`NotingClients`; a last line that was cut off is ignored with a warning.
 
-    Raises ConfigError if the file cannot be read, is no such record, or is of a run with another ``outcome``, and
-    SecurityError if it is not a regular file.
+    Raises ConfigError if the file cannot be read, is no record of endings, or belongs to a run with another
+    ``outcome``, and SecurityError if it is not a regular file.
     """
     try:
         content = read_regular(path, LONGEST_BYTES)
@@ -112,7 +112,7 @@ def read_endings(path: Path, outcome: str) -> list[Ending]:
 
 
 def _devices(path: Path, line: bytes, outcome: str) -> dict[str, str]:
-    """Return number -> device, as the first line has them, of a run that can be repeated."""
+    """Return number -> device from the first line; raise ConfigError if the run cannot be repeated."""
     try:
         first = Record(Origin).read(versioned(parse_json(line, LONGEST_BYTES), _VERSION))
         if len(set(first.devices)) != len(first.devices):

@@ -1,4 +1,4 @@
-"""Tracking records that did not reach the store before their run ended, written to it from the run's directory."""
+"""Write tracking records that did not reach the store before their run ended, from the run's directory."""
 
 import shlex
 from collections.abc import Iterable, Iterator

@@ -23,9 +23,9 @@ _READ_ONLY = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", 
 class CodeState:
     """The state of one repository.
 
-    folder: its top. commit: 40 digits, "" before the first one. diff_sha256, diff_bytes: of all changes of tracked
-    files against the commit; "" and 0 if there are none. untracked: the first 100 files and folders that git neither
-    tracks nor ignores, relative to ``folder``.
+    folder: its top folder. commit: 40 hex digits, "" before the first commit. diff_sha256, diff_bytes: digest and size
+    of all changes of tracked files against the commit; "" and 0 if there are none. untracked: the first 100 files and
+    folders that git neither tracks nor ignores, relative to ``folder``.
     """
 
     folder: str
@@ -134,11 +134,11 @@ _PACKAGE_FILE = Path(__file__).resolve().parents[1] / "__init__.py"
 
 @dataclass(frozen=True)
 class Provenance:
-    """Part of summary.json.
+    """The origin of a run, a part of summary.json.
 
-    command_line: of the process, quoted for a shell, secrets hidden. working_directory: of its start. cores,
-    memory_bytes: usable ones. code: the repositories of the working directory and of the package, if there are any;
-    their changes are in ``code.diff``.
+    command_line: arguments of the process, quoted for a shell, secrets hidden. working_directory: where it started.
+    cores, memory_bytes: usable cores and memory. code: the repositories of the working directory and of the package, if
+    there are any; their changes are in ``code.diff``.
     """
 
     command_line: str
@@ -164,7 +164,7 @@ def command_line(arguments: Sequence[str]) -> str:
 
 
 def provenance_tags(found: Provenance) -> dict[str, str]:
-    """Return the same as tags for a tracker, by name."""
+    """Return a provenance as tags for a tracker: name -> text."""
     tags = {
         "runner.command_line": found.command_line,
         "runner.working_directory": found.working_directory,

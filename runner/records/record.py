@@ -22,7 +22,7 @@ COMMIT_TAG = "mlflow.source.git.commit"
 
 
 def summary_tags(summary: Summary) -> dict[str, str]:
-    """Return facts about a run that are not configuration, as name -> text, without unknown ones."""
+    """Return facts about a run that are not configuration, as name -> text; unknown facts are left out."""
     known = {
         "runner.run_dir": summary.output_dir,
         COMMIT_TAG: summary.git_commit,
@@ -73,7 +73,7 @@ class Record:
         self._tracker.log_metrics(step, values)
 
     def sync(self) -> None:
-        """Flush the metrics to the disk, so that a checkpoint never lasts longer than the metrics before it."""
+        """Flush the metrics to the disk, so that no checkpoint survives a crash without the metrics before it."""
         self._log.sync()
 
     def plots(self, confusion: NDArray[np.int64] | None, class_names: tuple[str, ...]) -> None:
@@ -119,6 +119,6 @@ class Record:
         return final, best
 
     def close(self, status: str) -> None:
-        """End the record: "finished", "failed" or "interrupted"."""
+        """End the record with a status: "finished", "failed" or "interrupted"."""
         self._log.close()
         self._tracker.finish(status)

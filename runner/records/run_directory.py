@@ -34,7 +34,7 @@ _MAX_PID_BYTES = 20
 
 @dataclass(frozen=True)
 class _State:
-    """The content of ``run.json``, which is kept over the restarts of a run."""
+    """The content of ``run.json``, which survives restarts of a run."""
 
     run_id: Annotated[str, Text(128, r"[A-Za-z0-9._-]+")]
     epoch: Annotated[int, Integer(1)]
@@ -46,9 +46,9 @@ _STATE: JsonFile[_State] = JsonFile(
 
 
 class RunDirectory:
-    """A run directory that this process holds until it is closed; use it as a context manager.
+    """A run directory, locked by this process until :meth:`close`; use it as a context manager.
 
-    :meth:`open` returns one. Its folders exist; its files are created later.
+    :meth:`open` returns an instance. The folders then exist; the files are created later.
     """
 
     def __init__(self, path: Path, lock: int, state: _State) -> None:
@@ -62,7 +62,7 @@ class RunDirectory:
         self.log = path / "run.log"  # the log of the master
         self.summary_json = path / SUMMARY_FILE
         self.metrics_jsonl = path / "metrics.jsonl"
-        self.graph_dot = path / "graph.dot"  # the graph in Graphviz's language
+        self.graph_dot = path / "graph.dot"  # the graph in the DOT language of Graphviz
         self.trace_json = path / "trace.json"  # the timeline of some steps
         self.trace_summary_json = path / "trace_summary.json"  # critical paths and waits of these steps
         self.placement_json = path / PLACEMENT_FILE
@@ -102,7 +102,7 @@ class RunDirectory:
         return cls(path, lock, state)
 
     def close(self) -> None:
-        """Release the directory. The lock file stays: if it were deleted, two processes could hold one each."""
+        """Release the directory. The lock file stays: after a deletion, two processes could lock different files."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -121,17 +121,17 @@ class RunDirectory:
         """
         stored = self.config_yaml
         if stored.exists() and (earlier := stored.read_bytes()) != text:
-            mode = stat.S_IMODE(stored.stat().st_mode)  # it may hold a secret that the new one does not
+            mode = stat.S_IMODE(stored.stat().st_mode)  # the earlier text may hold a secret that the new one does not
             replace_durably(self.path / f"config-{self.epoch - 1}.yaml", earlier, mode)
         replace_durably(stored, text, 0o600 if private else 0o666)
 
     def decisions_jsonl(self, name: str) -> Path:
-        """Return the file of decisions of every update that no configuration states, by the name of their record."""
+        """Return the file of the record ``name``: decisions of every update that the configuration leaves open."""
         return self.path / f"{name}.jsonl"
 
 
 def code_diff_file(start: int) -> str:
-    """Return the name of the file with the changes of the code since its commit, at this start of a run, from 1."""
+    """Return the name of the file with the code changes since the commit, at start number ``start`` (from 1)."""
     return "code.diff" if start == 1 else f"code-{start}.diff"
 
 
@@ -142,7 +142,7 @@ def holds_run(path: Path) -> bool:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Prevent starts of the run in a directory. Raises DirectoryInUseError if another process holds it, OSError."""
+    """Prevent starts of the run in a directory. Raises OSError, or DirectoryInUseError if another process holds it."""
     lock = _take_lock(path)
     try:
         yield
@@ -202,6 +202,6 @@ def _next_state(path: Path, resume: bool) -> _State:
             "directory with hydra.run.dir=DIR"
         )
     if (path / CONFIG_FILE).exists():
-        # A file of no run. If this process is killed early, it must not be taken for the configuration of the new run.
+        # The file belongs to no run. After an early kill it must not pass for the configuration of the new run.
         os.rename(path / CONFIG_FILE, path / "config-0.yaml")
     return _State(run_id=secrets.token_hex(8), epoch=1)

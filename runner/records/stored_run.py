@@ -1,6 +1,6 @@
 """Earlier runs: found by directory or run id, read from their directories.
 
-``plugins.json`` has the plugins of the newest start of a run, written at its beginning: a killed run has no summary.
+``plugins.json`` holds the plugins of a run's newest start. Each start writes it early: a killed run has no summary.
 """
 
 import re
@@ -41,7 +41,7 @@ class StoredRun:
 
 
 def earlier_configurations(path: Path) -> list[Path]:
-    """Return the configurations of earlier starts of the run in a directory, by N.
+    """Return the configurations of earlier starts of the run in a directory, in the order of the starts.
 
     ``config-N.yaml`` is the configuration of start N, and possibly of starts before it.
     """
@@ -52,7 +52,7 @@ def earlier_configurations(path: Path) -> list[Path]:
 def read_run(path: Path) -> StoredRun:
     """Read a run directory.
 
-    Raises ConfigError if it is none, CheckpointError or DataError if its run.json or summary.json is damaged.
+    Raises ConfigError if it is no run directory, CheckpointError or DataError if run.json or summary.json is damaged.
     """
     path = path.absolute()
     for name in (CONFIG_FILE, RUN_FILE):
@@ -67,7 +67,7 @@ def find_run(text: str, folder: Path, in_store: Callable[[str], list[Path]]) -> 
     """Return the run that a directory or a run id names.
 
     An id, or the beginning of one, is searched among the outputs below ``folder``, then by ``in_store``, which returns
-    the directories of recorded runs. Raises ConfigError for no run or several, and as :func:`read_run`.
+    the directories of recorded runs. Raises ConfigError for no run or several, and the errors of :func:`read_run`.
     """
     if (folder / text).is_dir():
         return read_run(folder / text)
@@ -109,7 +109,7 @@ _PLUGINS: JsonFile[dict[str, str]] = JsonFile(
 
 
 def write_plugins(run_dir: Path, plugins: Mapping[str, str]) -> None:
-    """Store reference -> SHA-256 of its source, also if there are no plugins. Raises OSError."""
+    """Store reference -> SHA-256 of the source of each plugin, even if there are no plugins. Raises OSError."""
     _PLUGINS.write(run_dir / PLUGINS_FILE, dict(plugins))
 
 

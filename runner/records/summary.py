@@ -43,8 +43,8 @@ _MAX_BYTES = 1 << 26
 class Failure:
     """The error of a run that did not finish.
 
-    class_name: the error's class, such as "NumericError". message: its text, without secrets. exit_code: of the
-    process, null if the error has no exit code.
+    class_name: the error's class, such as "NumericError". message: its text, without secrets. exit_code: the
+    exit code of the process, null if the error has none.
     """
 
     class_name: str
@@ -68,7 +68,7 @@ class Summary:
       overrides          overrides of the command line, as "key=value", without secrets
       output_dir         the run's directory
       git_commit         commit of the code, ending in "-dirty" if files were changed, null without one
-      versions           name -> version of Python, runner and the libraries that matter
+      versions           name -> version of Python, runner and the libraries that can change a result
       platform           operating system and its version
       cpu_model          model of the CPU
       strategy           name of the parallelism, such as "sync_data"
@@ -92,7 +92,7 @@ class Summary:
       examples_per_s     training examples per second of step time in this process
       final              metric -> last value, such as "test/accuracy"
       best               metric -> best value (largest accuracy, smallest loss)
-      bytes_sent_per_worker  bytes each worker sent, by worker number, then each parameter server by its own
+      bytes_sent_per_worker  bytes sent by each worker in order, then by each parameter server in order
       peak_memory_bytes  process ("master", "worker-0", "ps-0", ...) -> largest resident set
       dropped_shares     "worker-0", ... -> shares that arrived too late, in runs with backup workers
       dropped_examples   the same, counted in training examples
@@ -101,7 +101,7 @@ class Summary:
       init_left          weight that kept its initial value -> reason
       stopped            the reason why train.patience ended the run early; "" if it did not
       monitor            the metric by which evaluations were compared
-      best_value         its best value at an evaluation, including those of earlier processes, null without one
+      best_value         best value of this metric, including evaluations of earlier processes, null without one
       best_step          number of updates at the first evaluation with this value, null without one
       best_checkpoint    the checkpoint of that step, below output_dir, null if none is kept as the best
       weights_sha256     SHA-256 over all variables sorted by unsharded name, in plain layout
@@ -153,17 +153,17 @@ class Summary:
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
             raise ValueError(f"status {self.status!r}: expected one of {', '.join(STATUSES)}")
-        # Redacted here and not on writing: tables and pages are made from a summary in memory.
+        # Redacted here and not in ``write``, because tables and pages are made from a summary in memory.
         object.__setattr__(self, "overrides", redact_overrides(self.overrides))
 
     def write(self, path: Path) -> None:
-        """Replace ``path`` atomically and put it on the disk; raises OSError."""
+        """Replace ``path`` atomically and flush it to the disk; raises OSError."""
         text = json.dumps(Record(Summary).write(self), indent=2, allow_nan=False)
         replace_durably(path, f"{text}\n".encode())
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a summary.json of this schema or an older one, as one of this schema. Raises DataError."""
+        """Read a summary.json of this schema or an older one and return it in this schema. Raises DataError."""
         try:
             document = parse_json(path.read_bytes(), _MAX_BYTES)
         except (OSError, Violation) as error:

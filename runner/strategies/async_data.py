@@ -20,7 +20,7 @@ LOOPS = ("overlapped", "sequential", "direct")
 
 _TRANSFER_S = 0.1
 _PART_S = {"compute": 1.0, "fetch": 0.05, "push": 0.1}
-"""Action of a client -> median seconds of its parts on the virtual clock."""
+"""Action of a client -> median duration of its parts on the virtual clock, in seconds."""
 _SIGMA = 0.5
 
 
@@ -36,11 +36,11 @@ class AsyncData(Strategy):
     shard, independent of all other pushes, with the learning rate of the loop at the time of the push.
 
     loop: the cycle of a replica. ``overlapped`` (DistBelief): every ``n_fetch`` steps the replica starts a fetch and
-    computes on with its present copy, whose parameters move by -lr * gradient. Every ``n_push`` steps it pushes the sum
-    of its gradients. It waits only if the previous fetch or push has not ended when the next one is due.
+    continues with its present copy, whose parameters move by -lr * gradient. Every ``n_push`` steps the replica pushes
+    the sum of its gradients. The replica waits only if the previous fetch or push has not ended when the next is due.
     ``sequential``: fetch, compute and push one after the other, so that the next fetch sees the replica's own push.
-    ``direct`` (TensorFlow whitepaper): no copy; the replica reads the servers' variables, computes and pushes.
-    With one worker and n_fetch = n_push = 1, ``sequential`` and ``direct`` equal ``single`` bit for bit.
+    ``direct`` (TensorFlow whitepaper): no copy; the replica reads the servers' variables, computes and pushes. With one
+    worker and n_fetch = n_push = 1, ``sequential`` and ``direct`` equal ``single`` bit for bit.
 
     The shards keep the moving averages of batch normalisation. A push contains the mean of the statistics of its
     ``n_push`` steps; an average with decay a advances by that mean with decay a ** n_push.
@@ -50,18 +50,18 @@ class AsyncData(Strategy):
     must be at least the staleness that a replica's own pushes cause: ceil(n_fetch / n_push) for ``overlapped``,
     otherwise ceil((n_fetch - gcd(n_fetch, n_push)) / n_push).
     virtual_time: the run uses one process and a virtual clock that depends on the seed, so that it can be repeated bit
-    for bit. replay: ``endings-1.jsonl`` of an earlier run of the same configuration, which is repeated in one process.
+    for bit. replay: ``endings-1.jsonl`` of an earlier run of the same configuration, to repeat in one process.
 
     Bytes on the wire, for values of b bytes, P_j trained values and M_j statistics on shard j of S: a fetch receives
-    P_j b + 8 from shard j, a push sends (P_j + M_j) b + 8 to it. A direct step receives P b + 8 S from all shards
+    P_j b + 8 from shard j, a push sends (P_j + M_j) b + 8 to shard j. A direct step receives P b + 8 S from all shards
     instead of the fetch. The average per step is (P b + 8 S) / n_fetch + ((P + M) b + 8 S) / n_push.
 
     A checkpoint holds the shards' variables while no fetch or push is running. Before it is written, each replica
     pushes the gradients that it holds, P_j b + 8 bytes to shard j; moving averages do not advance by this push. After a
     checkpoint, in the same process or after a resume, all replicas fetch, each continues with its share of the batch of
     the next update, and the shards count pushes, for the optimizer and for staleness, from updates * workers / n_push.
-    A run in virtual time that is resumed from a checkpoint therefore ends with the weights of the undisturbed run. Two
-    real-time runs of one configuration differ; each records the order of its events.
+    A run in virtual time that is resumed from a checkpoint therefore ends with the weights of the uninterrupted run.
+    Two real-time runs of one configuration differ; each records the order of its events.
 
     Raises ConfigError if settings contradict each other or if there are more servers than variables.
     """
@@ -100,20 +100,20 @@ class AsyncData(Strategy):
 
     @property
     def race(self) -> Race:
-        """The race between replicas; a virtual clock or a record decides it."""
+        """The race between replicas, decided if the run has a virtual clock or repeats a record."""
         return Race("its replicas", decided=self.virtual_time or self.replay is not None)
 
     @property
     def replayed(self) -> str | None:
-        """The record of endings."""
+        """The path of the record of ended clients."""
         return self.replay
 
     def replaying(self, record: str) -> Self:
-        """Return this strategy with ``replay``, in the order of a record of endings."""
+        """Return this strategy with ``replay`` set to ``record``, the order in which clients ended."""
         return replace(self, replay=record, virtual_time=False)
 
     def faults(self, facts: TrainingFacts) -> Iterator[str]:
-        """Yield faults, including a warm start that takes all updates."""
+        """Yield faults, also for a warm start that takes all updates."""
         yield from super().faults(facts)
         if facts.total_steps is not None and self.warmstart_steps >= facts.total_steps:
             yield (
@@ -169,7 +169,7 @@ class AsyncData(Strategy):
 
     @property
     def _options(self) -> ReplicaOptions:
-        """The options of each replica. A copy that is fetched before every step needs no local update."""
+        """Return the options of all replicas. A copy that is fetched before every step needs no local update."""
         copies = self.loop != "direct"
         return ReplicaOptions(copies, self.n_push, descends=copies and (self.loop == "overlapped" or self.n_fetch > 1))
 
@@ -188,7 +188,7 @@ class AsyncData(Strategy):
         )
 
     def _training(self, replica: ModelReplica, shards: Sequence[PushedServer]) -> list[Client]:
-        """The clients of a replica, which makes one step per update on average."""
+        """Return the clients of a replica; a replica makes one step per update on average."""
         fetches = [replica.fetch(shard) for shard in shards] if self.loop != "direct" else []
         pushes = [replica.push(shard) for shard in shards]
         return [

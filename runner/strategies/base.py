@@ -1,9 +1,9 @@
-"""The contract of a strategy: what every value of the ``parallelism`` axis states about itself.
+"""The interface of a strategy, which every option of ``parallelism`` implements.
 
-A strategy is a function from a task to a :class:`Program`: it decides how many copies of the network there are,
-on which devices their nodes are, and how their gradients are summed. It sees layer stamps, never models. Everything
-that configuration, training and commands need to know about a strategy they ask through :class:`Strategy`, never by
-its name or type, so that a strategy of a plugin can do what a built-in one can.
+A strategy turns a task into a :class:`Program`: it decides the number of copies of the network, the devices of their
+nodes, and the way in which gradients are summed. A strategy reads layer stamps, never models. Configuration, training
+and commands use a strategy through :class:`Strategy` alone, never by its name or type, so that a plugin's strategy can
+do all that a built-in strategy can.
 """
 
 from abc import ABC, abstractmethod
@@ -21,10 +21,10 @@ from runner.optimizers.base import Optimizer
 
 @dataclass(frozen=True)
 class Task:
-    """The training task, free of any decision about devices.
+    """A training task, without any decision about devices.
 
-    example_shape: (C, H, W). dtype: of activations. batch_size: examples of one update over all
-    workers. microbatches: parts a batch is computed in, one after the other, before its gradients are summed.
+    example_shape: (C, H, W). dtype: the dtype of activations. batch_size: examples of one update, over all workers.
+    microbatches: parts of a batch, computed one after the other before their gradients are summed.
     """
 
     network: NetworkFunction
@@ -44,11 +44,11 @@ class Task:
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """The facts of a configuration that a strategy checks itself against.
+    """The facts of a configuration against which a strategy checks its settings.
 
-    batch_size, eval_batch_size: examples over all workers. emulated: delays of links are emulated. compression: of
-    tensors between devices, "none" for none. train_examples, total_steps: None while the length of the training split
-    and of the run is not known.
+    batch_size, eval_batch_size: examples over all workers. emulated: whether link delays are emulated. compression: the
+    compression of tensors between devices, or "none". train_examples, total_steps: the length of the training split and
+    of the run; None if unknown.
     """
 
     optimizer: Optimizer
@@ -73,11 +73,11 @@ class Processes:
 class Race:
     """A race between processes that decides the values of a run, and the record from which the run can be repeated.
 
-    racers: who races, for messages. decisions: name of the record that
-    :meth:`~runner.engine.run.step_driver.StepDriver.decisions` returns. It holds what counted in each update,
-    goes on when a run is resumed, and repeats the run on the processes it had. None: the record is the order in which
-    clients ended. It is of a single start of a run and repeats the run in one process. decided: something other than
-    timing decides the race: a virtual clock or a record.
+    racers: the racing processes, for messages. decisions: the name of the record that
+    :meth:`~runner.engine.run.step_driver.StepDriver.decisions` returns. This record holds the decisions of each update,
+    continues when a run is resumed, and repeats the run on the same processes. If None, the record is the order in
+    which clients ended; it covers one start and repeats the run in one process. decided: whether a virtual clock or a
+    record decides the race, not timing.
     """
 
     racers: str
@@ -87,11 +87,11 @@ class Race:
 
 @dataclass(frozen=True)
 class LayerPlacement:
-    """How the layers of a program are placed whose strategy leaves their devices open.
+    """The placement of layers, for a strategy that leaves their devices open.
 
-    costs: ``trace_summary.json`` of measured seconds, None for formulas. stored: ``placement.json`` of an earlier run,
-    None to search. rivals: other strategies whose step time is predicted for comparison: name -> settings of the
-    ``parallelism`` group. measured_steps: steps of the run and of its rivals that are measured before training.
+    costs: ``trace_summary.json`` with measured seconds; None for formulas. stored: ``placement.json`` of an earlier
+    run; None to search. rivals: strategies whose step time is predicted for comparison, name -> settings of the
+    ``parallelism`` group. measured_steps: steps of the run and of each rival that are measured before training.
     """
 
     costs: str | None = None
@@ -102,11 +102,11 @@ class LayerPlacement:
 
 @dataclass
 class Strategy(ABC):
-    """Base of all strategies; the fields are their configuration.
+    """The base class of all strategies; the fields are the settings.
 
-    splits_batch: every worker computes a share of each batch. line_search: an update may evaluate its batch several
-    times, as L-BFGS does. order_keys: keys that decide in which order clients run and not what they compute; runs that
-    differ in nothing else can repeat each other.
+    splits_batch: whether every worker computes a share of each batch. line_search: whether an update may evaluate its
+    batch several times, as L-BFGS does. order_keys: keys that decide the order in which clients run, but not the
+    computation; runs that differ in these keys alone can repeat each other.
     """
 
     name: str = ""
@@ -118,7 +118,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def build(self, task: Task) -> Program:
-        """Return the program that trains ``task`` this way.
+        """Return the program that trains ``task`` with this strategy.
 
         Raises ConfigError for a network, batch or optimizer that the strategy cannot train.
         """
@@ -135,7 +135,7 @@ class Strategy(ABC):
 
     @property
     def sums_by_all_reduce(self) -> bool:
-        """Whether the graph sums gradients by ``all_reduce`` ops, which a library between GPUs can carry out."""
+        """Whether the graph sums gradients by ``all_reduce`` ops, which a GPU collective library can replace."""
         return False
 
     @property
@@ -145,24 +145,24 @@ class Strategy(ABC):
 
     @property
     def replayed(self) -> str | None:
-        """Path of the record that this run repeats, by the key ``replay``; None for a run that repeats no other."""
+        """The path of the record that this run repeats, from the key ``replay``; None if there is none."""
         return None
 
     @property
     def layer_placement(self) -> LayerPlacement | None:
-        """How the layers are placed; None if ``build`` decides where every node is."""
+        """The placement of the layers; None if ``build`` chooses the device of every node."""
         return None
 
     def replaying(self, record: str) -> Self:
-        """Return this strategy with the key ``replay``, so that it repeats a record of its :attr:`race`."""
+        """Return this strategy with the key ``replay`` set to ``record``, to repeat the record of a :attr:`race`."""
         raise NotImplementedError(f"parallelism={self.name} states a race, but not how its record is repeated")
 
     def examples_per_update(self, batch_size: int) -> int:
-        """Examples that are given out for one update; more than ``batch_size`` if some shares may not count."""
+        """Return the number of examples given out for one update: above ``batch_size`` if some shares may not count."""
         return batch_size
 
     def faults(self, facts: TrainingFacts) -> Iterator[str]:
-        """Yield a message for each setting that contradicts the facts, with what was expected and what to do."""
+        """Yield a message for each setting that contradicts the facts, with the expected value and the remedy."""
         if self.splits_batch:
             yield from self._faults_of_shares(facts)
         if facts.optimizer.line_search and not self.line_search:

@@ -1,4 +1,4 @@
-"""The clients of a program: initialise, train, evaluate, save and restore."""
+"""The clients of a program: initialize, train, evaluate, save and restore."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -33,11 +33,11 @@ def program(
     servers: Sequence[Fed] = (),
     scored: Sequence[Scored] | None = None,
 ) -> Program:
-    """Assemble the clients of replicas.
+    """Return the program of replicas with one training client.
 
-    variables: the store on ``servers``; None if every replica has its own store, with whole variables or with parts in
-    the order of the replicas. scored: the answers of each replica for its share of an evaluation batch; None to add
-    the whole network on each replica.
+    variables: the store on ``servers``. If None, every replica has its own store, which holds whole variables or their
+    parts, in the order of the replicas. scored: the answers of each replica for its share of an evaluation batch. If
+    None, each replica evaluates its share with the whole network.
     """
     train = train_client(replicas, loss=loss, accuracy=accuracy, targets=targets, servers=servers)
     return program_of(graph, replicas, [train], variables=variables, servers=len(servers), scored=scored)
@@ -72,7 +72,7 @@ def program_of(
     scratch: Sequence[Variables] = (),
     step_driver: DriverSettings = ONE_CLIENT,
 ) -> Program:
-    """Return the program of training clients and the standard clients; ``replicas`` evaluate.
+    """Return the program with the training clients and the standard clients; ``replicas`` run the evaluation.
 
     variables, scored: see :func:`program`. scratch: see :func:`standing_clients`. step_driver: see :class:`Program`.
     """
@@ -98,8 +98,8 @@ def standing_clients(
 ) -> list[Client]:
     """Return the clients that every program has: "init", "eval", "save" and "restore".
 
-    stores: the first is saved. scored: see :func:`program`. scratch: variables that are not saved; "restore" sets
-    copies of other variables to the restored value, and the rest to their initial value.
+    stores: the first is saved. scored: see :func:`program`. scratch: variables that are not saved. The client "restore"
+    sets scratch copies to the restored value of their variable, and other scratch variables to the initial value.
     """
     reset = tuple(v.initial for store in scratch for v in store)
     restore = _restore(graph, stores, scratch)
@@ -118,7 +118,7 @@ def _scored(replicas: Sequence[Replica]) -> list[Scored]:
 
 
 def _evaluation(graph: Graph, replicas: Sequence[Replica], scored: Sequence[Scored]) -> Client:
-    """Return the client "eval": on the first replica, it sums loss and hits over real examples, gathers predictions."""
+    """Return the client "eval": on the first replica, sum loss and hits over real examples, gather predictions."""
     gathered: dict[str, list[Tensor]] = {"loss": [], "correct": [], "predictions": [], "labels": [], "mask": []}
     for replica, (outputs, batch) in zip(replicas, scored, strict=True):
         with replica.within("eval"):
@@ -179,10 +179,10 @@ def _restore(graph: Graph, stores: Sequence[Variables], scratch: Sequence[Variab
 
 
 def numbered(action: str, *numbers: int) -> str:
-    """Return the name of a client with an action for numbered workers, servers or portions, such as "push_0_2"."""
+    """Return a client's name: its action and the numbers of its workers, servers or portions, such as "push_0_2"."""
     return "_".join([action, *map(str, numbers)])
 
 
 def action_of(client: str) -> str:
-    """Return the action in such a name, "push"."""
+    """Return the action in the name of a client: "push" for "push_0_2"."""
     return client.partition("_")[0]

@@ -1,6 +1,6 @@
-"""Sums over workers as graph nodes, and the exchange of gradients and statistics by them, in buckets.
+"""Collectives as graph nodes, and the exchange of gradients and statistics in buckets.
 
-Each collective equals the plain sum and sends a known number of bytes.
+Each collective computes the plain sum over workers and sends a known number of bytes.
 
 There is no message code here: an edge between devices becomes a Send and a Recv node when the graph is partitioned.
 """
@@ -71,14 +71,14 @@ def ring_all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str
         sums[owner].append(passed)
         for k in round_trip[:-1]:
             with _on_worker(graph, devices, name, k):
-                # The next worker reads this node, so that the sum is sent from this worker and not from its origin.
+                # The next worker reads this node, so that this worker sends the sum, not its origin.
                 passed = ops.identity(graph, passed)
             sums[k].append(passed)
     return _joined(graph, sums, spec.shape, devices, name)
 
 
 def all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
-    """Sum one tensor per worker and leave the sum on every worker; each worker reads the tensors of all.
+    """Sum one tensor per worker and leave the sum on every worker; each worker reads the tensors of all workers.
 
     parts: K tensors of one shape, the k-th on ``devices[k]``. Returns K tensors of the same shape, on all workers equal
     bit for bit to ((p0 + p1) + p2) + ... If a library sums between the GPUs of the cluster, it replaces these nodes:
@@ -114,7 +114,7 @@ def _flattened(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], na
 
 
 def _slices(size: int, workers: int) -> list[tuple[int, Share]]:
-    """(owner, (begin, end)) of the slices that have elements."""
+    """Return (owner, (begin, end)) of each slice that has elements."""
     return [(owner, share) for owner, share in enumerate(shares(size, workers)) if share[1] > share[0]]
 
 
@@ -140,27 +140,27 @@ COMBINES: dict[str, Combine] = {
     "ring_all_reduce": ring_all_reduce,
     ALL_REDUCE: all_reduce,
 }
-"""Collectives by the name they have in a configuration."""
+"""Option of ``combine`` -> collective."""
 
 SMALLEST = 8
-"""A run of tensors may always fill 1 / SMALLEST of the limit."""
+"""A bucket may always fill 1 / SMALLEST of the limit."""
 
 
 def exchange(
     graph: Graph, computed: Sequence[Gradients], devices: Sequence[str], combine: Combine, bucket_bytes: int
 ) -> list[Gradients]:
-    """Sum the gradients and the parts of statistics of all workers; returns the results with the sums on each worker.
+    """Sum the gradients and the parts of statistics of all workers; return the results with the sums on each worker.
 
-    computed: of worker k, on ``devices[k]``. Neighbouring gradients share a message of up to ``bucket_bytes``. They are
-    exchanged in the order of backpropagation, from the last layer to the first. Statistics share the message of the
-    last gradients: they exist earlier, but a separate message would cost more. A bucket has the name and the layer of
-    its first variable. The returned state updates include the settled ones.
+    computed: the results of each worker; worker k is on ``devices[k]``. Neighbouring gradients share a message of up to
+    ``bucket_bytes``. The messages are exchanged in the order of backpropagation, from the last layer to the first.
+    Statistics share the message of the last gradients: they exist earlier, but a separate message would cost more. A
+    bucket has the name and the layer of its first variable. The returned state updates include the settled ones.
 
-    Bytes: those of the collective for each bucket; all workers together send 2 (K - 1) times the summed bytes, and
-    K (K - 1) times with ``all_reduce``.
+    Bytes on the wire: all workers together send 2 (K - 1) times the summed bytes, and K (K - 1) times with
+    ``all_reduce``.
     """
     count = len(computed[0].gradients)
-    # Of each worker, the parts in the order in which they are exchanged.
+    # The parts of each worker in the order of the exchange.
     ordered = [[*own.parts[:count][::-1], *own.parts[count:]] for own in computed]
     sums: list[list[Tensor]] = [[] for _ in devices]
     for bucket in in_buckets([graph.spec(tensor).nbytes for _, tensor in ordered[0]], bucket_bytes):
@@ -176,10 +176,10 @@ def exchange(
 
 
 def in_buckets(nbytes: Sequence[int], limit: int) -> list[range]:
-    """Cut a sequence of tensors into runs of at most ``limit`` bytes each; a larger tensor is a run alone.
+    """Divide a sequence of tensors into buckets of at most ``limit`` bytes; a larger tensor has a separate bucket.
 
-    A run also has at most half of the remaining bytes, or ``limit`` / 8 if that is more. The exchange of the last run
-    overlaps with no computation, so the last runs are small (Polychronopoulos and Kuck 1987, "Guided self-scheduling").
+    A bucket also has at most half of the remaining bytes, or ``limit`` / 8 if that is more. No computation overlaps the
+    last exchange, so the last buckets are small (Polychronopoulos and Kuck 1987, "Guided self-scheduling").
     """
     runs: list[range] = []
     start, filled, left = 0, 0, sum(nbytes)
@@ -196,9 +196,9 @@ def in_buckets(nbytes: Sequence[int], limit: int) -> list[range]:
 def combine_bucket(
     graph: Graph, parts: Sequence[Sequence[Tensor]], devices: Sequence[str], name: str, combine: Combine
 ) -> list[list[Tensor]]:
-    """Combine several tensors as one message; parts[k][i] is tensor i of worker k, and so are the returned sums.
+    """Combine several tensors as one message; parts[k][i] is tensor i of worker k, likewise the sums.
 
-    Every message has a fixed cost, and most gradients are small. Each sum equals bit for bit that of its tensor alone.
+    Every message has a fixed cost, and most gradients are small. The sums equal those of separate messages bit for bit.
     """
     if len(parts[0]) == 1 or len(devices) == 1:
         apart = [combine(graph, [own[i] for own in parts], devices, name) for i in range(len(parts[0]))]

@@ -27,22 +27,22 @@ class Hybrid(Strategy):
     """K workers: each computes its share of the batch up to the first dense layer, and its units of the dense layers.
 
     Weights of dense layers are sharded by output units: the j-th shard and its slots are on worker j. All other layers
-    are on every worker, as in ``sync_data``. Together the workers compute what one worker computes with the same batch.
+    are on every worker, as in ``sync_data``. Together the workers compute the update of one worker with the same batch.
 
     scheme: how the activations at the boundary go through the dense layers. ``a``: every worker gathers the activations
-    of the whole batch, and there is one pass. ``b``: K passes, one with the examples of each worker, which sends them
-    to all others. ``c``: K passes, each with a K-th of every worker's examples. In b and c, the inputs of the next
-    passes are transferred while a pass is computed; a pass of b waits for one worker, a pass of c for all of them.
+    of the whole batch, and there is one pass. ``b``: K passes, one with the examples of each worker, which sends their
+    activations to all other workers. ``c``: K passes, each with a K-th of every worker's examples. In b and c, the
+    inputs of the next passes are sent during a pass; a pass of b waits for one worker, a pass of c for all.
     fc_batch: examples of one update of the dense layers. null, or the batch: one update by the sum over all passes. A
     smaller value must divide the batch: there are batch / fc_batch passes with an update after each, and the next pass
     uses the new weights. The layers below are updated once, by the whole batch. For schemes b and c only.
     dense_lr_factor: factor of the learning rate of dense layers and of the layers between them.
 
-    A network without dense layers is refused, and so is one in which a layer after the first dense layer reads an
-    activation from before it. If the network starts with dense layers, its images are gathered, no gradients are sent
-    back, and the result is pure model parallelism.
+    A network without dense layers is refused, and so is a network in which a layer after the first dense layer reads an
+    activation from before that layer. If the network starts with dense layers, its images are gathered, no gradients
+    are sent back, and the result is pure model parallelism.
 
-    combine, bucket_bytes, statistics: for the layers below the dense ones, as in ``sync_data``. Batch normalisation
+    combine, bucket_bytes, statistics: for the layers below the dense layers, as in ``sync_data``. Batch normalisation
     between dense layers uses the statistics of all examples of a pass; its averages advance once a step by the mean
     over the passes. ``pooled`` requires the statistics of the batch, so there must be one pass.
     The optimizer's ``clip_norm`` applies to all gradients of an update; if dense layers are updated several times in a
@@ -74,7 +74,7 @@ class Hybrid(Strategy):
 
     @property
     def sums_by_all_reduce(self) -> bool:
-        """Whether ``combine=all_reduce``."""
+        """Whether ``combine`` is ``all_reduce``."""
         return self.combine == ALL_REDUCE
 
     def build(self, task: Task) -> Program:
@@ -157,7 +157,7 @@ def _differentiate_bodies(
 
 
 def _update(replicas: Sequence[Replica], totals: Sequence[Gradients], dense: DenseTraining) -> list[str]:
-    """Add the updates at the end of the step; returns the assign nodes to run."""
+    """Add the updates at the end of the step; return the assign nodes to run."""
     if dense.updates > 1:
         applied = [
             replica.apply(own.gradients, own.state_updates) for replica, own in zip(replicas, totals, strict=True)
@@ -174,7 +174,7 @@ def _update(replicas: Sequence[Replica], totals: Sequence[Gradients], dense: Den
 def _clipped_together(
     replicas: Sequence[Replica], below: Sequence[Pairs], dense: Sequence[Pairs]
 ) -> tuple[list[Pairs], list[Pairs]]:
-    """Clip by the norm of all gradients of the network; those below the dense layers are on every worker."""
+    """Clip by the norm of all gradients of the network; those below the dense layers are counted once."""
     once = [gradient for own in (below[0], *dense) for _, gradient in own]
     clipped = _clipped(replicas, [*below, *dense], once)
     return clipped[: len(below)], clipped[len(below) :]

@@ -14,7 +14,7 @@ from runner.strategies.replica import Replica
 class Latest(Variables):
     """A view of a store in the middle of a step: variables and slots with their latest values.
 
-    Every variable of the store can be accessed by name. Iteration covers those that were declared or changed here.
+    Every variable of the store can be accessed by name. Iteration covers only variables declared or changed here.
     """
 
     def __init__(self, store: Variables) -> None:
@@ -48,7 +48,7 @@ class Latest(Variables):
         return held[variable.part] if variable.part in held else self._store.counterpart(variable)
 
     def assign(self) -> list[str]:
-        """Assign the latest values to the variables of the store; returns the assign nodes to run."""
+        """Assign the latest values to the variables of the store; return the assign nodes to run."""
         targets = []
         for latest in self:
             kept = self._store.counterpart(latest)
@@ -62,7 +62,7 @@ class Latest(Variables):
 
 
 def number_of_update(replica: Replica, updates: int, number: int) -> Tensor:
-    """Add the number of update ``number`` of a step with ``updates`` updates, over all steps: () int64."""
+    """Add the number, over all steps, of update ``number`` of a step with ``updates`` updates: () int64."""
     if updates == 1:
         return replica.step
     per_step, own = (ops.fill(replica.graph, float(value), (), "int64") for value in (updates, number))

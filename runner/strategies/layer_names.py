@@ -15,8 +15,8 @@ _SHARD = re.compile(r"(.+)/shard_(\d+)")
 def by_pattern(key: str, patterns: Mapping[str, Setting], layers: Sequence[str], what: str) -> dict[str, Setting]:
     """Return layer -> setting, for the layers that a pattern matches.
 
-    key: of the ``parallelism`` group. what: noun for a layer, for messages. Raises ConfigError for a pattern that
-    matches no layer, and for patterns with different settings for one layer.
+    key: a key of the ``parallelism`` group. what: the noun for a layer in messages. Raises ConfigError for a pattern
+    that matches no layer, and for patterns with different settings for one layer.
     """
     chosen: dict[str, tuple[str, Setting]] = {}
     for pattern, setting in patterns.items():
@@ -35,12 +35,12 @@ def by_pattern(key: str, patterns: Mapping[str, Setting], layers: Sequence[str],
 
 
 def matched(pattern: str, layers: Sequence[str]) -> list[str]:
-    """Return the layers that a pattern matches, in their order."""
+    """Return the layers that a pattern matches, in the order of ``layers``."""
     return [layer for layer in layers if fnmatchcase(layer, pattern)]
 
 
 def shard_name(layer: str, worker: int) -> str:
-    """Return the name of the part of a layer on a worker, which is placed as a separate layer."""
+    """Return the name of a layer's shard on a worker; a shard is placed as a separate layer."""
     return f"{layer}/shard_{worker}"
 
 

@@ -1,4 +1,4 @@
-"""One copy of a network that computes a batch in parts, with one update by all of them or an update after each."""
+"""One copy of a network that computes a batch in parts, with one update for all parts or one after each part."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def updating(replica: Replica, computed: Gradients) -> Program:
 
 
 def computed_in_parts(task: Task, device: str) -> tuple[Replica, Gradients]:
-    """Add forward and backward passes of all parts to a new graph, and ordered sums; returns a copy and the sums."""
+    """Add the passes of all parts and their ordered sums to a new graph; return the replica and the sums."""
     graph = Graph()
     replica = Replica(graph, task, device=device)
     computed = [
@@ -44,10 +44,10 @@ def computed_in_parts(task: Task, device: str) -> tuple[Replica, Gradients]:
 def in_stale_parts(task: Task, device: str) -> Program:
     """Return the program of one copy that updates after each of ``task.microbatches`` parts.
 
-    All gradients are taken at the weights of the start of the step. These are the concurrent steps of TensorFlow's
-    Figure 9 (whitepaper 2016, section 7): n small steps run at once on the same devices, as in asynchronous data
-    parallelism, and none waits for the update of another. Here they start together and their updates are applied in a
-    fixed order, so that the result is deterministic.
+    All gradients are taken at the weights of the start of the step, as in the concurrent steps of TensorFlow's Figure 9
+    (whitepaper 2016, section 7): n small steps run at once on the same devices, as in asynchronous data parallelism,
+    and no step waits for the update of another. Here the steps start together and their updates are applied in a fixed
+    order, so that the result is deterministic.
 
     Staleness: let w_0 be the weights at the start. Part i of n (i = 0..n-1) computes its gradient g_i at w_0, and its
     update is w_(i+1) = U(w_i, g_i). A gradient is therefore applied i updates after the weights it was computed from: 0
@@ -57,8 +57,8 @@ def in_stale_parts(task: Task, device: str) -> Program:
     updates use the learning rate of the step, and update i of step s has number s n + i. With n = 1 this equals
     ``single``.
 
-    device: full name, or a constraint that leaves the choice open. The loss and accuracy of a step are those of the
-    whole batch at the weights of its start.
+    device: full name, or a constraint that leaves the choice open. Loss and accuracy of a step are computed over the
+    whole batch at the weights of the start.
     """
     graph = Graph()
     replica = Replica(graph, task, device=device)
@@ -83,7 +83,7 @@ def in_stale_parts(task: Task, device: str) -> Program:
 
 
 def _of_own_mean(replica: Replica, passed: Forward) -> list[tuple[Variable, Tensor]]:
-    """Return the gradient of the mean loss over one part: its part of the batch's gradient times batch / part."""
+    """Return the gradient of a part's mean loss: the part's summand of the batch gradient times batch / part."""
     graph, (lo, hi) = replica.graph, passed.share
     weighted = replica.differentiate(passed)
     if hi - lo == replica.task.batch_size:

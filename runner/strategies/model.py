@@ -29,27 +29,27 @@ class ModelParallel(Strategy):
 
     The program leaves the worker of each layer open, and
     :func:`~runner.engine.compile.program_placement.place_program` chooses it once for all clients. The unit of
-    placement is the layer (:mod:`~runner.engine.compile.passes.layer_groups`): its variables, slots, updates, forward
-    and backward passes and evaluations share one worker. The bits of a step do not depend on the placement: if no layer
-    is sharded, a step is the arithmetic of ``single train.microbatches=n``.
+    placement is the layer (:mod:`~runner.engine.compile.passes.layer_groups`): the variables, slots, updates, forward
+    and backward passes and evaluations of a layer share one worker. Every placement gives the same bits: if no layer is
+    sharded, a step has the arithmetic of ``single train.microbatches=n``.
 
-    concurrent_steps: n parts of the batch that go through the devices as a pipeline (Fig. 9). pipeline:
-    ``same_gradients`` sums their gradients in order for one update; ``stale`` makes an update for each part, all from
-    the weights at the start of the step (:func:`~runner.strategies.microbatches.in_stale_parts`).
+    concurrent_steps: the number n of parts of the batch, which go through the devices as a pipeline (Fig. 9). pipeline:
+    ``same_gradients`` sums the gradients of the parts in order for one update; ``stale`` makes an update for each part,
+    with gradients at the weights of the start of the step (:func:`~runner.strategies.microbatches.in_stale_parts`).
     constraints: shell pattern of layer names -> number of the worker for these layers; None for no constraints.
     shard: shell pattern of names of dense layers -> ``column`` or ``row``: the layers are sharded by their output or
     input units over all workers, the j-th shard on worker j
     (:class:`~runner.strategies.sharded.sharded_network.ShardedNetwork`); None for no shards. A sharded layer equals the
-    whole layer up to rounding. Its shards are placed like layers, with the names of
+    whole layer up to rounding. The shards are placed like layers, under the names of
     :func:`~runner.strategies.layer_names.shard_name`.
     costs: ``trace_summary.json`` of a traced run of the same network and parts under ``single`` or ``model``, whose
     measured seconds replace the estimates. placement: ``placement.json`` of an earlier run, which is used unchanged.
     compare_steps: number of steps of ``single``, of ``sync_data`` and of this run that are measured before training; 0
     for no comparison.
 
-    Bytes on the wire in a step: a tensor of s bytes that a layer computes and that layers on d other devices read is
-    sent once to each, d s bytes; shards count as layers. Such tensors are activations and their gradients. Each device
-    except that of the first reader also receives the learning rate, the values that an optimizer computes once for all
+    Bytes on the wire in a step: a tensor of s bytes that layers on d other devices read is sent once to each of these
+    devices, d s bytes; shards count as layers. The tensors are activations and their gradients. Each device except the
+    device of the first reader also receives the learning rate, the values that an optimizer computes once for all
     variables (Adam: two corrections) and, for dropout, the step number and the global indices of the examples. Clipping
     by global norm sends one value per gradient to the device of the first gradient, and one value from there to each
     other device. Examples and labels are read on the devices that need them; loss and accuracy are summed on the device
@@ -62,7 +62,7 @@ class ModelParallel(Strategy):
     workers: SmallCount = 2
     concurrent_steps: SmallCount = 1
     pipeline: str = "same_gradients"
-    # Maps from text to numbers and to text. If OmegaConf knew the types, it would refuse new keys on the command line.
+    # Maps from text to numbers and to text. With declared types, OmegaConf would refuse new keys on the command line.
     constraints: Any = None
     shard: Any = None
     costs: str | None = None
@@ -127,7 +127,7 @@ class ModelParallel(Strategy):
         return replace(program, graph=colocate_layers(program.graph, devices), workers=self.workers)
 
     def _network(self, task: Task) -> NetworkFunction:
-        """Return the network of a task, with the layers sharded that ``shard`` names."""
+        """Return the network of a task, with the layers in ``shard`` sharded."""
         if not self.shard:
             return task.network
         layers = dense_layers(Blueprint.of(task, task.batch_size, training=True))

@@ -30,7 +30,7 @@ def shares(total: int, parts: int) -> list[Share]:
 class Pass:
     """Layers of one copy over its share of the batch.
 
-    scope: of the nodes within the replica. state_updates: statistics of the share, not weighted.
+    scope: the scope of the nodes within the replica. state_updates: the unweighted statistics of the share.
     """
 
     share: Share
@@ -42,7 +42,7 @@ class Pass:
 class Forward(Pass):
     """The forward pass of one copy, from images to loss.
 
-    loss, accuracy: of the share, already divided by the size of the whole batch.
+    loss, accuracy: sums over the share, divided by the size of the whole batch.
     """
 
     loss: Tensor
@@ -54,7 +54,7 @@ class Gradients:
     """The results of one copy on its share, already divided by the size of the whole batch.
 
     Their sums over the shares are the loss, the accuracy, the gradients and the statistics of the batch.
-    settled: updates of moving averages whose values are final and equal in all copies, and are not summed.
+    settled: updates of moving averages whose values are final, equal in all copies and not summed.
     """
 
     loss: Tensor
@@ -133,13 +133,13 @@ class Replica:
             return [(v, self._or_zeros(v, each)) for v, each in zip(variables, found, strict=True)]
 
     def weighted(self, passed: Pass) -> list[StateUpdate]:
-        """Return the statistics of a pass as parts of the mean over the batch."""
+        """Return the statistics of a pass as summands of the mean over the batch."""
         weight = (passed.share[1] - passed.share[0]) / self.task.batch_size
         with self.within(passed.scope):
             return [weighted(self.graph, update, weight) for update in passed.state_updates]
 
     def apply(self, totals: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]) -> list[str]:
-        """Add the optimizer's update and the moving averages; returns the assign nodes to run."""
+        """Add the optimizer's update and the moving averages; return the assign nodes to run."""
         with self.within("update"):
             clipped = self.task.optimizer.clipped(self.graph, totals)
         return self.assign(clipped, state_updates)
@@ -156,7 +156,7 @@ class Replica:
         return targets
 
     def evaluate(self, share: Share) -> tuple[Outputs, Mapping[str, Tensor]]:
-        """Add a forward pass over examples lo..hi-1 of an evaluation batch; returns outputs and inputs."""
+        """Add a forward pass over examples lo..hi-1 of an evaluation batch; return outputs and inputs."""
         graph = self.graph
         with graph.absolute_scope(self._scoped("eval")), graph.device(self.device):
             batch = self.inputs("test", share)
@@ -213,13 +213,13 @@ def placeholders(graph: Graph, task: Task, count: int) -> dict[str, Tensor]:
 
 
 def weighted(graph: Graph, update: StateUpdate, weight: float) -> StateUpdate:
-    """Add a statistic's part of a mean over the batch."""
+    """Add ``weight`` times a statistic, its summand of the mean over the batch."""
     part = scaled(graph, update.batch_value, weight, update.variable.spec.dtype, "statistic")
     return replace(update, batch_value=part)
 
 
 def advance(graph: Graph, update: StateUpdate) -> str:
-    """Assign a moving average its next value; returns the assign node to run."""
+    """Assign a moving average its next value; return the assign node to run."""
     return ops.assign(graph, update.variable.tensor, advanced(graph, update)).node
 
 

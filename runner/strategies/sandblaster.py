@@ -23,15 +23,15 @@ from runner.strategies.servers import CopiedVariables, ReadVariables, ServedVari
 class Sandblaster(Strategy):
     """Sandblaster L-BFGS (Dean et al. 2012, section 4.2): N replicas, S parameter servers and a coordinator.
 
-    The coordinator runs in the master and holds no parameters. It commands the servers to compute dot products,
+    The coordinator, which runs in the master and holds no parameters, commands the servers to compute dot products,
     multiples and sums of vectors; each server keeps the pieces of its variables
-    (:func:`~runner.strategies.servers.shard_by_size`). It commands the replicas to compute portions
-    of the batch, N * portions_per_worker in all and as even as possible. A free replica gets the next portion; near the
-    end, unfinished portions are given out again, and the first replica to finish a portion counts. See
+    (:func:`~runner.strategies.servers.shard_by_size`). The coordinator commands the replicas to compute portions of the
+    batch, N * portions_per_worker in all and as even as possible. A free replica gets the next portion; near the end,
+    unfinished portions are given out again, and the first replica to finish a portion counts. See
     :class:`~runner.strategies.lbfgs.dispatcher.Dispatcher`.
 
-    Independent of the assignment of portions, an update equals that of ``single`` with ``optimizer=lbfgs`` and as many
-    microbatches. It is equal bit for bit if the kernels have one layout and one order of sums, as float64 kernels have.
+    For any assignment of portions, an update equals the update of ``single`` with ``optimizer=lbfgs`` and as many
+    microbatches: bit for bit, if the kernels have one layout and one order of sums, as float64 kernels have.
 
     Bytes on the wire, P trained values of b bytes: an evaluation sends the parameters, P b, to each participating
     replica and a gradient, P b, to the servers for every computed portion: at most (N + N portions_per_worker + D) P b
@@ -54,7 +54,7 @@ class Sandblaster(Strategy):
         return Processes(self.workers, self.servers)
 
     def faults(self, facts: TrainingFacts) -> Iterator[str]:
-        """Yield faults, including any optimizer other than L-BFGS."""
+        """Yield faults, also for an optimizer other than L-BFGS."""
         yield from super().faults(facts)
         if not facts.optimizer.line_search:
             yield _needs_lbfgs(facts.optimizer)
@@ -99,7 +99,7 @@ class _Building:
     """The construction of one program."""
 
     def __init__(self, task: Task, optimizer: Lbfgs, workers: int, servers: int, count: int) -> None:
-        """count: portions of the batch."""
+        """count: the number of portions of the batch."""
         self._task = task
         self._optimizer = optimizer
         self._servers = servers
@@ -146,7 +146,7 @@ class _Building:
 
     def _computations(self, replica: Replica) -> Iterator[_Computation]:
         """Add the forward and backward pass of a replica, once for every size of a portion."""
-        # The first example of portion 0 if all portions before the first one of a size had that size.
+        # For each size, the begin of portion 0 if all portions before the first one of this size had this size.
         begins = {hi - lo: lo - p * (hi - lo) for p, (lo, hi) in enumerate(self._portions)}
         for size, begin in begins.items():
             known = len(replica.train_inputs)

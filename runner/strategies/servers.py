@@ -17,7 +17,7 @@ from runner.strategies.replica import Replica, advance
 
 
 class ServedVariables(Variables):
-    """The variables of a task in a new graph, distributed over servers by size; slots are with their variable.
+    """The variables of a task in a new graph, distributed over servers by size; slots are next to their variable.
 
     placed: name of a variable -> device of its server. Raises ConfigError if there are more servers than variables.
     """
@@ -32,7 +32,7 @@ class ServedVariables(Variables):
     ) -> Replica:
         """Return a copy of the network on worker ``index``, in the scope ``ROLE_INDEX``.
 
-        view: whether the worker reads or copies the variables. task: of this copy; None for the task of the variables.
+        view: whether the worker reads or copies the variables. task: the copy's task; None for the variables' task.
         """
         device, prefix = worker_task(index), f"{role}_{index}"
         seen = view(self, prefix=prefix, device=device)
@@ -40,10 +40,10 @@ class ServedVariables(Variables):
 
 
 class ReadVariables(Variables):
-    """The served variables as one worker reads them: each is sent to it once per step."""
+    """A worker's view of the served variables; each variable is sent to the worker once per step."""
 
     def __init__(self, served: ServedVariables, *, prefix: str, device: str) -> None:
-        """prefix, device: of the worker."""
+        """prefix, device: the prefix of the worker's names, and its device."""
         super().__init__(served.graph, seed=served.seed, prefix=prefix, device=device)
         self._served = served
 
@@ -60,14 +60,14 @@ class ReadVariables(Variables):
 
 
 class CopiedVariables(ReadVariables):
-    """The served variables as a worker holds them between fetches: trained variables are copied to its device.
+    """A worker's view of the served variables; trained variables are copied to the worker by fetches.
 
     A copy has no value before the first fetch. Variables that are not trained are read from their server: moving
     averages are updated there, and no training step reads them.
     """
 
     def fetch(self, copies: Iterable[Variable]) -> list[str]:
-        """Assign the served values to copies, in the current scope and device; returns the assign nodes."""
+        """Assign the served values to copies, in the current scope and device; return the assign nodes."""
         targets = []
         for copy in copies:
             with self.graph.layer(copy.layer):
@@ -83,7 +83,7 @@ class CopiedVariables(ReadVariables):
 def shard_by_size(specs: Mapping[str, TensorSpec], servers: int) -> dict[str, int]:
     """Distribute whole variables over servers: the largest first, each to the server with the fewest bytes so far.
 
-    specs: by name, in order of creation. Ties go to the variable that was created first, and to the first server.
+    specs: name -> spec, in order of creation. Ties go to the variable that was created first, and to the first server.
     Returns name -> server, in the order of ``specs``. Raises ConfigError if a server would hold no variable.
     """
     if servers > len(specs):
@@ -124,7 +124,7 @@ class Server:
 def update_served(
     graph: Graph, task: Task, served: Variables, servers: Sequence[Server], gradients: Sequence[tuple[Variable, Tensor]]
 ) -> list[str]:
-    """Add the optimizer's update of every variable on its server; returns the assign nodes to run."""
+    """Add the optimizer's update of every variable on its server; return the assign nodes to run."""
     rules = {}
     for server in servers:
         with graph.absolute_scope(f"{server.scope}/update"), graph.device(server.device):
@@ -138,7 +138,7 @@ def update_served(
 
 
 def advance_served(graph: Graph, served: Variables, updates: Sequence[StateUpdate]) -> list[str]:
-    """Add the next value of every moving average on its server; returns the assign nodes to run."""
+    """Add the next value of every moving average on its server; return the assign nodes to run."""
     targets = []
     for update in updates:
         # The updates name the workers' views of the averages.

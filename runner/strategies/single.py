@@ -1,4 +1,4 @@
-"""``single``: one device does everything. The oracle every other strategy is compared with."""
+"""``single``: training on one device, the reference for every other strategy."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,9 +20,9 @@ from runner.strategies.replica import Gradients, Replica
 class Single(Strategy):
     """One worker, in the user's own process.
 
-    With ``train.microbatches=k`` the batch is computed in k shares whose gradients are summed in share order: the
-    arithmetic of ``sync_data`` with k workers, bit for bit. With ``optimizer=lbfgs`` an update evaluates its batch
-    several times, by the client ``train``: it stores the gradient instead of applying it.
+    With ``train.microbatches=k`` the batch is computed in k shares whose gradients are summed in share order, which
+    equals ``sync_data`` with k workers bit for bit. With ``optimizer=lbfgs`` an update evaluates its batch several
+    times through the client ``train``, which stores the gradient instead of applying it.
     """
 
     splits_batch: ClassVar[bool] = False
@@ -53,7 +53,7 @@ class Single(Strategy):
     def build(self, task: Task) -> Program:
         """Return the program: k forward and backward passes, ordered sums, one update.
 
-        Raises ConfigError where batch normalisation meets ``optimizer=lbfgs``.
+        Raises ConfigError for batch normalisation with ``optimizer=lbfgs``.
         """
         replica, computed = computed_in_parts(task, worker_task(0))
         if isinstance(task.optimizer, Lbfgs):

@@ -20,38 +20,38 @@ _PARAMETER_SERVER = "parameter_server"
 
 @dataclass
 class SyncData(Strategy):
-    """K workers; each step the gradients of their shares are summed and one update is applied everywhere.
+    """K workers; in each step the gradients of their shares are summed, and all copies receive the same update.
 
-    combine: how gradients are summed. ``sharded_reduce``: each worker owns 1/K of every gradient, sums it from the
-    others in worker order and broadcasts the result (Krizhevsky 2014, section 4). ``ring_all_reduce``: slices go round
-    a ring of workers twice, to be summed and to be distributed; with three workers or more the order of a sum is that
-    of the ring, not that of the workers.
-    ``all_reduce``: every worker reads the gradients of all and sums them in worker order, which sends the most bytes;
-    if each worker has a separate GPU, NCCL sums instead, in its own order with three workers or more
+    combine: the way in which gradients are summed. ``sharded_reduce``: each worker owns 1/K of every gradient, sums
+    this slice over all workers in worker order and broadcasts the sum (Krizhevsky 2014, section 4).
+    ``ring_all_reduce``: slices go round a ring of workers twice, to be summed and to be distributed; with three workers
+    or more, sums follow the order of the ring, not of the workers.
+    ``all_reduce``: every worker reads the gradients of all workers and sums them in worker order, which sends the most
+    bytes; if each worker has a separate GPU, NCCL sums instead, in its own order with three workers or more
     (:mod:`runner.engine.compile.passes.lower_collectives`; not yet run on a machine with several GPUs).
     ``parameter_server``: ``servers`` separate processes keep the variables, sum gradients in worker order and apply
     them (:func:`~runner.strategies.synchronous.programs.with_servers`).
     servers: number of parameter servers, 1 by default; null for the other ways to combine.
-    bucket_bytes: neighbouring gradients travel together up to this size, and up to half of the bytes that are left to
-    be exchanged (:func:`~runner.strategies.collectives.in_buckets`); the exchange of a bucket starts as soon as its
-    last gradient exists. Statistics travel with the last gradients. Buckets do not depend on the speed of links, so
+    bucket_bytes: neighbouring gradients share a message up to this size, and up to half of the bytes that remain to be
+    exchanged (:func:`~runner.strategies.collectives.in_buckets`); the exchange of a bucket starts as soon as its last
+    gradient exists. Statistics share the message of the last gradients. Buckets do not depend on the speed of links, so
     that an emulated or faster network changes no bit of a ring's sums. Parameter servers receive every gradient as a
     separate message.
-    overlap: whether gradients travel during the backward pass. False: none leaves a worker before all exist there,
-    which is the baseline of measurements; results are equal bit for bit.
+    overlap: whether gradients are sent during the backward pass. If False, a worker sends no gradient before all its
+    gradients exist, as a baseline of measurements; results are equal bit for bit.
 
-    statistics: whose mean and variance batch normalisation takes; replicas stay equal in every case. ``shares``: each
-    worker's own, and the moving averages advance by the mean of the shares' statistics, weighted by size.
-    ``first_worker``: each worker's own, and the moving averages advance by the first's alone, with the decay raised to
-    the power of the number of workers (Inception v3 guide). ``pooled``: those of the whole batch, exchanged in the
-    middle of the forward and of the backward pass; only with these a network with batch normalisation equals
-    ``single``.
+    statistics: the mean and variance that batch normalisation uses; replicas stay equal in every case. ``shares``:
+    those of each share; the moving averages advance by the mean of the shares' statistics, weighted by size.
+    ``first_worker``: those of each share; the moving averages advance by the first worker's statistics alone, with the
+    decay raised to the power of the number of workers (Inception v3 guide). ``pooled``: those of the whole batch,
+    exchanged in the middle of the forward and of the backward pass; a network with batch normalisation equals
+    ``single`` only with this option.
 
     backup_workers: processes in addition to ``workers``, for ``combine=parameter_server``. In every step the first
     ``workers`` shares to arrive count and the others are dropped
     (:func:`~runner.strategies.synchronous.backup_workers.with_backup_workers`), so that no update waits for a slow
-    worker. A step then gives out batch_size (workers + backup_workers) / workers examples. A pass over the data is as
-    many steps as give out every example once, and does not see the examples of dropped shares.
+    worker. A step then gives out batch_size (workers + backup_workers) / workers examples. A pass over the data gives
+    out every example once; the examples of dropped shares are not used in that pass.
     replay: file ``contributors.jsonl`` of an earlier run of the same configuration. The same shares count in every
     step, so that the weights are equal bit for bit.
     """
@@ -93,29 +93,29 @@ class SyncData(Strategy):
 
     @property
     def sums_by_all_reduce(self) -> bool:
-        """Whether ``combine=all_reduce``."""
+        """Whether ``combine`` is ``all_reduce``."""
         return self.combine == ALL_REDUCE
 
     @property
     def race(self) -> Race | None:
-        """The race of backup workers, unless a record names the shares that count."""
+        """The race of backup workers, decided if a record names the shares that count; None without backup workers."""
         return Race("backup workers", CONTRIBUTORS, decided=self.replay is not None) if self.backup_workers else None
 
     @property
     def replayed(self) -> str | None:
-        """The record of contributors."""
+        """The path of the record of contributors."""
         return self.replay
 
     def replaying(self, record: str) -> Self:
-        """Return this strategy, counting the shares that a record names."""
+        """Return this strategy with ``replay`` set to ``record``, which names the shares that count."""
         return replace(self, replay=record)
 
     def examples_per_update(self, batch_size: int) -> int:
-        """Examples of the shares of all workers, backup workers included."""
+        """Return the number of examples in the shares of all workers, backup workers included."""
         return -(-batch_size * self.processes.workers // self.workers)
 
     def build(self, task: Task) -> Program:
-        """Return the program of the way to combine. Raises ConfigError if the file of ``replay`` does not fit."""
+        """Return the program for ``combine``. Raises ConfigError if the file in ``replay`` does not fit the run."""
         if self.servers is None:
             return with_collective(task, self.workers, self.combine, self.bucket_bytes, self._compute)
         if not self.backup_workers:
@@ -128,7 +128,7 @@ class SyncData(Strategy):
         return computed if self.overlap else held_back(replicas, computed)
 
     def _check_backups(self) -> None:
-        """Raise ConfigError for settings that contradict backup workers, or that need them."""
+        """Raise ConfigError for settings that contradict or require backup workers."""
         asked = f"parallelism.backup_workers={self.backup_workers}"
         if self.backup_workers and self.combine != _PARAMETER_SERVER:
             raise ConfigError(

@@ -28,16 +28,16 @@ def sweep_directory(jobs: Sequence[Job]) -> Path:
 
 
 def planned(job: Job) -> PlannedJob:
-    """Return the planned job of a composed one, with the number and the directory that Hydra gave it."""
+    """Return the planned job of a composed job, with the number and the directory that Hydra assigned."""
     assert job.sweep is not None
     directory = os.path.relpath(job.run_dir, job.sweep.directory)
     return PlannedJob(job.sweep.number, directory, list(job.overrides), dict(job.sweep.swept))
 
 
 def freeze_sweep(jobs: Sequence[Job], arguments: Sequence[str], plugins: Sequence[str] = ()) -> Plan:
-    """Write the plan and the configurations of a new sweep; return the plan. plugins: with their digests.
+    """Write the plan and the configurations of a new sweep; return the plan. plugins: references with digests.
 
-    For a job with an impossible configuration the error is recorded instead. Raises DirectoryInUseError if the
+    If the configuration of a job is impossible, the error is recorded. Raises DirectoryInUseError if the
     directory holds a sweep or a run, ConfigError if two jobs have the same directory.
     """
     directory = sweep_directory(jobs)

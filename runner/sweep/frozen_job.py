@@ -1,4 +1,4 @@
-"""One job of a planned sweep: from its frozen configuration, or from an interrupted run, to its outcome."""
+"""Run one job of a planned sweep, from its frozen configuration or from an interrupted run."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -94,7 +94,7 @@ def run_frozen_job(
 def _prepared(job: PlannedJob, sweep_dir: Path, at_once: int, look: Look) -> Iterator[Work]:
     """Yield the job to train, while its share of the GPUs is locked.
 
-    A run that was started keeps its machine values, so that its bits stay the same.
+    A run that was started keeps its machine values, so that its results stay equal bit for bit.
     """
     directory = sweep_dir / job.directory
     if holds_run(directory):

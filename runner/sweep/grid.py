@@ -30,14 +30,14 @@ _SWEEP_KEYS = re.compile(
     r"|hydra\.sweep\.(dir=.*|subdir=[^:]*)",
     re.IGNORECASE | re.DOTALL,
 )
-"""Overrides of Hydra's settings that only choose values; the directory is replaced by that of the stored sweep."""
+"""Overrides of Hydra's settings that only choose values; the directory of the stored sweep replaces theirs."""
 
 
 @dataclass(frozen=True)
 class Change:
     """The differences between a planned sweep and the present jobs of its command line.
 
-    jobs: of the new grid, each with its composed job. new, gone: jobs of one grid only. altered: jobs of both grids
+    jobs: jobs of the new grid with composed jobs. new, gone: jobs of one grid only. altered: jobs of both grids
     whose configuration differs from the frozen one.
     """
 
@@ -86,7 +86,7 @@ def merged_arguments(stored: Sequence[str], given: Sequence[str]) -> list[str]:
 
 
 def _is_plain(override: str) -> bool:
-    """Whether a stored override only chooses values, so that it is safe even if another user stored it."""
+    """Return whether a stored override only chooses values, so that it is safe even if another user stored it."""
     key, _, value = override.partition("=")
     if _SWEEP_KEYS.fullmatch(override):
         return True
@@ -98,7 +98,7 @@ def _is_plain(override: str) -> bool:
 def change_of(plan: Plan, jobs: Sequence[Job], sweep_dir: Path) -> Change:
     """Compare a plan with newly composed jobs; a job is identified by its overrides.
 
-    Raises ConfigError where the directory of a new job is taken.
+    Raises ConfigError if the directory of a new job is in use.
     """
     known = dict(_identified(plan.jobs))
     number = max((job.number for job in plan.jobs), default=-1) + 1
@@ -107,7 +107,7 @@ def change_of(plan: Plan, jobs: Sequence[Job], sweep_dir: Path) -> Change:
         fresh = planned(job)
         old = known.pop(identity, None)
         if old is None:
-            # A directory that is named after the number of its job changes with it.
+            # A directory that is named after the number of its job changes with the number.
             place = str(number) if fresh.directory == str(fresh.number) else fresh.directory
             fresh = dataclasses.replace(fresh, number=number, directory=place)
             number += 1
@@ -126,7 +126,7 @@ def changed_plan(
 ) -> Plan:
     """Write the new grid and return its plan; frozen configurations and numbers stay.
 
-    plugins: of the sweep, with their digests.
+    plugins: references of the sweep's plugins, with digests.
     """
     kept, known = {job.number for job, _ in change.jobs}, {job.number for job in plan.jobs}
     others = [dataclasses.replace(job, in_grid=False) for job in plan.jobs if job.number not in kept]
@@ -144,7 +144,7 @@ def changed_plan(
 
 
 def _identified(jobs: Sequence[_J]) -> list[tuple[_Identity, _J]]:
-    """Return jobs by overrides and occurrence, because a grid may contain the same overrides twice."""
+    """Identify jobs by overrides and occurrence, because a grid may contain the same overrides twice."""
     seen: Counter[tuple[str, ...]] = Counter()
     found = []
     for job in jobs:

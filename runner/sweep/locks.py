@@ -52,12 +52,12 @@ def place_lock(directory: Path, wanted: int = 0) -> Iterator[int]:
 
 
 def sweep_is_running(directory: Path) -> bool:
-    """Whether a process holds the lock of the sweep."""
+    """Return whether a process holds the lock of the sweep."""
     return _held(directory / SWEEP_LOCK)
 
 
 def job_is_running(directory: Path) -> bool:
-    """Whether a process holds the lock of the job."""
+    """Return whether a process holds the lock of the job."""
     return _held(directory / JOB_LOCK)
 
 

@@ -12,7 +12,7 @@ from runner.sweep.locks import job_is_running
 from runner.sweep.plan import PlannedJob
 
 FAILURE_FILE = "failure.json"
-"""The summary of a job that failed without a summary of its run: before the run began, or because it was killed."""
+"""The summary of a job whose run wrote none, because the job failed before the run began or was killed."""
 
 _RECORDS = (FAILURE_FILE, SUMMARY_FILE)
 """Files with an outcome; the newer one counts, because a run can be resumed outside of its sweep."""
@@ -23,7 +23,7 @@ RUNNING, KILLED, NOT_STARTED = "running", "killed", "not started"
 
 @dataclass(frozen=True)
 class Outcome:
-    """A job and its status. summary: of its run, None if there is none yet."""
+    """A job and its status. summary: the summary of the job's run; None if there is none yet."""
 
     number: int
     overrides: Sequence[str]
@@ -59,7 +59,7 @@ def recorded(directory: Path) -> tuple[str, Summary | None]:
 
 
 def last_ended(directory: Path) -> int | None:
-    """Return the last end of a job in nanoseconds of its file system; None if it never ended."""
+    """Return the time at which a job last ended, in nanoseconds by its file system; None if it never ended."""
     times = [(directory / name).stat().st_mtime_ns for name in _RECORDS if (directory / name).exists()]
     return max(times, default=None)
 
@@ -91,6 +91,6 @@ def note_failure(error: Exception, directory: Path, overrides: Sequence[str]) ->
 
 
 def forget(directory: Path) -> None:
-    """Remove the outcome of a job before it is tried again, so that no old outcome remains if it is killed."""
+    """Remove the outcome of a job before it is tried again, so that no old outcome remains if the job is killed."""
     for name in _RECORDS:
         (directory / name).unlink(missing_ok=True)

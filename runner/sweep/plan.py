@@ -24,8 +24,8 @@ FROZEN_FILE = "frozen.yaml"
 class PlannedJob:
     """One job. Its number and its directory are never reused, even if the grid no longer has the job.
 
-    directory: relative to that of the sweep. overrides: which identify the job. swept: key -> value, as text, of
-    those that vary. in_grid: False once a later grid left it out: it is neither run nor shown.
+    directory: relative to the sweep's directory. overrides: they identify the job. swept: key -> value, as text, of
+    the overrides that vary. in_grid: False if a later grid left the job out; the job is then neither run nor shown.
     """
 
     number: int
@@ -44,8 +44,8 @@ class PlannedJob:
 class Plan:
     """The decisions of a sweep before its jobs run.
 
-    folder: working directory in which it was started; relative paths in configurations start there.
-    arguments: its command line. plugins: references of those it was started with, each with the SHA-256 of its source.
+    folder: the sweep's working directory; relative paths in configurations start there.
+    arguments: the command line. plugins: references of the plugins, each with the SHA-256 of its source.
     """
 
     folder: str
@@ -61,7 +61,7 @@ class Plan:
 
     @property
     def private(self) -> bool:
-        """Whether it contains a secret; its file is then readable by its owner only."""
+        """Whether the plan contains a secret; only the owner can then read the file."""
         plain = dataclasses.asdict(self)
         arguments = [self.arguments, *(job.overrides for job in self.jobs)]
         return redact(plain) != plain or any(redact_overrides(each) != each for each in arguments)

@@ -50,9 +50,9 @@ def _frozen_file(plan: Plan, directory: Path) -> Path | None:
 def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, *, interrupted: bool) -> int:
     """Print and store the tables, end the tracking record of the sweep, and return the exit code: 0 if all finished.
 
-    Waiting records of jobs that are not running are written to the tracking store first. After an interruption they are
-    only reported, because the process should end soon. config: of one of the jobs; None if no job could be composed, so
-    that nothing was recorded.
+    Pending records of jobs that are not running are written to the tracking store first. After an interruption they are
+    only reported, because the process should end soon. config: the configuration of one job; None if no job could be
+    composed and nothing was recorded.
     """
     monitor = _ANY_METRIC if config is None else monitor_of(config)
     _terminal_table(outcomes, monitor).print()
@@ -101,7 +101,7 @@ def write_tables(outcomes: Sequence[Outcome], monitor: Monitor, directory: Path)
 
 
 def recorded_sweeps(directories: Iterable[Path]) -> list[Path]:
-    """Return the planned sweeps with a tracking record that contain or hold these directories, each once."""
+    """Return the planned sweeps with a tracking record at or above these directories, each once."""
     around = ((directory, *directory.parents) for directory in directories)
     found = (
         next((place for place in places if (place / PLAN_FILE).is_file() and (place / SWEEP_FILE).is_file()), None)

@@ -1,4 +1,4 @@
-"""Jobs of a sweep in this process: in turn, or as soon as a sweeper that needs earlier results has composed them."""
+"""Run jobs of a sweep in this process: in turn, or as soon as a sweeper that needs results has composed them."""
 
 import contextlib
 import sys
@@ -17,9 +17,9 @@ from runner.system.console import print_error
 
 
 def run_in_turn(run: Callable[[int], None], jobs: Mapping[int, Path], launcher: Launcher) -> Exception | None:
-    """Call ``run`` with the number of every job; return the first exception, which ends its job only.
+    """Call ``run`` with the number of every job; return the first exception. An exception ends only its job.
 
-    jobs: number -> its directory. A BaseException such as KeyboardInterrupt ends all jobs.
+    jobs: number -> the job's directory. A BaseException such as KeyboardInterrupt ends all jobs.
     """
     first: Exception | None = None
     for number, directory in jobs.items():
@@ -27,13 +27,13 @@ def run_in_turn(run: Callable[[int], None], jobs: Mapping[int, Path], launcher: 
             inside = contextlib.chdir(directory) if launcher.in_job_directory else contextlib.nullcontext()
             with variables(launcher.environment), inside:
                 run(number)
-        except Exception as error:  # noqa: BLE001 - a job may fail in any way, and has noted how
+        except Exception as error:  # noqa: BLE001 - a job may raise anything, and has recorded it
             first = first or error
     return first
 
 
 class Sweep:
-    """Runs the jobs that Hydra passes, and stores their outcomes."""
+    """The jobs that Hydra passes one by one: each is run, and its outcome is stored."""
 
     def __init__(self, train: Callable[[Config, Job], Summary], *, debug: bool = False) -> None:
         self._train = train

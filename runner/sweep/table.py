@@ -80,7 +80,7 @@ def sweep_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
 
 
 def swept_values(outcomes: Sequence[Outcome]) -> list[dict[str, str]]:
-    """Return, for each job, the overrides that differ between jobs; of a single job, all. Secrets are included."""
+    """Return, for each job, the overrides that differ between jobs; for a single job, all. Secrets are included."""
     jobs = [_overrides(outcome) for outcome in outcomes]
     if len(jobs) < 2:
         return jobs
@@ -94,7 +94,7 @@ def shown_value(values: Mapping[str, str], key: str) -> str:
 
 
 def shown_metrics(outcomes: Sequence[Outcome], monitor: Monitor) -> list[str]:
-    """Return the metrics with values; the one that compares jobs comes first."""
+    """Return the metrics with values; the metric of ``monitor`` comes first."""
     names = dict.fromkeys((monitor.metric, *_METRICS))
     return [name for name in names if any(name in outcome.best for outcome in outcomes)]
 
@@ -136,7 +136,7 @@ SEED = "seed"
 
 @dataclass(frozen=True)
 class OverSeeds:
-    """The jobs of one combination of the other keys. Means and spreads are over finished jobs only."""
+    """The jobs that differ only in their seed. Means and spreads are over finished jobs only."""
 
     swept: Mapping[str, str]
     outcomes: Sequence[Outcome]
@@ -147,7 +147,7 @@ class OverSeeds:
         return [outcome for outcome in self.outcomes if outcome.status == FINISHED]
 
     def values(self, metric: str) -> list[float]:
-        """Best values of a metric, one for each seed."""
+        """Return the best values of a metric, one for each seed."""
         return [outcome.best[metric] for outcome in self.finished if metric in outcome.best]
 
     @property

@@ -1,4 +1,4 @@
-"""The operating system and the terminal; no module imports the rest of the package, except its errors.
+"""The operating system and the terminal; of the rest of the package, the modules import only its errors.
 
 Read in any order:
 

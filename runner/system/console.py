@@ -52,7 +52,7 @@ def logging_to(path: Path) -> Iterator[None]:
 
 
 class _TerminalHandler(logging.Handler):
-    """Prints to the present ``sys.stderr``, which a progress bar replaces while it is shown."""
+    """A log handler that prints to the present ``sys.stderr``, which a progress bar replaces while it is shown."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

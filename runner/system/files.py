@@ -18,7 +18,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def read_regular(path: Path, limit: int, directory: int | None = None) -> bytes:
-    """Read a regular file; of a file longer than ``limit`` bytes, the first ``limit`` + 1 bytes are returned.
+    """Read a regular file; if it is longer than ``limit`` bytes, return the first ``limit`` + 1 bytes.
 
     directory: descriptor of the folder to which a relative ``path`` refers. Raises SecurityError if the file is a
     symbolic link, a device, a pipe, a socket or a directory, because each can redirect the read.
@@ -105,7 +105,7 @@ def fsync_directory(path: Path) -> None:
 def user_cache_folder() -> Path:
     """Return the folder ``runner`` in the user's cache folder (XDG base directory specification)."""
     configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # By the specification, a relative path there is ignored.
+    # By the specification, a relative path in the variable is ignored.
     base = configured if configured.is_absolute() else Path.home() / ".cache"
     return base / "runner"
 

@@ -34,7 +34,7 @@ def versioned(document: Any, version: int, name: str = "version") -> dict[str, A
 class JsonFile(Generic[T]):
     """A kind of JSON file that holds one value.
 
-    kind: its schema. error: class of the error for a damaged file. advice: the end of the error's text: what to do.
+    kind: the schema. error: class of the error for a damaged file. advice: the remedy, which ends the error's text.
     version: number in the field "version"; None for a file without that field. limit: most bytes.
     """
 
@@ -45,7 +45,7 @@ class JsonFile(Generic[T]):
     limit: int = 1 << 26
 
     def read(self, path: Path, called: str = "") -> T:
-        """Read a regular file. Raises ``error`` for a damaged one, SecurityError for a link, OSError.
+        """Read a regular file. Raises ``error`` for a damaged file, SecurityError for a link, or OSError.
 
         called: the file's name in the error's text, such as the key that names it; "" for its path.
         """

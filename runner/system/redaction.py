@@ -1,6 +1,6 @@
-"""Secrets are removed from every record, log and table of a run.
+"""Removal of secrets from every record, log and table of a run.
 
-A value is a secret by the name of its key (``db.password``, ``hub_token``, ``apiKey``, everything below
+The name of a key decides whether its value is a secret (``db.password``, ``hub_token``, ``apiKey``, everything below
 ``credentials``). User and password in an address are secrets under any key. Only the stored configuration keeps
 secrets, because a run is resumed from it. A secret under a key such as ``note`` is not recognised.
 """
@@ -28,7 +28,7 @@ _VALUE = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|\{[^}]*\}|\[[^\]]*\]|[^\s;&\"'
 _KEY = r"(?P<key>[\w.\-]+)(?P<sign>[\"']?"
 _ASSIGNED = re.compile(rf"{_KEY} ?= ?)(?P<value>{_VALUE})")
 _MAPPED = re.compile(rf"{_KEY}: ?)(?P<value>[^\n]+)")
-# In quotes, or a word that ends the line, as in YAML and settings of environments.
+# A literal is a quoted string, or a word at the end of a line as in YAML and environment files.
 _LITERAL = re.compile(
     rf"""{_KEY}[ \t]*[:=][ \t]*)(?P<value>"[^"\n]+"|'[^'\n]+'|[\w./+=-]{{8,}}(?=[ \t]*$))""", re.MULTILINE
 )
@@ -36,12 +36,12 @@ _PIECE = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
 
 
 def is_secret(key: str) -> bool:
-    """Whether a key, dotted or not, names a secret or a part of one."""
+    """Return whether any part of a key, dotted or not, names a secret."""
     return any(_is_secret_part(part) for part in key.split("."))
 
 
 def redact(value: Any, key: str = "") -> Any:
-    """Return a copy of plain data without secrets. key: of the value. None stays None."""
+    """Return a copy of plain data without secrets. ``key`` is the key of ``value``. None stays None."""
     if value is None:
         return None
     if is_secret(key):
@@ -79,7 +79,7 @@ def redact_code(text: str) -> str:
 
 
 def plain_address(address: str) -> str:
-    """Return an address without user and password, which can be opened."""
+    """Return an address without user and password. The result is still a valid address."""
     return redact_text(address).replace(f"{REDACTED}@", "")
 
 

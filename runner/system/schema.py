@@ -43,7 +43,7 @@ _UNLIMITED = 2**63
 
 
 class Violation(ValueError):
-    """A value that the schema does not allow; the text says where, what came and what was expected."""
+    """A value that the schema does not allow; the text has the place, the value and the expectation."""
 
 
 def refuse(where: str, came: object, expected: object) -> NoReturn:
@@ -63,7 +63,7 @@ class FieldType(Protocol):
 
 
 class _Scalar:
-    """A field whose typed and plain forms are the same; subclasses say what is allowed."""
+    """A field whose typed and plain forms are the same; subclasses define the allowed values."""
 
     def read(self, plain: object, where: str) -> object:
         if not self.allows(plain):
@@ -78,7 +78,7 @@ class _Scalar:
 
 @dataclass(frozen=True)
 class Integer(_Scalar):
-    """A whole number in [low, high]. A boolean is none."""
+    """A whole number in [low, high]. Booleans are not allowed."""
 
     low: int = 0
     high: int = MAX_INTEGER
@@ -123,7 +123,7 @@ class OneOf(_Scalar):
 
 @dataclass(frozen=True)
 class Number(_Scalar):
-    """A finite number in [low, high], whole or not. A boolean is none."""
+    """A finite number in [low, high], whole or not. Booleans are not allowed."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -142,7 +142,7 @@ class Number(_Scalar):
 
 @dataclass(frozen=True)
 class AnyFloat:
-    """A float; in JSON, which has finite numbers only, the others are "nan", "inf" and "-inf"."""
+    """A float. JSON has only finite numbers, so other values are "nan", "inf" and "-inf"."""
 
     def read(self, plain: object, where: str) -> float:
         if type(plain) not in (int, float) and plain not in ("nan", "inf", "-inf"):
@@ -155,7 +155,7 @@ class AnyFloat:
 
 @dataclass(frozen=True)
 class Plain(_Scalar):
-    """A value that stays as it is, of one of ``types``; of any type if there is none."""
+    """A value that is not converted, of one of ``types``, or of any type if ``types`` is empty."""
 
     types: tuple[type, ...] = ()
 
@@ -168,7 +168,7 @@ class Plain(_Scalar):
 
 @dataclass(frozen=True)
 class Flag(_Scalar):
-    """True or False; the numbers 0 and 1 are none."""
+    """True or False; the numbers 0 and 1 are not allowed."""
 
     def allows(self, value: object) -> bool:
         return type(value) is bool
@@ -203,7 +203,7 @@ class AnyMap(_Scalar):
 
 @dataclass(frozen=True)
 class Within:
-    """A value of one type that lies in ``allowed``, such as :class:`runner.bounds.Bounds`."""
+    """A value of one type that is in ``allowed``, such as :class:`runner.bounds.Bounds`."""
 
     item: FieldType
     allowed: Container[Any]
@@ -253,7 +253,7 @@ class ListOf:
 
 
 class _ListAsList(ListOf):
-    """The same, with a list as its typed form."""
+    """A :class:`ListOf` whose typed form is a list."""
 
     def read(self, plain: object, where: str) -> Any:
         return list(super().read(plain, where))
@@ -286,7 +286,7 @@ class MapOf:
 
 
 class Record(Generic[T]):
-    """A map with one entry for each field of a dataclass. It is a field type itself, so records can hold records.
+    """A map with one entry for each field of a dataclass. A record is a field type, so records can hold records.
 
     stated: types of the fields of a class without annotations.
     """
@@ -350,9 +350,9 @@ _PLAIN: dict[Any, FieldType] = {
 
 
 def field_type(hint: Any, *, complete: bool = True) -> FieldType:
-    """Return the field type of an annotation: the one it names, or that of its Python type.
+    """Return the field type that an annotation names, or else the field type of its Python type.
 
-    complete: as of :class:`LenientRecord`, for the records in it.
+    complete: see :class:`LenientRecord`; applies to records in the annotation.
     """
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:

@@ -14,9 +14,9 @@ log = logging.getLogger(__name__)
 
 
 class StopRequest:
-    """Stores the first signal while active, for the training loop; the second signal raises Interrupted at once.
+    """A request to stop: the first signal is stored for the training loop, the second raises Interrupted at once.
 
-    Only the main thread of a process can handle signals. In another thread this has no effect.
+    Only the main thread of a process can handle signals. In another thread this class has no effect.
     """
 
     def __init__(self) -> None:

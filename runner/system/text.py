@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 
 def printable(text: str, limit: int = 120) -> str:
-    """Return ``text`` as one line of at most ``limit`` of its characters, with unprintable ones escaped."""
+    """Return ``text`` as one line, with at most ``limit`` of its characters and unprintable ones escaped."""
     if len(text) <= limit and text.isprintable():
         return text
     cut = text[:limit]

@@ -1,7 +1,7 @@
 """Write a timeline in the Trace Event Format, which chrome://tracing and ui.perfetto.dev open.
 
 Format: "Trace Event Format", Google, 2016: complete events ("X") with times in microseconds, flow events ("s", "f")
-from one to another, and metadata events ("M") with names.
+from one complete event to another, and metadata events ("M") with names.
 """
 
 import json
@@ -37,10 +37,10 @@ class _Slice:
 def chrome_trace(index: TimelineIndex, updates: Sequence[Update]) -> bytes:
     """Return the content of a trace file as JSON.
 
-    Each process has one row per client and device. A row holds a slice per run of the client, with the spans of the
-    run inside it and the wait before it. The session has a row of updates and one row of runs per client. A flow
-    leads from each send to its receive. Time 0 is the earliest event. Every event has its step; events of runs also
-    have client and number; events of devices have node, op and layer; transfers have key, peer and bytes.
+    Each process has one row per client and device. A row holds a slice per run of the client, with the run's spans
+    inside the slice and the wait before the slice. The session has a row of updates and one row of runs per client. A
+    flow leads from each send to its receive. Time 0 is the earliest event. Every event has its step; events of runs
+    also have client and number; events of devices have node, op and layer; transfers have key, peer and bytes.
     """
     slices = [*_of_session(index, updates), *_of_devices(index)]
     rows = _Rows(slices)
@@ -99,7 +99,7 @@ def _flows(index: TimelineIndex, rows: "_Rows") -> Iterator[dict[str, Any]]:
 
 
 class _Rows:
-    """Number processes and rows in the order of first use, as the format requires."""
+    """The numbers of processes and rows, which the format requires, in the order of first use."""
 
     def __init__(self, slices: Sequence[_Slice]) -> None:
         self._origin = min((each.begin_ns for each in slices), default=0)

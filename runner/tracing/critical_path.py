@@ -135,9 +135,9 @@ IDLE = "idle"
 
 @dataclass(frozen=True)
 class Wait:
-    """A device waited from ``begin_ns`` to ``end_ns`` for ``whom``: a device, or the process of the session.
+    """A wait of a device from ``begin_ns`` to ``end_ns`` for ``whom``: a device, or the process of the session.
 
-    first: the span that followed.
+    first: the span after the wait.
     """
 
     first: Span
@@ -157,7 +157,7 @@ class Waited:
 def waits_between(index: TimelineIndex) -> Iterator[Wait]:
     """Yield the waits of devices before launched runs: for the start of the run, then for the last transfer.
 
-    A launched run begins on a device when everything it receives has arrived, so its waits precede it.
+    A launched run begins on a device after all tensors that it receives have arrived, so its waits precede the run.
     """
     for first, *_ in index.parts():
         known = index.start_of_part(first)
@@ -199,7 +199,7 @@ def spent(index: TimelineIndex, update: Update) -> dict[str, dict[str, int]]:
 
 
 def _is_wait(index: TimelineIndex, span: Span) -> bool:
-    """Whether a span is a wait within a run. A launched run does not wait: its tensors arrive before it begins."""
+    """Return whether a span is a wait within a run. Launched runs never wait: their tensors arrive first."""
     run = index.run_of(span)
     return span.kind == WAIT and (run is None or not run.launched)
 

@@ -20,7 +20,7 @@ def trace_summary(index: TimelineIndex, updates: Sequence[Update]) -> dict[str, 
     ``steps`` is a list of maps: ``step``; ``ns``, the duration of the update; ``critical_path_ns`` with ``by_kind``,
     ``by_layer`` and ``by_process``, each of which adds up to ``ns``; ``processes_ns``, process -> kind -> ns, which
     adds up to ``ns`` for each process; ``waited``, a list of ``who``, ``for``, ``times`` and ``ns``, longest first. A
-    process is the job and task of a device, or the session. ``node_ns``: computing node -> median time in ns, which
+    process is named by job and task, or is the session. ``node_ns``: computing node -> median time in ns, which
     ``parallelism.costs`` reads.
     """
     between = list(waits_between(index))

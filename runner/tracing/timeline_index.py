@@ -1,4 +1,4 @@
-"""An index over a timeline: which span or run precedes another, on a device, on a link or in the session."""
+"""An index over a timeline that finds the preceding span or run on a device, on a link or in the session."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ _Run = tuple[str, int]
 
 @dataclass(frozen=True)
 class Update:
-    """One update of the training loop: when it was requested and when it was complete (CLOCK_MONOTONIC)."""
+    """One update of the training loop, with the times of its request and its completion (CLOCK_MONOTONIC)."""
 
     step: int
     begin_ns: int
@@ -24,8 +24,8 @@ class Update:
 class PartStart:
     """The events that precede the part of a run on one device.
 
-    free_ns: end of the device's preceding span; None if there is none. run: the run as the session saw it; None if it
-    did not end. wait, send: both ends of the last transfer that the part of a launched run receives.
+    free_ns: end of the device's preceding span; None if there is none. run: the session's record of the run; None if
+    the run did not end. wait, send: both ends of the last transfer that the part of a launched run receives.
     """
 
     free_ns: int | None
@@ -78,7 +78,7 @@ class TimelineIndex:
         return self._by_end[count - 1] if count else None
 
     def last_of(self, run: ClientRun) -> Span | None:
-        """Return the span of a run that ended last, on any device."""
+        """Return the span with the latest end of a run, on any device."""
         return self._last.get(_run(run))
 
     def send_of(self, span: Span) -> Span | None:
@@ -86,7 +86,7 @@ class TimelineIndex:
         return self._sends.get((*_run(span), span.key)) if span.key and span.kind != SEND else None
 
     def run_of(self, span: Span) -> ClientRun | None:
-        """Return the run of a span as the session saw it; None if the run did not end."""
+        """Return the session's record of a span's run; None if the run did not end."""
         return self._runs.get(_run(span))
 
     def first_of_part(self, span: Span) -> Span:

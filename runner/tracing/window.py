@@ -36,7 +36,7 @@ def recorded_steps(first: int, total: int, skip: int, count: int) -> range:
 
 @dataclass
 class TraceWindow:
-    """Records some updates and writes their timeline. The training loop calls it before and after each update.
+    """A recorder that writes the timeline of some updates. The training loop calls it before and after each update.
 
     If clients are launched and run across updates, everything between the beginning of the first recorded update and
     the end of the last one is recorded. clients: the names of the clients to record. announce: called with the path of
@@ -70,8 +70,8 @@ class TraceWindow:
     def finish(self, error: BaseException | None = None) -> None:
         """Stop recording and write the files; does nothing if nothing is being recorded.
 
-        error: the error that ended the last update. If a worker failed, its recording is lost: after an error this is
-        logged, otherwise the ClusterError is raised. Raises ResourceError if a file cannot be written.
+        error: the error that ended the last update. If a worker failed, its recording is lost. If ``error`` is given,
+        the loss is logged; otherwise the ClusterError is raised. Raises ResourceError if a file cannot be written.
         """
         if not self._recording:
             return

@@ -1,4 +1,4 @@
-"""Experiment tracking by MLflow or not at all; metrics.jsonl and plots are written with any tracker.
+"""Experiment tracking with MLflow, or without a store; metrics.jsonl and plots are always written.
 
 Read in this order:
 

@@ -1,7 +1,7 @@
 """The interface of experiment tracking, and the tracker that records nothing.
 
-A tracker never slows a step and never ends a run. Its methods return in microseconds; records that a store refuses or
-cannot take are spooled, and the log reports it.
+A tracker never slows a step and never ends a run. The methods of a tracker return in microseconds. If a store does
+not accept a record, the record is spooled and the failure is logged.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,12 +19,12 @@ _NAMELESS = ("none", "null", "true", "false")
 class RunInfo:
     """The run a tracker records.
 
-    run_id: the identifier of the run, the same before and after a resume; the run is found in the store by it.
+    run_id: the identifier of the run in the store, the same before and after a resume.
     name: shown in the user interface; a job of a sweep is named by its swept values (``job_name``).
     run_dir: the run's directory, which holds the spool.
     tags: facts about the run that are not configuration, such as the git commit.
-    first_step: lowest step that this process will log, 0 for a new run. On a resume, points below it that the
-        store lacks are restored from ``history``; points that the store has are not written again.
+    first_step: lowest step that this process will log, 0 for a new run. On a resume, points below ``first_step``
+        that the store lacks are restored from ``history``; points that the store has are not written again.
     history: the run's metrics.jsonl, or None to restore nothing.
     sweep_dir, sweep_name: directory and name of the sweep of which this run is a job; None and "" for a single run.
     """
@@ -40,9 +40,9 @@ class RunInfo:
 
 
 class Tracker:
-    """Records one run: ``start``, any number of ``log_*`` and ``set_tags``, then ``finish``.
+    """The record of one run: call ``start``, any number of ``log_*`` and ``set_tags``, then ``finish``.
 
-    This class records nothing: every method returns at once. A tracker that records overrides the methods.
+    This class records nothing: every method returns at once. Subclasses override the methods to write to a store.
     """
 
     def start(self, run: RunInfo) -> None:
@@ -55,7 +55,7 @@ class Tracker:
         """Record values named ``section/name`` (sections: ``metrics_log.SECTIONS``) of a step."""
 
     def log_artifact(self, path: Path, folder: str = "") -> None:
-        """Copy a file into the record, below ``folder``. It must stay as it is until ``finish`` returns."""
+        """Copy a file into the record, below ``folder``. The file must not change until ``finish`` returns."""
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Set facts about the run; a later value replaces an earlier one."""
@@ -80,7 +80,7 @@ class Tracking:
     def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = (), description: str = "") -> None:
         """End the record of the sweep in this directory.
 
-        artifacts: files to add to it. description: Markdown for its page, such as the table of jobs.
+        artifacts: files to add to the record. description: Markdown for the record's page, such as the table of jobs.
         """
 
 
@@ -110,7 +110,7 @@ def job_name(swept: Mapping[str, str]) -> str:
 
 
 def sweep_name(swept: Collection[str]) -> str:
-    """Return the name of a sweep, made of the keys that it varies in the same short form: "sweep lr, parallelism"."""
+    """Return the name of a sweep, made of the shortened keys that the sweep varies: "sweep lr, parallelism"."""
     return f"sweep {', '.join(_short_keys(swept))}".rstrip()
 
 

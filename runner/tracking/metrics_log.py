@@ -1,4 +1,4 @@
-"""metrics.jsonl: every metric of a run, one JSON object a line, with any tracker.
+"""metrics.jsonl: every metric of a run, one JSON object per line, with any tracker.
 
 A line is ``{"step": 3, "time": 1767225600.5, "values": {"train/loss": 0.25}}``; ``time`` is seconds since 1970, values
 that are not finite are the strings "nan", "inf" and "-inf". Steps are contiguous across resumes: lines of a killed
@@ -23,7 +23,7 @@ _METRIC_NAME = re.compile(rf"({'|'.join(SECTIONS)})/[A-Za-z0-9_.\-]+(/[A-Za-z0-9
 
 
 class MetricsLog:
-    """Appends to metrics.jsonl; every line is handed to the operating system before ``append`` returns."""
+    """An open metrics.jsonl; every line is handed to the operating system before ``append`` returns."""
 
     def __init__(self, path: Path, first_step: int = 0) -> None:
         """Open ``path``, keep its steps below ``first_step`` and drop the rest."""
@@ -40,7 +40,7 @@ class MetricsLog:
         self._file.write(_line(int(step), time.time() if time_s is None else time_s, numbers))
 
     def sync(self) -> None:
-        """Flush the lines to the disk, so that a checkpoint never lasts longer than the metrics before it."""
+        """Flush the lines to the disk, so that no checkpoint survives a crash without the metrics before it."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:

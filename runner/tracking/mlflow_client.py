@@ -71,10 +71,10 @@ def sqlite_path(uri: str) -> Path | None:
 
 
 def connect(uri: str, experiment: str) -> tuple[Any, str]:
-    """Import MLflow, create what is missing of store and experiment; return (MlflowClient, experiment id).
+    """Import MLflow, create the store and the experiment if absent; return (MlflowClient, experiment id).
 
-    Only one process at a time does this to a SQLite store: fresh processes would race in its schema
-    migration. Raises StoreUnavailableError.
+    Processes connect to a SQLite store one at a time, because they would race in its schema migration.
+    Raises StoreUnavailableError.
     """
     with store_errors(f"tracking store {redact_text(uri)}"), _creation_lock(uri):
         client = _client(uri)
@@ -137,7 +137,7 @@ def source_tags() -> dict[str, str]:
 def _client_class() -> Any:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # Takes seconds; on the writer's thread it does not delay training.
+    # This import takes seconds; on the writer's thread it does not delay training.
     from mlflow.tracking import MlflowClient
 
     return MlflowClient
@@ -177,7 +177,7 @@ def _experiment_id(client: Any, name: str, uri: str) -> str:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-            # Another process created it first, on a store without our lock.
+            # Another process created the experiment first, on a store without a file lock.
             found = client.get_experiment_by_name(name)
     if found.lifecycle_stage != "active":
         raise StoreUnavailableError(

@@ -32,8 +32,7 @@ class MlflowStore:
     """The MLflow run of one experiment run, created by the first ``open`` and found again by later ones.
 
     Points are recognised by (key, step): a point that the store has when it is opened is never written again, so that
-    the curves of a resumed run have no repetitions. started_ms: start of the run for MLflow, by default the time of
-    this call.
+    the curves of a resumed run have no repetitions. started_ms: start of the run for MLflow, by default now.
     """
 
     def __init__(self, uri: str, experiment: str, run: RunInfo, started_ms: int | None = None) -> None:
@@ -143,7 +142,7 @@ class MlflowStore:
         history = self._run.history
         if self._run.first_step == 0 or history is None or not history.exists():
             return
-        # A run that is resumed at its end evaluates again: of a point that was logged twice, the first is kept.
+        # A run that is resumed at its end evaluates again. If a point was logged twice, the first one is kept.
         first: dict[tuple[str, int], Metrics] = {}
         for record in read_metrics(history):
             if record.step < self._run.first_step:

@@ -42,8 +42,8 @@ def _stored_run_id(uri: str, experiment_id: str, sweep_dir: Path) -> str | None:
 def parent_run_id(client: Any, uri: str, experiment_id: str, sweep_dir: Path, name: str, started_ms: int) -> str:
     """Return the parent run of the jobs of a sweep. The first job creates it, with its own start time.
 
-    It is created through the client, which ignores the variable MLFLOW_RUN_ID: MLflow's fluent functions would use that
-    run for the parent and for every child.
+    The parent run is created through ``client``, which ignores the variable MLFLOW_RUN_ID. MLflow's fluent functions
+    would use the run in MLFLOW_RUN_ID for the parent and for every child.
     """
     with file_lock(sweep_dir / f".{SWEEP_FILE}.lock"):
         stored = _stored_run_id(uri, experiment_id, sweep_dir)

@@ -24,7 +24,7 @@ _MEGABYTE = 1e6
 
 
 class SystemMonitor:
-    """Samples on a separate thread every ``every_s`` seconds; a shorter run is sampled at its end.
+    """A thread that samples system metrics every ``every_s`` seconds; a shorter run is sampled at its end.
 
     on_sample: called on that thread with metrics in section ``system``.
     """
@@ -40,7 +40,7 @@ class SystemMonitor:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; there is no sample after this returns."""
+        """End the thread; no sample is taken after this method returns."""
         self._stop.set()
         self._thread.join()
 
@@ -56,9 +56,9 @@ class SystemMonitor:
 
 
 class SystemSampler:
-    """Reads CPU and memory use; the first three names are those of MLflow's own monitor.
+    """A sampler of CPU and memory use; the first three metrics have the names of MLflow's own monitor.
 
-    CPU use is since the previous sample, or since the creation of the sampler, on the same thread.
+    CPU use is measured since the previous sample, or since the sampler was created, on the same thread.
     """
 
     def __init__(self) -> None:
@@ -96,11 +96,11 @@ class MlflowTracking(Tracking):
     """Schema of ``tracking: mlflow``.
 
     experiment: the MLflow experiment of the runs.
-    uri: the tracking store; null takes the variable MLFLOW_TRACKING_URI, else mlflow.db in the working directory.
-    pictures: as of ``tracking: none``.
+    uri: the tracking store; null for the variable MLFLOW_TRACKING_URI, else mlflow.db in the working directory.
+    pictures: as for ``tracking: none``.
     system_metrics: record CPU and memory use every ``system_metrics_every_s`` seconds.
     queue_size: records held in memory before they go to the spool file.
-    finish_timeout_s: longest wait at the end of a run for the store to take the pending records; the rest is written at
+    finish_timeout_s: longest wait at a run's end for the store to accept the pending records; the rest is written at
     the end of the run's sweep, or by ``runner sync``.
     """
 
@@ -137,7 +137,7 @@ class MlflowTracking(Tracking):
 
 
 class MlflowTracker(Tracker):
-    """Records one run in MLflow on a separate thread; :mod:`runner.tracking.writer` handles a store that fails."""
+    """A record of one run in MLflow, on its own thread; :mod:`runner.tracking.writer` handles a store that fails."""
 
     def __init__(self, settings: MlflowTracking, uri: str, run_dir: Path) -> None:
         self._settings = settings
@@ -154,7 +154,7 @@ class MlflowTracker(Tracker):
         self._step = run.first_step
 
         def kept(record: Record) -> bool:
-            """Whether this process will not record again what an earlier process spooled."""
+            """Return whether to keep a spooled record, because this process will not record it again."""
             return not isinstance(record, End) and not (isinstance(record, Metrics) and record.step >= run.first_step)
 
         self._spool.keep(kept)

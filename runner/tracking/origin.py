@@ -26,8 +26,8 @@ _MAX_BYTES = 1 << 20
 class Origin:
     """The store of a run and its identity there.
 
-    store: its address, without user and password. started_ms: first start of the run, in milliseconds since 1970. The
-    other fields are those of ``RunInfo`` at the first start: a job of a sweep that is resumed alone remains its job.
+    store: the address, without user and password. started_ms: first start of the run, in milliseconds since 1970. The
+    other fields are those of ``RunInfo`` at the first start, so a job that is resumed alone still belongs to its sweep.
     """
 
     store: str
@@ -49,7 +49,7 @@ class Origin:
         fresh = cls("", "", run.run_id, run.name, now_ms(), sweep_dir, run.sweep_name)
         origin = dataclasses.replace(cls._earlier(path, run) or fresh, store=redact_text(uri), experiment=experiment)
         try:
-            # Only the owner reads it, because redaction may miss a secret in an address.
+            # Only the owner may read the file, because redaction may miss a secret in an address.
             replace_durably(path, (json.dumps(dataclasses.asdict(origin), indent=1) + "\n").encode(), mode=0o600)
         except OSError as error:
             _log.error("%s: %s; pending records of this run can only be written by resuming it", path, error)
@@ -68,7 +68,7 @@ class Origin:
             ) from error
 
     def run(self, run_dir: Path) -> RunInfo:
-        """Return the run, as a tracker takes it."""
+        """Return the run in the form that a tracker expects."""
         sweep_dir = None if self.sweep_dir is None else Path(self.sweep_dir)
         return RunInfo(self.run_id, self.name, run_dir, sweep_dir=sweep_dir, sweep_name=self.sweep_name)
 

@@ -89,7 +89,7 @@ def _number_cells(axes: "Axes", counts: NDArray[np.integer], shares: NDArray[np.
 
 def new_figure(width_inches: float, height_inches: float) -> "Figure":
     """Return an empty picture."""
-    # A figure made this way draws with Agg and leaves pyplot's global state, and any display, alone.
+    # A figure made this way draws with Agg and uses neither pyplot's global state nor a display.
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width_inches, height_inches), dpi=_DPI, layout="constrained")
@@ -144,7 +144,7 @@ def _names(counts: Counts) -> list[str]:
 
 
 Box = tuple[str, str]
-"""Its row and its column."""
+"""(row, column)."""
 
 _DIAGRAM_DPI = 100
 # In inches, the units of the drawing: distance of box centres, and size of a box.
@@ -158,8 +158,8 @@ _Point = tuple[float, float]
 def box_diagram(boxes: Mapping[Box, str], arrows: Mapping[tuple[Box, Box], str], out_path: Path) -> Path:
     """Draw boxes and labelled arrows as a PNG and return ``out_path``.
 
-    boxes: text of each. Rows, from the top, and columns are in the order of their first box; a column's name is above
-    it. arrows: label of each, from its first box to its second.
+    boxes: box -> text. Rows, from the top, and columns are in the order of their first box; the name of a column is
+    above its boxes. arrows: (from, to) -> label.
     """
     from matplotlib.figure import Figure
 

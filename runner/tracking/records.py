@@ -1,4 +1,4 @@
-"""Tracking records as values, which wait in a queue, go to another thread and can be spooled to a file.
+"""Tracking records as values that can be queued, passed to another thread and spooled to a file.
 
 Writing a record twice has the same effect as writing it once: metrics have a time, by which stores recognise a repeated
 point, and the other records set a value by its key.
@@ -47,7 +47,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The run ended at ``time_ms`` with one of ``base.STATUSES``."""
+    """The end of the run, at ``time_ms`` with one of ``base.STATUSES``."""
 
     status: str
     time_ms: int
@@ -59,7 +59,7 @@ _KINDS: dict[str, type[Record]] = {cls.__name__.lower(): cls for cls in (Metrics
 _KIND_OF = {cls: kind for kind, cls in _KINDS.items()}
 _SCHEMAS: dict[str, Schema[Any]] = {kind: Schema(cls) for kind, cls in _KINDS.items()}
 VALUES = MapOf(Text(), AnyFloat())
-"""Metric values. JSON has finite numbers only: the others are "nan", "inf" and "-inf"."""
+"""Metric values. JSON has only finite numbers, so other values are "nan", "inf" and "-inf"."""
 
 
 def now_ms() -> int:
@@ -74,7 +74,7 @@ def to_line(record: Record) -> str:
 
 
 def from_line(line: str) -> Record:
-    """Read a line of :func:`to_line`; raises ValueError for anything else."""
+    """Read a line of :func:`to_line`; raises ValueError for any other text."""
     fields = json.loads(line)
     kind = fields.pop("kind", None) if isinstance(fields, dict) else None
     if kind not in _SCHEMAS:

@@ -16,12 +16,12 @@ PATIENCE_S = 10.0
 
 
 class Replay:
-    """Writes the pending records of runs, one run after the other. A store that does not answer is not tried again."""
+    """A writer of the pending records of runs, one run at a time. A store that does not answer is not tried again."""
 
     def __init__(
         self, store: Callable[[str, str, RunInfo, int], Store] = MlflowStore, patience_s: float = PATIENCE_S
     ) -> None:
-        """Replay into stores made by ``store`` of address, experiment, run and the start time of the run.
+        """Replay into stores that ``store`` creates from address, experiment, run and the run's start time.
 
         patience_s: longest wait for the lock of a spool, and for a failing write to a store that is tried again.
         """
@@ -33,7 +33,7 @@ class Replay:
         """Write the pending records of a run, in order, and return their number.
 
         uri: the run's setting ``tracking.uri``. end: the end of a run that did not record it; None for a run that was
-        killed, which is recorded as interrupted at the time of its last record. The caller prevents that the run starts
+        killed, which is recorded as interrupted at the time of its last record. The caller prevents a start of the run
         meanwhile. Raises StoreUnavailableError or OSError, and the rest stays pending; ValueError if the origin of the
         run is unknown.
         """
@@ -67,7 +67,7 @@ class Replay:
             try:
                 store.write(records)
             except StoreUnavailableError as error:
-                # A store that refuses at once may refuse this run only, and costs no time.
+                # A store that refuses at once may refuse only this run, and the refusal costs no time.
                 if time.monotonic() - began_s >= self._patience_s:
                     self._away[address] = str(error)
                 raise

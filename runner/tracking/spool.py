@@ -1,4 +1,4 @@
-"""A queue of records in a file of the run directory: records that the store could not take, in order."""
+"""A queue of records in a file of the run directory: records that the store did not accept, in order."""
 
 import fcntl
 import logging
@@ -16,7 +16,7 @@ _LOCK_LOOK_S = 0.05
 
 
 class Spool:
-    """First in, first out. The file exists only while it has records.
+    """A first-in, first-out queue. The file exists only while it has records.
 
     Not thread-safe: the owner serialises all calls, except that ``head`` may run while another thread appends.
     """
@@ -38,7 +38,7 @@ class Spool:
     def lock(self, wait_s: float | None = None) -> Iterator[None]:
         """Hold the lock on writing from the spool to the store, across threads and processes.
 
-        wait_s: longest wait for another holder, unlimited by default. Raises TimeoutError after it.
+        wait_s: longest wait for another holder, unlimited by default. Raises TimeoutError after that time.
         """
         with ExitStack() as stack:
             held = True
@@ -51,7 +51,7 @@ class Spool:
             yield
 
     def append(self, records: Iterable[Record]) -> None:
-        """Add records at the end; raises OSError, and then adds none of them."""
+        """Add records at the end; if this raises OSError, no record is added."""
         data = "".join(map(to_line, records)).encode()
         with self.path.open("ab") as file:
             file.truncate(self._end)
@@ -59,7 +59,7 @@ class Spool:
         self._end += len(data)
 
     def prepend(self, records: Iterable[Record]) -> None:
-        """Add records at the front; raises OSError and then changes nothing."""
+        """Add records at the front; if this raises OSError, nothing changes."""
         waiting = self.path.read_bytes()[self._start : self._end] if self.pending else b""
         self._rewrite("".join(map(to_line, records)).encode() + waiting)
 
@@ -87,7 +87,7 @@ class Spool:
         return records, position
 
     def advance(self, position: int) -> None:
-        """Drop the records before ``position``; removes the file with the last one."""
+        """Drop the records before ``position``; remove the file if no record is left."""
         self._start = position
         if not self.pending:
             self.path.unlink()

@@ -24,7 +24,7 @@ BATCH_RECORDS = 500
 
 
 class StoreUnavailableError(Exception):
-    """The store cannot take records now; they are kept for another attempt."""
+    """The store cannot accept records now; the records are kept for another attempt."""
 
 
 class Store(Protocol):
@@ -41,7 +41,7 @@ class Store(Protocol):
 class Pace:
     """Times of the writer, in seconds.
 
-    flush_s: between batches. first_retry_s: wait after a failure, doubled after each further one up to last_retry_s.
+    flush_s: time between batches. first_retry_s: wait after a failure, doubled after each further one to last_retry_s.
     final_tries: attempts at the end of a run.
     """
 
@@ -52,14 +52,14 @@ class Pace:
 
 
 class BackgroundWriter:
-    """Accepts records in microseconds and writes them to the store, in order, on a separate thread."""
+    """A queue that accepts records in microseconds and writes them to the store, in order, on a separate thread."""
 
     def __init__(self, store: Store, spool: Spool, *, queue_size: int, pace: Pace | None = None) -> None:
         self._store = store
         self._spool = spool
         self._queue_size = queue_size
         self._pace = pace or Pace()
-        # Guards the spool and the four below.
+        # Guards the spool and the four attributes below.
         self._lock = threading.Lock()
         self._queue: deque[Record] = deque()
         self._in_flight: list[Record] = []
@@ -166,7 +166,7 @@ class BackgroundWriter:
                 self._to_spool(self._spool.prepend, records)
 
     def _to_spool(self, add: Callable[[Sequence[Record]], None], records: Sequence[Record]) -> None:
-        """Spool records; if the disk refuses them, they are lost and training goes on."""
+        """Spool records; if the disk refuses the records, they are lost and training continues."""
         try:
             add(records)
         except OSError as error:

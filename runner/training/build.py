@@ -1,4 +1,4 @@
-"""From a configuration to an experiment, and from an experiment to a session: the only place that wires the parts."""
+"""Build an experiment from a configuration and open its session; only this module connects the parts of a run."""
 
 import dataclasses
 import math
@@ -105,7 +105,7 @@ def _program(config: Config, facts: Facts, total_steps: int) -> Program:
 
 
 def task_of(config: Config, facts: Facts) -> Task:
-    """Return the task of a configuration, which is the same for every strategy. facts: of its data."""
+    """Return the task of a configuration; the task is the same for every strategy. facts: the facts of the data."""
     return Task(
         network=config.model.network(facts.classes),
         optimizer=config.optimizer,
@@ -120,7 +120,7 @@ def task_of(config: Config, facts: Facts) -> Task:
 
 @contextmanager
 def open_session(experiment: Experiment, directory: RunDirectory, check_finite: bool) -> Iterator[Session]:
-    """Open the session of an experiment: in this process if the program requests that, otherwise on worker processes.
+    """Open the session of an experiment, on worker processes unless the program requests a single process.
 
     check_finite: stop at the first value that is not finite and name its node. Raises ConfigError if the record that
     the run replays cannot be used.
@@ -162,7 +162,7 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
 
 
 def _interleaving(experiment: Experiment) -> Interleaving | None:
-    """Return the order in which one process runs parts of launched clients: recorded, on a virtual clock, or none."""
+    """Return the interleaving of launched clients in one process: recorded, on a virtual clock, or None."""
     strategy: Strategy = experiment.config.parallelism
     if strategy.replayed is not None and strategy.race is not None and strategy.race.decisions is None:
         return Recorded(read_endings(Path(strategy.replayed), outcome_hash(experiment.config)))

@@ -1,4 +1,4 @@
-"""The step of a placed program compared with steps of other strategies: predicted by the cost model, and measured."""
+"""Compare the step time of a placed program with other strategies: predicted by the cost model, or measured."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -22,10 +22,10 @@ from runner.training.trainer import train_step
 
 
 def predicted_step_s(experiment: Experiment) -> dict[str, float]:
-    """Return the seconds of a training step by the cost model: strategy -> seconds, that of the experiment first.
+    """Return strategy -> seconds of a training step by the cost model; the experiment's strategy comes first.
 
-    All strategies have the same batch, devices and links. Left out are those that cannot train the batch, for example
-    because a worker would have no example.
+    All strategies have the same batch, devices and links. Strategies that cannot train the batch are left out, for
+    example because a worker would have no example.
     """
     placed = experiment.placed
     assert placed is not None, "only an experiment that was placed is compared"
@@ -43,10 +43,10 @@ def predicted_step_s(experiment: Experiment) -> dict[str, float]:
 
 
 def measured_step_s(experiment: Experiment, directory: RunDirectory, steps: int) -> dict[str, float]:
-    """Return the median seconds of ``steps`` training steps: strategy -> seconds, that of the experiment first.
+    """Return strategy -> median seconds of ``steps`` training steps; the experiment's strategy comes first.
 
-    Each strategy starts from the initial weights in a separate session. Its first step is not counted. A strategy
-    with fewer workers has the kernel threads of all workers together.
+    Each strategy starts from the initial weights in a separate session. The first step is not counted. A strategy
+    with fewer workers uses as many kernel threads in total.
     """
     found = {}
     for name, each in _experiments(experiment):
@@ -62,7 +62,7 @@ def measured_step_s(experiment: Experiment, directory: RunDirectory, steps: int)
 
 
 def verdict(step_s: Mapping[str, float], how: str) -> str:
-    """Return one sentence on the fastest strategy, compared with the first; how: "predicted", for example."""
+    """Return one sentence that compares the fastest strategy with the first. how: a word such as "predicted"."""
     own, fastest = next(iter(step_s)), min(step_s, key=step_s.__getitem__)
     times = ", ".join(f"{name} {1e3 * seconds:,.3f} ms" for name, seconds in step_s.items())
     if step_s[fastest] < step_s[own]:
@@ -76,7 +76,7 @@ def _experiments(experiment: Experiment) -> Iterator[tuple[str, Experiment]]:
 
 
 def _rivals(experiment: Experiment) -> dict[str, Config]:
-    """Return the configurations of the strategies to compare with, on the workers of the experiment."""
+    """Return strategy -> configuration of the strategies to compare with, on the experiment's workers."""
     config = experiment.config
     placement, rivals = config.parallelism.layer_placement, {}
     assert placement is not None, "only an experiment that was placed is compared"
@@ -89,7 +89,7 @@ def _rivals(experiment: Experiment) -> dict[str, Config]:
 
 
 def _cluster_of(config: Config, workers: int) -> LocalCluster:
-    """Return the cluster of a configuration with fewer workers, each with more of its cores; one worker has no link."""
+    """Return the cluster with its cores and threads divided among fewer workers; a single worker has no link."""
     cluster: LocalCluster = config.cluster
     joined, alone = config.parallelism.workers // workers, workers == 1
     threads, cores = cluster.threads_per_worker, cluster.cores_per_worker

@@ -1,4 +1,4 @@
-"""The devices of a run: their types, their processes, and what the log says about them."""
+"""The devices of a run: their types, their processes, and their description in the log."""
 
 import logging
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 def cluster_of(config: LocalCluster, program: Program) -> Cluster:
     """Return the devices of a program. The cost model uses the configured cores and links, emulated or not.
 
-    Raises ConfigError if NCCL is to sum for clients that overlap.
+    Raises ConfigError if NCCL is requested for clients that overlap.
     """
     gpus = gpus_of(config, program.workers, program.servers)
     sums = config.device_taken == GPU and config.collectives == NCCL and sums_over_workers(program)
@@ -58,15 +58,15 @@ def cluster_of(config: LocalCluster, program: Program) -> Cluster:
 
 
 def sums_over_workers(program: Program) -> bool:
-    """Whether a program has sums that a library between GPUs can make."""
+    """Return whether a program has sums that a library such as NCCL can compute between GPUs."""
     return any(node.op == WHOLE for node in program.graph)
 
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """The chosen devices as text. devices: by name. reason: of the choice.
+    """The chosen devices as text. devices: name -> description. reason: the reason for the choice.
 
-    versions: of the GPU libraries in use. missing: library -> why its fast kernels are not used.
+    versions: versions of the GPU libraries in use. missing: library -> reason why its fast kernels are not used.
     """
 
     devices: Mapping[str, str]
@@ -76,7 +76,7 @@ class DeviceReport:
 
 
 def log_run_devices(experiment: Experiment, found: Found, draft: Summary) -> Summary:
-    """Log the devices of a run and the reason for their choice; return the summary with both, and GPU libraries."""
+    """Log the devices of a run and the reason for their choice; return the summary with both and the GPU libraries."""
     cluster = experiment.config.cluster
     report = log_devices(cluster, experiment.cluster, found)
     if cluster.device_taken == GPU and sums_over_workers(experiment.program):
@@ -92,14 +92,14 @@ def log_run_devices(experiment: Experiment, found: Found, draft: Summary) -> Sum
 
 
 def log_devices(cluster: LocalCluster, placed: Cluster, found: Found) -> DeviceReport:
-    """Log the devices of a cluster and the reason for their choice; return both. placed: the devices themselves."""
+    """Log the devices of a cluster and the reason for their choice; return both. placed: the logical devices."""
     texts = device_texts({device.name: device.gpu for device in placed.devices}, found)
     options = ", float32 products in TF32" if cluster.tf32 else ""
     options += ", the fastest plan of each convolution" if cluster.compare_plans else ""
     for device, what in texts.items():
         log.info("%s: %s%s", device, what, "" if what == ON_CPU else options)
     on_gpus, why = cluster.device_taken == GPU, reason(cluster, found)
-    # An idle GPU deserves a warning.
+    # Warn about an idle GPU.
     idle = found.gpus and cluster.device == AUTO and not on_gpus
     log.log(logging.WARNING if idle else logging.INFO, "devices: %s", why)
     keys_of_gpus = {
@@ -120,7 +120,7 @@ def log_devices(cluster: LocalCluster, placed: Cluster, found: Found) -> DeviceR
 
 
 def gpus_of(config: LocalCluster, workers: int, servers: int) -> Gpus | None:
-    """Return the GPUs of a run whose machine values are filled in; None if it computes on the CPU."""
+    """Return the GPUs of a run whose machine values are filled in; None if the run computes on the CPU."""
     if config.device_taken != GPU:
         return None
     assert config.gpus is not None, "if GPUs are used, each device has one"
@@ -130,11 +130,11 @@ def gpus_of(config: LocalCluster, workers: int, servers: int) -> Gpus | None:
 
 
 def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Program:
-    """Return the program, set to run in one process if the configuration says so or if GPUs make it faster.
+    """Return the program, set to run in one process if the configuration requests that or if GPUs make that faster.
 
     In one process, copies go directly between GPUs. NCCL needs a process for each GPU. Clients that overlap need
     separate processes, because one process would run them one by one. Raises ConfigError if ``cluster.one_process``
-    contradicts that.
+    contradicts these rules.
     """
     overlapping = any(client.deferred for client in program.clients.values())
     if config.one_process is False and program.one_process is not None:

@@ -11,13 +11,13 @@ def create_display() -> "Display":
 
 
 class Display:
-    """One line every few seconds and one per message, on standard error. Calls take microseconds."""
+    """A display on standard error: one line every few seconds and one per message. Calls take microseconds."""
 
     def __init__(self, interval_s: float = 5.0) -> None:
         self._interval_s = interval_s
 
     def start(self, first_step: int, total_steps: int) -> None:
-        """Training begins; ``first_step`` steps were done before (of a resumed run)."""
+        """Begin the display of a run that has done ``first_step`` steps before."""
         self._first, self._total = first_step, total_steps
         self._last = self._started = time.monotonic()
 
@@ -31,18 +31,18 @@ class Display:
         self.message(f"step {done}/{self._total}  loss {loss:.4f}  {examples_per_s:,.0f} examples/s  ETA {eta_s:.0f} s")
 
     def message(self, text: str) -> None:
-        """Show a line that stays, such as the result of an evaluation."""
+        """Show a permanent line, such as the result of an evaluation."""
         print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Training has ended, with or without an error."""
+        """End the display after training has ended, with or without an error."""
 
 
 class BarDisplay(Display):
     """A rich progress bar with step, loss, rate and remaining time."""
 
     def __init__(self) -> None:
-        # rich takes long to import and is needed on a terminal only.
+        # Imported here, because rich takes long to import and is needed only on a terminal.
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

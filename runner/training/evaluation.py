@@ -24,7 +24,7 @@ _PREFIX = "monitor/"
 
 @dataclass(frozen=True)
 class Scores:
-    """Result of one evaluation.
+    """The result of one evaluation.
 
     confusion: (C, C) int64, the number of examples of true class i that were predicted as class j.
     """
@@ -36,7 +36,7 @@ class Scores:
 
 
 def with_validation(program: Program) -> Program:
-    """Add the client that scores the validation split: the nodes of "eval", fed with other examples."""
+    """Add the client that scores the validation split; it feeds the nodes of "eval" with validation examples."""
     scoring = program.clients[_CLIENTS[TEST]]
     inputs = tuple(replace(slot, split=VALIDATION) for slot in scoring.inputs)
     validating = replace(scoring, name=_CLIENTS[VALIDATION], inputs=inputs)
@@ -60,11 +60,11 @@ def evaluate(clients: Clients, *, batches: int, classes: int, split: str = TEST)
 
 @dataclass(frozen=True)
 class BestMetric:
-    """The best value of the monitored metric so far, and the evaluations without improvement.
+    """The best value of the monitored metric so far, and the number of evaluations without improvement.
 
     best, best_step: the best value and the number of updates after which it was first reached; None before any value.
-    reference: the value that the next one must exceed to count as an improvement; None before any value. waited:
-    evaluations since the last improvement. Values that are not finite never count as better.
+    reference: the value at the last improvement that ``train.patience`` counts; None before any value. waited: number
+    of evaluations since this improvement. Values that are not finite never count as better.
     """
 
     best: float | None = None
@@ -76,8 +76,8 @@ class BestMetric:
     def at_start(cls, config: Config, progress: Mapping[str, float]) -> "BestMetric":
         """Return the state that a checkpoint stores in its progress.
 
-        The state is empty if the best checkpoint is to be kept from now on but was not kept before: otherwise the
-        best value would belong to no checkpoint.
+        The state is empty if the best checkpoint is kept from now on but was not kept before. Otherwise the best value
+        would belong to no checkpoint.
         """
         if keeps_best(config) and BEST_STEP not in progress:
             return cls()
@@ -95,7 +95,7 @@ class BestMetric:
         return {_PREFIX + name: value for name, value in values.items() if value is not None}
 
     def updated(self, config: Config, done: int, value: float, *, counted: bool) -> "BestMetric":
-        """Return the state after the metric had ``value`` after ``done`` updates.
+        """Return the state for a metric that has ``value`` after ``done`` updates.
 
         counted: whether ``train.patience`` counts this evaluation. A run without patience counts none, so that
         counting begins at zero if a resumed run sets it.
@@ -114,11 +114,11 @@ class BestMetric:
         return replace(new, waited=self.waited + 1)
 
     def is_out_of_patience(self, config: Config) -> bool:
-        """Whether ``train.patience`` evaluations in a row brought no improvement, so that the run ends."""
+        """Return whether ``train.patience`` evaluations in a row brought no improvement, so that the run ends."""
         return config.train.patience is not None and self.waited >= config.train.patience
 
     def early_stop_text(self, config: Config) -> str:
-        """Return why the run ends early."""
+        """Return the reason why the run ends early."""
         train = config.train
         by = f" by more than {train.min_delta:g}" if train.min_delta else ""
         better = "a number" if self.reference is None else f"better{by} than {self.reference:.4f}"

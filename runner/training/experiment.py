@@ -15,10 +15,10 @@ from runner.training.placement import PlacedProgram
 class Experiment:
     """Everything that the training loop needs.
 
-    total_steps: updates of the whole run. steps_per_epoch: updates that read every training example once; not a whole
-    number if the examples of an update do not divide the training split. threads_per_worker: kernel threads of each
-    process. emulation: the emulated slow network, None for the real one. placed: how the layers of the program were
-    placed, None if the strategy assigns all devices itself.
+    total_steps: updates of the whole run. steps_per_epoch: updates that read every training example once; a fraction
+    if the examples per update do not divide the training split. threads_per_worker: kernel threads of each process.
+    emulation: the emulated slow network, None for the real one. placed: the program with the placement of its layers,
+    None if the strategy assigns all devices itself.
     """
 
     config: Config
@@ -38,7 +38,7 @@ class Experiment:
 
     @property
     def measured_steps(self) -> int:
-        """Steps of this and of other strategies that are measured before training, to compare them."""
+        """The number of steps of each strategy that are measured before training, to compare strategies."""
         placement = self.config.parallelism.layer_placement
         return 0 if placement is None else int(placement.measured_steps)
 

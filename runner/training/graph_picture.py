@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from graphviz import Digraph
 
 _Box = tuple[str, str]
-"""Layer, device."""
+"""(layer, device)."""
 _OTHER = "step"
 
 
 def draw_graph(graph: Graph, path: Path, pictures: bool = True) -> list[Path]:
-    """Write ``path`` in the language of Graphviz, a PNG and, if the program of Graphviz is installed, an SVG.
+    """Write ``path`` in the DOT language, a PNG and, if the Graphviz program is installed, an SVG.
 
     A box is a layer on a device and shows its number of nodes; an arrow shows the number of tensors. The PNG omits the
     tensors between the step itself and each layer, which are the same in all networks. pictures: False omits PNG and

@@ -40,15 +40,15 @@ PREDICT = "predict"
 
 @dataclass
 class ForwardPasses(Strategy):
-    """A strategy that trains nothing. It is in no table, so no configuration can choose it."""
+    """A strategy that trains nothing. No table lists this class, so no configuration can choose it."""
 
     name: str = "forward_passes"
 
     def build(self, task: Task) -> Program:
-        """Return a program of one device whose variables are the weights alone.
+        """Return a program for one device whose only variables are the weights.
 
-        Besides the clients of every program there are "validate", and "predict", which fetches "logits" (N, C) for a
-        batch of split "test", where N is the size of an evaluation batch.
+        The program has the usual clients, and "validate" and "predict". The client "predict" fetches "logits" (N, C)
+        for a batch of split "test", where N is the size of an evaluation batch.
         """
         graph = Graph()
         replica = Replica(graph, task, device=worker_task(0))
@@ -62,8 +62,8 @@ class ForwardPasses(Strategy):
 class OneDevice:
     """A network and the device of this machine that computes it.
 
-    config: of the network's run, with the machine values of this device. cluster: the device. gpus: of this machine.
-    what, reason: the device and the reason for its choice, as text.
+    config: the configuration of the network's run, with the machine values of this device. cluster: the device alone.
+    gpus: the GPUs of this machine. what, reason: the device and the reason for its choice, as text.
     """
 
     config: Config
@@ -76,8 +76,8 @@ class OneDevice:
 def one_device(config: Config, cores: int, look: Look = discover) -> OneDevice:
     """Choose a GPU or the CPU by ``config.cluster``, as a training run does; log the device and the reason.
 
-    cores: of this machine. look: finds its GPUs. Raises ResourceError if the requested GPU is not available or lacks
-    the precision.
+    cores: the number of cores of this machine. look: finds the GPUs. Raises ResourceError if the requested GPU is not
+    available or lacks the precision.
     """
     here = fix_machine_values(replace(config, parallelism=ForwardPasses()), cores, look)
     found = look_at(here.cluster, look)
@@ -97,7 +97,7 @@ def score(
 ) -> dict[str, Scores]:
     """Score a checkpoint of the device's network on the test split of a dataset, and on its validation split if any.
 
-    settings: of the dataset, whose images and classes are those of training. normalised_as: the normalisation of
+    settings: the dataset, whose images and classes must match training. normalised_as: the normalisation of
     training. Raises CheckpointError if the checkpoint does not hold the network, ConfigError if the stored pixels of
     the datasets are in different units, DataError if data cannot be read, ResourceError if a GPU cannot hold a batch.
     """

@@ -1,4 +1,4 @@
-"""The weights of another run with which a run begins (``init_from``): which of them fit, and why others do not."""
+"""Initial weights from another run (``init_from``): the weights that fit, and the reasons why others do not."""
 
 import fnmatch
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ from runner.training.inference import weights_of
 class InitialWeights:
     """The weights that a new run takes from a checkpoint.
 
-    path: of the checkpoint. values: by name, in the dtype of the new network. left: weights of the network that keep
-    their initial value -> the reason.
+    path: the checkpoint. values: name -> value in the dtype of the new network. left: name of a weight that keeps its
+    initial value -> reason.
     """
 
     path: Path
@@ -28,7 +28,7 @@ class InitialWeights:
     left: Mapping[str, str]
 
     def report(self) -> str:
-        """Return a line for each weight: taken, or left and why."""
+        """Return a line for each weight: taken from the checkpoint, or the reason why it was not taken."""
         return "\n".join(
             [
                 f"weights from {self.path}: {len(self.values)} taken, {len(self.left)} left at their initial value",
@@ -39,7 +39,7 @@ class InitialWeights:
 
 
 def with_checkpoint_named(config: Config) -> Config:
-    """Return the configuration with the present checkpoint of the run that ``init_from`` names in place of that run.
+    """Return the configuration in which ``init_from`` names the present checkpoint of the named run.
 
     The other run may continue, but a repeated start must begin with the same weights. Raises CheckpointError if there
     is no checkpoint.
@@ -48,7 +48,7 @@ def with_checkpoint_named(config: Config) -> Config:
 
 
 def initial_weights(config: Config) -> InitialWeights | None:
-    """Return the weights that ``init_from`` names; None without ``init_from``.
+    """Return the weights that ``init_from`` names; None if ``init_from`` is not set.
 
     Weights are the variables of the network, moving averages included, without slots of the optimizer. Floats of
     another width are converted. Raises CheckpointError if no checkpoint is usable or none of its weights match,
@@ -61,7 +61,7 @@ def initial_weights(config: Config) -> InitialWeights | None:
     wanted = weights_of(config)
     for key, patterns in (("init_include", include), ("init_exclude", exclude)):
         for pattern in patterns:
-            # Such a pattern would silently have no effect.
+            # A pattern that matches nothing would silently have no effect.
             if not fnmatch.filter(wanted, pattern):
                 raise ConfigError(f"{key}={patterns}: {pattern} matches no weight; the network has {', '.join(wanted)}")
     found = load(path).variables
@@ -79,7 +79,7 @@ def initial_weights(config: Config) -> InitialWeights | None:
 def _reason_against(
     name: str, spec: TensorSpec, found: Mapping[str, Array], include: list[str], exclude: list[str]
 ) -> str | None:
-    """Return why a weight is not taken; None if it is taken."""
+    """Return the reason why a weight is not taken; None if it is taken."""
     if not any(fnmatch.fnmatchcase(name, pattern) for pattern in include):
         return "init_include does not match it"
     for pattern in exclude:

@@ -1,4 +1,4 @@
-"""The planned memory of each process and each GPU of a run, and the refusal of a run that this machine cannot hold."""
+"""The planned memory of each process and GPU of a run; runs that do not fit this machine are refused."""
 
 import logging
 import math
@@ -21,13 +21,13 @@ CONTEXT_BYTES = 500 << 20
 """Assumed GPU memory of driver and libraries for each process."""
 
 PROGRAM_BYTES = 150 << 20
-"""Interpreter and libraries of a process, as measured for workers of tiny networks."""
+"""Bytes of the interpreter and libraries of a process, measured for workers of tiny networks."""
 
 CHECKPOINT_COPIES = 5
 """Copies of all variables in the process that writes a checkpoint: fetched, packed, and read back to be verified."""
 
 _FETCH_COPIES = 2
-"""Copies of tensors that a worker returns to the master: its own, and one in shared memory."""
+"""Copies of tensors that a worker returns to the master: one in the worker, and one in shared memory."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ProcessMemory:
 
     @property
     def total(self) -> int:
-        """The sum, with :data:`PROGRAM_BYTES`."""
+        """The sum of all fields and :data:`PROGRAM_BYTES`."""
         return self.variables + self.step + self.sent + self.data + self.checkpoint + PROGRAM_BYTES
 
 
@@ -88,7 +88,7 @@ def dataset_bytes(experiment: Experiment) -> int:
 def require_variables_fit(program: Program) -> None:
     """Raise ResourceError if this machine cannot hold one copy of all variables.
 
-    This needs no plan, because planning asks the kernel libraries, which fail for very large tensors.
+    This check makes no plan, because planning calls the kernel libraries, which fail for very large tensors.
     """
     if _variable_bytes(program) > usable_memory():
         raise ResourceError(
@@ -112,7 +112,7 @@ def require_memory(experiment: Experiment) -> None:
 
 
 def require_fit(memory: Sequence[ProcessMemory], usable: int, room: int | None = None) -> None:
-    """Raise ResourceError, with the numbers, if the processes need more memory than there is.
+    """Raise ResourceError, with the numbers, if the processes need more memory than is available.
 
     usable: bytes of this machine. room: bytes by which resource limits let each process grow; None for no limits.
     """
@@ -157,7 +157,7 @@ def _largest_arena(plans: Sequence[DevicePlan]) -> int:
 
 
 def most_bytes(experiment: Experiment) -> int:
-    """Return an upper bound for every plan: every value of the graph in a separate buffer."""
+    """Return an upper bound, in bytes, of every plan: all values of the graph in separate buffers."""
     program = experiment.program
     values = sum(spec.nbytes for node in program.graph for spec in node.outputs)
     processes = 1 if program.one_process is not None else program.workers + program.servers + 1
@@ -178,9 +178,9 @@ def gib(count: int) -> str:
 class GpuMemory:
     """Planned bytes of one GPU.
 
-    devices: the logical devices on it. processes: the number of processes that use it, with the master if it plans
-    there. variables: parameters and slots of the optimizer. step: the largest arena of each device. moved: tensors that
-    are fed or sent.
+    devices: the logical devices on the GPU. processes: the number of processes that use the GPU, including the master
+    if the master plans there. variables: parameters and slots of the optimizer. step: the largest arena of each device.
+    moved: tensors that are fed, sent or received.
     """
 
     gpu: int
@@ -192,7 +192,7 @@ class GpuMemory:
 
     @property
     def total(self) -> int:
-        """The sum, with :data:`CONTEXT_BYTES` for each process."""
+        """The sum of variables, step, moved and :data:`CONTEXT_BYTES` for each process."""
         return self.variables + self.step + self.moved + self.processes * CONTEXT_BYTES
 
 
@@ -225,7 +225,7 @@ def planned_gpu_memory(experiment: Experiment, planned: ProgramPlans) -> list[Gp
 
 
 def require_gpu_memory(experiment: Experiment, gpus: Sequence[GpuFacts]) -> None:
-    """Raise ResourceError for a run that exceeds the free memory of its GPUs. gpus: of this machine.
+    """Raise ResourceError for a run that exceeds the free memory of its GPUs. gpus: the GPUs of this machine.
 
     Memory is planned only if an upper bound exceeds half of a GPU's memory, because planning takes time.
     """

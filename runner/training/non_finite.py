@@ -43,7 +43,7 @@ def name_the_node(error: NonFiniteLossError, experiment: Experiment, directory: 
 
 
 def replay(session: Session, experiment: Experiment, first_step: int, last_step: int) -> None:
-    """Repeat updates first_step..last_step. Overlapping clients end where they ended in the run: at evaluations."""
+    """Repeat updates first_step..last_step. As in the run, wait for overlapping clients at each evaluation."""
     step_driver = bind(experiment.program.step_driver, session)
     for step in range(first_step, last_step + 1):
         train_step(step_driver, experiment, step, experiment.learning_rate(step))
@@ -53,11 +53,11 @@ def replay(session: Session, experiment: Experiment, first_step: int, last_step:
 
 
 def repeated_experiment(experiment: Experiment, directory: RunDirectory, first_step: int) -> Experiment | None:
-    """Return the experiment that repeats the steps from ``first_step`` on; it replays the run's record of a race.
+    """Return the experiment that repeats the steps from ``first_step`` on, in the recorded order of clients.
 
-    None if the values depend on the order in which clients ended and that order is not known from ``first_step`` on: a
-    record begins with the start of a process, so it repeats a run only from its first step. The order of virtual time
-    begins again at each checkpoint, so it is always known.
+    None if the values depend on the order in which clients ended and that order is not known from ``first_step`` on. A
+    record begins with the start of a process, so a record repeats a run only from the first step. The order of virtual
+    time begins again at each checkpoint, so it is always known.
     """
     config = experiment.config
     race = config.parallelism.race

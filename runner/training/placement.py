@@ -1,4 +1,4 @@
-"""The placement of layers in a model-parallel run: found once, stored as ``placement.json``, read from there."""
+"""The placement of layers in a model-parallel run, found once and stored in ``placement.json``."""
 
 import json
 from collections.abc import Mapping
@@ -47,9 +47,9 @@ _NODE_TIMES: JsonFile[_NodeTimes] = JsonFile(
 
 @dataclass(frozen=True)
 class Placement:
-    """The devices of the layers, and how they were found.
+    """The devices of the layers, and the method that found them.
 
-    layers: layer, or shard of a layer, -> device, in the order of the network. idle: devices without a layer. found_by:
+    layers: layer or shard of a layer -> device, in the order of the network. idle: devices without a layer. found_by:
     the method that found the placement. tried_step_s: method -> simulated seconds of a training step.
     """
 
@@ -71,7 +71,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class PlacedProgram:
-    """A program with its placement. seconds: the time of each node, by which it was placed."""
+    """A program with its placement. seconds: the time of each node, from which the placement was computed."""
 
     program: Program
     placement: Placement
@@ -130,12 +130,12 @@ def _seconds_of_nodes(costs: str | None, program: Program, cluster: Cluster) -> 
 
 
 def read_layers(path: Path) -> dict[str, str]:
-    """Return layer -> device of a ``placement.json``; raises ConfigError for anything else."""
+    """Return layer -> device of a ``placement.json``; raises ConfigError for any other content."""
     return _read(_LAYERS, f"parallelism.placement={path}", path).layers
 
 
 def _task_named(device: str) -> str:
-    """Return the task of a device name, or the text itself if it is no device name and so fits no cluster."""
+    """Return the task of a device name. Any other text, which fits no cluster, is returned unchanged."""
     try:
         return task_of(device)
     except ValueError:

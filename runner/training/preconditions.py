@@ -1,4 +1,4 @@
-"""Conditions for starting or resuming a run that depend on its directory, its data or a record that it replays."""
+"""Checks of the directory, the data and the replayed record of a run before it starts or resumes."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from runner.training.experiment import Experiment
 
 
 def require_resumable(config: Config, resume: bool) -> None:
-    """Raise ConfigError for a resumed run that replays an order of endings, which is known from the first step only."""
+    """Raise ConfigError if a resumed run replays endings, which can be replayed only from the first step."""
     strategy = config.parallelism
     if resume and strategy.replayed is not None and strategy.race.decisions is None:
         raise ConfigError(
@@ -27,7 +27,7 @@ def require_resumable(config: Config, resume: bool) -> None:
 def require_same_plugins(run_dir: Path) -> list[str]:
     """Raise ConfigError if a plugin changed since the last start of the run.
 
-    Returns notes on plugins that only the last start or only this one has.
+    Returns notes on plugins that only the last start has or only this start has.
     """
     recorded = read_plugins(run_dir)
     if changed := list(changed_plugins(recorded or {})):
@@ -38,7 +38,7 @@ def require_same_plugins(run_dir: Path) -> list[str]:
 def require_same_data(config: Config, run_dir: Path) -> list[str]:
     """Raise DataError if the facts of the data changed since the run in a directory began.
 
-    Returns notes on facts that an earlier version did not store, so that they are not compared.
+    Returns notes on facts that are not compared, because an earlier version did not store them.
     """
     kept = read_record(run_dir)
     if kept is None:
@@ -51,9 +51,9 @@ def require_same_data(config: Config, run_dir: Path) -> list[str]:
 
 
 def require_same_normalisation(config: Config, run_dir: Path) -> None:
-    """Raise DataError if mean and deviation of the data changed since the run began; skip runs without that record.
+    """Raise DataError if mean and deviation of the data changed since the run began; skip runs that lack them.
 
-    Computing them can read whole files of the user, so call this after the memory has been checked.
+    Computing mean and deviation can read whole files of the user, so call this function after the memory check.
     """
     kept = read_record(run_dir)
     if kept is not None and kept.normalisation is not None:
@@ -85,7 +85,7 @@ def require_whole_record(experiment: Experiment) -> None:
 
 
 def replayed_decisions(config: Config) -> Path | None:
-    """Return the record of decisions that a run replays; None if it replays none."""
+    """Return the record of decisions that a run replays; None if the run replays no record."""
     strategy = config.parallelism
     return None if strategy.replayed is None or strategy.race.decisions is None else Path(strategy.replayed)
 

@@ -1,4 +1,4 @@
-"""One training run: from a checked configuration and a directory to a summary, with or without an error."""
+"""One training run: train a checked configuration in a directory and write a summary, with or without an error."""
 
 import dataclasses
 import logging
@@ -86,7 +86,7 @@ def run(
                 log.info("devices: %s", sweep.gpus)
             training_run = _Run(draft, prepared.experiment, directory, sweep, prepared.start)
             try:
-                with plugin_errors(provenance()):  # so that summary and log have the message of the terminal
+                with plugin_errors(provenance()):  # so that summary and log contain the terminal's message
                     summary = training_run.execute()
             except BaseException as error:
                 ended = with_error(training_run.summary, error)
@@ -101,7 +101,7 @@ def run(
 class _Prepared:
     """A run that can start. found: the devices of this machine. notes: warnings about a resumed run.
 
-    start, data: of a new run; None for a resumed one. placement: the stored placement of a resumed run.
+    start, data: the start and data record of a new run, else None. placement: the stored placement of a resumed run.
     """
 
     experiment: Experiment
@@ -149,7 +149,7 @@ def _opened_directory(prepared: _Prepared, run_dir: Path, resume: bool) -> Itera
             write_record(directory.path, prepared.data)
         config = prepared.experiment.config
         plain = to_plain(config)
-        # Last, because a directory with a configuration holds a run. A file with secrets is readable by its owner only.
+        # Stored last, because a directory with a configuration holds a run. Only the owner can read secrets.
         directory.store_configuration(dump(config).encode(), private=redact(plain) != plain)
         yield directory
 
@@ -158,7 +158,7 @@ def _opened_directory(prepared: _Prepared, run_dir: Path, resume: bool) -> Itera
 class _Run:
     """One training run in an opened directory.
 
-    summary: all that is known so far, also after an error. new_start: None for a resumed run, whose start is read from
+    summary: facts and results so far, also after an error. new_start: None for a resumed run, whose start is read from
     its directory. started: seconds of a monotonic clock.
     """
 
@@ -188,7 +188,7 @@ class _Run:
         return self.summary
 
     def _log_start(self, start: Start) -> None:
-        """Log a resumed run without a checkpoint or without updates left; log and summarize weights of another run."""
+        """Log that a resumed run has no checkpoint or no updates left; log and summarize weights of another run."""
         total, resumed = self.experiment.total_steps, self.new_start is None
         if resumed and start.checkpoint is None:
             log.warning("no checkpoint in %s: beginning at step 0", self.directory.checkpoints)
@@ -215,7 +215,7 @@ class _Run:
         self._note(kernels_missing={**self.summary.kernels_missing, **missing})
 
     def _log_placement(self) -> None:
-        """Log the devices of the layers, and a step's time next to that of other strategies; measure it if asked."""
+        """Log the devices of the layers, and the step times of this and other strategies, measured if configured."""
         placed, steps = self.experiment.placed, self.experiment.measured_steps
         if placed is None:
             return

@@ -1,4 +1,4 @@
-"""Where a run starts, how far it has come, and the checkpoints that it writes."""
+"""The start of a run, its progress, and its checkpoints."""
 
 import logging
 from collections.abc import Mapping
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Start:
-    """Where a run starts: at its newest checkpoint, or at step 0.
+    """The start of a run: its newest checkpoint, or step 0.
 
-    checkpoint: the checkpoint from which the run continues. weights: the weights of another run with which a run
-    without a checkpoint begins.
+    checkpoint: the checkpoint from which the run continues. weights: the initial weights from another run, for a run
+    without a checkpoint.
     """
 
     checkpoint: Checkpoint | None = None
@@ -35,7 +35,7 @@ class Start:
 
     @property
     def step(self) -> int:
-        """The number of updates that were made before."""
+        """The number of updates before this start."""
         return 0 if self.checkpoint is None else self.checkpoint.step
 
     @property
@@ -55,7 +55,7 @@ class Start:
 
 
 def continued_start(experiment: Experiment, directory: RunDirectory) -> Start:
-    """Return the newest usable checkpoint of a run as its start, or the start of a new run if it has none.
+    """Return the newest usable checkpoint of a run as its start, or the start of a new run if there is none.
 
     Raises CheckpointError if the checkpoint belongs to another run or does not fit the program.
     """
@@ -78,12 +78,12 @@ def _restore(session: Session, variables: Mapping[str, NDArray[Any]]) -> None:
 
 @dataclass
 class Progress:
-    """How far a run has come.
+    """The progress of a run.
 
-    first_step: updates before this process. done: updates since the run began, those of earlier processes included.
-    step_seconds: wall time of each step of this process. metric: the monitored metric, evaluations of earlier processes
-    included. loss: of the newest update of this process. saved_step: the newest step that this process saved. scores:
-    the newest scores of the test split. stopped: why the run ended early, "" if it did not.
+    first_step: updates before this process. done: updates since the run began, including earlier processes.
+    step_seconds: wall time of each step of this process. metric: the monitored metric, including evaluations of earlier
+    processes. loss: the loss of this process's newest update. saved_step: the newest step that this process saved.
+    scores: the newest scores of the test split. stopped: the reason why the run ended early, "" if it did not.
     """
 
     first_step: int

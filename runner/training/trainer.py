@@ -39,7 +39,7 @@ def train_step(
 
 
 class Trainer:
-    """Trains one experiment on one session, from the present values of its variables."""
+    """The training loop of one experiment on one session; it starts from the present values of the variables."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Trainer:
         meta: CheckpointMeta,
         first_step: int,
     ) -> None:
-        """meta: for the checkpoints of the run; its progress is that of the checkpoint from which the run continues."""
+        """Prepare the loop. meta: entries of all checkpoints, with the progress of the checkpoint that is continued."""
         self.experiment = experiment
         config = experiment.config
         self.progress = Progress(first_step, first_step, metric=BestMetric.at_start(config, meta.progress))
@@ -92,7 +92,7 @@ class Trainer:
         return self.progress
 
     def decided(self) -> Mapping[str, Any]:
-        """Return the facts that the strategy decided during the run, by name; empty if there are none."""
+        """Return name -> fact that the strategy decided during the run; empty if there are none."""
         return self._step_driver.record()
 
     def variables(self) -> dict[str, NDArray[Any]]:
@@ -157,7 +157,7 @@ class Trainer:
             )
 
     def _refuse_loss(self, step: int, loss: float, rate: float) -> NoReturn:
-        # Overlapping clients end first; otherwise the record of endings has gaps, and the run cannot be repeated.
+        # Wait for overlapping clients first; otherwise the record of endings has gaps, and the run cannot be repeated.
         with at_the_end("waiting for overlapping clients", lambda error: self._step_driver.synchronize()):
             advice = self.experiment.advice_on_divergence
             raise NonFiniteLossError(step, f"the loss of step {step} is {loss}, with learning rate {rate:g}: {advice}")
@@ -179,7 +179,7 @@ class Trainer:
         self._update_best({**values, **scored}, counted)
 
     def _update_best(self, values: Mapping[str, float], counted: bool) -> None:
-        """Update the best metric, and save a checkpoint if the best one is to be kept. values: by metric."""
+        """Update the best metric, and save a checkpoint if the best one is to be kept. values: metric -> value."""
         config = self.experiment.config
         value = values.get(monitor_of(config).metric)
         if value is None:

@@ -25,8 +25,8 @@ _PASSING_ON = ("reshape", "identity")
 class LayerRow:
     """One layer, for one example.
 
-    output: shape. parameters: number of trained values. multiply_adds: of convolutions and matrix products in the
-    forward pass. activation_bytes: of the output; 0 if the output shares the memory of the input.
+    output: the output's shape. parameters: number of trained values. multiply_adds: number in convolutions and matrix
+    products of the forward pass. activation_bytes: bytes of the output; 0 if it shares the memory of the input.
     """
 
     name: str

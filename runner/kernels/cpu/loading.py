@@ -1,4 +1,4 @@
-"""The libraries of fast CPU kernels: each is loaded once, and a missing one is reported with the reason.
+"""Load the libraries of fast CPU kernels, and find out why a library is missing.
 
 Modules that need a package are imported when their library is loaded, because the package may be missing.
 """
@@ -13,7 +13,7 @@ _PACKAGES = ("cffi", "llvmlite")
 
 @dataclass(frozen=True)
 class NativeLibrary:
-    """A library of fast kernels. version: the reported version and the file. missing: why it is not used, or ""."""
+    """A library of fast kernels. version: the version and the file. missing: why the library is not used, or ""."""
 
     name: str
     version: str
@@ -36,7 +36,7 @@ def _loaded(load: Callable[[Registry], tuple[str, str]], registry: Registry) -> 
 
 
 def register_onednn(registry: Registry) -> tuple[str, str]:
-    """Return (version and file, "") after adding the kernels, or ("", why the library is not available)."""
+    """Add the kernels of oneDNN and return (version and file, ""), or return ("", reason) without oneDNN."""
     from runner.kernels.cpu.onednn import convert, convolution, linear, normalization, parts, pooling, softmax
     from runner.kernels.cpu.onednn.library import OneDnnUnavailable, load
 
@@ -50,7 +50,7 @@ def register_onednn(registry: Registry) -> tuple[str, str]:
 
 
 def register_machine_code(registry: Registry) -> tuple[str, str]:
-    """Return (version, "") after adding the kernels, or ("", reason). Sets how calls are joined in both cases."""
+    """Add the kernels that LLVM compiles and return (version, ""), or return ("", reason). Sets ``registry.join``."""
     from runner.kernels.cpu.dispatch import join_in_python
 
     version, missing = probe_compiler()
@@ -66,7 +66,7 @@ def register_machine_code(registry: Registry) -> tuple[str, str]:
 
 
 def probe_compiler() -> tuple[str, str]:
-    """Return (compiler and target CPU, ""), or ("", why code cannot be compiled)."""
+    """Return (compiler and target CPU, ""), or ("", reason) if code cannot be compiled."""
     try:
         import llvmlite.binding  # noqa: F401 - the library itself is loaded here
     except (ImportError, OSError) as error:

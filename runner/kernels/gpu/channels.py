@@ -1,4 +1,4 @@
-"""The division of per-channel work among the blocks of a GPU, and sums over all axes but the channels."""
+"""The division of per-channel work among thread blocks, and sums over all axes but the channels."""
 
 import math
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ THREADS = 1024
 
 _LINE_BYTES = 128
 _LEAST_VALUES = 4
-"""The minimum of values per thread before another block is used."""
+"""The minimum number of values per thread; with fewer values, fewer blocks are used."""
 
 _WARP = 32
 _READ_AHEAD = 8
-"""Values that a thread loads at once; adjacent threads still load adjacent values."""
+"""Values that a thread loads before adding; adjacent threads load adjacent values."""
 
 _BLOCKS_OF_PIXELS = 8
-"""Blocks per multiprocessor if a block has one channel: adding the splits of a channel is cheap then."""
+"""Blocks per multiprocessor if a block has one channel: adding the splits of one channel is cheap."""
 
 
 @dataclass(frozen=True)
 class Division:
-    """A tensor (rows, channels, pixels) or (pixels, channels), divided among blocks as in ``source/channels.cu``."""
+    """The division of a tensor, (rows, channels, pixels) or (pixels, channels), among blocks as in ``channels.cu``."""
 
     rows: int
     pixels: int
@@ -44,7 +44,7 @@ class Division:
 
     @property
     def splits(self) -> int:
-        """The number of runs: of pixels with channels last, else of rows; at least one."""
+        """The number of runs of pixels with channels last, else of rows; at least one."""
         return max(1, -(-(self.pixels if self.channels_last else self.rows) // self.run))
 
     @property
@@ -54,7 +54,7 @@ class Division:
 
     @property
     def grid(self) -> Size:
-        """Blocks of the first launch and of launches that map every element."""
+        """The grid of the first launch, and of launches that compute every element."""
         return (max(1, -(-self.channels // self.width)), self.splits, 1)
 
     @property
@@ -70,7 +70,7 @@ class Division:
 
 
 def division(multiprocessors: int, spec: Spec, channels_last: bool) -> Division:
-    """Return the division of a tensor (N, C) or (N, C, H, W); it, and so the rounding of sums, depends on the GPU."""
+    """Return the division of a tensor (N, C) or (N, C, H, W). The division, and the rounding, depend on the GPU."""
     rows, channels, pixels = spec.shape[0], spec.shape[1], math.prod(spec.shape[2:])
     if channels_last:
         lanes = min(power_of_two(channels), _LINE_BYTES // numpy_dtype(spec.dtype).itemsize)
@@ -85,12 +85,12 @@ def division(multiprocessors: int, spec: Spec, channels_last: bool) -> Division:
 
 
 def _run(count: int, splits: int, least: int) -> int:
-    """Return the length of a run if ``count`` items are cut into ``splits`` runs."""
+    """Return the length, at least ``least``, of each of ``splits`` runs of ``count`` items."""
     return max(1, least, -(-count // splits))
 
 
 def source(dtype: str, result: str | None = None) -> str:
-    """Return the source for tensors of a dtype. result: the dtype of ``channel_totals``, by default that of vectors."""
+    """Return the source for tensors of a dtype. result: dtype of ``channel_totals``, by default the computed one."""
     computed = computed_in(dtype)
     return text("channels", T=dtype, C=computed, R=result or computed)
 

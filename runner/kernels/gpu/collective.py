@@ -18,14 +18,14 @@ ID_BYTES = 128
 _TURN_BYTES = 256
 _SUM = 0
 _TYPES = {"int32": 2, "int64": 4, "float32": 7, "float64": 8, "bfloat16": 9}
-"""ncclRedOp_t and ncclDataType_t, as nccl.h has them."""
+"""Values of ncclRedOp_t and ncclDataType_t in nccl.h."""
 
 
 @dataclass(frozen=True)
 class NcclCommunicator:
     """The communicator of one GPU.
 
-    native: CuPy's. turn: memory that every sum counts as written, so that sums keep their order.
+    native: the communicator of CuPy. turn: memory that every sum declares as written, so that sums keep their order.
     """
 
     native: Any
@@ -34,10 +34,10 @@ class NcclCommunicator:
     turn: DeviceMemory
 
     def enqueue(self, stream: Stream, source: int, target: int, count: int, dtype: str) -> None:
-        """Enqueue the sum of ``count`` elements; source and target may be equal. All other GPUs must enqueue it too.
+        """Enqueue the sum of ``count`` elements, which all GPUs must enqueue. Source and target may be equal.
 
-        Raises RuntimeError if NCCL refuses it or if an earlier sum failed meanwhile.
-        After an error no more sums are possible, and running sums are aborted, because they would wait for other GPUs
+        Raises RuntimeError if NCCL returns an error or if an earlier sum failed meanwhile.
+        After an error no more sums are possible. Running sums are aborted, because they would wait for other GPUs
         forever.
         """
         try:
@@ -51,7 +51,7 @@ class NcclCommunicator:
 class NcclLibrary:
     """NCCL for the GPUs of a process.
 
-    nccl: CuPy's module. current_gpu: returns the number of this thread's GPU. allocate: returns memory of this GPU.
+    nccl: CuPy's module. current_gpu: returns the number of this thread's GPU. allocate: allocates memory of this GPU.
     """
 
     def __init__(self, nccl: Any, current_gpu: Callable[[], int], allocate: Callable[[int], DeviceMemory]) -> None:
@@ -62,7 +62,7 @@ class NcclLibrary:
         self._lock = threading.Lock()
 
     def unique_id(self) -> bytes:
-        """Return the 128 bytes by which processes find each other; this process must live until all have joined.
+        """Return the 128-byte id that processes join with. This process must not end before all have joined.
 
         Raises RuntimeError if NCCL finds no network.
         """
@@ -72,9 +72,9 @@ class NcclLibrary:
             raise RuntimeError(f"NCCL cannot set up a communicator: {error}") from error
 
     def join(self, unique_id: bytes, rank: int, size: int) -> None:
-        """Make this thread's GPU number ``rank`` of ``size``; returns when all have joined.
+        """Join with this thread's GPU as ``rank`` of ``size``; returns when all GPUs have joined.
 
-        Raises RuntimeError if NCCL fails or the GPU has joined before.
+        Raises RuntimeError if NCCL fails or the GPU has already joined.
         """
         gpu = self._current_gpu()
         if gpu in self._joined:
@@ -88,14 +88,14 @@ class NcclLibrary:
             self._joined[gpu] = made
 
     def communicator(self) -> NcclCommunicator:
-        """Return that of this thread's GPU; raises RuntimeError if the GPU has not joined a communicator."""
+        """Return the communicator of this thread's GPU; raises RuntimeError if the GPU has not joined one."""
         gpu = self._current_gpu()
         if gpu not in self._joined:
             raise RuntimeError(f"a sum over GPUs: GPU {gpu} has not joined a communicator")
         return self._joined[gpu]
 
     def leave(self) -> None:
-        """Destroy all communicators. All processes do this, when no sum is running."""
+        """Destroy all communicators. All processes must call this, when no sum is running."""
         with self._lock:
             joined, self._joined = self._joined, {}
         for each in joined.values():
@@ -103,10 +103,10 @@ class NcclLibrary:
 
 
 def open_library(current_gpu: Callable[[], int], allocate: Callable[[int], DeviceMemory]) -> NcclLibrary | None:
-    """Return NCCL for the GPUs of this process, or None if it is not installed."""
+    """Return NCCL for the GPUs of this process, or None if NCCL is not installed."""
     try:
         with warnings.catch_warnings():
-            # CuPy warns if NCCL is not installed; users that request it get an error instead.
+            # CuPy warns if NCCL is not installed; a run that requests NCCL raises an error instead.
             warnings.simplefilter("ignore", UserWarning)
             from cupy.cuda import nccl
     except ImportError:
@@ -115,7 +115,7 @@ def open_library(current_gpu: Callable[[], int], allocate: Callable[[int], Devic
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """Return the kernel of sums over GPUs, or none if the library is not available."""
+    """Return the kernel of sums over GPUs, or an empty list if NCCL is not available."""
     library: NcclLibrary | None = runtime.library(LIBRARY)
     if library is None:
         return []
@@ -123,9 +123,9 @@ def kernels(runtime: Runtime) -> list[Kernel]:
 
 
 def _bind(library: NcclLibrary, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-    """The call is never captured: NCCL requires that all GPUs capture and replay the same sums at the same time.
+    """Return a call that is never captured: NCCL requires all GPUs to capture and replay the same sums at one time.
 
-    A GPU whose memory is planned again restarts its graphs, independently of the others.
+    But if the memory of one GPU is planned again, only that GPU captures new graphs.
     """
     (part,), (total,) = buffers.inputs, buffers.outputs
     communicator = library.communicator()

@@ -1,7 +1,7 @@
 """Matrix products of cuBLAS on the GPUs of a process.
 
-Handles are created by CuPy's bindings. Products are called in the library itself: CuPy's bindings set the stream of the
-handle to CuPy's current stream, which is not that of the caller, and thereby reset the workspace.
+CuPy's bindings create the handles. Products are called in cuBLAS directly, because CuPy's bindings set the stream of
+the handle to CuPy's current stream, which is not the caller's stream, and thereby reset the workspace.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ import numpy as np
 from runner.kernels.gpu.runtime import Stream
 
 WORKSPACE_BYTES = 32 << 20
-"""NVIDIA's recommendation for Hopper. Concurrent products must not share a workspace, so every call has its own."""
+"""NVIDIA's recommendation for Hopper. Concurrent products must not share a workspace: every call has a separate one."""
 
 _KEEP, _TRANSPOSE = 0, 1
 _TYPES = {"float32": 0, "float64": 1, "bfloat16": 14}
@@ -29,10 +29,10 @@ _DEFAULT_ALGORITHM = -1
 
 @dataclass(frozen=True)
 class Product:
-    """C = A @ B, with matrices in C order, without gaps.
+    """A product C = A @ B of matrices in C order, without gaps.
 
-    A: (m, k), or (k, m) if ``transpose_a``. B: (k, n), or (n, k) if ``transpose_b``. C: (m, n). dtype: of A and B.
-    result: dtype of C, the same or, for bfloat16, float32. Sums are at least float32.
+    A: (m, k), or (k, m) if ``transpose_a``. B: (k, n), or (n, k) if ``transpose_b``. C: (m, n). dtype: dtype of A and
+    B. result: dtype of C, the same or, for bfloat16, float32. Sums are computed in float32 or float64.
     """
 
     m: int
@@ -46,9 +46,9 @@ class Product:
 
 @dataclass(frozen=True)
 class Functions:
-    """Functions of the library that are called directly; each returns a status, 0 for success.
+    """Functions of cuBLAS that are called directly; each returns a status, 0 for success.
 
-    CuPy's bindings of these refuse a captured stream or use CuPy's current stream. set_stream:
+    CuPy's bindings of these functions refuse a captured stream or use CuPy's current stream. set_stream:
     ``cublasSetStream_v2``. set_workspace: ``cublasSetWorkspace_v2``. gemm: ``cublasGemmEx``.
     """
 
@@ -81,22 +81,22 @@ class CublasLibrary:
         self._lock = lock or threading.Lock()
 
     def prepare(self) -> None:
-        """Create the handle of this thread's GPU, which must not happen during a capture."""
+        """Create the handle of this thread's GPU. Must not be called during a capture."""
         with self._lock:
             self._handle()
 
     def enqueue(self, stream: Stream, product: Product, a: int, b: int, c: int, workspace: int) -> None:
-        """Enqueue a product of matrices at these addresses; it may overwrite WORKSPACE_BYTES at ``workspace``.
+        """Enqueue a product of matrices at these addresses, with WORKSPACE_BYTES of scratch memory at ``workspace``.
 
-        No extent is 0. bfloat16 is summed in float32 and rounded once. The order of sums is the same every time.
-        The calls with a handle belong together, so one thread at a time makes them. Raises RuntimeError with the status
-        of a call that failed.
+        No extent may be 0. bfloat16 products are summed in float32 and rounded once. The order of additions is always
+        the same. The three calls with a handle must not interleave, so a lock is held. Raises RuntimeError with the
+        status of a failed call.
         """
         with self._lock:
             handle = self._handle()
             if status := self._functions.set_stream(handle, stream.handle):
                 raise RuntimeError(f"cublasSetStream of {stream.handle:#x}: status {status}")
-            # The workspace after the stream, because setting a stream resets it to memory shared between streams.
+            # Setting the stream resets the workspace to memory shared between streams, so the workspace is set last.
             if status := self._functions.set_workspace(handle, workspace, WORKSPACE_BYTES):
                 raise RuntimeError(f"cublasSetWorkspace of {WORKSPACE_BYTES} bytes at {workspace:#x}: status {status}")
             if status := self._functions.gemm(*self._arguments(handle, product, a, b, c)):
@@ -112,7 +112,7 @@ class CublasLibrary:
     def _arguments(self, handle: int, product: Product, a: int, b: int, c: int) -> tuple[int, ...]:
         """Return the arguments of cublasGemmEx in order.
 
-        BLAS reads a matrix in C order as its transpose, so it computes C' = B' @ A'.
+        BLAS reads a matrix in C order as its transpose, so the call computes C' = B' @ A'.
         """
         m, n, k = product.m, product.n, product.k
         turns = (_TRANSPOSE if each else _KEEP for each in (product.transpose_b, product.transpose_a))
@@ -131,13 +131,13 @@ class CublasLibrary:
 
 
 _FLOATS, _DOUBLES = np.array([1, 0], np.float32), np.array([1, 0], np.float64)
-"""alpha = 1 and beta = 0; cuBLAS reads them during the call."""
+"""alpha = 1 and beta = 0, which cuBLAS reads during the call."""
 
 
 def open_library(
     current_gpu: Callable[[], int], cuda: int, *, tf32: bool, lock: AbstractContextManager[object] | None = None
 ) -> CublasLibrary | None:
-    """Return cuBLAS for the GPUs of this process, or None if it is not installed. cuda: major CUDA version of CuPy."""
+    """Return cuBLAS for the GPUs of this process, or None without cuBLAS. cuda: major CUDA version of CuPy."""
     try:
         from cupy_backends.cuda.libs import cublas
 

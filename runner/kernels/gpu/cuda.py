@@ -1,4 +1,4 @@
-"""The runtime of real GPUs, on CuPy. It is thin, because tests replace it by an emulated GPU."""
+"""The runtime of real GPUs, implemented with CuPy. The runtime is thin, because tests replace it by an emulated GPU."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,19 +21,19 @@ _OUT_OF_MEMORY = 2
 
 
 _REPETITIONS = 4
-"""Repetitions of timed work."""
+"""The number of repetitions of timed work."""
 
 
 class GpusError(RuntimeError):
-    """There is no GPU, or a library for it is missing; the text says what to do."""
+    """There is no GPU, or a library for GPUs is missing; the message has the remedy."""
 
 
 def open_gpus(tf32: bool, *, compare_plans: bool = False, code_folder: str = "", home: int = 0) -> Runtime:
     """Open the GPUs of this process. tf32: whether float32 products may round factors. Raises GpusError without a GPU.
 
-    compare_plans: whether the plans of each convolution are timed and the fastest is taken instead of cuDNN's first;
-    this takes time and may give another plan in every run. code_folder: cache of machine code of our sources, or "".
-    home: the default GPU of a thread.
+    compare_plans: whether the plans of each convolution are timed and the fastest plan replaces cuDNN's first plan;
+    timing takes a while, and the fastest plan may differ between runs. code_folder: cache of machine code of our
+    sources, or "". home: the default GPU of a thread.
     """
     try:
         import cupy
@@ -78,23 +78,23 @@ class CudaStream:
 
 
 OwnStream = Any
-"""A :class:`CudaStream`: all streams passed to this runtime were created by it."""
+"""A :class:`CudaStream`: this runtime receives only streams that it created."""
 
 
 @dataclass(frozen=True)
 class CudaFunction:
-    """A kernel that has been loaded onto a GPU."""
+    """A kernel that is loaded on a GPU."""
 
     native: Any
 
     def __call__(self, stream: OwnStream, grid: Size, block: Size, arguments: Sequence[np.generic]) -> None:
-        """Put a launch on a stream; NumPy scalars are passed as they are."""
+        """Enqueue a launch on a stream; NumPy scalars are passed unchanged."""
         self.native(grid, block, tuple(arguments), stream=stream.native)
 
 
 @dataclass(frozen=True)
 class CudaGraph:
-    """Work that was captured."""
+    """A graph of captured work."""
 
     native: Any
 
@@ -106,8 +106,8 @@ class CudaGraph:
 class CudaRuntime:
     """See :class:`~runner.kernels.gpu.runtime.Runtime`.
 
-    cupy: the module. count: GPUs of this process. code: compiles sources. tf32, compare_plans, home: see
-    :func:`open_gpus`.
+    cupy: the module. count: number of GPUs of this process. code: the compiler of sources. tf32, compare_plans, home:
+    see :func:`open_gpus`.
     """
 
     def __init__(
@@ -130,11 +130,11 @@ class CudaRuntime:
         self._thread = threading.local()
         self._used: set[int] = set()
         self._lock = threading.Lock()
-        # A library handle has internal streams, which become part of a capture until it ends.
+        # A library handle has internal streams, which belong to a capture until the capture ends.
         self._handles = threading.RLock()
 
     def use(self, gpu: int) -> None:
-        """Make this thread use a GPU; GPUs in use can copy from each other directly if the hardware allows it."""
+        """Make this thread use a GPU; GPUs in use copy from each other directly if the hardware supports that."""
         if not 0 <= gpu < self._count:
             raise RuntimeError(_absence(gpu, self._count))
         with self._lock:
@@ -149,7 +149,7 @@ class CudaRuntime:
     def _current(self) -> int:
         """Return the GPU of this thread, by default ``home``.
 
-        A process that plans for others has chosen no GPU; CUDA's default, GPU 0, may belong to another process.
+        A process that only plans chooses no GPU. CUDA's default, GPU 0, may belong to another process.
         """
         if not hasattr(self._thread, "has_chosen"):
             self.use(self._home)
@@ -159,11 +159,11 @@ class CudaRuntime:
         """Let a GPU access the memory of another one directly."""
         if self._cuda.deviceCanAccessPeer(gpu, other):
             self._cuda.setDevice(gpu)
-            # Unlike cudaDeviceEnablePeerAccess this is no error if access was enabled before.
+            # Unlike cudaDeviceEnablePeerAccess, this function does not fail if access is already enabled.
             self._cuda._deviceEnsurePeerAccess(other)
 
     def function(self, source: str, name: str) -> CudaFunction:
-        """Return a kernel for this thread's GPU; a source is compiled at its first use."""
+        """Return a kernel for this thread's GPU; a source is compiled when first used."""
         key = gpu, _ = self._current(), source
         with self._lock:
             if key not in self._modules:
@@ -173,7 +173,7 @@ class CudaRuntime:
             return CudaFunction(self._modules[key].get_function(name))
 
     def _code_for(self, gpu: int, source: str) -> bytes:
-        """Return the machine code, which GPUs of equal compute capability share."""
+        """Return the machine code of a source, which GPUs of equal compute capability share."""
         if gpu not in self._capabilities:
             self._capabilities[gpu] = _capability(self._cuda.getDeviceProperties(gpu))
         kind = self._capabilities[gpu], source
@@ -182,7 +182,7 @@ class CudaRuntime:
         return self._codes[kind]
 
     def allocate(self, nbytes: int) -> DeviceMemory:
-        """Allocate from CUDA directly, without a pool: memory is planned once and freed with its owner."""
+        """Allocate GPU memory without a pool: memory is planned once and freed with its owner."""
         with self._allocating(nbytes, "memory of a GPU"):
             memory = self._cupy.cuda.Memory(max(nbytes, 1))
         return DeviceMemory(int(memory.ptr), nbytes, memory)
@@ -204,7 +204,7 @@ class CudaRuntime:
             raise MemoryError(f"{nbytes:,} bytes of {what}: {error}") from error
 
     def stream(self) -> CudaStream:
-        """Of the GPU that the thread uses."""
+        """Create a stream of this thread's GPU."""
         return CudaStream(self._cupy.cuda.Stream(non_blocking=True))
 
     def event(self) -> Any:
@@ -212,7 +212,7 @@ class CudaRuntime:
         return self._cupy.cuda.Event(disable_timing=True)
 
     def record(self, event: Any, stream: OwnStream) -> None:
-        """Record an event behind all work of the stream so far."""
+        """Record an event after all work of the stream so far."""
         event.record(stream.native)
 
     def wait(self, stream: OwnStream, event: Any) -> None:
@@ -220,12 +220,12 @@ class CudaRuntime:
         stream.native.wait_event(event)
 
     def copy(self, target: int, source: int, nbytes: int, stream: OwnStream) -> None:
-        """Enqueue a copy between any addresses; between GPUs without direct access it passes through the host."""
+        """Enqueue a copy between any addresses; between GPUs without direct access the data pass through the host."""
         if nbytes:
             self._cuda.memcpyAsync(target, source, nbytes, self._cuda.memcpyDefault, stream.handle)
 
     def synchronize(self, stream: OwnStream) -> None:
-        """Wait on the host; CuPy raises CUDARuntimeError, a RuntimeError, with the error of the GPU."""
+        """Wait on the host for a stream. Raises CuPy's CUDARuntimeError, a RuntimeError, if the GPU failed."""
         stream.native.synchronize()
 
     def wait_on_host(self, event: Any) -> None:
@@ -233,7 +233,7 @@ class CudaRuntime:
         event.synchronize()
 
     def capture(self, stream: OwnStream, work: Callable[[], None]) -> CudaGraph:
-        """Capture work; if the work raises, the capture is ended.
+        """Capture work; if ``work`` raises, the capture ends.
 
         One thread captures at a time, and no other thread calls a library meanwhile.
         """
@@ -242,14 +242,14 @@ class CudaRuntime:
             try:
                 work()
             except BaseException:
-                # Ending the capture of incomplete work fails too; the first error has the reason.
+                # Ending the capture of incomplete work also fails; the first error has the reason.
                 with suppress(self._cuda.CUDARuntimeError):
                     stream.native.end_capture()
                 raise
             return CudaGraph(stream.native.end_capture())
 
     def seconds(self, work: Callable[[OwnStream], None]) -> float:
-        """Return the mean time of ``work`` on the GPU over some repetitions, after a warm-up."""
+        """Return the mean seconds of ``work`` on the GPU over ``_REPETITIONS``, after a warm-up."""
         stream, begin, end = self.stream(), self._cupy.cuda.Event(), self._cupy.cuda.Event()
         work(stream)
         self.record(begin, stream)
@@ -261,7 +261,7 @@ class CudaRuntime:
         return milliseconds / 1e3 / _REPETITIONS
 
     def free_bytes(self) -> tuple[int, int]:
-        """Of the GPU that the thread uses."""
+        """Return free and total bytes of this thread's GPU."""
         free, total = self._cuda.memGetInfo()
         return int(free), int(total)
 
@@ -283,5 +283,5 @@ class CudaRuntime:
 
     @cached_property
     def _nccl(self) -> collective.NcclLibrary | None:
-        # Without the lock: sums are never captured, and to begin one NCCL may wait for other GPUs of the process.
+        # No lock is held: sums are never captured, and at its start a sum may wait for other GPUs of this process.
         return collective.open_library(self._current, self.allocate)

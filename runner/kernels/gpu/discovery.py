@@ -1,4 +1,4 @@
-"""The GPUs and libraries of this machine, whether a run can use them, and what to install if it cannot.
+"""The GPUs and libraries of this machine, whether a run can use them, and the packages to install if not.
 
 GPUs are reported by the driver, libraries by the metadata of installed packages. Neither CuPy nor another package is
 imported.
@@ -17,14 +17,14 @@ INSTALL_12 = (
     "pip install 'cupy-cuda12x>=14,<15' nvidia-cublas-cu12 nvidia-cuda-nvrtc-cu12 nvidia-cudnn-cu12 "
     "nvidia-cudnn-frontend==1.28.* 'nvidia-nccl-cu12>=2.27.7'"
 )
-"""The same for drivers without CUDA 13."""
+"""The command that installs the libraries for drivers that do not support CUDA 13."""
 
 CUPY = {"cupy-cuda13x": 13, "cupy-cuda12x": 12}
 """Distribution of CuPy -> its major CUDA version."""
 
 MIN_CUPY, TOO_NEW_CUPY = 14, 15
 MIN_CAPABILITY = {13: 75, 12: 70}
-"""Major CUDA version -> the oldest compute capability that it compiles for."""
+"""Major CUDA version -> the oldest compute capability that this version supports."""
 
 BFLOAT16_CAPABILITY = 80
 """The oldest compute capability with products of bfloat16."""
@@ -32,10 +32,10 @@ BFLOAT16_CAPABILITY = 80
 
 @dataclass(frozen=True)
 class Library:
-    """A library that kernels of a GPU use.
+    """A library that GPU kernels use.
 
-    version: of its distribution, or "" if it is not installed. lacking: what a run does without it. fast: whether some
-    ops are slower without it.
+    version: the version of the distribution, or "" if the library is not installed. lacking: the consequence for a run
+    if the library is not installed. fast: whether some ops are slower without the library.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Library:
 
 @dataclass(frozen=True)
 class Found:
-    """GPUs and libraries found. obstacle: why no GPU can be used and what to do, or ""."""
+    """GPUs and libraries found. obstacle: the reason why no GPU can be used and the remedy, or ""."""
 
     driver: DriverFacts
     libraries: tuple[Library, ...]
@@ -68,7 +68,7 @@ NO_GPUS = Found(DriverFacts(fault="no search for GPUs was made"), (), "no search
 def discover(
     ask: Callable[[], DriverFacts] = ask_driver, installed: Callable[[], Mapping[str, str]] | None = None
 ) -> Found:
-    """Inspect this machine. ask, installed: facts of the driver, versions of distributions; replaced in tests."""
+    """Inspect this machine. ask, installed: return driver facts and versions of distributions; replaced in tests."""
     driver = ask()
     present = (installed or _installed)()
     return Found(driver, _libraries(present), _obstacle(driver, present))
@@ -82,7 +82,7 @@ _DISTRIBUTIONS = {
     "cuDNN frontend": (("nvidia-cudnn-frontend",), _SLOWER),
     "NCCL": (("nvidia-nccl-cu13", "nvidia-nccl-cu12"), "combine=all_reduce sums without it"),
 }
-"""Library -> the distributions that provide it, and what a run does without it."""
+"""Library -> the distributions that provide it, and the consequence for a run if none is installed."""
 
 
 def _installed() -> dict[str, str]:
@@ -122,7 +122,7 @@ def _unfit_cupy(driver: DriverFacts, names: Sequence[str], present: Mapping[str,
     (name,) = names
     if not MIN_CUPY <= int(present[name].split(".")[0]) < TOO_NEW_CUPY:
         return f"{name} {present[name]} is installed, expected {MIN_CUPY}.*; {INSTALL}"
-    # A CuPy compiled on this machine fits its CUDA version.
+    # A CuPy compiled on this machine fits the CUDA version of the machine.
     cuda = CUPY.get(name, driver.cuda // 1000)
     if driver.cuda < 1000 * cuda:
         return (

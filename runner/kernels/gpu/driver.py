@@ -1,4 +1,4 @@
-"""Facts about GPUs from the NVIDIA driver and its management library NVML, so that no package is needed."""
+"""Facts about GPUs from the NVIDIA driver and its management library NVML; no Python package is needed."""
 
 import ctypes
 import gc
@@ -20,7 +20,7 @@ class _Memory(ctypes.Structure):
 
 
 def free_bytes(gpus: Iterable[bytes], library: str = MANAGEMENT) -> list[int | None]:
-    """Return the free memory of each GPU, or None if unknown. gpus: the 16 bytes of their UUIDs from the driver."""
+    """Return the free bytes of each GPU, or None if unknown. gpus: UUID of each GPU, 16 bytes from the driver."""
     wanted = list(gpus)
     try:
         nvml = ctypes.CDLL(library)
@@ -53,7 +53,7 @@ _NO_DEVICE = 100
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """A GPU.
+    """A GPU that the driver reports.
 
     number: index among the GPUs in CUDA_VISIBLE_DEVICES. capability: compute capability, 90 for 9.0. free_bytes: free
     memory at the time of the query, or None if unknown.
@@ -67,7 +67,7 @@ class GpuFacts:
 
     @property
     def available_bytes(self) -> int:
-        """Free memory, or all memory if the free memory is unknown."""
+        """Free bytes, or all bytes if the free memory is unknown."""
         return self.memory_bytes if self.free_bytes is None else self.free_bytes
 
     def __str__(self) -> str:
@@ -77,8 +77,8 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class DriverFacts:
-    """release: version of the kernel module, or "" if unknown. cuda: newest CUDA version of the driver, 1000 major + 10
-    minor, or 0 without a driver. fault: why there is no GPU, or ""."""
+    """The driver. release: version of the kernel module, or "" if unknown. cuda: newest supported CUDA version, 1000
+    major + 10 minor, or 0 without a driver. fault: the reason why there is no GPU, or ""."""
 
     release: str = ""
     cuda: int = 0
@@ -92,9 +92,9 @@ class DriverFacts:
 def ask_driver(
     library: str = LIBRARY, module_version: Path = _MODULE_VERSION, management: str = MANAGEMENT
 ) -> DriverFacts:
-    """Return the facts of the driver of this machine. Creates no CUDA context, so it takes no GPU memory.
+    """Return the facts of the driver of this machine, without a CUDA context and without GPU memory.
 
-    library, module_version, management: paths of the driver, of its version and of NVML; replaced in tests.
+    library, module_version, management: paths of the driver, of the driver's version and of NVML; replaced in tests.
     """
     release = module_version.read_text(encoding="ascii").strip() if module_version.is_file() else ""
     try:
@@ -107,7 +107,7 @@ def ask_driver(
         numbers = range(_int(driver, "cuDeviceGetCount"))
         gpus = tuple(_gpu(driver, number) for number in numbers)
         if gpus:
-            # Closed sessions are reference cycles that hold their memory until they are collected.
+            # Closed sessions are reference cycles, whose GPU memory is freed only by the garbage collector.
             gc.collect()
         free = free_bytes([_uuid(driver, number) for number in numbers], management)
     except _Refusal as refusal:
@@ -131,9 +131,9 @@ def _gpu(driver: ctypes.CDLL, number: int) -> GpuFacts:
 
 
 def _uuid(driver: ctypes.CDLL, number: int) -> bytes:
-    """The 16 bytes of a CUuuid."""
+    """Return the 16 bytes of a CUuuid."""
     device, found = ctypes.c_int(_int(driver, "cuDeviceGet", ctypes.c_int(number))), (ctypes.c_ubyte * 16)()
-    # Only the first supports MIG partitions; drivers for CUDA 11.3 and older have only the second.
+    # Only cuDeviceGetUuid_v2 supports MIG partitions; drivers for CUDA 11.3 and older lack this function.
     name = "cuDeviceGetUuid_v2" if hasattr(driver, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
     _call(driver, name, ctypes.byref(found), device)
     return bytes(found)

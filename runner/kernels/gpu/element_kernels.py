@@ -17,7 +17,7 @@ from runner.kernels.memory import numpy_dtype
 
 @dataclass(frozen=True)
 class Axis:
-    """A loop over a result without gaps. strides: of each input, in elements; 0 if the input is broadcast."""
+    """A loop over one axis of a result without gaps. strides: of each input, in elements; 0 for a broadcast input."""
 
     extent: int
     strides: tuple[int, ...]
@@ -25,21 +25,21 @@ class Axis:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """Loops over a result, the innermost first. count: number of elements."""
+    """The loops over a result, the innermost first. count: number of elements."""
 
     count: int
     axes: tuple[Axis, ...]
 
     @property
     def wide(self) -> tuple[bool, ...] | None:
-        """For each input, whether it is laid out as the result or is one element; None if an input is neither."""
+        """For each input, True for the strides of the result, False for a scalar; None if an input is neither."""
         if len(self.axes) != 1 or not set(self.axes[0].strides) <= {0, 1}:
             return None
         return tuple(stride == 1 for stride in self.axes[0].strides)
 
 
 def broadcast(inputs: Sequence[tuple[Spec, Layout]], result: tuple[Spec, Layout]) -> Broadcast:
-    """Return the loops over a result of tensors that broadcast to its shape."""
+    """Return the loops over ``result`` for inputs that broadcast to its shape."""
     shape = result[0].shape
     count = math.prod(shape)
     if count <= 1:
@@ -60,7 +60,7 @@ def broadcast(inputs: Sequence[tuple[Spec, Layout]], result: tuple[Spec, Layout]
 
 
 def _goes_on(inner: Axis, outer: Axis) -> bool:
-    """Whether, for every input, the outer axis continues the inner one."""
+    """Return whether, for every input, the outer axis continues the inner axis."""
     return all(o == i * inner.extent for i, o in zip(inner.strides, outer.strides, strict=True))
 
 
@@ -80,7 +80,7 @@ ElementsOf = Callable[[Attributes, Sequence[Spec], Sequence[Spec]], Elements]
 class FlatCall(StreamCall):
     """A loop over adjacent elements, which can be combined with loops of the same program.
 
-    batch: source of the combined kernel. count: number of elements. addresses: of inputs, then of outputs.
+    batch: source of the combined kernel. count: number of elements. addresses: of the inputs, then of the outputs.
     """
 
     batch: str = field(kw_only=True, repr=False)
@@ -91,7 +91,7 @@ class FlatCall(StreamCall):
 def element_kernel(runtime: Runtime, op: str, elements_of: ElementsOf) -> Kernel:
     """Return the kernel of an op that computes each output element from one element of each broadcast input.
 
-    It takes the layout of the inputs that have the shape of the result.
+    The kernel keeps the layout of the inputs that have the shape of the result.
     """
     return Kernel(op, "gpu", LIBRARY, 0, FLOATS, _arrange, partial(_bind, runtime, elements_of))
 
@@ -99,7 +99,7 @@ def element_kernel(runtime: Runtime, op: str, elements_of: ElementsOf) -> Kernel
 def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     result = outputs[0]
     full = [spec.shape == result.shape for spec in inputs]
-    # Only a cast is also offered the requested layout of its output; it takes that of its input.
+    # For a cast, the requested layout of the output is offered as well; the kernel uses the layout of the input.
     offered = offered[: len(inputs)]
     layout = offered_layout(result, [offer for offer, each in zip(offered, full, strict=True) if each])
     asked = [

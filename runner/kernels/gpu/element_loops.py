@@ -1,8 +1,8 @@
 """CUDA sources of loops over elements, generated from the operation on one element.
 
-A flat loop reads and writes adjacent elements, 16 bytes at once; scalar inputs are read once. Its source exists for one
-call and for combined calls, see :mod:`runner.kernels.gpu.streams`. A strided loop finds the elements of broadcast
-inputs by strides along up to :data:`AXES` axes.
+A flat loop reads and writes adjacent elements, 16 bytes at once, and reads scalar inputs once. There is one source for
+single calls and one for combined calls, see :mod:`runner.kernels.gpu.streams`. A strided loop finds the elements of
+broadcast inputs by strides along up to :data:`AXES` axes.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from runner.kernels.memory import numpy_dtype
 AXES = 8
 """The maximum number of axes of a strided loop."""
 CHUNK = 4096
-"""Elements per block and iteration of ``batch``; a multiple of every pack."""
+"""Elements per block and iteration of ``batch``; a multiple of the size of every pack."""
 _PACK_BYTES = 16
 
 
@@ -25,7 +25,7 @@ class Elements:
     """The operation on one element.
 
     inputs, outputs: stored dtypes. statements: C++ over the inputs x0, x1, ..., which have the computed dtype. results:
-    an expression for each output. helpers: functions used. All inputs are read before any output is written.
+    an expression for each output. helpers: C++ functions. All inputs are read before any output is written.
     """
 
     inputs: tuple[str, ...]
@@ -51,7 +51,7 @@ def flat(elements: Elements, wide: tuple[bool, ...]) -> str:
 
 @cache
 def batch(elements: Elements, wide: tuple[bool, ...]) -> str:
-    """Return the source of the kernel ``batch``: many calls of ``flat``, given by a table with a row for each."""
+    """Return the source of the kernel ``batch``, which runs many calls of ``flat`` from a table with a row per call."""
     width = 2 + len(elements.inputs) + len(elements.outputs)
     return _with_loop(elements, wide) + (
         f"// A row of the table is one call: its first chunk, its number of elements, and its pointers.\n"
@@ -67,8 +67,8 @@ def batch(elements: Elements, wide: tuple[bool, ...]) -> str:
 def strided(elements: Elements, index: str) -> str:
     """Return the source of the kernel ``strided``. index: C++ type of offsets.
 
-    Its arguments: the pointers, int64 count, int axes, then for each of AXES axes, the innermost first, the extent and
-    the stride of each input. Outputs have no gaps.
+    The arguments of the kernel are the pointers, int64 count, int axes, then for each of AXES axes, the innermost
+    first, the extent and the stride of each input. Outputs have no gaps.
     """
     count = len(elements.inputs)
     along = [(f"n{axis}", *(f"s{axis}_{k}" for k in range(count))) for axis in range(AXES)]
@@ -117,7 +117,7 @@ def _names(elements: Elements) -> list[str]:
 
 
 def _packs(elements: Elements) -> str:
-    """Return a type of adjacent elements for each dtype, which is read and written at once."""
+    """Return, for each dtype, a C++ type of adjacent elements that are read and written at once."""
     sizes = {dtype: elements.pack * numpy_dtype(dtype).itemsize for dtype in (*elements.inputs, *elements.outputs)}
     return "".join(
         f"struct alignas({size}) pack_{dtype} {{ {_c(dtype)} e[{elements.pack}]; }};\n"
@@ -136,7 +136,7 @@ def _loaded(elements: Elements, wide: Sequence[bool], which: bool, place: Callab
 
 def _stored(elements: Elements) -> str:
     typed = zip(elements.outputs, elements.results, strict=True)
-    # A result may name an input that shares memory with an output, because inputs are read by value before.
+    # A result may use an input that shares memory with an output, because all inputs have been read into variables.
     return _lines([f"q{k}[i] = ({_c(dtype)})({result});" for k, (dtype, result) in enumerate(typed)], 8)
 
 

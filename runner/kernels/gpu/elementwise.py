@@ -1,9 +1,9 @@
-"""Element-wise ops as generated sources: programs, single functions, sums, comparisons and choice.
+"""Element-wise ops as generated sources: programs, single functions, sums, comparisons and selection.
 
 Every function of the element-wise language consists of IEEE operations that are rounded separately, because sources are
-compiled without contraction; it gives the bits of the reference kernels. exp, log, log1p, tanh, sigmoid and pow are
-CUDA's functions, in float32 for bfloat16: a few units in the last place from NumPy's. NaN propagates as in NumPy, and
-of two zeros with different signs a maximum or minimum is the second, as on the host. Integers wrap around, as in NumPy.
+compiled without contraction. Results equal the reference kernels bit for bit. exp, log, log1p, tanh, sigmoid and pow
+are CUDA's functions, in float32 for bfloat16, and differ from NumPy's by a few units in the last place. NaN propagates
+as in NumPy. The maximum or minimum of +0 and -0 is the second operand, as on the host. Integers wrap as in NumPy.
 """
 
 import math
@@ -65,14 +65,14 @@ _UNSIGNED = {"int32": "unsigned int", "int64": "unsigned long long"}
 
 
 def expression(function: str, dtype: str, *operands: str) -> str:
-    """Return a function of operands, computed in ``dtype``, as an expression; raises KeyError for others."""
+    """Return a function of operands, computed in ``dtype``, as a C++ expression; raises KeyError if unknown."""
     if dtype in _UNSIGNED:
         return _INTEGERS[function].format(*operands, c=C_TYPES[dtype], u=_UNSIGNED[dtype])
     return _FLOATS[function].format(*operands)
 
 
 def literal(value: float, dtype: str) -> str:
-    """Return a literal that equals a float32 or float64 number bit for bit."""
+    """Return a C++ literal that equals a float32 or float64 number bit for bit."""
     with np.errstate(over="ignore"):
         rounded = float(np.dtype(dtype).type(value))
     if math.isfinite(rounded):
@@ -122,7 +122,7 @@ def _elements(program_of: ProgramOf, attributes: Attributes, inputs: Specs, outp
 
 
 def _sum(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
-    """Add from left to right; a single term is copied."""
+    """Return the sum of all inputs from left to right; a single term is copied."""
     count, dtype = len(inputs), inputs[0].dtype
     if count == 1:
         return Elements((dtype,), (dtype,), (), ("x0",))
@@ -131,13 +131,12 @@ def _sum(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
 
 
 def _unary(function: str, attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
-    """One function of one input."""
     dtype = inputs[0].dtype
     return Elements((dtype,), (dtype,), (), (expression(function, computed_in(dtype), "x0"),))
 
 
 def _power(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
-    """A power, or one correctly rounded product for squares."""
+    """Return a power; a square is one correctly rounded product."""
     dtype, exponent = inputs[0].dtype, attributes["exponent"]
     computed = computed_in(dtype)
     if exponent == 2.0:

@@ -1,4 +1,4 @@
-"""Feeding of values to a GPU: through pinned memory, and before their step if they are known in time."""
+"""Feed values to a GPU through pinned memory, and copy them before their step if they are known in time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from runner.kernels.gpu.runtime import DeviceMemory, Event, Runtime, Stream
 Array = NDArray[Any]
 
 _OFTEN = 3
-"""The number of writes from which on a value counts as fed in every step, unlike initial and restored values."""
+"""The number of writes after which a value counts as fed in every step, unlike initial and restored values."""
 
 
 class PinnedStage:
-    """Pinned memory for one value at a time, as large as the largest so far."""
+    """Pinned memory for one value at a time, as large as the largest value so far."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -36,7 +36,7 @@ class PinnedStage:
 
 @dataclass
 class _Landing:
-    """GPU memory for a value before its step. arrived, taken: events after its copy and after its use."""
+    """GPU memory for a value before its step. arrived, taken: events after the value is copied and after its use."""
 
     stage: PinnedStage
     memory: DeviceMemory
@@ -50,7 +50,7 @@ class GpuWriter:
 
     allocate: allocates GPU memory. stage: for values that are not copied ahead, shared by the writers of a device.
     copies: the stream of transfers from the host. main: the stream of the device's work. The first value copied ahead
-    allocates two landings that alternate, so that the value of the next step is copied while this one is used.
+    allocates two landings that alternate, so that the next value is copied while the current value is used.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class GpuWriter:
         self._landings.reverse()
 
     def _bring(self, value: Array) -> None:
-        """Copy a value directly to its place. Values of every step get a separate stage and wait for no others."""
+        """Copy a value directly to the target. Values of every step get a separate stage and do not wait."""
         self._brought += 1
         if self._brought == _OFTEN:
             self._stage = PinnedStage(self._runtime)
         self._stage.bring(value, self._target.address, self._main)
 
     def ahead(self, value: Array) -> None:
-        """Start to copy the value that is put in place next; an earlier value that was not used is dropped."""
+        """Start to copy the next value; it replaces an earlier value that was copied ahead but not used."""
         self._landings = self._landings or [self._landing(), self._landing()]
         landing = self._landings[0]
         self._runtime.wait(self._copies, landing.taken)

@@ -1,4 +1,4 @@
-"""Layouts of tensors on a GPU: C order or, with four axes, channels last; and strided axes as plain data."""
+"""Layouts of tensors on a GPU (C order or, with four axes, channels last) and strided axes as plain data."""
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -50,18 +50,18 @@ def arrange_alike(attributes: Attributes, inputs: Specs, outputs: Specs, offered
 
 
 def innermost_channels(spec: Spec, layout: Layout) -> bool:
-    """Whether the channels of an image (N, C, H, W), or of an array (N, C), are innermost."""
+    """Return whether the channels of an image (N, C, H, W), or of an array (N, C), are innermost."""
     return layout.tag == CHANNELS_LAST or len(spec.shape) == 2
 
 
 Axis = tuple[int, ...]
-"""An extent, then the stride in each tensor, in elements."""
+"""The extent of an axis, then its stride in each tensor, in elements."""
 
 
 def merged(axes: Iterable[Axis]) -> list[Axis]:
-    """Return the same elements with as few axes as possible, in descending order of the last stride.
+    """Return as few axes as possible that address the same elements, in descending order of the last stride.
 
-    Axes of extent 1 are removed; two axes are merged if the outer continues the inner in every tensor.
+    Axes of extent 1 are removed; two axes are merged if the outer axis continues the inner axis in every tensor.
     """
     result: list[Axis] = []
     for extent, *inner in sorted((axis for axis in axes if axis[0] != 1), key=lambda axis: -axis[-1]):
@@ -73,9 +73,9 @@ def merged(axes: Iterable[Axis]) -> list[Axis]:
 
 
 def arguments(axes: Sequence[Axis], rank: int, tensors: int) -> list[np.int64]:
-    """Return arguments for kernels of ``rank`` axes: extents of all but the first, then the strides in each tensor.
+    """Return the arguments for a kernel of ``rank`` axes: all extents but the first, then the strides in each tensor.
 
-    Missing axes are appended with extent 1. Raises ValueError for more axes.
+    Missing axes get extent 1. Raises ValueError for more than ``rank`` axes.
     """
     if len(axes) > rank:
         raise ValueError(f"{len(axes)} axes for a kernel that takes {rank}")

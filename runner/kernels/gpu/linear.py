@@ -1,4 +1,4 @@
-"""Matrix products by our own kernel or by cuBLAS, with bias and ReLU, bias gradients, or element-wise chains."""
+"""Matrix products by our own kernel or by cuBLAS, with bias and ReLU, bias gradients, or element-wise programs."""
 
 from dataclasses import dataclass, replace
 
@@ -37,14 +37,14 @@ from runner.kernels.gpu.source import text
 from runner.kernels.memory import address_of, numpy_dtype
 
 TILE = 64
-"""Rows and columns of the tile per block of our own kernel."""
+"""Rows, and columns, of the tile that one block of our own kernel computes."""
 
 _INT_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class Dense:
-    """A product, and whether a bias per column is added and max(y, 0) is taken."""
+    """A product. bias: whether a bias per column is added. relu: whether max(y, 0) follows."""
 
     product: Product
     bias: bool = False
@@ -57,12 +57,12 @@ class Dense:
 
     @property
     def rounded_apart(self) -> bool:
-        """Whether sums need separate memory, because the dtype of the result would round them before bias and ReLU."""
+        """Whether sums need separate memory, because the result's dtype would round them before bias and ReLU."""
         return (self.bias or self.relu) and computed_in(self.product.dtype) != self.product.result
 
 
 class OwnProducts:
-    """Our own kernel, with tiles in shared memory: every dtype, every shape."""
+    """Products of our own kernel, with tiles in shared memory, for every dtype and shape."""
 
     library = "cuda"
     priority = 0
@@ -71,7 +71,7 @@ class OwnProducts:
         self._runtime = runtime
 
     def takes(self, dense: Dense) -> bool:
-        """Whether it can compute a product."""
+        """Return whether the product is supported."""
         return True
 
     def scratch_bytes(self, dense: Dense) -> int:
@@ -92,7 +92,7 @@ class OwnProducts:
 class LibraryProducts(OwnProducts):
     """Products of cuBLAS; bias and ReLU follow in our own launch, before a bfloat16 result is rounded.
 
-    Scratch memory holds the workspace of the library, then sums of higher precision than the result.
+    Scratch memory contains the workspace of cuBLAS, then sums of higher precision than the result.
     """
 
     library = "cublas"
@@ -103,7 +103,7 @@ class LibraryProducts(OwnProducts):
         self._products = products
 
     def takes(self, dense: Dense) -> bool:
-        """Refuse empty products and extents beyond an int of C."""
+        """Return False for empty products and for extents beyond a C int."""
         extents = (dense.product.m, dense.product.n, dense.product.k)
         return min(extents) > 0 and max(extents) <= _INT_MAX
 
@@ -161,7 +161,7 @@ def _product_of(a: Spec, b: Spec, attributes: Attributes) -> Product:
 def _arrange(
     multiplier: OwnProducts, dense: Dense, inputs: Specs, outputs: Specs, least_scratch: int = 0
 ) -> Arrangement | None:
-    """Arrange everything in C order with the scratch memory of the multiplier; None if it refuses the product."""
+    """Arrange all tensors in C order with the multiplier's scratch memory; None for an unsupported product."""
     if not multiplier.takes(dense):
         return None
     scratch = max(multiplier.scratch_bytes(dense), least_scratch)
@@ -177,12 +177,12 @@ class ScratchMatrix:
 
     @property
     def nbytes(self) -> int:
-        """Without gaps."""
+        """Bytes of the matrix."""
         return self.shape[0] * self.shape[1] * numpy_dtype(self.dtype).itemsize
 
 
 def _product(op: str, multiplier: OwnProducts) -> Kernel:
-    """A product of inputs a and b, then a bias if the attributes have it."""
+    """Return the kernel of a product of inputs a and b, with a third input for the bias if the attributes have it."""
 
     def dense(attributes: Attributes, a: Spec, b: Spec) -> Dense:
         return Dense(_product_of(a, b, attributes), attributes.get("bias", False), attributes.get("relu", False))
@@ -211,7 +211,7 @@ def _function(runtime: Runtime, product: Product, name: str) -> Function:
 
 
 def _bias_gradient(runtime: Runtime, multiplier: OwnProducts) -> Kernel:
-    """Both parameter gradients of a dense layer: x' dy, and the sum of dy over its rows."""
+    """Return the kernel of both parameter gradients of a dense layer: x' dy, and the sum of dy over rows."""
 
     def parts(inputs: Specs, attributes: Attributes) -> tuple[Dense, Reduction]:
         x, dy = inputs
@@ -220,7 +220,7 @@ def _bias_gradient(runtime: Runtime, multiplier: OwnProducts) -> Kernel:
 
     def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
         dense, sums = parts(inputs, attributes)
-        # The two calls run one after the other and share the memory.
+        # Both calls share the memory, because they run one after the other.
         return _arrange(multiplier, dense, inputs, outputs, scratch_bytes(sums, inputs[1].dtype))
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
@@ -235,10 +235,10 @@ def _bias_gradient(runtime: Runtime, multiplier: OwnProducts) -> Kernel:
 
 
 def _chained(multiplier: OwnProducts, program: Kernel) -> Kernel:
-    """A product and the element-wise program that reads it, with the product in scratch memory between them."""
+    """Return the kernel of a product and the element-wise program that reads the product from scratch memory."""
 
     def parts(attributes: Attributes, inputs: Specs, outputs: Specs) -> tuple[Dense, ScratchMatrix, Arrangement]:
-        """Return the product, its result, and the arrangement of the program with everything in C order."""
+        """Return the product, its result, and the arrangement of the program with all tensors in C order."""
         (a, b, *operands), place = inputs, attributes["product"]
         dense = Dense(_product_of(a, b, attributes))
         between = ScratchMatrix((dense.product.m, dense.product.n), dense.product.result)
@@ -252,7 +252,7 @@ def _chained(multiplier: OwnProducts, program: Kernel) -> Kernel:
         found, place = _arrange(multiplier, dense, inputs, outputs), attributes["product"]
         if found is None:
             return None
-        # Inputs of the node are the factors, then those of the program without the product.
+        # The inputs of the node are the factors, then the inputs of the program without the product.
         shared = ((taken + (2 if taken < place else 1), given) for taken, given in following.in_place if taken != place)
         return replace(found, scratch_bytes=aligned(between.nbytes) + found.scratch_bytes, in_place=tuple(shared))
 

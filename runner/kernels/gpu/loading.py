@@ -10,7 +10,7 @@ from runner.kernels.registry import Registry
 
 FAMILIES = "collective cudnn.convolution elementwise linear normalization reduction rows shape structural windows"
 MODULES = tuple(import_module(f"runner.kernels.gpu.{name}") for name in FAMILIES.split())
-"""Modules of kernels; each has ``kernels(runtime)``, which returns the kernels that the available libraries allow."""
+"""Modules of kernels; each has ``kernels(runtime)``, which returns the kernels of the available libraries."""
 
 
 def register_gpus(registry: Registry, runtime: Runtime) -> None:

@@ -1,8 +1,8 @@
 """Batch normalization and local response normalization, and their gradients. Tensors keep their layout.
 
-Batch normalization takes two launches: the first computes means and squared distances of parts of each channel; the
-second combines these (Chan, Golub and LeVeque 1979), always in the same order on one GPU, and normalizes. The gradient
-of local response normalization takes two launches, so that each power is computed only once.
+Batch normalization takes two launches. The first computes means and squared distances of parts of each channel. The
+second combines the parts (Chan, Golub and LeVeque 1979), in an order that is fixed for each GPU, and normalizes. The
+gradient of local response normalization takes two launches, so that each power is computed only once.
 """
 
 import math
@@ -30,7 +30,7 @@ from runner.kernels.gpu.source import text
 from runner.kernels.memory import address_of, numpy_dtype
 
 _MOMENTS, _SUMS = 3, 2
-"""Numbers stored per part of a channel: count, mean and squares; the sums of dy and of dy * z."""
+"""Numbers stored per part of a channel: 3 for count, mean and squares; 2 for the sums of dy and of dy * z."""
 
 _NO_MASK = np.uintp(0)
 
@@ -39,7 +39,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
     """Return the kernels of batch normalization, without and with ReLU, and of local response normalization."""
 
     def arrange(kept: int, replaced: int) -> Arrange:
-        """kept: numbers per part of a channel. replaced: the input whose memory the first output may take."""
+        """Fix ``kept``, numbers per part of a channel, and ``replaced``, the input the first output may replace."""
         return partial(_arrange, runtime.multiprocessors, kept, replaced)
 
     training, gradient = (arrange(_MOMENTS, 0), _bind_training), (arrange(_SUMS, -1), _bind_gradient)
@@ -72,7 +72,7 @@ def _arrange(
 
 
 def _bind_training(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
-    """Inputs x, gamma, beta; outputs y, mean, variance, and with ReLU the mask of positive elements."""
+    """Bind inputs x, gamma, beta and outputs y, mean, variance, and with ReLU the mask of positive elements."""
     x, gamma, beta = buffers.inputs
     y, mean, variance, *masks = buffers.outputs
     mask: Argument = masks[0] if masks else _NO_MASK
@@ -83,7 +83,7 @@ def _bind_training(runtime: Runtime, attributes: Attributes, buffers: Buffers) -
 
 
 def _bind_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
-    """Inputs x, gamma, mean, variance, with ReLU its mask, and dy; outputs dx, dgamma, dbeta."""
+    """Bind inputs x, gamma, mean, variance, with ReLU its mask, dy, and outputs dx, dgamma, dbeta."""
     x, gamma, mean, variance, *masks, dy = buffers.inputs
     dx, dgamma, dbeta = buffers.outputs
     mask: Argument = masks[0] if masks else _NO_MASK
@@ -100,7 +100,6 @@ def _bind_inference(runtime: Runtime, attributes: Attributes, buffers: Buffers) 
 
 
 def _launch(runtime: Runtime, name: str, buffers: Buffers, *arguments: Argument) -> StreamCall:
-    """One kernel over all of x."""
     x = buffers.inputs[0]
     cut: Division = division(runtime.multiprocessors, x.spec, innermost_channels(x.spec, x.layout))
     function = runtime.function(source(x.spec.dtype), name)
@@ -168,6 +167,6 @@ def _launch_response(
 
 
 def _weight(attributes: Attributes) -> float:
-    """Return the factor of the sum of squares."""
+    """Return the factor of the sum of squares, alpha or alpha / size."""
     alpha: float = attributes["alpha"]
     return alpha / attributes["size"] if attributes["divide_by_size"] else alpha

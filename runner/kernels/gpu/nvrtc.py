@@ -1,7 +1,7 @@
 """Compilation of CUDA C++ sources by the run-time compiler NVRTC, which needs no GPU, and a cache of machine code.
 
-With the cache only the first run of a network compiles. The name of a file is a hash of the source, the options and the
-version of the compiler. A file starts with a digest of its code. Files may be deleted at any time.
+With the cache, only the first run of a network compiles. The name of a file is a hash of the source, the options and
+the version of the compiler. A file starts with a digest of its code. Files may be deleted at any time.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ CONTRACT = "// fmad"
 
 
 class CompileError(RuntimeError):
-    """A source does not compile for this GPU; the text says where."""
+    """A source does not compile for this GPU; the message contains the location."""
 
 
 def compiled(source: str, capability: int) -> bytes:
@@ -49,13 +49,13 @@ def version() -> str:
 
 
 def options(source: str, capability: int) -> tuple[str, ...]:
-    """Return the options of the compiler: as on the CPU, every operation is rounded unless the source is marked."""
+    """Return the compiler options. As on the CPU, every operation is rounded, unless the source is marked."""
     contract = CONTRACT in source.splitlines()
     return f"-arch=sm_{capability}", "-std=c++17", f"-fmad={'true' if contract else 'false'}"
 
 
 class KeptCode:
-    """A compiler with a cache. folder: created at its first use; None disables the cache."""
+    """A compiler with a cache. folder: the cache, created when first used; None disables the cache."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -75,7 +75,7 @@ class KeptCode:
         return code
 
     def _keep(self, path: Path, code: bytes) -> None:
-        """Write to a temporary name and rename it, so that other processes never see a partial file."""
+        """Write a temporary file and rename it, so that other processes never read a partial file."""
         own = path.with_suffix(f".{os.getpid()}")
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The platform of a GPU: work on streams, captured once as a graph and replayed in every step."""
+"""The platform of a GPU. Work on streams is captured once as a graph and replayed in every step."""
 
 import gc
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from runner.kernels.platform import Joined, PartError, Work, Writer
 Array = NDArray[Any]
 
 BRANCHES = 4
-"""Streams of one logical device: as many as the branches of a module of GoogLeNet."""
+"""The number of streams of one logical device: as many as a GoogLeNet module has branches."""
 
 
 class GpuPlatform:
@@ -64,18 +64,18 @@ class GpuPlatform:
         try:
             return self._runtime.allocate(nbytes)
         except MemoryError:
-            # Closed sessions are reference cycles that hold their memory until they are collected.
+            # Closed sessions are reference cycles, whose GPU memory is freed only by the garbage collector.
             gc.collect()
         return self._runtime.allocate(nbytes)
 
     def writer(self, target: Operand) -> Writer:
-        """Return a writer through pinned memory and a separate stream: the next value is copied during a step."""
+        """Return a writer that copies the next value during a step, through pinned memory on a separate stream."""
         return GpuWriter(
             self._runtime, self.allocate, self._gpu_memory(target.data), self._stage, self._copies, self._main
         )
 
     def reader(self, sources: Sequence[Operand]) -> Callable[[], list[Array]]:
-        """Return a reader that copies all values into pinned memory and waits once."""
+        """Return a reader that copies all values to pinned memory and then waits once."""
         staged = [self._runtime.pinned(source.spec.nbytes) for source in sources]
 
         def read() -> list[Array]:
@@ -87,14 +87,14 @@ class GpuPlatform:
         return read
 
     def snapshot(self, data: Bytes) -> NDArray[np.uint8]:
-        """Return a copy on the host."""
+        """Return a copy of the bytes in host memory."""
         memory, place = self._gpu_memory(data), self._runtime.pinned(data.nbytes)
         self._runtime.copy(place.ctypes.data, memory.address, memory.nbytes, self._main)
         self.finish()
         return place
 
     def copier(self, target: Bytes, source: Bytes) -> Bound:
-        """Return a copy from the memory of any GPU to this GPU."""
+        """Return the call that copies from the memory of any GPU to this GPU."""
         to, origin = self._gpu_memory(target), self._gpu_memory(source)
 
         def enqueue(stream: Stream) -> None:
@@ -103,15 +103,15 @@ class GpuPlatform:
         return StreamCall(enqueue, (to, origin))
 
     def joinable(self, call: Bound) -> bool:
-        """Whether the call is work on a stream."""
+        """Return whether the call is work on a stream."""
         return isinstance(call, StreamCall)
 
     def join(self, works: Sequence[Work], *, once: bool = False) -> Joined:
-        """Join works into one call: eager the first time, which initializes libraries; captured the second; then
-        replayed.
+        """Join works into one call. The first run is eager, which initializes libraries; the second run captures a
+        graph, which later runs replay.
 
-        If one of the calls cannot be captured, all stay eager. Element-wise calls of one program whose results are not
-        read by other works become one launch.
+        If one of the calls cannot be captured, all runs are eager. Element-wise calls of one program become one launch
+        if no other work reads their results.
         """
         parts = [[number] for number in range(len(works))] if once else _parts(works)
         calls = [self._one([_stream_call(works[number]) for number in part]) for part in parts]
@@ -139,18 +139,18 @@ class GpuPlatform:
         return together(self._runtime, flat) if len(flat) > 1 else calls[0]
 
     def mark(self) -> object:
-        """Return an event behind all enqueued work."""
+        """Return an event after all enqueued work."""
         event = self._runtime.event()
         self._runtime.record(event, self._main)
         return event
 
     def follow(self, mark: object) -> None:
-        """Make the stream wait for a mark."""
+        """Make the main stream wait for a mark."""
         event: Any = mark
         self._runtime.wait(self._main, event)
 
     def finish(self) -> None:
-        """Wait for the main stream, which all others join."""
+        """Wait for the main stream, which the streams of branches join."""
         self._runtime.synchronize(self._main)
 
     def synchronize(self) -> None:
@@ -167,7 +167,7 @@ class GpuPlatform:
 
 @dataclass
 class _Replay:
-    """Enqueues calls on streams: one by one at first, then as one captured graph."""
+    """A joined call, which enqueues its calls on streams one by one at first, then as one captured graph."""
 
     runtime: Runtime
     streams: tuple[Stream, ...]
@@ -195,7 +195,7 @@ class _Replay:
         return 0
 
     def _enqueue(self) -> None:
-        """Enqueue all calls; the other streams branch off the first one and join it at the end."""
+        """Enqueue all calls. The other streams branch off the first stream and join it at the end."""
         runtime, main = self.runtime, self.streams[0]
         if self._ends:
             runtime.record(self._start, main)

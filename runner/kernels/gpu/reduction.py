@@ -1,7 +1,7 @@
 """Reductions over any axes, of tensors of any strides, and broadcasting.
 
-Long reductions are cut into slices, and a second launch reduces their results, so that few outputs also fill the GPU.
-The order of additions depends only on shape and layout.
+Long reductions are cut into slices, whose results a second launch reduces, so that a reduction to few outputs also
+fills the GPU. The order of additions depends only on shape and layout.
 """
 
 import math
@@ -44,13 +44,13 @@ RANK = 4
 """The maximum number of kept axes and of reduced axes, after merging."""
 
 ENOUGH_BLOCKS = 512
-"""The number of blocks beyond which slices bring nothing."""
+"""The number of blocks beyond which more slices are not faster."""
 
 LEAST_PER_THREAD, MOST_PER_THREAD = 8, 256
-"""Elements per thread: with fewer, slices do not pay; with more, a float32 sum loses digits."""
+"""Limits of the elements per thread: with fewer, slices are not faster; with more, float32 sums lose digits."""
 
 MOST_SLICES = 65535
-"""The maximum second extent of a grid."""
+"""The maximum of the second extent of a grid."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
 
 
 def reduced_shape(shape: Sequence[int], near: Sequence[int], axes: Sequence[int]) -> Reduction:
-    """Return the reduction over axes of a tensor with these extents and strides, to an output in C order."""
+    """Return the reduction over ``axes`` of a tensor with extents ``shape`` and strides ``near``, to C order."""
     kept = [axis for axis in range(len(shape)) if axis not in axes]
     far = strides([shape[axis] for axis in kept], Layout("", 0))
     keeping = merged((shape[axis], there, near[axis]) for axis, there in zip(kept, far, strict=True))
@@ -109,7 +109,7 @@ def scratch_bytes(reduction: Reduction, dtype: str) -> int:
 def reduce(
     runtime: Runtime, op: str, reduction: Reduction, source: tuple[str, int], target: tuple[str, int], scratch: int
 ) -> StreamCall:
-    """Return the reduction by ``op``. source, target: dtype and address. scratch: address for the results of slices."""
+    """Return the call of a reduction. source, target: dtype and address. scratch: address for results of slices."""
     if reduction.slices == 1:
         return _launch(runtime, op, reduction, reduction.count, source, target)
     partial = (computed_in(source[0]), scratch)
@@ -174,14 +174,14 @@ def _repeated(x: Spec, layout: Layout, y: Spec) -> list[int]:
 
 
 def _across(kept: Sequence[Axis], reduced: Sequence[Axis], outputs: int, count: int) -> int:
-    """Return the outputs per block, so that adjacent threads read adjacent memory and few threads are idle."""
+    """Return the outputs per block for which adjacent threads read adjacent memory and few threads are idle."""
     side_by_side = bool(kept) and (not reduced or kept[-1][-1] < reduced[-1][-1])
     depth = min(power_of_two(count), 8 if side_by_side else THREADS)
     return min(THREADS // depth, power_of_two(outputs), THREADS)
 
 
 def _length(outputs: int, count: int, across: int) -> int:
-    """Elements of a slice."""
+    """Return the elements per slice."""
     depth, blocks = THREADS // across, max(1, -(-outputs // across))
     useful = min(-(-count // (depth * LEAST_PER_THREAD)), -(-ENOUGH_BLOCKS // blocks))
     needed = -(-count // (depth * MOST_PER_THREAD))

@@ -1,7 +1,7 @@
-"""Rows by number, without atomic additions, softmax along rows, and cross-entropies of logits.
+"""Gather, scatter without atomic additions, one-hot rows, softmax along rows, and cross-entropies of logits.
 
-A kernel that meets an index or a label out of range sets a status. The indices may be overwritten before the host reads
-the status, so a second launch, which ends at once if all indices are valid, records the first invalid one."""
+If an index or a label is out of range, a kernel sets a status. The indices may be overwritten before the host reads the
+status, so a second launch, which ends at once if all indices are valid, records the first invalid index."""
 
 import math
 from collections.abc import Sequence
@@ -33,14 +33,14 @@ from runner.kernels.gpu.source import text
 from runner.kernels.memory import numpy_dtype
 
 ELEMENTS_PER_THREAD = 4
-"""Of a row, before the row is given more threads."""
+"""Elements of a row per thread; longer rows get more threads."""
 
 _RECORD = 24
-"""Bytes: the status in the first four, position and value of the index from byte 8 on."""
+"""Bytes of a record: the status in bytes 0 to 3, position and value of the invalid index from byte 8 on."""
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """Return the kernels of rows by number, of softmax, and of cross-entropies."""
+    """Return the kernels of gather, scatter_add, one_hot, softmax, and cross-entropies."""
     table: dict[str, tuple[Arrange, Bind]] = {
         "gather": (arrange_plain, _gather),
         "scatter_add": (arrange_plain, _scatter_add),
@@ -58,7 +58,7 @@ def _gather(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> Strea
     (table, indices), (y,) = buffers.inputs, buffers.outputs
     rows, *row = table.spec.shape
     itemsize = numpy_dtype(table.spec.dtype).itemsize
-    # The size of a row determines the unit of shape. Empty rows move nothing, but their indices are checked.
+    # Rows are copied in the largest possible unit. Empty rows copy nothing, but their indices are checked.
     unit, ((columns, _),) = shape.in_units([(math.prod(row), 1)], itemsize, (table.address, y.address))
     count = math.prod(indices.spec.shape) * columns
     source = text("indexing", T=shape.UNITS[unit], A="float32", I=indices.spec.dtype)
@@ -101,9 +101,9 @@ def refusing(
     blocks: int,
     arguments: Sequence[Argument],
 ) -> StreamCall:
-    """Return the launch of a kernel that refuses indices outside 0..rows-1, and of the kernel that records the first.
+    """Return the launch of a kernel that detects indices outside 0..rows-1, and of the kernel that records the first.
 
-    arguments: without the last one, the address of the status.
+    arguments: all arguments but the last, the address of the status.
     """
     record = runtime.pinned(_RECORD)
     record[:] = 0
@@ -131,12 +131,12 @@ def of_rows(runtime: Runtime, name: str, dtype: str, label_dtype: str) -> Functi
 
 
 def depth_of(columns: int) -> int:
-    """Return the threads per row: a power of two without idle threads."""
+    """Return the number of threads per row, a power of two."""
     return min(THREADS, power_of_two(-(-columns // ELEMENTS_PER_THREAD)))
 
 
 def rows_and_depth(rows: int, columns: int) -> tuple[int, list[Argument]]:
-    """Return the blocks for a matrix, and its extents and the threads per row as arguments."""
+    """Return the number of blocks for a matrix, and the arguments: rows, columns, threads per row."""
     depth = depth_of(columns)
     return max(1, -(-rows * depth // THREADS)), [np.int64(rows), np.int64(columns), np.int32(depth)]
 

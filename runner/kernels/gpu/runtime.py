@@ -1,7 +1,7 @@
-"""The functions of CUDA that GPU kernels and platforms use, and bound calls, which enqueue work on a stream.
+"""The interface to CUDA for GPU kernels and platforms, and bound calls, which enqueue work on a stream.
 
-One object represents the GPUs of a process and is passed to its users. Nothing is global, so that tests can pass
-another implementation that runs the same sources without a GPU.
+One object represents the GPUs of a process and is passed as an argument. Nothing is global, so that tests can pass
+another implementation, which runs the same sources without a GPU.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from runner.kernels.contract import FLOATS, Arrange, Attributes, Buffers, DeviceCall, Kernel, Operand
 
 ALIGNMENT = 256
-"""Bytes, of GPU allocations and library workspaces."""
+"""Alignment in bytes of GPU allocations and library workspaces."""
 
 Size = tuple[int, int, int]
 Argument = np.generic | Operand
@@ -26,14 +26,14 @@ An operand is passed as its address.
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """GPU memory. owner: the object that keeps it allocated."""
+    """GPU memory. owner: the object that keeps the memory allocated."""
 
     address: int
     nbytes: int
     owner: object = field(repr=False, compare=False, default=None)
 
     def __getitem__(self, part: slice) -> "DeviceMemory":
-        """Return a part without copying; raises ValueError for steps and for parts outside."""
+        """Return a part without copying; raises ValueError for a step and for a part outside the memory."""
         start, stop, step = part.indices(self.nbytes)
         asked = (part.start or 0, self.nbytes if part.stop is None else part.stop)
         if step != 1 or (start, stop) != asked or stop < start:
@@ -42,18 +42,18 @@ class DeviceMemory:
 
 
 class Stream(Protocol):
-    """Work in order. handle: the cudaStream_t as a number, for libraries."""
+    """A queue of work in order. handle: the cudaStream_t as a number, for libraries."""
 
     @property
     def handle(self) -> int: ...
 
 
 class Event(Protocol):
-    """A point in a stream."""
+    """A point in the order of a stream."""
 
 
 class Graph(Protocol):
-    """Captured work."""
+    """A graph of captured work."""
 
     def launch(self, stream: Stream) -> None:
         """Enqueue all captured work as one launch."""
@@ -72,7 +72,7 @@ class Runtime(Protocol):
     """The GPUs of a process. Methods refer to the GPU that the thread uses.
 
     name: product name. capability: compute capability, 90 for 9.0. multiprocessors: number of streaming
-    multiprocessors. These describe the default GPU; GPUs of one process are expected to be alike.
+    multiprocessors. All three describe the default GPU; the GPUs of one process are expected to be alike.
     """
 
     @property
@@ -85,7 +85,7 @@ class Runtime(Protocol):
     def multiprocessors(self) -> int: ...
 
     def use(self, gpu: int) -> None:
-        """Make this thread use a GPU. Raises RuntimeError if the process does not see this GPU."""
+        """Make this thread use a GPU. Raises RuntimeError if this GPU is not visible to the process."""
         ...
 
     def function(self, source: str, name: str) -> Function:
@@ -93,11 +93,11 @@ class Runtime(Protocol):
         ...
 
     def allocate(self, nbytes: int) -> DeviceMemory:
-        """Allocate GPU memory at a multiple of 256. Raises MemoryError if there is not enough."""
+        """Allocate GPU memory at an address divisible by 256. Raises MemoryError if there is not enough."""
         ...
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Allocate pinned host memory, which the GPU copies asynchronously and kernels may write to."""
+        """Allocate pinned host memory, for asynchronous copies and for kernels that write to host memory."""
         ...
 
     def stream(self) -> Stream:
@@ -109,7 +109,7 @@ class Runtime(Protocol):
         ...
 
     def record(self, event: Event, stream: Stream) -> None:
-        """Record an event behind all work of the stream so far."""
+        """Record an event after all work of the stream so far."""
         ...
 
     def wait(self, stream: Stream, event: Event) -> None:
@@ -129,11 +129,11 @@ class Runtime(Protocol):
         ...
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
-        """Capture, without running, what ``work`` enqueues on the stream and on streams that branch off and join it."""
+        """Capture, without running, the work that ``work`` enqueues on the stream and on streams that branch off."""
         ...
 
     def free_bytes(self) -> tuple[int, int]:
-        """Return free and total bytes."""
+        """Return free and total bytes of the GPU."""
         ...
 
     def library(self, name: str) -> Any:
@@ -148,7 +148,7 @@ THREADS = 256
 
 @dataclass(frozen=True)
 class Failures:
-    """The status word of a kernel that can refuse values.
+    """The status word of a kernel that can fail for some values.
 
     word: a pinned int32 that the kernel sets to a status other than 0. explain: returns the message for a status.
     """
@@ -164,11 +164,11 @@ class Failures:
 
 @dataclass(frozen=True)
 class StreamCall(DeviceCall):
-    """``enqueue(stream)`` puts the work of a node on a stream, without waiting and without allocating.
+    """A call whose ``enqueue(stream)`` enqueues the work of a node without waiting and without allocating.
 
-    The work is always the same, so that it can be captured in a graph and replayed. keep: objects that must stay alive.
-    turn: memory that counts as written besides the outputs; calls with the same memory keep their order. captured:
-    whether the call may be part of a graph; if not, the calls joined with it are not captured either.
+    The work is always the same, so that a graph can capture and replay it. keep: objects that must stay alive. turn:
+    memory that counts as written in addition to the outputs; calls with the same ``turn`` keep their order. captured:
+    whether the call may be part of a graph; if not, the calls joined with this call are not captured either.
     """
 
     enqueue: Callable[[Stream], None]
@@ -197,7 +197,7 @@ def launch(
 
 
 def in_order(calls: Sequence[StreamCall]) -> StreamCall:
-    """Return several calls as one; raises ValueError if more than one of them can fail."""
+    """Return one call that runs several in order; raises ValueError if more than one call can fail."""
 
     def enqueue(stream: Stream) -> None:
         for call in calls:
@@ -213,7 +213,7 @@ Bind = Callable[[Runtime, Attributes, Buffers], StreamCall]
 
 
 def own_kernels(runtime: Runtime, table: Mapping[str, tuple[Arrange, Bind]]) -> list[Kernel]:
-    """Return the kernels of library "cuda" for a table: op -> its functions, without runtime and arrangement."""
+    """Return the kernels of library "cuda". table: op -> (arrange, bind(runtime, attributes, buffers))."""
 
     def kernel(op: str, arrange: Arrange, bind: Bind) -> Kernel:
         return Kernel(op, "gpu", LIBRARY, 0, FLOATS, arrange, lambda given, _, buffers: bind(runtime, given, buffers))
@@ -232,7 +232,7 @@ def power_of_two(least: int) -> int:
 
 
 def blocks_for(runtime: Runtime, count: int, threads: int = THREADS) -> int:
-    """Return the number of blocks for a grid-stride loop over ``count`` elements: no more than fill the GPU."""
+    """Return the number of blocks for a grid-stride loop over ``count`` elements: at most enough to fill the GPU."""
     return max(1, min(-(-count // threads), 16 * runtime.multiprocessors))
 
 

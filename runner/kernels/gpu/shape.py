@@ -1,4 +1,4 @@
-"""Copies between strided blocks of GPU memory, and the rearrangements that are built from them, in any layout."""
+"""Copies between strided blocks of GPU memory, and rearrangements of such copies, in any layout."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -35,19 +35,18 @@ MOST_AXES = 6
 """The maximum rank of a copied block after merging axes."""
 
 UNITS = {1: "uint8", 2: "bfloat16", 4: "uint32", 8: "int64"}
-"""Bytes of a copied unit -> a dtype of this size."""
+"""Bytes of a copied unit -> a dtype of that size."""
 
 
 def copyable(axes: Iterable[Axis]) -> bool:
-    """Whether :func:`copy` takes a block."""
+    """Return whether :func:`copy` supports a block."""
     return len(merged(axes)) <= MOST_AXES
 
 
 def copy(runtime: Runtime, itemsize: int, axes: Iterable[Axis], source: int, target: int) -> StreamCall:
     """Return the copy of a block of elements of ``itemsize`` bytes between addresses.
 
-    axes: (extent, stride in the source, stride in the target). If source and target are the same, the call does
-    nothing.
+    axes: (extent, stride in the source, stride in the target). If source and target are equal, the call does nothing.
     """
     block = merged(axes)
     count = math.prod(axis[0] for axis in block)
@@ -64,7 +63,7 @@ def copy(runtime: Runtime, itemsize: int, axes: Iterable[Axis], source: int, tar
 
 
 def clear(runtime: Runtime, nbytes: int, target: int) -> StreamCall:
-    """Set bytes at an address to 0."""
+    """Return the call that sets ``nbytes`` bytes at an address to 0."""
     unit, ((count, _),) = in_units([(nbytes, 1)], 1, (target,))
     function = runtime.function(text("copies", T=UNITS[unit]), "clear")
     return launch(function, blocks_for(runtime, count), [np.uintp(target), np.int64(count)])
@@ -91,7 +90,7 @@ def _straight(runtime: Runtime, source: int, target: int, nbytes: int) -> Stream
 
 
 def _nothing(stream: Stream) -> None:
-    """Do nothing."""
+    """Enqueue nothing."""
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
@@ -108,7 +107,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
 
 
 def _arrange_alike(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-    """Arrange all tensors in the same layout; a copied block has at most their rank."""
+    """Arrange all tensors in the same layout, or return None for more than ``MOST_AXES`` axes."""
     return arrange_alike(attributes, inputs, outputs, offered) if len(inputs[0].shape) <= MOST_AXES else None
 
 
@@ -193,10 +192,10 @@ def _copied(
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:
-    """Return the begin of each of consecutive parts."""
+    """Return the start of each of several consecutive parts."""
     return list(accumulate([0, *sizes[:-1]]))
 
 
 def _place(position: Sequence[int], distances: Sequence[int]) -> int:
-    """Return the offset of a position."""
+    """Return the offset of a position, in elements, from the stride of each axis."""
     return sum(at * distance for at, distance in zip(position, distances, strict=True))

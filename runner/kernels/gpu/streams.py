@@ -1,9 +1,9 @@
 """The schedule of a step: streams for independent branches, and one launch for many element-wise calls.
 
-Both are computed from the memory that works touch, before anything runs. Two works that touch the same bytes keep their
-order if one of them writes; memory shared by values of disjoint lifetimes counts too. A launch costs some microseconds,
+Both are computed before the first run, from the memory that works read and write. Two works that touch the same bytes
+keep their order if one of them writes, even if the bytes belong to different values. A launch costs some microseconds,
 however few elements it has. Calls whose results are not read by later calls of the step, such as updates of many small
-variables, are combined: they can wait for each other without delaying other work.
+variables, are combined: these calls can wait for each other without delaying other work.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,12 +19,12 @@ from runner.kernels.gpu.element_loops import CHUNK
 from runner.kernels.gpu.runtime import Argument, DeviceMemory, Runtime, StreamCall, blocks_for, launch
 
 Span = tuple[int, int]
-"""First address and end."""
+"""First address, and the address after the last byte."""
 
 
 @dataclass(frozen=True)
 class Touched:
-    """Memory that one work reads and writes."""
+    """The memory that one work reads and writes."""
 
     reads: tuple[Span, ...]
     writes: tuple[Span, ...]
@@ -32,24 +32,24 @@ class Touched:
 
 @dataclass(frozen=True)
 class Turn:
-    """The stream of one work, and the earlier works of other streams that it waits for."""
+    """The stream of one work, and the earlier works of other streams that must finish first."""
 
     stream: int
     after: tuple[int, ...]
 
 
 def assign_streams(works: Sequence[Touched], streams: int) -> list[Turn]:
-    """Return the turn of each work, in order; stream 0 has the first.
+    """Return the turn of each work, in order; the first work is on stream 0.
 
-    A work goes to the stream of the latest work it depends on, if that is the last of its stream, so that chains stay
-    together; otherwise to the stream that has been idle longest. Redundant waits are omitted.
+    A work follows the latest work that it depends on and that is the last of its stream, so that chains stay together.
+    If there is none, the work is on the stream that has been idle longest. Redundant waits are omitted.
     """
     turns: list[Turn] = []
     last = [-1] * streams
     reached: list[list[int]] = []
     for number, needed in enumerate(_needs(works)):
         stream = _stream_for(needed, turns, last)
-        # For each stream, the latest work that is known to be done.
+        # For each stream, the latest work that is complete before this work starts.
         seen = list(reached[last[stream]]) if last[stream] >= 0 else [-1] * streams
         after = []
         for each in sorted(needed, reverse=True):
@@ -72,7 +72,7 @@ def _stream_for(needed: set[int], turns: Sequence[Turn], last: Sequence[int]) ->
 
 
 def _needs(works: Sequence[Touched]) -> list[set[int]]:
-    """Return, for each work, the earlier works it depends on, at least one of each chain."""
+    """Return, for each work, the earlier works that it depends on; indirect dependencies may be missing."""
     writers, readers = _Latest(), _Latest()
     needs = []
     for number, work in enumerate(works):
@@ -88,7 +88,7 @@ def _needs(works: Sequence[Touched]) -> list[set[int]]:
 
 
 class _Latest:
-    """Spans of memory and the works that touched them."""
+    """Spans of memory, each with the number of the work that touched it."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[int, int, int]] = []
@@ -101,7 +101,7 @@ class _Latest:
             self._spans.append((*span, who))
 
     def forget(self, span: Span) -> None:
-        """Remove a span."""
+        """Remove a span, also from the middle of larger spans."""
         begin, end = span
         kept = []
         for low, high, who in self._spans:
@@ -124,13 +124,13 @@ class _Places:
         self._ends: list[int] = []
 
     def touch(self, spans: Sequence[Span]) -> bool:
-        """Whether any of the memory is in one of the spans."""
+        """Return whether any of the memory is in one of the spans."""
         return any(
             begin < end and bisect_right(self._ends, begin) < bisect_left(self._begins, end) for begin, end in spans
         )
 
     def add(self, spans: Sequence[Span]) -> None:
-        """Add spans."""
+        """Add spans; overlapping and adjacent spans are merged."""
         for begin, end in spans:
             if begin < end:
                 first, last = bisect_left(self._ends, begin), bisect_right(self._begins, end)
@@ -142,17 +142,17 @@ class _Places:
 
 @dataclass
 class _Home:
-    """A group that earlier works may join. written: memory that works from its first to its last member write."""
+    """A group that earlier works may join. written: memory that all works from the first to the last member write."""
 
     members: list[int]
     written: _Places = field(default_factory=_Places)
 
 
 def groups(touched: Sequence[Touched], programs: Sequence[Hashable | None]) -> list[list[int]]:
-    """Return groups of works that may be one launch; running the groups in order gives the results of the works in
-    order.
+    """Return groups of works that may be one launch. Running the groups in order gives the same results as running the
+    works in order.
 
-    programs: only works of one program are combined; None is never combined. Each work waits for the last of its group.
+    programs: only works of one program are combined; None is never combined. A group runs in place of its last work.
     """
     backwards: list[list[int]] = []
     homes: dict[Hashable, _Home] = {}
@@ -175,9 +175,9 @@ def groups(touched: Sequence[Touched], programs: Sequence[Hashable | None]) -> l
 
 
 def together(runtime: Runtime, calls: Sequence[FlatCall]) -> StreamCall:
-    """Return one launch of calls of one program, whose order does not matter.
+    """Return one launch of calls of one program; the order of the calls must not matter.
 
-    Copies a table to the GPU and waits for the copy, so it must not be called during a capture.
+    Must not be called during a capture, because a table is copied to the GPU and the host waits for the copy.
     """
     rows, chunks = table(calls)
     memory = _copied(runtime, rows)
@@ -187,7 +187,7 @@ def together(runtime: Runtime, calls: Sequence[FlatCall]) -> StreamCall:
 
 
 def table(calls: Sequence[FlatCall]) -> tuple[NDArray[np.int64], int]:
-    """Return a row for each call, as ``batch`` reads it, and the total number of chunks."""
+    """Return the table that ``batch`` reads, with a row for each call, and the total number of chunks."""
     chunks = [-(-call.count // CHUNK) for call in calls]
     *first, total = accumulate(chunks, initial=0)
     rows = [[start, call.count, *call.addresses] for start, call in zip(first, calls, strict=True)]

@@ -1,7 +1,7 @@
 """Constants, random draws, copies in any layout, and changes of dtype.
 
-Draws have the same integers as in :mod:`runner.kernels.philox`. Uniform draws and masks equal those of the host bit for
-bit; normal draws differ by the errors of CUDA's functions.
+Draws use the same integers as :mod:`runner.kernels.philox`. Uniform draws and masks equal the host's bit for bit;
+normal draws differ from the host's by the errors of CUDA's functions.
 """
 
 import math
@@ -78,7 +78,7 @@ def _bind_copy(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> St
 
 
 def _copy(runtime: Runtime, target: Operand, source: int, keep: object = None) -> StreamCall:
-    """Return a copy of bytes; it does nothing without bytes or if source and target are the same."""
+    """Return the call that copies bytes; it does nothing for 0 bytes or if source and target are equal."""
     nbytes, address = target.layout.nbytes, target.address
 
     def enqueue(stream: Stream) -> None:
@@ -89,7 +89,7 @@ def _copy(runtime: Runtime, target: Operand, source: int, keep: object = None) -
 
 
 def _arrange_convert(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-    """Convert from the first offered layout to the second, if there is a second."""
+    """Arrange a conversion from the first offered layout to the second, or to the first if there is no second."""
     layouts = [layout or plain(inputs[0]) for layout in offered]
     known = [plain(inputs[0]), *([channels_last(inputs[0])] if len(inputs[0].shape) == len("nchw") else [])]
     if any(layout not in known for layout in layouts):
@@ -120,7 +120,7 @@ def _bind_fill(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> St
 
 
 def _of_words(runtime: Runtime, spec: Spec, name: str) -> Function:
-    """Return a kernel for elements of a size, whatever their dtype."""
+    """Return a kernel for all dtypes of one element size."""
     return runtime.function(text("memory", T=_WORDS[numpy_dtype(spec.dtype).itemsize]), name)
 
 
@@ -133,17 +133,17 @@ def _bind_constant(runtime: Runtime, attributes: Attributes, buffers: Buffers) -
 
 
 def _cast(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
-    """Cast floats to integers toward zero, to bfloat16 through float32, to bool by x != 0."""
+    """Return a cast: to integers toward zero, to bfloat16 through float32, to bool by x != 0."""
     source, target = inputs[0].dtype, outputs[0].dtype
     result = f"({C_TYPES[computed_in(target)]})x0"
     if source in FLOATS and target in ("int32", "int64"):
         bits = 8 * numpy_dtype(target).itemsize
-        # Numbers that do not fit, and NaN, become the lowest integer as on the host; CUDA would take the nearest.
+        # NaN and numbers out of range become the lowest integer, as on the host; CUDA would return the nearest.
         lowest = f"({C_TYPES[target]})(1ull << {bits - 1})"
         limit = f"({C_TYPES[computed_in(source)]})(1ull << {bits - 1})"
         result = f"(x0 >= -{limit} && x0 < {limit} ? ({C_TYPES[target]})x0 : {lowest})"
     elif source in FLOATS and target == "uint8":
-        # The low byte of an int, as on the host; numbers that do not fit become the lowest int, whose low byte is 0.
+        # The result is the low byte of an int, as on the host. Numbers out of the range of int become 0.
         result = "(unsigned char)(x0 >= -2147483648.0 && x0 < 2147483648.0 ? (int)x0 : 0)"
     return Elements((source,), (target,), (), (result,))
 
@@ -174,7 +174,7 @@ def _bind_draws(
 def _bind_mask(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (mask,) = buffers.outputs
     rows, columns = mask.spec.shape[0], math.prod(mask.spec.shape[1:])
-    # A word divided by its range is below the rate if and only if the word is below the next integer.
+    # word / _WORD_RANGE < rate if and only if word < ceil(rate * _WORD_RANGE).
     threshold = np.int64(math.ceil(attributes["rate"] * _WORD_RANGE))
     kept = np.float64(np.asarray(1.0 / (1.0 - attributes["rate"])).astype(numpy_dtype(mask.spec.dtype)))
     drawn = [np.int64(rows), np.int64(columns), *_key(attributes), np.int64(attributes["first"]), threshold, kept]

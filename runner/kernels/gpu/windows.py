@@ -1,9 +1,9 @@
-"""Our own convolution, also fused with other ops, max and average pooling, and the gradients of all.
+"""Our own convolution, fused convolution, max and average pooling, and all gradients.
 
-Each convolution, for any groups, strides, padding and float dtype, is a matrix product whose factors are gathered while
-it is computed. The weight gradient, a small matrix of long sums, is cut into runs of pixels whose results are added in
-one fixed order. Gradients of pooling are sums over the windows that contain a pixel. Images keep their layout. Sums of
-pooling are added in the order of the reference kernels.
+Each convolution, for any groups, strides, padding and float dtype, is a matrix product whose factors are gathered
+during the computation. The weight gradient, a small matrix of long sums, is cut into runs of pixels whose results are
+added in one fixed order. Gradients of pooling are sums over the windows that contain a pixel. Images keep their layout.
+Sums of pooling are added in the order of the reference kernels.
 """
 
 import math
@@ -33,19 +33,19 @@ from runner.kernels.memory import address_of, numpy_dtype
 Ints = tuple[int, ...]
 
 TILE = 64
-"""Rows and columns of the result per block."""
+"""Rows, and columns, of the result that one block computes."""
 
 _BLOCKS = 4
 """Blocks per multiprocessor for a weight gradient."""
 
 _LEAST_DEPTH, _MOST_DEPTH = 256, 1 << 16
-"""Limits of the pixels that a block adds: enough to be efficient, few enough for float32 sums."""
+"""Limits of the number of pixels that a block adds: enough to be efficient, few enough for float32 sums."""
 
 _MOST_SPLITS = 1024
 
 
 PACK_BYTES = 16
-"""The maximum that a thread reads at once."""
+"""The maximum number of bytes that a thread reads at once."""
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
@@ -65,7 +65,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Shapes of x, filters and y, and the attributes of the windows."""
+    """The shapes of x, filters and y, and the attributes of the windows."""
 
     attributes: Attributes
     x: Ints
@@ -75,17 +75,17 @@ class Geometry:
 
     @property
     def pixels(self) -> int:
-        """Pixels of all examples of y."""
+        """The number of pixels of y in all examples."""
         return self.y[0] * math.prod(self.y[2:])
 
     @property
     def taps(self) -> int:
-        """Values of a filter."""
+        """The number of values in a filter."""
         return math.prod(self.w[1:])
 
     @property
     def groups(self) -> int:
-        """Groups of channels, each with its own filters."""
+        """The number of groups of channels; each group has separate filters."""
         groups: int = self.attributes["groups"]
         return groups
 
@@ -125,7 +125,7 @@ def _arrange_fused(attributes: Attributes, inputs: Specs, outputs: Specs, offere
 
 
 def _bind_forward(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
-    """Inputs x, w, then bias and residual if the attributes have them; output y."""
+    """Bind inputs x, w, then bias and residual if the attributes have them, and output y."""
     (x, w), (y,) = buffers.inputs[:2], buffers.outputs
     geometry = Geometry(attributes, x.spec.shape, w.spec.shape, y.spec.shape, y.layout.tag == CHANNELS_LAST)
     bias: Argument = buffers.inputs[2] if attributes.get("bias") else np.uintp(0)
@@ -169,12 +169,12 @@ def _arrange_gradients(
     weights = geometry.splits(multiprocessors)[0] * math.prod(dw.shape) * itemsize
     is_last = innermost_channels(dy, alike.inputs[0])
     bias = sums_bytes(multiprocessors, dy, is_last) if len(outputs) > 1 else 0
-    # The sums of the bias come after the weight gradient, in the same memory.
+    # The bias gradient is computed after the weight gradient, in the same memory.
     return replace(alike, scratch_bytes=max(weights, bias))
 
 
 def _bind_gradients(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
-    """Inputs dy, x; outputs dw and, if there are two, db."""
+    """Bind inputs dy, x and outputs dw and, if there are two, db."""
     calls = [_weight_gradient(runtime, attributes, buffers)]
     for db in buffers.outputs[1:]:
         dy, scratch = buffers.inputs[0], address_of(buffers.scratch)
@@ -204,7 +204,7 @@ def _grid(rows: int, columns: int, groups: int) -> Size:
 
 
 def pack_of(dtype: str, channels: int) -> int:
-    """Return how many channels are read at once: 16 bytes if the channels divide into such packs, else 1."""
+    """Return the number of channels read at once: 16 bytes if ``channels`` is a multiple of a pack, else 1."""
     full = PACK_BYTES // numpy_dtype(dtype).itemsize
     return full if channels % full == 0 else 1
 

@@ -1,7 +1,7 @@
 """Element-wise functions and chains, matrix multiplication, reductions, and broadcasting.
 
-NumPy adds in the order of memory, so arrays are first laid out in C order: the order of additions is then a function of
-the shape alone."""
+NumPy adds in the order of memory. Arrays are first copied to C order, so that the order of additions depends only on
+the shape."""
 
 from collections.abc import Callable
 
@@ -67,7 +67,7 @@ def matmul_elementwise(
     product: int,
 ) -> tuple[Array, ...]:
     y: Array = matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
-    # A product of bfloat16 is rounded, as between separate nodes.
+    # A bfloat16 product is rounded, as between separate nodes.
     inputs = [*operands[:product], np.asarray(y.astype(numpy_dtype(dtype)), computed_in(dtype)), *operands[product:]]
     return evaluate(parse(program, len(inputs), outputs), inputs)
 

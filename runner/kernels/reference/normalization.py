@@ -7,7 +7,7 @@ from runner.kernels.registry import reference
 
 
 def _axes(x: Array) -> tuple[int, ...]:
-    """Return the axes of the values of one channel: all but axis 1."""
+    """Return all axes but axis 1, the channels."""
     return tuple(axis for axis in range(x.ndim) if axis != 1)
 
 
@@ -50,7 +50,7 @@ def batch_norm_gradient(
 
 @reference("channel_window_sum")
 def channel_window_sum(x: Array, *, size: int) -> Array:
-    """Add the neighbours one offset after another, from the lowest channel to the highest."""
+    """Return the sum of each window of ``size`` channels, added from the lowest channel to the highest."""
     channels = x.shape[1]
     reach = min(size // 2, channels - 1)
     total = np.zeros_like(x)

@@ -1,4 +1,4 @@
-"""Rows by number, softmax along rows, activation functions, and cross-entropies of logits."""
+"""Gather, scatter and one-hot rows, softmax along rows, activation functions, and cross-entropies of logits."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from runner.kernels.registry import reference
 
 
 def check_range(op: str, indices: Array, count: int) -> None:
-    """Raise IndexError naming the first index outside 0..count-1 and its place."""
+    """Raise IndexError with the first index outside 0..count-1 and its position."""
     error = outside_range(op, indices, count)
     if error is not None:
         raise error

@@ -1,6 +1,6 @@
 """Constants, random draws, copies, sums of several tensors, changes of dtype, and rearrangements.
 
-Draws come from counter-based streams. They are made in float64 and then cast, so every precision has the same draws.
+Random draws come from counter-based streams. They are computed in float64 and then cast, so every dtype has the same.
 """
 
 import math
@@ -15,7 +15,7 @@ from runner.kernels.memory import numpy_dtype
 from runner.kernels.registry import reference
 
 QUIET = np.uint16(0x0040)
-"""The highest mantissa bit of bfloat16: if all exponent bits are ones, it makes the number a NaN."""
+"""The highest mantissa bit of bfloat16, which makes the number a NaN if all exponent bits are ones."""
 
 
 @reference("identity")
@@ -57,7 +57,7 @@ def cast(x: Array, *, dtype: str) -> Array:
 @reference("truncate_to_bfloat16")
 def truncate_to_bfloat16(x: Array) -> Array:
     high = (x.view(np.uint32) >> 16).astype(np.uint16)
-    # The bits that distinguish NaN from infinity may all be cut off.
+    # Truncation may remove all bits that distinguish NaN from infinity.
     return np.where(np.isnan(x), high | QUIET, high).view(numpy_dtype("bfloat16"))
 
 

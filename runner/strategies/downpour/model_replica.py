@@ -17,15 +17,15 @@ from runner.strategies.replica import Share
 from runner.strategies.servers import CopiedVariables, ReadVariables, ServedVariables
 
 _NEVER = float(1 << 53)
-"""A count that no shard reaches. It stands for: no step since the last push."""
+"""A count that no shard reaches; it marks a replica without a step since the last push."""
 
 
 @dataclass(frozen=True)
 class ReplicaOptions:
     """Options of all replicas.
 
-    copies: a replica fetches the parameters into local variables; otherwise it reads the servers' variables.
-    n_push: steps between pushes. descends: a replica applies each gradient to its copy.
+    copies: whether replicas fetch parameters into local variables; if not, replicas read the servers' variables.
+    n_push: steps between pushes. descends: whether a replica applies each gradient to its copy.
     """
 
     copies: bool
@@ -53,7 +53,7 @@ class ModelReplica:
         self._index = index
         self._served = served
         self._options = options
-        # A step of a replica is a separate mini-batch: gradients are means over that alone.
+        # A step of a replica is a separate mini-batch, over whose examples alone gradients are means.
         own = replace(task, batch_size=share[1] - share[0])
         self._replica = served.replica(index, CopiedVariables if options.copies else ReadVariables, task=own)
         computed = self._replica.compute_gradients(share, "train")
@@ -139,7 +139,7 @@ class ModelReplica:
         return updates
 
     def _hold(self, values: Sequence[tuple[Variable, Tensor]]) -> list[str]:
-        """Add the values of a step to the accumulated ones; with n_push = 1, replace them."""
+        """Add the values of a step to the accumulated values; with n_push = 1, replace the accumulated values."""
         graph = self._served.graph
         targets = []
         with self._scope("hold"):

@@ -21,10 +21,10 @@ Array = NDArray[Any]
 class Rules(DriverSettings):
     """Settings of :class:`Downpour`.
 
-    shards: number of parameter servers. fetches: replicas have copies to fetch. overlaps: replicas fetch and push while
-    they compute. n_fetch, n_push: steps between fetches and between pushes. warmstart_steps: updates that the first
-    replica makes alone. most_ahead: finished steps that a replica may be ahead of the slowest and still start another,
-    None for no limit. most_stale: largest staleness of a push that is applied, None for no limit.
+    shards: number of parameter servers. fetches: whether replicas fetch copies. overlaps: whether replicas fetch and
+    push while they compute. n_fetch, n_push: steps between fetches and between pushes. warmstart_steps: updates that
+    the first replica makes alone. most_ahead: most finished steps by which a replica may lead the slowest and start
+    another step; None for no limit. most_stale: largest staleness of a push that is applied, None for no limit.
     """
 
     replicas: int
@@ -60,7 +60,7 @@ class _Replica:
 
 @drives(Rules)
 class Downpour(StepDriver):
-    """A step driver whose update is as many finished replica steps as there are replicas, of any replicas.
+    """A step driver; an update is as many finished steps, of any replicas, as there are replicas.
 
     Fetches, steps and pushes that are running when an update is complete continue; replicas do not wait for each other.
     After :meth:`synchronize`, each replica may therefore have applied one step more than the updates count.
@@ -221,7 +221,7 @@ class Downpour(StepDriver):
             running.add(shard)
 
     def _step_of(self, replica: _Replica) -> int:
-        """Return the number of a replica's next step, which is the batch that its share is read from."""
+        """Return the number of a replica's next step, which is also the number of its batch."""
         assert self._first_step is not None, "a replica steps only within update()"
         return self._first_step + replica.taken
 

@@ -1,4 +1,4 @@
-"""Parameter servers of asynchronous training: each counts pushes and applies them as they arrive, if not too stale."""
+"""Parameter servers of asynchronous training: each applies pushes as they arrive, unless they are too stale."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class Staleness:
 
     @property
     def most_ahead(self) -> int | None:
-        """Finished steps that a replica may be ahead of the slowest and still start another; None for no limit."""
+        """The most finished steps by which a replica may lead the slowest and start another step; None for no limit."""
         return self.limit if self.policy == "bounded" else None
 
     @property
@@ -64,7 +64,7 @@ class Staleness:
 
 @dataclass(frozen=True)
 class Pushed:
-    """The content of a push to one shard. All tensors are on the replica.
+    """The content of a push to one shard. All tensors are on the replica's device.
 
     gradients: pairs of variable and gradient, summed over the steps since the last push. statistics: the batch values
     for moving averages. counted: () int64, the shard's count of pushes at the fetch before the first of these steps.
@@ -77,7 +77,7 @@ class Pushed:
 
 @dataclass(frozen=True)
 class Applied:
-    """Nodes of one push on its shard. targets: to run. learning_rate: () to feed. staleness: () int64 to fetch."""
+    """Nodes of one push on its shard. Run targets, feed learning_rate () and fetch staleness () int64."""
 
     targets: tuple[str, ...]
     learning_rate: Tensor
@@ -87,7 +87,7 @@ class Applied:
 class PushedServer:
     """The variables of one parameter server, and its count of applied pushes.
 
-    applied: () int64 variable, the count. begin: node that sets it to ``begun_with``, a () int64 placeholder.
+    applied: () int64 variable, the count. begin: node that sets ``applied`` to ``begun_with``, a () int64 input.
     """
 
     def __init__(self, graph: Graph, served: Variables, index: int, task: Task, staleness: Staleness) -> None:

@@ -25,9 +25,9 @@ class Portions:
 
     The assignment depends on the order of the calls alone. Every worker works through a range of neighbouring portions
     from the front. The range is the same in each evaluation, so that its examples may still be cached. A worker that
-    has finished its range takes the last portion of the longest remaining range. If no portion is left, it repeats an
-    unfinished one: of those with the fewest workers, the one that was given out first. A worker asks only after its
-    portion is finished, so it never repeats its own.
+    has finished its range takes the last portion of the longest remaining range. If no portion is left, the worker
+    repeats an unfinished portion: of those with the fewest workers, the one given out first. A worker requests a
+    portion only after the end of its last one, so no worker repeats its own.
     """
 
     def __init__(self, count: int, workers: int) -> None:
@@ -108,7 +108,7 @@ class Dispatcher(LbfgsStepDriver):
     """A driver whose replicas compute the batch in portions.
 
     Clients of replica k: ``fetch_k`` copies the parameters to it, ``compute_k_n`` computes a portion of n examples and
-    sends its gradient to the servers, ``keep_k_p`` stores this gradient there as that of portion p.
+    sends its gradient to the servers, ``keep_k_p`` stores this gradient as the gradient of portion p.
 
     A replica fetches the parameters once per evaluation, before its first portion. The first gradient of each portion
     to arrive is kept. The gradients are summed in the order of the portions, so that the sum does not depend on the
@@ -148,12 +148,12 @@ class Dispatcher(LbfgsStepDriver):
         by = [batch.by[portion] for portion in sorted(batch.by)]
         counts = {"fetches": batch.fetches, "duplicated": batch.computed - len(by)}
         self._records.append({"step": self._step, "by": by, **counts})
-        # In the order of the portions and in their dtype, in which the servers sum the gradients.
+        # Scores are summed in the order and the dtype in which the servers sum the gradients.
         losses, accuracies = zip(*(batch.scores[portion] for portion in sorted(batch.scores)), strict=True)
         return Evaluation(reduce(np.add, losses), reduce(np.add, accuracies), self._penalty(gathered))
 
     def order(self, client: str, feeds: Feeds) -> Mapping[str, Array]:
-        """Launch a client and wait for its end; handle other clients that end before."""
+        """Launch a client and wait for its end; handle other clients that end earlier."""
         self._clients.launch(client, step=self._step, feeds=feeds)
         while (finished := self._clients.finished()).client != client:
             self._take(finished)
@@ -165,13 +165,13 @@ class Dispatcher(LbfgsStepDriver):
             self._take(self._clients.finished())
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the metrics of the iterations, and how many portions were computed again since the last call."""
+        """Return the metrics of the iterations, and the number of portions computed again since the last call."""
         found, recent = super().metrics(), self._records[self._reported :]
         self._reported = len(self._records)
         return {**found, "comm/duplicated_portions": float(sum(each["duplicated"] for each in recent))} if found else {}
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return for every evaluation: step, the first replica to finish each portion, fetches, repeated portions."""
+        """Return step, first replica to finish each portion, fetches and repeated portions of every evaluation."""
         return {"evaluations": list(self._records)}
 
     def _assign(self, worker: int, batch: _Batch) -> None:

@@ -23,8 +23,8 @@ Feeds = Mapping[str, Any]
 class Minimisation(DriverSettings):
     """Settings of :class:`WholeBatch`.
 
-    trained: names of the trained variables. dtype: of them and of fed factors. penalties: names of the fetches whose
-    sum is the penalty.
+    trained: names of the trained variables. dtype: the dtype of these variables and of fed factors. penalties: names of
+    the fetches whose sum is the penalty.
     """
 
     optimizer: Lbfgs
@@ -46,8 +46,8 @@ class LbfgsStepDriver(StepDriver):
     """A step driver whose update is one iteration of L-BFGS on its batch; subclasses evaluate the batch.
 
     An update evaluates its batch at the present point and along a line. The history of earlier updates is kept in
-    variables of the program, so that a resumed run continues from a checkpoint as the undisturbed run does. The driver
-    is the :class:`~runner.optimizers.lbfgs.VectorMachine` of the iteration: its vectors are those of the program.
+    variables of the program, so that a resumed run continues from a checkpoint as the uninterrupted run does. The
+    driver is the :class:`~runner.optimizers.lbfgs.VectorMachine` of the iteration, with the vectors of the program.
     """
 
     def __init__(self, clients: Clients, settings: Minimisation) -> None:

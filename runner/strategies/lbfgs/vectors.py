@@ -36,7 +36,7 @@ RECALL, REMEMBER = "recall", "remember"
 """Clients that read and write the numbers of the history."""
 
 FACTOR, PAIRS, PRODUCTS = "factor", "lbfgs/pairs", "lbfgs/products"
-"""Names of feeds and fetches; the latter two are variables."""
+"""Names of feeds and fetches; the last two are also names of variables."""
 
 
 def require_no_averages(updates: Sequence[StateUpdate]) -> None:
@@ -50,7 +50,7 @@ def require_no_averages(updates: Sequence[StateUpdate]) -> None:
 
 @dataclass(frozen=True)
 class Objective:
-    """The objective's gradient. targets: nodes that store it. penalties: name -> summand of the penalty, ()."""
+    """The objective's gradient. targets: nodes that store it. penalties: name -> summand () of the penalty."""
 
     targets: tuple[str, ...]
     penalties: Mapping[str, Tensor]
@@ -79,7 +79,7 @@ class Vectors:
         self._factors = {device: self._factor(device) for device in devices}
 
     def new_like(self, variable: Variable, scope: str) -> Tensor:
-        """Add a tensor with the shape, dtype and device of a variable; it is state that is not in checkpoints."""
+        """Add a state tensor with the shape, dtype and device of a variable; checkpoints do not contain the tensor."""
         with self._graph.absolute_scope(scope), self._at(variable):
             return ops.variable(self._graph, variable.spec.shape, variable.spec.dtype, name=variable.name)
 

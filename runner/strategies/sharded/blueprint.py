@@ -53,13 +53,13 @@ class Blueprint:
 
     @property
     def forward(self) -> list[Node]:
-        """Nodes that the outputs and the statistics depend on, in graph order."""
+        """The nodes that the outputs and the statistics depend on, in graph order."""
         outputs = self.outputs
         answers = (outputs.losses, outputs.logits, outputs.predictions, outputs.correct)
         return list(self.needed_for([*answers, *(each.batch_value for each in self.state_updates)]).values())
 
     def needed_for(self, tensors: Iterable[Tensor]) -> dict[str, Node]:
-        """Return the nodes that tensors depend on, in graph order, down to but without the step and the batch."""
+        """Return the nodes that tensors depend on, in graph order, without the step and the batch."""
         given = {self.step.node, *(tensor.node for tensor in self.batch.values())}
         wanted = {tensor.node for tensor in tensors} - given
         for node in reversed(list(self.graph)):

@@ -20,7 +20,7 @@ class DenseLoss:
     classes of j. The loss is log(sum_j exp(l_j)) - sum_j t_j, normalised across shards (Krizhevsky 2014, section 4).
     For logistic units: the sum of the cross-entropies. For the prediction: the largest logit and its class. Therefore
     every worker receives the labels of all examples. Sums are in the order of the workers; of equal logits the first
-    class wins, as without shards.
+    class is predicted, as without shards.
 
     Bytes on the wire from worker j to each other worker k with n_k examples of the pass, values of b bytes: 2 n_k b for
     a softmax and n_k b back, for the gradient of l_j; n_k b for logistic units, and nothing back; n_k (b + 8) for
@@ -28,13 +28,13 @@ class DenseLoss:
     """
 
     def __init__(self, layers: ShardedLayers, counts: Sequence[int]) -> None:
-        """layers: a pass with logits by units and labels by examples. counts: examples of the pass by worker."""
+        """layers: a pass with logits by units and labels by examples. counts: each worker's examples in the pass."""
         self._layers = layers
         self._counts = counts
 
     @property
     def rules(self) -> Mapping[str, Rule]:
-        """Op -> its rule."""
+        """Map from an op to its rule."""
         return {
             "softmax_cross_entropy": self._softmax,
             "one_hot": self._one_hot,

@@ -1,4 +1,4 @@
-"""Dense layers sharded by their units over several workers, added from a plain forward pass."""
+"""Dense layers sharded by units over several workers, built from an unsharded forward pass."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint, joined, mask
 
 
 class Cut(Enum):
-    """How workers hold a tensor: each has the rows of its examples, the columns of its units, or the whole tensor."""
+    """What each worker holds of a tensor: the rows of its examples, the columns of its units, or the whole tensor."""
 
     EXAMPLES = auto()
     UNITS = auto()
@@ -26,7 +26,7 @@ class Cut(Enum):
 
 @dataclass(frozen=True)
 class Spread:
-    """One tensor as the workers hold it. parts: worker -> its part, in rising order, without empty parts."""
+    """A tensor distributed over workers. parts: worker -> its part, in the order of workers, without empty parts."""
 
     cut: Cut
     parts: Mapping[int, Tensor]
@@ -40,10 +40,10 @@ class ShardedLayers:
     """Dense layers of one pass, sharded by output units: of U units worker j computes the j-th of ``shares(U, K)``.
 
     Weights (features, U) are sharded by columns, and so are variables with one value per unit; a worker without units
-    takes no part. A matrix product needs all its inputs, so that each worker gathers the rows or columns of the others.
+    takes no part. A matrix product needs all features, so each worker gathers the rows or columns of the other workers.
     Ops that treat every unit separately (biases, ReLU, dropout, batch normalisation over the examples of the pass) run
-    where the units are. The added nodes can be differentiated: gradients of gathered tensors are sent back to their
-    origin and summed there.
+    on the workers that hold the units. The added nodes can be differentiated: gradients of gathered tensors are sent
+    back to their origin and summed there.
 
     Bytes on the wire, values of b bytes: for a product over N examples and F features, each worker with units receives
     the features it does not hold, and sends the same number of bytes in the backward pass. If the features are spread
@@ -61,8 +61,8 @@ class ShardedLayers:
     ) -> None:
         """Start a pass.
 
-        blueprint: a forward pass over the pass's examples. stores: each worker's store of variable shards. scope: of
-        the nodes in each replica. held: tensor of the blueprint that the layers read -> the tensor on the workers.
+        blueprint: a forward pass over the pass's examples. stores: each worker's store of variable shards. scope: a
+        scope in each replica. held: tensor of the blueprint that the layers read -> the tensor on the workers.
         """
         self._blueprint = blueprint
         self._replicas = replicas
@@ -77,7 +77,7 @@ class ShardedLayers:
         return self._replicas[0].graph
 
     def __getitem__(self, tensor: Tensor) -> Spread:
-        """Where a tensor of the blueprint is."""
+        """Return the distribution of a tensor of the blueprint."""
         return self._held[tensor]
 
     def __contains__(self, tensor: Tensor) -> bool:
@@ -97,8 +97,8 @@ class ShardedLayers:
     def rows(self, spread: Spread, counts: Sequence[int], layer: LayerStamp | None) -> dict[int, Tensor]:
         """Exchange columns for rows: return worker with examples -> all units of its examples, (count, U).
 
-        spread: (N, U_j) of each worker j with units. counts: examples of the pass by worker, in the order of the rows.
-        layer: of the added nodes. Bytes on the wire: worker j sends N - n_j rows of its U_j columns, in total
+        spread: (N, U_j) on each worker j with units. counts: examples of the pass by worker, in the order of the rows.
+        layer: the layer of the added nodes. Bytes on the wire: worker j sends N - n_j rows of its U_j columns, in total
         (N U - sum_j n_j U_j) b; the same backward.
         """
         owners = [worker for worker, count in enumerate(counts) if count]

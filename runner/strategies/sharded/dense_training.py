@@ -1,4 +1,4 @@
-"""Training of sharded dense layers pass by pass: losses, gradients at the boundary, and updates in between."""
+"""Training of sharded dense layers pass by pass: losses, gradients at the boundary, and updates between passes."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ class DenseTraining:
     def gradients(self) -> list[Pairs]:
         """Return each worker's gradients of its shards, summed over the passes since the last update, in order.
 
-        They are divided by the examples of an update.
+        The gradients are divided by the number of examples of an update.
         """
         summed: list[Pairs] = []
         for replica, passes in zip(self._replicas, self._pending, strict=True):
@@ -81,7 +81,7 @@ class DenseTraining:
                 latest.update(self._task.optimizer, pairs, rate, number_of_update(replica, self.updates, number))
 
     def assign(self) -> list[str]:
-        """Add the assignments of variables, slots and moving averages at the end of a step; returns the nodes to run.
+        """Add the assignments of variables, slots and moving averages at the end of a step; return the nodes to run.
 
         A moving average advances once, by the mean over the passes, weighted by size.
         """
@@ -125,7 +125,7 @@ class DenseTraining:
                 self.boundary.append((tensor, self._of_batch(tensor, gradient, scope)))
 
     def _of_batch(self, tensor: Tensor, gradient: Tensor, scope: str) -> Tensor:
-        """Return the gradient of the batch's loss, from that of the loss over the examples of an update."""
+        """Return the gradient of the batch's loss, given the gradient of the loss over the examples of an update."""
         if self.updates == 1:
             return gradient
         owner = self.graph.nodes[tensor.node]

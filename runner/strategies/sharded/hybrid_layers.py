@@ -51,7 +51,7 @@ class DensePass:
 
 
 def add_body(replica: Replica, parts: Parts, split: str, share: Share, scope: str) -> Body:
-    """Add the layers below the dense ones over examples lo..hi-1 of a batch; parts: of a network of that batch size."""
+    """Add the layers below the dense layers over examples lo..hi-1 of a batch. parts: built for hi - lo examples."""
     blueprint = parts.blueprint
     with replica.within(scope):
         batch = replica.inputs(split, share)

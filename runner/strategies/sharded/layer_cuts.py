@@ -14,7 +14,7 @@ from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint, shares_of_un
 
 
 class Way(Enum):
-    """How a layer is sharded.
+    """The way in which a layer is sharded.
 
     COLUMN: a dense layer by its output units. ROW: a dense layer by its input units. UNITS: a layer that treats every
     unit separately, after a layer sharded by columns.
@@ -46,9 +46,9 @@ def dense_layers(blueprint: Blueprint) -> list[str]:
 def cut_layers(blueprint: Blueprint, ways: Mapping[str, Way], workers: int) -> dict[str, LayerCut]:
     """Return layer -> cut, for each sharded layer.
 
-    ways: dense layer -> how it is sharded. Layers that compute each unit from the same unit of a layer sharded by
-    columns (activations, dropout) are sharded like it. Raises ConfigError for a layer in ``ways`` that is more than a
-    product and a bias.
+    ways: dense layer -> the way in which it is sharded. Layers that compute each unit from the same unit of a layer
+    sharded by columns (activations, dropout) are sharded like it. Raises ConfigError for a layer in ``ways`` that is
+    more than a product and a bias.
     """
     graph = blueprint.graph
     cuts: dict[str, LayerCut] = {}

@@ -1,7 +1,7 @@
 """The parts of a network and of a batch for hybrid parallelism.
 
 A network is split into the layers below the dense layers, the dense layers, and the loss. The schemes of Krizhevsky
-2014, section 4, say which examples go through the dense layers together.
+2014, section 4, define which examples go through the dense layers together.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -118,12 +118,12 @@ def _expect_reads(nodes: Mapping[str, Node], allowed: set[Tensor], rule: str) ->
 def dense_passes(scheme: str, batch_size: int, workers: int, fc_batch: int | None) -> list[Examples]:
     """Return the passes of a batch through the dense layers, in order.
 
-    a: one pass of all examples. b: one worker's examples after the other's. c: the same fraction of every worker's
-    examples in each pass, up to whole examples. In b and c there are K passes if one update of the dense layers uses
-    the whole batch (``fc_batch`` None or the batch), otherwise batch_size / fc_batch passes of fc_batch examples, with
-    an update after each. With K passes, pass i of b is the share of worker i. With fewer, a pass has examples of
-    several workers; if fc_batch does not divide the shares, a pass has the last examples of one worker and the first of
-    the next.
+    a: one pass of all examples. b: the examples of one worker after those of another. c: the same fraction of every
+    worker's examples in each pass, up to whole examples. In b and c there are K passes if one update of the dense
+    layers uses the whole batch (``fc_batch`` None or the batch), otherwise batch_size / fc_batch passes of fc_batch
+    examples, with an update after each. With K passes, pass i of b is the share of worker i. With fewer, a pass has
+    examples of several workers; if fc_batch does not divide the shares, a pass has the last examples of one worker and
+    the first of the next.
 
     Raises ConfigError if fc_batch does not divide the batch, or if it is smaller than the batch in scheme a.
     """
@@ -156,7 +156,7 @@ def _in_order(scheme: str, held: Sequence[int]) -> list[int]:
     """Return the owner of each example, in the order in which examples go through the dense layers."""
     if scheme == "b":
         return [worker for worker, count in enumerate(held) for _ in range(count)]
-    # All workers proceed at the same relative pace: i / n of a share comes before its example i of n.
+    # All workers proceed at the same relative pace: example i of a share of n has the place i / n.
     places = [(i / count, worker) for worker, count in enumerate(held) for i in range(count)]
     return [worker for _, worker in sorted(places)]
 

@@ -24,14 +24,14 @@ class ShardedNetwork:
     :func:`~runner.strategies.sharded.layer_cuts.shard_stamp`, by which they are placed later. Weights W (F, U) and
     biases are parts of the variables of the whole network.
 
-    column: of U units worker j has the j-th of ``shares(U, K)``, with these columns of W and entries of the bias. It
-    computes them from all F features, which are sent to it. Layers that treat each unit separately run on the same
-    worker; dropout uses the columns of the whole layer's mask. All units are gathered once for all layers that are not
-    sharded, on the device of the first of them, and on each worker for its shard of another column layer.
-    row: of F features worker j has the j-th of ``shares(F, K)``, with these rows of W. After a column layer these are
-    its own units; otherwise the features are split on their device. The products (N, U) are summed in the order of the
-    workers, and the bias is added to the sum. The sum is colocated with the layer that reads it, unless that is
-    sharded.
+    column: of U units worker j has the j-th of ``shares(U, K)``, with these columns of W and entries of the bias. All F
+    features are sent to worker j. Layers that treat each unit separately run on the same worker; dropout uses the
+    columns of the whole layer's mask. All units are gathered once for all layers that are not sharded, on the device of
+    the first of them, and on each worker for its shard of another column layer.
+    row: of F features worker j has the j-th of ``shares(F, K)``, with these rows of W. After a column layer these
+    features are the worker's own units; otherwise the features are split on their device. The products (N, U) are
+    summed in the order of the workers, and the bias is added to the sum. The sum is colocated with the layer that reads
+    it, unless that layer is sharded.
 
     Bytes on the wire for N examples and values of b bytes, if one of the K workers with units computes the input and
     one of them reads the output. Backward, if gradients are needed, the same number of bytes is sent back.

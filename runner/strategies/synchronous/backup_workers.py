@@ -42,19 +42,19 @@ def with_backup_workers(task: Task, needed: int, cut: Sequence[Share], servers: 
     TensorFlow (OSDI 2016), section 4.4; Chen et al. 2016. A step gives out ceil(B (m + b) / m) examples, B the batch,
     cut into m + b shares as even as possible; the examples of a share that does not count are not seen in that pass
     over the data. The servers keep the variables
-    (:func:`~runner.strategies.synchronous.programs.with_servers`) and, of every worker, the share it sent
-    last. An update sums the m shares that count in worker order, ((g0 + g1) + g2) + ..., as ``single`` does with these
-    shares as microbatches, and applies the optimizer. If m does not divide B, the sums are multiplied by B over the
-    examples that count.
+    (:func:`~runner.strategies.synchronous.programs.with_servers`) and the last share that each worker sent. An update
+    sums the m shares that count in worker order, ((g0 + g1) + g2) + ..., as ``single`` does with these shares as
+    microbatches, and applies the optimizer. If m does not divide B, the sums are multiplied by B over the examples that
+    count.
 
     Clients, all launched by :class:`~runner.strategies.synchronous.first_arrivals.FirstArrivals`: ``read_k`` copies the
     variables to worker k, ``share_k`` computes its share and sends it to the servers, ``apply`` makes the update;
     ``norm`` runs before it if gradients of several servers are clipped together.
 
-    Bytes on the wire, values of b bytes, P of them trained and M statistics: P b for each reading and (P + M + 2) b
-    for each share, the 2 for loss and accuracy; so if all keep pace (m + b) (2 P + M + 2) b in an update. Clipping
-    takes b from each trained variable that is not on the first server, to that server, and b from there to each other
-    server. Servers hold (m + b) (P + M + 2) b more than without backup workers, and workers P b.
+    Bytes on the wire, values of v bytes, P of them trained and M statistics: P v for each reading and (P + M + 2) v for
+    each share, the 2 for loss and accuracy; if all workers keep pace, (m + b) (2 P + M + 2) v in an update. Clipping
+    takes v from each trained variable that is not on the first server, to that server, and v from there to each other
+    server. The servers hold (m + b) (P + M + 2) v more bytes than without backup workers, and each worker P v.
     """
     replayed = None if replay is None else contributors_of(Path(replay), needed, len(cut) - needed)
     served = ServedVariables(task, servers)
@@ -87,7 +87,7 @@ def with_backup_workers(task: Task, needed: int, cut: Sequence[Share], servers: 
 class _Inbox:
     """The last share of one worker on the servers, each value on the server of its variable.
 
-    A worker begins its next share after this one has arrived whole, so that no value is written while it is summed.
+    A worker begins its next share after the last one has arrived whole, so no value is written while it is summed.
     """
 
     def __init__(self, served: ServedVariables, index: int, first: str) -> None:
@@ -98,7 +98,7 @@ class _Inbox:
         self._first = first
 
     def keep(self, computed: Gradients) -> Gradients:
-        """Add nodes that store a share; returns the stored share."""
+        """Add nodes that store a share; return the stored share."""
         stored = computed.with_parts([self._kept(variable.name, part, variable) for variable, part in computed.parts])
         loss, accuracy = self._kept("loss", computed.loss), self._kept("accuracy", computed.accuracy)
         return replace(stored, loss=loss, accuracy=accuracy)
@@ -115,7 +115,7 @@ class _Inbox:
 
 
 class _Choice:
-    """On one server: the workers whose shares count, which the server is fed in every update."""
+    """The workers whose shares count; one server is fed their numbers in every update."""
 
     def __init__(self, graph: Graph, server: Server, counts: CountedShares) -> None:
         self._graph = graph
@@ -127,7 +127,7 @@ class _Choice:
                 self.scale = ops.placeholder(graph, (), counts.dtype, name="scale")
 
     def total(self, name: str, parts: Sequence[Tensor], layer: LayerStamp | None = None) -> Tensor:
-        """Add the sum of the parts that count, in worker order; parts: of every worker."""
+        """Add the sum of the parts that count, in worker order. parts: one of each worker."""
         graph = self._graph
         with graph.absolute_scope(f"reduce/{name}"), graph.device(self._device), graph.layer(layer):
             total = ordered_sum(graph, [self._counted(i, parts) for i in range(len(self.workers))])
@@ -136,7 +136,7 @@ class _Choice:
     def _counted(self, position: int, parts: Sequence[Tensor]) -> Tensor:
         """Select the counted part at a position; with b backup workers it is one of b + 1 parts.
 
-        The other parts are selected away, not multiplied by zero, because they need not be finite.
+        The other parts are not multiplied by zero, because they may not be finite.
         """
         graph, chosen = self._graph, parts[position]
         backups = len(parts) - len(self.workers)
@@ -167,7 +167,7 @@ def _share(index: int, replica: Replica, inbox: _Inbox, replayed: Mapping[int, C
 
 
 def _begun(worker: int, replayed: Mapping[int, Contributors] | None) -> float:
-    """Return the fraction of updates in which a worker begins a share: all, or those of the record."""
+    """Return the fraction of updates in which a worker begins a share: 1, or the fraction in the replayed record."""
     if replayed is None:
         return 1.0
     return sum(worker in contributors for contributors in replayed.values()) / len(replayed)
@@ -176,7 +176,7 @@ def _begun(worker: int, replayed: Mapping[int, Contributors] | None) -> float:
 def _update(
     served: ServedVariables, servers: Sequence[Server], sent: Sequence[Gradients], counts: CountedShares
 ) -> list[Client]:
-    """Add the sums of the shares that count and the update by them; returns the clients that run it, in order."""
+    """Add the sums of the shares that count and the update by them; return the clients that run it, in order."""
     graph, task = served.graph, served.task
     choices = {server.device: _Choice(graph, server, counts) for server in servers}
     first = choices[servers[0].device]
@@ -208,13 +208,13 @@ def _update(
     )
     if factor is None or len(servers) == 1:
         return [apply]
-    # The norm needs squares of all servers, and all servers need the norm: one client for each way.
+    # The norm needs squares of all servers, and all servers need the norm, so there are two clients.
     norm = Client(NORM, fetches={"clip_factor": factor}, feeds=chosen, deferred=True)
     return [norm, replace(apply, feeds={**fed, "clip_factor": (factor,)})]
 
 
 def _fed_choice(choices: Sequence[_Choice], counts: CountedShares) -> dict[str, tuple[Tensor, ...]]:
-    """Return the placeholders of the counted workers on every server, by the names that they are fed under."""
+    """Return the placeholders of the counted workers on every server, by the names of the feeds."""
     fed = {counted(i): tuple(each.workers[i] for each in choices) for i in range(counts.counted)}
     if not counts.even:
         fed["scale"] = tuple(each.scale for each in choices if each.scale is not None)

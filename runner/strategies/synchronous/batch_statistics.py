@@ -52,7 +52,7 @@ def of_shares(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised
 
 
 def of_first_worker(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised:
-    """Normalise each share by its own statistics; moving averages advance by those of the first share alone.
+    """Normalise each share by its own statistics; moving averages advance by the first share's statistics.
 
     On Cloud TPU (Inception v3 guide, "Batch normalization") only shard 0 updates the averages, once a step. The decay a
     of a network assumes K workers that update the averages one after the other, K times a step. Here it becomes a^K,
@@ -68,7 +68,7 @@ def of_first_worker(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Norm
 
 
 def of_batch(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised:
-    """Normalise by the statistics of the whole batch, so that the workers compute what one worker would.
+    """Normalise by the statistics of the whole batch, so that the workers compute the results of one worker.
 
     Bytes: see :func:`pool_normalizations`. Nothing more is sent for the moving averages, because every worker already
     has the statistics of the batch.
@@ -93,10 +93,10 @@ Compute = Callable[[Sequence[Replica], Sequence[Share]], list[Gradients]]
 
 
 def compute_gradients(replicas: Sequence[Replica], shares: Sequence[Share], statistics: Statistics) -> list[Gradients]:
-    """Add the forward and backward pass of each replica over its share; returns the gradients of each replica.
+    """Add the forward and backward pass of each replica over its share; return the gradients of each replica.
 
     If the outputs of a worker depend on the examples of all workers, the sum of all losses is differentiated once for
-    the variables of all replicas. A worker's gradient is then that of the batch's loss for its copy of the variables,
+    the variables of all replicas. Each worker then has the gradient of the batch's loss for its copy of the variables,
     and the sum over the workers is the gradient of the network.
     """
     passes = [replica.forward(share, _SCOPE) for replica, share in zip(replicas, shares, strict=True)]
@@ -134,7 +134,7 @@ def _together(replicas: Sequence[Replica], passes: Sequence[Forward]) -> list[li
 
 
 def _sent_by_first(replicas: Sequence[Replica], passed: Pass) -> list[list[Tensor]]:
-    """Return the first worker's statistics as every worker holds them."""
+    """Return the first worker's statistics as received by each worker."""
     graph, own = replicas[0].graph, [update.batch_value for update in passed.state_updates]
     if not own or len(replicas) == 1:
         return [own for _ in replicas]
@@ -167,8 +167,8 @@ def pool_normalizations(graph: Graph, devices: Sequence[str]) -> Rewrite:
 
     graph: K forward passes of one network, one on each of ``devices``, in training and not yet differentiated. The
     added nodes can be differentiated; gradients take the same route back. Shares may differ in size, and other devices
-    may hold variables. The i-th batch_norm of each worker belong together; their outputs (y, mean, variance) are
-    replaced by those of the whole batch. Without a batch_norm, or with one worker, the graph is returned unchanged.
+    may hold variables. The i-th batch_norm nodes of the workers belong together; their outputs (y, mean, variance) are
+    replaced by the outputs for the whole batch. Without a batch_norm, or with one worker, the graph stays unchanged.
 
     For each layer, worker k computes mean m_k and variance v_k of its n_k values per channel and sends both to the
     first worker, which pools them in worker order (Chan, Golub and LeVeque 1979) and sends the result to the others::

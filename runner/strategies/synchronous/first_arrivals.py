@@ -39,9 +39,9 @@ def counted(position: int) -> str:
 class CountedShares(DriverSettings):
     """The shares of a step: settings of :class:`FirstArrivals`.
 
-    batch: examples of an update. counted: number of shares that count. examples: of every worker's share. dtype: of the
-    factor that is fed. clips: the client ``norm`` runs before each ``apply``. replayed: step -> workers whose shares
-    count; None for the first that arrive.
+    batch: examples of an update. counted: number of shares that count. examples: the size of every worker's share.
+    dtype: the dtype of the fed factor. clips: whether the client ``norm`` runs before each ``apply``. replayed: step ->
+    workers whose shares count; None for the first that arrive.
     """
 
     batch: int
@@ -81,7 +81,7 @@ class FirstArrivals(StepDriver):
         self._since = {"comm/dropped_shares": 0, "comm/dropped_examples": 0, "comm/unseen_examples": 0}
 
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
-        """Wait for the shares that count and apply them; fetches "loss" and "accuracy" over the examples they hold."""
+        """Wait for the shares that count and apply them; return "loss" and "accuracy" over their examples."""
         self._begin(step)
         while len(self._came) < self._shares.counted:
             self._take(self._finished())
@@ -103,7 +103,7 @@ class FirstArrivals(StepDriver):
             self._take(self._finished())
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the dropped shares and their examples, and the examples given out that are in no update."""
+        """Return the numbers of dropped shares, of their examples, and of examples given out that are in no update."""
         since = dict(self._since)
         self._since = dict.fromkeys(since, 0)
         return since
@@ -181,7 +181,7 @@ def _of_step(replayed: Mapping[int, Contributors], step: int) -> Contributors:
 def contributors_of(path: Path, workers: int, backups: int) -> dict[int, Contributors]:
     """Return step -> workers whose shares counted, from ``contributors.jsonl`` of an earlier run.
 
-    Raises ConfigError if the file cannot be read, or if it is of a run with other numbers of workers.
+    Raises ConfigError if the file cannot be read or is of a run with other numbers of workers.
     """
     try:
         lines = read_decisions(path)

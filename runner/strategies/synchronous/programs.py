@@ -19,7 +19,7 @@ from runner.strategies.synchronous.batch_statistics import Compute
 def with_collective(task: Task, workers: int, combine: str, bucket_bytes: int, compute: Compute) -> Program:
     """Return the program of replicas whose gradients are summed by a collective; each applies the same update.
 
-    It has K forward and backward passes, a collective per bucket of gradients, and K equal updates.
+    The program has K forward and backward passes, a collective per bucket of gradients, and K equal updates.
     """
     graph = Graph()
     devices = [worker_task(k) for k in range(workers)]
@@ -35,10 +35,10 @@ def with_collective(task: Task, workers: int, combine: str, bucket_bytes: int, c
 
 
 def held_back(replicas: Sequence[Replica], computed: Sequence[Gradients]) -> list[Gradients]:
-    """Return the gradients and statistics of the replicas, held back by control edges until all of a worker exist.
+    """Return the replicas' gradients and statistics, held back by control edges until a worker has all of them.
 
-    Each is read through a node that waits for all others of the same worker. Values and bytes on the wire do not
-    change. Losses, accuracies and statistics that are not summed are not held back.
+    Each tensor is read through a node that waits for all other tensors of the same worker. Values and bytes on the wire
+    do not change. Losses, accuracies and statistics that are not summed are not held back.
     """
     return [_held(*each) for each in zip(replicas, computed, strict=True)]
 
@@ -59,14 +59,14 @@ def with_servers(task: Task, workers: int, servers: int, compute: Compute) -> Pr
     (:func:`~runner.strategies.servers.shard_by_size`), slots with their variable. In each step a
     worker reads every variable it needs, computes the gradients of its share and sends each to the variable's server,
     which adds them in worker order, ((g0 + g1) + g2) + ..., and applies the optimizer. Moving averages of batch
-    normalisation are variables like others; the parts of their statistics are sent and summed like gradients, and
-    statistics that need no sum are sent by the first worker alone.
+    normalisation are treated like other variables; the parts of their statistics are sent and summed like gradients,
+    and statistics that need no sum are sent by the first worker alone.
 
     Bytes on the wire in a step, values of b bytes, P of them trained (P_j on server j) and M statistics: server j
     sends K P_j b and each worker (P + M) b, in total K (2 P + M) b. With statistics of the first worker or of the whole
-    batch only the first worker sends M b, in total (2 K P + M) b; the exchange of the latter is added to that
-    (:func:`~runner.strategies.synchronous.batch_statistics.pool_normalizations`). Moving averages are read in
-    evaluations alone. Every worker but the first also sends the first its loss and its accuracy, 2 b. Clipping
+    batch only the first worker sends M b, in total (2 K P + M) b; pooled statistics add their exchange
+    (:func:`~runner.strategies.synchronous.batch_statistics.pool_normalizations`). Only evaluations read moving
+    averages. Every worker but the first also sends the first its loss and its accuracy, 2 b. Clipping
     by global norm takes b from each trained variable that is not on the first server, to that server, and b from there
     to each other server.
     """
@@ -80,7 +80,7 @@ def with_servers(task: Task, workers: int, servers: int, compute: Compute) -> Pr
     def total(variable: Variable, parts: Sequence[Tensor]) -> Tensor:
         device = served.device_of(served[variable.name])
         with graph.absolute_scope(f"reduce/{variable.name}"), graph.device(device), graph.layer(variable.layer):
-            # With one worker, too, a node of the server: nodes that read the sum then are on the server.
+            # Even for one worker, the sum is a node of the server, so that the nodes that read it are there too.
             return ops.identity(graph, ordered_sum(graph, parts), name="total")
 
     totals = summed(computed, total)

@@ -2,8 +2,8 @@
 
 Read in this order:
 
-* ``compiler``: compilation for this CPU, and the loop over calls. ``instructions``: what code consists of.
-* ``loops``: element-wise programs as loops. ``elementwise``: their kernels. ``threads``: several threads.
-* ``rows``: sums, and work along rows. ``classification``: cross-entropies.
-* ``pooling``: max pooling. ``products``: products within element-wise programs.
+* ``compiler``: compilation for this CPU, and the loop over calls. ``instructions``: LLVM instructions.
+* ``loops``: element-wise programs as loops. ``elementwise``: kernels of these loops. ``threads``: parallel loops.
+* ``rows``: sums, and kernels that process rows. ``classification``: cross-entropies.
+* ``pooling``: max pooling. ``products``: matrix products that element-wise programs read.
 """

@@ -1,4 +1,4 @@
-"""Cross-entropy over few classes, and its gradient: for these a library call costs more than the computation."""
+"""Cross-entropy over few classes and its gradient, for which a library call costs more than the computation."""
 
 import math
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _FUNCTIONS = ("expf", "log")
 
 @cache
 def _c_functions() -> dict[str, int]:
-    """Return the addresses of the functions by name, from the library that the interpreter is linked with."""
+    """Return the address of each C function by name, from the C library of the interpreter."""
     ffi = cffi.FFI()
     ffi.cdef(_DECLARATIONS)
     library = ffi.dlopen(None)
@@ -36,7 +36,7 @@ DTYPE = "float32"
 DTYPES = frozenset({DTYPE})
 
 LOSS_PRIORITY = 30
-"""Priority of the cross-entropy, above the library kernel, which is made for many classes."""
+"""Priority of the cross-entropy: higher than the library kernel's, which is meant for many classes."""
 
 LARGEST = 2048
 """The number of logits up to which one thread with scalar exponentials is fastest."""
@@ -85,7 +85,7 @@ def _explanation(op: str, labels: Operand, classes: int) -> Callable[[int], str]
 
 @cache
 def _compiled_loss(label_dtype: str) -> MachineCode:
-    """loss = log(sum(e ** (x - max))) - (x[label] - max), probabilities = e ** (x - max) / sum."""
+    """Compile loss = log(sum(e ** (x - max))) - (x[label] - max), probabilities = e ** (x - max) / sum."""
 
     def row_loss(row: Row) -> None:
         label = _class_of(row, label_dtype)
@@ -93,7 +93,7 @@ def _compiled_loss(label_dtype: str) -> MachineCode:
         own = row.load(0, _ONE, label)
         total = _store_exponentials(row, largest)
         builder = row.builder
-        # In float64, so that the loss of a label with a probability near 1 is small but not 0.
+        # float64 keeps the loss of a label with a probability near 1 small but not 0.
         distance = builder.fsub(_double(builder, own), _double(builder, largest))
         loss = builder.fsub(builder.call(_declared(builder, "log", _DOUBLE.type), [total]), distance)
         _store(row, builder.fptrunc(loss, _ONE.type), row.of_vector(2, _ONE.type, row.number))
@@ -103,7 +103,7 @@ def _compiled_loss(label_dtype: str) -> MachineCode:
 
 
 def _largest(row: Row) -> Value:
-    """The largest logit, or NaN where there is one."""
+    """Return the largest logit of the row, or NaN if a logit is NaN."""
 
     def value(lanes: Lanes, column: Value) -> Value:
         return row.load(0, lanes, column)
@@ -128,7 +128,7 @@ def _store_exponentials(row: Row, largest: Value) -> Value:
 
 
 def _divide(row: Row, total: Value) -> None:
-    """Divide the row of the probabilities."""
+    """Divide the row of probabilities by ``total``."""
 
     def divide(lanes: Lanes, column: Value) -> None:
         share = row.builder.fdiv(row.load(3, lanes, column), lanes.spread(row.builder, total))
@@ -139,7 +139,7 @@ def _divide(row: Row, total: Value) -> None:
 
 @cache
 def _compiled_gradient(label_dtype: str) -> MachineCode:
-    """dlogits = (probabilities - (1 at the label, else 0)) * dloss; probabilities may be where dlogits goes."""
+    """Compile dlogits = (probabilities - (1 at the label, else 0)) * dloss; dlogits may replace the probabilities."""
 
     def row_gradient(row: Row) -> None:
         builder = row.builder
@@ -158,11 +158,11 @@ def _compiled_gradient(label_dtype: str) -> MachineCode:
 
 
 def _class_of(row: Row, label_dtype: str) -> Value:
-    """The label of the row; a label out of range ends the call."""
+    """Return the label of the row. If the label is out of range, the compiled function returns ``_NO_CLASS``."""
     kind = ir.IntType(_LABEL_BITS[label_dtype])
     label = row.builder.load(row.of_vector(1, kind, row.number), typ=kind)
     label = label if kind == INDEX else row.builder.sext(label, INDEX)
-    # As an unsigned number a negative label is too large.
+    # Read as an unsigned number, a negative label is out of range.
     row.refuse(row.builder.icmp_unsigned(">=", label, row.columns), _NO_CLASS)
     return label
 
@@ -176,6 +176,6 @@ def _store(row: Row, value: Value, place: Value) -> None:
 
 
 def _declared(builder: ir.IRBuilder, name: str, number: ir.Type) -> ir.Function:
-    """A function of one number from the C library."""
+    """Return the declaration of a C library function of one number."""
     known = builder.module.globals.get(name)
     return known or ir.Function(builder.module, ir.FunctionType(number, [number]), name)

@@ -1,4 +1,4 @@
-"""Compile LLVM language for this CPU, and the loop over the calls of a step."""
+"""Compile LLVM assembly for this CPU, including the loop over the calls of a step."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ _LEVEL = 2  # The input is vectorized already; level 3 takes longer and gives th
 
 _VECTOR_BYTES = {"avx512f": 64, "avx": 32}
 _BASELINE_VECTOR_BYTES = 16
-# LLVM prefers half registers on some CPUs; these kernels are bound by memory and gain from whole registers.
+# On some CPUs LLVM prefers half registers. These kernels are bound by memory and are faster with whole registers.
 _WHOLE_REGISTERS = ",-prefer-256-bit"
 
 
 class CompilerUnavailable(OSError):
-    """Machine code cannot be compiled on this machine; the text says why."""
+    """Machine code cannot be compiled on this machine; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """The target CPU. vector_bytes: size of its widest registers. multiplies_and_adds: whether it has a fused
+    """The target CPU. vector_bytes: size of the widest registers. multiplies_and_adds: whether there is a fused
     multiply-add instruction."""
 
     cpu_model: str
@@ -40,7 +40,7 @@ class Host:
 
 @cache
 def host() -> Host:
-    """Prepare LLVM for this CPU, once per process; raises CompilerUnavailable."""
+    """Initialize LLVM once per process and return the target CPU; raises CompilerUnavailable."""
     try:
         binding.initialize_native_target()
         binding.initialize_native_asmprinter()
@@ -54,10 +54,10 @@ def host() -> Host:
 
 
 class MachineCode:
-    """The compiled functions of one module. They are valid as long as this object exists, so callers must keep it."""
+    """The compiled functions of one module. Callers must keep this object while they use its functions."""
 
     def __init__(self, text: str, externals: Mapping[str, int] | None = None) -> None:
-        """Compile a module in LLVM's language. externals: addresses of the functions it declares."""
+        """Compile a module of LLVM assembly. externals: addresses of the functions that the module declares."""
         for_host = host()
         module = binding.parse_assembly(text)
         module.verify()
@@ -77,9 +77,9 @@ class MachineCode:
 
 
 def join(calls: Sequence[NativeCall]) -> Callable[[], int]:
-    """Return one call that runs all calls in order and stops at the first whose status is not 0.
+    """Return a function that runs all calls in order and stops at the first status that is not 0.
 
-    It returns 0, or (1 + position) << 16 | lower 16 bits of this status. It keeps the objects that the calls keep
+    The function returns 0, or (1 + position) << 16 | lower 16 bits of that status, keeps the objects of the calls
     alive, and releases the GIL once.
     """
     ffi, run, code = _loop()
@@ -97,7 +97,7 @@ class _Joined(partial[int]):
 
 @cache
 def _loop() -> tuple[Any, Any, MachineCode]:
-    """Return the interface to C, the compiled loop, and the code that the loop belongs to."""
+    """Return the cffi interface, the compiled loop, and the machine code that contains the loop."""
     ffi, code = cffi.FFI(), MachineCode(_TEXT)
     return ffi, ffi.cast("int64_t (*)(intptr_t *, int64_t)", code.address("run")), code
 

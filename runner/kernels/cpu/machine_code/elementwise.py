@@ -25,7 +25,7 @@ _UNKNOWN: Signs = frozenset({None})
 
 
 def keeps_zeros(program: Program, wide: Sequence[bool], dtype: str) -> bool:
-    """Whether all outputs are zero if all ``wide`` inputs are zero. wide: for each input, False for a scalar."""
+    """Return whether all outputs are zero if all ``wide`` inputs are zero. wide: False for each scalar input."""
     known = [_ZERO if each else _NOT_ZERO for each in wide]
     for step in program.steps:
         operands = [known[o] if isinstance(o, int) else _of_literal(o, dtype) for o in step.operands]
@@ -40,12 +40,12 @@ def _of_literal(value: Operand, dtype: str) -> Signs:
 
 
 def _apply(function: str, operands: Sequence[Signs]) -> Signs:
-    """All signs that the result may have."""
+    """Return all signs that the result may have."""
     return frozenset().union(*(_SIGNS[function](*signs) for signs in product(*operands)))
 
 
 def _of_known(signs: Callable[..., set[Sign]]) -> Callable[..., set[Sign]]:
-    """The same function, with an unknown result if an operand is unknown."""
+    """Return the function ``signs``, extended to return an unknown sign if an operand is unknown."""
     return lambda *operands: {None} if None in operands else signs(*operands)
 
 
@@ -71,20 +71,20 @@ _SIGNS: dict[str, Callable[..., set[Sign]]] = {
     "relu": _of_known(lambda x: {max(x, 0)}),
     "relu_gradient": _relu_gradient,
 }
-"""Function of the language -> the signs its result may have, from those of its operands."""
+"""Function of the language -> (signs of the operands) -> signs that the result may have."""
 
 
 LIBRARY = "llvm"
 PRIORITY = 10
 DTYPES = frozenset({"float32", "float64", "bfloat16"})
-"""float64 for scalars only: float32 programs have a few, and tests compare these kernels with float64 programs."""
+"""float64 is for scalars only: float32 programs have a few, and tests compare these kernels in float64."""
 
 ProgramOf = Callable[[Attributes, int], Program | None]
-"""(attributes, number of inputs) -> the program of a node, or None if it has none."""
+"""(attributes, number of inputs) -> the program of a node, or None if the node has no program."""
 
 
 def register(registry: Registry) -> None:
-    """Add the kernels of op ``elementwise``, of every op that is one function of its language, of add_n and fill."""
+    """Add the kernels of elementwise, add_n, all_reduce, fill, and every op that is one function of the language."""
     programs: dict[str, ProgramOf] = {"elementwise": written, "add_n": _sum, "all_reduce": _sum, "fill": _filled}
     programs |= {function: partial(single, function) for function in FUNCTIONS}
     for op, program_of in programs.items():
@@ -94,12 +94,12 @@ def register(registry: Registry) -> None:
 
 
 def _sum(attributes: Attributes, inputs: int) -> Program | None:
-    """None for a single term."""
+    """Return the program of a sum, or None for a single term."""
     return sum_of(inputs) if inputs > 1 else None
 
 
 def _filled(attributes: Attributes, inputs: int) -> Program:
-    """A product with 1, which keeps every value including the sign of zeros."""
+    """Return a product with 1, which keeps every value including the sign of zeros."""
     return Program(inputs, (Step("mul", (attributes["value"], 1.0)),), (inputs,))
 
 
@@ -110,7 +110,7 @@ def _arrange(
     outputs: Specs,
     offered: Offers,
 ) -> Arrangement | None:
-    """Everything in one layout: plain, or that of an input. None if shapes or dtypes differ, or for float64 arrays."""
+    """Arrange all tensors in one layout. Return None if shapes or dtypes differ, and for float64 arrays."""
     result = outputs[0]
     alike = all(spec.dtype == result.dtype and spec.shape in (result.shape, ()) for spec in (*inputs, *outputs))
     if not alike or result.dtype not in DTYPES or (result.dtype == "float64" and result.shape):
@@ -128,12 +128,12 @@ def _arrange(
 
 
 def _wide(inputs: Sequence[Spec], result: Spec) -> tuple[bool, ...]:
-    """For each input, whether it has the shape of the result; otherwise it is a scalar."""
+    """Return for each input whether the input has the shape of the result; otherwise the input is a scalar."""
     return tuple(spec.shape == result.shape for spec in inputs)
 
 
 def _layout(program: Program, wide: Sequence[bool], result: Spec, offered: Offers) -> Layout:
-    """The first offered layout that the program can run in, else plain."""
+    """Return the first offered layout that the program supports, else plain."""
     offers = [layout for layout, each in zip(offered, wide, strict=True) if each and layout is not None]
     for layout in offers:
         if not layout.is_plain and (
@@ -156,5 +156,5 @@ def _bind(program_of: ProgramOf, attributes: Attributes, arrangement: Arrangemen
 
 @cache
 def _compiled(text: str, inputs: int, outputs: tuple[int, ...], dtype: str, wide: tuple[bool, ...]) -> MachineCode:
-    """The loop of a program, cached by its text: a parsed program with literal 1.0 equals one that reads value 1."""
+    """Compile a program. The cache key is its text, because literal 1.0 and value number 1 compare equal."""
     return MachineCode(write_module(ElementLoop(parse(text, inputs, outputs), dtype, wide), host().vector_bytes))

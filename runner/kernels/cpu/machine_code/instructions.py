@@ -1,11 +1,11 @@
 """LLVM instructions: functions of the element-wise language on vectors, loads and stores of elements, and loops.
 
 Every function consists of IEEE operations that are rounded separately: without fast-math flags LLVM neither contracts
-nor reorders them. NaN propagates as in NumPy, and of two zeros with different signs a maximum or minimum is the one
-that NumPy returns on x86-64. The payload of a NaN is unspecified.
+nor reorders operations. NaN propagates as in NumPy. The maximum or minimum of +0 and -0 is the zero that NumPy returns
+on x86-64. The payload of a NaN is unspecified.
 
-bfloat16 is the upper half of a float32 and is computed as float32; a store rounds to the nearest, ties to even. The
-conversion instructions of CPUs are not used because they flush subnormal numbers to zero.
+A bfloat16 number is the upper half of a float32 number. Computations are in float32; a store rounds to the nearest,
+ties to even. The conversion instructions of CPUs are not used because they flush subnormal numbers to zero.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +16,14 @@ import numpy as np
 from llvmlite import ir
 
 Value = Any
-"""An ``ir.Value``; llvmlite has no types."""
+"""An ``ir.Value``; llvmlite has no type annotations."""
 
 _ELEMENTS = {"float32": (ir.FloatType(), "f32"), "float64": (ir.DoubleType(), "f64")}
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """``count`` numbers of one dtype, computed together; a count of 1 is a bare number."""
+    """``count`` numbers of one dtype that are computed together: a vector, or a scalar if ``count`` is 1."""
 
     dtype: str
     count: int
@@ -39,21 +39,21 @@ class Lanes:
         return self.of(self.element)
 
     def of(self, element: ir.Type) -> ir.Type:
-        """Type of another element type in every lane."""
+        """Return the type with ``element`` in every lane."""
         return element if self.count == 1 else ir.VectorType(element, self.count)
 
     def integer(self, value: int) -> ir.Constant:
-        """A 32-bit integer in every lane."""
+        """Return a constant with a 32-bit integer in every lane."""
         return ir.Constant(self.of(ir.IntType(32)), value if self.count == 1 else [value] * self.count)
 
     def constant(self, value: float) -> ir.Constant:
-        """A literal, rounded to the dtype, in every lane."""
+        """Return a constant with a literal, rounded to the dtype, in every lane."""
         with np.errstate(over="ignore"):
             rounded = float(np.dtype(self.dtype).type(value))
         return ir.Constant(self.type, rounded if self.count == 1 else [rounded] * self.count)
 
     def spread(self, builder: ir.IRBuilder, number: Value) -> Value:
-        """A bare number in every lane."""
+        """Append the copy of a scalar to every lane."""
         if self.count == 1:
             return number
         first = builder.insert_element(ir.Constant(self.of(number.type), ir.Undefined), number, ir.IntType(32)(0))
@@ -77,7 +77,7 @@ def _minimum(builder: ir.IRBuilder, lanes: Lanes, a: Value, b: Value) -> Value:
 
 
 def _extreme(builder: ir.IRBuilder, wins: str, a: Value, b: Value) -> Value:
-    # Of equals, as of +0 and -0, the second is taken. A comparison with NaN fails: b is taken where it is one.
+    # Of equal numbers, such as +0 and -0, b is selected. An ordered comparison with NaN fails, so a NaN in b is kept.
     best = builder.select(builder.fcmp_ordered(wins, a, b), a, b)
     return builder.select(builder.fcmp_unordered("uno", a, a), a, best)
 
@@ -105,7 +105,7 @@ EMIT: dict[str, Callable[..., Value]] = {
     "relu": _relu,
     "relu_gradient": _relu_gradient,
 }
-"""Function of the language -> (builder, lanes, operands): appends its instructions and returns the result."""
+"""Function of the language -> (builder, lanes, operands) -> result; appends the instructions of the function."""
 
 
 STORED: dict[str, ir.Type] = {"float32": ir.FloatType(), "float64": ir.DoubleType(), "bfloat16": ir.IntType(16)}
@@ -118,7 +118,7 @@ _HALF_BITS = 16
 
 
 def load(builder: ir.IRBuilder, lanes: Lanes, dtype: str, place: Value) -> Value:
-    """Append a load of as many neighbouring elements as there are lanes."""
+    """Append a load of one adjacent element per lane."""
     stored = builder.load(place, typ=lanes.of(STORED[dtype]), align=ITEMSIZE[dtype])
     if dtype != "bfloat16":
         return stored
@@ -133,7 +133,7 @@ def store(builder: ir.IRBuilder, lanes: Lanes, dtype: str, value: Value, place: 
 
 
 def fetch_for_writing(builder: ir.IRBuilder, place: Value) -> None:
-    """Append a prefetch of a cache line that will be read and written soon. No address is a fault."""
+    """Append a prefetch of a cache line that will be read and written soon. Invalid addresses are ignored."""
     word = ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), word, word, word])
     function = builder.module.globals.get(_PREFETCH) or ir.Function(builder.module, kind, _PREFETCH)
@@ -145,13 +145,13 @@ _FOR_WRITING, _INTO_ALL_CACHES, _DATA = 1, 3, 1
 
 
 def _rounded(builder: ir.IRBuilder, lanes: Lanes, value: Value) -> Value:
-    """The upper halves of float32 numbers, rounded to nearest even; NaN stays NaN."""
+    """Append the rounding of float32 numbers to upper halves, ties to even; NaN stays NaN."""
     bits = builder.bitcast(value, lanes.of(ir.IntType(32)))
     last = builder.and_(builder.lshr(bits, lanes.integer(_HALF_BITS)), lanes.integer(1))
-    # Adding just under half of the last kept place carries if more than half is cut off; adding the last kept bit too
-    # carries if exactly half is cut off and this bit is odd. The carry of the largest number gives infinity.
+    # Adding 0x7FFF carries if more than half a unit of the last kept place is cut off. Adding the last kept bit as well
+    # carries if exactly half a unit is cut off and this bit is 1. A carry from the largest number gives infinity.
     nearest = builder.add(bits, builder.add(last, lanes.integer(0x7FFF)))
-    # A carry could overflow a NaN, so one kept bit marks it as NaN.
+    # A carry could overflow a NaN, so one kept bit is set, which keeps the number a NaN.
     quiet = builder.or_(bits, lanes.integer(0x400000))
     is_nan = builder.fcmp_unordered("uno", value, value)
     chosen = builder.select(is_nan, quiet, nearest)
@@ -170,7 +170,7 @@ def fold(
 ) -> list[Value]:
     """Append ``for (index = begin; index < stop; index += stride) values = body(index, values)``.
 
-    The values start as ``initial``; returns the final ones. The body may append blocks.
+    The values start as ``initial``; returns the final values. The body may append blocks.
     """
     before = builder.block
     inside, after = builder.append_basic_block("inside"), builder.append_basic_block("after")

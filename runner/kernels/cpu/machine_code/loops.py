@@ -1,8 +1,8 @@
 """Element-wise programs as loops of machine code.
 
 The function ``slice(arrays, begin, end)`` of a module computes a range of elements: whole vectors first, then single
-elements. ``arrays`` is the address of the addresses of the inputs and outputs. An output may share the memory of an
-input, because all inputs of an element are read before its outputs are written.
+elements. ``arrays`` points to the addresses of the inputs and outputs. An output may share the memory of an input,
+because all inputs of an element are read before its outputs are written.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ SLICE = ir.FunctionType(ir.VoidType(), [_POINTER, INDEX, INDEX])
 
 @dataclass(frozen=True)
 class ElementLoop:
-    """The loop to compile. wide: for each input, whether it has the shape of the result; otherwise it is a scalar."""
+    """A loop to compile. wide: True for each input with the shape of the result, False for each scalar."""
 
     program: Program
     dtype: str
@@ -72,7 +72,7 @@ def sweep(
 ) -> None:
     """Append loops over begin..end-1: whole vectors, then single numbers.
 
-    body: lanes -> the function that appends the instructions for this many elements from an index on.
+    body: (lanes) -> function that appends the instructions for ``lanes.count`` elements from an index on.
     """
     for lanes in (Lanes(dtype, vector_bytes // ITEMSIZE[dtype]), Lanes(dtype, 1)):
         stop = builder.add(begin, whole_part(builder, builder.sub(end, begin), lanes.count))
@@ -81,7 +81,7 @@ def sweep(
 
 
 def shared_values(builder: ir.IRBuilder, loop: ElementLoop, bases: Sequence[Value]) -> dict[int, Value]:
-    """The values that are the same for all elements, by number; computed before the loop."""
+    """Append, before the loop, the values that are the same for all elements; return them by number."""
     lanes = Lanes(computed_in(loop.dtype), 1)
     wide = loop.program.widened(loop.wide)
     values = {k: load(builder, lanes, loop.dtype, bases[k]) for k in range(len(loop.wide)) if not wide[k]}
@@ -92,7 +92,7 @@ def shared_values(builder: ir.IRBuilder, loop: ElementLoop, bases: Sequence[Valu
 def _body(
     loop: ElementLoop, lanes: Lanes, bases: Sequence[Value], spread: Mapping[int, Value]
 ) -> Callable[[ir.IRBuilder, Value], None]:
-    """Append the instructions for as many elements as there are lanes, from one index on."""
+    """Return the function that appends the instructions for one element per lane, from an index on."""
     wide = loop.program.widened(loop.wide)
 
     def emit(builder: ir.IRBuilder, index: Value) -> None:
@@ -111,7 +111,7 @@ def _body(
 def emit_steps(
     builder: ir.IRBuilder, loop: ElementLoop, lanes: Lanes, values: dict[int, Value], chosen: Sequence[bool]
 ) -> None:
-    """Append the chosen steps, and their results to ``values``."""
+    """Append the instructions of the chosen steps and add the results to ``values``."""
     for number, step in enumerate(loop.program.steps, loop.program.inputs):
         if chosen[number]:
             operands = [values[o] if isinstance(o, int) else lanes.constant(o) for o in step.operands]

@@ -67,12 +67,12 @@ def _is_known(layout: Layout) -> bool:
 
 
 def _columns(layout: Layout, x: Spec) -> int:
-    """Numbers of all examples at one pixel, padding of blocks included."""
+    """Return the count of numbers of all examples at one pixel, padding of blocks included."""
     return layout.nbytes // (ITEMSIZE[x.dtype] * math.prod(x.shape[2:]))
 
 
 def _inner(layout: Layout, x: Spec) -> int:
-    """Adjacent numbers in memory that belong to one pixel."""
+    """Return the count of adjacent numbers in memory that belong to one pixel."""
     blocks = _BLOCKS.fullmatch(layout.tag)
     if blocks:
         return int(blocks[1])
@@ -91,7 +91,7 @@ def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) ->
 
 
 def _lanes(inner: int) -> int:
-    """Numbers computed together, at most one vector."""
+    """Return the count of numbers that are computed together, at most one vector."""
     most = host().vector_bytes // ITEMSIZE["float32"]
     return min(most, 1 << (inner.bit_length() - 1))
 
@@ -104,7 +104,7 @@ def _compiled(pooling: "Pooling") -> MachineCode:
 Ints = tuple[int, ...]
 
 SIZES = 4
-"""Arguments of a call: height and width of the image, then of the result."""
+"""The number of size arguments of a call: height and width of the image, then of the result."""
 
 _WRITTEN_OUT = 25  # places of a window
 _POINTER = ir.PointerType()
@@ -115,9 +115,9 @@ _LOWEST = -float("inf")
 
 @dataclass(frozen=True)
 class Pooling:
-    """The pooling to compile.
+    """A pooling to compile.
 
-    inner: adjacent numbers of a pixel in memory. lanes: how many of them are computed together at most. in_bytes:
+    inner: count of adjacent numbers of a pixel in memory. lanes: maximum count of numbers computed together. in_bytes:
     whether positions are stored as uint8; otherwise as int32.
     """
 
@@ -152,7 +152,7 @@ def write_module(pooling: Pooling) -> str:
 
 @dataclass(frozen=True)
 class _Window:
-    """Which places of a window lie inside its image: rows and columns from and to. start: address of its first."""
+    """The places of a window inside its image. start: address of the first place. rows, columns: begin and end."""
 
     start: Value
     rows: tuple[Value, Value]
@@ -161,7 +161,7 @@ class _Window:
 
 @dataclass(frozen=True)
 class _Best:
-    """The greatest number so far, its position, and whether a NaN occurred, in every lane."""
+    """For every lane, the greatest number so far, its position, and whether a NaN occurred."""
 
     value: Value
     position: Value
@@ -201,7 +201,7 @@ class _Loops:
         return element(self.builder, array, kind, index)
 
     def _clipped(self, start: Value, extent: Value, window: int) -> tuple[Value, Value]:
-        """Return the first and last place of a window inside the image."""
+        """Return begin and end of the places of a window inside the image."""
         b = self.builder
         before, behind = b.neg(start), b.sub(extent, start)
         zero, whole = INDEX(0), INDEX(window)
@@ -242,7 +242,7 @@ class _Loops:
                 repeat(self.builder, INDEX(begin), INDEX(end), lanes.count, numbers)
 
     def _of_all(self, lanes: Lanes, window: _Window) -> _Best:
-        """Return the best of a window inside its image."""
+        """Return the greatest number of a window that is completely inside its image."""
         tall, wide = self.pooling.window
         lines = [self._line(window, INDEX(row)) for row in range(tall)]
         numbers = [self._load(lanes, lines[row], INDEX(column)) for row, column in product(range(tall), range(wide))]
@@ -256,7 +256,7 @@ class _Loops:
         return best
 
     def _of_some(self, lanes: Lanes, window: _Window) -> _Best:
-        """Return the best of the places of a window that are inside the image."""
+        """Return the greatest number at the places of a window that are inside the image."""
         b = self.builder
 
         def row(number: Value, values: list[Value]) -> Sequence[Value]:
@@ -276,7 +276,7 @@ class _Loops:
         return _Best(*fold(b, *window.rows, 1, [lanes.constant(_LOWEST), lanes.integer(0), nothing], row))
 
     def _line(self, window: _Window, row: Value) -> Value:
-        """Address of the first place of a row of a window."""
+        """Return the address of the first place of a row of a window."""
         offset = self.builder.mul(row, self.builder.mul(self.width, INDEX(self.pooling.inner)))
         return self._place(window.start, STORED[self.pooling.dtype], offset)
 
@@ -285,7 +285,7 @@ class _Loops:
         return load(self.builder, lanes, self.pooling.dtype, place)
 
     def _better(self, best: _Best, candidate: Value, position: Value) -> _Best:
-        """Return the greater of a candidate and the best so far; of equal numbers the best so far."""
+        """Return the greater of ``best`` and a candidate; ``best`` if both are equal."""
         b = self.builder
         greater = b.fcmp_ordered(">", candidate, best.value)
         value, found = b.select(greater, candidate, best.value), b.select(greater, position, best.position)

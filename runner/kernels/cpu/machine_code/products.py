@@ -1,7 +1,7 @@
 """A matrix product that is read by an element-wise program and never stored in memory.
 
 The product is x' dy, a sum over few rows: the weight gradient of a dense layer. The program updates the weights, which
-have as many elements. The product is computed block by block within the update, so it causes no memory traffic.
+have as many elements. The product is computed block by block within the update, without memory traffic.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,19 +37,19 @@ MOST_TERMS = 64
 """Rows of x and dy up to which the product costs less than the memory traffic that it saves."""
 
 BLOCK_OF_VECTOR_BYTES = {64: (8, 3)}
-"""Rows and vectors of a block of the product: it fills 24 of 32 registers; the others hold parts of dy and x."""
+"""Rows and vectors of a block of the product, in 24 of 32 registers; 8 registers are left for parts of dy and x."""
 
 SMALL_BLOCK = (4, 3)
-"""The same for CPUs with 16 registers."""
+"""Rows and vectors of a block on CPUs with 16 registers."""
 
 GRAIN = 8
-"""The minimum of rows per thread: whole blocks."""
+"""The minimum number of rows per thread; a multiple of the rows of a block."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """The update to compile, for x (terms, rows) and dy (terms, columns). loop: the program. place: the input of the
-    program that is the product."""
+    """An update to compile, for x (terms, rows) and dy (terms, columns). loop: the loop of the program. place: number
+    of the program's input that is the product."""
 
     loop: ElementLoop
     place: int
@@ -66,7 +66,7 @@ def register(registry: Registry) -> None:
 
 
 def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-    """Arrange everything plain; None for other products, for many terms and for no terms."""
+    """Arrange all tensors in C order. Return None unless the product is x' dy with 1 to ``MOST_TERMS`` terms."""
     turned = (attributes["transpose_a"], attributes["transpose_b"]) == (True, False)
     if not turned or not 0 < inputs[0].shape[0] <= MOST_TERMS:
         return None
@@ -108,7 +108,7 @@ def write_module(update: Update, vector_bytes: int) -> str:
 
 
 class _Writer:
-    """The writer of ``slice(arrays, begin, end)``; arrays are x, dy, the operands, the outputs."""
+    """A writer of the function ``slice(arrays, begin, end)``; arrays are x, dy, the operands, the outputs."""
 
     def __init__(self, update: Update, function: ir.Function, vector_bytes: int) -> None:
         self._update = update
@@ -152,7 +152,7 @@ class _Writer:
         return write
 
     def _block(self, block: "_Block", column: Value) -> None:
-        """Append the sum of a block of the product and the program on this block."""
+        """Append the computation of a block of the product and of the program on this block."""
         builder, lanes = self._builder, block.lanes
         spread = {number: lanes.spread(builder, value) for number, value in self._shared.items()}
         zeros = [lanes.constant(0.0)] * (block.rows * block.vectors)
@@ -171,8 +171,8 @@ class _Writer:
     def _fetch_ahead(self, block: "_Block", column: Value, term: Value) -> None:
         """Prefetch some of the memory that the next block of columns will update.
 
-        Prefetches are spread over the terms of a sum, so that arithmetic continues while they are in flight. Those
-        beyond the last column and repeated ones do no harm.
+        Prefetches are spread over the terms of a sum, so that arithmetic continues while memory is fetched. Repeated
+        prefetches and prefetches beyond the last column do no harm.
         """
         builder = self._builder
         vectors = block.rows * block.vectors
@@ -188,7 +188,7 @@ class _Writer:
                 fetch_for_writing(builder, element(builder, self._inputs[position], STORED[DTYPE], index))
 
     def _operands(self) -> list[int]:
-        """Inputs of the program with the shape of the product, without the product."""
+        """Return the numbers of the inputs with the shape of the product, without the product."""
         return [number for number, wide in enumerate(self._update.loop.wide) if wide and number != self._update.place]
 
     def _term(self, block: "_Block", column: Value, term: Value, sums: Sequence[Value]) -> list[Value]:
@@ -205,11 +205,10 @@ class _Writer:
         ]
 
     def _factor(self, lanes: Lanes, base: Value, index: Value) -> Value:
-        """Numbers of x or dy."""
         return load(self._builder, lanes, DTYPE, element(self._builder, base, STORED[DTYPE], index))
 
     def _run_program(self, lanes: Lanes, index: Value, total: Value, spread: Mapping[int, Value]) -> None:
-        """Append the outputs of the elements from ``index`` on. total: elements of the product."""
+        """Append the program for the elements from ``index`` on. total: these elements of the product."""
         builder, loop = self._builder, self._update.loop
         kind = STORED[DTYPE]
         values = {**spread, self._update.place: total}
@@ -225,7 +224,7 @@ class _Writer:
 
 @dataclass(frozen=True)
 class _Block:
-    """Neighbouring rows and vectors of the product, from ``row`` on."""
+    """Adjacent rows and vectors of the product, from ``row`` on."""
 
     rows: int
     vectors: int
@@ -233,5 +232,5 @@ class _Block:
     row: Value
 
     def places(self) -> list[tuple[int, int]]:
-        """(row, vector) of every register."""
+        """Return (row, vector) for every register."""
         return list(product(range(self.rows), range(self.vectors)))

@@ -1,8 +1,8 @@
 """Kernels that process matrices row by row on the calling thread, and sums.
 
-The function ``rows(arrays, rows, columns, 0)`` of a module returns 0, or a status if it refuses a row. ``arrays`` is
-the address of the addresses of the inputs and outputs. Sums are over the first axis, or of few numbers over trailing
-axes, for which a call of NumPy costs more.
+The function ``rows(arrays, rows, columns, 0)`` of a module returns 0, or the status of an invalid row. ``arrays``
+points to the addresses of the inputs and outputs. Sums are over the first axis, or over trailing axes if there are so
+few numbers that a call of NumPy costs more.
 """
 
 import math
@@ -47,7 +47,7 @@ from runner.kernels.registry import Registry
 STATUS = ir.IntType(32)
 
 LANES = 8
-"""Numbers computed together on every CPU, so that the order of additions does not depend on the CPU."""
+"""Numbers computed together: the same on every CPU, so that the order of additions does not depend on the CPU."""
 
 _POINTER = ir.PointerType()
 _ROWS = ir.FunctionType(STATUS, [_POINTER, INDEX, INDEX, INDEX])
@@ -55,7 +55,7 @@ _ROWS = ir.FunctionType(STATUS, [_POINTER, INDEX, INDEX, INDEX])
 
 @dataclass(frozen=True)
 class Row:
-    """The writer of the instructions for one row. number: of the row. columns: of the matrices."""
+    """A writer of the instructions for one row. number: index of the row. columns: columns of the matrices."""
 
     builder: ir.IRBuilder
     bases: Sequence[Value]
@@ -63,16 +63,16 @@ class Row:
     columns: Value
 
     def element(self, array: int, kind: ir.Type, column: Value) -> Value:
-        """Address of an element of a matrix."""
+        """Return the address of an element of a matrix."""
         start = self.builder.mul(self.number, self.columns)
         return self.of_vector(array, kind, self.builder.add(start, column))
 
     def of_vector(self, array: int, kind: ir.Type, position: Value) -> Value:
-        """Address of an element of a vector, such as the element at the number of the row."""
+        """Return the address of an element of a vector, such as the element for the row."""
         return self.builder.gep(self.bases[array], [position], source_etype=kind)
 
     def load(self, array: int, lanes: Lanes, column: Value) -> Value:
-        """Adjacent elements of a matrix."""
+        """Append a load of adjacent elements of a matrix."""
         return load(self.builder, lanes, lanes.dtype, self.element(array, STORED[lanes.dtype], column))
 
     def for_columns(self, dtype: str, body: Callable[[Lanes, Value], None]) -> None:
@@ -90,7 +90,7 @@ class Row:
     ) -> Value:
         """Append the reduction of ``value(lanes, column)``, numbers of ``dtype``, over all columns.
 
-        Order: each lane over the whole vectors, then the lanes from first to last, then the remaining columns from
+        The whole vectors are combined lane by lane, then the lanes from first to last, then the remaining columns from
         first to last.
         """
         builder, many, one = self.builder, Lanes(dtype, LANES), Lanes(dtype, 1)
@@ -106,7 +106,7 @@ class Row:
         return fold(builder, whole, self.columns, 1, [total], step(one))[0]
 
     def refuse(self, wrong: Value, status: int) -> None:
-        """Append a return of the status if the condition holds."""
+        """Append a return of the status if ``wrong`` is true."""
         refused, fine = self.builder.append_basic_block("refused"), self.builder.append_basic_block("fine")
         self.builder.cbranch(wrong, refused, fine)
         self.builder.position_at_end(refused)
@@ -132,7 +132,7 @@ def bound(
     shape: tuple[int, int],
     explain: Callable[[int], str] | None = None,
 ) -> NativeCall:
-    """The call of a module's ``rows`` on operands. shape: (rows, columns)."""
+    """Return the call of a module's ``rows`` on operands. shape: (rows, columns)."""
     addresses = np.array([operand.address for operand in operands], np.intp)
     arguments = (int(addresses.ctypes.data), *shape, 0)
     return NativeCall(code.address("rows"), arguments, (code, addresses, operands), explain)
@@ -172,7 +172,7 @@ def _are_trailing(attributes: Attributes, x: Spec) -> bool:
 
 
 def _is_first(attributes: Attributes, x: Spec) -> bool:
-    """Whether the sum is over the first axis and has few rows of more than one number."""
+    """Return whether the sum is over the first axis of at most ``MOST_ROWS`` rows with more than one number each."""
     rows, columns = x.shape[0] if x.shape else 0, math.prod(x.shape[1:])
     return tuple(attributes["axes"]) == (0,) and columns > 1 and rows <= MOST_ROWS
 
@@ -188,7 +188,7 @@ def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) ->
 
 @cache
 def _compiled() -> MachineCode:
-    """Sums of rows in float64, rounded once, in the order of ``Row.reduced``."""
+    """Compile sums of rows, added in float64 in the order of ``Row.reduced`` and rounded once."""
 
     def row_sum(row: Row) -> None:
         def value(lanes: Lanes, column: Value) -> Value:
@@ -209,7 +209,7 @@ def _widened(builder: ir.IRBuilder, lanes: Lanes, value: Value) -> Value:
 def column_sums(x: Operand, result: Operand) -> NativeCall:
     """Return the call that sums x (m, ...) over its first axis; x and the result are plain float32.
 
-    The result equals NumPy's sum bit for bit: it starts at +0 and adds rows if a row has more than one number.
+    If a row has more than one number, the result equals NumPy's sum bit for bit: +0 plus one row after another.
     """
     rows, columns = x.spec.shape[0], math.prod(x.spec.shape[1:])
     code = _compiled_columns(x.spec.dtype, rows, columns)

@@ -25,11 +25,11 @@ _FUNCTIONS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 @cache
 def load_openmp() -> dict[str, int] | None:
-    """Return the addresses of functions of OpenMP; None without the library, and then loops run on one thread."""
+    """Return the addresses of functions of OpenMP, or None without OpenMP; loops then run on one thread."""
     ffi = cffi.FFI()
     ffi.cdef(_DECLARATIONS)
     try:
-        # Never unloaded, because compiled code calls it and its threads wait in it.
+        # The library is never unloaded, because compiled code calls its functions and its threads wait inside it.
         library = ffi.dlopen(LIBRARY, ffi.RTLD_GLOBAL | ffi.RTLD_NOW | ffi.RTLD_NODELETE)
     except OSError:
         return None
@@ -40,16 +40,16 @@ LINE_BYTES = 64
 """Bytes of a cache line."""
 
 PARALLEL_BYTES = 512 * 1024
-"""The memory that a call must touch before waking other threads is worth it."""
+"""The memory that a call must touch before several threads are faster than one."""
 
 
 @dataclass(frozen=True)
 class Loop:
     """A compiled loop and its range.
 
-    slice: address of a ``void (*)(void **arrays, int64_t begin, int64_t end)``. arrays: address of the addresses of
-    its arrays. count: number of elements. grain: each thread but the last computes a multiple of it, such as whole
-    cache lines, so that no two threads write to one cache line. keep: objects that must stay alive.
+    slice: address of a ``void (*)(void **arrays, int64_t begin, int64_t end)``. arrays: address of the pointers to the
+    arrays. count: number of elements. grain: each thread but the last computes a multiple of ``grain`` elements, such
+    as whole cache lines, so that no two threads write to one cache line. keep: objects that must stay alive.
     """
 
     slice: int
@@ -62,7 +62,7 @@ class Loop:
 def over(
     code: MachineCode, operands: Sequence[Operand], count: int, grain: int, sizes: NDArray[np.int64] | None = None
 ) -> NativeCall:
-    """Return the call of ``slice`` of ``code`` on tensors, on all threads if it touches enough memory.
+    """Return the call of ``slice`` of ``code`` on tensors, on all threads if ``PARALLEL_BYTES`` are touched.
 
     sizes: integers that the code receives as its last array, if any.
     """
@@ -80,7 +80,7 @@ def on_one(loop: Loop) -> NativeCall:
 
 
 def on_all(loop: Loop) -> NativeCall:
-    """Return the call that gives each OpenMP thread one contiguous share; without OpenMP, one thread computes all."""
+    """Return the call that runs one contiguous share on each OpenMP thread; without OpenMP, all on one thread."""
     return _call("parallel" if load_openmp() else "serial", loop)
 
 

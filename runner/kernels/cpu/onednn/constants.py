@@ -1,10 +1,10 @@
-"""Numbers of oneDNN's C interface, version 3 (dnnl_types.h)."""
+"""Constants of oneDNN's C interface, version 3 (dnnl_types.h)."""
 
 TYPES = {"bfloat16": 2, "float32": 3, "int32": 4, "uint8": 6, "bool": 6}
 """dtype -> dnnl_data_type_t. A bool is a byte."""
 
 ANY = 1
-"""The memory format is chosen by the library."""
+"""dnnl_format_tag_any: oneDNN chooses the memory format."""
 
 FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD = 64, 96, 128
 """dnnl_prop_kind_t."""
@@ -28,11 +28,11 @@ DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS = 129, 145, 161, 169
 DIFF_SCALE, DIFF_SHIFT = 255, 256
 MULTIPLE_SRC = 1024
 POST_OP_BASE = 32768
-"""Arguments of an execution (DNNL_ARG_...); POST_OP_BASE | SRC_1 is the operand of the first post-op."""
+"""Numbers of arguments (DNNL_ARG_...); POST_OP_BASE | SRC_1 is the operand of the first post-op."""
 
 _QUERIED = (SRC, DIFF_SRC, WEIGHTS, DIFF_WEIGHTS, DST, DIFF_DST, WORKSPACE, SCRATCHPAD)
 QUERIES = {argument: 129 + position for position, argument in enumerate(_QUERIED)}
-"""Argument of an execution -> dnnl_query_t of its descriptor."""
+"""Number of an argument -> dnnl_query_t of the argument's descriptor."""
 
 QUERY_STRIDES, QUERY_DATA_TYPE = 14, 258
 QUERY_INNER_COUNT, QUERY_INNER_BLOCKS, QUERY_INNER_AXES = 263, 264, 265

@@ -60,7 +60,7 @@ def register(registry: Registry, library: Library) -> None:
 
 
 def _register_cast(registry: Registry, library: Library) -> None:
-    """Add the kernel of op ``cast`` between floats. It is offered the layout of its input and perhaps of its result."""
+    """Add the kernel of op ``cast`` between floats. The layout of the result can be offered as well."""
 
     def arrange(node: Node, offered: Layouts) -> Arrangement | None:
         (x,), (y,) = node.inputs, node.outputs
@@ -80,7 +80,7 @@ def _register_cast(registry: Registry, library: Library) -> None:
 
 
 def _alike(library: Library, layout: Layout, spec: Spec) -> Layout | None:
-    """Return the same memory format for another dtype."""
+    """Return the same memory format for the dtype of ``spec``, or None if there is none."""
     prefix, name = split_tag(layout.tag)
     if layout.is_plain or name not in library.tags:
         return plain(spec) if layout.is_plain else None
@@ -88,7 +88,7 @@ def _alike(library: Library, layout: Layout, spec: Spec) -> Layout | None:
 
 
 def _common_view(library: Library, *layouts: Layout) -> str | None:
-    """Return the prefix under which all layouts can be read, or None."""
+    """Return a prefix under which oneDNN can read all layouts, or None."""
     prefixes = set()
     for layout in layouts:
         if not layout.is_plain:
@@ -113,7 +113,7 @@ def _reordering(library: Library, source: Operand, result: Operand, scratch: Arr
 
 
 def _unpacked(layout: Layout) -> Layout:
-    """Return the layout of the same booleans as bytes; other layouts are unchanged."""
+    """Return the layout of booleans stored as bytes instead of bits; return other layouts unchanged."""
     prefix, name = split_tag(layout.tag)
     return Layout(name, 8 * layout.nbytes) if prefix == BITS else layout
 
@@ -122,7 +122,7 @@ def _unpacking(bits: Array, values: Array, then: PythonCall) -> PythonCall:
     eight_values = values.view(np.uint64)
 
     def run() -> None:
-        # With mode "clip" NumPy does not buffer; no byte is out of range.
+        # With mode "clip", NumPy makes no temporary copy; no byte is out of range.
         np.take(_VALUES_OF_BYTE, bits, out=eight_values, mode="clip")
         then()
 

@@ -1,4 +1,4 @@
-"""Convolution, its two gradients, and fused forms with bias, residual and ReLU."""
+"""Convolution, both of its gradients, and fused convolution with bias, residual and ReLU."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,12 +11,12 @@ from runner.kernels.cpu.onednn.recipe import Description, Layouts, Node, Port, R
 from runner.kernels.registry import Registry
 
 FEW_CHANNELS = 4
-"""Images with at most so many channels stay plain: blocks of 8 or 16 channels would be mostly padding.
+"""Maximum number of channels of images that stay plain: blocks of 8 or 16 channels would be mostly padding.
 
 oneDNN 3.2 itself chooses plain images for most first layers: with AVX-512 the plans of LeNet, AlexNet, GoogLeNet and
 the CIFAR ResNets are the same without this rule, in float32 and bfloat16. The rule matters for 1x1 filters, for weight
 gradients of 4 channels in float32 and, with AVX2, of 1 and 2 channels: oneDNN would choose blocks, but multiplies plain
-matrices if the image is given as plain. A training step of LeNet on one AVX2 worker converts 8 layouts instead of 10.
+matrices if the image is plain. A training step of LeNet on one AVX2 worker converts 8 layouts instead of 10.
 """
 
 
@@ -51,8 +51,8 @@ def _request_forward(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
 def _request_input_gradient(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
     (dy, w), (dx,) = _request_nothing(node, offered)
     came = offered[0]
-    # oneDNN itself chooses channels last for strided convolutions. This is not faster, and the neighbouring
-    # convolutions use blocks, so it would cost conversions on both sides.
+    # oneDNN itself chooses channels last for strided convolutions. Channels last is not faster and would need
+    # conversions on both sides, because the neighbouring convolutions use blocks.
     if max(node.attributes["strides"]) > 1 and came is not None and came.tag == "aBcd16b":
         dy, dx = came, Layout(came.tag, UNKNOWN)
     return [dy, w], [dx]
@@ -70,7 +70,7 @@ def _image_as_it_is(image: Spec, offered: Layout | None) -> Layout | None:
 
 
 def _prefix(node: Node) -> str:
-    """The prefix under which oneDNN sees the weights."""
+    """Return the prefix under which oneDNN reads the weights."""
     groups = node.attributes["groups"]
     return f"g{groups}:" if groups > 1 else ""
 
@@ -82,7 +82,7 @@ def _tensor(library: Library, spec: Spec, layout: Layout | None, prefix: str = "
 
 
 def _geometry(library: Library, node: Node) -> tuple[Any, ...]:
-    """Strides, dilations, padding before and after, as C arrays."""
+    """Return strides, dilations, padding before, and padding after, as C arrays."""
     top, bottom, left, right = node.attributes["padding"]
     return tuple(map(library.ints, (node.attributes["strides"], (0, 0), (top, left), (bottom, right))))
 
@@ -98,14 +98,14 @@ def _forward(library: Library, node: Node, inputs: Layouts, outputs: Layouts) ->
 
 
 def _fused(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Inputs x, w, then bias and residual if the attributes have them."""
+    """Return the recipe with inputs x, w, then bias and residual if the attributes have them."""
     prefix = _prefix(node)
     x, w = (_tensor(library, node.inputs[i], inputs[i], seen_as) for i, seen_as in ((0, ""), (1, prefix)))
     y = _tensor(library, node.outputs[0], outputs[0])
     bias = in_c_order(library, node.inputs[2].shape, node.inputs[2].dtype) if node.attributes["bias"] else None
     added = None
     if node.attributes["residual"]:
-        # The residual needs the layout of the result, which a query without a residual returns.
+        # The residual must have the layout of the result, which a query without a residual returns.
         bare = _describe_forward(library, node, x, w, bias or library.ffi.NULL, y)
         added = y = bare.descriptor(dnnl.DST)
         x, w = bare.descriptor(dnnl.SRC), bare.descriptor(dnnl.WEIGHTS)
@@ -115,20 +115,20 @@ def _fused(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> R
     if bias is not None:
         ports.append(Port(dnnl.BIAS, bias))
     if added is not None:
-        # The result cannot share its memory: partial sums are written before the residual is read.
+        # The result cannot share memory with the residual: partial sums are written before the residual is read.
         ports.append(Port(dnnl.POST_OP_BASE | dnnl.SRC_1, made.descriptor(dnnl.DST)))
     return Recipe(made, ports, [made.port(dnnl.DST)])
 
 
 def _hint(library: Library, node: Node, x: Spec, w: Spec, y: Spec) -> Description:
-    """The forward convolution that a gradient belongs to."""
+    """Return the forward convolution, which oneDNN needs as a hint for a gradient."""
     dims = grouped(w.shape, node.attributes["groups"]) if node.attributes["groups"] > 1 else w.shape
     every = [free(library, shape, spec.dtype) for shape, spec in ((x.shape, x), (dims, y), (y.shape, y))]
     return _describe_forward(library, node, every[0], every[1], library.ffi.NULL, every[2])
 
 
 def _input_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Inputs dy, w; output dx."""
+    """Return the recipe with inputs dy, w and output dx."""
     prefix = _prefix(node)
     dy, w = (_tensor(library, node.inputs[i], inputs[i], seen_as) for i, seen_as in ((0, ""), (1, prefix)))
     dx = _tensor(library, node.outputs[0], outputs[0])
@@ -139,7 +139,7 @@ def _input_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layo
 
 
 def _weight_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Inputs dy, x; outputs dw and, if there are two, db."""
+    """Return the recipe with inputs dy, x and outputs dw and, if there are two, db."""
     prefix = _prefix(node)
     dy, x = (_tensor(library, node.inputs[i], inputs[i]) for i in (0, 1))
     dw = _tensor(library, node.outputs[0], outputs[0], prefix)

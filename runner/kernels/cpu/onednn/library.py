@@ -1,7 +1,7 @@
 """oneDNN through its C interface (ABI of version 3), loaded without a compiler.
 
-The library is the file named by the environment variable ``RUNNER_LIBDNNL``, else that of the package
-onednn-cpu-gomp, else the system's ``libdnnl.so.3``. This is a setting of the machine, not of a run.
+The library is the file named by the environment variable ``RUNNER_LIBDNNL``, else the file in the package
+onednn-cpu-gomp, else the system's ``libdnnl.so.3``. The variable is a setting of the machine, not of a run.
 """
 
 import os
@@ -110,7 +110,7 @@ _AVX512 = 0x20  # in a dnnl_cpu_isa_t
 
 
 class OneDnnUnavailable(OSError):
-    """oneDNN cannot be used on this machine; the text says why."""
+    """oneDNN cannot be used on this machine; the message gives the reason."""
 
 
 class OneDnnError(RuntimeError):
@@ -129,8 +129,8 @@ _UNIMPLEMENTED = 3
 class Library:
     """The loaded library with its one CPU engine and stream.
 
-    c, openmp: the libraries. path: file it was loaded from. version: such as "3.2.0". tags: names of memory formats ->
-    their numbers. dtypes: those that it computes correctly on this CPU.
+    c, openmp: oneDNN and OpenMP. path: file of oneDNN. version: such as "3.2.0". tags: name of a memory format -> its
+    number. dtypes: the dtypes that oneDNN computes correctly on this CPU.
     """
 
     ffi: Any
@@ -144,13 +144,13 @@ class Library:
     dtypes: frozenset[str]
 
     def create(self, function: str, *arguments: Any) -> Any:
-        """Call ``dnnl_<function>(&result, ...)`` and return the result; Unimplemented or OneDnnError otherwise."""
+        """Call ``dnnl_<function>(&result, ...)`` and return the result; raises the errors of ``check``."""
         result = self.ffi.new("object *")
         self.check(function, getattr(self.c, f"dnnl_{function}")(result, *arguments))
         return result[0]
 
     def check(self, function: str, status: int) -> None:
-        """Raise unless a call returned success; MemoryError if it could not allocate."""
+        """Raise MemoryError, Unimplemented or OneDnnError unless the status is success."""
         if status == _OUT_OF_MEMORY:
             raise MemoryError(f"dnnl_{function} could not allocate memory")
         if status != 0:
@@ -158,25 +158,25 @@ class Library:
             raise (Unimplemented if status == _UNIMPLEMENTED else OneDnnError)(f"dnnl_{function}: {text}")
 
     def owned(self, handle: Any, destroy: str) -> Any:
-        """A handle that is destroyed with the last reference to it."""
+        """Return a handle that oneDNN destroys with the last reference to the handle."""
         return self.ffi.gc(handle, getattr(self.c, f"dnnl_{destroy}_destroy"))
 
     def ints(self, values: Any) -> Any:
-        """A C array of int64."""
+        """Return a C array of int64."""
         return self.ffi.new("int64_t[]", list(values))
 
     def address(self, pointer: Any) -> int:
-        """The address of a pointer."""
+        """Return a pointer as an integer."""
         return int(self.ffi.cast("intptr_t", pointer))
 
     def threads(self) -> int:
-        """The number of threads of a primitive that this Python thread creates."""
+        """Return the number of threads of a primitive that this Python thread creates."""
         return int(self.openmp.omp_get_max_threads())
 
 
 @cache
 def load() -> Library:
-    """Load oneDNN once per process. Raises OneDnnUnavailable with the files that were tried and what to do."""
+    """Load oneDNN once per process. Raises OneDnnUnavailable with the files that were tried and a remedy."""
     ffi = cffi.FFI()
     ffi.cdef(_DECLARATIONS)
     openmp = _load_openmp(ffi)
@@ -193,7 +193,7 @@ def load() -> Library:
 
 def _load_openmp(ffi: Any) -> Any:
     try:
-        # libdnnl and our machine code resolve against its symbols, so all share one pool of threads.
+        # libdnnl and our machine code use the symbols of this library, so both share one pool of threads.
         return ffi.dlopen("libgomp.so.1", ffi.RTLD_GLOBAL | ffi.RTLD_NOW)
     except OSError as error:
         raise OneDnnUnavailable(
@@ -202,7 +202,7 @@ def _load_openmp(ffi: Any) -> Any:
 
 
 def _open(ffi: Any) -> tuple[str, Any]:
-    # A named library that fails to load is an error; no other library replaces it.
+    # If RUNNER_LIBDNNL names a library that cannot be loaded, no other library is tried.
     named = os.environ.get(SETTING)
     tried = []
     for path in [named] if named else [*_packaged(), SYSTEM_LIBRARY]:
@@ -226,13 +226,13 @@ def _tags(ffi: Any, c: Any) -> dict[str, int]:
     tags: dict[str, int] = {}
     number = _FIRST_TAG
     while (name := ffi.string(c.dnnl_fmt_tag2str(number)).decode()) != _UNKNOWN_TAG:
-        # Names of use ("nchw") are aliases of names of order ("abcd") and share their numbers.
+        # Names such as "nchw" are aliases of names such as "abcd" and have the same numbers.
         tags.setdefault(name, number)
         number += 1
     return tags
 
 
 def supported_dtypes(c: Any) -> frozenset[str]:
-    """Return the dtypes that oneDNN computes correctly with the available instructions. c: the library."""
+    """Return the dtypes that oneDNN, loaded as ``c``, computes correctly with the available instructions."""
     # Without AVX-512, casts from and to bfloat16 lose the sign of -0, and copies flush subnormal numbers to 0.
     return frozenset(TYPES) - (frozenset() if c.dnnl_get_effective_cpu_isa() & _AVX512 else {"bfloat16"})

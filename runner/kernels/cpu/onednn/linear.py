@@ -1,7 +1,7 @@
 """Matrix products, optionally with bias and ReLU, and both gradients of a dense layer.
 
-Every matrix is plain. oneDNN can also store weights in blocks, but with the right primitive for each product plain ones
-are as fast forward and faster backward (two AVX-512 cores, 1 to 512 rows, float32 and bfloat16).
+Every matrix is plain. oneDNN can also store weights in blocks, but with the right primitive for each product, plain
+weights are as fast forward and faster backward (two AVX-512 cores, 1 to 512 rows, float32 and bfloat16).
 """
 
 import math
@@ -18,7 +18,7 @@ from runner.kernels.memory import ALIGNMENT
 from runner.kernels.registry import Registry
 
 LARGE = 1 << 17
-"""The number of weights from which on their memory access pattern determines the speed."""
+"""The number of weights from which on the memory access pattern determines the speed."""
 
 FEW_ROWS = 4
 """Rows of dy up to which dy W' is computed as an inner product."""
@@ -27,7 +27,7 @@ TURNED_ROWS = range(8, 257)
 """Rows of dy for which dy W' is computed as the transpose of W dy' if W is large."""
 
 TRANSPOSED = "t:"
-"""The prefix under which oneDNN sees a plain matrix with exchanged axes."""
+"""The prefix under which oneDNN reads a plain matrix with exchanged axes."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Product:
-    """Steps in order. between: intermediate results."""
+    """The steps of a product, in order. between: intermediate result."""
 
     steps: Sequence[Step]
     between: Spec | None = None
 
     @property
     def between_bytes(self) -> int:
-        """Bytes of the intermediate results, aligned."""
+        """Bytes of the intermediate result, aligned."""
         return 0 if self.between is None else -(-self.between.nbytes // ALIGNMENT) * ALIGNMENT
 
     @property
@@ -96,7 +96,7 @@ def _bound(library: Library, product: Product, buffers: Buffers) -> Bound:
 
 
 def _product(library: Library, node: Node) -> Product:
-    """Inputs a, b, then bias if the attributes have it; output y = A B + bias, then max(y, 0) with relu."""
+    """Return the product of inputs a, b and, with ``bias``, bias: y = A B + bias, then max(y, 0) with ``relu``."""
     turned = (node.attributes["transpose_a"], node.attributes["transpose_b"])
     rows, large = node.outputs[0].shape[0], math.prod(node.inputs[1].shape) >= LARGE
     if turned == (False, False) and large:
@@ -110,12 +110,12 @@ def _product(library: Library, node: Node) -> Product:
 
 
 def _has(node: Node, part: str) -> bool:
-    """Whether bias or ReLU is fused; op matmul has neither."""
+    """Return whether ``part``, bias or relu, is fused; op matmul has neither."""
     return bool(node.attributes.get(part, False))
 
 
 def _seen(library: Library, spec: Spec, turned: bool = False) -> Any:
-    """A plain matrix, or its transpose."""
+    """Return the descriptor of a plain matrix or of its transpose."""
     return described(library, spec, plain(spec), TRANSPOSED if turned else "")
 
 
@@ -126,8 +126,8 @@ def _matrix_product(library: Library, node: Node) -> Product:
 
 
 def _inner_product(library: Library, node: Node) -> Product:
-    # It reads weights as (outputs, inputs), which ours are with exchanged axes. The matrix product would reorder large
-    # weights in every step.
+    # An inner product reads weights as (outputs, inputs), so the axes of ours are exchanged. oneDNN's matrix product
+    # would reorder large weights in every step.
     a, b = _seen(library, node.inputs[0]), _seen(library, node.inputs[1], turned=True)
     goal = (dnnl.FORWARD_TRAINING,)
     return _forward(library, node, "inner_product_forward", goal, a, b, node.outputs[0].shape[1:])
@@ -148,7 +148,7 @@ def _forward(
 
 
 def _input_gradient(library: Library, node: Node) -> Product:
-    """dx = dy W' as the gradient of an inner product, which does not transpose W first."""
+    """Return dx = dy W' as the gradient of an inner product, which does not transpose W first."""
     dy, w = _seen(library, node.inputs[0]), _seen(library, node.inputs[1], turned=True)
     dx, kind = _seen(library, node.outputs[0]), "inner_product"
     goal, none = dnnl.FORWARD_TRAINING, library.ffi.NULL
@@ -158,7 +158,7 @@ def _input_gradient(library: Library, node: Node) -> Product:
 
 
 def _turned_product(library: Library, node: Node) -> Product:
-    """dx = dy W' as the transpose of W dy'.
+    """Return dx = dy W' as the transpose of W dy'.
 
     For dy W' oneDNN first transposes all of W. W dy' reads W in C order, and only dx is transposed. The sums are the
     same.
@@ -179,12 +179,12 @@ def _turned_product(library: Library, node: Node) -> Product:
 
 
 def _weight_and_bias_gradient(library: Library, node: Node) -> Product:
-    """Inputs x, dy; outputs dw = x' dy and db, the sum of dy over rows."""
+    """Return the product of inputs x, dy with outputs dw = x' dy and db, the sum of dy over rows."""
     x, dy = (_seen(library, spec) for spec in node.inputs)
     dw = _seen(library, node.outputs[0], turned=True)
     db = in_c_order(library, node.outputs[1].shape, node.outputs[1].dtype)
     kind = "inner_product"
-    # The forward product of bfloat16 gradients has bfloat16 weights, whatever the dtype of the gradients.
+    # If x and dy are bfloat16, the forward product has bfloat16 weights, even if the gradients are float32.
     (inner, columns), dtype = node.outputs[0].shape, node.inputs[0].dtype
     w, bias = strided(library, (columns, inner), dtype, (1, columns)), in_c_order(library, (columns,), dtype)
     forward = Description(library, f"{kind}_forward", dnnl.FORWARD_TRAINING, x, w, bias, dy)

@@ -1,7 +1,7 @@
 """Translation between layouts of the planner and memory descriptors of oneDNN.
 
 A tag is the name of a oneDNN memory format, such as "aBcd16b", after an optional prefix. "t:" exchanges the two axes of
-the tensor, "g2:" splits its first axis into 2 groups; "u8:" stores its elements as bytes, "bits:" as bits.
+the tensor; "g2:" splits the first axis into 2 groups; "u8:" stores the elements as bytes, "bits:" as bits.
 """
 
 import math
@@ -15,29 +15,29 @@ from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
 
 BYTES = "u8:"
-"""Prefix of integers stored as uint8, such as small positions of pooling."""
+"""Prefix of integers stored as uint8, such as small positions of max pooling."""
 
 BITS = "bits:"
-"""Prefix of booleans stored as bits: the element that would be byte n is bit n % 8 of byte n // 8."""
+"""Prefix of booleans stored as bits: element n is bit n % 8 of byte n // 8."""
 
 UNKNOWN = 0
-"""Size of a layout requested by its tag: the library computes the bytes."""
+"""``nbytes`` of a layout that is requested by tag only; oneDNN computes the size."""
 
 Dims = Sequence[int]
 
 
 def transposed(shape: Dims) -> tuple[int, ...]:
-    """The view of prefix "t:"."""
+    """Return the shape under prefix "t:"."""
     return (shape[1], shape[0])
 
 
 def grouped(shape: Dims, groups: int) -> tuple[int, ...]:
-    """The view of prefix "g<groups>:"."""
+    """Return the shape under prefix "g<groups>:"."""
     return (groups, shape[0] // groups, *shape[1:])
 
 
 def viewed(shape: Dims, prefix: str) -> tuple[int, ...]:
-    """The dimensions that oneDNN sees for a tensor of ``shape`` under a prefix."""
+    """Return the dimensions that oneDNN sees for a tensor of ``shape`` under a prefix."""
     if prefix == "t:":
         return transposed(shape)
     if prefix.startswith("g"):
@@ -46,7 +46,7 @@ def viewed(shape: Dims, prefix: str) -> tuple[int, ...]:
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """Cut a tag into its prefix and the format's name."""
+    """Split a tag into the prefix, with its colon, and the name of the format."""
     prefix, colon, name = tag.rpartition(":")
     return prefix + colon, name
 
@@ -58,7 +58,7 @@ def block_along(name: str, axis: int) -> int:
 
 
 def c_order(dims: Dims) -> list[int]:
-    """Strides of C order, in elements."""
+    """Return the strides of C order, in elements."""
     strides, step = [], 1
     for extent in reversed(dims):
         strides.append(step)
@@ -67,25 +67,25 @@ def c_order(dims: Dims) -> list[int]:
 
 
 def free(library: Library, dims: Dims, dtype: str) -> Any:
-    """A descriptor whose format the library chooses."""
+    """Return a descriptor whose format oneDNN chooses."""
     return _with_tag(library, dims, dtype, dnnl.ANY)
 
 
 def strided(library: Library, dims: Dims, dtype: str, strides: Dims) -> Any:
-    """A descriptor with given strides, in elements."""
+    """Return a descriptor with given strides, in elements."""
     arguments = (len(dims), library.ints(dims), dnnl.TYPES[dtype], library.ints(strides))
     return library.owned(library.create("memory_desc_create_with_strides", *arguments), "memory_desc")
 
 
 def in_c_order(library: Library, dims: Dims, dtype: str) -> Any:
-    """A descriptor of a plain array."""
+    """Return a descriptor of a plain array."""
     return strided(library, dims, dtype, c_order(dims))
 
 
 def described(library: Library, spec: Spec, layout: Layout, prefix: str = "") -> Any:
     """Return the descriptor of a tensor in a layout, seen under ``prefix``.
 
-    Only a plain layout can be seen under any prefix; others have the prefix of their tag.
+    A plain layout can be seen under any prefix; every other layout has the prefix of its tag.
     """
     if layout.is_plain:
         return strided(library, viewed(spec.shape, prefix), spec.dtype, _plain_strides(spec.shape, prefix))
@@ -93,7 +93,7 @@ def described(library: Library, spec: Spec, layout: Layout, prefix: str = "") ->
     if own != prefix:
         raise ValueError(f"a tensor in layout {layout.tag!r} cannot be read as {prefix!r}")
     descriptor = formatted(library, viewed(spec.shape, own), "uint8" if own == BYTES else spec.dtype, name)
-    # Layouts also come from other processes, and the library writes as many bytes as the tag implies.
+    # Layouts also arrive from other processes, and oneDNN writes as many bytes as the tag implies.
     if layout.nbytes not in (UNKNOWN, nbytes(library, descriptor)):
         raise ValueError(
             f"{spec} in layout {layout.tag!r} takes {nbytes(library, descriptor)} bytes, not {layout.nbytes}"
@@ -124,12 +124,12 @@ def layout_of(library: Library, descriptor: Any, spec: Spec, prefix: str = "") -
 
 
 def nbytes(library: Library, descriptor: Any) -> int:
-    """Memory of a tensor, padding included."""
+    """Return the bytes of a tensor, padding included."""
     return int(library.c.dnnl_memory_desc_get_size(descriptor))
 
 
 def data_type(library: Library, descriptor: Any) -> int:
-    """Number of the type of a tensor's elements, as in ``constants.TYPES``."""
+    """Return the number of a tensor's element type, as in ``constants.TYPES``."""
     return _query_int(library, descriptor, dnnl.QUERY_DATA_TYPE)
 
 
@@ -138,7 +138,7 @@ def _plain_strides(shape: Dims, prefix: str) -> list[int]:
 
 
 def _format_name(library: Library, strides: Dims, blocks: Sequence[tuple[int, int]]) -> str:
-    """Name of a format, as in "ABcd16b16a": outer axes by falling stride, then inner blocks (size, axis).
+    """Return the name of a format, such as "ABcd16b16a": outer axes by falling stride, then inner blocks (size, axis).
 
     Axes of extent 1 may have equal strides and appear in any order, but not every order has a name.
     """
@@ -154,7 +154,7 @@ def _format_name(library: Library, strides: Dims, blocks: Sequence[tuple[int, in
 
 
 def _inner_blocks(library: Library, descriptor: Any) -> list[tuple[int, int]]:
-    """(size, axis) of each inner block, outermost first."""
+    """Return (size, axis) of each inner block, outermost first."""
     count = _query_int(library, descriptor, dnnl.QUERY_INNER_COUNT)
     blocks = _query_ints(library, descriptor, dnnl.QUERY_INNER_BLOCKS, count)
     return list(zip(blocks, _query_ints(library, descriptor, dnnl.QUERY_INNER_AXES, count), strict=True))

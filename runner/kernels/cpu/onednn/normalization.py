@@ -32,7 +32,7 @@ from runner.kernels.registry import Registry
 
 _SCALED = dnnl.USE_SCALE | dnnl.USE_SHIFT
 _WIDEST_IN_BFLOAT16 = 5
-_NAN_BYTE = 0xFF  # as bytes of float32 or bfloat16: NaN
+_NAN_BYTE = 0xFF  # a float32 or bfloat16 number of these bytes is NaN
 
 
 def register(registry: Registry, library: Library) -> None:
@@ -47,7 +47,7 @@ def register(registry: Registry, library: Library) -> None:
 
 
 def _forward(library: Library, node: Node, name: str, goal: int, flags: int) -> Description:
-    """The primitive for x in the named format."""
+    """Return the primitive for x in the named format."""
     x = _image(library, node, name)
     what = (goal, x, x, node.attributes["epsilon"], flags)
     return Description(library, "batch_normalization_forward", *what)
@@ -58,14 +58,14 @@ def _image(library: Library, node: Node, name: str) -> Any:
 
 
 def _vectors(library: Library, specs: Sequence[Spec], numbers: Sequence[int]) -> list[Port]:
-    """One value per channel each."""
+    """Return the ports of vectors with one value per channel."""
     return [
         Port(number, in_c_order(library, spec.shape, spec.dtype)) for spec, number in zip(specs, numbers, strict=True)
     ]
 
 
 def _training(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Inputs x, gamma, beta; outputs y, mean, variance."""
+    """Return the recipe with inputs x, gamma, beta and outputs y, mean, variance."""
     made = _forward(library, node, format_of(inputs[0]), dnnl.FORWARD_TRAINING, _SCALED)
     return _training_recipe(library, node, made)
 
@@ -77,17 +77,17 @@ def _training_recipe(library: Library, node: Node, made: Description, *mask: Por
 
 
 def _training_with_relu(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Inputs x, gamma, beta; outputs y, mean, variance, mask."""
+    """Return the recipe with inputs x, gamma, beta and outputs y, mean, variance, mask."""
     name = format_of(inputs[0])
     made = _forward(library, node, name, dnnl.FORWARD_TRAINING, _SCALED | dnnl.FUSE_NORM_RELU)
     return _training_recipe(library, node, made, _mask(library, made, node.outputs[3], name))
 
 
 def _let_nan_through(buffers: Buffers) -> PythonCall:
-    """Set all of y to NaN if y should contain NaN, which oneDNN's ReLU turns into 0. The mask is unchanged.
+    """Return a function that sets all of y to NaN if y should contain a NaN, which oneDNN's ReLU turns into 0.
 
     y should contain NaN if a mean, a variance, gamma or beta is NaN, or if a mean overflows. A NaN in x makes the mean
-    of its channel NaN, so checking these vectors is enough.
+    of the channel NaN, so only these vectors are checked. The mask is unchanged.
     """
     (_, gamma, beta), (y, mean, variance, _) = buffers.inputs, buffers.outputs
     vectors = [each.array for each in (gamma, beta, mean, variance)]
@@ -95,7 +95,7 @@ def _let_nan_through(buffers: Buffers) -> PythonCall:
     first, second = scale.dot, average.dot
 
     def run() -> None:
-        # Runs in every step: two products check whether all numbers are finite, which is the common case.
+        # Two cheap products per step detect the common case that all numbers are finite.
         found = float(first(shift)) + float(second(spread))
         if found - found != 0 and (np.isinf(average).any() or any(np.isnan(vector).any() for vector in vectors)):
             y.host.fill(_NAN_BYTE)
@@ -104,7 +104,7 @@ def _let_nan_through(buffers: Buffers) -> PythonCall:
 
 
 def _mask(library: Library, normalisation: Description, spec: Spec, name: str) -> Port:
-    """The layout of the ReLU mask: a byte or a bit for each element of x, in the order of x."""
+    """Return the port of the ReLU mask: a byte or a bit for each element of x, in the order of x."""
     kept = normalisation.descriptor(dnnl.WORKSPACE)
     as_bytes = formatted(library, spec.shape, "bool", name)
     given, count = nbytes(library, kept), nbytes(library, as_bytes)
@@ -116,7 +116,7 @@ def _mask(library: Library, normalisation: Description, spec: Spec, name: str) -
 
 
 def _inference(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Inputs x, gamma, beta, mean, variance; output y."""
+    """Return the recipe with inputs x, gamma, beta, mean, variance and output y."""
     flags = _SCALED | dnnl.USE_GLOBAL_STATS
     made = _forward(library, node, format_of(inputs[0]), dnnl.FORWARD_INFERENCE, flags)
     vectors = _vectors(library, node.inputs[1:], (dnnl.SCALE, dnnl.SHIFT, dnnl.MEAN, dnnl.VARIANCE))
@@ -131,12 +131,12 @@ def _backward(library: Library, node: Node, name: str, flags: int) -> Descriptio
 
 
 def _gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Inputs x, gamma, mean, variance, dy; outputs dx, dgamma, dbeta."""
+    """Return the recipe with inputs x, gamma, mean, variance, dy and outputs dx, dgamma, dbeta."""
     return _gradient_recipe(library, node, _backward(library, node, format_of(inputs[0]), _SCALED))
 
 
 def _gradient_with_relu(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Inputs x, gamma, mean, variance, mask, dy; outputs as without ReLU."""
+    """Return the recipe with inputs x, gamma, mean, variance, mask, dy and outputs dx, dgamma, dbeta."""
     name = format_of(inputs[0])
     made = _backward(library, node, name, _SCALED | dnnl.FUSE_NORM_RELU)
     mask = _mask(library, made, node.inputs[4], name)
@@ -158,16 +158,16 @@ def _gradient_recipe(library: Library, node: Node, made: Description, *mask: Por
 
 
 def _response(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Input x; output y."""
+    """Return the recipe with input x and output y."""
     made = _response_forward(library, node, _format(node, inputs), dnnl.FORWARD_INFERENCE)
     return Recipe(made, [made.port(dnnl.SRC)], [made.port(dnnl.DST)])
 
 
 def _format(node: Node, layouts: Layouts) -> str:
-    """The format of the first tensor that has one, or C order where oneDNN computes wrong gradients.
+    """Return the first format that is not C order, or C order if oneDNN would compute wrong gradients.
 
-    These are channels-last images in oneDNN 3.2 whose channels are no multiple of 16, the length of its vectors, and
-    bfloat16 ones with windows of more than 5 channels.
+    With channels-last images, oneDNN 3.2 computes wrong gradients if the number of channels is not a multiple of 16,
+    its vector length, or if the images are bfloat16 and the window has more than 5 channels.
     """
     name, x = format_of(*layouts), node.inputs[0]
     wide = x.dtype == "bfloat16" and node.attributes["size"] > _WIDEST_IN_BFLOAT16
@@ -175,7 +175,7 @@ def _format(node: Node, layouts: Layouts) -> str:
 
 
 def _window(node: Node) -> tuple[int, float, float, float]:
-    """Return size, alpha, beta and k as oneDNN defines them: it divides alpha by the size of the window."""
+    """Return size, alpha, beta and k by oneDNN's definition, which divides alpha by the size of the window."""
     given = node.attributes
     alpha = given["alpha"] if given["divide_by_size"] else given["alpha"] * given["size"]
     return given["size"], alpha, given["beta"], given["k"]
@@ -188,9 +188,9 @@ def _response_forward(library: Library, node: Node, name: str, goal: int) -> Des
 
 
 def _add_response_gradient(registry: Registry, library: Library) -> None:
-    """Register the gradient: inputs x and dy; output dx.
+    """Register the kernel of the gradient, with inputs x and dy and output dx.
 
-    oneDNN's backward pass needs the workspace of its forward pass, which runs first and writes its result to dx.
+    oneDNN's backward pass needs the workspace of the forward pass, which therefore runs first and overwrites dx.
     """
 
     def arrange(node: Node, offered: Layouts) -> Arrangement:

@@ -1,4 +1,4 @@
-"""Rearrangements: concat and broadcast_to; split and slice, which copy out of a tensor; pad, which copies into one.
+"""Rearrangements: concat, broadcast_to; split and slice, which copy parts of a tensor; pad, which copies into a tensor.
 
 A tensor in blocks can be cut only between its blocks; an op that cuts elsewhere requests C order.
 """
@@ -53,7 +53,7 @@ def register(registry: Registry, library: Library) -> None:
 
 
 def _concat(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Each input is read in its layout."""
+    """Return the recipe of concat, which reads each input in its offered layout."""
     axis, (y,) = node.attributes["axis"], node.outputs
     parts = [
         formatted(library, spec.shape, spec.dtype, format_of(layout))
@@ -75,7 +75,7 @@ def _joined_format(node: Node, inputs: Layouts) -> str:
 
 
 def _broadcast(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Input x in C order, read with stride 0 along repeated axes."""
+    """Return the recipe with input x in C order, read with stride 0 along repeated axes."""
     (x,), (y,) = node.inputs, node.outputs
     repeated = _repeated(library, x, y.shape)
     result = described(library, y, outputs[0] or _result_layout(library, x, y))
@@ -93,7 +93,7 @@ def _repeated(library: Library, x: Spec, shape: Dims) -> Any:
 
 
 def _result_layout(library: Library, x: Spec, y: Spec) -> Layout:
-    """Return C order; for pixels that become images, as in the gradient of their mean, that of convolutions."""
+    """Return the preferred layout of convolutions if x, (N, C, 1, 1), becomes images, else C order."""
     is_pixels = len(x.shape) == 4 and x.shape[2:] == (1, 1) != y.shape[2:] and x.shape[1] == y.shape[1]
     return preferred_layout(library, y) if is_pixels and y.dtype in FLOATS else plain(y)
 
@@ -106,7 +106,7 @@ class _Block:
     size: Dims
 
     def is_cut_between(self, name: str, extents: Dims) -> bool:
-        """Whether the part begins and ends at blocks of the named format."""
+        """Return whether the part begins and ends at blocks of the named format."""
         return all(
             begin % block_along(name, axis) == 0
             and (size % block_along(name, axis) == 0 or begin + size == extents[axis])
@@ -133,7 +133,7 @@ def _pad_block(node: Node) -> list[_Block]:
 
 
 def _add(registry: Registry, library: Library, op: str, blocks: _Blocks, *, into: bool) -> None:
-    """Register an op between a whole and its blocks: ``into`` a whole of zeros, or out of it."""
+    """Register an op that copies blocks ``into`` a whole tensor of zeros, or out of a whole tensor."""
 
     def arrange(node: Node, offered: Layouts) -> Arrangement:
         (whole,) = node.outputs if into else node.inputs
@@ -185,7 +185,7 @@ def _copies(library: Library, node: Node, name: str, blocks: Sequence[_Block], *
     copies = []
     for block, piece in zip(blocks, pieces, strict=True):
         offset = 0 if name else _bytes_before(whole, block)
-        # oneDNN has no fast copy for descriptors with an offset, so in C order the address is moved instead.
+        # oneDNN copies slowly from descriptors with an offset. In C order the address is moved instead.
         moved = block if name else replace(block, begin=(0,) * len(block.begin))
         inside = _part_of(library, formatted(library, whole.shape, whole.dtype, name), moved)
         alone = formatted(library, piece.shape, piece.dtype, name)

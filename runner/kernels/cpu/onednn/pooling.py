@@ -1,6 +1,6 @@
 """Max and average pooling, their gradients, and the mean over whole images.
 
-oneDNN's maximum ignores NaN. The kernel in machine code does not, and has priority if LLVM is available.
+oneDNN's maximum ignores NaN. The kernel compiled by LLVM returns NaN and has a higher priority if LLVM is available.
 """
 
 import math
@@ -23,11 +23,11 @@ from runner.kernels.cpu.onednn.recipe import (
 from runner.kernels.registry import Registry
 
 _MOST_IN_BYTES = 255
-"""Window sizes up to which the library stores positions in bytes."""
+"""Window sizes up to which oneDNN stores positions in bytes."""
 
 
 def register(registry: Registry, library: Library) -> None:
-    """Add the kernels of this family. Nearly all keep the layout of the images."""
+    """Add the kernels of this family."""
     add_kernel(registry, library, "max_pool", _max, _request_maxima)
     add_kernel(registry, library, "max_pool_gradient", _max_gradient, _request_maxima)
     add_kernel(registry, library, "avg_pool", _average, as_offered)
@@ -36,14 +36,14 @@ def register(registry: Registry, library: Library) -> None:
 
 
 def _window(library: Library, node: Node) -> tuple[Any, ...]:
-    """Strides, window, dilation, padding before and after, as C arrays."""
+    """Return strides, window, dilation, padding before, and padding after, as C arrays."""
     top, bottom, left, right = node.attributes["padding"]
     strides, window = node.attributes["strides"], node.attributes["window"]
     return tuple(library.ints(each) for each in (strides, window, (0, 0), (top, left), (bottom, right)))
 
 
 def _forward(library: Library, node: Node, algorithm: int, name: str, x: Spec, y: Spec) -> Description:
-    """The primitive for images x in the named format."""
+    """Return the primitive for images x in the named format."""
     image, pooled = formatted(library, x.shape, x.dtype, name), free(library, y.shape, x.dtype)
     geometry = (image, pooled, *_window(library, node))
     # Training and inference give the same result; training also stores the positions of maxima.
@@ -58,26 +58,26 @@ def _backward(library: Library, node: Node, algorithm: int, forward: Description
 
 
 def _positions(library: Library, pooling: Description) -> Port:
-    """The layout of positions: that of y, in bytes if the positions fit."""
+    """Return the port of positions, in the layout of y, stored as bytes if the positions fit."""
     kept = pooling.descriptor(dnnl.WORKSPACE)
     return Port(dnnl.WORKSPACE, kept, BYTES if data_type(library, kept) == dnnl.TYPES["uint8"] else "")
 
 
 def _request_maxima(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
-    """Request plain images if the library gets positions wrong otherwise: in bfloat16, if they fit in no byte."""
+    """Request plain images if oneDNN's positions would be wrong: in bfloat16, with positions that exceed a byte."""
     if node.outputs[0].dtype == "bfloat16" and math.prod(node.attributes["window"]) > _MOST_IN_BYTES:
         return [plain(spec) for spec in node.inputs], [None] * len(node.outputs)
     return as_offered(node, offered)
 
 
 def _max(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Input x; outputs y and argmax."""
+    """Return the recipe with input x and outputs y and argmax."""
     made = _forward(library, node, dnnl.POOLING_MAX, format_of(inputs[0]), node.inputs[0], node.outputs[0])
     return Recipe(made, [made.port(dnnl.SRC)], [made.port(dnnl.DST), _positions(library, made)])
 
 
 def _max_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Inputs dy and argmax; output dx. All have the layout of the positions."""
+    """Return the recipe with inputs dy and argmax and output dx, all in the layout of argmax."""
     dy, positions = inputs
     name = format_of(positions, dy)
     forward = _forward(library, node, dnnl.POOLING_MAX, name, node.outputs[0], node.inputs[0])
@@ -91,13 +91,13 @@ def _averaging(node: Node) -> int:
 
 
 def _average(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Input x; output y."""
+    """Return the recipe with input x and output y."""
     made = _forward(library, node, _averaging(node), format_of(inputs[0]), node.inputs[0], node.outputs[0])
     return Recipe(made, [made.port(dnnl.SRC)], [made.port(dnnl.DST)])
 
 
 def _average_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Input dy; output dx."""
+    """Return the recipe with input dy and output dx."""
     algorithm = _averaging(node)
     forward = _forward(library, node, algorithm, format_of(inputs[0]), node.outputs[0], node.inputs[0])
     made = _backward(library, node, algorithm, forward)
@@ -110,7 +110,7 @@ def _request_whole_images(node: Node, offered: Layouts) -> tuple[Layouts, Layout
 
 
 def _mean_of_image(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Input x (N, C, H, W); output (N, C) or (N, C, 1, 1): one window as large as the image."""
+    """Return the recipe with input x (N, C, H, W) and output (N, C) or (N, C, 1, 1): one window over the image."""
     (x,), (y,) = node.inputs, node.outputs
     name = format_of(inputs[0])
     if not _is_array_of_pixels(library, x, name):
@@ -124,7 +124,7 @@ def _mean_of_image(library: Library, node: Node, inputs: Layouts, outputs: Layou
 
 
 def _is_array_of_pixels(library: Library, x: Spec, name: str) -> bool:
-    """Whether images of one pixel have the same memory in the named format and in C order."""
+    """Return whether images of one pixel have the same memory in the named format and in C order."""
     dims = (*x.shape[:2], 1, 1)
     pixel, array = formatted(library, dims, x.dtype, name), in_c_order(library, dims, x.dtype)
     return name.rfind("a") <= 0 and nbytes(library, pixel) == nbytes(library, array)

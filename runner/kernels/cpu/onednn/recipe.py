@@ -1,8 +1,8 @@
 """The common part of oneDNN kernels: a recipe names the primitive of a node and the argument of each tensor.
 
-A kernel module has a function ``describe``, which makes the description of a primitive from the node and the fixed
-layouts and leaves the other layouts to the library. It is called with requested layouts to arrange a node, and with all
-layouts fixed to bind it.
+A kernel module has a function ``describe``, which returns the recipe for a node and its fixed layouts; oneDNN chooses
+the other layouts. To arrange a node, ``describe`` receives the requested layouts; to bind a node, it receives all
+layouts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,13 +37,13 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 class Description:
-    """A primitive that oneDNN has chosen for given shapes, before it is built; it knows the layouts it requests."""
+    """The descriptor of a primitive that oneDNN has chosen for given shapes, with the layouts of all arguments."""
 
     def __init__(self, library: Library, kind: str, *arguments: Any, attr: Any = None) -> None:
-        """Ask oneDNN for the primitive; raises Unimplemented if it has none.
+        """Create the descriptor; raises Unimplemented if oneDNN has no such primitive.
 
-        arguments: those of ``dnnl_<kind>_primitive_desc_create`` between the engine, which a reorder does not have, and
-        the attributes. attr: the attributes; by default without post-ops.
+        arguments: the arguments of ``dnnl_<kind>_primitive_desc_create`` between the engine, which a reorder does not
+        have, and the attributes. attr: the attributes; by default without post-ops.
         """
         engine = () if kind == "reorder" else (library.engine,)
         attr = attributes(library) if attr is None else attr
@@ -52,15 +52,15 @@ class Description:
         self.handle = library.owned(created, "primitive_desc")
 
     def descriptor(self, argument: int) -> Any:
-        """The descriptor of an argument, given by its DNNL_ARG number; it lives as long as this description."""
+        """Return the descriptor of the argument with a DNNL_ARG number; valid as long as this description exists."""
         return self.library.c.dnnl_primitive_desc_query_md(self.handle, dnnl.QUERIES[argument], 0)
 
     def port(self, argument: int, prefix: str = "") -> "Port":
-        """The port of an argument that oneDNN sees under a prefix."""
+        """Return the port of an argument that oneDNN sees under a prefix."""
         return Port(argument, self.descriptor(argument), prefix)
 
     def nbytes(self, argument: int) -> int:
-        """Memory of an argument."""
+        """Return the bytes of an argument."""
         return nbytes(self.library, self.descriptor(argument))
 
     @property
@@ -82,8 +82,8 @@ def attributes(library: Library, *, relu: bool = False, added: Any = None) -> An
         if added is not None:
             library.check("add", library.c.dnnl_post_ops_append_binary(post_ops, dnnl.BINARY_ADD, added))
         if relu:
-            # The library's ReLU turns NaN into 0. This is x * max(0, min(1, LARGEST * x)): 0 for negative x, and x
-            # itself from 3e-39 on; smaller float32 numbers are subnormal.
+            # oneDNN's ReLU turns NaN into 0. The hard swish is x * max(0, min(1, LARGEST * x)): 0 for negative x, and
+            # x itself from 3e-39 on; smaller float32 numbers are subnormal.
             kind = dnnl.ELTWISE_HARDSWISH
             library.check("relu", library.c.dnnl_post_ops_append_eltwise(post_ops, kind, LARGEST, 0.0))
         library.check("post_ops", library.c.dnnl_primitive_attr_set_post_ops(made, post_ops))
@@ -97,11 +97,11 @@ Argument = tuple[Any, Operand]
 def bound(description: Description, arguments: Mapping[int, Argument], scratch: Array) -> NativeCall:
     """Build the primitive and fix its arguments: DNNL_ARG number -> (descriptor, tensor).
 
-    Raises ValueError if ``scratch`` has less than ``description.scratch_bytes`` bytes.
+    Raises ValueError if ``scratch`` has fewer than ``description.scratch_bytes`` bytes.
     """
     library = description.library
     if scratch.nbytes < description.scratch_bytes:
-        # The library receives an address without a size and would write past the end.
+        # oneDNN receives an address without a size and would write past the end.
         raise ValueError(
             f"a primitive for {library.threads()} threads needs {description.scratch_bytes} bytes of scratch memory, "
             f"came {scratch.nbytes}: it was planned for other threads; plan and bind under one budget of threads"
@@ -125,7 +125,7 @@ def bound(description: Description, arguments: Mapping[int, Argument], scratch: 
 
 
 def in_turn(library: Library, calls: Sequence[NativeCall]) -> PythonCall:
-    """Return a function that runs calls in order, for kernels with a part in Python; it raises OneDnnError."""
+    """Return a function that runs calls in order, for kernels that continue in Python; a failure is a OneDnnError."""
     joined = join_in_python(calls)
 
     def run() -> None:
@@ -142,7 +142,7 @@ Layouts = Sequence[Layout | None]
 
 @dataclass(frozen=True)
 class Node:
-    """The node to compute."""
+    """A node to compute."""
 
     attributes: Attributes
     inputs: Sequence[Spec]
@@ -153,7 +153,7 @@ class Node:
 class Port:
     """The argument of one tensor: DNNL_ARG number, descriptor, and the prefix under which oneDNN sees the tensor.
 
-    layout: the layout for the planner if the descriptor does not determine it.
+    layout: the layout for the planner if the descriptor does not determine the layout.
     """
 
     number: int
@@ -176,7 +176,7 @@ class Recipe:
 
 
 Describe = Callable[[Library, Node, Layouts, Layouts], Recipe]
-"""(library, node, fixed layouts of inputs, of outputs) -> recipe; None is a layout that is not fixed yet."""
+"""(library, node, layouts of inputs, layouts of outputs) -> recipe; None is a layout that is not fixed yet."""
 
 Request = Callable[[Node, Layouts], tuple[Layouts, Layouts] | None]
 """(node, offered layouts) -> requested layouts of inputs and outputs, or None if the node is not supported."""
@@ -194,7 +194,7 @@ def add_kernel(
     dtypes: frozenset[str] = FLOATS,
     finish: Finish | None = None,
 ) -> None:
-    """Register a oneDNN kernel made of one primitive. finish: makes the function that runs after it, if any."""
+    """Register a oneDNN kernel of one primitive. finish: returns a function that runs after the primitive."""
 
     def arrange(node: Node, offered: Layouts) -> Arrangement | None:
         requested = request(node, offered)
@@ -224,9 +224,9 @@ def _followed(first: PythonCall, second: PythonCall) -> PythonCall:
 
 
 def answering(library: Library, arrange: Callable[[Node, Layouts], Arrangement | None]) -> Arrange:
-    """Return an arrange function that refuses what oneDNN does not support and caches its answers.
+    """Return an arrange function that returns None for unsupported nodes and caches its results.
 
-    Networks repeat layers, and queries of the library are slow. The cache key has the number of threads, because most
+    Networks repeat layers, and queries of oneDNN are slow. The cache key contains the number of threads, because most
     scratch memory is per thread.
     """
     known: dict[object, Arrangement | None] = {}
@@ -243,7 +243,7 @@ def answering(library: Library, arrange: Callable[[Node, Layouts], Arrangement |
 def _asked(
     library: Library, arrange: Callable[[Node, Layouts], Arrangement | None], node: Node, offered: Layouts
 ) -> Arrangement | None:
-    # oneDNN has no primitives for empty tensors and for tensors without axes.
+    # oneDNN has no primitives for empty tensors or tensors without axes.
     for spec in (*node.inputs, *node.outputs):
         if not spec.shape or 0 in spec.shape or spec.dtype not in library.dtypes:
             return None
@@ -267,7 +267,7 @@ def _layout(library: Library, port: Port, spec: Spec) -> Layout:
 
 
 def as_offered(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
-    """Request the offered layouts, for ops that are bound by memory."""
+    """Request the offered layouts of inputs and no layouts of outputs, for ops that are bound by memory."""
     return offered, [None] * len(node.outputs)
 
 

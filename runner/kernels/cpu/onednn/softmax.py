@@ -1,4 +1,4 @@
-"""Functions of one variable, softmax over the last axis, and the cross-entropy that uses it."""
+"""Functions of one variable, softmax over the last axis, and the cross-entropy computed from softmax."""
 
 from collections.abc import Callable
 
@@ -40,7 +40,7 @@ ALGORITHMS = {"exp": dnnl.ELTWISE_EXP, "sigmoid": dnnl.ELTWISE_LOGISTIC, "tanh":
 
 
 def register(registry: Registry, library: Library) -> None:
-    """Add the kernels of this family. Functions of one variable keep the layout of their input."""
+    """Add the kernels of this family."""
     for op, algorithm in ALGORITHMS.items():
         _add_function(registry, library, op, algorithm)
     add_kernel(registry, library, "softmax", _softmax, _request_plain)
@@ -54,7 +54,7 @@ def _add_function(registry: Registry, library: Library, op: str, algorithm: int)
         (x,), (given,) = node.inputs, offered
         if given is None or keeps_zero or given.nbytes == x.nbytes:
             return as_offered(node, offered)
-        # The padding of blocks would not stay zero.
+        # In blocks, the function would change the zeros of the padding.
         return [plain(x)], [None]
 
     def describe(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
@@ -110,12 +110,12 @@ def _add_cross_entropy(registry: Registry, library: Library) -> None:
 def _cross_entropy(
     normalise: PythonCall, logits: Array, labels: Array, loss: Array, probabilities: Array
 ) -> Callable[[], None]:
-    """loss = (largest logit - logit of the label) - log(probability of the largest), which does not overflow.
+    """Return the function that computes the loss; ``normalise`` computes the probabilities.
 
-    ``normalise`` computes the probabilities.
+    loss = (largest logit - logit of the label) - log(probability of the largest), which does not overflow.
     """
     count, classes = logits.shape
-    unsigned = labels.view(f"u{labels.dtype.itemsize}")  # as an unsigned number a negative label is too large
+    unsigned = labels.view(f"u{labels.dtype.itemsize}")  # read as unsigned, a negative label is out of range
     starts = np.arange(0, count * classes, classes)
     positions, picked = np.empty((2, count), np.int64), np.empty((2, count), logits.dtype)
     (top, truth), (largest, own), share = positions, picked, np.empty_like(loss)
@@ -128,7 +128,7 @@ def _cross_entropy(
         logits.argmax(axis=1, out=top)
         np.copyto(truth, labels)
         np.add(positions, starts, out=positions)
-        # Positions are within range; with mode "clip" take makes no temporary copy.
+        # With mode "clip", NumPy makes no temporary copy; all positions are in range.
         flat_logits.take(positions, out=picked, mode="clip")
         flat_probabilities.take(top, out=share, mode="clip")
         np.subtract(largest, own, out=loss)

@@ -34,7 +34,7 @@ Describe = Callable[[Attributes, Specs, Specs], Convolution]
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """Return conv2d, conv2d_fused and their gradients, or none if cuDNN is not available."""
+    """Return the kernels of conv2d, conv2d_fused and their gradients, or an empty list without cuDNN."""
     planner: CudnnLibrary | None = runtime.library("cudnn")
     if planner is None:
         return []
@@ -66,15 +66,16 @@ def _weight_gradient(attributes: Attributes, inputs: Specs, outputs: Specs) -> C
 
 
 def _planned(planner: CudnnLibrary, convolution: Convolution) -> BuiltPlan | None:
-    """Return the plan, or None if cuDNN has none or a tensor is empty."""
+    """Return the plan, or None if cuDNN has no plan or a tensor is empty."""
     empty = any(0 in shape for shape in convolution.shapes.values())
     return None if empty else planner.plan(convolution)
 
 
 def _needed(planner: CudnnLibrary, convolution: Convolution, room: int) -> BuiltPlan:
-    """Return a plan whose workspace fits into ``room``, as arranged before, possibly by another process.
+    """Return a plan whose workspace fits into ``room`` bytes.
 
-    If plans are compared, the fastest may differ between processes. Raises ValueError if no plan fits.
+    ``room`` was set when the node was arranged, possibly by another process. If plans are compared by speed, the
+    fastest plan can differ between processes. Raises ValueError if no plan fits.
     """
     plan = planner.plan(convolution, room)
     if plan is None:
@@ -86,7 +87,7 @@ def _needed(planner: CudnnLibrary, convolution: Convolution, room: int) -> Built
 
 
 def _layout(spec: Spec) -> Layout:
-    """Return channels last for images and filters, C order for others."""
+    """Return channels last for images and filters, C order for other tensors."""
     return channels_last(spec) if len(spec.shape) == 4 else plain(spec)
 
 
@@ -95,7 +96,7 @@ def _layouts(specs: Specs) -> tuple[Layout, ...]:
 
 
 def _one_call(planner: CudnnLibrary, op: str, describe: Describe, first: tuple[Role, Role]) -> Kernel:
-    """The kernel of an op that is one execution. first: roles of the first two inputs; bias and residual follow."""
+    """Return the kernel of an op that executes one plan. first: roles of the inputs before bias and residual."""
 
     def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
         plan = _planned(planner, describe(attributes, inputs, outputs))
@@ -115,10 +116,11 @@ def _one_call(planner: CudnnLibrary, op: str, describe: Describe, first: tuple[R
 
 
 def _of_weights(runtime: Runtime, planner: CudnnLibrary, op: str) -> Kernel:
-    """The gradient of the filters and, if there is a second output, of the bias.
+    """Return the kernel for the gradient of the filters and, if there is a second output, of the bias.
 
-    cuDNN computes filter gradients in the dtype of the image only: for float32 results of bfloat16 images they are
-    rounded to bfloat16 and converted. The bias gradient is summed in float32 and rounded to the dtype of its result.
+    cuDNN computes filter gradients only in the dtype of the image. If the image is bfloat16 and the result is float32,
+    the filter gradient is rounded to bfloat16 and converted to float32. The bias gradient is summed in float32 and
+    rounded to the dtype of its result.
     """
 
     def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
@@ -160,17 +162,17 @@ class _Scratch:
 
     @staticmethod
     def room(buffers: Buffers, *others: int) -> int:
-        """Return the bytes left for one part besides others of these sizes."""
+        """Return the bytes of scratch memory that remain for one part next to parts of sizes ``others``."""
         return max(0, buffers.scratch.nbytes - ALIGNMENT - sum(map(aligned, others)))
 
     def within(self, buffers: Buffers) -> list[int]:
-        """Addresses of the parts."""
+        """Return the addresses of the parts."""
         start = aligned(address_of(buffers.scratch))
         return [start + end for end in (0, *self._ends[:-1])]
 
 
 def _beside_workspace(inputs: Specs, outputs: Specs) -> tuple[int, int]:
-    """Return the bytes of filter gradients before their conversion, and of partial sums of the bias."""
+    """Return the bytes of scratch memory for unconverted filter gradients and for partial sums of the bias gradient."""
     (dy, x), (dw, *db) = inputs, outputs
     narrow = dw.nbytes * numpy_dtype(x.dtype).itemsize // numpy_dtype(dw.dtype).itemsize
     slices = scratch_bytes(_over_pixels(dy), dy.dtype) if db else 0
@@ -178,7 +180,7 @@ def _beside_workspace(inputs: Specs, outputs: Specs) -> tuple[int, int]:
 
 
 def _over_pixels(dy: Spec) -> Reduction:
-    """The sum over examples and pixels."""
+    """Return the reduction that sums over examples and pixels."""
     return reduced_shape(dy.shape, strides(dy.shape, channels_last(dy)), (0, 2, 3))
 
 

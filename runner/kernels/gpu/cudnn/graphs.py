@@ -1,7 +1,7 @@
 """A convolution as plain data, which is the key of its plan, and as an operation graph of cuDNN.
 
-cuDNN names the axes of images N, C, H, W and those of filters K, C, R, S in any layout; the strides say that the
-channels are last. It derives groups from filters with fewer channels than the image.
+cuDNN names the axes of images N, C, H, W and the axes of filters K, C, R, S in any layout; the strides determine that
+the channels are last. cuDNN derives the groups from filters with fewer channels than the image.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ WEIGHT_GRADIENT = "weight_gradient"
 
 
 class Role(IntEnum):
-    """A tensor of a convolution, with its number in cuDNN. A gradient has the role of its tensor."""
+    """A tensor of a convolution. The value is its number in cuDNN. A gradient has the role of its tensor."""
 
     X = 1
     W = 2
@@ -34,9 +34,9 @@ class Convolution:
     """A convolution or one of its gradients; all tensors have ``dtype`` and channels last.
 
     kind: FORWARD (X, W -> Y), INPUT_GRADIENT (Y, W -> X) or WEIGHT_GRADIENT (X, Y -> W).
-    x, w, y: shapes (N, C, H, W), (O, C/groups, R, S), (N, O, H', W'); so they say how many groups there are.
+    x, w, y: shapes (N, C, H, W), (O, C/groups, R, S), (N, O, H', W'), which determine the number of groups.
     strides: (rows, columns). padding: (top, bottom, left, right).
-    bias, residual, relu: what follows a forward convolution, in this order: + (O,), + like y, max(., 0).
+    bias, residual, relu: whether bias (O,), a tensor like y, and max(., 0) follow a forward convolution, in this order.
     """
 
     kind: str
@@ -73,7 +73,7 @@ _COMPUTED_IN = {"float32": "FLOAT", "float64": "DOUBLE", "bfloat16": "FLOAT"}
 def build(cudnn: Any, convolution: Convolution, target: Mapping[str, Any]) -> Any:
     """Return the ``cudnn.pygraph`` of a convolution, not validated, with roles as the numbers of tensors.
 
-    target: ``handle`` of the GPU it is for, or ``device_property`` to plan without one.
+    target: ``handle`` of the GPU, or ``device_property`` to plan without a GPU.
     """
     stored, computed = (getattr(cudnn.data_type, each[convolution.dtype]) for each in (_STORED_IN, _COMPUTED_IN))
     graph = cudnn.pygraph(io_data_type=stored, intermediate_data_type=computed, compute_data_type=computed, **target)
@@ -90,7 +90,7 @@ def build(cudnn: Any, convolution: Convolution, target: Mapping[str, Any]) -> An
 
 
 def _computed(graph: Any, convolution: Convolution, inputs: dict[Role, Any]) -> Any:
-    """The result, as a tensor of the graph."""
+    """Append the convolution to the graph; return the result."""
     top, bottom, left, right = convolution.padding
     geometry = {
         "pre_padding": [top, left],
@@ -106,7 +106,7 @@ def _computed(graph: Any, convolution: Convolution, inputs: dict[Role, Any]) -> 
 
 
 def _followed(graph: Any, convolution: Convolution, inputs: dict[Role, Any], y: Any) -> Any:
-    """Return ``y`` with bias, residual and ReLU if the convolution has them."""
+    """Append the convolution's bias, residual and ReLU, if any, to ``y``; return the result."""
     for role in (Role.BIAS, Role.RESIDUAL):
         if role in inputs:
             y = graph.add(y, inputs[role])

@@ -13,30 +13,30 @@ from runner.kernels.gpu.runtime import DeviceMemory, Stream
 from runner.kernels.memory import numpy_dtype
 
 WORKSPACE_LIMIT = 1 << 30
-"""Bytes. Plans that store the windows of a convolution need hundreds of millions."""
+"""The workspace limit in bytes. Plans that store the windows of a convolution need hundreds of megabytes."""
 
 COMPARED, COMPILED = 8, 2
-"""The maximum of compared plans per convolution, and of those among them that cuDNN compiles at run time."""
+"""The maximum number of compared plans per convolution, and of compared plans that cuDNN compiles at run time."""
 
 Target = Mapping[str, Any]
 """The target of a graph: ``handle`` of a GPU or, to plan without a GPU, its ``device_property``."""
 
 
 class Bench(Protocol):
-    """Memory and clock of a GPU."""
+    """The memory and the clock of a GPU, for comparing plans."""
 
     def allocate(self, nbytes: int) -> DeviceMemory:
         """Allocate memory of this thread's GPU. Raises MemoryError if there is not enough."""
         ...
 
     def seconds(self, work: Callable[[Stream], None]) -> float:
-        """Return the time that the GPU takes for ``work``, after a warm-up."""
+        """Return the seconds that the GPU takes for ``work``, after a warm-up."""
         ...
 
 
 @dataclass(frozen=True)
 class BuiltPlan:
-    """A plan of cuDNN for one GPU. name: cuDNN's, an engine and its settings. number: of the plan in its graph."""
+    """A plan of cuDNN for one GPU. name: cuDNN's engine and its settings. number: index of the plan in the graph."""
 
     name: str
     workspace_bytes: int
@@ -53,10 +53,10 @@ class BuiltPlan:
 class CudnnLibrary:
     """cuDNN for the GPUs of a process.
 
-    cudnn: the module of its front end. open_target: returns the target of graphs for this thread's GPU; called once per
-    GPU. current_gpu: returns the number of this GPU. tf32: whether factors of float32 products may be rounded to 10
-    mantissa bits. bench: compares plans; None for the first plan of cuDNN's heuristics. lock: a reentrant lock that is
-    held during calls with a handle.
+    cudnn: the module of the front end. open_target: returns the target of graphs for this thread's GPU; called once per
+    GPU. current_gpu: returns the number of this thread's GPU. tf32: whether factors of float32 products may be rounded
+    to 10 mantissa bits. bench: times the plans; if None, the first plan of cuDNN's heuristics is used. lock: a
+    reentrant lock that is held during calls with a handle.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class CudnnLibrary:
         self._targets: dict[int, Target] = {}
         self._plans: dict[tuple[int, Convolution], BuiltPlan | None] = {}
         self._numbers: dict[Convolution, int] = {}
-        # Reentrant, because compared plans are executed while they are made.
+        # The lock is reentrant, because plans are executed for comparison while the lock is held.
         self._lock = lock or threading.RLock()
 
     @property
     def version(self) -> str:
-        """Of cuDNN itself, such as "9.28.0"."""
+        """The version of cuDNN, such as "9.28.0"; not of the front end."""
         return str(self._cudnn.backend_version_string())
 
     def plan(self, convolution: Convolution, room: int = WORKSPACE_LIMIT) -> BuiltPlan | None:
@@ -98,11 +98,11 @@ class CudnnLibrary:
                     self._targets[gpu] = self._open_target()
                 self._plans[gpu, convolution] = self._planned(convolution, self._targets[gpu], room)
             found = self._plans[gpu, convolution]
-        # A plan made for more room would write past the end of the workspace.
+        # A plan that was built for more room would write past the end of the workspace.
         return found if found is None or found.workspace_bytes <= room else None
 
     def execute(self, plan: BuiltPlan, stream: Stream, addresses: Mapping[int, int], workspace: int) -> None:
-        """Enqueue a plan. The calls with a handle belong together, so one thread at a time makes them."""
+        """Enqueue a plan. Both calls with the handle must not interleave with other calls, so a lock is held."""
         handle = plan.target["handle"]
         with self._lock:
             self._cudnn.set_stream(handle=handle, stream=stream.handle)
@@ -120,7 +120,7 @@ class CudnnLibrary:
         graph.deselect_numeric_notes(self._forbidden(convolution))
         offered = range(graph.get_execution_plan_count())
         known = self._numbers.get(convolution)
-        # The plan of the GPUs before: GPUs are alike, and scratch memory is arranged for one plan.
+        # All GPUs use the plan of the first: GPUs are alike, and scratch memory is arranged for one plan.
         plans = self._allowed(graph, target, offered if known is None else (known,), room)
         found = next(plans, None) if self._bench is None else fastest(self._bench, convolution, islice(plans, COMPARED))
         if found is not None:
@@ -128,7 +128,7 @@ class CudnnLibrary:
         return found
 
     def _allowed(self, graph: Any, target: Target, numbers: Iterable[int], room: int) -> Iterator[BuiltPlan]:
-        """Yield the plans of these numbers that can be built and fit."""
+        """Yield the plans with these numbers that can be built and need at most ``room`` bytes."""
         compiled = 0
         for number in numbers:
             notes = graph.get_behavior_notes_for_plan_at_index(number)
@@ -154,8 +154,8 @@ class CudnnLibrary:
 def fastest(bench: Bench, convolution: Convolution, plans: Iterable[BuiltPlan]) -> BuiltPlan | None:
     """Return the plan that takes the least time, or None without plans. Allocates memory for the measurement.
 
-    Different plans add in different orders, and the fastest may differ between runs. For equal bits in every run, use
-    the first plan of cuDNN's heuristics instead.
+    Different plans add in different orders, and the fastest plan may differ between runs. For results that are equal
+    bit for bit in every run, use the first plan of cuDNN's heuristics instead.
     """
     several = list(plans)
     if len(several) < 2:
@@ -178,13 +178,13 @@ def open_library(
     bench: Bench | None = None,
     lock: AbstractContextManager[object] | None = None,
 ) -> CudnnLibrary | None:
-    """Return cuDNN for the GPUs of this process, or None if it or its front end is not installed."""
+    """Return cuDNN for the GPUs of this process, or None if cuDNN or its front end is not installed."""
     try:
         import cudnn
 
         cudnn.backend_version()
     except (ImportError, RuntimeError):
-        # The front end can be imported without cuDNN, but its functions then fail.
+        # Without cuDNN the front end can be imported, but its functions fail.
         return None
 
     def target() -> Target:

@@ -1,7 +1,7 @@
-"""CUDA C++ sources of our kernels as text, compiled when a Plan is bound, one module per set of dtypes.
+"""CUDA C++ sources of our kernels as text. When a Plan is bound, a source is compiled for each set of dtypes.
 
-A file ``NAME.cu`` uses types that it does not define: ``text("softmax", T="float32")`` prepends ``typedef float T;``
-and ``common.cuh``, which has bfloat16 and common functions.
+A file ``NAME.cu`` uses types that are undefined in the file: ``text("softmax", T="float32")`` prepends ``typedef float
+T;`` and ``common.cuh``, which defines bfloat16 and common functions.
 """
 
 from functools import cache
@@ -19,7 +19,7 @@ C_TYPES = {
     "uint64": "unsigned long long",
     "bool": "bool",
 }
-"""Dtype of the engine -> type of the sources."""
+"""Dtype of the engine -> C++ type in the sources."""
 
 
 def text(name: str, /, **types: str) -> str:
