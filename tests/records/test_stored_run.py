@@ -206,7 +206,10 @@ def test_data_of_another_kind_are_described(now: Facts, expected: str) -> None:
             "there are 7 train examples, there were 8; there are 5 test examples, there were 4",
         ),
         (DataRecord(FACTS, replace(KNOWN, scale=1.0)), "stored pixels are divided by 1, they were divided by 255"),
-        (DataRecord(FACTS, replace(KNOWN, mean=(0.1 + 1e-9,))), "the mean of their channels is 0.100000001, it was 0.1"),
+        (
+            DataRecord(FACTS, replace(KNOWN, mean=(0.1 + 1e-9,))),
+            "the mean of their channels is 0.100000001, it was 0.1",
+        ),
         (DataRecord(FACTS, replace(KNOWN, mean=(0.2,))), "the mean of their channels is 0.2, it was 0.1"),
         (DataRecord(FACTS, replace(KNOWN, std=(0.3, 0.4))), "the deviation of their channels is 0.3, 0.4, it was 0.3"),
     ],
