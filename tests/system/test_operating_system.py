@@ -90,6 +90,23 @@ def test_replacing_takes_effect_at_once_or_not_at_all(tmp_path: Path, monkeypatc
     assert path.read_bytes() == b"new"
 
 
+def test_content_and_name_of_a_replaced_file_are_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, calls, flush, rename = tmp_path / "file", [], os.fsync, os.rename
+
+    def noted_flush(descriptor: int) -> None:
+        calls.append(f"flush {Path(os.readlink(f'/proc/self/fd/{descriptor}')).name}")
+        flush(descriptor)
+
+    def noted_rename(old: Path, new: Path) -> None:
+        calls.append(f"rename {old.name} {new.name}")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", noted_flush)
+    monkeypatch.setattr(os, "rename", noted_rename)
+    replace_durably(path, b"new")
+    assert calls == ["flush file.tmp", "rename file.tmp file", f"flush {tmp_path.name}"]
+
+
 def test_directory_is_created_with_its_parents(tmp_path: Path) -> None:
     create_directory(tmp_path / "a" / "b")
     create_directory(tmp_path / "a" / "b")
