@@ -91,7 +91,8 @@ def test_replacing_takes_effect_at_once_or_not_at_all(tmp_path: Path, monkeypatc
 
 
 def test_content_and_name_of_a_replaced_file_are_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, calls, flush, rename = tmp_path / "file", [], os.fsync, os.rename
+    path, flush, rename = tmp_path / "file", os.fsync, os.rename
+    calls: list[str] = []
 
     def noted_flush(descriptor: int) -> None:
         calls.append(f"flush {Path(os.readlink(f'/proc/self/fd/{descriptor}')).name}")
