@@ -128,6 +128,22 @@ def turns_of(seed: int, variant: str = "overlapped") -> list[tuple[str, int]]:
         return ended
 
 
+def most_ahead(turns: list[tuple[str, int]]) -> int:
+    """Return by how many finished steps one of three replicas was ahead of the slowest at most."""
+    finished = dict.fromkeys(("compute_0", "compute_1", "compute_2"), 0)
+    most = 0
+    for client, _ in turns:
+        if client in finished:
+            finished[client] += 1
+            most = max(most, max(finished.values()) - min(finished.values()))
+    return most
+
+
+def test_a_bounded_replica_is_ahead_by_the_limit_and_the_step_that_it_may_start() -> None:
+    assert max(most_ahead(turns_of(seed, "bounded")) for seed in range(4)) == 2
+    assert most_ahead(turns_of(0)) == 4
+
+
 def test_seeds_differ_in_the_interleaving() -> None:
     assert turns_of(1) == turns_of(1)
     assert turns_of(1) != turns_of(2)
