@@ -1,1 +1,1 @@
-"""Measurements of the engine, each reproducible by the command next to its table."""
+"""Measurements of the engine. The command that reproduces a measurement is next to its table."""

@@ -12,11 +12,11 @@ VERBS: Mapping[str, str] = {
     "tracking": "benchmarks.tracking",
     "gpu": "benchmarks.gpu.command",
 }
-"""Verb -> module with its ``main``, imported on use: "gpu" runs without Hydra and MLflow."""
+"""Verb -> module whose ``main`` runs the verb. Modules are imported on use: "gpu" runs without Hydra and MLflow."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line: its first word is a verb, or else all of it is passed to ``tables``."""
+    """Run the command line. If its first word is not a verb, pass all arguments to ``tables``."""
     verb, *others = arguments or [""]
     module = VERBS.get(verb)
     chosen = import_module(module or "benchmarks.tables")
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _exit(signum: int, frame: FrameType | None) -> None:
-    """Raise an error for the signal, so that every subject is ended."""
+    """Raise an error for the signal, so that every subject's process is ended."""
     sys.exit(128 + signum)
 
 

@@ -1,4 +1,4 @@
-"""Alternating runs: every subject has a turn in every round, so that a drift of the machine affects all of them."""
+"""Alternating runs: every subject has a turn in every round, so that all of them meet the same drift of the machine."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from typing import Any, Protocol
 from benchmarks.process import SubjectError
 
 SETTLING = 1
-"""Runs at the start of a turn that do not count: another subject has just used caches and cores."""
+"""Runs at the start of a turn that are not counted: the caches and cores were last used by another subject."""
 
 
 class Asked(Protocol):
-    """A process that answers requests of :mod:`benchmarks.protocol`."""
+    """A process that answers the requests of :mod:`benchmarks.protocol`."""
 
     def ask(self, do: str, **more: object) -> dict[str, Any]:
-        """Send a request and wait for the answer; raises SubjectError."""
+        """Send a request and return the answer. Raises SubjectError."""
         ...
 
 
@@ -22,8 +22,8 @@ class Asked(Protocol):
 class Contestant:
     """A running subject and its results so far.
 
-    process: None if it could not be started. failure: reason why it was dropped, "" if it was not.
-    seconds: phase -> time of each run. memory_mib: peak before the network was made, and later.
+    process: None if the process could not be started. failure: the reason why the subject was dropped, else "".
+    seconds: phase -> time of each run. memory_mib: peak memory before the network is built, and at the end.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Contestant:
     memory_mib: tuple[float, float] = (0.0, 0.0)
 
     def ask(self, do: str, **more: object) -> Mapping[str, Any] | None:
-        """Return the answer to a request; None if the subject was dropped before or fails now."""
+        """Return the answer to a request, or None if the subject was dropped earlier or fails now."""
         if self.failure or self.process is None:
             return None
         try:
@@ -49,7 +49,7 @@ class Contestant:
 def alternate(contestants: Sequence[Contestant], phase: str, *, rounds: int, turn: int) -> None:
     """Time ``turn`` runs of a phase per subject and round; every round begins with another subject.
 
-    Seconds are added to those of each contestant, under the phase. The others wait for a request meanwhile.
+    The times are added to the ``seconds`` of each contestant, under the phase. Only one subject runs at a time.
     """
     for round_number in range(rounds):
         first = round_number % max(1, len(contestants))

@@ -1,4 +1,4 @@
-"""The benefit of backup workers: steps of ``sync_data`` on an emulated network with slow workers, alternating.
+"""The benefit of backup workers: ``sync_data`` with and without them, on an emulated network with slow workers.
 
 ``python -m benchmarks backup``: see its ``--help``.
 """
@@ -42,12 +42,12 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "4 workers": (*SERVERS, *NETWORK, *STRAGGLERS),
     "4 workers and 1 backup worker": (*SERVERS, *NETWORK, *STRAGGLERS, "parallelism.backup_workers=1"),
 }
-"""Name -> overrides of a compared configuration."""
+"""Name -> overrides of a configuration that is compared."""
 
 
 @dataclass
 class Subject:
-    """One running configuration. seconds: of the steps that count. record: of the shares that counted, if any were
+    """One running configuration. seconds: times of the counted steps. record: which shares were applied, if any were
     dropped. emulated: description of its network.
     """
 
@@ -57,7 +57,7 @@ class Subject:
     emulated: str = ""
 
     def start(self, overrides: Sequence[str], stack: ExitStack) -> None:
-        """Start the processes; they end with ``stack``."""
+        """Start the processes, which end when ``stack`` closes."""
         self._experiment = build(configuration(overrides))
         self.emulated = str(self._experiment.emulation)
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-run-"))
@@ -68,7 +68,7 @@ class Subject:
         self._step = 0
 
     def take_turn(self, steps: int) -> None:
-        """Time some steps, without the first of a turn. No step is running afterwards."""
+        """Time some steps but the first. No step is running when the method returns."""
         for number in range(SETTLING + steps):
             started = time.perf_counter()
             train_step(self._step_driver, self._experiment, self._step, self._experiment.learning_rate(self._step))
@@ -80,7 +80,7 @@ class Subject:
 
 
 def measure(rounds: int, steps: int) -> list[Subject]:
-    """Time all subjects in turns; the others wait meanwhile, and every round begins with another one."""
+    """Time all subjects in turns, one at a time; every round begins with another subject."""
     with ExitStack() as stack:
         subjects = [Subject(name) for name in SUBJECTS]
         for subject in subjects:

@@ -1,4 +1,4 @@
-"""The measured cases: networks, images and batches, by their names on the command line."""
+"""The measured cases: a network, images and a batch size each, by name on the command line."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 class Case:
     """One network on one batch.
 
-    model: overrides that choose it. shape: of an image, (C, H, W). turn: steps of a subject in one turn. precisions:
-    measured by default. learning_rate: large enough that the loss falls from the first step, so that a wrong update
-    shows.
+    model: overrides that choose the model. shape: shape of an image, (C, H, W). turn: steps of a subject in one turn.
+    precisions: default precisions. learning_rate: large enough to lower the loss from the first step and so show a
+    wrong update.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        """Describe the case."""
+        """Return a line that describes the case."""
         return f"{self.name}, batch {self.batch} of {'x'.join(map(str, self.shape))}, {self.classes} classes"
 
     def overrides(
@@ -36,9 +36,9 @@ class Case:
         batch: int | None = None,
         batches: int = 1,
     ) -> tuple[str, ...]:
-        """Return the configuration of runner: this network, momentum, and synthetic examples for some batches.
+        """Return the overrides for runner: this network, momentum, and a number of batches of synthetic examples.
 
-        threads: of each worker. batch: the whole batch, by default that of the case.
+        threads: thread budget of each worker. batch: size of the whole batch, by default the case's.
         """
         examples = batch or self.batch
         return (
@@ -64,7 +64,7 @@ _CIFAR = (3, 32, 32)
 _IMAGENET = (3, 224, 224)
 _RESNET = ("model=resnet_cifar", "model.unit=preactivation")
 PRECISIONS = ("float32", "bfloat16")
-"""Of CPUs."""
+"""Precisions that are measured on CPUs."""
 
 _ALL = (
     Case(
@@ -101,5 +101,5 @@ _ALL = (
 )
 
 CASES = {case.name: case for case in _ALL}
-"""Every case by name. Two are measured only if they are named: "smoke", for tests, and "resnet1001", which some peers
-compile for many minutes."""
+"""Every case by name. Two are measured only if they are named: "smoke", for tests, and "resnet1001", which takes some
+peers many minutes to compile."""

@@ -1,4 +1,4 @@
-"""Tables of Markdown and the format of their numbers."""
+"""Markdown tables and the formats of their numbers."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,13 +7,13 @@ NOTHING = "-"
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table; the first column is text, the others are numbers."""
+    """Return a table. The first column is text, the others are numbers."""
     lines = [header, ["---", *("---:" for _ in header[1:])], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Return seconds as milliseconds, with significant digits only."""
+    """Return seconds as text in milliseconds, with significant digits only."""
     if seconds is None:
         return NOTHING
     value = seconds * 1e3
@@ -21,5 +21,5 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def ratio(value: float | None, of: float | None) -> str:
-    """Return the ratio of two values, if both are known."""
+    """Return the ratio of two values as text, or :data:`NOTHING` if one of them is unknown."""
     return NOTHING if value is None or of is None else f"{value / of:.2f}"

@@ -1,9 +1,9 @@
-"""Sums over workers on this machine, by runner and by other libraries, at sizes from one number to many megabytes.
+"""Sums over workers on this machine, by runner and by other libraries, from one number to many megabytes.
 
-The comparison is between one step of runner that sums a vector of each worker in place, and one blocking call of
-another library that does the same. The master of runner times the step, from its order to the last worker's answer: the
-round trip through the master, which the other libraries do not need, is part of it, as of every training step. The row
-of 4 bytes shows its cost.
+The comparison is between one step of runner that sums one vector per worker in place, and one blocking call of another
+library with the same result. The master of runner times the step, from the start order until the last worker's answer.
+The other libraries need no such round trip through the master, but every training step of runner has one. The row of 4
+bytes shows its cost.
 """
 
 import tempfile
@@ -26,20 +26,20 @@ COLLECTIVE_CASES = {
     f"{PREFIX}{RING}-4": Exchange(RING, 4),
     f"{PREFIX}{PUSH_PULL}-2": Exchange(PUSH_PULL, 2),
 }
-"""Name on the command line -> exchange. They are measured only if they are named, because the tables are long."""
+"""Name on the command line -> exchange. Exchanges are measured only if they are named: their tables are long."""
 
 SIZES = (ITEM_BYTES, 1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
 """Bytes of one worker's vector."""
 
 LARGE = 16 << 20
-"""Bytes above which bandwidth determines the time, not the cost of a message."""
+"""From this many bytes on, bandwidth determines the time, not the cost of a message."""
 
 _TURN_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class ExchangeResult:
-    """One exchange at every size. subjects: runner first; their phases are sizes in bytes, as text."""
+    """One exchange at every size. subjects: runner first; the names of their phases are sizes in bytes."""
 
     case: str
     exchange: Exchange
@@ -47,7 +47,7 @@ class ExchangeResult:
     subjects: tuple[SubjectResult, ...]
 
     def bandwidth(self, subject: SubjectResult, nbytes: int) -> float | None:
-        """Return bytes of one worker's vector per median second; None if it was not measured."""
+        """Return the bytes of one worker's vector per median second, or None if the size was not measured."""
         seconds = subject.median(str(nbytes))
         return None if seconds is None else nbytes / seconds
 
@@ -60,7 +60,7 @@ class ExchangeResult:
 def measure_collective(
     name: str, *, rounds: int, turn: int | None, with_peers: bool, sizes: Sequence[int] = SIZES
 ) -> ExchangeResult:
-    """Alternate all subjects at one size after the other. A subject with wrong sums is dropped."""
+    """Measure one size after the other, with alternating subjects. A subject with wrong sums is dropped."""
     exchange = COLLECTIVE_CASES[name]
     specs = (EXCHANGE_OURS, *(EXCHANGE_PEERS if with_peers else ()))
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, ExitStack() as stack:
@@ -71,12 +71,12 @@ def measure_collective(
 
 
 def steps_in_a_turn(nbytes: int) -> int:
-    """Return a number of exchanges with about the same total of bytes, within limits."""
+    """Return the number of exchanges in a turn: for every size about the same total of bytes, but from 5 to 50."""
     return max(5, min(50, _TURN_BYTES // nbytes))
 
 
 def _started(spec: SubjectSpec, exchange: Exchange, folder: Path, stack: ExitStack) -> Contestant:
-    """Start a subject; its processes may use all cores, with one thread each."""
+    """Start a subject. Its processes may use all cores, with one thread each."""
     asked = SubjectSpec(spec.name, spec.environment, spec.module, (*spec.arguments, *exchange.arguments))
     try:
         process = SubjectProcess(asked, threads=1, log=folder / f"{spec.name}.log", pinned=False)

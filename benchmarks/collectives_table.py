@@ -26,7 +26,7 @@ median. From {LARGE >> 20} MiB on it is to be at least 0.9 of theirs."""
 
 
 def size_text(nbytes: int) -> str:
-    """Return a number of bytes in the largest unit that gives a whole number."""
+    """Return a number of bytes as text, in the largest unit that gives a whole number."""
     for unit, name in _UNITS:
         if nbytes >= unit and nbytes % unit == 0:
             return f"{nbytes // unit} {name}"

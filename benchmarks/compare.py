@@ -1,4 +1,4 @@
-"""Measure one case: prepare its problem, start and warm up every subject, and alternate their turns."""
+"""Measure one case: write its problem, start and warm up every subject, and alternate their turns."""
 
 import tempfile
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from benchmarks.timed_single import CLIENTS
 from benchmarks.work import multiply_adds
 
 WARM_UP = 2
-"""Warm-up runs of a phase; for the step, in addition to those whose losses are compared."""
+"""Warm-up runs of a phase. Before the step, the runs whose losses are compared come in addition."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a comparison. turn: runs per turn, None for that of the case."""
+    """Settings of a comparison. turn: runs per turn, None for the number that the case sets."""
 
     rounds: int = 5
     turn: int | None = None
@@ -34,7 +34,7 @@ class Settings:
 
 
 def compare(case: Case, precision: str, settings: Settings, specs: Sequence[SubjectSpec], rates: Rates) -> CaseResult:
-    """Measure a case; the first subject is runner. Raises ConfigError for an unknown model."""
+    """Measure a case. The first of ``specs`` is runner. Raises ConfigError for an unknown model."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name, ExitStack() as stack:
         problem = prepare(case, Path(name), threads=settings.threads, precision=precision)
         contestants = [_started(spec.on(name), Path(name), settings, stack) for spec in specs]
@@ -47,7 +47,7 @@ def compare(case: Case, precision: str, settings: Settings, specs: Sequence[Subj
 
 
 def phase_work(case: Case) -> dict[str, int]:
-    """Return the multiply-adds of each phase of a case."""
+    """Return the number of multiply-adds in each phase of a case."""
     program = timed_experiment(case.overrides(threads=1, precision="float32")).program
     return {phase: multiply_adds(program.graph, program.clients[CLIENTS[phase]]) for phase in PHASES}
 
@@ -70,7 +70,7 @@ def _started(spec: SubjectSpec, folder: Path, settings: Settings, stack: ExitSta
 
 
 def _measure(contestants: Sequence[Contestant], settings: Settings, turn: int) -> None:
-    """Alternate the phases. Memory is read after the step, before the other phases add theirs."""
+    """Alternate the phases. Memory is read after the step, before the other phases allocate more."""
     if "step" in settings.phases:
         alternate(contestants, "step", rounds=settings.rounds, turn=turn)
     for contestant in contestants:

@@ -1,6 +1,6 @@
-"""A configuration, trained as ``runner`` trains it, as a subject: ``python -m benchmarks.configured OVERRIDE ...``
+"""A configuration as a subject, trained as by ``runner``: ``python -m benchmarks.configured OVERRIDE ...``
 
-Data pipeline and worker processes included. Its only phase is "step".
+The data pipeline and the worker processes are included. The only phase is "step".
 """
 
 import sys
@@ -20,7 +20,7 @@ from runner.training.trainer import train_step
 
 
 class Configured:
-    """The configuration of overrides, in a separate run directory."""
+    """A configuration, given by its overrides, in a separate run directory."""
 
     versions: Mapping[str, str] = versions()
 
@@ -29,7 +29,7 @@ class Configured:
         self._stack = stack
 
     def load(self) -> None:
-        """Start the configuration."""
+        """Start the training run."""
         self._experiment = build(configuration(self._overrides))
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-run-")))
         directory = self._stack.enter_context(RunDirectory.open(folder / "run", resume=False))
@@ -38,7 +38,7 @@ class Configured:
         self._step_driver = bind(self._experiment.program.step_driver, session)
 
     def phase(self, name: str) -> Run:
-        """The training step."""
+        """Return a function that runs one training step."""
         if name != "step":
             raise ValueError(f"phase {name!r}: a configuration has only 'step'")
         steps = count()

@@ -12,12 +12,12 @@ from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 
 _SAME_KIND = {"relu": "relu", "add": "add", "add_n": "add", "concat": "concat", "pad": "pad", "slice": "slice"}
-"""Ops that correspond to a kind of layer: tensors in, one tensor out, attributes as settings."""
+"""Ops that correspond to one kind of layer: all inputs are tensors, there is one output, attributes become settings."""
 
 
 @dataclass
 class _Description:
-    """The description so far. layers: by name of the node. names: tensor -> name of a layer or variable, or "x"."""
+    """The description so far. layers: by node name. names: tensor -> name of a layer or variable, or "x"."""
 
     graph: Graph
     decays: Mapping[Tensor, StateUpdate]
@@ -35,8 +35,8 @@ class _Description:
 def describe(graph: Graph, x: Tensor, logits: Tensor, state_updates: Sequence[StateUpdate]) -> tuple[Layer, ...]:
     """Return the layers from images ``x`` to ``logits`` of a training graph, the logits' layer last.
 
-    graph: forward pass as :mod:`runner.nn` adds it. state_updates: of the moving averages of batch normalisation.
-    Raises ValueError naming the first node without a kind of layer.
+    graph: forward pass as :mod:`runner.nn` builds it. state_updates: updates of moving averages of batch normalisation.
+    Raises ValueError with the name of the first node that has no kind of layer.
     """
     needed = _ancestors(graph, logits)
     part = Graph({node.name: node for node in graph if node.name in needed})
@@ -71,7 +71,7 @@ def _variable(found: _Description, node: Node) -> None:
 
 def _reshape(found: _Description, node: Node) -> None:
     (x,) = node.inputs
-    if x in found.variables:  # a bias, to be added to images
+    if x in found.variables:  # a bias in the shape in which it is added to images
         found.names[node[0]] = found.names[x]
         found.variables.add(node[0])
         return
@@ -160,11 +160,11 @@ _TRANSLATIONS: dict[str, Callable[[_Description, Node], None]] = {
     "reduce_mean": _reduce_mean,
     "identity": _identity,
 }
-"""Op -> its addition to the description."""
+"""Op -> function that adds a node with this op to the description."""
 
 
 def _check_flattened(layers: Sequence[Layer]) -> None:
-    """Require that only dense layers read flattened images: peers with channels last permute those weights once."""
+    """Require that only dense layers read flattened images: channels-last peers permute the weights of these layers."""
     flat = {layer.name for layer in layers if layer.kind == "flatten"}
     for layer in layers:
         if layer.kind != "dense" and flat.intersection(layer.inputs):

@@ -1,4 +1,4 @@
-"""The peers' virtual environments, below ``.peers``: each library in a separate one, at a fixed version."""
+"""The peers' virtual environments, below ``.peers``: a separate one per library, at fixed versions."""
 
 import subprocess
 import sys
@@ -16,13 +16,13 @@ REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
     "mpi": ("mpi4py==4.1.2", "mpich==5.0.2", "numpy==2.4.6"),
     "tensorflow": ("tensorflow-cpu==2.21.0", "numpy==2.4.6"),
 }
-"""Environment -> its requirements. An index of CPU builds of torch saves space."""
+"""Environment -> its requirements. The index of CPU builds of torch saves disk space."""
 
 _STAMP = "installed.txt"
 
 
 class MissingEnvironmentError(Exception):
-    """An environment of a subject is missing or has other versions."""
+    """The environment of a subject is missing or has other versions."""
 
     def __init__(self, environment: str) -> None:
         super().__init__(f"not installed: make bench-peers ARGS={environment}")
@@ -40,14 +40,14 @@ def python_of(environment: str, peers: Path = PEERS) -> Path:
 
 
 def install(environments: Sequence[str], peers: Path = PEERS) -> None:
-    """Make environments one after the other. Raises CalledProcessError if one cannot be made."""
+    """Create environments one after the other. Raises CalledProcessError if one cannot be created."""
     for environment in environments:
         folder = peers / environment
         print(f"{folder}: {' '.join(REQUIREMENTS[environment])}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         pip = [str(_python(folder)), "-m", "pip", "install", "--quiet", *REQUIREMENTS[environment]]
         subprocess.run(pip, check=True)
-        # Written last: an environment without it is incomplete.
+        # The stamp is written last: an environment without a stamp is incomplete.
         (folder / _STAMP).write_text(_stamp(environment))
 
 

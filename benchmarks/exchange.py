@@ -23,9 +23,9 @@ from runner.strategies.replica import ordered_sum
 
 
 def exchange_program(exchange: Exchange, nbytes: int) -> Program:
-    """Return a program with a float32 variable on every worker; its client "exchange" assigns the sum of all to each.
+    """Return a program with one float32 variable per worker; its client "exchange" sets each to the sum of all.
 
-    "give" feeds them by the name ``worker-K``, and "look" fetches them.
+    The client "give" feeds the variables by the names ``worker-K``, and the client "look" fetches them.
     """
     graph, shape = Graph(), (nbytes // ITEM_BYTES,)
     devices = [worker_task(k) for k in range(exchange.workers)]
@@ -50,10 +50,10 @@ def exchange_program(exchange: Exchange, nbytes: int) -> Program:
 
 
 def push_pull(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
-    """Sum one tensor per worker on the first server, in worker order, and let every worker read it there.
+    """Sum one tensor per worker on the first server, in worker order; every worker reads the sum from there.
 
-    As :func:`~runner.strategies.synchronous.programs.with_servers` adds gradients and hands out variables.
-    Bytes on the wire, n elements of b bytes: n b from each worker and n b to each, in total 2 K n b.
+    :func:`~runner.strategies.synchronous.programs.with_servers` sums gradients in the same way. A tensor of n bytes is
+    sent once by each worker and once to each worker, 2 K n bytes in total.
     """
     with graph.device(server_task(0)), graph.absolute_scope(f"reduce/{name}"):
         total = ordered_sum(graph, parts)
@@ -61,12 +61,12 @@ def push_pull(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], nam
 
 
 class Exchanging:
-    """Worker processes of an exchange, with a session for one size at a time."""
+    """The worker processes of an exchange, with a session for one size at a time."""
 
     versions: Mapping[str, str] = {"runner": versions()["runner"]}
 
     def __init__(self, exchange: Exchange, folder: Path, stack: ExitStack) -> None:
-        """folder: for logs. stack: ends the processes."""
+        """folder: for log files. stack: ends the processes when it closes."""
         self._exchange = exchange
         self._folder = folder
         self._opened = stack.enter_context(ExitStack())
@@ -74,7 +74,7 @@ class Exchanging:
         self._nbytes = 0
 
     def exchange(self, nbytes: int, times: int) -> tuple[list[float], float]:
-        """See :class:`~benchmarks.exchange_protocol.ExchangeSubject`. A step is timed from its order to its end."""
+        """See :class:`~benchmarks.exchange_protocol.ExchangeSubject`. The timed step ends with the last answer."""
         session = self._session_for(nbytes)
         values = {f"worker-{k}": given(k, nbytes) for k in range(self._exchange.workers)}
         session.run("give", feeds=values)

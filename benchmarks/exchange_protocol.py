@@ -1,11 +1,11 @@
-"""The protocol of subjects of the collectives: one line of JSON per request and per answer, over pipes.
+"""The protocol of subjects that run collectives: one line of JSON per request and per answer, over pipes.
 
 {"do": "start"}                                    -> {"versions": {name: version}}
 {"do": "exchange", "nbytes": 1024, "times": 5}     -> {"seconds": [...], "deviation": largest |sum - expected|}
 
-Every exchange adds one float32 vector per worker, :func:`given`, and leaves the sum on every worker. The sums of a
-request are checked once, after the timed exchanges. The end of the requests ends the process. This module imports only
-NumPy, because peers use it in other environments.
+Every worker holds the float32 vector :func:`given`. An exchange leaves the sum of all vectors on every worker. For each
+request the sums are checked once, after the timed exchanges. The process ends when its input ends. This module imports
+only NumPy, because peers use it in other environments.
 """
 
 import json
@@ -21,16 +21,16 @@ from numpy.typing import NDArray
 Vector = NDArray[np.float32]
 
 RING, PUSH_PULL = COLLECTIVES = ("ring", "push-pull")
-"""Every worker sends to its neighbour only; all send to a server, which adds and sends back."""
+"""ring: every worker sends to its neighbour only. push-pull: all send to a server, which sends the sum back."""
 
 ITEM_BYTES = 4
 _PERIOD = 1021
-"""A prime number of values, so that a misplaced slice shows."""
+"""A prime number of different values, so that a misplaced slice changes the sums."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One collective among some workers; the server of a push-pull is not counted."""
+    """One collective among some workers. The server of a push-pull is not counted as a worker."""
 
     collective: str
     workers: int
@@ -44,23 +44,23 @@ class Exchange:
 
     @property
     def processes(self) -> int:
-        """Number of workers and servers."""
+        """Return the number of processes: the workers, and the server if there is one."""
         return self.workers + (self.collective == PUSH_PULL)
 
     @classmethod
     def of(cls, arguments: Sequence[str]) -> "Exchange":
-        """Read :attr:`arguments`."""
+        """Return the exchange that :attr:`arguments` describe."""
         collective, workers = arguments
         return cls(collective, int(workers))
 
     @property
     def arguments(self) -> tuple[str, str]:
-        """The exchange as arguments of a command line."""
+        """Return the exchange as arguments of a command line."""
         return self.collective, str(self.workers)
 
 
 class ExchangeSubject(Protocol):
-    """A subject that exchanges."""
+    """A subject that runs one collective."""
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -68,24 +68,24 @@ class ExchangeSubject(Protocol):
         ...
 
     def exchange(self, nbytes: int, times: int) -> tuple[list[float], float]:
-        """Exchange vectors of ``nbytes`` some times; return the seconds of each and the deviation of the last sums."""
+        """Exchange vectors of ``nbytes``; return the seconds of each exchange and the deviation of the last sums."""
         ...
 
 
 def given(worker: int, nbytes: int) -> Vector:
-    """Return the vector of a worker: whole numbers small enough for exact sums."""
+    """Return the vector of a worker: whole numbers that are small enough for exact sums."""
     return (np.arange(nbytes // ITEM_BYTES) % _PERIOD * (worker + 1)).astype(np.float32)
 
 
 def deviation(total: Vector, workers: int) -> float:
-    """Return the largest deviation of a sum; infinite for NaN."""
+    """Return the largest absolute error of a sum; infinite if the sum has a NaN."""
     expected = given(0, total.nbytes) * np.float32(workers * (workers + 1) // 2)
     largest = float(np.abs(total - expected).max(initial=0.0))
     return largest if np.isfinite(largest) else float("inf")
 
 
 def serve_exchanges(subject: ExchangeSubject) -> None:
-    """Answer requests until they end. Standard output is reserved for answers; other output goes to standard error."""
+    """Answer requests until the input ends. Only answers go to standard output; other output goes to standard error."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""Configurations of runner, wired for measurement."""
+"""Configurations of runner, prepared for measurement."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,28 +24,28 @@ from runner.training.experiment import Experiment
 
 
 def configuration(overrides: Sequence[str]) -> Config:
-    """Return the checked configuration of overrides, on the CPU as its peers; raises ConfigError."""
+    """Return the checked configuration of overrides, on the CPU as for the peers. Raises ConfigError."""
     return fix_machine_values(compose([*overrides, "cluster.device=cpu"]).config(), usable_cores())
 
 
 def timed_experiment(overrides: Sequence[str]) -> Experiment:
-    """Return an experiment of strategy ``single`` whose program has the clients of :class:`TimedSingle`."""
+    """Return an experiment with strategy ``single`` whose program has the clients of :class:`TimedSingle`."""
     return build(dataclasses.replace(configuration(overrides), parallelism=TimedSingle()))
 
 
 @dataclass(frozen=True)
 class FixedBatch:
-    """An input source that has one batch ready, so that no step waits for data."""
+    """An input source with one prepared batch, so that no step waits for data."""
 
     fields: Mapping[str, NDArray[Any]]
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
-        """Return the batch for every request."""
+        """Return the prepared batch for every request."""
         return self.fields
 
 
 def fixed_batch(experiment: Experiment, x: NDArray[Any], y: NDArray[Any]) -> FixedBatch:
-    """Return images and labels in the dtypes of the training step."""
+    """Return a source of these images and labels, in the dtypes of the training step."""
     program = experiment.program
     values = {"x": x, "y": y, "index": np.arange(len(y)), "mask": np.ones(len(y))}
     inputs = [slot for client in program.training for slot in client.inputs]
@@ -55,8 +55,8 @@ def fixed_batch(experiment: Experiment, x: NDArray[Any], y: NDArray[Any]) -> Fix
 
 @contextmanager
 def opened(experiment: Experiment, batch: FixedBatch | None = None) -> Iterator[Session]:
-    """Open a session in this process, with the thread budget of the configuration and initialised variables."""
-    # Before the thread budget is set, which applies to loaded libraries.
+    """Open a session in this process, with the configuration's thread budget, and initialise the variables."""
+    # Kernels are loaded first, because the thread budget applies only to libraries that are loaded.
     registry = load_kernels()
     with threadpool_limits(experiment.threads_per_worker):
         session = LocalSession(experiment.program, experiment.cluster, registry, batch)
@@ -68,7 +68,7 @@ def opened(experiment: Experiment, batch: FixedBatch | None = None) -> Iterator[
 
 
 def feeds(experiment: Experiment, client: Client, step: int) -> dict[str, NDArray[Any]]:
-    """Return the scalar feeds of a training client, in their dtypes."""
+    """Return the scalar feeds of a training client, in the clients' dtypes."""
     values = {"step": step, "learning_rate": experiment.learning_rate(step)}
     graph = experiment.program.graph
     return {name: scalar(values[name], graph.spec(tensors[0]).dtype) for name, tensors in client.feeds.items()}

@@ -7,6 +7,6 @@ from benchmarks.options import parse_peers
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make the environments of other frameworks."""
+    """Create the environments of the other frameworks."""
     install(parse_peers(arguments))
     return 0

@@ -12,18 +12,18 @@ from benchmarks.subjects import SubjectSpec
 
 REPEATS = 9
 OPTIMIZER_BYTES_PER_PARAMETER = 5 * 4
-"""Momentum reads weight, velocity and gradient and writes weight and velocity, float32."""
+"""Momentum reads weight, velocity and gradient, and writes weight and velocity, all float32."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """The best measured rates of the cores. multiply_adds_per_s: by kernel; the limit uses the highest."""
+    """The best measured rates of the cores. multiply_adds_per_s: rate by kernel; the limit uses the highest."""
 
     multiply_adds_per_s: Mapping[str, float]
     bytes_per_s: float
 
     def limit_s(self, phase: str, multiply_adds: int, parameters: int) -> float | None:
-        """Return the shortest possible seconds of a phase; None without a rate for the precision."""
+        """Return the shortest possible time of a phase in seconds, or None if the precision has no measured rate."""
         if not self.multiply_adds_per_s:
             return None
         arithmetic = multiply_adds / max(self.multiply_adds_per_s.values())
@@ -31,13 +31,13 @@ class Rates:
         return arithmetic + moved
 
     def sentence(self) -> str:
-        """Describe the rates."""
+        """Return a sentence with the rates."""
         rates = [f"{rate / 1e9:,.1f} G multiply-adds/s by {by}" for by, rate in self.multiply_adds_per_s.items()]
         return ", ".join([*rates, f"{self.bytes_per_s / 1e9:.1f} GB/s adding arrays"])
 
 
 def measure_rates(threads: int, precision: str) -> Rates:
-    """Run the kernels of :mod:`benchmarks.machine` some times and take the best of each."""
+    """Run each kernel of :mod:`benchmarks.machine` several times and return the best rates."""
     rates = {}
     if precision == "float32":
         rates["NumPy's matrix product"] = GEMM_MULTIPLY_ADDS / _best("gemm", threads, precision)
@@ -49,7 +49,7 @@ def measure_rates(threads: int, precision: str) -> Rates:
 
 
 def _best(phase: str, threads: int, precision: str) -> float:
-    """Return the seconds of the fastest run of a phase, in a separate process, which frees its memory."""
+    """Return the seconds of a phase's fastest run in a separate process, whose memory is freed when it ends."""
     spec = SubjectSpec("machine", "", "benchmarks.machine", (str(threads), precision))
     with (
         tempfile.TemporaryDirectory(prefix="benchmark-") as folder,

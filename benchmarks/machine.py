@@ -1,6 +1,6 @@
 """The best rates of the cores, as a subject: ``python -m benchmarks.machine THREADS PRECISION``.
 
-Its phases are "gemm", a large float32 matrix product by NumPy; "conv", a convolution by runner in the precision; and
+The phases are "gemm", a large float32 matrix product by NumPy; "conv", a convolution by runner in the precision; and
 "add", a += b over arrays far larger than the caches.
 """
 
@@ -30,11 +30,11 @@ CONV_MULTIPLY_ADDS = 32 * 256 * 28 * 28 * 256 * 3 * 3
 
 ADDED = 48 << 20
 ADD_BYTES = 3 * 4 * ADDED
-"""Two arrays are read, and one is written in place without being read again."""
+"""Bytes of an addition: two arrays are read and one is written, in place, without reading it again."""
 
 
 class Machine:
-    """Kernels close to the peak rates of the machine."""
+    """Kernels that run close to the peak rates of the machine."""
 
     versions: Mapping[str, str] = {"numpy": np.__version__}
 
@@ -44,12 +44,12 @@ class Machine:
         self._stack = stack
 
     def load(self) -> None:
-        """Load the libraries and set their thread budget; every phase makes its operands."""
+        """Load the libraries and set their thread budget. The operands are created by :meth:`phase`."""
         self._registry = load_kernels()
         self._stack.enter_context(threadpool_limits(self._threads))
 
     def phase(self, name: str) -> Run:
-        """Return a function that runs one phase once; its loss is 0."""
+        """Return a function that runs a phase once and returns 0 as its loss."""
         phases = {"gemm": self._gemm, "conv": self._conv, "add": self._add}
         return phases[name]()
 
@@ -78,7 +78,7 @@ class Machine:
 
 
 def convolution(precision: str) -> Program:
-    """Return one convolution of variables, so that its operands can have any layout."""
+    """Return a program with one convolution of variables, whose operands may have any layout."""
     graph = Graph()
     with graph.device(worker_task(0)):
         operands = [

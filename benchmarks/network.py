@@ -1,4 +1,4 @@
-"""The neutral description of a task's network, and a batch for it; no configuration is needed."""
+"""The neutral description of a task's network, and a batch for the network. No configuration is needed."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ _SEED = 0
 
 
 def forward_layers(task: Task) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
-    """Return the layers of the task's network in training, in float32, and the names of its trainable variables."""
+    """Return the network's layers in training, in float32, and the names of its trainable variables."""
     graph = Graph()
     variables = Variables(graph, seed=task.seed)
     batch = task.batch_size
@@ -32,7 +32,7 @@ def forward_layers(task: Task) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
 
 
 def random_batch(case: Case) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return normal images (N, C, H, W) and labels (N,), always the same."""
+    """Return images (N, C, H, W), drawn from a normal distribution, and labels (N,), equal in every call."""
     random = np.random.default_rng(_SEED)
     x = random.standard_normal((case.batch, *case.shape), np.float32)
     labels: NDArray[Any] = random.integers(0, case.classes, case.batch)

@@ -1,4 +1,4 @@
-"""The command line of the measurements."""
+"""The command line of the benchmarks."""
 
 import argparse
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from runner.system.machine import usable_cores
 NAMES = (*CASES, *SCALING_CASES, *STRATEGY_CASES, *COLLECTIVE_CASES, *OVERLAP_CASES)
 
 HIDDEN = ("smoke", "resnet1001", *COLLECTIVE_CASES, *OVERLAP_CASES)
-"""Cases that are measured only if they are named."""
+"""Cases that are measured only if they are named on the command line."""
 
 _DESCRIPTION = """Measure runner against other frameworks, and print the tables. CASE is the beginning of names among:
 {cases}. `python -m benchmarks peers [{environments} ...]` installs the other frameworks beforehand, each into an
@@ -31,7 +31,7 @@ compares with libraries of its own, all of them unless --subjects is none.
 
 @dataclass(frozen=True)
 class Options:
-    """The requested measurements. precisions: None for the cases' own. output, raw: files for tables and numbers."""
+    """The requested measurements. precisions: None for each case's own. output, raw: files for tables and numbers."""
 
     cases: tuple[str, ...]
     peers: tuple[SubjectSpec, ...]
@@ -42,7 +42,7 @@ class Options:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Parse the command line; exits with code 2 and a message if it is wrong."""
+    """Parse the command line. Exits with code 2 and a message if an argument is wrong."""
     description = _DESCRIPTION.format(cases=", ".join(NAMES), environments="|".join(REQUIREMENTS))
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=description)
     add = parser.add_argument
@@ -69,7 +69,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def parse_peers(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Parse the arguments of ``peers``: environments to make, all by default."""
+    """Return the environments that the arguments of ``peers`` name, by default all."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks peers", description="Install other frameworks.")
     parser.add_argument("environments", nargs="*", metavar="NAME", help=f"some of: {', '.join(REQUIREMENTS)}")
     given = parser.parse_args(arguments).environments
@@ -90,7 +90,7 @@ def _choice(
     default: Sequence[str],
     names: Sequence[str],
 ) -> tuple[str, ...]:
-    """Return the names that begin with one of the words, in their order; the default without words."""
+    """Return the names that begin with one of the words, in the order of ``names``; without words, the default."""
     for beginning in beginnings:
         if not any(name.startswith(beginning) for name in names):
             parser.error(f"{option} {beginning!r}: no name begins so; there are {', '.join(names)}")

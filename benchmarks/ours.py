@@ -15,7 +15,7 @@ from runner.records.summary import versions
 
 
 class Ours:
-    """The configuration of the problem in a session of this process."""
+    """The problem's configuration in a session of this process."""
 
     def __init__(self, problem: Problem, stack: ExitStack) -> None:
         self._problem = problem
@@ -23,12 +23,12 @@ class Ours:
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Return the versions of runner and its libraries, with missing libraries of fast kernels marked."""
+        """Return the versions of runner and its libraries. Libraries of fast kernels that are missing are marked."""
         own = {name: version for name, version in versions().items() if name in ("runner", "numpy")}
         return own | {each.name: each.version.split()[0] if each.version else "none" for each in native_libraries()}
 
     def load(self) -> None:
-        """Open the session. The problem's variables are this configuration's initial values."""
+        """Open the session. The configuration draws the same initial values as the problem holds."""
         self._experiment = timed_experiment(self._problem.overrides)
         batch = fixed_batch(self._experiment, self._problem.x, self._problem.y)
         self._session = self._stack.enter_context(opened(self._experiment, batch))

@@ -1,8 +1,8 @@
-"""The fraction of the exchange of gradients that is overlapped with compute, on an emulated network.
+"""The fraction of the gradient exchange that is overlapped with compute, on an emulated network.
 
-One case is measured in three ways, alternating: overlapped, with all gradients held back until the last one exists
-(blocking), and overlapped without the waits that emulate the network. All three have the same buckets, and the first
-and the last have equal plans.
+Three variants of one case alternate: overlapped; blocking, in which all gradients are held back until the last one is
+computed; and overlapped without the waits that emulate the network. All three have the same buckets. The first and the
+last variant have equal plans.
 """
 
 import statistics
@@ -39,7 +39,7 @@ WAYS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class OverlapResult:
-    """Steps of every way. network: description of the emulated network. turn: steps of a round."""
+    """The steps of every variant. network: description of the emulated network. turn: steps per round."""
 
     combine: str
     title: str
@@ -49,17 +49,17 @@ class OverlapResult:
     ways: tuple[SubjectResult, ...]
 
     def way(self, name: str) -> SubjectResult:
-        """Return the result of one way."""
+        """Return the result of one variant."""
         return next(way for way in self.ways if way.name == name)
 
     @property
     def hidden(self) -> float:
-        """Return the fraction of the network time of a blocking exchange that is hidden, by medians of all steps."""
+        """Return the hidden fraction of a blocking exchange's network time, from the medians over all steps."""
         return _hidden({name: self._seconds(name) for name in WAYS})
 
     @property
     def hidden_quartiles(self) -> tuple[float, float]:
-        """Return the first and third quartile over the rounds, each by medians of its steps."""
+        """Return the first and third quartile of the hidden fraction over the rounds, from each round's medians."""
         rounds = [_hidden(each) for each in self._rounds()]
         if len(rounds) < 2:
             return rounds[0], rounds[0]
@@ -81,9 +81,9 @@ def _hidden(seconds: Mapping[str, Sequence[float]]) -> float:
 
 
 def measure_overlap(name: str, *, rounds: int, turn: int | None) -> OverlapResult:
-    """Time the training step of a case of :data:`OVERLAP_CASES` in every way.
+    """Time the training step of a case of :data:`OVERLAP_CASES` in every variant.
 
-    Raises SubjectError if a way fails or computes other values.
+    Raises SubjectError if a variant fails or computes other values.
     """
     combine, turn = OVERLAP_CASES[name], turn or TURN
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, ExitStack() as stack:
@@ -95,7 +95,7 @@ def measure_overlap(name: str, *, rounds: int, turn: int | None) -> OverlapResul
 
 
 def require_same_losses(ways: Sequence[SubjectResult]) -> None:
-    """Raise SubjectError for a way that failed, or whose losses are not equal bit for bit to those of the first."""
+    """Raise SubjectError if a variant failed, or if its losses are not equal bit for bit to the first variant's."""
     for way in ways:
         if way.failure:
             raise SubjectError(f"{way.name}: {way.failure}")
@@ -109,7 +109,7 @@ def _options(combine: str, way: str) -> tuple[str, ...]:
 
 
 def _started(way: str, combine: str, folder: Path, stack: ExitStack) -> Contestant:
-    """Start a way and run its first steps while no other runs."""
+    """Start a variant and run its first steps while no other variant runs."""
     name = way.replace(" ", "-")
     process = configured(name, CASE, _options(combine, way), folder, threads=1, batch=CASE.batch)
     contestant = Contestant(way, stack.enter_context(process))
@@ -122,6 +122,6 @@ def _started(way: str, combine: str, folder: Path, stack: ExitStack) -> Contesta
 
 
 def _network(combine: str) -> str:
-    """Describe the emulated network."""
+    """Return a description of the emulated network."""
     options = CASE.overrides(threads=1, parallelism=_options(combine, OVERLAPPED))
     return str(build(configuration(options)).emulation)

@@ -1,4 +1,4 @@
-"""The table of overlapped exchange."""
+"""The table of :mod:`benchmarks.overlap`."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from benchmarks.results import LOSSES
 
 
 def overlap_section(results: Sequence[OverlapResult]) -> str:
-    """Return the table of the exchange of gradients that is overlapped with compute."""
+    """Return a table of how much of the gradient exchange is overlapped with compute."""
     first = results[0]
     header = ("combine", *(f"{way}, ms" for way in WAYS), "hidden", "quartiles of rounds")
     lines = [

@@ -1,4 +1,4 @@
-"""Convert a case to its problem: description of the network, initial values and a batch, in a folder."""
+"""Convert a case to its problem: a folder with the network's description, initial values and a batch."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,9 +15,9 @@ from runner.training.experiment import Experiment
 
 
 def prepare(case: Case, folder: Path, *, threads: int, precision: str) -> Problem:
-    """Write the problem of a case and return it; raises ConfigError for an unknown model.
+    """Write the problem of a case and return it. Raises ConfigError for an unknown model.
 
-    Description and initial values are those of the float32 network in every precision.
+    The description and the initial values are the float32 network's in every precision.
     """
     experiment = timed_experiment(case.overrides(threads=threads, precision="float32"))
     layers, trainable = forward_layers(task_of(experiment.config, experiment.facts))
@@ -37,7 +37,7 @@ def prepare(case: Case, folder: Path, *, threads: int, precision: str) -> Proble
 
 
 def initial_values(experiment: Experiment, problem: Problem) -> Mapping[str, NDArray[Any]]:
-    """Return the initial values of the experiment's variables that the problem names."""
+    """Return the experiment's initial values of the variables that the problem names."""
     with opened(experiment) as session:
         saved = session.run("save")
     return {name: saved[name] for name in (*problem.trainable, *problem.moving)}

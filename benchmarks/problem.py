@@ -1,7 +1,7 @@
-"""A problem for every subject: a neutral description of a network, its initial values and one batch.
+"""A problem that every subject solves: a neutral description of a network, its initial values and one batch.
 
-Its folder has ``problem.json``, ``x.npy``, ``y.npy`` and ``variables/NAME.npy``, one file each, so that a subject can
-load one variable at a time. Nothing of runner is imported here, because peers use this module too.
+The folder has ``problem.json``, ``x.npy``, ``y.npy`` and one file ``variables/NAME.npy`` per variable, which a subject
+loads one at a time. This module imports nothing of runner, because peers use the module too.
 """
 
 import json
@@ -34,13 +34,12 @@ KINDS = (
 )
 """The kinds of layers. Shapes are (N, C, H, W) and weights (O, C/groups, R, S), whatever layout a subject uses.
 
-conv: variables weights and maybe bias (O,); settings strides, padding (top, bottom, left, right), groups, and the
-sizes of the image (H, W) and the kernel (R, S). dense: variables weights (features, units) and maybe bias (units,);
-setting image: (C, H, W) where the input is a flattened image, else null. batch_norm: variables gamma, beta,
-moving_mean, moving_variance (C,); settings epsilon and decay, of the moving averages. max_pool, avg_pool: settings
-window, strides, padding, image (H, W) of the input, and for avg_pool count_padding. subsample: setting strides, of the
-places that are kept. concat: setting axis. pad: settings low and high, zeros by axis. slice: settings begin and size
-by axis. The others have neither; all have one input but add and concat.
+conv: variables weights and optionally bias (O,); settings strides, padding (top, bottom, left, right), groups, and the
+sizes of the image (H, W) and the kernel (R, S). dense: variables weights (features, units) and optionally bias; setting
+image: (C, H, W) of a flattened input, else null. batch_norm: variables gamma, beta, moving_mean, moving_variance (C,);
+settings epsilon, and decay of the moving averages. max_pool, avg_pool: settings window, strides, padding, image (H, W)
+of the input, and for avg_pool count_padding. subsample: setting strides. concat: setting axis. pad: settings low and
+high, zeros by axis. slice: settings begin and size by axis. The other kinds have neither.
 """
 
 
@@ -48,8 +47,8 @@ by axis. The others have neither; all have one input but add and concat.
 class Layer:
     """One call in the network's forward pass.
 
-    name: of its output. inputs: names of earlier layers, or "x". shape: of its output. variables: role -> name.
-    last_uses: inputs that no later layer reads.
+    name: name of the output. inputs: names of earlier layers, or "x". shape: shape of the output. variables: role ->
+    name. last_uses: inputs that no later layer reads.
     """
 
     name: str
@@ -63,11 +62,11 @@ class Layer:
 
 @dataclass(frozen=True)
 class Problem:
-    """The computation: mean softmax cross-entropy of the last layer's output against y, and its minimisation.
+    """The computation: mean softmax cross-entropy of the last layer's output against y, and training steps on it.
 
-    A step is forward pass, backward pass and, at a fixed rate, v <- momentum * v - learning_rate * g, w <- w + v.
-    trainable: names of the variables a step updates; the others are moving averages. precision: "float32", or
-    "bfloat16" for bfloat16 compute with variables, statistics and loss in float32. threads: of a subject.
+    A step is a forward pass, a backward pass and the update v <- momentum * v - learning_rate * g, w <- w + v.
+    trainable: names of the variables that a step updates; the others are moving averages. precision: "float32", or
+    "bfloat16" for bfloat16 compute with variables, statistics and loss in float32. threads: thread budget of a subject.
     overrides: the configuration of runner.
     """
 
@@ -82,19 +81,19 @@ class Problem:
 
     @property
     def x(self) -> Array:
-        """Images, (N, C, H, W) float32."""
+        """Return the images, (N, C, H, W) float32."""
         images: Array = np.load(self.folder / "x.npy")
         return images
 
     @property
     def y(self) -> Array:
-        """Labels, (N,) int64."""
+        """Return the labels, (N,) int64."""
         labels: Array = np.load(self.folder / "y.npy")
         return labels
 
     @property
     def moving(self) -> tuple[str, ...]:
-        """Names of the moving averages."""
+        """Return the names of the moving averages."""
         named = [name for layer in self.layers for name in layer.variables.values()]
         return tuple(name for name in named if name not in self.trainable)
 
@@ -104,7 +103,7 @@ class Problem:
         return value
 
     def save(self, x: Array, y: Array, variables: Mapping[str, Array]) -> None:
-        """Write the folder, which exists."""
+        """Write the problem into its folder, which must exist."""
         np.save(self.folder / "x.npy", x)
         np.save(self.folder / "y.npy", y)
         for name, value in variables.items():
@@ -116,7 +115,7 @@ class Problem:
 
 
 def load_problem(folder: Path) -> Problem:
-    """Read the folder of :meth:`Problem.save`; arrays are read on use."""
+    """Return the problem in a folder of :meth:`Problem.save`. Arrays are read on use."""
     document = json.loads((folder / DOCUMENT).read_text())
     layers = tuple(_layer(entry) for entry in document.pop("layers"))
     lists: dict[str, Any] = {name: tuple(document.pop(name)) for name in ("trainable", "overrides")}
@@ -133,7 +132,7 @@ def _variable_path(folder: Path, name: str) -> Path:
 
 
 def unsupported(layer: Layer, reader: str, supported: Sequence[str]) -> ValueError:
-    """Return the error of a subject that cannot make a layer."""
+    """Return the error for a layer that a subject cannot build."""
     return ValueError(
         f"layer {layer.name!r} is of kind {layer.kind!r}, which {reader} does not make; it makes {', '.join(supported)}"
     )

@@ -15,7 +15,7 @@ from benchmarks.environments import PEERS, ROOT, python_of
 from benchmarks.subjects import SubjectSpec
 
 ANSWER_TIMEOUT_S = 1800.0
-"""Compilers take minutes for the deepest networks; a longer time means that the subject is stuck."""
+"""Compilers take minutes for the deepest networks. After this time the subject is assumed to hang."""
 
 _END_TIMEOUT_S = 30.0
 _TERMINATION_TIMEOUT_S = 5.0
@@ -29,9 +29,9 @@ class SubjectError(Exception):
 class SubjectProcess:
     """One running subject.
 
-    threads: budget of its libraries; if there are more cores, its affinity is also limited to as many, because not
-    every library respects the budget. log: file of its output. timeout_s: of an answer, or a function that returns it.
-    Raises SubjectError if it cannot be started, and MissingEnvironmentError.
+    threads: thread budget of its libraries. If there are more cores, the affinity is limited to this number, because
+    not every library respects the budget. log: file for the output. timeout_s: seconds to wait for an answer, or a
+    function that returns them. Raises SubjectError if the start fails, and MissingEnvironmentError.
     """
 
     def __init__(
@@ -65,16 +65,16 @@ class SubjectProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._end(_TERMINATION_TIMEOUT_S, signal.SIGTERM)  # it may be busy for minutes
+            self._end(_TERMINATION_TIMEOUT_S, signal.SIGTERM)  # compilation can take minutes
         self.close()
 
     def ask(self, do: str, **more: object) -> dict[str, Any]:
-        """Send a request and wait for the answer; see :mod:`benchmarks.protocol`. Raises SubjectError."""
+        """Send a request and return the answer; see :mod:`benchmarks.protocol`. Raises SubjectError."""
         self.send(do, **more)
         return self.receive()
 
     def send(self, do: str, **more: object) -> None:
-        """Send a request only. Raises SubjectError."""
+        """Send a request without waiting. Raises SubjectError."""
         assert self._process.stdin is not None, "the process was started with a pipe"
         try:
             self._process.stdin.write((json.dumps({"do": do, **more}) + "\n").encode())
@@ -83,13 +83,13 @@ class SubjectProcess:
             raise self._ended() from None
 
     def receive(self) -> dict[str, Any]:
-        """Wait for the answer to the oldest open request. Raises SubjectError."""
+        """Return the answer to the oldest unanswered request. Raises SubjectError."""
         answers = self._process.stdout
         assert answers is not None, "the process was started with a pipe"
         timeout_s = self._timeout_s() if callable(self._timeout_s) else self._timeout_s
         readable, _, _ = select.select([answers], [], [], timeout_s)
         if not readable:
-            self._end(0.0)  # otherwise it would take time from the others
+            self._end(0.0)  # the process would take time from the other subjects
             raise SubjectError(f"no answer within {timeout_s:.3g} s")
         line = answers.readline()
         if not line:
@@ -98,17 +98,17 @@ class SubjectProcess:
         return answer
 
     def close(self) -> None:
-        """End the process: by the end of its requests, or by force if it does not end in time."""
+        """End the process by closing its input, or by force if the process does not end in time."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None, "the process was started with pipes"
             try:
                 pipe.close()
             except BrokenPipeError:
-                continue  # unsent data has no reader any more
+                continue  # the reader of unsent data has ended
         self._end(_END_TIMEOUT_S)
 
     def _end(self, timeout_s: float, signum: signal.Signals | None = None) -> int:
-        """Send a signal to the process and to those that it has started, wait, kill what is left; return the code."""
+        """Send a signal to the process group, wait for the process, kill the rest and return the exit code."""
         pid = self._process.pid
         if self._process.returncode is None:
             if signum is not None:
@@ -116,7 +116,7 @@ class SubjectProcess:
             pidfd = os.pidfd_open(pid)
             select.select([pidfd], [], [], timeout_s)
             os.close(pidfd)
-            # Before the process is waited for: until then no other group can have its number.
+            # Kill before the wait: until then the system gives the group's number to no other group.
             os.killpg(pid, signal.SIGKILL)
         return self._process.wait()
 
@@ -129,14 +129,14 @@ class SubjectProcess:
 
 def _environment(threads: int) -> Mapping[str, str]:
     counts = dict.fromkeys(_THREAD_VARIABLES, str(threads))
-    # Compiled kernels are kept between runs, and inside the repository.
+    # Compiled kernels are kept between runs, inside the repository.
     settings = {"TORCHINDUCTOR_CACHE_DIR": str(PEERS / "inductor"), "TF_CPP_MIN_LOG_LEVEL": "2"}
     return {**os.environ, **counts, **settings}
 
 
 @contextmanager
 def _held_to(threads: int | None) -> Iterator[None]:
-    """Limit the affinity of processes started inside to as many cores as threads."""
+    """Limit the affinity of processes that are started in this context to as many cores as threads."""
     if threads is None or not hasattr(os, "sched_setaffinity"):
         yield
         return

@@ -5,7 +5,7 @@
 {"do": "run", "phase": "step", "times": 5}   -> {"seconds": [...], "losses": [...]}, one entry per run
 {"do": "memory"}                             -> {"memory_mib": largest resident set so far, or memory of a GPU}
 
-The end of the requests ends the process. An error ends it too, with its traceback on standard error.
+The process ends when its input ends or after an error, whose traceback it writes to standard error.
 """
 
 import gc
@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 PHASES = ("forward", "gradients", "step")
-"""Timed phases: the loss; the loss and its gradients; the loss, its gradients and the update."""
+"""Timed phases. forward: the loss. gradients: the loss and its gradients. step: loss, gradients and update."""
 
 Run = Callable[[], float]
-"""Runs one phase once, waits for its end and returns the loss."""
+"""Runs one phase once, waits until it has ended, and returns the loss."""
 
 
 class Subject(Protocol):
-    """One way to solve a problem."""
+    """A framework that solves a problem."""
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -34,7 +34,7 @@ class Subject(Protocol):
         ...
 
     def load(self) -> None:
-        """Make the network, with its initial values."""
+        """Create the network with its initial values."""
         ...
 
     def phase(self, name: str) -> Run:
@@ -43,7 +43,7 @@ class Subject(Protocol):
 
 
 def serve(subject: Subject, memory: Callable[[], float] | None = None) -> None:
-    """Answer requests until they end. memory: returns the peak so far, MiB; None for that of the process."""
+    """Answer requests until the input ends. memory: returns the peak so far in MiB; by default the process's peak."""
     answers = _take_standard_output()
     runs: dict[str, Run] = {}
     for line in sys.stdin:
@@ -73,7 +73,7 @@ def _answer(
 
 
 def _timed(run: Run, times: int) -> dict[str, Any]:
-    """Run a phase some times, without the garbage collector in between."""
+    """Run a phase some times, without garbage collection during the runs."""
     seconds, losses = [], []
     gc.collect()
     gc.disable()
@@ -89,17 +89,17 @@ def _timed(run: Run, times: int) -> dict[str, Any]:
 
 
 def peak_memory_mib() -> float:
-    """Return the largest resident set of this process so far, MiB."""
+    """Return the peak resident set of this process so far, MiB."""
     status = Path("/proc/self/status")
     if status.exists():
-        # The peak of this program only: getrusage includes that of the parent before exec.
+        # The peak of this program only: getrusage includes the parent's peak before exec.
         lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
         return int(lines["VmHWM"].split()[0]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _take_standard_output() -> TextIO:
-    """Reserve standard output for answers; other output goes to standard error."""
+    """Return standard output, reserved for answers; any other output goes to standard error."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return answers

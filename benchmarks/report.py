@@ -1,4 +1,4 @@
-"""All results of one command: gathered case by case, and written after each, so that none is lost."""
+"""The results of one run of the command, written to files after each case, so that no result is lost."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from benchmarks.strategies import StrategyTable
 
 @dataclass
 class Report:
-    """The results so far. machine: facts by name. rates: by precision. failed: case -> reason."""
+    """The results so far. machine: facts by name. rates: rates by precision. failed: case -> reason."""
 
     machine: Mapping[str, str]
     rates: dict[str, Rates] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Report:
 
     @property
     def has_failures(self) -> bool:
-        """Whether runner failed in a case. A peer that is missing or fails does not count."""
+        """Return whether runner failed in a case. Missing or failed peers do not count."""
         ours = [result.ours for result in self.comparisons]
         ours += [strategy for each in self.strategies for strategy in each.strategies]
         ours += [result.subjects[0] for result in self.collectives]

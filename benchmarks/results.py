@@ -1,4 +1,4 @@
-"""The results of a comparison, as plain data for tables and ``--json``."""
+"""The results of a comparison, as plain data for the tables and for ``--json``."""
 
 import math
 import statistics
@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 from benchmarks.alternate import Contestant
 
 LOSSES = 3
-"""Losses of the first steps that are compared."""
+"""Number of first steps whose losses are compared."""
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Tolerances of a peer's losses: relative to runner's loss, and to its change over the steps.
+    """Tolerances of a peer's losses: relative to runner's loss, and to the change of runner's loss over the steps.
 
-    The second finds a wrong update if the loss changes little.
+    The second tolerance finds a wrong update if the loss changes little.
     """
 
     of_loss: float
     of_change: float
 
     def holds(self, ours: Sequence[float], theirs: Sequence[float]) -> bool:
-        """Return whether every loss is within the tolerances; False if one is not finite."""
+        """Return whether every loss is within both tolerances. A loss that is not finite never is."""
         change = self.of_change * abs(ours[-1] - ours[0])
         return all(
             math.isfinite(their_loss) and abs(their_loss - our_loss) <= min(self.of_loss * abs(our_loss), change)
@@ -35,14 +35,14 @@ TOLERANCES: Mapping[str, Tolerance] = {
     "tf32": Tolerance(5e-3, 0.2),
     "bfloat16": Tolerance(3e-2, 0.5),
 }
-"""By precision. tf32, of GPUs: float32 whose products have factors of 10 bits."""
+"""Tolerances by precision. tf32 (on GPUs): float32 whose products read factors with 10-bit mantissas."""
 
 
 @dataclass(frozen=True)
 class SubjectResult:
-    """One subject on one case. failure: reason for missing seconds. seconds: phase -> time of each run.
+    """One subject on one case. failure: the reason if seconds are missing. seconds: phase -> time of each run.
 
-    losses: of the first steps. memory_mib: peak before the network was made, and after the steps.
+    losses: losses of the first steps. memory_mib: peak before the network is built, and after the steps.
     """
 
     name: str
@@ -53,7 +53,7 @@ class SubjectResult:
     memory_mib: tuple[float, float] = (0.0, 0.0)
 
     def median(self, phase: str) -> float | None:
-        """Return the median seconds of a phase, None if it was not measured."""
+        """Return the median seconds of a phase, or None if the phase was not measured."""
         times = self.seconds.get(phase, ())
         return statistics.median(times) if times else None
 
@@ -80,7 +80,7 @@ def subject_result(contestant: Contestant) -> SubjectResult:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One case in one precision. subjects: runner first. multiply_adds, limit_s: by phase."""
+    """One case in one precision. subjects: runner first. multiply_adds, limit_s: values by phase."""
 
     case: str
     title: str
@@ -92,23 +92,23 @@ class CaseResult:
 
     @property
     def ours(self) -> SubjectResult:
-        """The result of runner."""
+        """Return the result of runner."""
         return self.subjects[0]
 
     def same_computation(self, peer: SubjectResult) -> bool:
-        """Return whether a peer's losses agree with runner's; False without losses of runner."""
+        """Return whether a peer's losses agree with runner's; False if runner has no losses."""
         ours = self.ours.losses
         return bool(ours and peer.losses) and TOLERANCES[self.precision].holds(ours, peer.losses)
 
     def comparable(self) -> list[SubjectResult]:
-        """The peers that did not fail and computed the same losses."""
+        """Return the peers that did not fail and computed the same losses."""
         return [peer for peer in self.subjects[1:] if not peer.failure and self.same_computation(peer)]
 
     def best_peer(self, phase: str) -> SubjectResult | None:
-        """The peer with the shortest median of a phase."""
+        """Return the comparable peer with the shortest median of a phase."""
         timed = [(median, peer) for peer in self.comparable() if (median := peer.median(phase)) is not None]
         return min(timed, key=lambda pair: pair[0])[1] if timed else None
 
     def leanest_peer(self) -> SubjectResult | None:
-        """The peer with the smallest peak of memory."""
+        """Return the comparable peer with the smallest peak memory."""
         return min(self.comparable(), key=lambda peer: peer.memory_mib[1], default=None)

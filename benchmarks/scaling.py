@@ -23,8 +23,8 @@ WORKERS = 2
 class ScalingResult:
     """Seconds of single steps. batch: examples of one worker, and of one single run.
 
-    connected: of sync_data. unconnected: of each single run while the others run at the same time. alone: of one
-    single run without others.
+    connected: steps of sync_data. unconnected: steps of each single run while the others run at the same time. alone:
+    steps of one single run while no other runs.
     """
 
     case: str
@@ -36,22 +36,22 @@ class ScalingResult:
 
     @property
     def connected_rate(self) -> float:
-        """Examples per second of sync_data."""
+        """Return the examples per second of sync_data."""
         return self.batch * len(self.unconnected) / statistics.median(self.connected)
 
     @property
     def unconnected_rate(self) -> float:
-        """Examples per second of all simultaneous single runs."""
+        """Return the examples per second of all simultaneous single runs together."""
         return sum(self.batch / statistics.median(seconds) for seconds in self.unconnected)
 
     @property
     def alone_rate(self) -> float:
-        """Examples per second of one single run without others."""
+        """Return the examples per second of one single run while no other runs."""
         return self.batch / statistics.median(self.alone)
 
 
 def measure_scaling(name: str, *, rounds: int, turn: int | None) -> ScalingResult:
-    """Alternate the three in rounds. Raises SubjectError if one of them fails."""
+    """Alternate the three measurements in rounds. Raises SubjectError if one of them fails."""
     case = SCALING_CASES[name]
     batch = case.batch // WORKERS
     times = SETTLING + (turn or case.turn)

@@ -1,4 +1,4 @@
-"""The same network and batch under several strategies, each trained as ``runner`` trains it, alternating."""
+"""The same network and batch under several strategies, each trained as the command ``runner`` does, in turns."""
 
 import statistics
 import tempfile
@@ -33,16 +33,16 @@ class StrategyTable:
     strategies: tuple[SubjectResult, ...]
 
     def rate(self, strategy: SubjectResult) -> float:
-        """Examples per second at the median."""
+        """Return the examples per second of a strategy, from the median step."""
         return self.batch / statistics.median(strategy.seconds["step"])
 
 
 def configured(
     name: str, case: Case, parallelism: Sequence[str], folder: Path, *, threads: int, batch: int
 ) -> SubjectProcess:
-    """Start a case under a strategy; like runner, it may use all cores.
+    """Start a case under a strategy. As in a normal run, the process may use all cores.
 
-    threads: of each worker. batch: the whole batch. Raises SubjectError.
+    threads: thread budget of each worker. batch: size of the whole batch. Raises SubjectError.
     """
     overrides = case.overrides(threads=threads, parallelism=parallelism, batch=batch, batches=BATCHES)
     spec = SubjectSpec(name, "", "benchmarks.configured", overrides)

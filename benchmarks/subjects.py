@@ -1,4 +1,4 @@
-"""The subjects: name, environment and module of each."""
+"""The subjects: the name, environment and module of each."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class SubjectSpec:
     """The command of a subject: ``python -m module *arguments``, with the interpreter of an environment.
 
-    environment: a name of :data:`benchmarks.environments.REQUIREMENTS`, "" for the environment of runner itself.
+    environment: a key of :data:`benchmarks.environments.REQUIREMENTS`, or "" for runner's environment.
     """
 
     name: str
@@ -16,7 +16,7 @@ class SubjectSpec:
     arguments: tuple[str, ...] = ()
 
     def on(self, problem: str) -> "SubjectSpec":
-        """Return the subject on the problem in a folder."""
+        """Return the subject with the folder of a problem as its argument."""
         return SubjectSpec(self.name, self.environment, self.module, (*self.arguments, problem))
 
 
@@ -37,7 +37,7 @@ PEERS = (
     _peer("tensorflow", "graph"),
     _peer("tensorflow", "xla"),
 )
-"""The peers of runner."""
+"""The peers of runner in the training of networks."""
 
 EXCHANGE_OURS = SubjectSpec("runner", "", "benchmarks.exchange")
 
@@ -45,4 +45,4 @@ EXCHANGE_PEERS = (
     SubjectSpec("mpi", "mpi", "benchmarks.peers.exchange_peer", ("mpi",)),
     SubjectSpec("gloo", "torch", "benchmarks.peers.exchange_peer", ("gloo",)),
 )
-"""The peers of runner's collectives."""
+"""The peers of runner in collectives."""

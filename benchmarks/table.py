@@ -1,4 +1,4 @@
-"""Results as Markdown: compared values are side by side, below a description of the measurement."""
+"""Results as Markdown. Compared values are in one table, below a description of the measurement."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,14 +13,14 @@ from benchmarks.strategies import StrategyTable
 
 
 def heading(machine: Mapping[str, str], rates: Mapping[str, Rates]) -> str:
-    """Describe the machine. machine: facts by name. rates: by precision."""
+    """Return a description of the machine. machine: facts by name. rates: rates by precision."""
     facts = [f"- {name}: {value}" for name, value in machine.items()]
     limits = [f"- best rates, {precision}: {found.sentence()}" for precision, found in rates.items()]
     return "\n".join(["# Measurements", "", *facts, *limits])
 
 
 def method() -> str:
-    """Describe the measurement of networks."""
+    """Return a description of how networks are measured."""
     tolerances = "; ".join(
         f"{precision}: {tolerance.of_loss:g} of the loss and {tolerance.of_change:g} of its change"
         for precision, tolerance in TOLERANCES.items()
@@ -41,7 +41,7 @@ def method() -> str:
 
 
 def overview(results: Sequence[CaseResult]) -> str:
-    """The training step of every case: ours against the best and the leanest peer and against the limit."""
+    """Return a table of every case's training step: runner against the fastest peer, the leanest peer and the limit."""
     header = ("case", "precision", "ours, ms", "best peer", "its ms", "ours / best", "limit, ms", "ours / limit")
     memory = ("ours, MiB", "leanest peer", "its MiB", "bfloat16 / float32")
     return markdown([*header, *memory], [_overview_row(result, results) for result in results])
@@ -68,7 +68,7 @@ def _overview_row(result: CaseResult, results: Sequence[CaseResult]) -> Sequence
 
 
 def case_section(result: CaseResult) -> str:
-    """Every subject and every phase of one case."""
+    """Return a table of one case, with every subject and phase."""
     work = ", ".join(f"{phase} {count / 1e6:,.1f}" for phase, count in result.multiply_adds.items())
     header = ["subject"]
     for phase in PHASES:
@@ -114,7 +114,7 @@ def _phase_cells(result: CaseResult, subject: SubjectResult, phase: str) -> list
 
 
 def strategies_section(tables: Sequence[StrategyTable]) -> str:
-    """The training step of one network under several strategies."""
+    """Return a table of one network's training step under several strategies."""
     header = ("case", "strategy", "step, ms", "quartiles, ms", "examples/s")
     rows = [_strategy_row(table, strategy) for table in tables for strategy in table.strategies]
     return f"## Strategies, whole batch kept, float32\n\n{markdown(header, rows)}"
@@ -135,7 +135,7 @@ def _strategy_row(table: StrategyTable, strategy: SubjectResult) -> Sequence[str
 
 
 def scaling_section(results: Sequence[ScalingResult]) -> str:
-    """Return the table of the cost of exchange in sync_data."""
+    """Return a table of the cost of exchange in sync_data."""
     header = ("case", "batch per worker", "sync_data, examples/s", "unconnected singles, sum", "sync_data / sum")
     rows = [_scaling_row(result) for result in results]
     table = markdown([*header, "one single alone", "sync_data / alone", "sum / alone"], rows)

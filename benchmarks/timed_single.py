@@ -1,4 +1,4 @@
-"""``single`` with its training step cut into the phases that are timed."""
+"""``single`` with separate clients for the timed phases of a training step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,15 +13,15 @@ from runner.strategies.replica import Gradients, Replica
 from runner.strategies.single import Single
 
 CLIENTS: Mapping[str, str] = dict(zip(PHASES, ("forward", "gradients", "train"), strict=True))
-"""Phase -> its client. All three fetch only the loss."""
+"""Phase -> its client. All three clients fetch only the loss."""
 
 
 @dataclass
 class TimedSingle(Single):
-    """The program of ``single`` with two more clients over the same nodes: :data:`CLIENTS`."""
+    """The strategy ``single`` with two more clients over the same nodes: :data:`CLIENTS`."""
 
     def build(self, task: Task) -> Program:
-        """Return the program; ``task.microbatches`` is 1."""
+        """Return the program. ``task.microbatches`` must be 1."""
         graph = Graph()
         replica = Replica(graph, task, device=worker_task(0))
         computed = replica.compute_gradients((0, task.batch_size), "train")
@@ -31,7 +31,7 @@ class TimedSingle(Single):
 
 
 def timed_clients(whole: Program, computed: Gradients) -> dict[str, Client]:
-    """Return the clients of :data:`CLIENTS` for a program whose replica computed these gradients."""
+    """Return the clients of :data:`CLIENTS` for a program with these gradients."""
     step = replace(whole.clients["train"], fetches={"loss": computed.loss})
     gradients = tuple(dict.fromkeys(gradient.node for _, gradient in computed.gradients))
     return {

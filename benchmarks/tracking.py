@@ -1,8 +1,8 @@
-"""The effect of a tracking store that is locked or unavailable on training: steps with and without the store.
+"""The cost of a locked or unavailable tracking store for training: steps with and without the store.
 
 ``python -m benchmarks tracking``: see its ``--help``. The command ``runner`` trains in a separate process and logs
 every step; windows in which the store answers alternate with windows in which it does not. The time of a step is the
-time between two lines of metrics.jsonl, so that it includes all costs of recording.
+time between two lines of metrics.jsonl, so that all costs of recording are included.
 """
 
 import argparse
@@ -35,7 +35,7 @@ TRAINING = (
     *("model=cifar_convnet", "data=synthetic", "data.shape=[3,32,32]", "data.examples=640", "parallelism=single"),
     *("cluster.threads_per_worker=1", "train.epochs=1000000", "train.log_every=1", "train.eval_every=1000000000"),
 )
-"""One thread, so that the other core is free for other processes."""
+"""One thread, so that other processes have the other core."""
 
 _METHOD = """`runner {training}`
 
@@ -63,8 +63,8 @@ class Window:
 class Result:
     """The effect of one kind of failure.
 
-    windows: undisturbed and disturbed ones in turn. medians, counts: seconds of a step and number of steps in each.
-    points: logged; missing, repeated: of them in the store.
+    windows: alternately undisturbed and disturbed. medians, counts: median seconds of a step and number of steps per
+    window. points: number of logged points. missing, repeated: points that the store lacks or holds twice.
     """
 
     name: str
@@ -77,13 +77,13 @@ class Result:
     repeated: int = 0
 
     def ratios(self) -> list[float]:
-        """Return the median step of every disturbed window, relative to the undisturbed window before it."""
+        """Return the median step of every disturbed window over the median of the undisturbed window before it."""
         pairs = zip(self.medians[0::2], self.medians[1::2], strict=True)
         return [disturbed / undisturbed for undisturbed, disturbed in pairs]
 
 
 def measure(name: str, seconds: float, pairs: int) -> Result:
-    """Train while the store alternates between answering and not; raises SubjectError if the run ends early."""
+    """Train while the store is alternately available and unavailable. Raises SubjectError if the run ends too early."""
     result = Result(name)
     with tempfile.TemporaryDirectory(prefix="benchmark-tracking-") as place, ExitStack() as stack:
         folder = Path(place)
@@ -98,7 +98,7 @@ def measure(name: str, seconds: float, pairs: int) -> Result:
             finally:
                 run.send_signal(signal.SIGINT)
                 code = run.wait()
-        # 130: it was stopped by the signal.
+        # 130: the run was stopped by the signal.
         result.status = "stopped as asked" if code == 130 else f"failed with {code}"
         _read(result, folder)
     return result
@@ -123,7 +123,7 @@ def document(results: Sequence[Result], seconds: float, command: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print the document and write it to the output file; 1 if a run failed or its record is incomplete."""
+    """Measure, then print and write the document; return 1 if a run failed or its record is incomplete."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks tracking", description="Measure a store that fails.")
     parser.add_argument("--seconds", type=float, default=60.0, help="that the store answers, and does not, in turn")
     parser.add_argument("--pairs", type=int, default=4, help="of such windows for each kind of failure")
@@ -156,7 +156,7 @@ def _disturbed(seconds: float, disturbance: Disturbance, run: subprocess.Popen[b
 
 
 def _database(folder: Path, stack: ExitStack) -> tuple[str, Disturbance]:
-    """A SQLite file, which another process locks."""
+    """Return the URI of a SQLite file, and a disturbance in which another process locks the file."""
     uri = f"sqlite:///{folder / 'mlflow.db'}"
 
     @contextmanager
@@ -170,7 +170,7 @@ def _database(folder: Path, stack: ExitStack) -> tuple[str, Disturbance]:
 
 
 def _server(folder: Path, stack: ExitStack) -> tuple[str, Disturbance]:
-    """An MLflow server, which is ended and started again."""
+    """Return the URI of an MLflow server, and a disturbance in which the server is stopped."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port = probe.getsockname()[1]
@@ -223,7 +223,7 @@ def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes], what:
 
 
 def _points(database: Path) -> int:
-    """Return the points of all runs in a store; none before MLflow has created its tables."""
+    """Return the number of points of all runs in a store; 0 before MLflow has created its tables."""
     if not database.exists():
         return 0
     with closing(sqlite3.connect(database)) as connection:
@@ -234,7 +234,7 @@ def _points(database: Path) -> int:
 
 
 def _read(result: Result, folder: Path) -> None:
-    """Put step times and the comparison of store and metrics.jsonl into the result."""
+    """Add the step times, and the comparison of the store with metrics.jsonl, to the result."""
     logged = [record for record in read_metrics(folder / "run" / "metrics.jsonl") if "train/loss" in record.values]
     expected = {(name, record.step) for record in logged for name in record.values}
     with closing(sqlite3.connect(folder / "mlflow.db")) as connection:

@@ -1,15 +1,15 @@
-"""The arithmetic of a phase, counted in the graph before any pass."""
+"""The arithmetic of a phase, counted in the graph before any compiler pass."""
 
 from runner.engine.compile.cost import node_cost
 from runner.engine.compile.program import Client
 from runner.engine.graph.graph import Graph
 
 MULTIPLYING = frozenset({"conv2d", "conv2d_input_gradient", "conv2d_weight_gradient", "matmul"})
-"""The counted ops. The work of other ops is small in comparison."""
+"""The counted ops. The work of all other ops is small in comparison."""
 
 
 def multiply_adds(graph: Graph, client: Client) -> int:
-    """Return the multiply-adds of all nodes of a client, without the gradient with respect to the images."""
+    """Return the multiply-adds of all nodes of a client, except for the gradient with respect to the images."""
     needed = {tensor.node for tensor in client.fetches.values()} | set(client.targets)
     total = 0
     for node in reversed(list(graph)):

@@ -1,4 +1,4 @@
-"""Cases of several independent settings: every pair of their values, not every combination."""
+"""Test cases over several independent settings: every pair of their values, not every combination."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,5 +8,5 @@ from allpairspy import AllPairs
 
 
 def all_pairs(**values: Sequence[Any]) -> pytest.MarkDecorator:
-    """Parametrize a test by names and their values, so that any two values of different names share a case."""
+    """Parametrize a test by names and values, so that any two values of different names occur together in a case."""
     return pytest.mark.parametrize(tuple(values), [tuple(row) for row in AllPairs(list(values.values()))])

@@ -1,4 +1,4 @@
-"""What tests share: how examples are searched for, the kernels, and a command line that trains nothing."""
+"""Fixtures and settings of all tests: the search for examples, the kernels, and a command line that does not train."""
 
 import functools
 import os
@@ -18,18 +18,18 @@ from tests.fake_training import FakeTraining
 from tests.kernels.gpu.emulation import sources_folder
 from tests.small_runs import small_config
 
-# The tests start hundreds of processes. Where bytecode is switched off, as in images of containers, each process would
-# compile the whole project again, which takes a third of a short run.
+# The tests start hundreds of processes. If bytecode is disabled, as in container images, each process compiles the
+# whole project again, which takes a third of a short run.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# The same examples on every machine and in every run; a slow machine is no failure; what fails can be replayed.
+# Draw the same examples on every machine and in every run, allow slow machines, and print how to replay a failure.
 settings.register_profile(
     "runner", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("runner")
-# Hypothesis also tries the numbers that stand in a project's source, in the modules that are loaded by then: examples
-# would change with every edit, and with the tests that ran before in the same process. It has no setting for that.
+# Hypothesis also draws constants from the source of the project's imported modules. Then examples would change with
+# every edit and with the tests that ran before. Hypothesis has no setting for this.
 providers.is_local_module_file = lambda path: False
 
 
@@ -40,9 +40,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hide instructions beyond AVX2 from oneDNN, in all processes, and from LLVM, in this one, if asked to."""
+    """If requested, hide instructions beyond AVX2 from oneDNN in all processes, and from LLVM in this process."""
     if config.getoption("--avx2"):
-        # oneDNN reads the variable once, when it is first called.
+        # oneDNN reads the variable once, at its first call.
         os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
         found = binding.get_host_cpu_features()
         hidden = {name: False for name in found if name.startswith(("avx512", "avx10", "amx", "evex512"))}
@@ -54,19 +54,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def registry() -> Registry:
-    """The kernels an engine process has."""
+    """Return the kernels of an engine process."""
     return load_kernels()
 
 
 @pytest.fixture(scope="session")
 def compiled_sources(request: pytest.FixtureRequest) -> Path:
-    """Where sources that were compiled for the emulated GPU are kept."""
+    """Return the folder for sources that were compiled for the emulated GPU."""
     return sources_folder(request)
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return the directory of a finished small run with given overrides; each is trained once and never changed."""
+    """Return a function that returns a finished run with given overrides, trained once. Tests must not change it."""
 
     @functools.cache
     def train(*overrides: str) -> Path:
@@ -79,18 +79,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory, and nothing in the environment that changes what the command line does."""
+    """Return an empty working directory; no variable of the environment affects the command line."""
     monkeypatch.chdir(tmp_path)
     for name in ("HYDRA_FULL_ERROR", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
-    # What is tested here computes on the CPU, on a machine with GPUs too.
+    # These tests compute on the CPU, even on a machine with GPUs.
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     return tmp_path
 
 
 @pytest.fixture
 def fake_training(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeTraining:
-    """The training entry, replaced by one that trains nothing; the working directory is empty."""
+    """Replace the training entry by one that does not train, in an empty working directory."""
     fake = FakeTraining()
     monkeypatch.setattr("runner.training.run.run", fake.run)
     return fake

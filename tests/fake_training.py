@@ -1,4 +1,4 @@
-"""A training entry that trains nothing: it records its calls and returns, or raises, what a test sets."""
+"""A training entry that does not train: it records its calls and returns, or raises, what a test sets."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class Call:
 
 @dataclass
 class FakeTraining:
-    """Replaces ``runner.training.run.run``. act: receives each call; an exception that it raises ends that run."""
+    """A replacement of ``runner.training.run.run``. act: receives each call; an exception from it ends the run."""
 
     act: Callable[[Call], None] = lambda call: None
     calls: list[Call] = field(default_factory=list)
@@ -38,7 +38,7 @@ class FakeTraining:
         resume: bool,
         repeats: str = "",
     ) -> Summary:
-        """Note the call, act, and write and return the summary of a finished run."""
+        """Record the call, call ``act``, and write and return the summary of a finished run."""
         call = Call(config, run_dir, list(overrides), sweep, resume, repeats)
         self.calls.append(call)
         self.act(call)
@@ -49,13 +49,13 @@ class FakeTraining:
 
     @property
     def only(self) -> Call:
-        """The call, of which there was exactly one."""
+        """Return the only call; fail if there was another number of calls."""
         (call,) = self.calls
         return call
 
 
 def summary_of(call: Call) -> Summary:
-    """A finished run whose accuracy is its seed / 10."""
+    """Return the summary of a finished run whose accuracy is its seed / 10."""
     return Summary(
         run_id="0123456789abcdef",
         status="finished",

@@ -1,6 +1,6 @@
-"""One table: op -> sample inputs, attributes and order of differentiability. Tests run over it.
+"""A table of all ops: op -> sample inputs, attributes and order of differentiability. Tests use every entry.
 
-Samples keep away from kinks (|x| at 0, ties of a maximum) by more than the steps of difference quotients.
+Samples are farther from kinks (x = 0 of |x|, ties of a maximum) than the steps of difference quotients.
 """
 
 import itertools
@@ -109,7 +109,7 @@ def _fused_product(transpose_a: bool, transpose_b: bool, bias: bool, relu: bool)
 
 
 _TURNS = (
-    # a, b, and which of them is stored transposed
+    # a, b, and whether each is stored transposed
     ((3, 4), (4, 5), False, False),
     ((3, 4), (5, 4), False, True),
     ((4, 3), (5, 4), True, True),
@@ -126,7 +126,7 @@ def _consumed_product(
     a: bool = True,
     b: bool = False,
 ) -> Case:
-    """A program that reads a product, by default that of a', in its place among operands."""
+    """Return a program that reads a product, by default the product with a', as one of its operands."""
     turned = {"transpose_a": a, "transpose_b": b}
     attributes = {**turned, "dtype": PRECISION, "program": text, "outputs": outputs, "product": product}
     return Case((normal(*a_shape), normal(*b_shape), *operands), attributes, 0)
@@ -339,7 +339,7 @@ CASES: dict[str, list[Case]] = {
 
 
 def all_cases() -> list[tuple[str, Case, str]]:
-    """Every case with its op and an identifier for test reports."""
+    """Return every case with its op and an identifier for test reports."""
     return [
         (op, case, f"{op}-{number}" if len(cases) > 1 else op)
         for op, cases in CASES.items()

@@ -1,4 +1,4 @@
-"""Oracles of tests: an interpreter of graphs, and derivatives by differences."""
+"""Reference results for tests: an interpreter of graphs, and derivatives by finite differences."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ Array = NDArray[Any]
 Values = dict[Tensor, Array]
 
 STEP = 1e-3
-"""Step of the difference quotients; their error is of the order STEP ** 4."""
+"""Step of the difference quotients, whose error is of the order STEP ** 4."""
 TOLERANCE = 1e-8
 """Allowed deviation of a derivative, relative to the sum of the magnitudes of its terms."""
 
@@ -25,8 +25,8 @@ TOLERANCE = 1e-8
 def evaluate(graph: Graph, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Array]) -> list[Array]:
     """Compute the fetched tensors with the reference kernels, node after node in graph order.
 
-    ``feeds`` gives the values of placeholders, and of any other tensors. Every array is made read-only, so
-    that a kernel that writes into its inputs fails, and every output is compared with its spec.
+    ``feeds`` holds the values of placeholders, and optionally of other tensors. Every array is made read-only, so that
+    a kernel that writes to its inputs fails, and every output is compared with its spec.
     """
     values: Values = {tensor: _frozen(array) for tensor, array in feeds.items()}
     needed = _needed(graph, fetches, values)
@@ -39,9 +39,9 @@ def evaluate(graph: Graph, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Arr
 
 
 def run_node(graph: Graph, node: Node, inputs: Sequence[Array]) -> list[Array]:
-    """Run one node's reference kernel, which refuses to return another shape or dtype than the node declares.
+    """Run one node's reference kernel. Fails if an output has another shape or dtype than the node declares.
 
-    An assign gives the value it commits.
+    The output of an assign is the value that it commits.
     """
     if node.op == "assign":
         return [inputs[1]]
@@ -84,8 +84,8 @@ def assert_gradients(
 ) -> None:
     """Compare autodiff with differences along a random direction, up to ``order`` derivatives.
 
-    xs are fed float64 tensors. The function differentiated is sum of <r, y> over ys with random r; for the
-    second order it is sum of <s, dx> over its gradients dx, a function of the xs and of the rs.
+    xs: float64 tensors that are fed. The differentiated function is the sum of <r, y> over ys with random r. For the
+    second order it is the sum of <s, dx> over the gradients dx, a function of the xs and the rs.
     """
     weights = {_placeholder_like(graph, y): _random_like(graph, y, rng) for y in ys}
     feeds = {**feeds, **weights}

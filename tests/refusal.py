@@ -1,4 +1,4 @@
-"""A command line that is refused."""
+"""A command line that must be refused."""
 
 import pytest
 
@@ -8,7 +8,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def refused(arguments: list[str], capsys: Capture, code: int = 2) -> str:
-    """Run, expect the exit code and no output, return the message."""
+    """Run a command; require this exit code and no output, and return the message."""
     assert main(arguments) == code
     out, err = capsys.readouterr()
     assert out == ""

@@ -1,4 +1,4 @@
-"""Small configurations and runs: digits, one process, a few steps."""
+"""Small configurations and runs: digits, one process, and few steps."""
 
 import copy
 import functools
@@ -16,7 +16,7 @@ SMALL_MODEL = ("model=mlp", "model.hidden=[8]")
 
 
 def small_config(*overrides: str) -> Config:
-    """The checked configuration of a small run on one core of a machine without GPUs."""
+    """Return the checked configuration of a small run on one core of a machine without GPUs."""
     return copy.deepcopy(_composed(overrides))
 
 
@@ -27,11 +27,11 @@ def train(folder: Path, *overrides: str, resume: bool = False) -> Summary:
 
 @functools.cache
 def _composed(overrides: tuple[str, ...]) -> Config:
-    """Compose a configuration once, because that takes a quarter of a second."""
+    """Return a composed configuration from a cache: composing takes a quarter of a second."""
     model = () if any(override.startswith("model=") for override in overrides) else SMALL_MODEL
     return fix_machine_values(compose([*SMALL, *model, *overrides]).config(), cores=1, look=lambda: NO_DRIVER)
 
 
 def typed(text: str) -> tuple[str, ...]:
-    """Return overrides as they are typed on a command line, without quotes."""
+    """Return the overrides in a command line without quotes."""
     return tuple(text.split())

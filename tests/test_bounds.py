@@ -1,4 +1,4 @@
-"""Every number in the schema of a configuration has finite bounds, and each bound is enforced."""
+"""Every number in the schema of the configuration has finite bounds, and each bound is enforced."""
 
 import copy
 import dataclasses
@@ -23,7 +23,7 @@ OPTIONS: list[tuple[str, type]] = [
 
 @dataclass(frozen=True)
 class Number:
-    """A field with a number, or with a list of numbers. path: names of its sections and its own name."""
+    """A field with a number or a list of numbers. path: the names of its sections and its own name."""
 
     group: str
     schema: type
@@ -40,7 +40,7 @@ class Number:
         return found
 
     def listed(self, number: float | None) -> Any:
-        """The number as the field holds it."""
+        """Return a number in the form in which the field holds it."""
         return [number] if "list[" in str(self.hint) else number
 
     @property
@@ -62,7 +62,7 @@ NUMBERS = [number for group, schema in OPTIONS for number in numbers_of(group, s
 
 
 def undeclared(hint: Any) -> list[Any]:
-    """Each int and float of an annotation that declares no Bounds."""
+    """Return each int and float of an annotation that declares no Bounds."""
     if get_origin(hint) is Annotated and any(isinstance(each, Bounds) for each in hint.__metadata__):
         return []
     return [hint] if hint in (int, float) else [found for each in get_args(hint) for found in undeclared(each)]
@@ -74,7 +74,7 @@ def default() -> dict[str, Any]:
 
 
 def with_value(plain: dict[str, Any], number: Number, value: object) -> dict[str, Any]:
-    """A configuration with the option of the number's schema, and the value in its place."""
+    """Return a configuration with the option of the number's schema and this value of the number."""
     changed = copy.deepcopy(plain)
     if number.group:
         changed[number.group] = {"name": number.schema().name}

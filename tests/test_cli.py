@@ -1,4 +1,4 @@
-"""The command line: what it prints, what it refuses, how it leaves."""
+"""The command line: its output, its refusals, and its exit codes."""
 
 import dataclasses
 import logging
@@ -49,7 +49,7 @@ def test_the_internal_verb_is_not_advertised(capsys: Capture):
 
 
 @pytest.mark.parametrize(("arguments", "more"), [(["--help"], ("hydra", "numpy")), (["--cfg", "job"], ())])
-def test_help_and_composing_import_nothing_slow(arguments: list[str], more: tuple[str, ...]):
+def test_help_and_composing_import_no_slow_library(arguments: list[str], more: tuple[str, ...]):
     code = (
         f"import sys; from runner.cli import main; main({arguments}); "
         f"sys.exit(str([name for name in {SLOW_TO_IMPORT + more} if name in sys.modules]))"
@@ -81,7 +81,7 @@ def test_a_command_that_runs_out_of_memory_exits_like_one_without_resources(
     )
 
 
-def test_the_version_is_the_projects_own(capsys: Capture):
+def test_the_version_is_that_of_the_project(capsys: Capture):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"runner {versions()['runner']}\n"
 
@@ -92,7 +92,7 @@ def test_an_unknown_verb_is_refused_with_the_known_ones(folder: Path, capsys: Ca
     assert f"unknown verb 'explian': expected one of {verbs}, or overrides" in message
 
 
-def test_a_reader_that_has_seen_enough_is_no_error():
+def test_a_reader_that_closes_the_pipe_is_no_error():
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "runner", "--help"]
@@ -102,8 +102,8 @@ def test_a_reader_that_has_seen_enough_is_no_error():
 
 
 @pytest.mark.parametrize("start", [("-m", "runner"), ("-P", "runner/__main__.py")], ids=" ".join)
-def test_a_checkout_uses_its_files_and_no_library_of_its_folder(start: tuple[str, str], tmp_path: Path):
-    """In an interpreter that has another copy installed: this one."""
+def test_a_checkout_uses_its_package_and_imports_no_library_from_its_folder(start: tuple[str, str], tmp_path: Path):
+    """The interpreter has another installed copy of the package."""
     package = tmp_path / "runner"
     package.mkdir()
     shutil.copy(Path(runner.__file__).with_name("__main__.py"), package)
@@ -160,7 +160,7 @@ def test_from_python_the_same_run_is_trained(fake_training: FakeTraining, folder
     ],
     ids=["failed", "stopped by a signal", "stopped before the run listens"],
 )
-def test_a_run_that_ends_early_leaves_with_its_code_and_one_message(
+def test_a_run_that_ends_early_exits_with_its_code_and_one_message(
     fake_training: FakeTraining, capsys: Capture, error: BaseException, code: int, message: str
 ):
     fake_training.act = Mock(side_effect=error)
@@ -172,7 +172,7 @@ def test_a_run_that_ends_early_leaves_with_its_code_and_one_message(
     assert ("Traceback" in err) == isinstance(error, Exception)
 
 
-def test_hydras_own_variable_asks_for_the_traceback_too(
+def test_hydras_environment_variable_also_shows_the_traceback(
     fake_training: FakeTraining, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
@@ -187,7 +187,7 @@ def test_a_defect_keeps_its_traceback(fake_training: FakeTraining):
         main([])
 
 
-# --- what Hydra offers
+# --- features of Hydra
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_the_composed_configuration_is_printed(fake_training: FakeTraining, caps
     assert not fake_training.calls
 
 
-def test_its_sources_are_printed(fake_training: FakeTraining, capsys: Capture):
+def test_the_sources_of_the_configuration_are_printed(fake_training: FakeTraining, capsys: Capture):
     assert main(["--info", "defaults"]) == 0
     assert "schema/optimizer/momentum" in capsys.readouterr().out
     assert not fake_training.calls
@@ -241,7 +241,7 @@ def test_completion_offers_options_and_keys(
 
 
 @pytest.mark.parametrize("head", ['defaults: ["/schema/model/mlp@_here_"]\n', "name: mlp\n"])
-def test_a_users_own_yaml_is_found_and_held_to_the_schema(
+def test_a_users_yaml_file_is_found_and_checked_against_the_schema(
     fake_training: FakeTraining, folder: Path, capsys: Capture, head: str
 ):
     own = folder / "own" / "model"

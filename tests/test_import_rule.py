@@ -1,6 +1,6 @@
-"""Who may know whom: imports point one way, without cycles, and heavy libraries wait until they are needed.
+"""The import rule: imports have one direction and no cycles, and heavy libraries are imported when they are needed.
 
-Read from the source, nothing is executed. A new module fails here until the table says what it may know.
+The test reads the source and executes nothing. It fails for a new module until the table lists its imports.
 """
 
 import ast
@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "bounds": "",
     "errors": "",
     "system": "errors",
-    # Arrays: NumPy and nothing of runner. A reference kernel registers itself.
+    # Arrays: NumPy and no other module of runner. A reference kernel registers itself.
     "kernels": "",
     "kernels.philox": "",
     "kernels.platform": "kernels.contract kernels.memory",
@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "kernels.registry": "kernels.contract kernels.functions kernels.platform",
     "kernels.elementwise": "",
     "kernels.reference": "kernels.elementwise kernels.philox kernels.memory kernels.contract kernels.registry",
-    # Fast kernels: thin over a library each, and one module that tries them.
+    # Fast kernels: a thin module over each library, and one module that tries to load them.
     "kernels.cpu": "",
     "kernels.cpu.dispatch": "kernels.contract",
     "kernels.cpu.onednn": "kernels.memory kernels.contract kernels.registry kernels.reference.rows"
@@ -35,10 +35,10 @@ MAY_IMPORT = {
     "kernels.cpu.machine_code": "kernels.contract kernels.functions kernels.registry kernels.elementwise"
     " kernels.reference.rows kernels.cpu.dispatch",
     "kernels.cpu.loading": "kernels.registry kernels.cpu.onednn kernels.cpu.machine_code kernels.cpu.dispatch",
-    # Kernels of a GPU: they know of CUDA what one protocol says, but for the module that implements it.
+    # Kernels of a GPU: they use CUDA through one protocol, except for the module that implements it.
     "kernels.gpu": "kernels.memory kernels.contract kernels.functions kernels.registry kernels.platform"
     " kernels.elementwise kernels.philox",
-    # The engine: each folder imports those above it. A graph says what is computed, a plan says how.
+    # The engine: a folder imports only folders above it. A graph describes the computation, a plan its execution.
     "engine": "",
     "engine.graph": "errors kernels.elementwise system.schema",
     "engine.compile": "engine.graph errors kernels.contract kernels.registry kernels.memory kernels.elementwise",
@@ -49,12 +49,12 @@ MAY_IMPORT = {
     "engine.cluster": "engine.run engine.compile engine.graph engine.cluster.transport errors system.schema"
     " system.text kernels.contract kernels.registry kernels.platform",
     "engine.cluster.transport": "errors system.schema system.text",
-    # What is trained, and how: strategies see layer stamps, never models, data, tracking or Hydra.
+    # Networks and training rules: strategies use layer stamps, never models, data, tracking or Hydra.
     "nn": "engine errors",
     "models": "nn engine bounds errors",
     "optimizers": "engine bounds errors",
     "strategies": "optimizers engine bounds errors records.decisions",
-    # What feeds and what keeps.
+    # Input data and stored results.
     "data": "bounds errors system.files system.json_file system.schema kernels.philox",
     "checkpoint": "errors system.files system.json_file system.schema system.text",
     "tracking": "bounds system.files system.redaction system.json_file system.schema",
@@ -63,9 +63,9 @@ MAY_IMPORT = {
     "records.decisions": "system.files system.json_file system.schema",
     "records.data_facts": "data errors system.json_file system.schema",
     "records.late_tracking": "records.run_directory records.summary tracking config.safe_yaml errors",
-    # What a file of the user's adds to the tables.
+    # Plugins: files of the user that extend the tables.
     "plugin": "models optimizers strategies data engine kernels.contract errors system.files",
-    # The configuration is the dataclasses of the rooms it configures.
+    # The configuration consists of the dataclasses of the packages that it configures.
     "config": "bounds errors system.files engine.graph.device",
     "config.check": "config.monitor config.schema errors engine.graph.device strategies.base",
     "config.configuration": "config bounds errors models optimizers strategies data tracking kernels.gpu.discovery",
@@ -74,7 +74,7 @@ MAY_IMPORT = {
     " kernels.gpu.discovery system.machine",
     "config.hydra_app": "config config.configuration config.hydra_sweep errors",
     "config.hydra_sweep": "config.launcher errors system.redaction",
-    # Training; build is the only wiring.
+    # Training; only ``build`` wires the parts together.
     "training": "system.console config config.configuration records strategies data checkpoint"
     " tracking tracing plugin engine errors system.files system.json_file system.schema system.shutdown"
     " system.machine system.redaction"
@@ -92,10 +92,10 @@ MAY_IMPORT = {
     "__main__": "cli",
     "": "commands records.summary",
 }
-"""Module or package below ``runner`` -> what it may import besides itself. The longest name that fits counts."""
+"""Module or package below ``runner`` -> the modules it may import besides itself. The longest matching name applies."""
 
 HEAVY = {"alembic", "matplotlib", "mlflow", "pandas", "rich", "scipy", "sklearn", "sqlalchemy", "torch"}
-"""Imported inside functions only: ``runner --help`` answers in under a second."""
+"""Imported inside functions only, so that ``runner --help`` answers in less than a second."""
 
 ONLY_IN = {
     "hydra": "config.hydra_app config.hydra_sweep",
@@ -116,12 +116,12 @@ ONLY_IN = {
     "marshal": "",
     "shelve": "",
 }
-"""Libraries that are the business of certain rooms, or of none."""
+"""Libraries that only certain packages, or none, may import."""
 
 
 @dataclass(frozen=True)
 class Import:
-    """One import statement. at_start: executed when its module is imported."""
+    """One import statement. at_start: True if it is executed when its module is imported."""
 
     importer: str
     target: str
@@ -132,12 +132,12 @@ class Import:
 
 
 def below(name: str, room: str) -> bool:
-    """Whether a dotted name is a room or inside it."""
+    """Return whether a dotted name is a package or inside the package."""
     return name == room or name.startswith(f"{room}.") or room == ""
 
 
 def modules(source: Path) -> dict[str, Path]:
-    """Dotted names below the package -> files; the package itself is ""."""
+    """Return the modules by dotted name below the package; the package itself is ""."""
     found = {}
     for path in sorted(source.rglob("*.py")):
         parts = path.relative_to(source).with_suffix("").parts
@@ -146,7 +146,7 @@ def modules(source: Path) -> dict[str, Path]:
 
 
 def imports(source: Path) -> list[Import]:
-    """Every import of every module; targets inside the package are written ``runner.NAME``."""
+    """Return every import of every module. Targets inside the package are written ``runner.NAME``."""
     known = modules(source)
     return [
         Import(importer, target, at_start)
@@ -157,7 +157,7 @@ def imports(source: Path) -> list[Import]:
 
 
 def statements(tree: ast.AST, at_start: bool = True) -> Iterator[tuple[ast.stmt, bool]]:
-    """Import statements, and whether they run when the module is imported."""
+    """Yield import statements, and whether they run when the module is imported."""
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield child, at_start
@@ -167,7 +167,7 @@ def statements(tree: ast.AST, at_start: bool = True) -> Iterator[tuple[ast.stmt,
 
 
 def targets(statement: ast.stmt, known: Mapping[str, Path]) -> Iterator[str]:
-    """What a statement imports: ``from runner.engine import ops`` means the module ``runner.engine.graph.ops``."""
+    """Yield the imported modules: ``from runner.engine import ops`` means the module ``runner.engine.graph.ops``."""
     if isinstance(statement, ast.Import):
         yield from (alias.name for alias in statement.names)
     elif isinstance(statement, ast.ImportFrom):
@@ -179,14 +179,14 @@ def targets(statement: ast.stmt, known: Mapping[str, Path]) -> Iterator[str]:
 
 
 def room_of(name: str) -> str:
-    """The longest row of the table that fits a module; fails when the table does not know it."""
+    """Return the longest row of the table that matches a module; fail if there is none."""
     rows = [row for row in MAY_IMPORT if row and below(name, row)] if name else [""]
     assert rows, f"module {name!r} is not in the table MAY_IMPORT: say there what it may import"
     return max(rows, key=len)
 
 
 def inside(found: list[Import]) -> list[tuple[str, str]]:
-    """Importer and target of every import inside the package, lazy and type-only ones included."""
+    """Return importer and target of every import inside the package, including lazy and type-only imports."""
     return [
         (each.importer, each.target.removeprefix("runner").lstrip("."))
         for each in found
@@ -195,7 +195,7 @@ def inside(found: list[Import]) -> list[tuple[str, str]]:
 
 
 def breaches(found: list[Import]) -> list[str]:
-    """Imports inside the package that the table does not allow."""
+    """Return the imports inside the package that the table does not allow."""
     rooms = [(importer, target, room_of(importer)) for importer, target in inside(found)]
     return [
         f"{importer or 'runner'} -> {target}: {room or 'runner'} may import {MAY_IMPORT[room] or 'nothing'}"
@@ -205,14 +205,14 @@ def breaches(found: list[Import]) -> list[str]:
 
 
 def between_folders(found: list[Import], source: Path) -> list[tuple[str, str]]:
-    """The same as folders. A folder may import the folders that it is in and those that are in it."""
+    """Return the imports between folders. A folder may import folders that contain it and folders inside it."""
     folders = {name: ".".join(path.parent.relative_to(source).parts) for name, path in modules(source).items()}
     pairs = [(folders[importer], folders.get(target, target)) for importer, target in inside(found)]
     return [(a, b) for a, b in pairs if a and b and not below(a, b) and not below(b, a)]
 
 
 def cycle(imports: list[tuple[str, str]]) -> list[str]:
-    """Names that import each other in a circle; empty if there are none."""
+    """Return names that import each other in a cycle, or an empty list."""
     edges: dict[str, list[str]] = {}
     for importer, target in imports:
         edges.setdefault(importer, []).append(target)
@@ -231,12 +231,12 @@ def cycle(imports: list[tuple[str, str]]) -> list[str]:
 
 
 def too_early(found: list[Import]) -> list[str]:
-    """Heavy libraries imported when a module is."""
+    """Return the heavy libraries that are imported when a module is imported."""
     return [str(each) for each in found if each.at_start and each.target.split(".")[0] in HEAVY]
 
 
 def strangers(found: list[Import]) -> list[str]:
-    """Libraries imported outside the rooms whose business they are; kernels know NumPy only."""
+    """Return the libraries that are imported outside their packages. Kernels import NumPy only."""
     return [
         str(each)
         for each in found
@@ -247,15 +247,15 @@ def strangers(found: list[Import]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def found() -> list[Import]:
-    """Every import of runner."""
+    """Return every import of runner."""
     return imports(SOURCE)
 
 
-def test_imports_point_one_way(found: list[Import]) -> None:
+def test_imports_have_one_direction(found: list[Import]) -> None:
     assert breaches(found) == []
 
 
-def test_no_module_and_no_folder_imports_itself_through_others(found: list[Import]) -> None:
+def test_no_module_and_no_folder_is_in_an_import_cycle(found: list[Import]) -> None:
     assert cycle(inside(found)) == []
     assert cycle(between_folders(found, SOURCE)) == []
 
@@ -264,12 +264,12 @@ def test_heavy_libraries_are_imported_when_they_are_needed(found: list[Import]) 
     assert too_early(found) == []
 
 
-def test_libraries_stay_in_their_rooms(found: list[Import]) -> None:
+def test_libraries_are_imported_only_by_their_packages(found: list[Import]) -> None:
     assert strangers(found) == []
 
 
 MANY = 5
-"""Files from which a folder needs a reading order; its ``__init__`` is not counted."""
+"""A folder with this many files, without its ``__init__``, needs a reading order."""
 
 
 def test_a_folder_of_many_files_gives_a_reading_order() -> None:
@@ -282,7 +282,7 @@ def test_a_folder_of_many_files_gives_a_reading_order() -> None:
             assert not missing or "every other file" in order, f"{folder}: {missing}"
 
 
-def test_every_module_is_in_the_table_and_every_row_is_there() -> None:
+def test_every_module_is_in_the_table_and_every_row_exists() -> None:
     found = modules(SOURCE)
     assert {room_of(name) for name in found} == set(MAY_IMPORT)
     for row in MAY_IMPORT.values():
@@ -290,7 +290,7 @@ def test_every_module_is_in_the_table_and_every_row_is_there() -> None:
 
 
 def package(folder: Path, **files: str) -> list[Import]:
-    """The imports of a package of these modules (``a__b`` is a/b.py)."""
+    """Write a package of these modules (``a__b`` is a/b.py) and return its imports."""
     for name, text in files.items():
         path = folder / f"{name.replace('__', '/') if not name.startswith('__') else name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -319,7 +319,7 @@ def test_an_import_against_the_rule_is_found(tmp_path: Path, module: str, text: 
     assert len(breaches(found)) == 1
 
 
-def test_allowed_imports_are_no_breach(tmp_path: Path) -> None:
+def test_allowed_imports_are_accepted(tmp_path: Path) -> None:
     text = "from runner.errors import ClusterError\nfrom runner.engine.graph import op\nimport numpy"
     assert breaches(package(tmp_path, errors="", engine__graph__op="", engine__graph__graph=text)) == []
 
@@ -351,11 +351,11 @@ def test_a_heavy_import_is_found_at_module_level_only(tmp_path: Path) -> None:
     assert too_early(package(tmp_path, data__digits="def f():\n    import sklearn.datasets")) == []
 
 
-def test_a_library_in_a_foreign_room_is_found(tmp_path: Path) -> None:
+def test_a_library_in_another_package_is_found(tmp_path: Path) -> None:
     found = package(tmp_path, strategies__base="def f():\n    from hydra import compose", errors="import pickle")
     assert strangers(found) == ["errors -> pickle", "strategies.base -> hydra"]
 
 
-def test_a_module_the_table_does_not_know_is_named() -> None:
+def test_a_module_that_the_table_does_not_list_is_named() -> None:
     with pytest.raises(AssertionError, match="module 'newcomer' is not in the table MAY_IMPORT"):
         room_of("newcomer")

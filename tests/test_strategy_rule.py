@@ -1,6 +1,6 @@
-"""No file outside ``runner/strategies`` knows a strategy by name or type: everything is asked through the contract.
+"""No file outside ``runner/strategies`` depends on a strategy's name or type: all of them use the contract.
 
-Read from the syntax tree, nothing is executed.
+The test reads the syntax tree and executes nothing.
 """
 
 import ast
@@ -13,16 +13,16 @@ from runner.strategies import STRATEGIES
 from tests.test_import_rule import SOURCE, below, modules, statements, targets
 
 CONTRACT = ["base", "clients", "collectives", "layer_names", "replica", "servers"]
-"""Modules of ``runner.strategies`` that anyone may import, plugins included; the others belong to one strategy."""
+"""Modules of ``runner.strategies`` that any module or plugin may import; each other module belongs to one strategy."""
 
 HOLDS_THE_TABLE = ("config", "plugin")
-"""Packages that may import ``STRATEGIES``: they fill it and choose from it by the name in a configuration."""
+"""Packages that may import ``STRATEGIES``: they fill the table or choose from it by the configured name."""
 
 ASKS_BY_TYPE = {"isinstance", "issubclass", "getattr", "hasattr", "type"}
 
 
 def faults(source: Path) -> list[str]:
-    """Every place of a package that knows a strategy, as ``module:line: what it does``."""
+    """Return every place in a package that depends on a strategy, as ``module:line: what it does``."""
     known = modules(source)
     return [
         f"{name}:{line}: {what}"
@@ -60,7 +60,7 @@ def _questions(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _names_of_strategies(tree: ast.Module) -> frozenset[str]:
-    """Names that stand for a strategy or for its name anywhere in a module, however often they were passed on."""
+    """Return the names that refer to a strategy or its name in a module, directly or through assignments."""
     names = frozenset({"parallelism", "strategy"})
     while True:
         found = set(names)
@@ -94,7 +94,7 @@ def _is_strategy(node: ast.AST, names: frozenset[str]) -> bool:
 
 
 def _is_name(node: ast.AST, names: frozenset[str]) -> bool:
-    """Whether an expression may be the name of a strategy: of the strategy, or passed on."""
+    """Return whether an expression may be the name of a strategy, directly or through a variable."""
     return _named(node) in names or (
         isinstance(node, ast.Attribute) and node.attr == "name" and _is_strategy(node.value, names)
     )
@@ -105,15 +105,15 @@ def _named(node: ast.AST) -> str:
 
 
 def _holds_name(node: ast.AST) -> bool:
-    """Whether an expression is the literal name of a strategy, or a display that holds one."""
+    """Return whether an expression is the literal name of a strategy, or a display that contains one."""
     return any(isinstance(each, ast.Constant) and each.value in STRATEGIES for each in ast.walk(node))
 
 
-def test_nothing_outside_knows_a_strategy() -> None:
+def test_no_module_outside_depends_on_a_strategy() -> None:
     assert faults(SOURCE) == []
 
 
-def test_the_contract_names_modules_that_are_there() -> None:
+def test_the_contract_names_existing_modules() -> None:
     assert {f"strategies.{name}" for name in CONTRACT} <= set(modules(SOURCE))
 
 
@@ -138,7 +138,7 @@ def test_the_contract_names_modules_that_are_there() -> None:
         ("config", "STRATEGIES['single']", "takes a strategy by its name"),
     ],
 )
-def test_a_place_that_knows_a_strategy_is_found(tmp_path: Path, module: str, text: str, what: str) -> None:
+def test_a_place_that_depends_on_a_strategy_is_found(tmp_path: Path, module: str, text: str, what: str) -> None:
     for name in ("strategies/single", "strategies/sharded/schemes", "strategies/__init__"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"{name}.py").touch()
@@ -158,7 +158,7 @@ def test_a_place_that_knows_a_strategy_is_found(tmp_path: Path, module: str, tex
         "isinstance(config.model, Mlp)",
     ],
 )
-def test_the_contract_and_other_comparisons_are_no_faults(tmp_path: Path, text: str) -> None:
+def test_the_contract_and_other_comparisons_are_accepted(tmp_path: Path, text: str) -> None:
     (tmp_path / "strategies").mkdir()
     (tmp_path / "strategies" / "base.py").touch()
     (tmp_path / "config.py").write_text(text)

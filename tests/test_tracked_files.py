@@ -1,4 +1,4 @@
-"""Tracked files refer to nothing outside the repository: they mean the same in every clone."""
+"""Tracked files refer to no path outside the repository, so they are valid in every clone."""
 
 import re
 import subprocess
@@ -11,11 +11,11 @@ ROOT = Path(__file__).parent.parent
 SYMLINK = "120000"
 
 MACHINE_PATH = re.compile(r"(?<![\w.~}-])/(?:home/(?!(?:me|project)\b|\{)|(?:root|work|tmp|Users)/)[\w.]")
-"""An absolute path below a folder that belongs to one machine or user; ``me`` and ``project`` are for examples."""
+"""An absolute path below a folder of one machine or user. ``me`` and ``project`` are allowed as examples."""
 
 
 def tracked() -> Iterator[tuple[str, Path]]:
-    """Mode and path of every tracked file that exists."""
+    """Yield mode and path of every tracked file that exists."""
     if not (ROOT / ".git").exists():
         pytest.skip(f"{ROOT} is not a Git repository, which lists the tracked files")
     listed = subprocess.run(["git", "ls-files", "-s", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -25,19 +25,19 @@ def tracked() -> Iterator[tuple[str, Path]]:
 
 
 def machine_paths(text: str) -> list[str]:
-    """The lines that hold such a path, each with its number."""
+    """Return the lines that contain such a path, each with its number."""
     return [f"{number}: {line}" for number, line in enumerate(text.splitlines(), 1) if MACHINE_PATH.search(line)]
 
 
 @pytest.mark.parametrize("place", ["home/ada", "root", "work", "Users/ada", "tmp"])
 @pytest.mark.parametrize("before", ["", "see ", "'", "file://", "sqlite:///"])
-def test_a_path_of_a_machine_is_found(place: str, before: str) -> None:
+def test_a_path_of_one_machine_is_found(place: str, before: str) -> None:
     line = f"{before}/{place}/project"
     assert machine_paths(f"first\n{line}\n") == [f"2: {line}"]
 
 
 @pytest.mark.parametrize("path", ["home/me/mlflow.db", "home/{name}/x", "dev/shm/x", "tmp", "homes/x", "networks/x"])
-def test_an_example_and_a_folder_of_every_machine_are_none(path: str) -> None:
+def test_an_example_and_a_folder_of_every_machine_are_allowed(path: str) -> None:
     assert machine_paths(f"in /{path} or https://host/{path} or ../{path} or docs/{path}") == []
 
 
@@ -46,7 +46,7 @@ def test_no_symbolic_link_is_tracked() -> None:
     assert not links, f"tracked symbolic links: {', '.join(map(str, links))}; track the file, or ignore the link"
 
 
-def test_no_tracked_file_names_a_path_of_a_machine() -> None:
+def test_no_tracked_file_names_a_path_of_one_machine() -> None:
     texts = {path: path.read_bytes() for mode, path in tracked() if mode != SYMLINK and path.exists()}
     assert ROOT / "README.md" in texts
     found = [

@@ -1,4 +1,4 @@
-"""What trains works where Hydra, OmegaConf and MLflow are not installed: only the command line wants them."""
+"""Training works without Hydra, OmegaConf and MLflow: only the command line requires them."""
 
 import subprocess
 import sys
@@ -49,7 +49,7 @@ print(sorted(set(sys.modules) & {{"hydra", "omegaconf", "mlflow", "cupy", "cudnn
 
 
 def answer(script: str) -> str:
-    """What a fresh interpreter without these libraries prints."""
+    """Return the output of a fresh interpreter without these libraries."""
     done = subprocess.run([sys.executable, "-c", BLOCKED + script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -60,10 +60,10 @@ def test_a_network_trains_through_the_engine_alone() -> None:
     assert 0 < last < first
 
 
-def test_every_module_below_the_command_line_is_imported_without_them_and_without_a_library_of_gpus() -> None:
+def test_modules_below_the_command_line_import_none_of_these_and_no_gpu_library() -> None:
     assert answer(IMPORT.format(rooms=ROOMS)) == "[]\n"
 
 
-def test_they_are_really_blocked() -> None:
+def test_the_libraries_are_really_blocked() -> None:
     with pytest.raises(AssertionError, match="import of omegaconf halted"):
         answer("import runner.config.configuration")

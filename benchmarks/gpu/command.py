@@ -25,7 +25,7 @@ from runner.records.summary import cpu_model, git_commit
 RESULTS = ROOT / "benchmarks" / "results"
 
 LEAST_S = 40.0
-"""Shortest time for a measurement; with less it is not started."""
+"""The shortest time for a measurement. If less is left, the measurement is not started."""
 
 _QUERY = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
 
@@ -37,7 +37,7 @@ name: below benchmarks/results, or where --output says, as Markdown with its num
 
 @dataclass(frozen=True)
 class Options:
-    """The requested measurements. output: folder of the results."""
+    """The requested measurements. output: folder for the results."""
 
     cases: tuple[str, ...]
     precisions: tuple[str, ...]
@@ -48,7 +48,7 @@ class Options:
 
 
 class NoGpuError(Exception):
-    """No GPU was found."""
+    """There is no GPU."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Parse the command line; exits with code 2 and a message if it is wrong."""
+    """Parse the command line. Exits with code 2 and a message if an argument is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks gpu", description=_DESCRIPTION)
     default = [name for name in GPU_CASES if name != "smoke"]
     add = parser.add_argument
@@ -110,7 +110,7 @@ def _members(
 
 
 def gpu_facts(device: str) -> Mapping[str, str]:
-    """Return the facts of the first GPU; raises NoGpuError without one."""
+    """Return facts about the first GPU. Raises NoGpuError without a GPU."""
     if device == "cpu":
         return {"device": cpu_model()}
     try:
@@ -124,7 +124,7 @@ def gpu_facts(device: str) -> Mapping[str, str]:
 
 
 def passes(options: Options) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield case, precision and modes, in order: first all without compilers, then with compilers."""
+    """Yield case, precision and modes in order: first all cases without compilers, then all with compilers."""
     quick = tuple(mode for mode in options.modes if mode in QUICK)
     rounds = [quick] if quick or not options.modes else []
     rounds += [options.modes] if any(mode in COMPILED for mode in options.modes) else []
@@ -159,7 +159,7 @@ def measurements(options: Options, deadline: Deadline) -> Iterator[Measured]:
 
 
 def _rates(options: Options, folder: Path, deadline: Deadline) -> Mapping[str, Rates]:
-    """Measure the rates of the GPU; without them, its utilisation is unknown."""
+    """Measure the rates of the GPU. If that fails, the GPU's utilisation is reported as unknown."""
     try:
         return measure_rates(options.settings, options.precisions, folder, deadline)
     except SubjectError as error:

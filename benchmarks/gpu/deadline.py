@@ -1,11 +1,11 @@
-"""The time that is left for measuring, so that it ends in time with partial results."""
+"""The time limit of the measurements, so that they end with partial results instead of being killed."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SHORTEST_S = 0.5
-"""Shortest timeout of an answer."""
+"""The shortest timeout of an answer."""
 
 
 class Deadline:
@@ -17,16 +17,16 @@ class Deadline:
         self._kept_s = 0.0
 
     def remaining_s(self) -> float:
-        """Remaining seconds; negative after the deadline."""
+        """Return the remaining seconds; negative after the deadline."""
         return self._at - self._clock() - self._kept_s
 
     def patience_s(self) -> float:
-        """Return the timeout of an answer."""
+        """Return the timeout of an answer in seconds."""
         return max(SHORTEST_S, self.remaining_s())
 
     @contextmanager
     def keeping(self, seconds: float) -> Iterator[None]:
-        """Reserve some of the time for later measurements."""
+        """Reserve some of the time for later measurements while the context is open."""
         self._kept_s += seconds
         try:
             yield

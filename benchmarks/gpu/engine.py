@@ -1,4 +1,4 @@
-"""The device of runner's side: a GPU or, for a trial without one, CPUs."""
+"""The device on which runner is measured: a GPU or, to try the benchmark without one, CPUs."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,10 +14,10 @@ from runner.kernels.registry import Registry
 from runner.system.files import gpu_code_folder
 
 DISTRIBUTIONS = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
-"""Libraries whose versions are reported if they are installed."""
+"""Distributions whose versions are reported if they are installed."""
 
 STAGES = 2
-"""Buffers on the GPU for each value that is transferred."""
+"""Buffers on the GPU for each transferred value."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Engine:
 
     @contextmanager
     def opened(self, program: Program) -> Iterator[LocalSession]:
-        """Return a session in this process."""
+        """Open a session in this process."""
         session = LocalSession(program, self.cluster, self.registry)
         try:
             yield session
@@ -38,10 +38,9 @@ class Engine:
             session.close()
 
     def memory_mib(self, session: LocalSession) -> float:
-        """Return the GPU memory of a training step; on CPUs, the peak of the process.
+        """Return the GPU memory of a training step; on CPUs, the peak memory of the process.
 
-        It is the planned memory, which equals the allocated memory: the temporary memory for loading initial values is
-        not included.
+        The planned memory equals the allocated memory. Temporary memory for loading initial values is excluded.
         """
         (device,) = self.cluster.devices
         if device.gpu is None:
@@ -53,7 +52,7 @@ class Engine:
 
 
 def engine_on(device: str, precision: str, *, compare_plans: bool = False) -> Engine:
-    """The engine on "cuda" or on "cpu", for a precision of :data:`~benchmarks.gpu.networks.PRECISIONS`.
+    """Return the engine on "cuda" or "cpu", for a precision of :data:`~benchmarks.gpu.networks.PRECISIONS`.
 
     compare_plans: see :class:`~runner.engine.graph.device.GpuOptions`. Raises ResourceError without a GPU.
     """

@@ -24,28 +24,28 @@ from benchmarks.timed_single import CLIENTS
 from benchmarks.work import multiply_adds
 
 PHASES = ("step", "gradients")
-"""Timed phases: the training step and, as in convnet-benchmarks, forward and backward pass without the update."""
+"""The timed phases: the training step and, as in convnet-benchmarks, forward and backward pass without the update."""
 
 QUICK, COMPILED = ("channels-last", "graph"), ("reduce-overhead", "max-autotune")
 MODES = (*QUICK, *COMPILED)
-"""Of :mod:`benchmarks.peers.torch_gpu_peer`; the compiled ones take minutes to start."""
+"""Modes of :mod:`benchmarks.peers.torch_gpu_peer`. The compiled modes take minutes to start."""
 
 UNKNOWN = Rates({}, 0.0)
-"""Rates of a GPU that were not measured."""
+"""The rates of a GPU whose rates were not measured."""
 
 COMPARE_PLANS = "--compare-plans"
-"""Option of this command and of runner's subject to time cuDNN's plans."""
+"""The option of this command and of runner's subject that times cuDNN's plans and chooses the fastest."""
 
 WARM_UP = 5
 TURNS_S = 20.0
-"""Fraction of the time that is reserved for the turns while compilers run."""
+"""Seconds that are reserved for the turns while compilers run."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """Settings of a measurement.
 
-    device: "cuda", or "cpu" to try it. turn: runs in a turn. compare_plans: see GpuOptions.
+    device: "cuda", or "cpu" to try the benchmark. turn: runs in a turn. compare_plans: see GpuOptions.
     """
 
     device: str = "cuda"
@@ -57,7 +57,7 @@ class Settings:
 def measure(
     case: Case, precision: str, modes: Sequence[str], folder: Path, settings: Settings, rates: Rates, deadline: Deadline
 ) -> CaseResult:
-    """Measure a case whose problem is in a folder, runner first; a subject that does not answer in time is dropped."""
+    """Measure a case whose problem is in ``folder``, runner first. A subject that answers too late is dropped."""
     options = (COMPARE_PLANS,) if settings.compare_plans else ()
     ours = SubjectSpec("runner", "", "benchmarks.gpu.ours", (settings.device, precision, case.name, *options))
     specs = [ours, *(_peer(settings.device, precision, mode) for mode in modes)]
@@ -77,7 +77,7 @@ def measure(
 
 
 def measure_rates(settings: Settings, precisions: Sequence[str], folder: Path, deadline: Deadline) -> dict[str, Rates]:
-    """Return the rates of PyTorch's matrix product and copy, by precision; raises SubjectError if it cannot run."""
+    """Return the rates of PyTorch's matrix products and copies by precision. Raises SubjectError if PyTorch fails."""
     device = settings.device
     spec = SubjectSpec("rates", torch_environment(), "benchmarks.peers.gpu_rates", (device,))
     with ExitStack() as stack:
@@ -94,7 +94,7 @@ def measure_rates(settings: Settings, precisions: Sequence[str], folder: Path, d
 
 
 def torch_environment() -> str:
-    """Return the environment of PyTorch: this one, or a separate one."""
+    """Return the environment that has PyTorch: the current one, or a separate one."""
     return "" if importlib.util.find_spec("torch") else "torch"
 
 
@@ -120,7 +120,7 @@ def _load(contestant: Contestant) -> None:
 
 
 def _warm(contestant: Contestant) -> None:
-    """Run one subject alone: it compiles now and chooses kernels by their time."""
+    """Run one subject alone, so that it compiles and chooses its kernels before the turns."""
     if first := contestant.ask("run", phase=PHASES[0], times=LOSSES):
         contestant.losses = tuple(first["losses"])
     for phase in PHASES:

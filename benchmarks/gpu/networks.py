@@ -1,4 +1,4 @@
-"""The networks measured on a GPU: those of convnet-benchmarks at its batches, and a deep residual network."""
+"""The networks measured on a GPU: those of convnet-benchmarks at its batch sizes, and a deep residual network."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,10 +15,10 @@ from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
-"""float32; float32 with products of 10-bit factors; bfloat16 compute with float32 state."""
+"""tf32: float32 whose matrix products read factors with 10-bit mantissas. bfloat16: its state is float32."""
 
 BATCHES = {"alexnet": 128, "vgg_a": 64, "googlenet": 128, "resnet110": 128, "overfeat": 128, "smoke": 4}
-"""Case -> batch, the important ones first; "smoke" is for tests and measured only if it is named."""
+"""Case -> batch size, important cases first. "smoke" is for tests and is measured only if it is named."""
 
 GPU_CASES = {name: replace(CASES[name], batch=batch, precisions=PRECISIONS) for name, batch in BATCHES.items()}
 
@@ -29,7 +29,7 @@ def compute_dtype(precision: str) -> str:
 
 
 def task_of(case: Case, precision: str) -> Task:
-    """Return the training task: the case's network with momentum."""
+    """Return the training task of a case: its network with momentum."""
     dtype = compute_dtype(precision)
     assert state_dtype(dtype) == "float32", "variables and images are float32"
     return Task(
@@ -44,7 +44,7 @@ def task_of(case: Case, precision: str) -> Task:
 
 
 def model_of(overrides: Sequence[str]) -> Model:
-    """Return the model of overrides ``model=PRESET`` and ``model.KEY=VALUE``, read without Hydra."""
+    """Return the model of the overrides ``model=PRESET`` and ``model.KEY=VALUE``, without Hydra."""
     chosen, *changes = (override.split("=", 1) for override in overrides)
     if chosen[0] != "model" or any(not key.startswith("model.") for key, _ in changes):
         raise ValueError(f"overrides {list(overrides)}: expected model=PRESET, then model.KEY=VALUE")

@@ -1,6 +1,6 @@
 """runner on a GPU as a subject: ``python -m benchmarks.gpu.ours DEVICE PRECISION CASE [--compare-plans] FOLDER``.
 
-DEVICE is "cuda", or "cpu" to try it on CPUs; CASE is one of :data:`~benchmarks.gpu.networks.GPU_CASES`.
+DEVICE is "cuda", or "cpu" to try the benchmark; CASE is one of :data:`~benchmarks.gpu.networks.GPU_CASES`.
 """
 
 import sys
@@ -23,7 +23,7 @@ from runner.strategies.base import Task
 
 
 class OursOnGpu:
-    """The program of a case in a session of this process, from the problem's values, its batch in variables."""
+    """The program of a case in a session of this process. The batch is in variables on the device."""
 
     def __init__(self, engine: Engine, task: Task, problem: Problem, stack: ExitStack) -> None:
         self._engine, self._task, self._problem, self._stack = engine, task, problem, stack
@@ -34,10 +34,10 @@ class OursOnGpu:
         return self._engine.versions
 
     def load(self) -> None:
-        """Open the session and give its variables their values."""
+        """Open the session and load the problem's initial values."""
         self._program = resident_single(self._task)
         self._session = self._stack.enter_context(self._engine.opened(self._program))
-        # The optimizer's slots, which the problem does not name, keep their initial values.
+        # The optimizer's slots are not in the problem. They keep the initial values of "init".
         self._session.run("init")
         problem = self._problem
         saved = self._session.run("save")
@@ -61,7 +61,7 @@ class OursOnGpu:
         return run
 
     def memory_mib(self) -> float:
-        """Return the GPU memory of a step, or the memory of the process without a GPU."""
+        """Return the GPU memory of a step or, without a GPU, the memory of the process."""
         return self._engine.memory_mib(self._session)
 
 

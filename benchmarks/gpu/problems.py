@@ -1,4 +1,4 @@
-"""The problems of the measured networks: written once for all precisions and modes, and without Hydra."""
+"""The problems of the measured networks. Each is written once for all precisions and modes, without Hydra."""
 
 import os
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from runner.strategies.single import Single
 
 
 def prepare(case: Case, folder: Path) -> Problem:
-    """Create a folder with the float32 problem of a case; its initial values are those on CPUs."""
+    """Create a folder with the float32 problem of a case. Its initial values are the ones drawn on CPUs."""
     folder.mkdir(parents=True)
     task = task_of(case, "float32")
     layers, trainable = forward_layers(task)

@@ -1,4 +1,4 @@
-"""``single`` on a batch that stays on the device, so that steps transfer only the loss to the host."""
+"""``single`` with a batch that stays on the device, so that a step transfers only the loss to the host."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,26 +14,26 @@ from runner.strategies.clients import program
 from runner.strategies.replica import Replica, Share, placeholders
 
 LOAD = "load"
-"""The client that is fed the batch, once, by the names of its fields."""
+"""The client that loads the batch once. It is fed by the names of the fields."""
 
 
 @dataclass
 class _Batch:
-    """Inputs of a batch. fed: field -> placeholder. assigns: nodes that store it."""
+    """The inputs of a batch. fed: field -> placeholder. assigns: nodes that store the fed values."""
 
     fed: dict[str, Tensor] = field(default_factory=dict)
     assigns: list[str] = field(default_factory=list)
 
 
 class ResidentReplica(Replica):
-    """A replica whose training batch is in variables of its device."""
+    """A replica whose training batch is in variables on its device."""
 
     def __init__(self, graph: Graph, task: Task, *, device: str) -> None:
         super().__init__(graph, task, device=device)
         self.batch = _Batch()
 
     def inputs(self, split: str, share: Share) -> dict[str, Tensor]:
-        """Add variables for the training batch, and the nodes that load them."""
+        """Add variables for the training batch, and the nodes that load the batch."""
         if split != "train":
             return super().inputs(split, share)
         kept = {}
@@ -46,7 +46,7 @@ class ResidentReplica(Replica):
 
 
 def resident_single(task: Task) -> Program:
-    """A program of one device with the timed clients, and :data:`LOAD`; ``task.microbatches`` is 1."""
+    """Return a program for one device with the timed clients and :data:`LOAD`. ``task.microbatches`` must be 1."""
     graph = Graph()
     replica = ResidentReplica(graph, task, device=worker_task(0))
     computed = replica.compute_gradients((0, task.batch_size), "train")

@@ -1,4 +1,4 @@
-"""The results of one GPU, in a file that several calls fill."""
+"""The results of one GPU, in a file that several runs of the command extend."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Measured:
-    """A result, the rates of the GPU in the same call, the commit and the date."""
+    """A result, the rates of the GPU from the same run of the command, the commit and the date."""
 
     result: CaseResult
     rates: Rates
@@ -24,33 +24,33 @@ class Measured:
 
     @property
     def key(self) -> Key:
-        """Case and precision of the result."""
+        """Return case and precision of the result."""
         return self.result.case, self.result.precision
 
 
 @dataclass
 class Store:
-    """All results of a GPU. facts: of it, by name."""
+    """All results of one GPU. facts: facts about the GPU, by name."""
 
     facts: Mapping[str, str]
     results: dict[Key, Measured] = field(default_factory=dict)
 
     def add(self, measured: Measured) -> None:
-        """Replace an older result, unless runner failed in the new one only."""
+        """Add a result. An older result is replaced unless runner failed in the new measurement only."""
         older = self.results.get(measured.key)
         if older is None or older.result.ours.failure or not measured.result.ours.failure:
             self.results[measured.key] = measured
 
     def write(self, path: Path) -> None:
-        """Write everything as JSON."""
+        """Write all results as JSON."""
         document = {"facts": dict(self.facts), "results": [asdict(each) for each in self.results.values()]}
         path.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def read_store(path: Path, facts: Mapping[str, str]) -> Store:
-    """Return the content of a file, or an empty store without a file.
+    """Return the content of a file, or an empty store if the file does not exist.
 
-    Raises ValueError for a file of another GPU.
+    Raises ValueError if the file has the results of another GPU.
     """
     store = Store(facts)
     if not path.exists():

@@ -1,4 +1,4 @@
-"""The results of a GPU as Markdown. Missing results are shown as *not run*, never as an estimate."""
+"""The results of a GPU as Markdown. A missing result is shown as *not run*, never as an estimate."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,15 +16,15 @@ TITAN_X: Mapping[str, Mapping[str, int]] = {
     "Torch": {"alexnet": 81, "overfeat": 268, "vgg_a": 529, "googlenet": 470},
     "TensorFlow": {"alexnet": 81, "overfeat": 279, "vgg_a": 540, "googlenet": 445},
 }
-"""Milliseconds, forward and backward, float32, NVIDIA Titan X, of convnet-benchmarks (25 April 2016) at these batches.
+"""Milliseconds of forward and backward pass at these batch sizes: float32, NVIDIA Titan X, 25 April 2016.
 
-Also table 1 of "TensorFlow: a system for large-scale machine learning" (2016)."""
+Source: convnet-benchmarks; also table 1 of "TensorFlow: a system for large-scale machine learning" (2016)."""
 
 Results = Mapping[Key, Measured]
 
 
 def document(store: Store, command: str) -> str:
-    """Return all results as one document, without the networks for tests unless they were named."""
+    """Return all results as one document. The networks for tests are left out unless the command names them."""
     names = [name for name in GPU_CASES if name != "smoke" or any(key[0] == name for key in store.results)]
     results = store.results
     parts = [heading(store, command), overview(results, names), forward_and_backward(results, names)]
@@ -63,7 +63,7 @@ def heading(store: Store, command: str) -> str:
 
 
 def overview(results: Results, names: Sequence[str]) -> str:
-    """The training step of every network in every precision: ours against the best mode of PyTorch."""
+    """Return a table of training steps: every network and precision, runner against the best mode of PyTorch."""
     header = ("case, batch", "precision", "ours, ms", "best of PyTorch", "its ms", "ours / best", "modes run")
     shares = ("of the limit", "arithmetic, TFLOP/s", "of the matrix rate", "ours, MiB", "its MiB")
     rows = [_overview_row(results, name, precision) for precision in PRECISIONS for name in names]
@@ -94,7 +94,7 @@ def _overview_row(results: Results, name: str, precision: str) -> Sequence[str]:
 
 
 def _arithmetic(measured: Measured, seconds: float | None) -> tuple[str, str]:
-    """Return operations a second, and their ratio to the rate of the matrix product."""
+    """Return the operations per second, and their ratio to the rate of the matrix product."""
     rates = measured.rates.multiply_adds_per_s
     if seconds is None or not rates:
         return NOT_RUN, NOT_RUN
@@ -103,7 +103,7 @@ def _arithmetic(measured: Measured, seconds: float | None) -> tuple[str, str]:
 
 
 def forward_and_backward(results: Results, names: Sequence[str]) -> str:
-    """The quantity of convnet-benchmarks, its rows of 2016 and ours."""
+    """Return a table of forward and backward passes: the rows of convnet-benchmarks from 2016, and runner's."""
     columns = [name for name in names if name in TITAN_X["Neon"]]
     rows: list[Sequence[str]] = [
         (f"{library}, Titan X, 2016", *(f"{times[name]:,}" for name in columns)) for library, times in TITAN_X.items()
@@ -126,7 +126,7 @@ def _of_best(measured: Measured | None) -> str:
 
 
 def case_section(measured: Measured) -> str:
-    """Every mode and phase of one network in one precision."""
+    """Return a table of one network in one precision, with every mode and phase."""
     result = measured.result
     work = ", ".join(f"{phase} {count / 1e9:,.1f}" for phase, count in result.multiply_adds.items())
     header = ["subject"]

@@ -1,4 +1,4 @@
-"""Shared by peers: variables in the shapes of channels-last networks, and divisors of average pooling."""
+"""Functions shared by the peers: variables in channels-last shapes, and divisors of average pooling."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,14 +11,14 @@ from benchmarks.problem import Layer
 Array = NDArray[Any]
 
 TO_NHWC = (0, 2, 3, 1)
-"""Axes of (N, C, H, W) in the order of (N, H, W, C)."""
+"""Axes of an (N, C, H, W) array in the order (N, H, W, C)."""
 
 
 def channels_last(layer: Layer, role: str, values: Array) -> Array:
     """Return a variable of a layer for a network whose images are (N, H, W, C).
 
-    Filters (O, C, R, S) become (R, S, C, O). The rows of a dense layer after a flattened image are put in the order
-    of that network's features, so that the two compute the same.
+    Filters (O, C, R, S) become (R, S, C, O). The rows of a dense layer after a flattened image are reordered like the
+    features of that network, so that the layer computes the same function.
     """
     if role == "weights" and layer.kind == "conv":
         return np.ascontiguousarray(values.transpose(2, 3, 1, 0))
@@ -31,7 +31,7 @@ def channels_last(layer: Layer, role: str, values: Array) -> Array:
 
 
 def places(layer: Layer) -> Array:
-    """Return the number of places that count in every window of an average pooling layer, (H', W') float32."""
+    """Return the number of counted pixels in every window of an average pooling layer, (H', W') float32."""
     settings = layer.settings
     window, strides = settings["window"], settings["strides"]
     if settings["count_padding"]:
@@ -43,7 +43,7 @@ def places(layer: Layer) -> Array:
 
 
 def _inside(size: int, window: int, stride: int, edges: Sequence[int], count: int) -> Array:
-    """Return how many places of each of ``count`` windows along a side are inside the image."""
+    """Return how many pixels of each of ``count`` windows along one axis are inside the image."""
     starts = np.arange(count) * stride - edges[0]
     inside: Array = np.minimum(starts + window, size) - np.maximum(starts, 0)
     return inside

@@ -1,7 +1,7 @@
 """Another library's collectives as a subject: ``python -m benchmarks.peers.exchange_peer LIBRARY COLLECTIVE WORKERS``.
 
-This process starts one process per rank and forwards requests over a socket, on which ranks wait without using a core:
-a rank that waited within its library would take time from the subject whose turn it is.
+This process starts one process per rank and forwards requests over a socket, on which a rank waits without using a
+core. A rank that waits inside its library would use a core during the turns of other subjects.
 """
 
 import json
@@ -23,7 +23,7 @@ _JOIN_TIMEOUT_S = 120.0
 
 
 class Ranks:
-    """The processes of one library. They end when their sockets do."""
+    """The processes of one library. Each process ends when its socket is closed."""
 
     def __init__(self, library: str, exchange: Exchange, stack: ExitStack) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-ranks-")))
@@ -41,7 +41,7 @@ class Ranks:
             rank.readline()
 
     def exchange(self, nbytes: int, times: int) -> tuple[list[float], float]:
-        """See :class:`~benchmarks.exchange_protocol.ExchangeSubject`; an exchange ends with its last rank."""
+        """See :class:`~benchmarks.exchange_protocol.ExchangeSubject`; an exchange ends when its last rank ends."""
         for rank in self._ranks:
             print(json.dumps([nbytes, times]), file=rank, flush=True)
         answers: list[Mapping[str, Any]] = [json.loads(rank.readline()) for rank in self._ranks]
@@ -50,7 +50,7 @@ class Ranks:
 
 
 def commands(library: str, exchange: Exchange, folder: Path) -> list[list[str]]:
-    """Return the commands that start the ranks: one for all if the library has a launcher, else one for each."""
+    """Return the commands that start the ranks: one command if the library has a launcher, else one per rank."""
     rank = [sys.executable, "-m", f"benchmarks.peers.{library}_rank", *exchange.arguments, str(folder)]
     if library == "mpi":
         launcher = str(Path(sys.executable).parent / "mpiexec")
@@ -65,7 +65,7 @@ def _joined(listener: socket.socket, stack: ExitStack) -> TextIO:
 
 
 def main(arguments: Sequence[str], stack: ExitStack) -> None:
-    """Serve one library and exchange."""
+    """Serve one library and exchange until the requests end."""
     library, *exchange = arguments
     if library not in LIBRARIES:
         raise ValueError(f"library {library!r}: expected one of {', '.join(LIBRARIES)}")

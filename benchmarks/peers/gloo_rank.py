@@ -13,7 +13,7 @@ from benchmarks.peers.rank import run_rank
 
 
 class Gloo:
-    """Gloo by way of torch.distributed, with its defaults; over the loopback device."""
+    """Gloo through torch.distributed with its defaults, over the loopback device."""
 
     def __init__(self, exchange: Exchange, folder: str, rank: int) -> None:
         torch.set_num_threads(1)
@@ -23,7 +23,7 @@ class Gloo:
         self.versions: Mapping[str, str] = {"torch": torch.__version__}
 
     def close(self) -> None:
-        """Leave the group."""
+        """Destroy the process group."""
         dist.destroy_process_group()
 
     def barrier(self) -> None:

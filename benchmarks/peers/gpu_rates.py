@@ -1,6 +1,6 @@
 """The best rates of a GPU, as a subject: ``python -m benchmarks.peers.gpu_rates DEVICE``.
 
-Its phases are matrix products by PyTorch in each precision, and "copy", from one place of the GPU's memory to another.
+The phases are matrix products by PyTorch in each precision, and "copy", a copy within the GPU's memory.
 """
 
 import sys
@@ -14,7 +14,7 @@ from benchmarks.protocol import Run, serve
 
 
 class GpuRates:
-    """Kernels close to the peak rates of the GPU."""
+    """Kernels that run close to the peak rates of the GPU."""
 
     versions: Mapping[str, str] = {"torch": torch.__version__}
 
@@ -22,10 +22,10 @@ class GpuRates:
         self._device = device
 
     def load(self) -> None:
-        """Every phase makes its operands."""
+        """Do nothing: every phase creates its operands."""
 
     def phase(self, name: str) -> Run:
-        """Return a function that runs one phase once; its loss is 0."""
+        """Return a function that runs a phase once and returns 0 as its loss."""
         work = self._copy() if name == COPY else self._product(name)
 
         def run() -> float:
@@ -40,7 +40,7 @@ class GpuRates:
     def _product(self, precision: str) -> Callable[[], object]:
         dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
         n = side(self._device)
-        # Not ones: at its power limit, a GPU is faster with factors of few changing bits.
+        # Random factors, not ones: at its power limit, a GPU is faster if few bits of the factors change.
         a, b = (torch.randn(n, n, device=self._device).to(dtype) for _ in range(2))
         c = torch.empty_like(a)
 

@@ -1,29 +1,29 @@
-"""The amount of work of the phases of :mod:`benchmarks.peers.gpu_rates`."""
+"""The amount of work in the phases of :mod:`benchmarks.peers.gpu_rates`."""
 
 PRODUCTS = ("float32", "tf32", "bfloat16")
-"""Phases that are matrix products."""
+"""The phases that are matrix products."""
 
 COPY = "copy"
 
 REPEATS = 10
-"""Products, or copies, in a run."""
+"""Products, or copies, in one run."""
 
 
 def side(device: str) -> int:
-    """Rows and columns of the matrices."""
+    """Return the number of rows, which is also the number of columns, of the matrices."""
     return 256 if device == "cpu" else 8192
 
 
 def multiply_adds(device: str) -> int:
-    """Multiply-adds of a run of a product."""
+    """Return the multiply-adds in one run of a product."""
     return int(REPEATS * side(device) ** 3)
 
 
 def copied(device: str) -> int:
-    """Bytes that are read, and as many written, by one copy."""
+    """Return the bytes that one copy reads, which are as many as it writes."""
     return 1 << (20 if device == "cpu" else 31)
 
 
 def moved(device: str) -> int:
-    """Bytes that a run of the copy reads and writes together."""
+    """Return the bytes that one run of the copy reads and writes together."""
     return 2 * REPEATS * copied(device)

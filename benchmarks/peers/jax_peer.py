@@ -1,6 +1,6 @@
 """JAX as a subject: ``python -m benchmarks.peers.jax_peer VARIANT FOLDER``, VARIANT nchw or nhwc.
 
-One jitted function per phase; a step gives the buffers of variables and velocities to its results.
+Each phase is one jitted function. A step donates the buffers of variables and velocities to its results.
 """
 
 import sys
@@ -18,11 +18,11 @@ from benchmarks.problem import Layer, Problem, load_problem, unsupported
 from benchmarks.protocol import Run, serve
 
 VARIANTS = {"nchw": ("NCHW", "OIHW", "NCHW"), "nhwc": ("NHWC", "HWIO", "NHWC")}
-"""Name -> axes of examples, channels and places in images and filters."""
+"""Name -> axes of images, filters and outputs, in the notation of JAX."""
 
 Values = dict[str, Array]
 Call = Callable[[Values, Values, list[Array]], Array]
-"""Variables, new moving averages to add to, inputs -> output."""
+"""Function of variables, a mapping to which new moving averages are added, and inputs; returns the output."""
 
 
 class Network:
@@ -35,7 +35,7 @@ class Network:
         self._calls = [(layer, self._call(layer)) for layer in problem.layers]
 
     def variables(self) -> tuple[Values, Values]:
-        """Initial values of trainable variables and of moving averages."""
+        """Return the initial values of trainable variables and of moving averages."""
         found: Values = {}
         for layer in self._problem.layers:
             for role, name in layer.variables.items():
@@ -45,12 +45,12 @@ class Network:
         return trainable, {name: found[name] for name in self._problem.moving}
 
     def images(self) -> Array:
-        """The batch's images in the network's layout."""
+        """Return the batch's images in the network's layout."""
         x = self._problem.x
         return jnp.array(x.transpose(TO_NHWC) if self._last else x)
 
     def loss(self, trainable: Values, moving: Values, x: Array, y: Array) -> tuple[Array, Values]:
-        """Mean cross-entropy, and the moving averages after this batch."""
+        """Return the mean cross-entropy, and the moving averages after this batch."""
         computed = jnp.dtype(self._problem.precision)
         held = {name: value if value.ndim == 1 else value.astype(computed) for name, value in trainable.items()}
         averages = dict(moving)
@@ -145,7 +145,7 @@ class Network:
                 ((0, 0), [(top, bottom), (left, right)]),
             )
         )
-        # A plain number as initial value: JAX then knows the reduction, and with it the gradient.
+        # A plain number as initial value: JAX then recognises the reduction and has a gradient for it.
         return lax.reduce_window(x, initial, combine, window, strides, padding)
 
     def _concat(self, layer: Layer) -> Call:
@@ -161,7 +161,7 @@ class Network:
         return lambda held, averages, inputs: lax.dynamic_slice(inputs[0], begin, size)
 
     def _ordered(self, by_axis: Any) -> list[Any]:
-        """One entry per axis of (N, C, H, W), in the order of the network's layout."""
+        """Return values given by axis of (N, C, H, W) in the order of the network's layout."""
         entries = list(by_axis)
         return [entries[axis] for axis in TO_NHWC] if self._last and len(entries) == 4 else entries
 
@@ -169,7 +169,7 @@ class Network:
         return (1, 2) if self._last else (2, 3)
 
     def _by_channel(self, values: Array, rank: int) -> Array:
-        """A value per channel, shaped to meet images or rows."""
+        """Return one value per channel in a shape that broadcasts to images or rows."""
         return values if rank == 2 or self._last else values[:, None, None]
 
 
@@ -182,7 +182,7 @@ def _dense(layer: Layer) -> Call:
 
 
 class Jax:
-    """JAX with one layout on one problem."""
+    """JAX with one layout, on one problem."""
 
     versions: Mapping[str, str] = {"jax": jax.__version__, "jaxlib": jaxlib.__version__}
 
@@ -191,7 +191,7 @@ class Jax:
         self._network = Network(problem, VARIANTS[variant])
 
     def load(self) -> None:
-        """Make variables, velocities and batch, and wrap the phases."""
+        """Create variables, velocities and batch, and jit the phases."""
         loss = self._network.loss
         self._trainable, self._moving = self._network.variables()
         self._velocity = jax.tree.map(jnp.zeros_like, self._trainable)
@@ -201,7 +201,7 @@ class Jax:
         self._step = jax.jit(self._updated, donate_argnums=(0, 1, 2))
 
     def phase(self, name: str) -> Run:
-        """Return the phase over the batch."""
+        """Return a function that runs the phase on the batch."""
         return {"forward": self._run_forward, "gradients": self._run_gradients, "step": self._run_step}[name]
 
     def _updated(

@@ -12,7 +12,7 @@ from benchmarks.peers.rank import run_rank
 
 
 class Mpi:
-    """MPI as its users call it, with its defaults."""
+    """MPI with its defaults."""
 
     def __init__(self) -> None:
         self._all = MPI.COMM_WORLD

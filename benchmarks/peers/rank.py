@@ -1,4 +1,4 @@
-"""Shared by the ranks of other libraries: waiting for requests, timing exchanges, checking sums."""
+"""Functions shared by the ranks of other libraries: waiting for requests, timing exchanges, checking sums."""
 
 import json
 import socket
@@ -20,11 +20,11 @@ class Library(Protocol):
 
     @property
     def rank(self) -> int:
-        """The rank of this process."""
+        """Return the rank of this process."""
         ...
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has called this method."""
         ...
 
     def all_reduce(self, vector: Vector) -> None:
@@ -32,16 +32,16 @@ class Library(Protocol):
         ...
 
     def push_pull(self, vector: Vector) -> None:
-        """As a worker: send the vector to the last rank and receive the sum into its memory."""
+        """As a worker: send the vector to the last rank and receive the sum in the same memory."""
         ...
 
     def serve(self, received: list[Vector], total: Vector) -> None:
-        """As the last rank: receive every worker's vector, add them up in worker order and send the sum to all."""
+        """As the last rank: receive every worker's vector, add them in worker order and send the sum to all workers."""
         ...
 
 
 def run_rank(library: Library, exchange: Exchange, folder: str) -> None:
-    """Answer the driver that listens in ``folder`` until it has no more requests."""
+    """Answer requests of the process that listens in ``folder``, until its requests end."""
     with socket.socket(socket.AF_UNIX) as driver:
         driver.connect(str(Path(folder) / "driver"))
         with driver.makefile("rw", encoding="utf-8") as requests:
@@ -53,7 +53,7 @@ def run_rank(library: Library, exchange: Exchange, folder: str) -> None:
 
 
 def _exchange(library: Library, exchange: Exchange, nbytes: int, times: int) -> tuple[list[float], float]:
-    """Time some exchanges, and check the sums of one more: each one uses the results of the one before."""
+    """Time some exchanges, each of the sums of the one before; then check the sums of one more exchange."""
     vector = given(library.rank, nbytes)
     received = [given(k, nbytes) for k in range(exchange.workers)] if _serves(library, exchange) else []
     seconds = []

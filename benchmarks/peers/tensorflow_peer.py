@@ -1,6 +1,6 @@
 """TensorFlow as a subject: ``python -m benchmarks.peers.tensorflow_peer VARIANT FOLDER``, VARIANT graph or xla.
 
-Images are (N, H, W, C): on CPUs convolutions of the other layout have no gradient.
+Images are (N, H, W, C): on CPUs TensorFlow has no gradient of convolutions in the other layout.
 """
 
 import sys
@@ -15,14 +15,14 @@ from benchmarks.problem import Layer, Problem, load_problem, unsupported
 from benchmarks.protocol import Run, serve
 
 VARIANTS = {"graph": False, "xla": True}
-"""Name -> whether the phases are compiled by XLA (jit_compile)."""
+"""Name -> whether XLA compiles the phases (jit_compile)."""
 
 Call = Callable[[Mapping[str, tf.Tensor], Sequence[tf.Tensor]], tf.Tensor]
-"""Trainable variables in the dtype of computation, inputs -> output."""
+"""Function of trainable variables in the compute dtype and of inputs; returns the output."""
 
 
 class Network:
-    """The problem's layers, and the variables they read."""
+    """The problem's layers and variables."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -36,7 +36,7 @@ class Network:
         self._calls = [(layer, self._call(layer)) for layer in problem.layers]
 
     def loss(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-        """Mean cross-entropy of a batch."""
+        """Return the mean cross-entropy of a batch."""
         computed = tf.as_dtype(self._problem.precision)
         held = {
             name: tf.cast(variable, computed) if variable.shape.rank > 1 else variable
@@ -50,7 +50,7 @@ class Network:
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits))
 
     def advance(self) -> None:
-        """Advance the moving averages by the statistics of the batch whose loss was taken last."""
+        """Update the moving averages with the statistics of the batch of the latest :meth:`loss`."""
         for average, statistic, decay in self._updates:
             average.assign(decay * average + (1.0 - decay) * statistic)
 
@@ -67,7 +67,7 @@ class Network:
 
         def batch_norm(held: Mapping[str, tf.Tensor], inputs: Sequence[tf.Tensor]) -> tf.Tensor:
             x = inputs[0][:, None, None, :] if is_row else inputs[0]
-            # The variance for the averages has the factor m / (m - 1) here; no training loss reads it.
+            # This variance for the moving averages has the factor m / (m - 1). No training loss reads the averages.
             y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
                 x=x,
                 scale=held[names["gamma"]],
@@ -158,7 +158,7 @@ def _widths(padding: Sequence[int]) -> list[list[int]]:
 
 
 def _axes_last(by_axis: Sequence[Any]) -> list[Any]:
-    """One entry per axis of (N, C, H, W), in the order of (N, H, W, C)."""
+    """Return values given by axis of (N, C, H, W) in the order of (N, H, W, C)."""
     return [by_axis[axis] for axis in TO_NHWC] if len(by_axis) == 4 else list(by_axis)
 
 
@@ -194,7 +194,7 @@ _CALLS: Mapping[str, Callable[[Layer], Call]] = {
 
 
 class TensorFlow:
-    """One variant of TensorFlow on one problem."""
+    """One variant of TensorFlow, on one problem."""
 
     versions: Mapping[str, str] = {"tensorflow": tf.__version__}
 
@@ -203,7 +203,7 @@ class TensorFlow:
         self._problem = problem
 
     def load(self) -> None:
-        """Make network, velocities and batch, and wrap the phases."""
+        """Create network, velocities and batch, and wrap the phases in tf.function."""
         problem = self._problem
         tf.config.threading.set_intra_op_parallelism_threads(problem.threads)
         tf.config.threading.set_inter_op_parallelism_threads(problem.threads)
@@ -212,13 +212,13 @@ class TensorFlow:
         self._batch = tf.constant(problem.x.transpose(TO_NHWC)), tf.constant(problem.y)
 
     def phase(self, name: str) -> Run:
-        """Return the phase over the batch, as one function of TensorFlow."""
+        """Return a function that runs the phase on the batch as one tf.function."""
         phases = {"forward": self._network.loss, "gradients": self._gradients, "step": self._step}
         function = tf.function(phases[name], jit_compile=self._jit)
 
         def run() -> float:
             results = function(*self._batch)
-            # Gradients are returned as well, so that they are not pruned.
+            # The phase returns the gradients too, so that TensorFlow does not prune their computation.
             return float(results[0] if isinstance(results, tuple) else results)
 
         return run

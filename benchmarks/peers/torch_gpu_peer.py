@@ -1,6 +1,6 @@
 """PyTorch on a GPU as a subject: ``python -m benchmarks.peers.torch_gpu_peer DEVICE PRECISION MODE FOLDER``.
 
-DEVICE is "cuda", or "cpu" to try it; PRECISION "float32", "tf32" or "bfloat16"; MODE one of :data:`MODES`.
+DEVICE is "cuda", or "cpu" to try the benchmark; PRECISION "float32", "tf32" or "bfloat16"; MODE one of :data:`MODES`.
 """
 
 import contextlib
@@ -17,21 +17,21 @@ from benchmarks.problem import Problem, load_problem
 from benchmarks.protocol import Run, peak_memory_mib, serve
 
 MODES = ("channels-last", "graph", "reduce-overhead", "max-autotune")
-"""Eager; eager, with the whole phase captured as one CUDA graph; compiled in the two modes that use CUDA graphs."""
+"""Eager; eager, with a whole phase captured as one CUDA graph; and the two modes of torch.compile with CUDA graphs."""
 
 GRAPH_WARM_UP = 3
-"""Runs before a capture, as PyTorch requires: libraries choose their algorithms in them."""
+"""Runs before a capture. PyTorch requires them: libraries choose their algorithms in these runs."""
 
 
 def set_precision(precision: str) -> None:
-    """Allow products of 10-bit factors, or forbid them, in matrix products and in convolutions."""
+    """Allow or forbid tf32 (products of factors with 10-bit mantissas) in matrix products and in convolutions."""
     allowed = precision == "tf32"
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     torch.backends.cudnn.allow_tf32 = allowed
 
 
 class TorchGpu:
-    """One mode of PyTorch on one problem, with channels last and the batch on the GPU throughout."""
+    """One mode of PyTorch on one problem, with channels last. The batch stays on the GPU."""
 
     versions: Mapping[str, str] = {"torch": torch.__version__}
 
@@ -41,7 +41,7 @@ class TorchGpu:
         self._device, self._precision, self._mode, self._problem = device, precision, mode, problem
 
     def load(self) -> None:
-        """Make network, batch and optimizer on the device."""
+        """Create network, batch and optimizer on the device."""
         set_precision(self._precision)
         torch.backends.cudnn.benchmark = True
         problem, kind = self._problem, torch.channels_last
@@ -52,13 +52,13 @@ class TorchGpu:
             self._network.parameters(), lr=problem.learning_rate, momentum=problem.momentum, fused=True
         )
         for parameter in self._network.parameters():
-            # As after a first step: the state that a capture restores exists from the start.
+            # A capture restores this state afterwards, so it must exist before the first step.
             self._optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         compiled = self._mode in ("reduce-overhead", "max-autotune")
         self._loss = torch.compile(self._eager_loss, mode=self._mode) if compiled else self._eager_loss
 
     def phase(self, name: str) -> Run:
-        """Return the phase over the batch, which waits for the loss."""
+        """Return a function that runs the phase on the batch and waits for the loss."""
         work = {"forward": self._forward, "gradients": self._gradients, "step": self._step}[name]
         if self._mode == "graph":
             return self._captured(work)
@@ -73,7 +73,7 @@ class TorchGpu:
         return run
 
     def memory_mib(self) -> float:
-        """Return the peak GPU memory of PyTorch, or that of the process without a GPU."""
+        """Return PyTorch's peak GPU memory or, without a GPU, the peak memory of the process."""
         if self._device == "cpu":
             return peak_memory_mib()
         return torch.cuda.max_memory_reserved() / 2**20
@@ -99,7 +99,7 @@ class TorchGpu:
         return loss
 
     def _captured(self, work: Callable[[], Tensor]) -> Run:
-        """Capture a phase for replay from the current state: the changes of warm-up runs are undone."""
+        """Capture a phase for replay. Afterwards the state is restored, so that the warm-up runs leave no change."""
         state = self._state()
         before = [tensor.clone() for tensor in state]
         stream = torch.cuda.Stream()
@@ -123,7 +123,7 @@ class TorchGpu:
         return run
 
     def _state(self) -> list[Tensor]:
-        """Return the state that a step changes: parameters, moving averages and velocities."""
+        """Return the tensors that a step changes: parameters, moving averages and velocities."""
         velocities = [state["momentum_buffer"] for state in self._optimizer.state.values()]
         return [*self._network.parameters(), *self._network.buffers(), *velocities]
 

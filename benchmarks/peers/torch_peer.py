@@ -27,7 +27,7 @@ VIEWS = ("flatten", "subsample", "slice")
 
 
 class Network(nn.Module):
-    """The problem's layers, each a module of PyTorch, called in order."""
+    """The problem's layers, each a PyTorch module, called in order."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Network(nn.Module):
         self.wiring = [(layer.name, layer.inputs, layer.last_uses) for layer in problem.layers]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute logits from images. Tensors that no later layer reads are freed."""
+        """Return the logits of images. A tensor is freed when no later layer reads it."""
         values = {"x": x}
         for call, (name, inputs, last_uses) in zip(self.calls, self.wiring, strict=True):
             y = call(*[values[each] for each in inputs])
@@ -47,7 +47,7 @@ class Network(nn.Module):
 
 
 class Sum(nn.Module):
-    """Adds tensors of one shape."""
+    """Adds tensors of equal shape."""
 
     def forward(self, first: Tensor, *others: Tensor) -> Tensor:
         for other in others:
@@ -90,7 +90,7 @@ class Pad(nn.Module):
 
 
 class Subsample(nn.Module):
-    """Keeps some rows and columns of images."""
+    """Keeps every n-th row and column of images."""
 
     def __init__(self, rows: int, columns: int) -> None:
         super().__init__()
@@ -101,14 +101,14 @@ class Subsample(nn.Module):
 
 
 class GlobalAverage(nn.Module):
-    """Mean of every channel of images."""
+    """Averages every channel of images."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean((2, 3))
 
 
 def _private(layers: Sequence[Layer]) -> set[str]:
-    """Return the names of outputs in separate memory that one layer reads."""
+    """Return the names of outputs that have separate memory and exactly one reader."""
     readers = Counter(name for layer in layers for name in layer.inputs)
     return {layer.name for layer in layers if readers[layer.name] == 1 and layer.kind not in VIEWS}
 
@@ -120,7 +120,7 @@ def _module(problem: Problem, layer: Layer, private: bool) -> nn.Module:
 
 
 def _parameter(values: np.ndarray) -> nn.Parameter:
-    # A copy: the file's array is freed, and PyTorch aligns its memory.
+    # The clone lets the file's array be freed, and PyTorch aligns its memory.
     return nn.Parameter(torch.from_numpy(values).clone())
 
 
@@ -156,7 +156,7 @@ def _batch_norm(problem: Problem, layer: Layer, private: bool) -> nn.Module:
 
 
 def _relu(problem: Problem, layer: Layer, private: bool) -> nn.Module:
-    # In place as in PyTorch's networks; only ReLU needs its output for its gradient.
+    # In place, as in PyTorch's own networks: the gradient of ReLU needs only its output.
     return nn.ReLU(inplace=private)
 
 
@@ -179,7 +179,7 @@ def _avg_pool(problem: Problem, layer: Layer, private: bool) -> nn.Module:
 
 
 def _is_ceil(layer: Layer) -> bool:
-    """Return whether PyTorch's ceil_mode gives this uneven padding: the last windows reach beyond the image."""
+    """Return whether PyTorch's ceil_mode gives this uneven padding, with windows that extend beyond the image."""
     names = ("image", "window", "strides", "padding")
     image, window, strides, (top, bottom, left, right) = (layer.settings[name] for name in names)
     if (bottom, right) == (top, left) or bottom < top or right < left:
@@ -192,7 +192,7 @@ def _is_ceil(layer: Layer) -> bool:
 
 
 def _symmetric(padding: list[int], value: float) -> tuple[tuple[int, int], nn.Module | None]:
-    """Return padding for PyTorch (rows, columns) and, if it is uneven, a module that pads beforehand."""
+    """Return padding for PyTorch (rows, columns) and, if the padding is uneven, a module that pads first."""
     top, bottom, left, right = padding
     if top == bottom and left == right:
         return (top, left), None
@@ -214,11 +214,11 @@ _MODULES: Mapping[str, Callable[[Problem, Layer, bool], nn.Module]] = {
     "pad": lambda problem, layer, private: Pad(layer.settings["low"], layer.settings["high"]),
     "slice": lambda problem, layer, private: Slice(layer.settings["begin"], layer.settings["size"]),
 }
-"""Kind of layer -> its module. private: nothing else reads the memory of the layer's input."""
+"""Kind of layer -> its module. private: no other layer reads the memory of the layer's input."""
 
 
 class Torch:
-    """One variant of PyTorch on one problem."""
+    """One variant of PyTorch, on one problem."""
 
     versions: Mapping[str, str] = {"torch": torch.__version__}
 
@@ -227,7 +227,7 @@ class Torch:
         self._problem = problem
 
     def load(self) -> None:
-        """Make network, batch and optimizer."""
+        """Create network, batch and optimizer."""
         problem = self._problem
         torch.set_num_threads(problem.threads)
         self._network = Network(problem).to(memory_format=self._format).train()
@@ -239,7 +239,7 @@ class Torch:
         self._loss = torch.compile(self._eager_loss) if self._compiles else self._eager_loss
 
     def phase(self, name: str) -> Run:
-        """Return the phase over the batch."""
+        """Return a function that runs the phase on the batch."""
         return {"forward": self._forward, "gradients": self._gradients, "step": self._step}[name]
 
     def _eager_loss(self, x: Tensor, y: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ CLASSES = ("disc", "square", "cross")
 
 
 def draw(label: int, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Return one image (SIDE, SIDE) of a class, somewhere, of some size, under noise."""
+    """Return one image (SIDE, SIDE) of a class, with random position, size and noise."""
     radius = rng.uniform(3, 5)
     row, column = rng.uniform(radius, SIDE - 1 - radius, size=2)
     down, right = (np.abs(np.arange(SIDE) - centre) for centre in (row, column))
@@ -23,13 +23,13 @@ def draw(label: int, rng: np.random.Generator) -> NDArray[np.uint8]:
 
 
 def split(count: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return images (count, SIDE, SIDE) and labels (count,), the classes in turn."""
+    """Return images (count, SIDE, SIDE) and labels (count,). The classes alternate."""
     labels = np.arange(count) % len(CLASSES)
     return np.stack([draw(int(label), rng) for label in labels]), labels
 
 
 def main() -> None:
-    """Write the file into the working directory."""
+    """Write the file to the working directory."""
     rng = np.random.default_rng(0)
     x_train, y_train = split(900, rng)
     x_test, y_test = split(300, rng)

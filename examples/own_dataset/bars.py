@@ -1,4 +1,4 @@
-"""A custom dataset: horizontal and vertical bars under noise (after Foeldiak 1990)."""
+"""A custom dataset: horizontal and vertical bars with noise (after Foeldiak 1990)."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -17,10 +17,10 @@ CLASSES = ("lying", "standing")
 
 @dataclass
 class Bars(DatasetSettings):
-    """Square images with bars of one direction, which is their class.
+    """Square images with bars in one direction, which is the class.
 
-    side: pixels of an image. bars: of each image. examples: of the train split; a quarter as many are tested.
-    data_seed: of all draws, independent of the run's seed.
+    side: height and width of an image in pixels. bars: number of bars in each image. examples: size of the train split;
+    the test split has a quarter as many. data_seed: seed of all draws, independent of the run's seed.
     """
 
     name: str = "bars"
@@ -35,11 +35,11 @@ class Bars(DatasetSettings):
         super().__post_init__()
 
     def facts(self) -> Facts:
-        """Return shape, classes and counts of the settings; no image is generated."""
+        """Return shape, classes and counts, without drawing any image."""
         return Facts((1, self.side, self.side), CLASSES, self.examples, self.examples // 4)
 
     def load(self) -> Dataset:
-        """Draw both splits; every worker draws the same."""
+        """Return both splits. Every worker draws equal images."""
         facts = self.facts()
         rng = np.random.default_rng(self.data_seed)
         train, test = (self._split(count, rng) for count in (facts.train_examples, facts.test_examples))

@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 CLASSES = {"lying_two": (2, 0), "lying_three": (3, 0), "standing_two": (2, 1), "standing_three": (3, 1)}
-"""Name -> number of stripes, and the axis along which they follow each other."""
+"""Name -> number of stripes, and the image axis along which the stripes alternate."""
 
 
 def draw(stripes: int, axis: int, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Return one flag (H, W, 3) of some size, with stripes of any colours."""
+    """Return one flag (H, W, 3) of random size, with stripes in random colours."""
     height, width = rng.integers(18, 30, size=2)
     colours = rng.integers(0, 256, (stripes, 3))
     place = np.arange((height, width)[axis]) * stripes // (height, width)[axis]
@@ -21,7 +21,7 @@ def draw(stripes: int, axis: int, rng: np.random.Generator) -> NDArray[np.uint8]
 
 
 def main() -> None:
-    """Write the files below the working directory."""
+    """Write the files to the working directory."""
     rng = np.random.default_rng(0)
     for split, count in (("train", 150), ("test", 40)):
         for name, (stripes, axis) in CLASSES.items():

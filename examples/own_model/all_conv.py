@@ -12,10 +12,10 @@ from runner.plugin import Plugin
 
 @dataclass
 class AllConv(Model):
-    """Stages of a 3x3 convolution and one of stride 2 that shrinks the image; then 1x1 to the classes, averaged.
+    """Stages of a 3x3 convolution and one with stride 2; then a 1x1 convolution to the classes and global averaging.
 
-    filters: of the first stage, doubled in each that follows. stages: how often the image is halved. dropout: rate
-    behind each stage.
+    filters: number of filters in the first stage, doubled in each later stage. stages: number of times the image is
+    halved. dropout: dropout rate after each stage.
     """
 
     name: str = "all_conv"

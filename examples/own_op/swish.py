@@ -1,4 +1,4 @@
-"""A custom op: swish, with its gradient and its kernel; a layer that adds it, and a model to try it."""
+"""A custom op: swish, with its gradient and kernel, a layer that adds the op, and a model to try it."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ from runner.plugin import Plugin
 
 
 def swish(x: NDArray[Any]) -> NDArray[Any]:
-    """Return x / (1 + e ** -x), any shape, in the dtype of x (Ramachandran et al. 2017). This is the kernel."""
+    """Return x / (1 + e ** -x), in the shape and dtype of x (Ramachandran et al. 2017). This function is the kernel."""
     decay = np.exp(-np.abs(x))  # never overflows, unlike exp(-x)
     y: NDArray[Any] = x * np.where(x >= 0, 1, decay) / (1 + decay)
     return y
@@ -34,7 +34,7 @@ def gradient(dy: Expr, y: Expr, x: Expr) -> Expr:
 
 SWISH = OpDef(
     "swish",
-    infer=like_input(),  # one float input, an output like it
+    infer=like_input(),  # one float input; the output has its shape and dtype
     gradient=elementwise_gradient(gradient),
     arity=1,
     flops=input_flops(5),
@@ -42,20 +42,20 @@ SWISH = OpDef(
 
 
 def swish_layer(net: NetworkBuilder, x: Tensor, *, name: str) -> Tensor:
-    """Add swish(x), any shape, as a layer."""
+    """Add swish(x) as a layer, for x of any shape."""
     with net.layer(name, "activation"):
         return net.output(net.graph.add("swish", [x])[0])
 
 
 @dataclass
 class SwishMlp(Model):
-    """Dense layers with swish over the pixels in a row, and one more for the logits. hidden: units of each."""
+    """Dense layers with swish on the flattened image, and one more for the logits. hidden: units of hidden layers."""
 
     name: str = "swish_mlp"
     hidden: list[Count] = field(default_factory=lambda: [64])
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
-        """Add layers flatten, fc1, swish1, ... and return the logits of the last fc."""
+        """Add layers flatten, fc1, swish1, ... and return the logits of the last dense layer."""
         h = nn.flatten(net, x, name="flatten")
         for i, units in enumerate(self.hidden, start=1):
             h = nn.dense(net, h, units, name=f"fc{i}")

@@ -12,8 +12,8 @@ from runner.plugin import Plugin
 class Lion(Optimizer):
     """w <- w - lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * w);  m <- beta2 * m + (1 - beta2) * g.
 
-    Every weight moves by the same amount, so rates are 3 to 10 times smaller than those of Adam. beta1, beta2: weights
-    of the past in the direction and in the average that is kept. Slot: momentum.
+    Every weight moves by the same amount, so use 3 to 10 times smaller learning rates than with Adam. beta1: weight of
+    m in the step's direction. beta2: decay of m. Slot: momentum.
     """
 
     name: str = "lion"
@@ -22,7 +22,7 @@ class Lion(Optimizer):
     beta2: Rate = 0.99
 
     def rule(self, learning_rate: Expr, step: Expr) -> Rule:
-        """Return the rule."""
+        """Return the update rule as an expression."""
 
         def update(w: State, g: Expr) -> NewValues:
             m = w.slot("momentum")

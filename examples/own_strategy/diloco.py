@@ -18,23 +18,23 @@ from runner.strategies.collectives import sharded_reduce
 from runner.strategies.replica import Gradients, Replica, batch_scores, scaled, shares
 
 OUTER = "outer"
-"""The client that makes an outer step."""
+"""The client that runs an outer step."""
 
 
 @dataclass
 class DiLoCo(Strategy):
     """Local SGD with an outer Nesterov step (Douillard et al. 2023, algorithm 1).
 
-    Each of K workers trains its own network on its shares by the configured, inner optimizer. After every
-    ``inner_steps`` updates, the mean over the workers of (parameters at the start of the round - parameters now) is
-    the gradient of an outer step, with Nesterov's momentum, from the parameters at the start of the round. Moving
+    Each of K workers trains a separate network on its shares with the configured optimizer, the inner one. After every
+    ``inner_steps`` updates, the mean over the workers of (parameters at the start of the round - parameters now) is the
+    gradient of an outer step with Nesterov momentum, which starts from the parameters at the start of the round. Moving
     averages of batch normalisation are averaged. An outer step sends 2 (K - 1) times the bytes of the parameters and
     averages. An evaluation and a checkpoint end a round early, so that all workers hold the network that is scored and
     saved.
 
-    The slots of the inner optimizer stay on each worker. A checkpoint holds those of the first worker, with which all
-    workers continue. With one worker, inner_steps=1, outer_lr=1 and outer_momentum=0 a step equals one of ``single``
-    but for rounding.
+    The slots of the inner optimizer stay on each worker. A checkpoint holds the first worker's slots, and all workers
+    of a resumed run start from them. With one worker, inner_steps=1, outer_lr=1 and outer_momentum=0, a step equals a
+    step of ``single`` except for rounding.
     """
 
     name: str = "diloco"
@@ -49,14 +49,14 @@ class DiLoCo(Strategy):
         require(0 <= self.outer_momentum < 1, "outer_momentum", self.outer_momentum, "a number from 0 to below 1")
 
     def build(self, task: Task) -> Program:
-        """Return the program: K separate training steps, and a client that makes an outer step."""
+        """Return the program: K separate training steps, and a client that runs an outer step."""
         graph, own = Graph(), shares(task.batch_size, self.workers)
         replicas = [
             Replica(graph, replace(task, batch_size=hi - lo), device=worker_task(k), prefix=f"replica_{k}")
             for k, (lo, hi) in enumerate(own)
         ]
         computed = [each.compute_gradients(share, "train") for each, share in zip(replicas, own, strict=True)]
-        # Copies that are not saved: at the start of a round they equal the parameters.
+        # Copies of the parameters at the start of a round. They need no checkpoint, because a checkpoint ends a round.
         anchors = [Variables(graph, seed=task.seed, prefix=each.prefix, device=each.device) for each in replicas]
         outer = Client(
             OUTER, targets=tuple(self._outer(replicas, computed, anchors)), exact=True, per_update=1 / self.inner_steps
@@ -72,7 +72,7 @@ class DiLoCo(Strategy):
     def _outer(
         self, replicas: Sequence[Replica], computed: Sequence[Gradients], anchors: Sequence[Variables]
     ) -> list[str]:
-        """Add an outer step of every trained variable and the mean of each moving average; returns nodes to run."""
+        """Add an outer step of every trained variable and the mean of each moving average; return the nodes to run."""
         graph, targets = replicas[0].graph, []
         for variables in zip(*([v for v, _ in each.gradients] for each in computed), strict=True):
             starts = [store.copy(variable, "anchor") for store, variable in zip(anchors, variables, strict=True)]
@@ -98,7 +98,7 @@ class DiLoCo(Strategy):
 
 
 def _over_workers(replicas: Sequence[Replica], name: str, parts: Sequence[Tensor]) -> list[Tensor]:
-    """Add the mean of one tensor per worker, on every worker."""
+    """Add the mean of one tensor per worker to every worker, and return it for each."""
     graph = replicas[0].graph
     means = []
     for replica, total in zip(

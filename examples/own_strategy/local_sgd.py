@@ -21,14 +21,14 @@ AVERAGE = "average"
 
 @dataclass
 class LocalSgd(Strategy):
-    """Each of K workers updates its own network by the mean gradient of its share; every few steps all are averaged.
+    """Local SGD: each of K workers updates a separate network, and every few steps all networks are averaged.
 
-    every: steps between averages. Variables and slots of the optimizer are averaged, which sends 2 (K - 1) times their
-    bytes; ``sync_data`` sends 2 (K - 1) times the bytes of all gradients in every step. The networks are also averaged
-    before an evaluation and a checkpoint, so that one network is scored and saved, and a resumed run continues from it.
+    every: number of steps between averages. Averaging the variables and the optimizer's slots sends 2 (K - 1) times
+    their bytes; ``sync_data`` sends 2 (K - 1) times the bytes of all gradients in every step. The networks are also
+    averaged before an evaluation and a checkpoint, so that one network is scored, saved and resumed.
 
     With ``every=1``, shares of one size and an optimizer that is linear in the gradient (sgd, momentum), a step equals
-    one of ``single``. ``optimizer.clip_norm`` clips the gradients of each worker separately.
+    a step of ``single``. ``optimizer.clip_norm`` clips the gradients of each worker separately.
     """
 
     name: str = "local_sgd"
@@ -39,7 +39,7 @@ class LocalSgd(Strategy):
         """Return the program: K separate training steps, and a client that averages."""
         graph, own = Graph(), shares(task.batch_size, self.workers)
         replicas = [
-            # A gradient is the mean over the batch of the replica's task: over the examples of its share.
+            # Each replica's gradient is the mean over its share, because its task has the share's batch size.
             Replica(graph, replace(task, batch_size=hi - lo), device=worker_task(k), prefix=f"replica_{k}")
             for k, (lo, hi) in enumerate(own)
         ]
@@ -55,7 +55,7 @@ class LocalSgd(Strategy):
 
 
 def _average(replicas: Sequence[Replica]) -> list[str]:
-    """Add the mean of every variable and slot, and its assignment to each replica; returns the nodes to run."""
+    """Add the mean of every variable and slot and assign it to each replica; return the nodes to run."""
     graph, devices = replicas[0].graph, [each.device for each in replicas]
     targets = []
     for variables in zip(*(each.variables for each in replicas), strict=True):

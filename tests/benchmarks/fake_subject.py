@@ -1,7 +1,7 @@
 """A subject that computes nothing: ``python -m tests.benchmarks.fake_subject BEHAVIOUR FOLDER``.
 
-BEHAVIOUR: "falls", its losses are 3, 2, 1, ...; "flat", they are 3, 3, ...; "chatty" as falls, but it prints; "breaks",
-it fails in the second run; "sleeps", it does not answer a run, and has started a process that sleeps as well.
+BEHAVIOUR: "falls": the losses are 3, 2, 1, ...; "flat": they are 3, 3, ...; "chatty": as "falls", but it prints;
+"breaks": the second run fails; "sleeps": it does not answer a run, and starts a process that sleeps as well.
 """
 
 import subprocess
@@ -15,7 +15,7 @@ from runner.system.machine import usable_cores
 
 
 class Fake:
-    """Losses by the book."""
+    """A subject with prescribed losses."""
 
     versions: Mapping[str, str] = {"fake": "1.0", "cores": str(usable_cores())}
 

@@ -18,7 +18,7 @@ def subject(name: str, milliseconds: Sequence[float] = (), **more: Any) -> Subje
 
 
 def case(*subjects: SubjectResult, **more: Any) -> CaseResult:
-    """A case of 10 million multiply-adds a step, whose limit is 10 ms."""
+    """Return a case of 10 million multiply-adds per step, whose limit is 10 ms."""
     given = {
         "case": "net",
         "title": "net, batch 4",

@@ -1,4 +1,4 @@
-"""Comparisons: the measured phases, the limit, the configured strategies, and the peers that count."""
+"""Comparisons: the measured phases, the limit, the configured strategies, and the peers that are compared."""
 
 import json
 import math
@@ -26,7 +26,7 @@ FAKE = "tests.benchmarks.fake_subject"
 
 @pytest.fixture(scope="module")
 def result() -> CaseResult:
-    """The smoke case, measured once."""
+    """Return the smoke case, measured once."""
     peers = (
         SubjectSpec("again", "", "benchmarks.ours"),
         SubjectSpec("missing", "nonesuch", "benchmarks.peers.nonesuch"),
@@ -37,7 +37,7 @@ def result() -> CaseResult:
     return compare(CASES["smoke"], "float32", settings, (OURS, *peers), Rates({"gemm": 1e9}, 1e9))
 
 
-def test_every_phase_of_ours_is_timed(result: CaseResult) -> None:
+def test_every_phase_of_runner_is_timed(result: CaseResult) -> None:
     assert result.ours.failure == ""
     assert {phase: len(times) for phase, times in result.ours.seconds.items()} == dict.fromkeys(
         ("forward", "gradients", "step"), 2 * 3
@@ -48,7 +48,7 @@ def test_every_phase_of_ours_is_timed(result: CaseResult) -> None:
     assert "runner" in result.ours.versions
 
 
-def test_only_subjects_that_compute_the_same_are_compared(result: CaseResult) -> None:
+def test_only_subjects_with_equal_losses_are_compared(result: CaseResult) -> None:
     again = result.subjects[1]
     assert again.losses == result.ours.losses
     assert result.comparable() == [again]
@@ -62,13 +62,13 @@ def test_a_missing_or_broken_subject_has_a_reason(result: CaseResult) -> None:
     assert (wrong.failure, broken.seconds) == ("", {})
 
 
-def test_the_case_is_counted(result: CaseResult) -> None:
+def test_the_case_has_the_counts_of_its_network(result: CaseResult) -> None:
     assert result.parameters == 2 * 25 + 2 + 3 * 2 * 25 + 3 + (3 * 8 + 8) + (8 * 4 + 4)
     limit = result.limit_s["step"]
     assert limit == pytest.approx(result.multiply_adds["step"] / 1e9 + 20 * result.parameters / 1e9)
 
 
-def test_the_report_is_written_whole(result: CaseResult, tmp_path: Path) -> None:
+def test_the_report_is_written_completely(result: CaseResult, tmp_path: Path) -> None:
     report = Report({"CPU": "a CPU"}, comparisons=[result])
     report.write(tmp_path / "table.md", tmp_path / "raw.json")
     text = (tmp_path / "table.md").read_text()
@@ -79,13 +79,13 @@ def test_the_report_is_written_whole(result: CaseResult, tmp_path: Path) -> None
     assert statistics.median(seconds) == result.ours.median("step")
 
 
-def test_a_peer_s_failure_is_no_failure_of_the_report_but_ours_is(result: CaseResult) -> None:
+def test_the_report_fails_if_runner_failed_but_not_if_a_peer_did(result: CaseResult) -> None:
     assert not Report({}, comparisons=[result]).has_failures
     assert Report({}, failed={"alexnet": "ConfigError"}).has_failures
     assert "- alexnet: no such model" in Report({}, failed={"alexnet": "no such model"}).markdown()
 
 
-def test_a_step_takes_its_arithmetic_and_its_optimizer_at_the_measured_rates() -> None:
+def test_the_limit_is_arithmetic_and_optimizer_at_the_measured_rates() -> None:
     rates = Rates({"NumPy's matrix product": 78.94e9, "conv": 200e9}, bytes_per_s=10e9)
     work = {"multiply_adds": 40_000_000_000, "parameters": 50_000_000}
     assert rates.limit_s("step", **work) == pytest.approx(0.2 + 0.1)
@@ -96,7 +96,7 @@ def test_a_step_takes_its_arithmetic_and_its_optimizer_at_the_measured_rates() -
 
 
 def test_the_first_layer_has_no_gradient_of_its_input() -> None:
-    # conv1 2@5x5 on 16x16, conv2 3@5x5 on 6x6 after pooling, 3 features to 8 units to 4 classes; 4 examples.
+    # conv1: 2 filters, 5x5 outputs of 16x16; conv2: 3 filters after pooling; then 3 -> 8 -> 4 units; 4 examples.
     conv1, conv2, dense1, dense2 = 144 * 2 * 25, 4 * 3 * 2 * 25, 3 * 8, 8 * 4
     forward = 4 * (conv1 + conv2 + dense1 + dense2)
     whole = 3 * forward - 4 * conv1
@@ -107,11 +107,11 @@ def test_the_first_layer_has_no_gradient_of_its_input() -> None:
     ("name", "multiplications"),
     [("alexnet", 714_188_480), ("overfeat", 2_801_403_904), ("vgg_a", 7_609_090_048), ("googlenet", 1_582_671_872)],
 )
-def test_classic_networks_are_those_of_the_papers(name: str, multiplications: int) -> None:
+def test_classic_networks_have_the_multiply_adds_of_their_papers(name: str, multiplications: int) -> None:
     assert phase_work(CASES[name])["forward"] == CASES[name].batch * multiplications
 
 
-def test_the_convolution_of_the_machine_has_the_stated_size() -> None:
+def test_the_convolution_of_the_machine_benchmark_has_the_stated_size() -> None:
     program = convolution("float32")
     assert multiply_adds(program.graph, program.clients["train"]) == CONV_MULTIPLY_ADDS
 
@@ -126,7 +126,7 @@ def test_a_configuration_trains_on_its_data(tmp_path: Path) -> None:
             process.ask("run", phase="forward", times=1)
 
 
-def test_strategy_and_batch_are_those_asked_for(tmp_path: Path) -> None:
+def test_strategy_and_batch_are_the_requested_ones(tmp_path: Path) -> None:
     parallelism = ("parallelism=sync_data", "parallelism.workers=2")
     with (
         configured("sync", CASES["smoke"], parallelism, tmp_path, threads=1, batch=1) as process,
@@ -135,7 +135,7 @@ def test_strategy_and_batch_are_those_asked_for(tmp_path: Path) -> None:
         process.ask("load")
 
 
-def test_rates_are_of_the_whole_batch_at_the_medians_and_summed_over_unconnected_runs() -> None:
+def test_rates_are_examples_per_median_second_summed_over_single_runs() -> None:
     result = ScalingResult("c", "t", 10, connected=(0.25,), unconnected=((0.1, 0.1, 9.0), (0.2,)), alone=(0.05,))
     assert (result.connected_rate, result.unconnected_rate, result.alone_rate) == (80.0, 150.0, 200.0)
     table = StrategyTable("c", "t", 32, (subject("single", [8, 16, 400]),))
@@ -150,7 +150,7 @@ def test_the_best_peer_is_the_one_with_the_shortest_median() -> None:
     assert result.best_peer("forward") is None
 
 
-def test_a_peer_that_computes_something_else_does_not_count() -> None:
+def test_a_peer_with_other_losses_is_not_compared() -> None:
     other = subject("other", [1], losses=(3.0, 2.9, 2.8), memory_mib=(1.0, 2.0))
     failed = subject("failed", failure="ended with code 1", losses=LOSSES, memory_mib=(0.0, 0.0))
     result = case(subject("runner", [5]), other, failed, subject("same", [9]))
@@ -159,7 +159,7 @@ def test_a_peer_that_computes_something_else_does_not_count() -> None:
     assert (best and best.name, lean and lean.name) == ("same", "same")
 
 
-def test_without_losses_of_runner_no_subject_counts() -> None:
+def test_without_losses_of_runner_no_subject_is_compared() -> None:
     result = case(subject("runner", failure="ended", losses=()), subject("peer", [9]))
     assert result.comparable() == []
 
@@ -177,7 +177,7 @@ def test_float32_losses_agree_to_a_thousandth(theirs: tuple[float, ...], holds: 
     assert TOLERANCES["float32"].holds(LOSSES, theirs) is holds
 
 
-def test_a_missing_update_shows_though_the_loss_hardly_moves() -> None:
+def test_a_missing_update_is_found_even_if_the_loss_hardly_changes() -> None:
     ours = (6.9000, 6.8990, 6.8980)
     assert TOLERANCES["float32"].holds(ours, (6.9, 6.8991, 6.8981))
     assert not TOLERANCES["float32"].holds(ours, (6.9, 6.9, 6.9))

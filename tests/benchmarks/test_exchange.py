@@ -46,7 +46,7 @@ EXCHANGES = [Exchange(RING, 2), Exchange(RING, 3), Exchange(RING, 4), Exchange(P
 
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=str)
 @pytest.mark.parametrize("nbytes", [4, 4 * 1000, 4 * 4099])
-def test_the_sum_of_all_is_left_with_every_worker(exchange: Exchange, nbytes: int, registry: Registry) -> None:
+def test_every_worker_receives_the_sum_of_all_vectors(exchange: Exchange, nbytes: int, registry: Registry) -> None:
     program = exchange_program(exchange, nbytes)
     session = LocalSession(program, local_cluster(program.workers, program.servers), registry)
     try:
@@ -61,7 +61,7 @@ def test_the_sum_of_all_is_left_with_every_worker(exchange: Exchange, nbytes: in
     assert {deviation(sums[f"worker-{k}"], exchange.workers) for k in range(exchange.workers)} == {0.0}
 
 
-def test_a_wrong_sum_shows() -> None:
+def test_a_wrong_sum_has_a_deviation() -> None:
     right = given(0, 4000) + given(1, 4000)
     assert deviation(right, 2) == 0.0
     assert deviation(given(0, 4000), 2) > 0.0
@@ -71,7 +71,7 @@ def test_a_wrong_sum_shows() -> None:
         assert deviation(right, 2) == float("inf")
 
 
-def test_a_written_exchange_is_read_back_and_others_are_refused() -> None:
+def test_arguments_of_an_exchange_are_read_back_and_invalid_ones_refused() -> None:
     for exchange in EXCHANGES:
         assert Exchange.of(exchange.arguments) == exchange
     assert (Exchange(RING, 3).processes, Exchange(PUSH_PULL, 3).processes) == (3, 4)
@@ -82,7 +82,7 @@ def test_a_written_exchange_is_read_back_and_others_are_refused() -> None:
             Exchange(collective, workers)
 
 
-def test_our_processes_exchange_and_answer() -> None:
+def test_runners_processes_exchange_and_answer() -> None:
     requests = [{"do": "start"}, *({"do": "exchange", "nbytes": nbytes, "times": 2} for nbytes in (4, 4096))]
     command = [sys.executable, "-m", "benchmarks.exchange", PUSH_PULL, "2"]
     text = "".join(json.dumps(request) + "\n" for request in requests)
@@ -97,7 +97,7 @@ SIZES = (4, 1 << 20)
 
 
 class Played:
-    """A process whose exchanges take a millisecond each, and whose sums are off from a size on."""
+    """A process whose exchanges take a millisecond each, and whose sums are wrong from a given size on."""
 
     def __init__(self, wrong_from: float = float("inf")) -> None:
         self.asked: list[tuple[int, int]] = []
@@ -111,7 +111,7 @@ class Played:
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, processes: Mapping[str, Played | None]) -> ExchangeResult:
-    """Measure with played processes; one that is None is not installed."""
+    """Measure fake processes. A process that is None is not installed."""
 
     def started(spec: Any, *_: object) -> Contestant:
         process = processes[spec.name]
@@ -121,7 +121,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, processes: Mapping[str, Played | N
     return measure_collective(NAME, rounds=2, turn=3, with_peers=True, sizes=SIZES)
 
 
-def test_all_have_the_same_turns_and_the_first_of_a_turn_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subjects_have_equal_turns_whose_first_exchange_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     processes = {name: Played() for name in ("runner", "mpi", "gloo")}
     result = measured(monkeypatch, processes)
     for process in processes.values():
@@ -143,7 +143,7 @@ def test_a_subject_with_wrong_sums_is_dropped_with_all_its_numbers(monkeypatch: 
     assert Report({}, collectives=[measured(monkeypatch, {"runner": None, "mpi": None, "gloo": None})]).has_failures
 
 
-def test_the_table_sets_our_bandwidth_against_theirs() -> None:
+def test_the_table_compares_runners_bandwidth_with_the_peers() -> None:
     ours = SubjectResult("runner", seconds={"4": (4e-6,), str(64 << 20): (0.03, 0.04, 0.05)})
     slow = SubjectResult("gloo", versions={"torch": "2"}, seconds={str(64 << 20): (0.08,)})
     result = ExchangeResult("name", Exchange("ring", 3), (4, 64 << 20), (ours, slow))
@@ -158,7 +158,7 @@ def test_the_table_sets_our_bandwidth_against_theirs() -> None:
 def test_sizes_are_in_the_largest_unit_with_a_whole_number() -> None:
     sizes = {4: "4 B", 1024: "1 KiB", 1 << 20: "1 MiB", 64 << 20: "64 MiB", 1025: "1025 B"}
     assert {size: size_text(size) for size in sizes} == sizes
-    # A turn moves about the same bytes.
+    # A turn transfers about the same number of bytes for every size.
     assert [steps_in_a_turn(each) for each in (4, 4 << 20, 16 << 20, 64 << 20)] == [50, 50, 16, 5]
 
 
@@ -187,11 +187,11 @@ def overlap_result(
     [
         ([100, 100, 900], [140, 140, 140], [110, 110, 50], 3, 0.75, (0.75, 0.75)),
         ([100] * 6, [140] * 6, [100, 100, 120, 120, 140, 140], 2, 0.5, (0.25, 0.75)),
-        # A network that costs nothing hides nothing.
+        # Without network time, no hidden fraction is defined.
         ([100], [100], [90], 1, math.nan, None),
     ],
 )
-def test_hidden_time_is_part_of_the_cost_of_a_blocking_exchange_and_its_spread_is_that_of_rounds(
+def test_hidden_fraction_is_of_blocking_network_time_with_quartiles_over_rounds(
     free: list[float],
     blocking: list[float],
     overlapped: list[float],
@@ -214,7 +214,7 @@ def test_the_section_has_medians_quartiles_and_hidden_time() -> None:
     assert "Phases:" not in report.markdown()
 
 
-def test_ways_that_fail_or_compute_something_else_are_refused() -> None:
+def test_variants_that_fail_or_have_other_losses_are_refused() -> None:
     same = [subject(name) for name in WAYS]
     require_same_losses(same)
     with pytest.raises(SubjectError, match=r"^overlapped: ended with code 1$"):

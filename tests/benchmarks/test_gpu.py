@@ -30,7 +30,7 @@ from tests.benchmarks.made import RATES, cells, gpu_subject, measured
 
 
 class Clock:
-    """Seconds by hand."""
+    """A clock that is set by hand, in seconds."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -39,7 +39,7 @@ class Clock:
         return self.now
 
 
-def test_time_passes_and_some_of_it_is_kept() -> None:
+def test_a_deadline_approaches_and_reserves_time() -> None:
     clock = Clock()
     deadline = Deadline(60, clock)
     clock.now += 20
@@ -73,7 +73,7 @@ def test_unknown_words_are_refused(arguments: list[str], complaint: str, capsys:
 
 
 def nvidia_smi(folder: Path, text: str, code: int) -> None:
-    """Write a program of that name that prints a text and exits with a code."""
+    """Write an executable ``nvidia-smi`` that prints a text and exits with a code."""
     script = folder / "nvidia-smi"
     script.write_text(f"#!/bin/sh\necho '{text}'\nexit {code}\n")
     script.chmod(0o755)
@@ -100,7 +100,7 @@ def test_without_a_gpu_the_command_reports_the_reason(
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Measurements of 100 s each; that of VGG-A fails."""
+    """Replace measurements by fake ones of 100 s each, of which VGG-A's fails; return the measured cases."""
     clock, seen = Clock(), []
 
     def measure(case: Any, precision: str, modes: Sequence[str], *_: object) -> Any:
@@ -121,7 +121,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, tuple[str, .
     return seen
 
 
-def test_it_ends_in_time_and_reports_the_rest(
+def test_measurements_end_in_time_and_the_rest_is_reported(
     played: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--precision", "float32", "--seconds", "250", "--output", str(tmp_path)]
@@ -147,7 +147,7 @@ def test_nothing_measured_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_options_have_defaults() -> None:
-    """All networks are measured, in the order of their importance."""
+    """By default all networks are measured, the most important first."""
     options: Options = parse([])
     assert options.cases == ("alexnet", "vgg_a", "googlenet", "resnet110", "overfeat")
     assert (options.settings.device, options.output.name, options.seconds) == ("cuda", "results", 500.0)
@@ -169,7 +169,7 @@ def test_written_results_are_read_again_for_the_same_gpu(tmp_path: Path) -> None
         read_store(tmp_path / "gpu.json", {"device": "GPU 2"})
 
 
-def test_a_newer_result_takes_the_place_of_an_older_one_but_no_failure_does() -> None:
+def test_a_newer_result_replaces_an_older_one_unless_it_failed() -> None:
     store, older, newer = Store(STORE_FACTS), measured(gpu_subject("runner", 9)), measured(gpu_subject("runner", 8))
     for each in (measured(FAILED), older, measured(FAILED), newer):
         store.add(each)
@@ -186,7 +186,7 @@ def text_of(*results: object) -> str:
     return document(store, "python -m benchmarks gpu")
 
 
-def test_nothing_is_run_before_it_is() -> None:
+def test_missing_results_are_shown_as_not_run() -> None:
     text = text_of()
     assert cells(text, "alexnet, 128", "float32") == ["alexnet, 128", "float32", *[NOT_RUN] * 10]
     assert cells(text, "runner, this GPU") == ["runner, this GPU", *[NOT_RUN] * 4]
@@ -194,7 +194,7 @@ def test_nothing_is_run_before_it_is() -> None:
     assert "smoke" not in text
 
 
-def test_ours_stands_against_the_best_that_computed_the_same() -> None:
+def test_runner_is_compared_with_the_best_mode_with_the_same_losses() -> None:
     peers = [gpu_subject("torch-graph", 25), gpu_subject("torch-channels-last", 10, losses=(3.0, 3.0, 3.0))]
     text = text_of(measured(gpu_subject("runner", 20), *peers))
     expected = ["20", "torch-graph", "25", "0.80", "1 of 4", "0.51", "1", "0.50", "100", "100"]
@@ -206,7 +206,7 @@ def test_ours_stands_against_the_best_that_computed_the_same() -> None:
     assert "Rates: 2.0 TFLOP/s, 2,000 GB/s read and written. Commit abc, 2026-11-22." in text
 
 
-def test_a_failure_has_its_reason_and_a_gpu_without_rates_has_no_shares() -> None:
+def test_a_failure_has_its_reason_and_without_rates_there_is_no_utilisation() -> None:
     slow = gpu_subject("torch-max-autotune", 1, failure="no answer within 20 s", seconds={})
     unknown = type(RATES)({}, 0.0)
     text = text_of(measured(gpu_subject("runner", 20), slow, rates=unknown))
@@ -216,7 +216,7 @@ def test_a_failure_has_its_reason_and_a_gpu_without_rates_has_no_shares() -> Non
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_model_is_that_of_the_configuration(name: str) -> None:
+def test_a_model_equals_the_configured_model(name: str) -> None:
     overrides = CASES[name].model
     config = configuration([*overrides, "data=synthetic", "tracking=none"])
     assert model_of(overrides) == config.model  # type: ignore[attr-defined]
@@ -227,12 +227,12 @@ def test_batches_are_those_of_convnet_benchmarks() -> None:
     assert batches == {"alexnet": 128, "vgg_a": 64, "googlenet": 128, "resnet110": 128, "overfeat": 128}
 
 
-def test_bfloat16_computes_narrowly_and_the_others_do_not() -> None:
+def test_only_bfloat16_computes_in_bfloat16() -> None:
     dtypes = {precision: task_of(GPU_CASES["smoke"], precision).dtype for precision in ("float32", "tf32", "bfloat16")}
     assert dtypes == {"float32": "float32", "tf32": "float32", "bfloat16": "bfloat16"}
 
 
-def test_overrides_that_are_no_models_are_refused() -> None:
+def test_overrides_of_other_keys_than_model_are_refused() -> None:
     with pytest.raises(ValueError, match=r"expected model=PRESET, then model\.KEY=VALUE"):
         model_of(["model=lenet", "optimizer.lr=1"])
 
@@ -241,7 +241,7 @@ CASE = GPU_CASES["smoke"]
 
 
 class Given:
-    """One batch, whatever is asked for."""
+    """A source that returns one batch for every request."""
 
     def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, np.ndarray]:
         x, y = random_batch(CASE)
@@ -249,7 +249,7 @@ class Given:
 
 
 def losses(program: Program, registry: Registry, *, load: bool) -> list[float]:
-    """Of three training steps and of a run of the gradients after them."""
+    """Return the losses of three training steps, and of a run of the gradients after these steps."""
     session = LocalSession(program, local_cluster(1), registry, None if load else Given())
     session.run("init")
     if load:
@@ -261,7 +261,7 @@ def losses(program: Program, registry: Registry, *, load: bool) -> list[float]:
     ]
 
 
-def test_steps_are_those_of_a_batch_that_is_fed(registry: Registry) -> None:
+def test_steps_equal_those_with_a_fed_batch(registry: Registry) -> None:
     task = task_of(CASE, "float32")
     resident = resident_single(task)
     fed = losses(TimedSingle().build(task), registry, load=False)
@@ -269,7 +269,7 @@ def test_steps_are_those_of_a_batch_that_is_fed(registry: Registry) -> None:
     assert fed[0] > fed[1] > fed[2] > fed[3]
 
 
-def test_nothing_is_read_in_a_step() -> None:
+def test_a_step_reads_no_input() -> None:
     program = resident_single(task_of(CASE, "float32"))
     assert program.clients["train"].inputs == ()
     assert set(program.clients[LOAD].feeds) == {"x", "y", "index", "mask"}

@@ -27,7 +27,7 @@ from tests.benchmarks.made import case, subject
 
 
 def measured(name: str, options: Options, report: Report) -> None:
-    """Stands in for a measurement: AlexNet succeeds, the others fail."""
+    """Replace a measurement: AlexNet succeeds, all other cases fail."""
     if name == "alexnet":
         report.comparisons.append(case(subject("runner", [12]), case=name))
     elif name == "mlp":
@@ -51,7 +51,7 @@ def test_tables_are_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.usefixtures("_faked")
-def test_one_case_that_fails_does_not_keep_the_others_from_being_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_other_cases_are_measured_if_one_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["mlp", "lenet_b1", "alexnet"]) == 1
     printed = capsys.readouterr().out
     assert "- mlp: model.hidden: no such key" in printed
@@ -111,7 +111,7 @@ def test_without_arguments_everything_is_measured_except_overlap() -> None:
     assert (options.settings.rounds, options.settings.turn, options.precisions) == (5, None, None)
 
 
-def test_words_choose_by_their_beginning() -> None:
+def test_words_select_names_that_begin_with_them() -> None:
     options = parse(["lenet", "scaling", "--subjects", "torch-e,jax", "--precision", "bfloat16", "--phases", "step"])
     assert options.cases == ("lenet", "lenet_b1", "scaling/resnet20", "scaling/cifar_convnet")
     assert [peer.name for peer in options.peers] == ["torch-eager", "jax-nchw", "jax-nhwc"]
@@ -139,7 +139,7 @@ def test_an_unknown_case_is_refused_with_the_known_ones(
     assert message in capsys.readouterr().err
 
 
-def test_peers_are_all_or_those_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_peers_or_the_named_ones_are_installed(capsys: pytest.CaptureFixture[str]) -> None:
     assert parse_peers([]) == ("torch", "jax", "mpi", "tensorflow")
     assert parse_peers(["jax"]) == ("jax",)
     with pytest.raises(SystemExit):
@@ -168,8 +168,8 @@ def test_steps_and_shares_are_counted_by_subject_and_worker() -> None:
     assert "| 4 | 2 | 1 | 8 | 0 |" in text
 
 
-def test_a_turn_is_timed_but_for_its_first_steps_and_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On real processes, three of them workers."""
+def test_a_turn_is_timed_without_its_first_steps_and_synchronized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes are real; three of them are workers."""
     strategy = ["parallelism=sync_data", "parallelism.combine=parameter_server", "parallelism.backup_workers=1"]
     monkeypatch.setattr("benchmarks.backup.SETTLING", 2)
     with ExitStack() as stack:
@@ -196,7 +196,7 @@ def test_a_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A run of twenty steps, of 10 ms until time 100.1 and then of 20 ms; the store lacks a point and repeats one."""
+    """Return a run of twenty steps: 10 ms each until time 100.1, then 20 ms. One point is missing, one is repeated."""
     (tmp_path / "run").mkdir()
     with MetricsLog(tmp_path / "run" / "metrics.jsonl") as log:
         for step in range(20):

@@ -1,4 +1,4 @@
-"""Problems on the disk: the layers in neutral words compute what the network computes."""
+"""Problems on the disk: their neutral layers compute the same function as the network."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ IMAGE = (2, 3, 9, 9)
 
 
 def described(network: Callable[[NetworkBuilder, Tensor], Tensor]) -> dict[str, Layer]:
-    """The layers, by name, of a network over two images of 3x9x9."""
+    """Return the layers, by name, of a network over two images of shape (3, 9, 9)."""
     graph = Graph()
     x = ops.placeholder(graph, IMAGE, "float32", name="x")
     step, index = ops.placeholder(graph, (), "int64"), ops.placeholder(graph, IMAGE[:1], "int64")
@@ -67,14 +67,14 @@ def test_uneven_padding_is_described() -> None:
     assert pool.shape == (2, 3, 5, 5)
 
 
-def test_batch_normalisation_knows_its_moving_averages() -> None:
+def test_batch_normalisation_names_its_moving_averages() -> None:
     norm = described(lambda net, x: nn.batch_norm(net, x, decay=0.75, name="norm"))["norm/batch_norm"]
     assert norm.variables["moving_variance"] == "norm/moving_variance"
     assert norm.variables["gamma"] == "norm/gamma"
     assert norm.settings == {"epsilon": 1e-5, "decay": 0.75}
 
 
-def test_pooling_of_single_places_is_a_choice_of_places() -> None:
+def test_pooling_with_1x1_windows_is_subsampling() -> None:
     def network(net: NetworkBuilder, x: Tensor) -> Tensor:
         return ops.avg_pool(net.graph, x, window=(1, 1), strides=(2, 2), name="shortcut")
 
@@ -124,7 +124,7 @@ NO_BIAS = "node 'late' adds variable 'conv1/bias' to what is no conv or dense la
         ),
     ],
 )
-def test_layers_that_peers_cannot_make_are_refused_by_name(
+def test_layers_that_peers_do_not_support_are_refused_by_name(
     network: Callable[[NetworkBuilder, Tensor], Tensor], complaint: str
 ) -> None:
     with pytest.raises(ValueError, match=complaint):
@@ -142,7 +142,7 @@ def test_every_case_can_be_described(name: str) -> None:
     assert {variable for variable in named if "/moving_" not in variable} == set(trainable)
 
 
-def test_filters_put_their_places_first() -> None:
+def test_filters_have_their_spatial_axes_first() -> None:
     layer = Layer("conv1", "conv", ("x",), (1, 4, 2, 2), {"weights": "w", "bias": "b"})
     filters = np.arange(4 * 3 * 2 * 5).reshape(4, 3, 2, 5)
     turned = channels_last(layer, "weights", filters)
@@ -152,7 +152,7 @@ def test_filters_put_their_places_first() -> None:
     assert channels_last(layer, "bias", filters[:, 0, 0, 0]) is not None
 
 
-def test_a_dense_layer_after_a_flattened_image_computes_the_same() -> None:
+def test_a_dense_layer_after_a_flattened_image_computes_the_same_in_nhwc() -> None:
     random = np.random.default_rng(0)
     x, weights = random.standard_normal((2, 3, 4, 5)), random.standard_normal((60, 7))
     layer = Layer("fc", "dense", ("flat",), (2, 7), {"weights": "w"}, {"image": [3, 4, 5]})
@@ -167,7 +167,7 @@ def test_other_variables_stay_as_they_are() -> None:
     assert channels_last(dense, "weights", values) is values
 
 
-def test_places_count_positions_inside_the_image() -> None:
+def test_places_counts_pixels_inside_the_image() -> None:
     settings = {"window": [3, 2], "strides": [2, 2], "padding": [1, 0, 0, 1], "image": [4, 3], "count_padding": False}
     layer = Layer("pool", "avg_pool", ("x",), (1, 1, 2, 2), {}, settings)
     np.testing.assert_array_equal(places(layer), [[4, 2], [6, 3]])
@@ -176,7 +176,7 @@ def test_places_count_positions_inside_the_image() -> None:
 
 
 def forward_loss(problem: Problem, registry: Registry) -> float:
-    """Mean loss of the problem's batch at its initial values, from layers, files and nothing else."""
+    """Return the mean loss of the problem's batch at its initial values, from layers and files alone."""
     graph = Graph()
     with graph.device(worker_device(0)):
         x = ops.placeholder(graph, problem.x.shape, "float32", name="x")
@@ -270,7 +270,7 @@ def test_a_written_result_is_read_back(tmp_path: Path) -> None:
     assert (read.x.shape, read.x.dtype, read.y.shape) == ((4, 1, 16, 16), np.float32, (4,))
 
 
-def test_every_trainable_variable_has_a_value_and_so_have_moving_averages(tmp_path: Path) -> None:
+def test_every_trainable_variable_and_moving_average_has_a_value(tmp_path: Path) -> None:
     problem = prepare(SMALL["convnet"], tmp_path, threads=1, precision="float32")
     named = {name for layer in problem.layers for name in layer.variables.values()}
     assert {*problem.trainable, *problem.moving} == named
@@ -287,6 +287,6 @@ def test_the_layers_compute_the_same_as_the_network(name: str, tmp_path: Path, r
     assert forward_loss(problem, registry) == pytest.approx(ours, rel=1e-5)
 
 
-def test_a_layer_a_subject_cannot_make_is_named() -> None:
+def test_a_layer_that_a_subject_does_not_support_is_named() -> None:
     error = unsupported(Layer("norm1", "lrn", ("x",), (1, 2)), "the peer", ("conv", "relu"))
     assert str(error) == "layer 'norm1' is of kind 'lrn', which the peer does not make; it makes conv, relu"

@@ -43,7 +43,7 @@ def test_output_of_a_library_is_not_an_answer(tmp_path: Path) -> None:
     assert "a library that talks" in (tmp_path / "fake.log").read_text()
 
 
-def test_a_fault_is_reported_with_its_last_output(tmp_path: Path) -> None:
+def test_a_fault_is_reported_with_the_last_output(tmp_path: Path) -> None:
     with start(tmp_path, "breaks") as process:
         process.ask("run", phase="step", times=1)
         with pytest.raises(SubjectError, match="ended with code 1: RuntimeError: out of luck"):
@@ -52,7 +52,7 @@ def test_a_fault_is_reported_with_its_last_output(tmp_path: Path) -> None:
             process.ask("memory")
 
 
-def test_an_unknown_request_names_the_known(tmp_path: Path) -> None:
+def test_an_unknown_request_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with (
         start(tmp_path, "falls") as process,
         pytest.raises(SubjectError, match="request 'dance': expected start, load, run or memory"),
@@ -60,7 +60,7 @@ def test_an_unknown_request_names_the_known(tmp_path: Path) -> None:
         process.ask("dance")
 
 
-def test_a_subject_that_does_not_answer_in_time_is_given_up(tmp_path: Path) -> None:
+def test_a_subject_that_does_not_answer_in_time_is_ended(tmp_path: Path) -> None:
     with start(tmp_path, "sleeps", timeout_s=0.5) as process:
         with pytest.raises(SubjectError, match=re.escape("no answer within 0.5 s")):
             process.ask("run", phase="step", times=1)
@@ -68,7 +68,7 @@ def test_a_subject_that_does_not_answer_in_time_is_given_up(tmp_path: Path) -> N
             process.ask("memory")
 
 
-def test_a_missing_environment_is_no_process(tmp_path: Path) -> None:
+def test_a_missing_environment_starts_no_process(tmp_path: Path) -> None:
     spec = SubjectSpec("peer", "nonesuch", "benchmarks.peers.nonesuch")
     with pytest.raises(MissingEnvironmentError, match="not installed: make bench-peers ARGS=nonesuch"):
         SubjectProcess(spec, threads=1, log=tmp_path / "log")
@@ -76,20 +76,20 @@ def test_a_missing_environment_is_no_process(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not hold processes to cores")
 @pytest.mark.parametrize("pinned", [True, False])
-def test_a_subject_has_as_many_cores_as_threads_and_we_keep_ours(pinned: bool, tmp_path: Path) -> None:
+def test_a_subject_has_as_many_cores_as_threads_and_the_parent_keeps_its_own(pinned: bool, tmp_path: Path) -> None:
     with start(tmp_path, "falls", pinned=pinned) as process:
         assert usable_cores() == CORES
         assert process.ask("start")["versions"]["cores"] == ("1" if pinned else str(CORES))
 
 
-def test_the_peak_of_memory_is_this_program_s_own() -> None:
+def test_the_memory_peak_excludes_the_parent_process() -> None:
     assert 5.0 < peak_memory_mib() < 100_000.0
 
 
 @pytest.mark.parametrize(
     ("stamp", "found"), [("\n".join(REQUIREMENTS["jax"]) + "\n", True), ("jax==0.1\n", False), (None, False)]
 )
-def test_an_environment_is_found_if_its_installation_was_completed_with_these_versions(
+def test_an_environment_is_found_if_it_was_completed_with_these_versions(
     stamp: str | None, found: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "jax").mkdir()
@@ -102,7 +102,7 @@ def test_an_environment_is_found_if_its_installation_was_completed_with_these_ve
             python_of("jax", tmp_path)
 
 
-def test_our_own_subject_needs_no_environment(tmp_path: Path) -> None:
+def test_runner_as_a_subject_needs_no_environment(tmp_path: Path) -> None:
     assert python_of("", tmp_path) == Path(sys.executable)
 
 
@@ -112,7 +112,7 @@ def test_every_peer_has_an_environment_of_fixed_versions() -> None:
 
 
 class Recorder:
-    """Answers at once: the first runs of a turn take 100 s, the others 1 s. fails_at: number of the call that fails."""
+    """Answers at once: the first runs of a turn take 100 s, the others 1 s. fails_at: number of the failing call."""
 
     def __init__(self, name: str, calls: list[str], fails_at: int = 0) -> None:
         self._name, self._calls, self._fails_at, self._count = name, calls, fails_at, 0
@@ -125,7 +125,7 @@ class Recorder:
         return {"seconds": [100.0] * SETTLING + [1.0] * (more["times"] - SETTLING)}
 
 
-def test_every_subject_has_its_turn_in_every_round_and_another_begins() -> None:
+def test_every_subject_has_a_turn_per_round_and_the_first_one_changes() -> None:
     calls: list[str] = []
     contestants = [Contestant(name, Recorder(name, calls)) for name in "abc"]
     alternate(contestants, "step", rounds=3, turn=4)
@@ -144,7 +144,7 @@ def test_a_failing_subject_is_dropped_and_the_others_continue() -> None:
     assert "".join(calls) == "abbab"
 
 
-def test_a_subject_that_could_not_be_started_is_never_asked() -> None:
+def test_a_subject_that_could_not_be_started_receives_no_request() -> None:
     missing = Contestant("peer", None, failure="not installed")
     alternate([missing], "step", rounds=2, turn=1)
     assert (missing.ask("memory"), missing.seconds) == (None, {})

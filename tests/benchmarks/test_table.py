@@ -10,11 +10,11 @@ from benchmarks.table import case_section, overview, scaling_section, strategies
 from tests.benchmarks.made import case, cells, subject
 
 
-def test_a_table_has_a_rule_below_its_header() -> None:
+def test_a_table_has_a_separator_line_below_its_header() -> None:
     assert markdown(["a", "b"], [["x", "1"]]) == "| a | b |\n| --- | ---: |\n| x | 1 |"
 
 
-def test_the_overview_compares_ours_with_the_best_peer_the_limit_and_the_leanest_peer() -> None:
+def test_the_overview_compares_runner_with_best_peer_limit_and_leanest_peer() -> None:
     lean = subject("lean", [40], memory_mib=(10.0, 80.0))
     text = overview([case(subject("runner", [12]), subject("fast", [16]), lean)])
     assert cells(text, "net") == [
@@ -23,7 +23,7 @@ def test_the_overview_compares_ours_with_the_best_peer_the_limit_and_the_leanest
     ]
 
 
-def test_our_bfloat16_is_compared_with_our_float32() -> None:
+def test_bfloat16_of_runner_is_compared_with_float32_of_runner() -> None:
     wide = case(subject("runner", [100]))
     narrow = case(subject("runner", [55]), precision="bfloat16", limit_s={"step": None})
     assert cells(overview([narrow, wide]).replace("| net | bfloat16", "| narrow | bfloat16"), "narrow")[-1] == "0.55"

@@ -2,8 +2,8 @@
 
     python checkpoint_crash.py SEED ROOT
 
-SEED is a folder of checkpoints 1, 2 and 3. For k = 0, 1, ... a forked child saves step 4 in ROOT/k, a copy
-of it, and dies before its k-th call. Prints the name of each such call, and ends when a child lives.
+SEED is a folder with checkpoints 1, 2 and 3. For k = 0, 1, ... a forked child saves step 4 in ROOT/k, a copy of SEED,
+and is killed before its k-th call. Prints the name of each such call, and ends when a child finishes.
 """
 
 import itertools
@@ -22,7 +22,7 @@ CALLS = ("mkdir", "open", "posix_fallocate", "fsync", "rename", "unlink", "rmdir
 
 
 def die_before_call(number: int) -> None:
-    """Patch the functions of ``os`` that a save calls: their ``number``-th call overall kills the process."""
+    """Patch the functions of ``os`` that a save calls, so that the call with this overall number kills the process."""
     counter = itertools.count()
 
     def deadly(name: str, function: Callable[..., object]) -> Callable[..., object]:
@@ -39,7 +39,7 @@ def die_before_call(number: int) -> None:
 
 
 def main(seed: Path, root: Path) -> None:
-    """Fork one child per call until one of them reaches the end of its save."""
+    """Fork one child per call until a child finishes its save."""
     for number in itertools.count():
         directory = root / str(number)
         shutil.copytree(seed, directory)

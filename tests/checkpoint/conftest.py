@@ -1,4 +1,4 @@
-"""A checkpoint that tests damage."""
+"""A checkpoint for tests that damage it."""
 
 from pathlib import Path
 from typing import Any

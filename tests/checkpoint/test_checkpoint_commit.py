@@ -1,4 +1,4 @@
-"""A save is atomic: whatever fails and whenever, the newest checkpoint on the disk is complete."""
+"""A save is atomic: after any failure at any time, the newest checkpoint on the disk is complete."""
 
 import errno
 import itertools
@@ -30,12 +30,12 @@ def names(directory: Path) -> list[str]:
 
 
 def of_descriptor(descriptor: int, *rest: object) -> str:
-    """The name of the file behind a descriptor."""
+    """Return the name of the file behind a descriptor."""
     return Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
 
 
 def require_whole(directory: Path, allowed: set[int]) -> None:
-    """The newest is one of ``allowed``, and every committed name holds the values of its own step."""
+    """Require that the newest step is one of ``allowed``, and that every committed step holds its own values."""
     found = newest(directory)
     assert found is not None
     assert load(found).step in allowed
@@ -48,13 +48,13 @@ def require_whole(directory: Path, allowed: set[int]) -> None:
 
 @pytest.fixture
 def three(tmp_path: Path) -> Path:
-    """A folder with checkpoints of steps 1, 2 and 3."""
+    """Return a folder with checkpoints of steps 1, 2 and 3."""
     for step in (1, 2, 3):
         commit(tmp_path / "checkpoints", step)
     return tmp_path / "checkpoints"
 
 
-def test_kill_before_every_call_leaves_a_whole_newest_checkpoint(three: Path, tmp_path: Path) -> None:
+def test_kill_before_every_call_leaves_a_complete_newest_checkpoint(three: Path, tmp_path: Path) -> None:
     root = tmp_path / "copies"
     root.mkdir()
     finished = subprocess.run(
@@ -96,7 +96,7 @@ CALLS = ("mkdir", "posix_fallocate", "fsync", "rename", "unlink", "rmdir", "posi
 
 
 def fail_call(patch: pytest.MonkeyPatch, name: str, number: int) -> Iterator[int]:
-    """Let the ``number``-th call of ``os.name`` fail with EIO; returns a counter of the calls."""
+    """Let the ``number``-th call of ``os.name`` fail with EIO; yield a counter of the calls."""
     counter, function = itertools.count(), getattr(os, name)
 
     def failing(*arguments: object, **options: object) -> object:
@@ -133,7 +133,7 @@ def test_failing_call_keeps_the_older_checkpoints(
     assert number > 0, f"a save never calls os.{name}"
 
 
-def test_failed_save_gives_its_space_back(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_save_frees_its_disk_space(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_space(descriptor: int, offset: int, length: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -209,7 +209,7 @@ def test_prune_keeps_the_newest(tmp_path: Path) -> None:
     assert names(tmp_path) == ["step-100", "step-105", "step-110"]
 
 
-def test_damaged_later_checkpoints_do_not_push_out_good_ones(three: Path) -> None:
+def test_damaged_later_checkpoints_do_not_replace_good_ones(three: Path) -> None:
     for step in (7, 8, 9):
         shutil.copytree(three / "step-1", three / f"step-{step}")
     commit(three, 4)
@@ -258,7 +258,7 @@ def test_leftovers_of_earlier_epochs_are_removed(three: Path) -> None:
     assert names(three) == ["notes", "step-2", "step-3", "step-4"]
 
 
-def test_a_later_epoch_stops_this_one(three: Path) -> None:
+def test_a_save_is_refused_after_a_later_epoch_began(three: Path) -> None:
     (three / "step-9.tmp-8").mkdir()
     with pytest.raises(DirectoryInUseError, match=r"step-9\.tmp-8 was written by a later start .*\(epoch 7\)"):
         commit(three, 4, epoch=7)
@@ -266,7 +266,7 @@ def test_a_later_epoch_stops_this_one(three: Path) -> None:
     assert "step-4" not in names(three)
 
 
-def test_directory_that_cannot_be_made_is_a_resource_error(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_created_is_a_resource_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ResourceError, match=r"cannot write checkpoint .*file/checkpoints/step-1: Not a directory"):
         commit(tmp_path / "file" / "checkpoints", 1)
@@ -281,7 +281,7 @@ def test_value_that_is_not_finite_is_not_written(three: Path) -> None:
     assert names(three) == ["step-1", "step-2", "step-3"]
 
 
-def test_the_best_is_kept_as_long_as_it_is_the_best(tmp_path: Path) -> None:
+def test_the_best_checkpoint_is_kept_until_a_better_one_is_saved(tmp_path: Path) -> None:
     for step, best in ((1, 1), (2, 2), (3, 2), (4, 2), (5, 2), (6, 2)):
         commit(tmp_path, step, best=best)
     assert names(tmp_path) == ["step-2", "step-4", "step-5", "step-6"]

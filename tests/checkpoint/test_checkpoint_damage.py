@@ -1,4 +1,4 @@
-"""Damaged checkpoints are refused with the reason and never returned; finding the checkpoint of a path."""
+"""Damaged checkpoints are refused with the reason and never returned. A path leads to the right checkpoint."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ from tests.checkpoint.test_checkpoint_commit import commit
 
 @pytest.fixture(scope="module")
 def shared_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One checkpoint for tests that damage and restore it many times."""
+    """Return one checkpoint for tests that damage and restore it many times."""
     return save(tmp_path_factory.mktemp("checkpoints"), step=3, variables=VARIABLES, meta=META)
 
 
@@ -30,7 +30,7 @@ def shared_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_any_flipped_bit_and_any_truncation_is_found(
     shared_checkpoint: Path, file: str, position: int, bit: int | None
 ) -> None:
-    """bit: None to truncate at the position."""
+    """bit: None to truncate the file at the position."""
     path = shared_checkpoint / file
     original = path.read_bytes()
     damaged = bytearray(original)
@@ -140,7 +140,7 @@ def test_missing_checkpoint_and_file_in_its_place(tmp_path: Path) -> None:
 
 
 def run_with(folder: Path, *steps: int, best: int | None = None) -> Path:
-    """A run directory with checkpoints of these steps, the last of which names the best."""
+    """Return a run directory with checkpoints of these steps, the last of which names the best."""
     for step in steps:
         commit(folder / "checkpoints", step, best=best if step == steps[-1] else None)
     return folder
@@ -151,14 +151,14 @@ def run_with(folder: Path, *steps: int, best: int | None = None) -> Path:
     [(2, None, 2), (2, BEST, 2), (2, NEWEST, 3), (3, BEST, 3), (None, None, 3), (None, NEWEST, 3)],
 )
 @pytest.mark.parametrize("inside", ["", "checkpoints"])
-def test_of_a_run_the_best_or_the_newest(
+def test_a_run_provides_its_best_or_newest_checkpoint(
     tmp_path: Path, best: int | None, which: str | None, expected: int, inside: str
 ) -> None:
     run = run_with(tmp_path / "run", 1, 2, 3, best=best)
     assert find(run / inside, which) == run / "checkpoints" / f"step-{expected}"
 
 
-def test_a_checkpoint_is_itself_whatever_its_name(tmp_path: Path) -> None:
+def test_a_path_of_a_checkpoint_with_any_name_is_accepted(tmp_path: Path) -> None:
     path = commit(tmp_path, 1)
     assert find(path) == path
     renamed = path.rename(tmp_path / "mine")
@@ -167,7 +167,7 @@ def test_a_checkpoint_is_itself_whatever_its_name(tmp_path: Path) -> None:
         find(renamed, BEST)
 
 
-def test_a_damaged_newest_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_newest_checkpoint_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = run_with(tmp_path, 1, 2)
     (run / "checkpoints" / "step-2" / "variables.safetensors").write_bytes(b"")
     with caplog.at_level(logging.WARNING):
@@ -194,7 +194,7 @@ def test_a_missing_or_damaged_best_is_an_error_only_if_it_is_requested(
     assert re.search(f"{fault}; step-5 is used", caplog.text)
 
 
-def test_a_run_without_a_best_is_an_error_if_it_is_requested(tmp_path: Path) -> None:
+def test_a_requested_best_that_the_run_does_not_have_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"none is kept as the best; a run keeps it with checkpoint\.keep_best"):
         find(run_with(tmp_path, 1), BEST)
 

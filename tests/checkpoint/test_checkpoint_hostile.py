@@ -1,4 +1,4 @@
-"""Foreign and forged checkpoints: refused with the reason, never executed, never a reason to allocate."""
+"""Foreign and forged checkpoints are refused with the reason. They are never executed and cause no large allocation."""
 
 import gzip
 import hashlib
@@ -25,7 +25,7 @@ from tests.checkpoint.conftest import FILES, META, VARIABLES
 
 
 class Bomb:
-    """Unpickling this creates a folder in the working directory."""
+    """An object whose unpickling creates a folder in the working directory."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return os.mkdir, ("unpickled",)
@@ -97,7 +97,7 @@ def write(path: Path, record: Any, payload: bytes) -> Path:
 
 
 def forge(checkpoint: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the manifest as an attacker would: with the checksum that goes with it."""
+    """Change the manifest as an attacker would, with a matching checksum."""
     path = checkpoint / "manifest.json"
     document = json.loads(path.read_bytes())
     del document["manifest_sha256"]
@@ -117,7 +117,7 @@ def variable_of(document: dict[str, Any]) -> dict[str, Any]:
     return variable
 
 
-def test_forging_nothing_changes_nothing(checkpoint: Path) -> None:
+def test_a_forged_manifest_without_changes_is_accepted(checkpoint: Path) -> None:
     before = (checkpoint / "manifest.json").read_bytes()
     forge(checkpoint, lambda document: None)
     assert (checkpoint / "manifest.json").read_bytes() == before
@@ -165,11 +165,11 @@ def test_forged_manifest_is_refused(checkpoint: Path, change: Callable[[dict[str
 
 
 BF16 = b'{"conv/w":{"dtype":"BF16","shape":[30],"data_offsets":[0,60]}}'
-"""The header of a shard of a type without an equivalent in NumPy."""
+"""The header of a shard with a dtype that NumPy does not have."""
 
 
 def replace_shard(checkpoint: Path, payload: bytes) -> None:
-    """Replace the shard, with a manifest that fits it."""
+    """Replace the shard, and the manifest by a matching one."""
     (checkpoint / "variables.safetensors").write_bytes(payload)
     digest = hashlib.sha256(payload).hexdigest()
     forge(checkpoint, lambda document: shard_of(document).update(size=len(payload), sha256=digest))

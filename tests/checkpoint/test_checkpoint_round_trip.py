@@ -1,4 +1,4 @@
-"""Variables of any layout are saved and read back, misfits are named, and the hash is the documented one."""
+"""Variables of any layout are saved and read back, mismatches are named, and the hash is the documented one."""
 
 import hashlib
 import tempfile
@@ -101,7 +101,7 @@ EXPECTED = {"a": ((4, 6), "float32"), "b": ((3,), "float64")}
         ({"z": ((), "int64"), "b": ((4,), "float64")}, r"1 missing: z; 1 unexpected: a; 1 mismatched: b is "),
     ],
 )
-def test_misfits_are_named(expected: dict[str, tuple[tuple[int, ...], str]], message: str, tmp_path: Path) -> None:
+def test_mismatches_are_named(expected: dict[str, tuple[tuple[int, ...], str]], message: str, tmp_path: Path) -> None:
     path = save(tmp_path, step=1, variables={"a": GRID, "b": np.ones(3)}, meta=META)
     assert load(path, EXPECTED).step == 1
     with pytest.raises(CheckpointError, match=message):
@@ -125,7 +125,7 @@ def test_misfits_are_named(expected: dict[str, tuple[tuple[int, ...], str]], mes
         (-1, {}, {}, "checkpoint step: -1, expected a whole number from 0"),
     ],
 )
-def test_what_no_checkpoint_can_hold_is_refused_before_anything_is_written(
+def test_values_that_no_checkpoint_can_hold_are_refused_before_writing(
     step: int, variables: dict[str, NDArray[Any]], change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(CheckpointError, match=message):
@@ -138,7 +138,7 @@ def test_progress_that_is_not_finite_is_a_numeric_error() -> None:
         CheckpointMeta(config_hash="c", run_id="r", epoch=1, examples=0, progress={"loss": float("nan")})
 
 
-def test_newest_goes_by_number(tmp_path: Path) -> None:
+def test_newest_is_the_highest_step_not_the_last_in_text_order(tmp_path: Path) -> None:
     assert newest(tmp_path) is None
     assert newest(tmp_path / "missing") is None
     for step in (9, 10, 100):

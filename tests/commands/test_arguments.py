@@ -82,7 +82,7 @@ def test_a_precision_that_the_cpu_lacks_is_refused_before_anything_is_created(
 
 
 @pytest.mark.parametrize("arguments", [["hydra.run.dir=file/x"], ["-m", "seed=1,2", "hydra.sweep.dir=file/x"]])
-def test_a_directory_that_cannot_be_made_leaves_with_4(
+def test_a_directory_that_cannot_be_created_exits_with_4(
     fake_training: FakeTraining, folder: Path, capsys: Capture, arguments: list[str]
 ):
     (folder / "file").touch()
@@ -94,7 +94,7 @@ def test_a_directory_that_cannot_be_made_leaves_with_4(
 
 
 @pytest.mark.parametrize("option", ["--experimental-rerun=run.pickle", "--exp=run.pickle"])
-def test_pickles_are_not_run(fake_training: FakeTraining, capsys: Capture, option: str):
+def test_pickles_are_not_loaded(fake_training: FakeTraining, capsys: Capture, option: str):
     assert "executes code of a pickle" in refused([option], capsys, code=8)
 
 
@@ -118,7 +118,7 @@ def test_explain_gives_the_reason_for_the_cpu(folder: Path, capsys: Capture) -> 
 
 
 def stored(**cluster: object) -> Config:
-    """Of a run of two workers on GPUs."""
+    """Return the configuration of a run of two workers on GPUs."""
     config = small_config("parallelism=sync_data", "parallelism.workers=2")
     known = {"device": "gpu", "device_taken": "gpu", "gpus": [3, 4], "emulate": True, "workers": 2, **cluster}
     return replace(config, cluster=LocalCluster(**known))
@@ -137,7 +137,7 @@ def test_the_devices_of_training_do_not_matter() -> None:
     assert with_device(stored(), asked).cluster == LocalCluster(device="gpu", gpus=[1])
 
 
-def test_gpus_round_as_in_training_by_default() -> None:
+def test_gpus_use_the_precision_of_training_by_default() -> None:
     rounded = stored(tf32=True)
     assert with_device(rounded, []).cluster.tf32
     assert not with_device(rounded, ["cluster.tf32=false"]).cluster.tf32
@@ -174,7 +174,7 @@ def test_a_plugin_without_a_name_is_refused(arguments: list[str]) -> None:
         split_plugins(arguments)
 
 
-def test_training_and_verbs_know_the_model(fake_training: FakeTraining, capsys: Capture) -> None:
+def test_training_and_verbs_find_the_model_of_a_plugin(fake_training: FakeTraining, capsys: Capture) -> None:
     chosen = ["--plugin", SMALL_NET, "--config-dir", CONF, "model=all_conv", "model.filters=4"]
     with restored_tables():
         assert main(chosen) == 0
@@ -191,7 +191,7 @@ def test_yaml_without_its_plugin_reports_the_missing_plugin(folder: Path, capsys
     assert "There is no such option: correct the name, or give the --plugin that defines it." in message
 
 
-def test_a_plugin_that_fails_ends_the_command_with_its_line(folder: Path, capsys: Capture) -> None:
+def test_a_plugin_that_fails_ends_the_command_with_the_failing_line(folder: Path, capsys: Capture) -> None:
     Path("broken.py").write_text("\nimport no_such_library\n")
     message = refused(["--plugin", "broken.py"], capsys)
     assert f"{folder / 'broken.py'}:2: ModuleNotFoundError: No module named 'no_such_library'" in message
@@ -202,7 +202,7 @@ def entry_points(*values: str) -> EntryPoints:
 
 
 @pytest.mark.parametrize("value", ["installed_plugin", "installed_plugin:plugin"])
-def test_installed_packages_bring_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_plugins_of_installed_packages_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     (tmp_path / "installed_plugin.py").write_text("from runner.plugin import Plugin\nplugin = Plugin()\n")
     monkeypatch.syspath_prepend(tmp_path)
     asked: list[str] = []

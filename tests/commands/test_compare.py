@@ -1,4 +1,4 @@
-"""The comparison of two runs: differing values by name, equal ones by number."""
+"""The comparison of two runs: differing values are listed by name, equal values are counted."""
 
 import json
 import re
@@ -34,7 +34,7 @@ SUMMARY = Summary(
 
 
 def make_run(path: Path, summary: Summary | None, *overrides: str) -> StoredRun:
-    """A run directory with this summary."""
+    """Return a run directory with this summary."""
     with RunDirectory.open(path, resume=False) as directory:
         directory.config_yaml.write_text(dump(small_config(*overrides)))
         if summary is not None:
@@ -43,7 +43,7 @@ def make_run(path: Path, summary: Summary | None, *overrides: str) -> StoredRun:
 
 
 def rows(first: StoredRun, second: StoredRun) -> dict[str, tuple[str, str]]:
-    """What differs, by topic and name."""
+    """Return the differences, by topic and name."""
     return {f"{each.topic}: {row[0]}": row[1:] for each in differences(first, second) for row in each.rows}
 
 

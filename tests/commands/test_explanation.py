@@ -1,4 +1,4 @@
-"""`runner explain`: its numbers are those of the networks and of the plans."""
+"""`runner explain`: its numbers match the networks and the plans."""
 
 import pytest
 
@@ -20,7 +20,7 @@ PHOTOGRAPHS = ("data=synthetic", "data.shape=[3,32,32]", "data.classes=10")
     ("overrides", "parameters", "multiply_adds"),
     [
         (("model=lenet", "data=mnist"), 431_080, 24 * 24 * 20 * 25 + 8 * 8 * 50 * 20 * 25 + 800 * 500 + 500 * 10),
-        # Moving averages are no parameters.
+        # Moving averages are not parameters.
         (("model=cifar_convnet", "data=cifar10"), 551_146, None),
         (("model=alexnet", *IMAGENET), 61_100_840, 714_188_480),
         (("model=alexnet_benchmark", *IMAGENET), 61_100_840, 714_188_480),
@@ -60,7 +60,7 @@ def test_activations_take_twice_the_bytes_in_float64() -> None:
     assert [2 * row.activation_bytes for row in single] == [row.activation_bytes for row in double]
 
 
-def test_layers_that_only_pass_on_take_no_memory() -> None:
+def test_layers_that_return_their_input_take_no_memory() -> None:
     rows = {row.name: row for row in layer_rows(build(small_config("model=vgg_a_benchmark", *IMAGENET)))}
     assert (rows["flatten"].output, rows["flatten"].activation_bytes) == ("25088", 0)
     assert "fc1_dropout" not in rows
@@ -79,7 +79,7 @@ def test_sums_and_concatenations_have_rows() -> None:
     )
 
 
-def test_bytes_sent_are_those_of_the_plans() -> None:
+def test_sent_bytes_equal_those_of_the_plans() -> None:
     config = small_config("parallelism=sync_data", "parallelism.workers=2")
     experiment = build(config)
     text = explain(config)
@@ -144,7 +144,7 @@ def test_transfers_count_by_their_average_frequency() -> None:
 
 
 def sent_rows(config: Config) -> list[tuple[str, str, str]]:
-    """Layer, messages and bytes of the table of wires and layers."""
+    """Return layer, messages and bytes from the table of links and layers."""
     lines = [line.split() for line in explain(config).splitlines()]
     return [(cells[2], cells[3], cells[4]) for cells in lines if len(cells) == 5 and cells[0].startswith("/job:")]
 
@@ -153,7 +153,7 @@ def sent_rows(config: Config) -> list[tuple[str, str, str]]:
 def test_rows_hold_the_bytes_of_the_formula_in_the_order_of_sends(compression: str, bytes_per_value: int) -> None:
     one_by_one = ("parallelism.bucket_bytes=0", f"cluster.compression={compression}")
     config = small_config("parallelism=sync_data", "parallelism.workers=2", *one_by_one)
-    # Each worker sends the other's half of a gradient and its own half of the sum, of weights and of biases.
+    # Each worker sends the other worker's half of a gradient and its own half of the sum, for weights and biases.
     gradients = [
         ("fc2", "4", f"{(8 * 10 + 10) * bytes_per_value:,}"),
         ("fc1", "4", f"{(64 * 8 + 8) * bytes_per_value:,}"),
@@ -173,16 +173,16 @@ def test_the_text_describes_the_run() -> None:
     # 64*8 + 8 and 8*10 + 10.
     assert "parameters              610" in text
     assert "multiply-adds/example   592 (forward)" in text
-    # fc1, relu1, fc2 and the loss, float32; flatten gives out the images themselves.
+    # fc1, relu1, fc2 and the loss in float32; flatten returns the images themselves.
     assert "activations/example     108 bytes (outputs of all layers)" in text
 
 
 PARAMETERS, VALUE = 610, 4
-"""Of the small network on digits, and bytes of a value."""
+"""Parameters of the small network on digits, and bytes per value."""
 
 
 def sent_by(text: str, job: str) -> int:
-    """Bytes that the devices of a job send in a step, from the table of devices."""
+    """Return the bytes that the devices of a job send in a step, from the table of devices."""
     rows = [line.split() for line in text.splitlines() if line.startswith(f"/job:{job}/")]
     return sum(int(row[4].replace(",", "")) for row in rows if len(row) == 6 and not row[1].startswith("/"))
 
@@ -202,7 +202,7 @@ def test_replicas_with_rare_fetches_send_the_bytes_of_the_formula(loop: str, n_f
 
 @pytest.mark.parametrize("batch", [96, 71])
 def test_an_evaluation_of_sandblaster_sends_the_bytes_of_the_formula(batch: int) -> None:
-    """Portions of one size, and of two."""
+    """The portions of a batch have one size or two sizes."""
     workers, servers, portions = 3, 2, 8
     several = (f"parallelism.workers={workers}", f"parallelism.servers={servers}")
     minimised = ("optimizer=lbfgs", "schedule=constant", f"train.batch_size={batch}")

@@ -1,4 +1,4 @@
-"""``runner rerun``: the repeated configuration, reasons against a guarantee, and the compared weights."""
+"""``runner rerun``: the repeated configuration, reasons for a missing guarantee, and the compared weights."""
 
 import json
 import re
@@ -29,7 +29,7 @@ SLOW = ("cluster=slow_worker",)
 
 
 def stored_at(path: Path, *, starts: int = 1) -> StoredRun:
-    """A run in ``path``."""
+    """Return a run in ``path``."""
     return StoredRun(path, "0123", starts, None)
 
 
@@ -42,7 +42,7 @@ def stored_at(path: Path, *, starts: int = 1) -> StoredRun:
         (*BACKUPS, "parallelism.replay=contributors.jsonl"),
     ],
 )
-def test_a_run_without_a_race_is_repeated_with_its_configuration(overrides: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_deterministic_run_is_repeated_with_its_configuration(overrides: tuple[str, ...], tmp_path: Path) -> None:
     config = small_config(*overrides)
     for record in ("endings-1.jsonl", "contributors.jsonl"):
         (tmp_path / record).touch()
@@ -51,7 +51,7 @@ def test_a_run_without_a_race_is_repeated_with_its_configuration(overrides: tupl
 
 
 @pytest.mark.parametrize("overrides", [("parallelism=single",), ("parallelism=async_data",)])
-def test_without_the_gpus_of_a_run_the_cpu_repeats_it_without_guarantee(
+def test_without_its_gpus_a_run_is_repeated_on_the_cpu_without_guarantee(
     overrides: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "endings-1.jsonl").touch()
@@ -63,7 +63,7 @@ def test_without_the_gpus_of_a_run_the_cpu_repeats_it_without_guarantee(
     assert again == repetition_of(config, stored_at(tmp_path))
 
 
-def test_on_a_machine_with_fewer_gpus_the_record_is_replayed_on_those(tmp_path: Path) -> None:
+def test_with_fewer_gpus_the_record_is_replayed_on_the_available_ones(tmp_path: Path) -> None:
     (tmp_path / "endings-1.jsonl").touch()
     two = machine(gpu(0), gpu(1))
     config = fix_machine_values(compose([*SMALL, "parallelism=async_data"]).config(), 1, lambda: two)
@@ -86,7 +86,7 @@ def test_the_record_of_a_race_is_replayed(overrides: tuple[str, ...], record: st
     assert found.config.cluster.emulate == (record == "contributors.jsonl")
 
 
-def test_replicas_that_had_processes_of_their_own_are_replayed_in_one(tmp_path: Path) -> None:
+def test_replicas_of_separate_processes_are_replayed_in_one_process(tmp_path: Path) -> None:
     (tmp_path / "endings-1.jsonl").touch()
     config = small_config("parallelism=async_data", "cluster.one_process=false")
     again = repetition_of(config, stored_at(tmp_path)).config
@@ -102,7 +102,7 @@ def test_replicas_that_had_processes_of_their_own_are_replayed_in_one(tmp_path: 
         (BACKUPS, 1, "backup workers raced, and .*contributors.jsonl does not exist"),
     ],
 )
-def test_without_a_whole_record_nothing_is_promised(
+def test_without_a_complete_record_equal_weights_are_not_guaranteed(
     overrides: tuple[str, ...], starts: int, doubt: str, tmp_path: Path
 ) -> None:
     if starts == 2:
@@ -147,7 +147,7 @@ def test_keys_without_influence_on_results_may_change(tmp_path: Path) -> None:
     assert (found.replayed, found.doubt) == (tmp_path / "contributors.jsonl", "")
 
 
-def test_keys_that_an_earlier_version_did_not_have_did_not_change_on_the_way(tmp_path: Path) -> None:
+def test_keys_that_an_earlier_version_lacked_are_not_reported_as_changed(tmp_path: Path) -> None:
     (tmp_path / "contributors.jsonl").touch()
     config = small_config(*BACKUPS)
     earlier = to_plain(config)
@@ -165,7 +165,7 @@ def test_keys_that_an_earlier_version_did_not_have_did_not_change_on_the_way(tmp
     assert "config-1.yaml has other cluster.gpus, cluster.tf32, cluster.device_taken. All" in doubt
 
 
-def test_every_configuration_of_the_way_is_named_in_order(tmp_path: Path) -> None:
+def test_every_earlier_configuration_of_a_run_is_named_in_order(tmp_path: Path) -> None:
     for start, steps in ((10, 2), (9, 1)):
         (tmp_path / f"config-{start}.yaml").write_text(dump(small_config(f"train.steps={steps}")))
     doubt = repetition_of(small_config(), stored_at(tmp_path, starts=11)).doubt
@@ -179,7 +179,7 @@ RERUN = typed(
 
 @pytest.fixture
 def run(folder: Path) -> StoredRun:
-    """A run of three steps, made in this process."""
+    """Return a run of three steps, trained in this process."""
     assert main([*RERUN, "train.steps=3", "hydra.run.dir=outputs/day/first"]) == 0
     return read_run(folder / "outputs/day/first")
 
@@ -232,7 +232,7 @@ def test_a_run_without_weights_is_repeated_and_not_compared(run: StoredRun, caps
 def test_plugins_of_a_run_that_was_killed_are_compared(
     run: StoredRun, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    (run.path / "summary.json").unlink()  # as a kill leaves it
+    (run.path / "summary.json").unlink()  # as after a kill
     write_plugins(run.path, {"pack.m": "a" * 64})
     monkeypatch.setitem(PLUGINS, "pack.m", "b" * 64)
     main(["rerun", str(run.path), "--output", "second"])
@@ -254,7 +254,7 @@ def test_a_run_that_was_started_elsewhere_is_reported(
 def test_a_resumed_run_is_repeated_from_its_last_configuration(run: StoredRun, capsys: Capture) -> None:
     assert main([f"resume={run.path}", "train.steps=5"]) == 0
     capsys.readouterr()
-    # The rate of a cosine schedule depends on the length of the run, so its first steps were others.
+    # The learning rate of a cosine schedule depends on the number of steps, so the first steps differed.
     assert main(["rerun", run.run_id, "--output", "second"]) == 1
     out, err = capsys.readouterr()
     doubt = "it was started 2 times and its configuration changed: config-1.yaml has other train.steps. All steps"
@@ -274,7 +274,7 @@ def test_a_job_of_a_sweep_is_repeated_alone(folder: Path, capsys: Capture) -> No
 
 
 def stored(path: Path, weights: str | None) -> StoredRun:
-    """A run that came to these weights, not read from anywhere."""
+    """Return a run with these weights without any files."""
     return StoredRun(
         path, path.name, 1, Summary(path.name, "finished", "", "", "", 1, {}, "", "", weights_sha256=weights)
     )
@@ -300,7 +300,7 @@ def test_a_stored_configuration_that_names_code_is_refused(folder: Path, capsys:
     assert not (folder / "outputs").exists()
 
 
-def test_an_unknown_run_is_refused_without_a_store_being_made(folder: Path, capsys: Capture) -> None:
+def test_an_unknown_run_is_refused_and_no_store_is_created(folder: Path, capsys: Capture) -> None:
     assert main(["rerun", "0123456789abcdef"]) == 2
     assert "no run with this id below" in capsys.readouterr().err
     assert list(folder.iterdir()) == []

@@ -1,4 +1,4 @@
-"""``runner resume=DIR``: the stored configuration, its limits, and nothing else."""
+"""``runner resume=DIR``: the stored configuration is used, and only its limits and strategy can be changed."""
 
 import dataclasses
 from functools import partial
@@ -23,7 +23,7 @@ from tests.small_runs import typed
 
 @pytest.fixture
 def stored(folder: Path) -> Path:
-    """The directory of a run of 30 epochs."""
+    """Return the directory of a run of 30 epochs."""
     directory = folder / "stored run"
     directory.mkdir()
     (directory / "config.yaml").write_text(dump(compose(["seed=7", "model=mlp"]).config()))
@@ -42,7 +42,7 @@ def test_the_stored_configuration_continues_in_its_directory(fake_training: Fake
     ("override", "limits"),
     [("train.epochs=40", (40.0, None)), ("train.steps=99", (None, 99)), ("train.epochs=1e2", (100.0, None))],
 )
-def test_the_limits_may_be_moved(
+def test_the_limits_can_be_changed(
     fake_training: FakeTraining, stored: Path, override: str, limits: tuple[object, object]
 ):
     assert main([override, f"resume={stored}"]) == 0
@@ -85,7 +85,7 @@ def test_another_strategy_has_its_defaults_and_shares_the_cores_again(fake_train
         ("", 8, ["train.steps=9 train.patience=4"], (2, 4, 4.0)),
     ],
 )
-def test_keys_of_the_cluster_stay_if_they_were_named_and_otherwise_follow_another_strategy(
+def test_cluster_keys_that_were_named_stay_and_others_follow_a_new_strategy(
     fake_training: FakeTraining,
     stored: Path,
     named: str,
@@ -94,7 +94,7 @@ def test_keys_of_the_cluster_stay_if_they_were_named_and_otherwise_follow_anothe
     expected: tuple[int, int, float],
 ):
     store(stored, fix_machine_values(compose(["model=mlp", *typed(named)]).config(), cores=cores))
-    for resume in resumes:  # each finds the configuration that the one before it stored
+    for resume in resumes:  # each resume reads the configuration that the previous one stored
         assert main([f"resume={stored}", *typed(resume)]) == 0
         store(stored, fake_training.calls[-1].config)
     cluster = fake_training.calls[-1].config.cluster
@@ -104,7 +104,7 @@ def test_keys_of_the_cluster_stay_if_they_were_named_and_otherwise_follow_anothe
     }
 
 
-def test_a_number_of_workers_that_was_named_is_refused_with_a_strategy_that_asks_for_another(
+def test_a_named_number_of_workers_that_a_new_strategy_does_not_allow_is_refused(
     fake_training: FakeTraining, stored: Path, capsys: Capture
 ):
     store(stored, fix_machine_values(compose(["model=mlp", "cluster.workers=2"]).config(), cores=2))
@@ -134,7 +134,7 @@ def test_a_run_on_a_gpu_is_resumed_without_one_only_on_request(
 
 
 def gpus_of_resumed(config: Config, found: Found, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> Any:
-    """The device and the GPUs with which a run continues on a machine."""
+    """Return the device and the GPUs with which a run is resumed on a machine."""
     filled = "runner.commands.train.fix_machine_values"
     monkeypatch.setattr(filled, lambda config, cores: fix_machine_values(config, 2, lambda: found))
     cluster = _continued(config, overrides).cluster
@@ -144,7 +144,7 @@ def gpus_of_resumed(config: Config, found: Found, monkeypatch: pytest.MonkeyPatc
 def test_a_run_of_an_earlier_version_stays_on_the_cpu_by_default(stored: Path, monkeypatch: pytest.MonkeyPatch):
     plain = yaml.safe_load((stored / "config.yaml").read_text())
     for key in ("device", "device_taken", "server_device", "gpus", "one_process", "tf32", "compare_plans"):
-        del plain["cluster"][key]  # which that version did not have
+        del plain["cluster"][key]  # keys that the earlier version did not have
     (stored / "config.yaml").write_text(yaml.safe_dump(plain))
     resumed = partial(gpus_of_resumed, load_stored(stored / "config.yaml"), machine(gpu(0), gpu(1)), monkeypatch)
     assert resumed("train.steps=9") == resumed("parallelism.workers=3") == ("cpu", None)
@@ -162,7 +162,7 @@ def test_another_strategy_shares_the_gpus_again(stored: Path, monkeypatch: pytes
     assert resumed("cluster.device=gpu", "cluster.gpus=[2,2]") == ("gpu", [2, 2])
 
 
-def test_from_python_too(fake_training: FakeTraining, stored: Path):
+def test_a_run_is_resumed_from_python(fake_training: FakeTraining, stored: Path):
     assert runner.run([f"resume={stored}"]).status == "finished"
     assert fake_training.only.resume
 
@@ -212,7 +212,7 @@ def test_a_directory_without_a_run_is_refused(
     assert "holds no config.yaml: not the directory of a run" in capsys.readouterr().err
 
 
-def test_a_stored_configuration_is_not_code(fake_training: FakeTraining, stored: Path, capsys: Capture):
+def test_a_stored_configuration_executes_no_code(fake_training: FakeTraining, stored: Path, capsys: Capture):
     with (stored / "config.yaml").open("a") as file:
         file.write("_target_: os.system\n")
     assert main([f"resume={stored}"]) == 2

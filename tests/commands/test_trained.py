@@ -27,7 +27,7 @@ TEST = Digits().load().test
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a short run whose best checkpoint is the newest too."""
+    """Return the directory of a short run whose best checkpoint is also the newest."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     run(small_config(*SETTINGS), folder, overrides=[])
     return folder
@@ -35,24 +35,24 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stored(trained: Path, folder: Path) -> Path:
-    """A copy of it, in the working directory."""
+    """Return a copy of the trained run in the working directory."""
     return Path(shutil.copytree(trained, folder / "run"))
 
 
 def evaluated(*arguments: str, output: str = "out.json") -> Any:
-    """The results of an evaluation."""
+    """Return the results of an evaluation."""
     assert main(["eval", *arguments, "--output", output]) == 0
     return json.loads(Path(output).read_text())
 
 
 def predicted(*arguments: str) -> Any:
-    """The rows of the predictions for files."""
+    """Return the rows of the predictions for files."""
     assert main(["predict", "run", *arguments, "--output", "out.json"]) == 0
     return json.loads(Path("out.json").read_text())
 
 
 def refused(capsys: Capture, *arguments: str) -> str:
-    """The message and the exit code of a refusal."""
+    """Run a command; return its exit code and its message."""
     code = main(list(arguments))
     return f"{code} {capsys.readouterr().err}"
 
@@ -103,7 +103,7 @@ def test_batches_of_another_size_change_nothing(stored: Path) -> None:
     assert results[0] == pytest.approx(results[1], rel=1e-5)
 
 
-def test_batches_are_as_large_as_asked(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_have_the_requested_size(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     evaluate = Mock(return_value=Scores(0.0, 0.0, 0, np.zeros((10, 10), np.int64)))
     monkeypatch.setattr("runner.training.inference.evaluate", evaluate)
     evaluated("run", "train.eval_batch_size=50")
@@ -116,13 +116,13 @@ def test_another_dataset_of_the_same_kind_is_normalised_as_in_training(folder: P
     run(small_config(*trained_on, "train.batch_size=4"), folder / "run", overrides=[])
     found = evaluated("run", "data=arrays", f"data.path={path}", "data.mean=[0.1]", "data.std=[9.0]")
     assert (found["data"], found["examples"]) == ("arrays", {"test": 4})
-    # By hand, with the mean and deviation of synthetic images.
+    # Computed with the mean and deviation of synthetic images.
     arrays = np.load(path)
     inputs = (arrays["x_test"].reshape(4, 30) / 255 - 0.5) / 0.204
     assert found["results"]["test/loss"] == pytest.approx(cross_entropy(inputs, arrays["y_test"]), rel=1e-5)
 
 
-def test_another_dataset_may_be_named_by_yaml_of_the_user(stored: Path, folder: Path, capsys: Capture) -> None:
+def test_another_dataset_can_be_named_by_a_yaml_file_of_the_user(stored: Path, folder: Path, capsys: Capture) -> None:
     (folder / "conf" / "data").mkdir(parents=True)
     mine = folder / "conf" / "data" / "mine.yaml"
     mine.write_text('defaults: ["/schema/data/digits@_here_"]\ntest_limit: 7\n')
@@ -135,11 +135,11 @@ def test_another_dataset_may_be_named_by_yaml_of_the_user(stored: Path, folder: 
     assert len(list(stored.glob("eval-*-digits-*.json"))) == 2
 
 
-def test_pixels_of_another_range_are_fractions_of_it_as_in_training(folder: Path) -> None:
+def test_pixels_of_another_range_are_scaled_to_the_range_of_training(folder: Path) -> None:
     run(small_config(), folder / "run", overrides=[])
     same = ["data=synthetic", "data.shape=[1,8,8]", "data.classes=10", "data.test_examples=50"]
     found = evaluated("run", *same)
-    # Digits reach to 16, with mean 0 and deviation 1; synthetic images to 255.
+    # Digits have values up to 16, with mean 0 and deviation 1; synthetic images have values up to 255.
     config: Any = small_config(*same)
     test = config.data.load().test
     expected = cross_entropy(test.images.reshape(50, 64) / 255, test.labels)
@@ -147,7 +147,7 @@ def test_pixels_of_another_range_are_fractions_of_it_as_in_training(folder: Path
 
 
 def cross_entropy(inputs: np.ndarray, labels: np.ndarray) -> float:
-    """Of the network in ``run``, by hand."""
+    """Return the cross-entropy of the network in ``run``, computed in NumPy."""
     weights = load(find(Path("run"))).variables
     hidden = np.maximum(inputs @ weights["fc1/weights"] + weights["fc1/bias"], 0)
     logits = hidden @ weights["fc2/weights"] + weights["fc2/bias"]
@@ -247,7 +247,7 @@ def test_a_checkpoint_of_another_network_is_refused(stored: Path, capsys: Captur
     assert "expected fc1/weights of shape (64, 9), found (64, 8)" in refused(capsys, "eval", "run")
 
 
-def test_images_and_arrays_of_the_test_split_are_seen_as_the_evaluation_saw_them(stored: Path, capsys: Capture) -> None:
+def test_predictions_for_images_and_arrays_match_the_evaluation(stored: Path, capsys: Capture) -> None:
     np.save("many.npy", TEST.images)
     Image.fromarray((TEST.images[0, 0] * (255 / 16)).round().astype(np.uint8)).save("one.png")
     assert main(["predict", "run", "many.npy", "one.png", "--top", "2", "--output", "out.csv"]) == 0
@@ -263,7 +263,7 @@ def test_images_and_arrays_of_the_test_split_are_seen_as_the_evaluation_saw_them
     assert capsys.readouterr().out.splitlines()[0].split() == ["file", "class", "and", "probability", "2."]
 
 
-def test_images_are_fitted_as_those_of_the_folder_were(folder: Path) -> None:
+def test_images_are_cropped_and_resized_as_in_training(folder: Path) -> None:
     images = write_images(folder / "images", side=8)
     wide = np.random.default_rng(0).integers(0, 256, (8, 14, 3)).astype(np.uint8)
     Image.fromarray(wide).save(images / "test" / "cat" / "0.png")
@@ -275,7 +275,7 @@ def test_images_are_fitted_as_those_of_the_folder_were(folder: Path) -> None:
     assert from_image["classes"] == as_trained["classes"]
 
 
-def test_numbers_of_any_range_are_seen_as_in_training(folder: Path) -> None:
+def test_arrays_of_any_range_are_normalised_as_in_training(folder: Path) -> None:
     floats = small_arrays(dtype="float32")
     path = write_arrays(folder / "floats.npz", x_train=floats["x_train"] - 99, x_test=floats["x_test"] - 99)
     run(small_config("data=arrays", f"data.path={path}", "train.batch_size=4"), folder / "run", overrides=[])
@@ -284,7 +284,7 @@ def test_numbers_of_any_range_are_seen_as_in_training(folder: Path) -> None:
     assert np.mean(found == floats["y_test"]) == evaluated("run")["results"]["test/accuracy"]
 
 
-def test_all_classes_together_are_certain(stored: Path) -> None:
+def test_probabilities_of_all_classes_sum_to_one(stored: Path) -> None:
     np.save("one.npy", TEST.images[0])
     (row,) = predicted("one.npy", "--top", "99")
     probabilities = [each["probability"] for each in row["classes"]]

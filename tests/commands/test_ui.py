@@ -1,4 +1,4 @@
-"""``runner ui``: the server that it becomes, refusals, and whether the store answers."""
+"""``runner ui``: the server process that replaces the command, refusals, and the state of the store."""
 
 import os
 import socket
@@ -25,7 +25,7 @@ HOSTS = [f"127.0.0.1:{PORT}", f"localhost:{PORT}"]
 
 
 class BecameError(Exception):
-    """Raised with the command and its environment, in place of replacing the process."""
+    """An error with the command and its environment, raised instead of replacing the process."""
 
 
 @pytest.fixture
@@ -47,10 +47,10 @@ def serve(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Cal
     return serve
 
 
-def test_it_becomes_a_server_for_this_machine_over_the_store_of_this_folder(
+def test_the_command_becomes_a_local_server_of_this_folders_store(
     serve: Callable[[], Served], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Permissions that the environment gives to other servers do not apply."""
+    """Permissions that the environment sets for other servers do not apply."""
     monkeypatch.setenv("MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE", "true")
     monkeypatch.setenv("MLFLOW_SERVER_ALLOWED_HOSTS", "*")
     command, environment, output = serve()
@@ -69,7 +69,7 @@ def test_it_becomes_a_server_for_this_machine_over_the_store_of_this_folder(
     assert f"http://127.0.0.1:{PORT}/#/experiments/7?workflowType=machine_learning " in output
 
 
-def test_the_variable_that_moves_the_store_moves_the_pages_and_its_password_is_not_shown(
+def test_the_store_of_the_environment_variable_is_served_without_its_password(
     serve: Callable[[], Served], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "elsewhere.db").touch()
@@ -81,7 +81,7 @@ def test_the_variable_that_moves_the_store_moves_the_pages_and_its_password_is_n
     assert "hunter2" not in "".join(command) + output
 
 
-def test_a_store_without_runs_is_shown_from_its_experiments_on(
+def test_a_store_without_runs_opens_at_its_experiments(
     serve: Callable[[], Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ui, "experiment_of_newest_run", lambda uri: None)
@@ -112,7 +112,7 @@ def test_a_taken_port_is_refused(folder: Path, capsys: Capture) -> None:
     assert f"port {number} of 127.0.0.1 cannot be used" in message
 
 
-def test_a_store_with_a_server_needs_no_other(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_store_starts_no_second_server(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@127.0.0.1:5000")
     assert main(["ui"]) == 0
     out = capsys.readouterr().out
@@ -140,7 +140,7 @@ def test_a_database_answers_or_the_reason_is_reported_and_none_is_created(folder
 
 
 class Health(BaseHTTPRequestHandler):
-    """Well at one address, and no HTTP server at another."""
+    """An HTTP server that is healthy at one address, and not an HTTP server at another."""
 
     def do_GET(self) -> None:
         if self.path == "/mail/health":
@@ -155,7 +155,7 @@ class Health(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def store() -> Iterator[str]:
-    """The address of a server, which ends with the test."""
+    """Yield the address of a server that ends with the test."""
     with HTTPServer(("127.0.0.1", 0), Health) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
@@ -174,7 +174,7 @@ def store() -> Iterator[str]:
         ("postgresql://127.0.0.1:9/x", "not asked"),
     ],
 )
-def test_a_server_is_asked_without_the_password(
+def test_the_health_of_a_server_is_requested_without_the_password(
     folder: Path, store: str, monkeypatch: pytest.MonkeyPatch, uri: str, answer: str
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.format(store=store))

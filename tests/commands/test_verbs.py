@@ -73,7 +73,7 @@ def test_nothing_is_overwritten(taken: str, folder: Path, capsys: Capture) -> No
         ("op", "relu", "name 'relu': runner has a op of this name"),
     ],
 )
-def test_impossible_names_are_refused(kind: str, name: str, complaint: str, folder: Path, capsys: Capture) -> None:
+def test_invalid_names_are_refused(kind: str, name: str, complaint: str, folder: Path, capsys: Capture) -> None:
     assert complaint in refused(["new", kind, name], capsys)
     assert written(folder) == []
 
@@ -133,7 +133,7 @@ def test_yaml_files_of_the_user_are_listed_too(folder: Path, capsys: Capture) ->
         ("x: 1\n", ""),
     ],
 )
-def test_a_leading_comments_first_sentence_is_taken(text: str, sentence: str, tmp_path: Path) -> None:
+def test_the_description_is_the_first_sentence_of_the_leading_comment(text: str, sentence: str, tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(text)
     assert leading_comment(file) == sentence
@@ -141,7 +141,7 @@ def test_a_leading_comments_first_sentence_is_taken(text: str, sentence: str, tm
 
 @pytest.fixture
 def left(folder: Path) -> Path:
-    """The directory of a run with a pending record, and without the address of its store."""
+    """Return the directory of a run with a pending record and without the address of its store."""
     run = folder / "outputs" / "run"
     run.mkdir(parents=True)
     (run / "config.yaml").write_text("tracking: {uri: null}\n")
@@ -149,7 +149,7 @@ def left(folder: Path) -> Path:
     return run
 
 
-def test_each_run_is_brought_over_once(left: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+def test_the_records_of_each_run_are_written_once(left: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
     asked: list[Path] = []
     monkeypatch.setattr(Replay, "run", lambda self, run_dir, uri, end: asked.append(run_dir) or 1)
     assert main(["sync", "outputs", "outputs/run"]) == 0
@@ -157,7 +157,7 @@ def test_each_run_is_brought_over_once(left: Path, capsys: Capture, monkeypatch:
     assert capsys.readouterr().out == "written to the tracking store: 1 record of 1 run\n"
 
 
-def test_records_that_could_not_be_written_keep_waiting(left: Path, capsys: Capture):
+def test_records_that_could_not_be_written_stay_pending(left: Path, capsys: Capture):
     assert main(["sync", "outputs"]) == 1
     out, err = capsys.readouterr()
     assert out == ""
@@ -166,13 +166,13 @@ def test_records_that_could_not_be_written_keep_waiting(left: Path, capsys: Capt
     assert (left / SPOOL_FILE).exists()
 
 
-def test_a_run_that_is_running_is_no_failure(left: Path, capsys: Capture):
+def test_a_run_that_is_still_running_is_no_failure(left: Path, capsys: Capture):
     with RunDirectory.open(left, resume=False):
         assert main(["sync", "outputs"]) == 0
     assert capsys.readouterr().out == f"skipped, still running: {left}\n"
 
 
-def test_without_waiting_records_nothing_is_done(folder: Path, capsys: Capture):
+def test_without_pending_records_nothing_is_done(folder: Path, capsys: Capture):
     assert main(["sync", "."]) == 0
     assert capsys.readouterr().out == "no tracking records wait there\n"
     assert list(folder.iterdir()) == []
@@ -187,7 +187,7 @@ TOPICS = (
 
 @pytest.fixture
 def report(folder: Path, capsys: Capture) -> Callable[..., str]:
-    """Return the output of ``runner doctor``, which leaves with this code."""
+    """Return a function that runs ``runner doctor``, requires its exit code and returns the output."""
 
     def report(code: int = 0) -> str:
         assert main(["doctor"]) == code
@@ -197,13 +197,13 @@ def report(folder: Path, capsys: Capture) -> Callable[..., str]:
 
 
 def findings(examine: Callable[[], Iterable[doctor.Finding]]) -> list[str]:
-    """The findings of one examination, none of which is trouble."""
+    """Return the findings of one examination, and require that none is trouble."""
     found = list(examine())
     assert not any(each.trouble for each in found)
     return [f"{each.topic}: {each.found}" for each in found]
 
 
-def test_everything_a_run_relies_on_is_reported(report: Callable[..., str]) -> None:
+def test_everything_that_a_run_needs_is_reported(report: Callable[..., str]) -> None:
     text = report()
     assert [topic for topic in TOPICS.split(", ") if f"\n{topic} " not in f"\n{text}"] == []
     assert text.endswith("\nno trouble found\n")
@@ -225,7 +225,7 @@ def test_gpus_and_their_libraries_are_listed_and_without_gpus_there_is_no_troubl
     assert findings(doctor._gpus) == [nothing, "gpu driver: none"]
 
 
-def test_a_cause_of_failure_is_trouble(
+def test_a_cause_of_failure_is_reported_as_trouble(
     report: Callable[..., str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     required = [doctor.Requirement("numpy<1"), doctor.Requirement("nosuch>2")]

@@ -1,4 +1,4 @@
-"""Impossible values and combinations, and keys that decide the values of a run."""
+"""Impossible values and combinations are refused. Keys that change the outcome of a run are distinguished."""
 
 import math
 import re
@@ -111,7 +111,7 @@ parallelism=sandblaster
 tracking.uri=ftp://x
     tracking store 'ftp://x': expected an address that starts with one of sqlite
 """
-"""Overrides, and below them a part of the message."""
+"""Overrides, each followed by a part of the expected message."""
 ROWS = re.findall(r"^((?:\S.*\n)+)((?: .*\n)+)", FAULTS, re.MULTILINE)
 
 
@@ -143,7 +143,7 @@ TWO_BACKUPS = typed(
 )
 
 
-def test_cores_are_shared_out_to_backup_workers_too() -> None:
+def test_cores_are_also_shared_with_backup_workers() -> None:
     config = small_config(*TWO_BACKUPS)
     config.cluster.threads_per_worker = None
     assert worker_processes(config) == 4
@@ -152,7 +152,7 @@ def test_cores_are_shared_out_to_backup_workers_too() -> None:
     assert worker_processes(small_config()) == 1
 
 
-def test_a_pass_over_the_data_gives_out_every_example_once() -> None:
+def test_a_pass_over_the_data_reads_every_example_once() -> None:
     experiment = build(small_config(*TWO_BACKUPS, "train.batch_size=50", "train.epochs=2", "train.steps=null"))
     assert experiment.config.parallelism.examples_per_update(50) == 100
     assert experiment.facts.train_examples == 1438
@@ -169,7 +169,7 @@ def test_without_a_description_the_network_is_real_and_the_cost_model_has_its_de
 
 
 @pytest.mark.parametrize("emulate", [True, False])
-def test_the_cost_model_takes_links_as_described_whether_emulated_or_not(emulate: bool) -> None:
+def test_the_cost_model_uses_the_described_links_whether_emulated_or_not(emulate: bool) -> None:
     experiment = build(small_config(*TWO_WORKERS, "cluster=slow_network", f"cluster.emulate={emulate}"))
     assert (experiment.cluster.latency_s, experiment.cluster.bytes_per_s) == (0.5e-3, 12.5e6)
     assert experiment.emulation == (Emulation(Link(0.5e-3, 12.5e6), Stragglers()) if emulate else None)
@@ -195,7 +195,7 @@ def test_explain_reports_emulation_and_uses_its_times() -> None:
 
 
 @pytest.mark.parametrize(("threads", "cores", "worth"), [(1, 0.5, 0.5), (1, 4.0, 1.0), (3, 2.0, 2.0)])
-def test_estimates_know_how_many_cores_a_worker_has(threads: int, cores: float, worth: float) -> None:
+def test_estimates_depend_on_the_cores_of_a_worker(threads: int, cores: float, worth: float) -> None:
     described = (f"cluster.threads_per_worker={threads}", f"cluster.cores_per_worker={cores}")
     for device in build(small_config(*TWO_WORKERS, *described)).cluster.devices:
         assert (device.flops_per_s, device.bytes_per_s) == (worth * Device.flops_per_s, worth * Device.bytes_per_s)
@@ -212,11 +212,11 @@ REFERENCE = outcome_hash(small_config(*TWO_REPLICAS))
         "checkpoint.keep=5"
     ),
 )
-def test_how_a_run_is_ordered_and_watched_does_not_count(override: str) -> None:
+def test_keys_of_ordering_tracing_and_checkpoints_do_not_change_the_outcome(override: str) -> None:
     assert outcome_hash(small_config(*TWO_REPLICAS, override)) == REFERENCE
 
 
-def test_room_in_memory_decides_no_value() -> None:
+def test_memory_limits_do_not_change_the_outcome() -> None:
     config = small_config(*TWO_REPLICAS)
 
     def outcome(**settings: Any) -> str:
@@ -234,7 +234,7 @@ def test_room_in_memory_decides_no_value() -> None:
         "cluster.compression=high16 cluster.threads_per_worker=3"
     ),
 )
-def test_keys_that_change_values_count(override: str) -> None:
+def test_keys_that_change_values_change_the_outcome(override: str) -> None:
     assert outcome_hash(small_config(*TWO_REPLICAS, override)) != REFERENCE
 
 
@@ -251,12 +251,12 @@ def test_keys_that_change_values_count(override: str) -> None:
         (Launcher("submitit_slurm"), 1),
     ],
 )
-def test_jobs_at_once_of_six_on_four_cores(launcher: Launcher, expected: int) -> None:
+def test_number_of_simultaneous_jobs_of_six_on_four_cores(launcher: Launcher, expected: int) -> None:
     assert jobs_at_once(launcher, 6, cores=4) == expected
 
 
 @pytest.mark.parametrize("settings", [{"_target_": "os.system"}, {"a": {"_target_": "x"}}, {"a": [{"_args_": []}]}])
-def test_settings_name_no_code(settings: dict[str, object]) -> None:
+def test_settings_that_name_code_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(SecurityError, match="a stored sweep must not name code"):
         Launcher("joblib", settings)
 

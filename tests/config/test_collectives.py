@@ -18,7 +18,7 @@ SUMMED = ("parallelism=sync_data", "parallelism.workers=2", "parallelism.combine
 
 
 def with_nccl(*gpus: int) -> Found:
-    """A machine with NCCL."""
+    """Return a machine with NCCL."""
     found = machine(*map(gpu, gpus))
     return replace(found, libraries=(*found.libraries, Library("NCCL", "2.32.3", "")))
 
@@ -28,7 +28,7 @@ WITHOUT = machine(gpu(0), gpu(1))
 
 
 def taken(found: Found, *overrides: str) -> Config:
-    """A configuration with the values of a machine filled in."""
+    """Return a configuration with the values of a machine filled in."""
     config = compose([*SUMMED, *overrides]).config()
     return replace(config, cluster=take_devices(config, lambda: found))
 
@@ -107,7 +107,7 @@ def test_a_repeated_run_with_fewer_gpus_reports_its_other_collectives() -> None:
 
 
 def test_sums_by_the_workers_are_kept_when_the_run_is_repeated() -> None:
-    """Sums by workers do not depend on the machine, but sums by NCCL can have other bits on another machine."""
+    """Sums by the workers are equal on every machine, but sums by NCCL can differ in the last bits."""
     stored = taken(with_nccl(2, 3), "cluster.collectives=none")
     here, other = retake_devices(stored, lambda: TWO)
     assert (here.cluster.gpus, here.cluster.collectives, other) == ([0, 1], "none", "")

@@ -87,7 +87,7 @@ def test_every_option_of_a_group_is_a_mutable_dataclass_with_its_name_as_first_f
 
 
 NEEDS = {"lbfgs": ["parallelism=single", "schedule=constant"], "sandblaster": ["optimizer=lbfgs", "schedule=constant"]}
-"""Option -> overrides that it requires."""
+"""Option -> the overrides that it requires."""
 
 
 @pytest.mark.parametrize(("group", "name"), OPTIONS)
@@ -149,7 +149,7 @@ _FLOATS = st.floats(min_value=1e-12, max_value=1e12, allow_nan=False)
 
 @st.composite
 def configurations(draw: st.DrawFn, base: dict[str, Any]) -> dict[str, Any]:
-    """Plain configurations that differ from ``base`` in a value of each type."""
+    """Draw plain configurations that differ from ``base`` in one value of each type."""
     plain = {name: dict(value) if isinstance(value, dict) else value for name, value in base.items()}
     plain["seed"] = draw(st.integers(0, 2**62))
     plain["precision"] = draw(st.sampled_from(["float32", "float64", "bfloat16"]))
@@ -176,7 +176,7 @@ def test_the_stored_text_holds_plain_data_only(default: Config):
 
 
 Edit = tuple[tuple[str, ...], Any]
-"""Path of keys, and the value to put there."""
+"""The path of keys, and the new value at this path."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The devices of a run: what is requested, what this machine has, and what is stored."""
+"""The devices of a run: the requested devices, the devices of this machine, and the stored ones."""
 
 from dataclasses import replace
 from functools import cache
@@ -31,16 +31,16 @@ SERVED = (*TWO, "parallelism.combine=parameter_server", "parallelism.servers=2")
 
 @cache
 def asked(*overrides: str) -> Config:
-    """A checked configuration as it is composed."""
+    """Return a checked configuration before the values of the machine are filled in."""
     return compose([*TWO, *overrides]).config()
 
 
 def taken(found: Found, *overrides: str) -> Any:
-    """The cluster of a run on a machine."""
+    """Return the cluster section of a run on a machine."""
     return take_devices(asked(*overrides), lambda: found)
 
 
-def test_auto_takes_all_gpus_in_turn_or_the_cpu() -> None:
+def test_auto_assigns_all_gpus_in_turn_or_the_cpu() -> None:
     here = machine(gpu(0), gpu(1))
     cluster = taken(here, "parallelism.workers=3")
     assert (cluster.device, cluster.device_taken, cluster.gpus) == ("auto", "gpu", [0, 1, 0])
@@ -50,14 +50,14 @@ def test_auto_takes_all_gpus_in_turn_or_the_cpu() -> None:
     assert reason(cluster, NO_DRIVER) == "cluster.device=auto finds no GPU: there is no NVIDIA driver: no libcuda"
 
 
-def test_a_gpu_that_cannot_be_used_is_not_taken_and_the_reason_is_reported() -> None:
+def test_an_unusable_gpu_is_not_assigned_and_the_reason_is_reported() -> None:
     here = machine(gpu(), obstacle="Big GPU cannot be used: CuPy is not installed")
     cluster = taken(here)
     assert cluster.device_taken == "cpu"
     assert reason(cluster, here).endswith("Big GPU cannot be used: CuPy is not installed")
 
 
-def test_the_cpu_is_taken_without_looking_for_gpus() -> None:
+def test_a_requested_cpu_is_used_without_looking_for_gpus() -> None:
     cluster = take_devices(asked("cluster.device=cpu"), lambda: pytest.fail("GPUs are searched"))
     assert cluster.device_taken == "cpu"
     assert look_at(cluster, lambda: pytest.fail("GPUs are searched")) is NO_GPUS
@@ -74,7 +74,7 @@ def test_a_requested_gpu_that_does_not_exist_is_an_error() -> None:
     assert refusal.value.exit_code == 4
 
 
-def test_named_gpus_are_requested_may_be_shared_and_have_to_be_there() -> None:
+def test_named_gpus_can_be_shared_and_must_exist() -> None:
     here = machine(gpu(0), gpu(1))
     cluster = taken(here, "cluster.gpus=[1,1]")
     assert (cluster.device, cluster.device_taken, cluster.gpus) == ("gpu", "gpu", [1, 1])
@@ -93,14 +93,14 @@ def test_named_gpus_are_requested_may_be_shared_and_have_to_be_there() -> None:
         take_devices(replace(asked(), cluster=replace(stored, gpus=[0, 0])), lambda: machine(gpu()))
 
 
-def test_servers_are_on_the_cpu_unless_they_are_to_be_on_gpus() -> None:
+def test_servers_are_on_the_cpu_unless_gpus_are_requested() -> None:
     here = machine(gpu(0), gpu(1), gpu(2))
     assert take_devices(compose([*SERVED]).config(), lambda: here).gpus == [0, 1]
     served = compose([*SERVED, "cluster.server_device=gpu"]).config()
     assert take_devices(served, lambda: here).gpus == [0, 1, 2, 0]
 
 
-def test_a_gpu_without_bfloat16_is_refused_for_it() -> None:
+def test_a_gpu_without_bfloat16_is_refused_for_bfloat16() -> None:
     old = machine(gpu(capability=75))
     assert taken(old).device_taken == "gpu"
     with pytest.raises(ResourceError, match=r"precision=bfloat16: Big GPU, compute capability 7\.5, .* needs .* 8"):
@@ -113,7 +113,7 @@ def cpu_without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("cpu_without_bfloat16")
-def test_a_cpu_without_bfloat16_is_refused_for_it() -> None:
+def test_a_cpu_without_bfloat16_is_refused_for_bfloat16() -> None:
     expected = (
         "precision=bfloat16: expected a CPU with one of avx512_bf16, amx_bf16; this CPU has none, so bfloat16 "
         "would be slower than float32; use precision=float32, or another machine"
@@ -133,7 +133,7 @@ def test_a_cpu_without_bfloat16_is_refused_for_it() -> None:
 
 
 @pytest.mark.usefixtures("cpu_without_bfloat16")
-def test_the_cpu_does_not_matter_where_a_gpu_computes_or_in_another_precision() -> None:
+def test_the_cpu_is_not_checked_on_a_gpu_or_in_another_precision() -> None:
     here = machine(gpu(0), gpu(1))
     assert taken(here, "precision=bfloat16").device_taken == "gpu"
     for overrides in (["cluster.device=gpu"], ["cluster.gpus=[0,1]"], ["cluster.device=auto"]):
@@ -189,7 +189,7 @@ def test_the_stored_configuration_has_the_requested_and_the_used_devices() -> No
         fix_machine_values(from_plain(stored), 4, lambda: NO_DRIVER)
 
 
-def test_a_run_of_the_cpu_stays_there() -> None:
+def test_a_run_on_the_cpu_stays_on_the_cpu() -> None:
     stored = fix_machine_values(asked(), 4, lambda: NO_DRIVER)
     here = machine(gpu())
     assert fix_machine_values(stored, 4, lambda: here).cluster.device_taken == "cpu"
@@ -220,7 +220,7 @@ def test_unnamed_gpus_are_assigned_again_if_there_are_fewer() -> None:
             action(config, lambda: one)
 
 
-def test_records_of_gpus_and_of_the_cpu_do_not_stand_for_each_other() -> None:
+def test_a_record_of_gpus_is_not_replayed_on_the_cpu_and_vice_versa() -> None:
     cpu = fix_machine_values(asked(), 4, lambda: NO_DRIVER)
     on_gpu = fix_machine_values(asked(), 4, lambda: machine(gpu()))
     explicit = fix_machine_values(asked("cluster.device=gpu"), 4, lambda: machine(gpu()))
@@ -253,9 +253,7 @@ def test_devices_are_described() -> None:
         (0, 2, [[], []]),
     ],
 )
-def test_every_gpu_is_dealt_once_unless_there_are_fewer_than_jobs(
-    gpus: int, jobs: int, expected: list[list[int]]
-) -> None:
+def test_every_gpu_is_assigned_once_unless_there_are_more_jobs(gpus: int, jobs: int, expected: list[list[int]]) -> None:
     there = [gpu(number) for number in range(gpus)]
     dealt = [[each.number for each in GpuShare(place, jobs).of(there)] for place in range(jobs)]
     assert dealt == expected

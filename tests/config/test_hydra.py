@@ -1,4 +1,4 @@
-"""The command line of Hydra, the folder of YAML files, groups within a group, and debug presets."""
+"""Hydra's command line, the folder of YAML files, groups within a group, and debug presets."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from tests.small_runs import small_config
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty package folder in a checkout, in place of the module's folder."""
+    """Return an empty package folder in a checkout that replaces the module's folder."""
     folder = tmp_path / "checkout" / "runner"
     folder.mkdir(parents=True)
     monkeypatch.setattr(module, "__file__", str(folder / "config" / "conf_dir.py"))
@@ -66,7 +66,7 @@ def test_every_policy_has_an_option_and_every_asynchronous_strategy_the_group() 
     )
 
 
-def test_help_lists_the_group_apart() -> None:
+def test_help_lists_the_group_separately() -> None:
     assert "staleness" not in options(conf_dir())["parallelism"]
     text = help_text(conf_dir(), {})
     assert "\n  parallelism/staleness  bounded, drop, none*, scale  (of async_data, downpour)\n" in text
@@ -125,7 +125,7 @@ def test_fixed_settings_follow_overrides_and_precede_options():
     assert overrides_first(["a=1", "--info", "-m", "b=2"], last=["c=3"]) == ["a=1", "b=2", "c=3", "--info", "-m"]
 
 
-def test_a_verb_is_found_behind_options_but_not_as_the_value_of_one():
+def test_a_verb_is_found_after_options_but_not_as_the_value_of_an_option():
     assert misplaced_verb(["--config-dir", "conf", "list", "models"], {"list"}) == "list"
     assert misplaced_verb(["--config-name", "list", "a=1"], {"list"}) is None
 
@@ -148,7 +148,7 @@ def test_values_that_need_quotes_are_shown_with_them(override: str, typed: str):
 
 
 @given(st.text("ab \\'\"=,$é"), st.sampled_from("'\""))
-def test_a_quoted_value_is_read_as_it_was(text: str, sign: str):
+def test_a_quoted_value_is_read_back_unchanged(text: str, sign: str):
     assert OverridesParser.create().parse_override(f"key={quoted(text, sign)}").value() == text
 
 
@@ -166,7 +166,7 @@ STRATEGIES = [
 
 
 def composed(*overrides: str) -> Config:
-    """The checked configuration."""
+    """Return the checked configuration of overrides."""
     return compose(list(overrides)).config()
 
 
@@ -177,7 +177,7 @@ def test_fast_is_a_few_steps_with_checks() -> None:
     assert config.model.name == "lenet"
 
 
-def test_overfit_is_a_few_examples_as_they_are() -> None:
+def test_overfit_uses_a_few_examples_without_augmentation() -> None:
     config = composed("+debug=overfit", "experiment=cifar10_convnet")
     assert limited_facts(config.data).train_examples == 32
     assert not config.data.augment.active
@@ -191,7 +191,7 @@ def test_profile_records_a_timeline_within_its_steps() -> None:
 
 
 @pytest.mark.parametrize("preset", ["fast", "overfit", "profile"])
-def test_the_command_line_has_the_last_word(preset: str) -> None:
+def test_the_command_line_overrides_a_preset(preset: str) -> None:
     config = composed(f"+debug={preset}", "train.epochs=2", "data.test_limit=null", "debug.check_finite=false")
     assert (config.train.epochs, config.train.steps) == (2.0, None)
     assert config.data.test_limit is None
@@ -213,7 +213,7 @@ def test_presets_can_be_built_for_every_experiment(preset: str, steps: int, expe
     assert build(config).total_steps == steps
 
 
-def test_overfit_learns_its_examples_by_heart(tmp_path: Path) -> None:
+def test_overfit_learns_its_examples_completely(tmp_path: Path) -> None:
     config = small_config("+debug=overfit", "model.hidden=[64]", "train.steps=150")
     summary = run(config, tmp_path / "run", overrides=())
     assert summary.final["train/loss"] < 0.1

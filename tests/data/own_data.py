@@ -1,4 +1,4 @@
-"""Small data of the user, written to files."""
+"""Small files of user data."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ Array = NDArray[Any]
 
 
 def small_arrays(shape: tuple[int, ...] = (6, 5), dtype: str = "uint8") -> dict[str, Array]:
-    """Eight train and four test images of ``shape`` in three classes."""
+    """Return eight train and four test images of ``shape`` in three classes."""
     rng = np.random.default_rng(0)
     return {
         "x_train": rng.integers(0, 256, (8, *shape)).astype(dtype),
@@ -22,14 +22,14 @@ def small_arrays(shape: tuple[int, ...] = (6, 5), dtype: str = "uint8") -> dict[
 
 
 def write_arrays(path: Path, **changes: Array | None) -> Path:
-    """An .npz file of :func:`small_arrays`; None leaves an array out."""
+    """Write an .npz file of :func:`small_arrays` and return its path; an array given as None is left out."""
     arrays = small_arrays() | changes
     np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
     return path
 
 
 def write_images(folder: Path, side: int = 4) -> Path:
-    """A folder of two train images and one test image in each of two classes, each of one brightness."""
+    """Write a folder with two train images and one test image, each of one brightness, for each of two classes."""
     for split, count in (("train", 2), ("test", 1)):
         for label, name in enumerate(("cat", "dog")):
             (folder / split / name).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A published dataset of a few bytes, its files in a cache, and archives that hold it."""
+"""A published dataset of a few bytes, its files in a cache, and archives with these files."""
 
 import hashlib
 import io
@@ -53,7 +53,7 @@ class Member:
 
 
 MEMBERS = [Member("package/setup.py", b"raise SystemExit"), *(Member(f"package/{n}", d) for n, d in FILES.items())]
-"""The members of an archive that holds TINY, and an unwanted file."""
+"""The members of an archive with the files of TINY and an unwanted file."""
 
 
 def tar(*members: Member, mode: str = "w:gz") -> bytes:
@@ -79,7 +79,7 @@ def ar(members: Mapping[str, bytes]) -> bytes:
 def serve(data: bytes, *, size: int | None = None, checksum: str | None = None, place: str = "fake place") -> Origin:
     """Return an origin of TINY with one archive of these bytes, which holds ``package/FILENAME`` members.
 
-    size, checksum: the stated ones; None for the true ones.
+    size, checksum: the stated values; None for the true values.
     """
     true_checksum = f"sha256:{hashlib.sha256(data).hexdigest()}"
     filename = f"{place.replace(' ', '-')}.tgz"

@@ -1,4 +1,4 @@
-"""Datasets without files of the user; limits of datasets, and splits that keep the share of every class."""
+"""Datasets without user files; limits of datasets, and splits that keep the share of every class."""
 
 import gzip
 import subprocess
@@ -19,12 +19,12 @@ from runner.data.source import source_from_config
 from runner.data.synthetic import Synthetic
 from runner.errors import ConfigError, DataError
 
-# Of the 178 182 177 183 181 182 181 179 174 180 images per class, a fifth each, rounded.
+# A fifth of the 178 182 177 183 181 182 181 179 174 180 images per class, rounded.
 TEST_COUNTS = [36, 36, 35, 37, 36, 36, 36, 36, 35, 36]
 
 
 def made(**changes: object) -> Synthetic:
-    """Return small settings of synthetic images with some changed."""
+    """Return a small synthetic dataset with changed settings."""
     return Synthetic(**{"shape": [3, 9, 13], "classes": 7, "examples": 70, "test_examples": 35, **changes})  # type: ignore[arg-type]
 
 
@@ -58,7 +58,7 @@ def test_splits_are_parts_of_the_same_images() -> None:
 
 
 @pytest.mark.parametrize(("settings", "least"), [(Digits(), 0.85), (made(), 1.0)])
-def test_the_nearest_mean_of_a_class_is_that_of_the_label(settings: DatasetSettings, least: float) -> None:
+def test_most_images_are_nearest_to_the_mean_of_their_class(settings: DatasetSettings, least: float) -> None:
     dataset, classes = settings.load(), settings.facts().classes
     centroids = np.stack([dataset.train.images[dataset.train.labels == c].mean(0) for c in range(classes)])
     distance = ((dataset.test.images[:, None] - centroids[None]) ** 2).sum((2, 3, 4))
@@ -133,7 +133,7 @@ def test_normalisation_follows_its_formula_per_channel(dtype: str, tolerance: fl
 
 
 def limited(**limits: int | None) -> Synthetic:
-    """40 and 20 examples of four classes."""
+    """Return a dataset of 40 train and 20 test examples in four classes, with limits."""
     return made(shape=[1, 2, 2], classes=4, examples=40, test_examples=20, **limits)
 
 
@@ -195,14 +195,14 @@ def test_a_validation_split_has_the_requested_size_and_the_shares_of_the_classes
     assert (np.abs(counts - shares) <= 1)[avoidable].all()
 
 
-def test_the_largest_remainders_get_one_more():
+def test_classes_with_the_largest_remainders_get_one_more_example():
     labels = np.repeat([0, 1, 2, 3], [10, 14, 9, 7])
     out = validation_split(labels, 10, 0, "x")[1]
-    # Shares: 2.5, 3.5, 2.25, 1.75; lots decide between the first two.
+    # The shares are 2.5, 3.5, 2.25 and 1.75; a random draw decides between the first two.
     assert np.bincount(labels[out]).tolist() in ([3, 3, 2, 2], [2, 4, 2, 2])
 
 
-def test_where_classes_have_one_example_each_lots_say_which_are_emptied():
+def test_a_random_draw_decides_which_classes_of_one_example_become_empty():
     splits = [validation_split(np.arange(10), 3, seed, "x") for seed in range(5)]
     assert {(len(kept), len(out)) for kept, out in splits} == {(7, 3)}
     assert len({tuple(out) for _, out in splits}) > 1

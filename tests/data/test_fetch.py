@@ -1,4 +1,4 @@
-"""Fetching datasets from archives that the tests make, and reading archives without trusting them; no network."""
+"""Fetching datasets from archives that the tests create, and reading untrusted archives. No network is used."""
 
 import gzip
 import io
@@ -39,7 +39,7 @@ def test_stores_only_the_wanted_files_and_they_load(tmp_path: Path) -> None:
     assert len(load_published(TINY, str(root)).train) == 5
 
 
-def test_a_complete_cache_is_left_alone_and_a_corrupt_one_replaced(tmp_path: Path) -> None:
+def test_a_complete_cache_is_not_changed_and_a_corrupt_one_is_replaced(tmp_path: Path) -> None:
     folder = store(tmp_path)
     assert fetched(tmp_path) == (folder, [f"tiny: already in {folder}"])
     (folder / "train-images").write_bytes(b"rotten")
@@ -172,7 +172,7 @@ def test_tar_members_are_found_with_and_without_leading_dot() -> None:
     assert read_tar(io.BytesIO(data), {"usr/a": 5, "usr/b": 6}) == {"usr/a": b"first", "usr/b": b"second"}
 
 
-def test_a_file_that_is_no_tar_or_unpacks_to_too_much_is_refused(
+def test_a_file_that_is_no_tar_or_unpacks_beyond_the_limit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.tgz").write_bytes(b"<html>sign in first</html>")
@@ -192,7 +192,7 @@ def test_gunzip_returns_the_contents_and_refuses_damage() -> None:
     with pytest.raises(DataError, match=r"x\.gz is cut off after"):
         gunzip(COMPRESSED[:-4], 297, "x.gz")
     damaged = bytearray(COMPRESSED)
-    damaged[-8] ^= 1  # the checksum inside the format
+    damaged[-8] ^= 1  # the checksum inside the gzip format
     with pytest.raises(DataError, match=r"x\.gz is damaged: .*incorrect data check"):
         gunzip(bytes(damaged), 297, "x.gz")
 
@@ -254,7 +254,7 @@ def test_a_download_that_fails_is_named(
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Make ``script`` the only command on the path, as npm and as apt-get."""
+    """Make ``script`` the only command on the path, under the names npm and apt-get."""
     folder.mkdir()
     for name in ("npm", "apt-get"):
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
@@ -276,11 +276,11 @@ def test_packages_are_downloaded_into_the_folder_without_scripts(
     ("script", "message"),
     [
         ("echo 'no such package' >&2; exit 7", r"npm pack gone@1 .* ended with exit code 7: 'no such package'"),
-        # exec: the process that is killed is the one that holds the pipes.
+        # exec, so that the killed process is the one that holds the pipes.
         ("exec /bin/sleep 600", r"npm pack gone@1 .* took more than"),
     ],
 )
-def test_a_client_that_fails_or_hangs_is_quoted(
+def test_the_output_of_a_client_that_fails_or_hangs_is_quoted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
 ) -> None:
     install(tmp_path / "bin", monkeypatch, script)

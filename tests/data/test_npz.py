@@ -1,4 +1,4 @@
-"""Reading .npz files: arrays written by NumPy are read, and others are refused."""
+"""Reading .npz files: arrays written by NumPy are read, and all other files are refused."""
 
 import io
 import os
@@ -36,14 +36,14 @@ def test_arrays_written_by_numpy_are_read(tmp_path: Path, save) -> None:
 
 
 def member(shape: tuple[int, ...], descr: object = "<f4", payload: bytes = b"") -> bytes:
-    """A .npy file with ``shape`` in its header and any payload."""
+    """Return a .npy file with ``shape`` in its header and any payload."""
     file = io.BytesIO()
     npy.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
     return file.getvalue() + payload
 
 
 def header(text: str) -> bytes:
-    """The beginning of a .npy file with any text as its header."""
+    """Return the beginning of a .npy file with any text as its header."""
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode()
 
 
@@ -132,7 +132,7 @@ def test_damage_is_found(tmp_path: Path) -> None:
         read_headers(path)
 
 
-def test_missing_files_and_arrays_are_named_and_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+def test_missing_files_and_arrays_are_named_and_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.npz")
     with pytest.raises(DataError, match=r"pipe\.npz is a FIFO: expected a regular file"):
         read_headers(tmp_path / "pipe.npz")

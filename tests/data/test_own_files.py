@@ -1,4 +1,4 @@
-"""Datasets in the user's files: ``arrays`` and ``image_folder``, and what they share."""
+"""Datasets in the user's files: ``arrays`` and ``image_folder``, and their shared behaviour."""
 
 import shutil
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def arrays(path: Path, changes: dict[str, Array | None] | None = None, **setting
     return Arrays(path=str(path), **settings)  # type: ignore[arg-type]
 
 
-def test_facts_of_arrays_are_those_of_the_loaded_data(path: Path) -> None:
+def test_facts_of_arrays_match_the_loaded_data(path: Path) -> None:
     settings = arrays(path)
     facts, data = settings.facts(), settings.load()
     assert (facts.shape, facts.class_names) == ((1, 6, 5), ("0", "1", "2"))
@@ -111,7 +111,7 @@ def test_no_image_is_read_for_a_normalisation_that_is_set(
     assert settings.normalisation() == expected
 
 
-def test_floats_go_through_the_pipeline_as_they_are(path: Path) -> None:
+def test_floats_pass_the_pipeline_unchanged(path: Path) -> None:
     stored = small_arrays((6, 5), "float64")
     settings = arrays(path, stored, mean=[0.0], std=[1.0], augment=Augment(flip=True))
     batch = Pipeline(settings.load(), seed=0, batch_size=4, dtype="float64").read("test", 0, 0, 4)
@@ -188,13 +188,13 @@ def test_impossible_settings_of_arrays_are_refused(path: Path, settings: dict[st
         Arrays(**{"path": str(path), **settings}).facts()  # type: ignore[arg-type]
 
 
-def test_a_path_is_kept_absolute(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_is_stored_as_an_absolute_path(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_arrays(path)
     monkeypatch.chdir(path.parent)
     assert Arrays(path="my.npz").path == str(path)
 
 
-def test_facts_of_a_folder_are_those_of_the_loaded_data(folder: Path) -> None:
+def test_facts_of_a_folder_match_the_loaded_data(folder: Path) -> None:
     settings = ImageFolder(path=str(folder), size=4)
     facts, data = settings.facts(), settings.load()
     assert (facts.shape, facts.class_names) == ((3, 4, 4), ("cat", "dog"))

@@ -26,7 +26,7 @@ def read(
 
 
 def saved(path: Path, array: np.ndarray, mode: str | None = None) -> Path:
-    """An image file of these pixels."""
+    """Return an image file with these pixels."""
     image = Image.fromarray(array)
     (image if mode is None else image.convert(mode)).save(path)
     return path
@@ -69,7 +69,7 @@ def test_an_image_that_does_not_fit_is_refused_unless_fit_is_set(
     assert read(path, shape, fit=True)[0].pixels.shape == shape
 
 
-def test_an_image_is_turned_upright_before_its_size_is_looked_at(tmp_path: Path) -> None:
+def test_an_image_is_turned_upright_before_its_size_is_checked(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # a quarter turn to the right
     Image.fromarray(np.rot90(PIXELS)).save(tmp_path / "a.png", exif=exif)
@@ -81,12 +81,12 @@ def test_an_image_is_turned_upright_before_its_size_is_looked_at(tmp_path: Path)
     [
         *((PIXELS.reshape(shape), GREY, BYTES, [""]) for shape in ((2, 3), (1, 2, 3), (1, 1, 2, 3))),
         (np.stack([np.full(COLOUR, 0.5), np.full(COLOUR, 16.0)]), COLOUR, INK, ["[0]", "[1]"]),
-        # Grey images need no axis of channels.
+        # Grey images need no channel axis.
         (np.stack([PIXELS, PIXELS + 1]), GREY, BYTES, ["[0]", "[1]"]),
         (np.array([[-1e9, -0.5, 0], [1, 300, 1e9]]), GREY, ANY, [""]),
     ],
 )
-def test_an_array_is_images_with_the_pixels_of_the_dataset(
+def test_an_array_holds_images_with_the_pixel_range_of_the_dataset(
     tmp_path: Path, array: np.ndarray, shape: tuple[int, int, int], scale: Normalisation, numbers: list[str]
 ) -> None:
     pictures = read(array_file(tmp_path, array), shape, scale)
@@ -95,7 +95,7 @@ def test_an_array_is_images_with_the_pixels_of_the_dataset(
     np.testing.assert_array_equal(found, array.reshape(-1, *shape), strict=True)
 
 
-def test_a_network_of_numbers_of_any_range_takes_finite_arrays_only(tmp_path: Path) -> None:
+def test_a_network_for_any_range_accepts_finite_arrays_only(tmp_path: Path) -> None:
     for value in (np.inf, np.nan):
         with pytest.raises(DataError, match="expected pixels as in the dataset, finite, not normalised"):
             read(array_file(tmp_path, np.full((2, 3), value)), scale=ANY)
@@ -159,7 +159,7 @@ IMPOSSIBLY_LARGE = str({"descr": "<f8", "fortran_order": False, "shape": (2**50,
 
 
 @pytest.mark.parametrize("header", ["[" * 5000, "-" * 5000 + "1", IMPOSSIBLY_LARGE], ids=["brackets", "signs", "size"])
-def test_a_header_that_no_array_has_is_refused(tmp_path: Path, header: str) -> None:
+def test_an_invalid_array_header_is_refused(tmp_path: Path, header: str) -> None:
     (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
     with pytest.raises(DataError, match=r"a\.npy: cannot be read as a NumPy array"):
         read(tmp_path / "a.npy")

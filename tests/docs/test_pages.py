@@ -1,4 +1,4 @@
-"""The documentation: its commands run, the nodes and files that it names exist, and its pages build.
+"""The documentation: its commands run, the named nodes and files exist, and the pages build.
 
 An HTML comment on the line before a fenced block says how the block is tested:
 
@@ -36,7 +36,7 @@ VERBS = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block. kind: one of KINDS. said: the text after the kind in its comment."""
+    """One fenced block of a page. kind: one of KINDS. said: the text after the kind in the block's comment."""
 
     language: str
     text: str
@@ -45,7 +45,7 @@ class Block:
 
     @property
     def commands(self) -> list[str]:
-        """The commands, one for each line; the given overrides are added to those that train."""
+        """Return one command per line; the given overrides are added to the commands that train."""
         given = " ".join(map(shlex.quote, self.said.split()))
         return [_limited(line, given) for line in self.text.replace("\\\n", " ").splitlines() if line.strip()]
 
@@ -57,7 +57,7 @@ def _limited(line: str, given: str) -> str:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Yield the blocks of a page in order; raises ValueError for a comment of an unknown kind."""
+    """Yield the blocks of a page in order. Raises ValueError for a comment of an unknown kind."""
     for found in BLOCK.finditer(page.read_text(encoding="utf-8")):
         kind, _, said = (found["said"] or "run:").partition(":")
         if kind not in KINDS:
@@ -80,7 +80,7 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
                 assert program == "runner", command
                 succeed(tmp_path, *arguments)
                 if (tmp_path / "outputs").exists():
-                    # Run directories are named by the second, and the next run may start in the same one.
+                    # A run directory has its starting time in seconds as its name, so two runs could get the same name.
                     (tmp_path / "outputs").rename(tmp_path / f"outputs-{tried}")
                 tried += 1
         else:

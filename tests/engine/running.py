@@ -1,4 +1,4 @@
-"""Running a single graph, with kernels replaced by functions of a test."""
+"""Execution of single graphs, with kernels that a test may replace by functions."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ GPU_0 = "/job:worker/task:0/device:gpu:0"
 
 
 def cluster_of(*names: str, **rates: float) -> Cluster:
-    """A cluster of equally fast devices."""
+    """Return a cluster of equally fast devices."""
     gpus = {name: 0 if DeviceName.parse(name).type == GPU else None for name in names}
     return Cluster(tuple(Device(name, gpu=gpu, **rates) for name, gpu in gpus.items()))
 
@@ -37,7 +37,7 @@ def cluster_of(*names: str, **rates: float) -> Cluster:
 def client(
     name: str, fetches: Iterable[Tensor] = (), *, targets: Sequence[str] = (), feeds: Iterable[Tensor] = ()
 ) -> Client:
-    """A client whose fetches and feeds are named like their tensors."""
+    """Return a client whose fetches and feeds have the names of their tensors."""
     return Client(name, {str(t): t for t in fetches}, targets=tuple(targets), feeds={str(t): (t,) for t in feeds})
 
 
@@ -45,7 +45,7 @@ def client(
 def session(
     graph: Graph, registry: Registry, *clients: Client, cluster: Cluster | None = None, **options: Any
 ) -> Iterator[LocalSession]:
-    """A session with these clients of a graph, by default on one device."""
+    """Yield a session with the given clients of a graph, by default on one device."""
     program = Program(graph, {each.name: each for each in clients}, {}, workers=1)
     opened = LocalSession(program, cluster or local_cluster(1), registry, **options)
     try:
@@ -62,7 +62,7 @@ def run_once(
     *,
     cluster: Cluster | None = None,
 ) -> list[Array]:
-    """Fetch tensors of a graph without variables."""
+    """Run a graph without variables once, and return the fetches."""
     feeds = feeds or {}
     with session(graph, registry, client("run", fetches, feeds=feeds), cluster=cluster) as opened:
         fetched = opened.run("run", feeds={str(tensor): value for tensor, value in feeds.items()})
@@ -70,7 +70,7 @@ def run_once(
 
 
 class Bench:
-    """An executor for a graph, with its variables and rendezvous. arena: a new one if None."""
+    """An executor for a graph, with its variables and its rendezvous. arena: None for a new arena."""
 
     def __init__(
         self,
@@ -95,12 +95,12 @@ class Bench:
         return self.executor.run(step, feeds or {})
 
     def put(self, name: str, value: Array) -> None:
-        """Give a variable a value."""
+        """Set the value of a variable and mark the variable as assigned."""
         encode(self._stored(name), value)
         self.variables.mark_assigned(frozenset({name}))
 
     def value(self, name: str) -> Array:
-        """A copy of a variable's value."""
+        """Return a copy of a variable's value."""
         return decode(self._stored(name))
 
     def _stored(self, name: str) -> Operand:
@@ -109,7 +109,7 @@ class Bench:
 
 
 class Replaced(Registry):
-    """A registry in which some ops are computed by functions of a test."""
+    """A registry in which functions of a test compute some ops."""
 
     def __init__(self, base: Registry, functions: Mapping[str, Function]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The examples compute what their texts say, and the commands of their pages run."""
+"""The examples compute the documented results, and the commands of their pages run."""
 
 import re
 import shlex
@@ -37,7 +37,7 @@ Array = NDArray[Any]
 
 @pytest.fixture
 def swish() -> Iterator[None]:
-    """The op of own_op, in the tables."""
+    """Install the op of own_op for the test."""
     load_kernels()
     with restored_tables():
         install([str(EXAMPLES / "own_op" / "swish.py")])
@@ -57,7 +57,7 @@ def test_swish_and_its_gradients_without_overflow() -> None:
     np.testing.assert_array_equal(evaluate(graph, [of_far], {far: extreme})[0], np.maximum(extreme, 0))
 
 
-def test_lion_takes_the_steps_of_its_paper() -> None:
+def test_lion_follows_the_update_rule_of_its_paper() -> None:
     lion = example("own_optimizer/lion.py").optimizers["lion"](lr=0.1, weight_decay=0.01)
     gradients = gradient_steps()
     weights, averages = dict(START), {name: np.zeros_like(value) for name, value in START.items()}
@@ -72,7 +72,7 @@ def test_lion_takes_the_steps_of_its_paper() -> None:
     assert_same_path(Trainer(lion).run(gradients, RATES), expected)
 
 
-def test_bars_lie_and_stand() -> None:
+def test_bars_are_horizontal_and_vertical() -> None:
     settings = example("own_dataset/bars.py").datasets["bars"](examples=40)
     data = settings.load()
     assert data.facts == settings.facts()
@@ -101,7 +101,7 @@ def local_sgd(**settings: int):
 @pytest.mark.parametrize("optimizer", [Sgd(weight_decay=0.1), Momentum()], ids=["sgd", "momentum"])
 @pytest.mark.parametrize("network", ["dense", "dropped_out", "batch_normalised"])
 def test_local_sgd_with_one_local_step_equals_single(network: str, optimizer, registry: Registry) -> None:
-    """With batch normalization, whose statistics are those of shares, it equals ``sync_data``."""
+    """With batch normalization local SGD equals ``sync_data``, because the statistics are computed per share."""
     task = task_of(NETWORKS[network], optimizer, batch_size=8)
     ours, history = trained(local_sgd(workers=2, every=1), task, registry, 4)
     oracle = SyncData(workers=2) if network == "batch_normalised" else Single()
@@ -111,7 +111,7 @@ def test_local_sgd_with_one_local_step_equals_single(network: str, optimizer, re
 
 
 def alone(k: int, registry: Registry, steps: range, optimizer: Optimizer, start: Weights | None = None) -> Weights:
-    """The weights of ``single`` on the examples of worker ``k`` of two."""
+    """Return the weights of ``single`` on the examples of worker ``k`` of two."""
     task = task_of(NETWORKS["dense"], optimizer, batch_size=4)
     with opened(Single(), task, registry, source=OneShare(k)) as trainer:
         trainer.session.run("init")
@@ -121,7 +121,7 @@ def alone(k: int, registry: Registry, steps: range, optimizer: Optimizer, start:
         return trainer.weights()
 
 
-def test_local_sgd_is_the_mean_of_networks_that_learn_alone(registry: Registry) -> None:
+def test_local_sgd_is_the_mean_of_separately_trained_networks(registry: Registry) -> None:
     ours, _ = trained(local_sgd(workers=2, every=3), task_of(NETWORKS["dense"], Momentum(), batch_size=8), registry, 3)
     first, second = (alone(k, registry, range(3), Momentum()) for k in range(2))
     mean = {name: (first[name] + second[name]) / 2 for name in ours}
@@ -136,7 +136,7 @@ def test_training_continues_from_a_checkpoint_bit_for_bit(name: str, registry: R
     with opened(strategy, task, registry) as whole:
         whole.session.run("init")
         whole.train(range(3))
-        saved = whole.weights()  # averaged, although no average was due
+        saved = whole.weights()  # averaged for the checkpoint, although no average was due
         whole.train(range(3, 7))
         expected = whole.weights()
     assert not any("anchor" in variable for variable in saved)
@@ -156,7 +156,7 @@ def test_local_sgd_sends_the_bytes_of_its_formula(registry: Registry) -> None:
         apart = trainer.session.sent_bytes()
         trainer.train([3])
         average = np.subtract(trainer.session.sent_bytes(), apart)
-    metrics = 2 * 2 * 8  # loss and accuracy of the others, each step
+    metrics = 2 * 2 * 8  # loss and accuracy of the other workers, each step
     assert sum(apart) == 3 * metrics
     assert sum(average) == metrics + 2 * (3 - 1) * variables
 
@@ -175,7 +175,7 @@ def test_diloco_with_one_inner_step_and_a_plain_outer_step_equals_single(registr
 
 
 def test_diloco_makes_the_outer_steps_of_its_paper(registry: Registry) -> None:
-    """Two rounds of two inner steps; the inner steps are those of ``single``, the outer ones NumPy's."""
+    """Two rounds of two inner steps: ``single`` makes the inner steps, NumPy the outer ones."""
     strategy = diloco(workers=2, inner_steps=2, outer_lr=0.5, outer_momentum=0.8)
     ours, _ = trained(strategy, task_of(NETWORKS["dense"], Sgd(), batch_size=8), registry, 4)
     expected = alone(0, registry, range(0), Sgd())
@@ -208,7 +208,7 @@ FEW_STEPS = ("train.steps=2", "tracking=none", "tracking.pictures=false", "clust
 
 
 def command_lines(folder: str) -> list[list[str]]:
-    """Every command of a README, in order."""
+    """Return every command of a README, in order."""
     text = (EXAMPLES / folder / "README.md").read_text()
     blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     return [shlex.split(line) for block in blocks for line in block.splitlines()]

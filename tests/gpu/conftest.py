@@ -1,6 +1,6 @@
-"""Where these tests run: ``--on=gpu``, ``--on=emulated``, or by default only the small ones on the emulated GPU.
+"""The choice of the device: ``--on=gpu``, ``--on=emulated``, or by default only the small tests on the emulated GPU.
 
-`make gpu` needs a GPU and fails without one. The suite collects the small tests only.
+`make gpu` fails on a machine without a GPU. The suite runs the small tests only.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ SMALL, EMULATED, GPU = "small", "emulated", "gpu"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options for the device and for a file of MNIST."""
+    """Add the options for the device and for an MNIST file."""
     parser.addoption("--on", choices=(SMALL, EMULATED, GPU), default=SMALL, help="the GPU, or the emulated one")
     parser.addoption("--mnist", type=Path, metavar="FILE", help="an .npz with x_train, y_train, x_test and y_test")
 
@@ -34,13 +34,13 @@ def pytest_configure(config: pytest.Config) -> None:
             found = open_gpus(False)
         except GpusError as error:
             pytest.exit(f"make gpu needs a GPU: {error}", returncode=4)
-        # Loaded here, before warnings of these modules become errors.
+        # Load the libraries here, before warnings of these modules become errors.
         for name in ("cublas", "cudnn", "nccl"):
             found.library(name)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests that are not for the chosen device; none is skipped."""
+    """Deselect, instead of skipping, the tests that are not meant for the chosen device."""
     here = Path(__file__).parent
     wanted = WANTED[config.getoption("--on", SMALL)]
     left_out = [item for item in items if here in item.path.parents and not wanted(item)]
@@ -61,19 +61,19 @@ WANTED: dict[str, Callable[[pytest.Item], bool]] = {
 
 @pytest.fixture(scope="session")
 def _compiled(request: pytest.FixtureRequest) -> Path:
-    """The folder of sources compiled for the emulated GPU, shared with the tests of the kernels."""
+    """Return the folder of sources compiled for the emulated GPU; the kernel tests use the same folder."""
     return sources_folder(request)
 
 
 @pytest.fixture(scope="session")
 def _gpus() -> Callable[[bool], Runtime]:
-    """The real GPU, opened once for each kind of product."""
+    """Return a cached function that opens the real GPU; its argument allows tf32."""
     return cache(partial(open_gpus, code_folder=str(gpu_code_folder())))
 
 
 @pytest.fixture
 def gpu(request: pytest.FixtureRequest) -> Gpu:
-    """The GPU under test. An emulated GPU never frees memory, so every test gets a new one."""
+    """Return the GPU under test. An emulated GPU never frees memory, so every test gets a new one."""
     if request.config.getoption("--on", SMALL) == GPU:
         return Gpu(request.getfixturevalue("_gpus"))
     folder = request.getfixturevalue("_compiled")

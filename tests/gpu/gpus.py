@@ -15,7 +15,7 @@ from runner.kernels.registry import Registry
 
 @dataclass(frozen=True)
 class Gpu:
-    """The tested GPU. opened: returns the runtime, with tf32 or without. emulated: whether sources run on the host."""
+    """The GPU under test. opened: returns the runtime, with tf32 if True. emulated: whether kernels run on the host."""
 
     opened: Callable[[bool], Runtime]
     emulated: bool = False
@@ -25,7 +25,7 @@ class Gpu:
         return registry_of(self.opened(tf32))
 
     def counted(self) -> "tuple[Counted, Registry]":
-        """Return a runtime that counts calls, and the kernels for it."""
+        """Return a runtime that counts calls, and a registry of the kernels that use it."""
         runtime = Counted(self.opened(False))
         return runtime, registry_of(runtime)
 
@@ -45,7 +45,7 @@ def on_gpu(workers: int, servers: int = 0, *, tf32: bool = False, **more: Any) -
 
 @dataclass
 class Counted:
-    """A runtime that counts calls by name and allocated bytes.
+    """A runtime that counts its calls by name and the bytes that it allocates.
 
     See :class:`~runner.kernels.gpu.runtime.Runtime`.
     """
@@ -77,5 +77,5 @@ class Counted:
 
     @property
     def waits(self) -> int:
-        """How often the host waited for the GPU."""
+        """Number of times that the host waited for the GPU."""
         return self.calls["synchronize"] + self.calls["wait_on_host"]

@@ -14,17 +14,17 @@ from tests.op_cases import CASES, all_cases
 from tests.samples import Case
 
 TOLERANCES = {"float64": 1e-10, "bfloat16": 0.02}
-"""Relative and absolute. bfloat16 has 8 bits: sums that are rounded at other places differ in the last one."""
+"""Relative and absolute. bfloat16 has 8 significant bits: sums that are rounded at other places differ in the last."""
 
 TF32_TOLERANCE = 5e-3
-"""For factors of 10 bits and sums of a few products."""
+"""Relative and absolute, for factors rounded to 10 bits and sums of a few products."""
 
 ROUNDED = frozenset(op for op in CASES if op.startswith(("conv2d", "matmul")))
-"""Ops with products, which tf32 rounds."""
+"""Ops with products, whose factors tf32 rounds."""
 
 
 def _parameters() -> Iterator[Any]:
-    """Every case in every dtype, and with channels last if an input has four axes."""
+    """Yield every case in every dtype, also with channels last if an input has four axes."""
     for op, case, name in all_cases():
         dtypes = DTYPES if any(each.dtype.kind == "f" for each in case.draw(0)) or not case.inputs else DTYPES[:1]
         layouts = (None, CHANNELS_LAST) if any(each.ndim == 4 for each in case.draw(0)) else (None,)
@@ -48,7 +48,7 @@ def check(gpu: Gpu, op: str, case: Case, dtype: str, layout: Any, *, tf32: bool,
 
 
 @pytest.mark.small
-def test_every_case_is_a_node_that_a_kernel_takes(gpu: Gpu) -> None:
+def test_a_kernel_takes_every_case(gpu: Gpu) -> None:
     """No kernel runs, so that the suite needs no GPU."""
     registry = gpu.registry()
     for op, case, dtype, layout in (each.values for each in PARAMETERS):
@@ -56,7 +56,7 @@ def test_every_case_is_a_node_that_a_kernel_takes(gpu: Gpu) -> None:
 
 
 @pytest.mark.parametrize(("op", "case", "dtype", "layout"), PARAMETERS)
-def test_a_kernel_gives_what_the_reference_gives(gpu: Gpu, op: str, case: Case, dtype: str, layout: Any) -> None:
+def test_kernels_agree_with_the_reference(gpu: Gpu, op: str, case: Case, dtype: str, layout: Any) -> None:
     tolerance = TOLERANCES.get(dtype, 4 * case.tolerance)
     check(gpu, op, case, dtype, layout, tf32=False, tolerance=tolerance)
 
@@ -66,14 +66,14 @@ PRODUCTS = [each for each in PARAMETERS if each.values[0] in ROUNDED and each.va
 
 @pytest.mark.gpu_only
 @pytest.mark.parametrize(("op", "case", "dtype", "layout"), PRODUCTS)
-def test_with_tf32_products_are_near_the_reference(gpu: Gpu, op: str, case: Case, dtype: str, layout: Any) -> None:
+def test_tf32_products_are_near_the_reference(gpu: Gpu, op: str, case: Case, dtype: str, layout: Any) -> None:
     check(gpu, op, case, dtype, layout, tf32=True, tolerance=TF32_TOLERANCE)
 
 
 @pytest.mark.gpu_only
 @pytest.mark.parametrize("tf32", [False, True])
 def test_tf32_rounds_products_only_if_allowed(gpu: Gpu, tf32: bool) -> None:
-    """Factors that need 11 bits and more: a product of 1 + 2**-12 and 1 is one or the other."""
+    """tf32 keeps 10 fraction bits, so the product of 1 + 2**-12 and 1 shows whether the factors were rounded."""
     registry, runtime = gpu.registry(tf32=tf32), gpu.opened(tf32)
     a, b = np.full((256, 256), 1 + 2.0**-12, np.float32), np.eye(256, dtype=np.float32)
     attributes = {"transpose_a": False, "transpose_b": False}

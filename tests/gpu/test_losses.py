@@ -1,8 +1,8 @@
-"""Whole networks: the losses of the first ten steps equal those of CPUs up to float32 rounding.
+"""Whole networks: the losses of the first ten steps on a GPU equal those on CPUs up to float32 rounding.
 
-``python -m tests.gpu.test_losses`` stores the losses of CPUs, in float32. On a GPU machine without the libraries of
-fast CPU kernels, CPUs would need minutes for these steps. The losses are therefore stored in a file, which the suite
-compares with those of CPUs.
+``python -m tests.gpu.test_losses`` computes the float32 losses on CPUs and stores them in a file, because a GPU machine
+without the libraries of the fast CPU kernels would need minutes for these steps. The suite compares the file with new
+losses of CPUs.
 """
 
 import json
@@ -35,7 +35,7 @@ FILE = Path(__file__).with_name("losses.json")
 
 @dataclass(frozen=True)
 class Network:
-    """A network that is trained on one batch. shape: of an image."""
+    """A network that is trained on one batch. shape: the shape of one image."""
 
     model: Model
     shape: tuple[int, int, int]
@@ -48,11 +48,11 @@ NETWORKS: Mapping[str, Network] = {
     "resnet20": Network(ResNetCifar(depth=20), (3, 32, 32), 8, 0.01),
     "alexnet": Network(AlexNet(dropout=0.0), (3, 224, 224), 4, 0.001),
 }
-"""AlexNet has no dropout, because its noise would dominate ten steps."""
+"""AlexNet has no dropout, because the noise of dropout would dominate ten steps."""
 
 
 class OneBatch(Examples):
-    """The same examples in every step, so that the loss falls and a wrong update shows."""
+    """A source with the same examples in every step, so that the loss falls and a wrong update is visible."""
 
     def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
         """Return the examples of the first step."""
@@ -60,7 +60,7 @@ class OneBatch(Examples):
 
 
 def losses(name: str, dtype: str, registry: Registry, *, gpus: bool = False) -> list[float]:
-    """Return the losses of the first steps of ``single``; gradient clipping is active."""
+    """Return the losses of the first steps under ``single``; gradient clipping is active."""
     network = NETWORKS[name]
     optimizer = Momentum(lr=network.rate, clip_norm=1.0)
     forward = network.model.network(CLASSES)
@@ -74,34 +74,34 @@ def losses(name: str, dtype: str, registry: Registry, *, gpus: bool = False) -> 
 
 
 def of_cpus(name: str) -> list[float]:
-    """Return the stored losses."""
+    """Return the losses of CPUs from the file."""
     found: list[float] = json.loads(FILE.read_text())[name]
     return found
 
 
 TOLERANCE = 1e-3
-"""Relative, of float32 with exact products; for the first loss, before any update, a hundredth of it."""
+"""Relative tolerance of float32 with exact products. The first loss, before any update, has a hundredth of it."""
 
 NEAR = {"tf32": 0.02, "bfloat16": 0.05}
-"""Relative, of rounded products."""
+"""Relative tolerance with rounded products."""
 
 
 @pytest.mark.small
 @pytest.mark.parametrize("name", ["lenet", "resnet20"])
-def test_the_stored_losses_are_those_of_cpus(name: str) -> None:
+def test_stored_losses_equal_new_losses_of_cpus(name: str) -> None:
     known = of_cpus(name)
     np.testing.assert_allclose(losses(name, "float32", load_kernels()), known, rtol=TOLERANCE / 10)
 
 
 @pytest.mark.parametrize("name", sorted(NETWORKS))
-def test_losses_fall_by_more_than_is_allowed(name: str) -> None:
+def test_losses_fall_by_more_than_the_tolerance(name: str) -> None:
     first, *_, last = of_cpus(name)
     assert last < first * (1 - 20 * TOLERANCE)
 
 
 @pytest.mark.gpu_only
 @pytest.mark.parametrize("name", sorted(NETWORKS))
-def test_losses_on_a_gpu_are_those_of_cpus(gpu: Gpu, name: str) -> None:
+def test_losses_on_a_gpu_equal_those_on_cpus(gpu: Gpu, name: str) -> None:
     found, known = losses(name, "float32", gpu.registry(), gpus=True), of_cpus(name)
     np.testing.assert_allclose(found[0], known[0], rtol=TOLERANCE / 100)
     np.testing.assert_allclose(found, known, rtol=TOLERANCE)
@@ -110,7 +110,7 @@ def test_losses_on_a_gpu_are_those_of_cpus(gpu: Gpu, name: str) -> None:
 @pytest.mark.gpu_only
 @pytest.mark.parametrize("precision", sorted(NEAR))
 @pytest.mark.parametrize("name", sorted(NETWORKS))
-def test_losses_of_rounded_products_are_near(gpu: Gpu, name: str, precision: str) -> None:
+def test_losses_with_rounded_products_are_near_those_of_cpus(gpu: Gpu, name: str, precision: str) -> None:
     dtype = "bfloat16" if precision == "bfloat16" else "float32"
     found = losses(name, dtype, gpu.registry(tf32=precision == "tf32"), gpus=True)
     np.testing.assert_allclose(found, of_cpus(name), rtol=NEAR[precision])

@@ -1,4 +1,4 @@
-"""Steps on a GPU: replayed ones equal eager ones, the host does not wait, memory is as planned; NCCL; the benchmark."""
+"""Steps on a GPU: replays equal eager steps, the host does not wait, memory is as planned. NCCL, and the benchmark."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,7 +30,7 @@ from tests.strategies.training import Trainer, opened
 
 STEPS = 6
 TABLES = 1024
-"""Bytes of the tables of combined updates of a network of four layers."""
+"""Bytes of the tables for the combined updates of a network with four layers."""
 
 SMALL_LENET = LeNet(filters=[3, 4], units=10).network(classes=3)
 
@@ -41,14 +41,14 @@ def task() -> Task:
 
 @contextmanager
 def begun(strategy: Strategy, registry: Registry) -> Iterator[Trainer]:
-    """LeNet on a GPU, initialized."""
+    """Yield the trainer of a small LeNet on a GPU, with initialized variables."""
     with opened(strategy, task(), registry, gpus=True) as trainer:
         trainer.session.run("init")
         yield trainer
 
 
 @pytest.mark.small
-def test_a_replayed_step_is_the_eager_one(gpu: Gpu) -> None:
+def test_a_replayed_step_equals_an_eager_step(gpu: Gpu) -> None:
     """The first step of a session runs eagerly, the second is captured, and later ones are replayed."""
     registry = gpu.registry()
     with begun(Single(), registry) as replaying:
@@ -67,7 +67,7 @@ def test_a_replayed_step_is_the_eager_one(gpu: Gpu) -> None:
 
 
 @pytest.mark.small
-def test_every_replay_is_one_launch_and_captures_happen_once(gpu: Gpu) -> None:
+def test_replayed_steps_capture_and_allocate_nothing(gpu: Gpu) -> None:
     runtime, registry = gpu.counted()
     with begun(Single(), registry) as trainer:
         trainer.train(range(2))
@@ -84,8 +84,8 @@ def test_every_replay_is_one_launch_and_captures_happen_once(gpu: Gpu) -> None:
 
 
 @pytest.mark.parametrize("strategy", [Single(), SyncData(workers=2)], ids=["single", "sync_data"])
-def test_a_step_waits_for_the_gpu_once_to_fetch(gpu: Gpu, strategy: Any) -> None:
-    """Each device is waited for once, for all fetched values."""
+def test_a_step_waits_once_for_each_device(gpu: Gpu, strategy: Any) -> None:
+    """The host waits once for each device, to fetch all values."""
     runtime, registry = gpu.counted()
     with begun(strategy, registry) as trainer:
         trainer.train(range(3))
@@ -95,7 +95,7 @@ def test_a_step_waits_for_the_gpu_once_to_fetch(gpu: Gpu, strategy: Any) -> None
 
 
 def allocations(runtime: Counted, registry: Registry) -> tuple[int, int]:
-    """Bytes taken before and after the first step."""
+    """Return the bytes that training steps allocate, and the bytes that their plan needs."""
     with begun(Single(), registry) as trainer:
         before = runtime.allocated
         trainer.train(range(STEPS))
@@ -107,7 +107,7 @@ def allocations(runtime: Counted, registry: Registry) -> tuple[int, int]:
 
 @pytest.mark.small
 def test_the_allocated_memory_is_the_planned_memory(gpu: Gpu) -> None:
-    """The plan counts the arena of the step and two stages for each input; variables exist since "init".
+    """The plan counts the arena of a step and two buffers for each input; "init" has allocated the variables.
 
     Combined updates additionally read a table with a few words per update.
     """
@@ -116,7 +116,7 @@ def test_the_allocated_memory_is_the_planned_memory(gpu: Gpu) -> None:
 
 
 @pytest.mark.small
-def test_refused_values_have_the_message_of_cpus(gpu: Gpu) -> None:
+def test_a_wrong_label_raises_the_same_error_as_on_cpus(gpu: Gpu) -> None:
     """The GPU finds a label out of range during the step, and the error is raised after the step."""
 
     class Mislabelled(Examples):
@@ -138,7 +138,7 @@ BENCHMARK = networks.GPU_CASES["smoke"]
 
 
 def losses(engine: Engine, problem: Problem) -> tuple[list[float], float]:
-    """Return the losses of four steps and of the gradients after them, and the memory of a step."""
+    """Return the losses of four steps and of a gradient computation after them, and the memory of a step in MiB."""
     with ExitStack() as stack:
         subject = OursOnGpu(engine, networks.task_of(BENCHMARK, "float32"), problem, stack)
         subject.load()
@@ -147,7 +147,7 @@ def losses(engine: Engine, problem: Problem) -> tuple[list[float], float]:
 
 
 @pytest.mark.small
-def test_a_subject_on_a_gpu_computes_what_one_on_cpus_does(gpu: Gpu, tmp_path: Path) -> None:
+def test_the_benchmark_computes_the_same_losses_on_a_gpu_as_on_cpus(gpu: Gpu, tmp_path: Path) -> None:
     problem = prepare(BENCHMARK, tmp_path / "problem")
     found, memory = losses(Engine(on_gpu(1), gpu.registry()), problem)
     expected, _ = losses(engine_on("cpu", "float32"), problem)
@@ -160,7 +160,7 @@ DTYPES = ("float32", "float64", "bfloat16", "int32", "int64")
 
 
 @pytest.mark.small
-def test_a_gpu_alone_has_its_parts_for_sums(gpu: Gpu) -> None:
+def test_an_all_reduce_on_one_gpu_returns_its_input(gpu: Gpu) -> None:
     runtime: Any = gpu.opened(False)
     if gpu.emulated:
         with_nccl(runtime)

@@ -1,7 +1,7 @@
-"""The laws of the strategies on logical devices of one GPU: all of them equal ``single`` on CPUs.
+"""Every strategy on logical devices of one GPU equals ``single`` on CPUs.
 
-Stated tolerances, products not rounded: float64, after six steps, 1e-9 for weights and losses; float32 2e-5 for
-weights and 1e-4 for losses. In float64 only our own kernels run.
+Tolerances after six steps without tf32: in float64 1e-9 for weights and losses; in float32 2e-5 for weights and 1e-4
+for losses. In float64, only the project's own kernels run.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ BATCH = 13
 """A prime number, so that no number of workers divides it."""
 
 TOLERANCES = {"float64": (1e-9, 1e-9), "float32": (2e-5, 1e-4)}
-"""Of weights, absolute; of losses and accuracies, relative."""
+"""Absolute tolerance of weights, and relative tolerance of losses and accuracies."""
 
 ALL = {**NETWORKS, "hybrid": hybrid}
 
@@ -49,7 +49,7 @@ Made = Callable[[Registry], Strategy]
 
 
 def placed(registry: Registry) -> Placed:
-    """Layers spread over three devices."""
+    """Return model parallelism with layers spread over three devices."""
     near = on_gpu(3, latency_s=1e-9, bytes_per_s=1e15)
     return Placed(ModelParallel(workers=3), near, registry=registry)
 
@@ -64,7 +64,7 @@ PER_EXAMPLE: Mapping[str, Made] = {
     "ring_of_4": made(SyncData(workers=4, combine="ring_all_reduce")),
     "parameter_server": made(SyncData(workers=3, combine="parameter_server", servers=2)),
 }
-"""Strategies with separate statistics per share: they equal ``single`` if a network mixes no examples."""
+"""Strategies that compute statistics for each share: they equal ``single`` if the network mixes no examples."""
 
 POOLED: Mapping[str, Made] = {
     "single": made(Single()),
@@ -85,7 +85,7 @@ SMALL = {
 
 
 def cases() -> list[Any]:
-    """Every strategy on every network for which it has a law, in every dtype."""
+    """Return every strategy with every network on which it must equal ``single``, in every dtype."""
     mixing = "batch_normalised"
     pairs = [(s, n) for s in PER_EXAMPLE for n in sorted(ALL) if n != mixing] + [(s, n) for s in POOLED for n in ALL]
     triples = [(strategy, network, dtype) for strategy, network in pairs for dtype in TOLERANCES]
@@ -93,7 +93,7 @@ def cases() -> list[Any]:
 
 
 def momentum() -> Optimizer:
-    """An optimizer with slots, weight decay and active clipping."""
+    """Return an optimizer with slots, weight decay and active clipping."""
     return Momentum(weight_decay=1e-3, clip_norm=0.5)
 
 
@@ -108,7 +108,7 @@ def on_cpus(network: str, dtype: str) -> tuple[Weights, list[Any]]:
 
 
 def expect_near(found: tuple[Weights, list[Any]], expected: tuple[Weights, list[Any]], dtype: str) -> None:
-    """Require the same variables, in any order, and the same history of training."""
+    """Require the same variables, in any order, and the same history, up to the tolerances."""
     of_weights, of_losses = TOLERANCES[dtype]
     (weights, history), (known, reference) = found, expected
     assert difference({name: weights[name] for name in known}, known) <= of_weights
@@ -117,7 +117,7 @@ def expect_near(found: tuple[Weights, list[Any]], expected: tuple[Weights, list[
 
 
 @pytest.mark.parametrize(("strategy", "network", "dtype"), cases())
-def test_it_equals_single_on_cpus(gpu: Gpu, strategy: str, network: str, dtype: str) -> None:
+def test_a_strategy_equals_single_on_cpus(gpu: Gpu, strategy: str, network: str, dtype: str) -> None:
     registry = gpu.registry()
     chosen = {**PER_EXAMPLE, **POOLED}[strategy](registry)
     found = trained(chosen, task_for(network, dtype), registry, STEPS, gpus=True)
@@ -126,7 +126,7 @@ def test_it_equals_single_on_cpus(gpu: Gpu, strategy: str, network: str, dtype: 
 
 @pytest.mark.parametrize("dtype", sorted(TOLERANCES))
 @pytest.mark.parametrize("network", ["dense", "convolutional", "dropped_out"])
-def test_shares_on_devices_equal_shares_one_after_the_other_bit_for_bit(gpu: Gpu, network: str, dtype: str) -> None:
+def test_workers_equal_microbatches_bit_for_bit(gpu: Gpu, network: str, dtype: str) -> None:
     """Kernels, shapes and the order of sums are the same, so the placement changes no bit."""
     registry = gpu.registry()
     found = trained(SyncData(workers=3), task_for(network, dtype), registry, STEPS, gpus=True)
@@ -143,14 +143,14 @@ def test_bfloat16_gives_about_the_losses_of_cpus(gpu: Gpu, network: str) -> None
 
 
 @pytest.mark.parametrize("loop", ["overlapped", "direct"])
-def test_replicas_at_their_own_pace_take_the_same_course_in_virtual_time(gpu: Gpu, loop: str) -> None:
+def test_async_data_in_virtual_time_trains_as_on_cpus(gpu: Gpu, loop: str) -> None:
     strategy, task = AsyncData(workers=3, servers=2, loop=loop), task_for("dense", "float64")
     found = trained(strategy, task, gpu.registry(), STEPS, gpus=True)
     expect_near(found, trained(strategy, task, load_kernels(), STEPS), "float64")
 
 
 @pytest.mark.parametrize(("workers", "servers"), [(1, 1), (3, 2)])
-def test_lbfgs_on_portions_makes_the_iterations_of_cpus(gpu: Gpu, workers: int, servers: int) -> None:
+def test_sandblaster_makes_the_same_iterations_as_on_cpus(gpu: Gpu, workers: int, servers: int) -> None:
     strategy = Sandblaster(workers=workers, servers=servers, portions_per_worker=2)
     task = task_for("dense", "float64", optimizer=Lbfgs(history=2, clip_norm=1.0, weight_decay=1e-3))
     run = partial(iterated, strategy, task, steps=range(4))
@@ -161,14 +161,14 @@ def test_lbfgs_on_portions_makes_the_iterations_of_cpus(gpu: Gpu, workers: int, 
 
 @pytest.mark.parametrize("optimizer", [momentum(), Adam(lr=0.01)], ids=["momentum", "adam"])
 def test_equal_runs_are_equal_bit_for_bit(gpu: Gpu, optimizer: Optimizer) -> None:
-    """Reductions have one order, independently of the scheduling of the GPU."""
+    """Reductions have one order, which does not depend on the scheduling of the GPU."""
     registry, task = gpu.registry(), task_for("batch_normalised", "float32", optimizer=optimizer)
     first, second = (trained(Single(), task, registry, STEPS, gpus=True) for _ in range(2))
     expect_same_bits(first[0], second[0])
     assert first[1] == second[1]
 
 
-def test_a_run_of_cpus_continues_on_a_gpu(gpu: Gpu) -> None:
+def test_a_run_on_cpus_continues_on_a_gpu(gpu: Gpu) -> None:
     registry, task = gpu.registry(), task_for("dropped_out", "float64")
     with opened(Single(), task, load_kernels()) as first:
         first.session.run("init")
@@ -180,7 +180,7 @@ def test_a_run_of_cpus_continues_on_a_gpu(gpu: Gpu) -> None:
         assert difference(second.weights(), on_cpus("dropped_out", "float64")[0]) <= TOLERANCES["float64"][0]
 
 
-def test_evaluation_equals_that_of_cpus(gpu: Gpu) -> None:
+def test_evaluation_gives_the_same_scores_as_on_cpus(gpu: Gpu) -> None:
     task = task_for("hybrid", "float64")
     scored = []
     for registry, gpus in ((gpu.registry(), True), (load_kernels(), False)):

@@ -1,4 +1,4 @@
-"""LeNet trained on a GPU to its usual accuracy, by one device and by two that share it; no network is needed."""
+"""LeNet reaches its usual accuracy on a GPU, on one device and on two devices of the GPU; no download is needed."""
 
 import math
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from tests.gpu.gpus import Gpu, on_gpu
 
 
 def mnist(path: Path) -> Dataset:
-    """The 70,000 of MNIST, from an .npz file of bytes (N, 28, 28)."""
+    """Return the 70,000 images of MNIST from an .npz file with uint8 images (N, 28, 28)."""
     with np.load(path) as file:
         parts = (Split(file[f"x_{split}"][:, None], file[f"y_{split}"].astype(np.int64)) for split in ("train", "test"))
         return Dataset("mnist", *parts, tuple("0123456789"), Normalisation(255.0, (0.13,), (0.31,)))
@@ -48,7 +48,7 @@ def available(mnist_file: Path | None) -> list[str]:
 BATCH, TEST_BATCH = 32, 256
 
 ACCURACY = {"synthetic": 0.98, "digits": 0.95, "mnist": 0.985}
-"""Share of the test split; on CPUs LeNet reaches 1.0 on the synthetic images and 0.972 on digits."""
+"""Required accuracy on the test split; on CPUs LeNet reaches 1.0 on the synthetic images and 0.972 on digits."""
 
 EPOCHS = {"synthetic": 1, "digits": 20, "mnist": 2}
 
@@ -56,14 +56,14 @@ STRATEGIES: dict[str, Strategy] = {"single": Single(), "sync_data": SyncData(wor
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize with every available data set."""
+    """Parametrize tests with every available data set."""
     if "name" in metafunc.fixturenames:
         metafunc.parametrize("name", available(metafunc.config.getoption("--mnist", None)))
 
 
 @pytest.fixture
 def data(name: str, request: pytest.FixtureRequest) -> Dataset:
-    """A data set."""
+    """Return the data set with this name."""
     return mnist(request.config.getoption("--mnist")) if name == "mnist" else DATA[name]()
 
 
@@ -86,7 +86,7 @@ def learned(strategy: str, data: Dataset, dtype: str, registry: Registry, cluste
 
 @pytest.mark.small
 def test_cpus_learn_the_synthetic_images() -> None:
-    """The required accuracy is possible."""
+    """The required accuracy can be reached."""
     found = learned("single", DATA["synthetic"](), "float32", load_kernels(), local_cluster(1))
     assert found >= ACCURACY["synthetic"]
 

@@ -23,13 +23,13 @@ from tests.plugin_tables import restored_tables
 
 LIMIT_S = 90.0
 QUIET = ("tracking=none", "tracking.pictures=false", "cluster.threads_per_worker=1")
-"""Overrides of a run that records little and has one thread for each worker."""
+"""Overrides for a run with few records and one thread per worker."""
 
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 class Command:
-    """A ``runner`` in a separate process; its output is collected when it ends. environment: additional variables."""
+    """A ``runner`` in a separate process, whose output is collected when it ends. environment: additional variables."""
 
     def __init__(
         self,
@@ -51,26 +51,26 @@ class Command:
         self.errors = ""
 
     def finish(self) -> int:
-        """Wait for the end and return the exit code."""
+        """Wait for the end of the process and return its exit code."""
         self.output, self.errors = self._process.communicate(timeout=LIMIT_S)
         return self._process.returncode
 
     def wait(self) -> None:
-        """Wait for the end while other processes may still hold its output open."""
+        """Wait for the end of the process, even if other processes still hold its output open."""
         self._process.wait(timeout=LIMIT_S)
 
     def kill(self) -> None:
-        """End it at once, if it still runs."""
+        """Kill the process if it still runs."""
         if self._process.poll() is None:
             self._process.kill()
             self.finish()
 
     def send(self, signum: signal.Signals) -> None:
-        """Send a signal to the master alone."""
+        """Send a signal to the master only."""
         self._process.send_signal(signum)
 
     def workers(self) -> list[psutil.Process]:
-        """Worker processes that live, by index."""
+        """Return the living worker processes, by index."""
         children = psutil.Process(self.pid).children(recursive=True)
         found = {_worker_index(child): child for child in children if _worker_index(child) is not None}
         return [found[index] for index in sorted(found, key=str)]
@@ -86,11 +86,11 @@ class Ended:
 
 
 def run_command(folder: Path, *arguments: str) -> Ended:
-    """Run ``runner`` in this process, with ``folder`` as the working directory. Its workers are processes as usual."""
-    load_kernels()  # the tables are restored to a state with all kernels
+    """Run ``runner`` in this process, with ``folder`` as the working directory. Its workers are separate processes."""
+    load_kernels()  # the tables are restored to their state with all kernels
     output, errors = io.StringIO(), io.StringIO()
     with (
-        warnings.catch_warnings(action="ignore"),  # tests turn warnings of libraries into errors
+        warnings.catch_warnings(action="ignore"),  # the tests turn warnings of libraries into errors
         chdir(folder),
         redirect_stdout(output),
         redirect_stderr(errors),
@@ -102,19 +102,19 @@ def run_command(folder: Path, *arguments: str) -> Ended:
 
 
 def succeed(folder: Path, *arguments: str) -> Ended:
-    """Run a command as :func:`run_command` does and require exit code 0."""
+    """Run a command like :func:`run_command` and require exit code 0."""
     ended = run_command(folder, *arguments)
     assert ended.code == 0, ended.errors
     return ended
 
 
 def summary_of(run_dir: Path) -> Summary:
-    """The summary.json of a run."""
+    """Return the summary.json of a run."""
     return Summary.read(run_dir / "summary.json")
 
 
 def wait_until(condition: Callable[[], bool], what: str = "the awaited event") -> None:
-    """Poll until ``condition`` holds; fails the test when it does not within the limit."""
+    """Poll until ``condition`` holds; fail the test after a time limit."""
     deadline = time.monotonic() + LIMIT_S
     while not condition():
         assert time.monotonic() < deadline, f"never happened: {what}"
@@ -122,12 +122,12 @@ def wait_until(condition: Callable[[], bool], what: str = "the awaited event") -
 
 
 def processes_of(run_id: str) -> list[int]:
-    """Processes that still work for a run."""
+    """Return the processes that still work for a run."""
     return [process.pid for process in psutil.process_iter(["cmdline"]) if run_id in (process.info["cmdline"] or [])]
 
 
 def abandoned_directories() -> list[str]:
-    """Directories of sockets and shared memory that no living process holds; finding them removes them."""
+    """Return and remove the directories of sockets and shared memory that no living process holds."""
     before = {path.name for path in SHARED_MEMORY.glob("runner-*")}
     remove_abandoned(SHARED_MEMORY)
     return sorted(before - {path.name for path in SHARED_MEMORY.glob("runner-*")})

@@ -1,4 +1,4 @@
-"""A fixture that starts commands and ends them with the test."""
+"""A fixture that starts commands, which end with the test."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,7 +9,7 @@ from tests.integration.command import Command
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Command]]:
-    """Start a command that is ended with the test at the latest."""
+    """Return a function that starts a command; the command is ended with the test at the latest."""
     started: list[Command] = []
 
     def begin(*arguments: object) -> Command:

@@ -35,7 +35,7 @@ _ARGUMENTS = (
 
 
 class Browser:
-    """One page of a browser. Methods find elements by XPath and wait for them, because a page is built gradually."""
+    """One page of a browser. Methods find elements by XPath and wait for them, because the page is built gradually."""
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
@@ -56,7 +56,7 @@ class Browser:
         return found[0]
 
     def click(self, xpath: str) -> None:
-        """Click on an element as soon as nothing lies over it."""
+        """Click on an element as soon as no other element covers it."""
         from selenium.common.exceptions import WebDriverException
 
         def clicked() -> bool:
@@ -85,7 +85,7 @@ class Browser:
         return str(self._driver.execute_script("return document.body.innerText"))
 
     def picture(self, path: Path) -> None:
-        """Write a screenshot as PNG, without a focused element, once two screenshots in a row are equal."""
+        """Write a screenshot as PNG, without a focused element, after two successive screenshots are equal."""
         self._driver.execute_script("document.activeElement.blur()")
         seen = [b""]
 
@@ -164,7 +164,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser, tmp_path: Path) -> Iterator[str]:
-    """The address that ``runner ui`` prints after a sweep in the temporary folder."""
+    """Yield the address that ``runner ui`` prints after a sweep in the temporary folder."""
     succeed(tmp_path, *SWEEP)
     port = free_port()
     command = [sys.executable, "-m", "runner", "ui", "--port", str(port)]
@@ -194,7 +194,7 @@ def test_pages_lead_from_a_sweep_to_the_comparison_of_two_runs(browser: Browser,
 
 
 def see_parent_and_children(browser: Browser, picture: Path) -> None:
-    """The sweep is one row that expands to its jobs. The swept values name the jobs, and results are columns."""
+    """Require that the sweep is one row that expands to its jobs, with swept values as names and results as columns."""
     browser.click(component("mlflow.assistant.chat_panel.close"))
     browser.click(f"{row(PARENT)}//button")
     for name in ("lr=0.01 seed=1", "lr=0.1 seed=1", *COMPARED):
@@ -208,7 +208,7 @@ def see_parent_and_children(browser: Browser, picture: Path) -> None:
 
 
 def see_curves_by_step_and_by_time(browser: Browser, picture: Path) -> None:
-    """Charts are grouped into sections. One chart shows the curves of two runs, over steps or over seconds."""
+    """Require that charts are grouped into sections, and that a chart shows two runs over steps or over seconds."""
     browser.type("//*[@data-testid='search-box']", 'params.seed = "2"')
     browser.wait_for_end_of(row("lr=0.1 seed=1"))
     browser.click("//input[@name='runs-view-mode'][@value='CHART']/ancestor::label")
@@ -223,7 +223,7 @@ def see_curves_by_step_and_by_time(browser: Browser, picture: Path) -> None:
 
 
 def see_the_difference(browser: Browser) -> None:
-    """Two runs are compared parameter by parameter."""
+    """Require that two runs are compared parameter by parameter."""
     for name in COMPARED:
         # The name and the checkbox of a run are in different elements of its row, and the checkbox is transparent.
         browser.click(f"//*[@row-id={row(name)}/@row-id]//*[contains(@class, 'ag-checkbox-input-wrapper')]")
@@ -232,7 +232,7 @@ def see_the_difference(browser: Browser) -> None:
 
 
 def see_the_artifacts(browser: Browser) -> None:
-    """The sweep's page shows the table of the jobs, and the page of a job shows its plots."""
+    """Require that the sweep's page shows the table of the jobs, and that a job's page shows its plots."""
     browser.click(
         "//th[normalize-space()='Run ID:']/following-sibling::*//a | //td[.='Run ID:']/following-sibling::*//a"
     )
@@ -246,10 +246,10 @@ def see_the_artifacts(browser: Browser) -> None:
 
 
 def row(name: str) -> str:
-    """XPath of a run's line in the list."""
+    """Return the XPath of a run's row in the list."""
     return f"//*[@role='row'][.//a[normalize-space()='{name}']]"
 
 
 def component(identifier: str) -> str:
-    """XPath of a part of MLflow's pages."""
+    """Return the XPath of a part of MLflow's pages."""
     return f"//*[@data-component-id='{identifier}']"

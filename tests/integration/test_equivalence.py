@@ -1,4 +1,4 @@
-"""Strategies equal ``single``, after a resume too, and a run is repeated with the same weights."""
+"""Strategies are equivalent to ``single``, also after a resume, and a repeated run has the same weights."""
 
 import json
 from collections.abc import Callable
@@ -31,7 +31,7 @@ POOLED = ("model=cifar_convnet", *SYNC_OF_THREE, "parallelism.statistics=pooled"
 
 @pytest.fixture(scope="module")
 def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
-    """Return the directory of a run with these overrides, which is trained once."""
+    """Return a function that returns the directory of a run with these overrides, trained once."""
     trained: dict[tuple[str, ...], Path] = {}
 
     def train(*overrides: str) -> Path:
@@ -49,7 +49,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
     [(SYNC, ()), (SYNC_OF_THREE, ()), (HYBRID, ()), (SHARDED, ("model=mlp",)), (POOLED, ("model=cifar_convnet",))],
     ids=["sync_data of two", "sync_data of three", "hybrid", "cut layers", "pooled statistics"],
 )
-def test_a_strategy_equals_single_to_rounding(train: Train, strategy: tuple[str, ...], model: tuple[str, ...]) -> None:
+def test_a_strategy_nearly_equals_single(train: Train, strategy: tuple[str, ...], model: tuple[str, ...]) -> None:
     runs = train(*model, "parallelism=single"), train(*strategy)
     expected, found = (load(run / "checkpoints" / f"step-{STEPS}").variables for run in runs)
     assert list(expected) == list(found)
@@ -80,7 +80,7 @@ def test_a_strategy_equals_single_in_as_many_microbatches_bit_for_bit(
     assert len(found.bytes_sent_per_worker) == len(processes)
 
 
-def test_a_run_with_cut_layers_resumes_to_the_same_bits(train: Train, tmp_path: Path) -> None:
+def test_a_run_with_split_layers_resumes_bit_for_bit(train: Train, tmp_path: Path) -> None:
     succeed(tmp_path, *COMMON, *SHARDED, "train.steps=2", "hydra.run.dir=half")
     succeed(tmp_path, "resume=half", f"train.steps={STEPS}")
     assert summary_of(tmp_path / "half").weights_sha256 == summary_of(train(*SHARDED)).weights_sha256
@@ -102,7 +102,7 @@ RESUMED = (
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a run in one process from start to end."""
+    """Return the directory of a run that trained in one process without interruption."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     succeed(folder, *RESUMED, "parallelism=single", "train.steps=9")
     return folder / "run"
@@ -128,7 +128,7 @@ def test_a_run_continues_with_four_then_two_workers_then_one_process(uninterrupt
 
 
 def expect_same_curves(expected: Path, found: Path) -> None:
-    """Require the losses and accuracies of one run in the other, each after the same number of updates."""
+    """Require equal losses and accuracies after the same numbers of updates."""
 
     def curve(path: Path, name: str) -> dict[int, float]:
         return {record.step: record.values[name] for record in read_metrics(path) if name in record.values}
@@ -161,7 +161,7 @@ RACING = ("parallelism=async_data", "parallelism.workers=3", "parallelism.server
     ids=["synchronous", "asynchronous", "rare fetches", "direct", "backup workers"],
 )
 def test_a_repeated_run_has_the_same_weights(settings: tuple[str, ...], record: str, tmp_path: Path) -> None:
-    """Endings of replicas are replayed in one process."""
+    """Records of replicas are replayed in one process."""
     succeed(tmp_path, *SHORT, *settings)
     again = succeed(tmp_path, "rerun", "first", "--output", "second")
     assert "\nthe same weights as run " in again.output

@@ -1,4 +1,4 @@
-"""Model parallelism on worker processes: bits of ``single``; a placement that is stored, replayed and resumed."""
+"""Model parallelism on worker processes: it equals ``single``, and its placement is stored, replayed and resumed."""
 
 import json
 from pathlib import Path
@@ -23,14 +23,14 @@ def train(folder: Path, run: str, *overrides: str, steps: int = 6, tracking: str
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a traced run of two workers, in two parts, compared by measurement."""
+    """Return the folder of a traced run of two workers with two stages, whose step was compared by measurement."""
     folder = tmp_path_factory.mktemp("model")
     more = ("trace=true", "trace_skip=1", "trace_steps=3", "parallelism.compare_steps=2")
     train(folder, "run", "parallelism=model", f"parallelism.concurrent_steps={PARTS}", SPLIT, *more, tracking="mlflow")
     return folder
 
 
-def test_it_ends_with_the_bits_of_single_in_as_many_microbatches(folder: Path) -> None:
+def test_the_weights_equal_those_of_single_with_as_many_microbatches(folder: Path) -> None:
     single = train(folder, "single", "parallelism=single", f"train.microbatches={PARTS}")
     assert summary_of(folder / "run").weights_sha256 == summary_of(single).weights_sha256
     assert min(summary_of(folder / "run").bytes_sent_per_worker) > 0
@@ -50,7 +50,7 @@ def test_log_and_summary_report_the_comparison(folder: Path) -> None:
     assert "as measured over 2 steps each" in text
 
 
-def test_a_stored_placement_and_recorded_costs_lead_to_the_same_bits(folder: Path) -> None:
+def test_a_stored_placement_and_recorded_costs_give_equal_weights(folder: Path) -> None:
     model = ("parallelism=model", f"parallelism.concurrent_steps={PARTS}")
     replayed = train(folder, "replayed", *model, "parallelism.placement=run/placement.json")
     again = json.loads((replayed / "placement.json").read_text())

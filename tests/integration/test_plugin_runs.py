@@ -1,4 +1,4 @@
-"""A run with a plugin or from an installed wheel."""
+"""Runs with a plugin, and runs from an installed wheel."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ SHORT = (*QUIET, "hydra.run.dir=run", "train.steps=2")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of the example with an op and a model that no package has."""
+    """Return a copy of the example with an op and a model that no installed package has."""
     return shutil.copytree(EXAMPLES / "own_op", tmp_path / "own")
 
 
@@ -47,8 +47,8 @@ def test_no_process_imports_a_file_of_the_folder_in_place_of_a_library(folder: P
     assert [summary_of(folder / "sweep" / job).workers for job in "01"] == [2, 2]
 
 
-def test_a_file_that_changes_meanwhile_is_refused_by_the_workers(folder: Path) -> None:
-    # The file itself is what changes it, after the master has read it.
+def test_a_file_that_changes_after_the_start_is_refused_by_the_workers(folder: Path) -> None:
+    # The file changes itself, after the master has read it.
     with (folder / "swish.py").open("a") as file:
         file.write('\nwith open(__file__, "a") as own:\n    own.write("# changed\\n")\n')
     command = begin(folder)
@@ -83,7 +83,7 @@ def test_a_run_is_not_resumed_with_a_changed_plugin(folder: Path) -> None:
 
 
 def test_a_run_reports_a_plugin_that_moved_or_is_not_given(folder: Path) -> None:
-    """Separate processes, because the terminal has the warnings before the log of the run is open."""
+    """The processes are separate, because these warnings are printed before the log of the run is open."""
     succeed(folder, "--plugin", "swish.py", "model=mlp", *SHORT)
     (folder / "run" / "summary.json").unlink()  # as after a kill
     shutil.copy(folder / "swish.py", folder / "elsewhere.py")
@@ -131,7 +131,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def package_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder into which pip has installed the package: from a wheel, so that no backend has to be fetched."""
+    """Return a folder into which pip has installed the package, from a wheel, so that no build backend is fetched."""
     folder = tmp_path_factory.mktemp("site")
     wheel = folder / "mine-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -144,7 +144,7 @@ def package_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_beside(package_site: Path, folder: Path, *arguments: str) -> Command:
-    """Run ``runner`` to its end in an environment that has the package."""
+    """Run ``runner`` to its end in an environment with the package."""
     places = [str(package_site), *filter(None, [os.environ.get("PYTHONPATH")])]
     command = Command(folder, *arguments, environment={"PYTHONPATH": os.pathsep.join(places)})
     assert command.finish() == 0, command.errors
@@ -175,7 +175,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds nothing but the installed wheel; its dependencies come from this environment."""
+    """Return a folder with only the installed wheel; the dependencies come from this environment."""
     folder = tmp_path_factory.mktemp("site")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder / "dist", ROOT], check=True)
@@ -196,7 +196,7 @@ def run_installed(site: Path, folder: Path, *arguments: str) -> subprocess.Compl
 
 
 @pytest.mark.slow
-def test_the_wheel_carries_its_configuration_and_the_sources_of_the_kernels_for_gpus(site: Path) -> None:
+def test_the_wheel_contains_the_configuration_and_the_gpu_kernel_sources(site: Path) -> None:
     assert (site / "runner" / "conf" / "config.yaml").is_file()
     assert (site / "runner" / "commands" / "templates" / "model.py.txt").is_file()
     assert not (site / "tests").exists()

@@ -15,7 +15,7 @@ from runner.tracking import read_metrics
 from tests.integration.command import QUIET, Command, run_command, succeed, summary_of, wait_until
 from tests.small_runs import typed
 
-# Dozens of processes and a full machine.
+# The tests start dozens of processes, possibly on a busy machine.
 pytestmark = pytest.mark.timeout(300)
 
 Start = Callable[..., Command]
@@ -31,24 +31,24 @@ def rows(sweep: Path) -> list[dict[str, str]]:
 
 
 def finished(sweep: Path) -> list[Path]:
-    """Summaries of the jobs that finished so far, by number."""
+    """Return the summaries of the jobs that finished so far, by number."""
     found = sweep.glob("*/summary.json")
     done = (path for path in found if json.loads(path.read_text())["status"] == "finished")
     return sorted(done, key=lambda path: int(path.parent.name))
 
 
 def starts(run_dir: Path) -> int:
-    """How often a run was begun or taken up again."""
+    """Return the number of times that a run was started or resumed."""
     count: int = json.loads((run_dir / "run.json").read_text())["epoch"]
     return count
 
 
 def steps(run_dir: Path) -> list[int]:
-    """Steps of the training losses of a run, repeated ones included."""
+    """Return the steps of the logged training losses of a run, with repeated ones."""
     return [record.step for record in read_metrics(run_dir / "metrics.jsonl") if "train/loss" in record.values]
 
 
-def test_of_twenty_jobs_three_fail_and_a_kill_and_broken_files_cost_nothing(start: Start, tmp_path: Path) -> None:
+def test_twenty_jobs_of_which_three_fail_survive_a_kill_and_broken_files(start: Start, tmp_path: Path) -> None:
     sweep = tmp_path / "sweep"
     model = tmp_path / "own" / "model" / "mine.yaml"
     model.parent.mkdir(parents=True)
@@ -108,7 +108,7 @@ def test_jobs_outlive_a_killed_sweep_and_are_waited_for(start: Start, tmp_path: 
     succeed(tmp_path, "sweep", "resume", "sweep")
     assert [starts(sweep / str(number)) for number in range(3)] == [1, 1, 1]
     assert {row["status"] for row in rows(sweep)} == {"finished"}
-    # joblib's processes stay for minutes in case there is more to do, and hold the output open.
+    # joblib's processes wait minutes for more work and hold the output open.
     for helper in helpers:
         with contextlib.suppress(psutil.NoSuchProcess):
             helper.kill()
@@ -130,7 +130,7 @@ def test_parallel_jobs_share_the_cores(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("debug", [(), ("--debug",)])
 def test_a_job_in_a_separate_process_shows_its_traceback_on_request(tmp_path: Path, debug: tuple[str, ...]) -> None:
-    """Of a job without a fault in its configuration: its weights are taken from where there are none."""
+    """The job has a valid configuration, but the checkpoint for its initial weights does not exist."""
     arguments = (
         "-m",
         *typed("tracking=none tracking.pictures=false init_from=absent train.steps=1,2"),

@@ -1,4 +1,4 @@
-"""Runs on worker processes to every kind of end: no checkpoint is lost and no process is left."""
+"""Runs on worker processes and all their endings: no checkpoint is lost and no process is left."""
 
 import json
 import os
@@ -24,7 +24,7 @@ SHORT = (*QUIET, "hydra.run.dir=run", "train.steps=24", "train.eval_every=1000",
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run directory of a run that nothing happened to."""
+    """Return the directory of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     succeed(folder, *SHORT, "tracking.pictures=true")
     return folder / "run"
@@ -144,7 +144,7 @@ def test_a_model_that_exceeds_the_resource_limits_of_a_process_is_refused(tmp_pa
     assert not list(tmp_path.glob("**/run.json"))
 
 
-# No accuracy is better by more than 1: after the first evaluation six are waited for.
+# No accuracy improves by more than 1, so patience counts six evaluations after the first one.
 WAITING = (
     *QUIET,
     *typed(
@@ -154,7 +154,7 @@ WAITING = (
 )
 
 
-def test_a_killed_run_has_not_forgotten_how_long_it_waited(start: Callable[..., Command], tmp_path: Path) -> None:
+def test_a_killed_run_resumes_with_its_count_of_patience(start: Callable[..., Command], tmp_path: Path) -> None:
     (tmp_path / "uninterrupted").mkdir()
     uninterrupted = run_command(tmp_path / "uninterrupted", *WAITING)
     assert "stopped early" in uninterrupted.output, uninterrupted.errors
@@ -180,7 +180,7 @@ SMALL = (
 
 @dataclass(frozen=True)
 class LibraryRun:
-    """What a run left: its summary, its log and the loss of its first step."""
+    """The results of a run: its summary, its log and the loss of its first step."""
 
     summary: Summary
     log: str
@@ -188,13 +188,13 @@ class LibraryRun:
 
     @property
     def libraries(self) -> set[str]:
-        """The libraries of the kernels in use."""
+        """Return the libraries of the kernels in use."""
         return set(self.summary.kernels["cpu"].split("+"))
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LibraryRun]:
-    """The same run with all libraries, without oneDNN, and without llvmlite; side by side."""
+    """Return runs with all libraries, without oneDNN, and without llvmlite, trained at the same time."""
     broken = tmp_path_factory.mktemp("broken")
     (broken / "llvmlite.py").write_text("raise ImportError('not for this CPU')\n", encoding="utf-8")
     search_path = os.pathsep.join(filter(None, [str(broken), os.environ.get("PYTHONPATH")]))
@@ -245,7 +245,7 @@ def test_with_all_libraries_none_is_reported_missing(runs: dict[str, LibraryRun]
 
 PROJECT = Path(__file__).parents[2]
 CHECKING = "libc_malloc_debug.so.0"
-"""The part of glibc that, where a process begins with it, looks at what lies around memory that is given back."""
+"""The part of glibc that checks the surroundings of freed memory, if a process is started with it."""
 
 TRAIN = """
 import sys
@@ -272,7 +272,7 @@ for threads in sys.argv[1:]:
 
 @pytest.fixture
 def watching() -> dict[str, str]:
-    """The environment of a process that ends where memory is written behind its end; skips the test without it."""
+    """Return variables for a process that aborts after writing beyond its memory; skip the test without the library."""
     found = subprocess.run([sys.executable, "-c", f"import ctypes; ctypes.CDLL({CHECKING!r})"], capture_output=True)
     if found.returncode != 0:
         pytest.skip(f"{CHECKING}, with which the C library watches memory, is not on this machine")
@@ -283,9 +283,9 @@ def watching() -> dict[str, str]:
 def test_a_process_with_more_threads_than_before_stays_within_its_memory(
     tmp_path: Path, watching: dict[str, str]
 ) -> None:
-    """A primitive works in memory for each of its threads; that of the first run would not do for the second.
+    """A primitive needs workspace for each of its threads; the first run's workspace is too small for the second.
 
-    The losses equal those of one thread: no trained value was overwritten either.
+    The losses equal those of one thread, so no trained value was overwritten either.
     """
     python_path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     environment = {**watching, "PYTHONPATH": python_path}

@@ -1,4 +1,4 @@
-"""Strategies on worker processes, on slow networks and with compressed transfers: equal bits, or about equal losses."""
+"""Strategies on worker processes, also with slow networks or compressed transfers: equal bits, or similar losses."""
 
 import dataclasses
 import json
@@ -40,12 +40,12 @@ def train_in(folder: Path, *overrides: str) -> Path:
 
 
 def curve(run: Path) -> list[dict[str, Any]]:
-    """What was logged of each iteration."""
+    """Return the logged values of each iteration."""
     logged = [json.loads(line)["values"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [values for values in logged if "train/objective" in values]
 
 
-def test_with_a_slow_process_and_a_stop_it_makes_the_iterations_of_single_bit_for_bit(tmp_path: Path) -> None:
+def test_lbfgs_with_a_slow_process_and_a_stop_equals_single_bit_for_bit(tmp_path: Path) -> None:
     single = train_in(tmp_path / "single", *LBFGS, "parallelism=single", "train.microbatches=8", "train.steps=6")
     slow = train_in(tmp_path / "slow", *LBFGS, *SANDBLASTER, *SLOW_WORKER, "train.steps=4")
     succeed(tmp_path / "slow", f"resume={slow}", "train.steps=6")
@@ -136,7 +136,7 @@ EMULATED = "1 Mbit/s, 20 ms, constant delay of worker 1 with median 30 ms"
 
 
 def run_of(folder: Path, *overrides: str) -> Summary:
-    """A short run of two workers, whose output contains the results of the summary."""
+    """Return a short run of two workers, and require that its output contains the results of the summary."""
     small = typed(
         f"model=mlp model.hidden=[8] data=digits tracking=none tracking.pictures=false train.steps={EMULATED_STEPS}"
     )
@@ -157,7 +157,7 @@ def test_waiting_changes_the_time_of_a_step_and_no_bit(tmp_path: Path) -> None:
     assert (plain.emulated, slow.emulated) == ("", EMULATED)
     assert f"emulated: {EMULATED}" in (slow_folder / "run" / "run.log").read_text()
     assert "emulated" not in (plain_folder / "run" / "run.log").read_text()
-    # The slow worker begins late; then halves of the gradient go one way, and halves of the sum the other.
+    # The slow worker starts late. Then the workers exchange halves of the gradient, and then halves of the sum.
     half_bytes = slow.bytes_sent_per_worker[0] / EMULATED_STEPS / 2
     wires_s = 2 * (LATENCY_S + half_bytes * 8 / 1e6)
     assert slow.step_time_s["p10"] >= DELAY_S + wires_s
@@ -167,7 +167,7 @@ STEPS = 120
 
 
 def losses(*overrides: str) -> list[float]:
-    """The loss of every step of two workers in this process."""
+    """Return the loss of every step of two workers in this process."""
     config = small_config(
         "data=digits", "parallelism=sync_data", "parallelism.workers=2", "train.batch_size=64", *overrides
     )
@@ -193,7 +193,7 @@ def losses(*overrides: str) -> list[float]:
 
 
 @pytest.mark.parametrize("model", ["mlp", "lenet"])
-def test_it_learns_about_as_well(model: str) -> None:
+def test_compressed_training_reaches_a_similar_loss(model: str) -> None:
     shape = "model.hidden=[32]" if model == "mlp" else "model.units=32"
     plain, lossy = (losses(f"model={model}", shape, f"cluster.compression={c}") for c in ("none", "high16"))
     assert lossy[0] == plain[0], "nothing has been sent before the first loss"
@@ -202,11 +202,11 @@ def test_it_learns_about_as_well(model: str) -> None:
     assert np.mean(lossy[-5:]) == pytest.approx(np.mean(plain[-5:]), rel=0.05)
 
 
-def test_two_bytes_of_each_value_go_between_processes(tmp_path: Path) -> None:
+def test_two_bytes_per_value_are_sent_between_processes(tmp_path: Path) -> None:
     overrides = typed(
         "model=mlp model.hidden=[8] data=digits tracking=none tracking.pictures=false train.steps=3 train.epochs=null"
     )
     succeed(tmp_path, *overrides, "cluster.compression=high16", "hydra.run.dir=run")
-    # In a step the first of two workers sends one half of the gradient and one half of the sum.
+    # In a step the first of two workers sends half of the gradient and half of the sum.
     values = 64 * 8 + 8 + 8 * 10 + 10
     assert summary_of(tmp_path / "run").bytes_sent_per_worker[0] == 3 * values * 2

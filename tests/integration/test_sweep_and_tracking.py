@@ -1,4 +1,4 @@
-"""The contents of the MLflow store after sweeps and runs, also late ones, and the files with secrets."""
+"""The contents of the MLflow store after sweeps and runs, also when written later, and the files with secrets."""
 
 import os
 import signal
@@ -16,24 +16,24 @@ from tests.sweep.test_security import SECRET, files_with_the_secret
 
 Start = Callable[..., Command]
 
-# The data of a worker process take longer to load than these steps: one process does it all.
+# A worker process needs more time to load the data than for these steps, so one process trains.
 ONE_PROCESS = ("parallelism=single", "cluster.threads_per_worker=1")
 
 
 def stored(folder: Path, query: str, *values: Any) -> list[Any]:
-    """Rows of the store of a folder; of queries for one column, its values."""
+    """Return rows of a folder's store; for queries of one column, the values."""
     with closing(sqlite3.connect(f"file:{folder / 'mlflow.db'}?mode=rw", uri=True)) as database:
         rows = database.execute(query, values).fetchall()
     return [row[0] if len(row) == 1 else row for row in rows]
 
 
 def steps(folder: Path, run: str, key: str) -> list[int]:
-    """Steps of the points of a curve, repeated ones included."""
+    """Return the steps of the points of a curve, with repeated ones."""
     return stored(folder, "SELECT step FROM metrics WHERE run_uuid = ? AND key = ? ORDER BY step", run, key)
 
 
 def last_logged_step(run_dir: Path) -> int:
-    """The newest step in the metrics.jsonl of a killed run, without the line it may have left unfinished."""
+    """Return the newest step in the metrics.jsonl of a killed run, without an unfinished last line."""
     *whole, _ = (run_dir / "metrics.jsonl").read_text().split("\n")
     return max(int(line.split('"step": ')[1].split(",")[0]) for line in whole)
 
@@ -43,21 +43,21 @@ SWEEP = ("-m", *LATE, *ONE_PROCESS, "hydra.sweep.dir=sweep")
 
 
 def assert_complete(folder: Path, run: str, lr: str) -> None:
-    """The store has every parameter and every point of a run of eight steps, once each."""
+    """Require that the store has every parameter and every point of a run of eight steps, once each."""
     assert stored(folder, "SELECT value FROM params WHERE run_uuid = ? AND key = 'optimizer.lr'", run) == [lr]
     assert steps(folder, run, "train/loss") == list(range(1, 9))
     assert steps(folder, run, "test/accuracy") == [8]
 
 
 def spools(folder: Path) -> list[str]:
-    """Directories of the runs that have records waiting."""
+    """Return the directories of the runs with pending records."""
     return sorted(path.parent.name for path in folder.rglob("tracking-spool.jsonl"))
 
 
 def test_a_sweep_is_a_parent_run_with_a_child_per_job_and_a_table_with_the_best_first(tmp_path: Path) -> None:
-    """The jobs do not wait for the store, so that the end of the sweep writes their waiting records."""
+    """The jobs do not wait for the store, so the pending records are written at the end of the sweep."""
     arguments = (*SWEEP, "tracking.finish_timeout_s=1e-6", "optimizer.lr=0.0001,1e30,0.05")
-    sweep = Command(tmp_path, *arguments)  # its writers end with its process
+    sweep = Command(tmp_path, *arguments)  # the threads that write records end with the process
     assert sweep.finish() == 1, sweep.errors
     assert spools(tmp_path) == []
     _, _, *rows = (line.split() for line in sweep.output.splitlines())
@@ -114,7 +114,7 @@ def test_a_killed_run_resumes_into_the_same_run_with_contiguous_curves(start: St
     assert sampled == sorted(set(sampled))
 
 
-def test_resuming_a_finished_run_writes_its_waiting_records(tmp_path: Path) -> None:
+def test_resuming_a_finished_run_writes_its_pending_records(tmp_path: Path) -> None:
     small = (*typed("model=mlp model.hidden=[8] train.steps=3 train.log_every=1 tracking.pictures=false"), *ONE_PROCESS)
     away = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
     run = Command(tmp_path, *small, "hydra.run.dir=run", environment=away)
@@ -130,14 +130,14 @@ def test_resuming_a_finished_run_writes_its_waiting_records(tmp_path: Path) -> N
 
 
 def _has_rows(database: Path) -> bool:
-    """Whether MLflow has made its tables, which it does step by step, down to the run."""
+    """Return whether MLflow has created its tables. It creates them one by one, the runs last."""
     try:
         return bool(stored(database.parent, "SELECT 1 FROM runs"))
     except sqlite3.OperationalError:
         return False
 
 
-def test_a_store_that_is_away_as_a_sweep_ends_has_the_records_when_it_is_resumed_or_synchronised(
+def test_records_of_a_sweep_without_store_are_written_by_resume_or_sync(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "store").write_text("a file where the folder of the store should be")
@@ -167,7 +167,7 @@ def test_a_store_that_is_away_as_a_sweep_ends_has_the_records_when_it_is_resumed
         assert_complete(store, run, name.removeprefix("lr="))
 
 
-# No server listens there, so that the message about the failure contains the address.
+# No server listens at this address, so that the error message contains the address.
 URI = f"http://me:{SECRET}@127.0.0.1:9"
 SECRET_RUN = (
     *("model=mlp", "model.hidden=[8]", "parallelism=single", "train.steps=2", "cluster.threads_per_worker=1"),

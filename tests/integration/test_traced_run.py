@@ -1,4 +1,4 @@
-"""The timeline of runs on worker processes, as a file for viewers and an artifact of MLflow."""
+"""The timeline of runs on worker processes, as a file for trace viewers and as an artifact in MLflow."""
 
 import json
 import re
@@ -17,38 +17,38 @@ Event = dict[str, Any]
 
 ON_DEVICES = ("input", "compute", "send", "wait", "receive", "delay")
 _ROUNDED_US = 0.002
-"""Microseconds have three digits: a nanosecond may be rounded away."""
+"""Microseconds are written with three digits, so an end can differ by a rounded nanosecond."""
 
 
 def read_events(run: Path) -> list[Event]:
-    """The events of the trace in a run directory."""
+    """Return the events of the trace in a run directory."""
     found: list[Event] = json.loads((run / "trace.json").read_text())["traceEvents"]
     return found
 
 
 def complete(events: list[Event], *categories: str) -> list[Event]:
-    """Events that have a length, of some categories or of all."""
+    """Return the events with a duration, of some categories or of all."""
     return [event for event in events if event["ph"] == "X" and (not categories or event["cat"] in categories)]
 
 
 def processes(events: list[Event]) -> dict[int, str]:
-    """Number -> name."""
+    """Return process number -> name."""
     return {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
 
 
 def rows(events: list[Event]) -> dict[int, str]:
-    """Number of a row -> its name."""
+    """Return row number -> name."""
     return {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
 
 
 def transfer(event: Event) -> tuple[str, int, str]:
-    """What the two ends of a transfer have in common."""
+    """Return the fields that the two ends of a transfer have in common."""
     arguments = event["args"]
     return arguments["client"], arguments["number"], arguments["key"]
 
 
 def expect_the_format(events: list[Event]) -> None:
-    """Every event has what viewers need, and every flow a beginning and an end."""
+    """Require that every event has the fields that viewers need, and every flow a beginning and an end."""
     assert {event["ph"] for event in events} == {"M", "X", "s", "f"}
     for event in complete(events):
         assert set(event) == {"ph", "name", "cat", "pid", "tid", "ts", "dur", "args"}
@@ -62,7 +62,7 @@ def expect_the_format(events: list[Event]) -> None:
 
 
 def expect_one_thing_at_a_time(events: list[Event]) -> None:
-    """A device does one thing at a time, whichever run it is of, and on the clock of all others."""
+    """Require that a device does one thing at a time, over all runs, on the common clock."""
     own_kinds = [each for each in complete(events, *ON_DEVICES) if not each["name"].startswith("wait for ")]
     for pid in {event["pid"] for event in own_kinds}:
         own = sorted((event for event in own_kinds if event["pid"] == pid), key=lambda event: event["ts"])
@@ -70,7 +70,7 @@ def expect_one_thing_at_a_time(events: list[Event]) -> None:
 
 
 def expect_runs_around_their_parts(events: list[Event]) -> None:
-    """What a device does lies between the launch of its run and the answer, as the session saw them."""
+    """Require that a device's work is between the launch of its run and the answer, as seen by the session."""
     runs = {(e["args"]["client"], e["args"]["number"]): e for e in complete(events, "run")}
     for event in complete(events, *ON_DEVICES):
         run = runs.get((event["args"]["client"], event["args"]["number"]))
@@ -80,7 +80,7 @@ def expect_runs_around_their_parts(events: list[Event]) -> None:
 
 
 def expect_matching_transfers(events: list[Event]) -> None:
-    """Every receive has a send that began before it ended, with the same number of bytes."""
+    """Require for every receive a send of as many bytes that began before the receive ended."""
     sends = {transfer(event): event for event in complete(events, "send")}
     ends = [event for event in complete(events, "receive") if transfer(event) in sends]
     for event in ends:
@@ -99,7 +99,7 @@ TRACED = typed(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a traced run of two workers."""
+    """Return the folder of a traced run of two workers."""
     folder = tmp_path_factory.mktemp("traced")
     succeed(folder, *TRACED)
     return folder
@@ -114,7 +114,7 @@ def test_every_event_has_the_fields_of_the_format(events: list[Event]) -> None:
     expect_the_format(events)
 
 
-def test_all_processes_are_on_it_in_every_step(events: list[Event]) -> None:
+def test_all_processes_have_events_in_every_step(events: list[Event]) -> None:
     names = processes(events)
     assert sorted(names.values()) == ["master-0", "worker-0", "worker-1"]
     seen = {(names[event["pid"]], event["args"]["step"], event["cat"]) for event in complete(events)}
@@ -154,8 +154,8 @@ def test_mlflow_keeps_both_files(folder: Path) -> None:
         assert [path.read_bytes() for path in folder.rglob(name) if path.parent.name == "artifacts"] == [own]
 
 
-def test_a_worker_that_is_killed_takes_the_timeline_along(start: Callable[..., Command], tmp_path: Path) -> None:
-    # Far apart, so that the recorded updates are not over before the first checkpoint is seen.
+def test_the_timeline_is_lost_if_a_worker_is_killed(start: Callable[..., Command], tmp_path: Path) -> None:
+    # The steps are slow, so that the recorded updates are not finished when the first checkpoint appears.
     slow = ("cluster.emulate=true", "cluster.latency_ms=200", "train.steps=200", "trace_skip=0", "trace_steps=100")
     command = start(tmp_path, *TRACED, *slow, "tracking=none", "tracking.pictures=false", "checkpoint.every_steps=1")
     wait_until((tmp_path / "run" / "checkpoints" / "step-1").exists, "a first checkpoint")
@@ -168,7 +168,7 @@ def test_a_worker_that_is_killed_takes_the_timeline_along(start: Callable[..., C
 
 
 STEPS = [3, 4, 5, 6, 7, 8]
-"""An evaluation between them waits for all workers, so that the slow one has work within them."""
+"""The evaluation between these steps waits for all workers, so that the slow worker computes during the steps."""
 
 SMALL = (
     *QUIET,
@@ -200,14 +200,14 @@ KINDS = {
     "sandblaster": {"compute", "fetch", "gather"},
     "backups": {"read", "share", "apply"},
 }
-"""Actions of clients in these updates, at any speed of workers."""
+"""Actions that clients perform in these updates at any speed of the workers."""
 SERVERS = {"overlapped": 2, "direct": 2, "sandblaster": 1, "backups": 1}
 WORKERS = {"overlapped": 2, "direct": 2, "sandblaster": 2, "backups": 3}
 
 
 @pytest.fixture(scope="module", params=list(TRACED_LAUNCHES))
 def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """Which run, and its directory."""
+    """Return the kind and the directory of a run."""
     folder = tmp_path_factory.mktemp(request.param)
     succeed(folder, *SMALL, *TRACED_LAUNCHES[request.param])
     return request.param, folder / "run"
@@ -235,7 +235,7 @@ def test_the_file_is_a_timeline_of_all_processes_on_one_clock(traced: tuple[str,
 
 
 def within_the_window(events: list[Event]) -> set[tuple[str, int]]:
-    """The runs that were launched and ended between the beginning of the first step and the end of the last."""
+    """Return the runs that were launched and ended between the start of the first step and the end of the last."""
     first, *_, last = complete(events, "step")
     begin, end = first["ts"], last["ts"] + last["dur"]
     return runs_of(e for e in complete(events, "run") if begin <= e["ts"] and e["ts"] + e["dur"] <= end)
@@ -257,18 +257,18 @@ def test_every_launch_within_the_window_is_recorded_with_its_computation(traced:
     whole = within_the_window(events)
     assert len(whole) >= len(STEPS)
     assert whole <= runs_of(complete(events, "part"))
-    # Fetching a variable is no computation.
+    # Fetching a variable is not a computation.
     assert {of for of in whole if of[0] != "recall"} <= runs_of(complete(events, "compute"))
     for each in ("run", "part"):
         numbered = [(event["tid"], *runs_of([event])) for event in complete(events, each)]
         assert len(set(numbered)) == len(numbered)
 
 
-def test_sends_meet_their_receives_run_by_run(traced: tuple[str, Path]) -> None:
+def test_sends_match_their_receives_run_by_run(traced: tuple[str, Path]) -> None:
     _, run = traced
     events = read_events(run)
     expect_matching_transfers(events)
-    # Of what was under way as the recording began or ended one end alone may be there.
+    # Transfers in progress when the recording began or ended may have only one recorded end.
     whole = within_the_window(events)
     sends, received = ([e for e in complete(events, kind) if runs_of([e]) <= whole] for kind in ("send", "receive"))
     assert sorted(map(transfer, sends)) == sorted(map(transfer, received))
@@ -287,7 +287,7 @@ def test_the_summary_adds_up_and_lists_the_work_of_processes(traced: tuple[str, 
         assert {each["for"] for each in step["waited"]} <= known
     text = (run / "run.log").read_text()
     assert f"critical path of {len(STEPS)} step(s), ms per step, share" in text
-    # Where runs are launched ahead, all computations of a worker may lie outside the recorded steps.
+    # If runs are launched ahead, all computations of a worker may be outside the recorded steps.
     computed = any("compute" in step["processes_ns"]["worker-1"] for step in steps)
     row = re.search(r"^  worker-1 +(.*)idle \d+\.\d%$", text, re.MULTILINE)
     assert row is not None
@@ -295,7 +295,7 @@ def test_the_summary_adds_up_and_lists_the_work_of_processes(traced: tuple[str, 
     assert len(re.findall(r"^step \d: [\d.]+ ms; waited: ", text, re.MULTILINE)) == len(STEPS)
 
 
-def test_the_delays_of_a_slow_worker_are_on_it(traced: tuple[str, Path]) -> None:
+def test_the_delays_of_a_slow_worker_are_recorded(traced: tuple[str, Path]) -> None:
     name, run = traced
     events = read_events(run)
     slow = {processes(events)[event["pid"]] for event in complete(events, "delay")}

@@ -29,7 +29,7 @@ from runner.kernels.memory import ALIGNMENT, allocate, numpy_dtype
 from runner.kernels.registry import Registry
 
 GARBAGE = 0xFF
-"""As bytes of a float: NaN."""
+"""Byte of unwritten memory; as a float, NaN."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def run_node(
     registry: Registry | None = None,
     in_place: bool = False,
 ) -> Ran:
-    """The same for the node of a kernel's op that has these inputs and attributes."""
+    """Run a kernel, as :func:`run` does, on the node of its op with these inputs and attributes."""
     node, specs = node_of(kernel.op, arrays, attributes), [Shaped.of(array) for array in arrays]
     return run(kernel, node.attributes, specs, node.outputs, arrays, offered, registry=registry, in_place=in_place)
 
@@ -141,7 +141,7 @@ def is_float(dtype: str) -> bool:
 
 
 def once_each(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Input -> output of pairs that may share memory; as a planner does, each input and each output once."""
+    """Return input -> output of pairs that may share memory; as in a planner, each input and each output once."""
     chosen: dict[int, int] = {}
     for i, o in pairs:
         if i not in chosen and o not in chosen.values():
@@ -156,7 +156,7 @@ def call_bound(
     inputs: Sequence[Operand],
     outputs: Sequence[Operand],
 ) -> None:
-    """Bind a kernel to operands, run it, and check the guard bytes after all of them."""
+    """Bind a kernel to operands, run it, and check the guard bytes after all buffers."""
     scratch = filled(Shaped((arrangement.scratch_bytes,), "uint8"), Layout("", arrangement.scratch_bytes))
     bound = kernel.bind(attributes, arrangement, Buffers(tuple(inputs), tuple(outputs), scratch.data))
     invoke(bound)
@@ -172,7 +172,7 @@ def invoke(bound: Bound) -> None:
     if callable(bound):
         bound()
     elif calls := native_calls(bound):
-        # Imported here, because GPU kernels are also tested without cffi.
+        # Import here, because GPU kernels are also tested without cffi.
         from runner.kernels.cpu.dispatch import join_in_python
 
         status = join_in_python(calls)() & 0xFFFF
@@ -187,7 +187,7 @@ def filled(spec: Spec, layout: Layout) -> Operand:
 
 
 def holding(array: Array, spec: Spec | None = None) -> Operand:
-    """Plain memory that holds an array."""
+    """Return plain memory that holds an array."""
     spec = Shaped.of(array) if spec is None else spec
     assert (array.shape, array.dtype.name) == (spec.shape, spec.dtype), f"{array.dtype}{array.shape} for {spec}"
     operand = filled(spec, plain(spec))
@@ -196,7 +196,7 @@ def holding(array: Array, spec: Spec | None = None) -> Operand:
 
 
 def converted(registry: Registry | None, operand: Operand, wanted: Layout) -> Operand:
-    """The same tensor in another layout."""
+    """Return the same tensor in another layout."""
     if operand.layout == wanted:
         return operand
     choice = (registry or load_kernels()).choose(

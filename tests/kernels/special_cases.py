@@ -1,6 +1,6 @@
 """Inputs on which kernels often fail: special values, ties, empty tensors, sizes around a tile or a pack.
 
-Only kernels are compared on them; ``tests/op_cases.py`` has the samples for which ops are differentiated too.
+Only kernels are compared on these inputs; ``tests/op_cases.py`` has the samples on which ops are also differentiated.
 """
 
 import itertools
@@ -45,7 +45,7 @@ def add(op: str, attributes: Attributes, *inputs: Sample) -> None:
 
 
 def _functions() -> None:
-    """Special values and integers that overflow, for each function of element-wise programs."""
+    """Add special values and integers that overflow, for each function of element-wise programs."""
     of_integers = {"add", "sub", "mul", "neg", "square", "abs", "maximum", "minimum"}
     for op, (count, _) in FUNCTIONS.items():
         add(op, {}, *pairs(EDGES)[:count])
@@ -79,7 +79,7 @@ LITERALS = (0.1, -1e-45, 3.4028235677973366e38, math.inf, -math.inf, -0.0)
 BATCHES: tuple[Shape, ...] = (
     (65, 3, 8, 9),  # lines of 32 threads, splits of examples
     (3, 2, 40, 31),  # more pixels than threads
-    (17, 5, 13, 11),  # with the channels last 8 channels a block, three of them beyond the last
+    (17, 5, 13, 11),  # channels last: blocks of 8 channels, and three channels beyond the last
     (2, 70, 9, 8),  # several blocks of channels
     (300, 70),
 )
@@ -122,7 +122,7 @@ def _window(window: Shape, strides: Shape, padding: Shape) -> Attributes:
 
 
 def _pooling() -> None:
-    """Images of 16 channels, which are read in packs, images without elements, and values that are not finite."""
+    """Add images of 16 channels, which are read in packs, images without elements, and values that are not finite."""
     for x, y, geometry in (
         ((2, 16, 7, 8), (2, 16, 3, 4), _window((3, 3), (2, 2), (0, 1, 1, 0))),
         ((2, 16, 7, 8), (2, 16, 7, 3), _window((3, 2), (1, 3), (2, 0, 1, 1))),
@@ -142,7 +142,7 @@ def _pooling() -> None:
         add("max_pool", padded, but(lowest, at=((0, 0, 1 + place // 2, 1 + place % 2), number)))
     zeros, infinite = np.zeros((1, 1, 2, 2), np.int32), values(np.full((1, 1, 2, 2), np.inf))
     add("max_pool_gradient", {**halves, "input_shape": (1, 1, 4, 4)}, infinite, values(zeros, "int32"))
-    # Positions outside of the image and outside of the window gather nothing.
+    # Positions outside of the image or of the window gather nothing.
     outside = np.broadcast_to(np.array([-1, 7])[:, None, None], (1, 2, 3, 3))
     add("max_pool_gather", padded, few(1, 2, 4, 4), values(outside, "int32"))
 
@@ -193,7 +193,7 @@ def _reductions() -> None:
 
 
 def _shapes() -> None:
-    """Rearrangements of images, of integers, and of empty tensors."""
+    """Add rearrangements of images, of integers, and of empty tensors."""
     images: list[tuple[str, list[Shape], Attributes]] = [
         ("reshape", [(2, 3, 4, 5)], {"shape": (2, 60)}),
         ("reshape", [(2, 8, 1, 1)], {"shape": (16,)}),
@@ -224,7 +224,7 @@ _BITS = np.array([0x7F800001, 0xFF80FFFF, 0x7FC00000, 0x7F800000, 0x3F80FFFF, 0x
 
 
 def _casts() -> None:
-    """Between all dtypes, and of floats that fit no integer. C leaves negative and large floats as uint8 undefined."""
+    """Add casts between all dtypes, also of floats beyond integers, but not those to uint8 that are undefined in C."""
     numbers = (0, 1, 2.75, 200.5, 1.00390625, 3.14159265358979, 65537.0)
     pairs_of_dtypes = [
         *(("float32", dtype) for dtype in DTYPES),
@@ -249,7 +249,7 @@ def _structure() -> None:
 
 
 def _rows() -> None:
-    """Losses, softmax and rows by number."""
+    """Add losses, softmax, and rows selected by index."""
     zeros = values(np.zeros((2, 40)))
     for op in ("softmax", "log_softmax"):
         for shape in ((3, 1), (17, 10), (5, 37), (2, 1000), (1, 2051), (0, 4)):
@@ -280,7 +280,7 @@ def _factors(m: int, k: int, n: int, a: bool, b: bool) -> tuple[Sample, Sample]:
 
 
 def _products() -> None:
-    """Tiles that are full and not, empty factors, NaN before a ReLU, and a long batch."""
+    """Add products with full and partial tiles, with empty factors, with NaN before a ReLU, and with a long batch."""
     turns = list(itertools.product((False, True), repeat=2))
     extents = ((1, 1, 1), (65, 33, 70), (3, 100, 130), (64, 16, 64), (70, 40, 66), (0, 3, 2), (3, 0, 2), (3, 2, 0))
     for size, (a, b) in itertools.product(extents, turns):
@@ -298,7 +298,7 @@ def _products() -> None:
 
 
 def _convolutions() -> None:
-    """More than one tile of pixels, of outputs and of taps, parts of tiles; no examples; windows larger than images."""
+    """Add several and partial tiles of pixels, outputs and taps; no examples; windows larger than images."""
 
     def weights(geometry: Attributes, x: Shape, w: Shape, y: Shape, dtype: str = PRECISION) -> None:
         inputs = [spread(*shape, scale=0.1) for shape in (y, x)]
@@ -322,7 +322,7 @@ def _convolutions() -> None:
 
 
 def _elements() -> None:
-    """Functions that are not in the element-wise language, comparisons, choice, and programs."""
+    """Add functions outside the element-wise language, comparisons, selection, and programs."""
     for op in ("exp", "log", "log1p", "sigmoid", "tanh", "sign"):
         add(op, {}, values(FAR_OUT))
     add("sign", {}, values([3, 0, -7], "int64"))
@@ -338,7 +338,7 @@ def _elements() -> None:
     add("elementwise", _program("mul 0 #0.9; sub 2 1; add 1 3", 3), normal(6, 7), normal(6, 7))
     literals = "; ".join(f"mul 0 #{number!r}" for number in LITERALS)
     add("elementwise", _program(literals, *range(1, 1 + len(LITERALS))), values((1.0, -3.0)))
-    # A compiler that contracts a product and a sum rounds once where two roundings are stated.
+    # A compiler that contracts a product and a sum would round once instead of twice.
     add("elementwise", _program("mul 0 0; sub 1 #0.333; mul 2 0; add 3 1", 4), normal(4096))
 
 

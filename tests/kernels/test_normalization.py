@@ -29,7 +29,7 @@ def test_each_channel_is_normalised_by_its_own_statistics(shape: tuple[int, ...]
         np.testing.assert_allclose(y[:, c], expected, rtol=1e-11, atol=1e-12)
 
 
-def test_the_variance_of_large_numbers_is_not_lost() -> None:
+def test_the_variance_of_large_numbers_is_accurate() -> None:
     x = np.array([[1e4], [1e4 + 1], [1e4 + 2]], np.float32)
     _, _, variance = batch_norm(x, np.ones(1, np.float32), np.zeros(1, np.float32), epsilon=0.0)
     assert variance[0] == pytest.approx(2 / 3, rel=1e-5)
@@ -46,7 +46,7 @@ def test_each_channel_sums_its_neighbours(size: int, channels: int) -> None:
 
 
 @pytest.mark.parametrize("divide_by_size", [False, True])
-def test_local_response_by_loops(divide_by_size: bool) -> None:
+def test_local_response_equals_loops(divide_by_size: bool) -> None:
     x = np.random.default_rng(3).standard_normal((2, 7, 2, 2))
     y = local_response_normalization(x, size=5, alpha=0.3, beta=0.75, k=2.0, divide_by_size=divide_by_size)
     weight = 0.3 / 5 if divide_by_size else 0.3
@@ -80,8 +80,8 @@ def test_batch_normalisation_gives_the_same_bits_for_every_layout() -> None:
         np.testing.assert_array_equal(plain, turned)
 
 
-def test_a_sum_of_many_runs_from_left_to_right() -> None:
-    # In float32 1e8 + 1 is 1e8.
+def test_many_terms_are_added_from_left_to_right() -> None:
+    # In float32, 1e8 + 1 is 1e8.
     terms = [np.full(1, value, np.float32) for value in (1e8, 1.0, -1e8, 1.0)]
     assert add_n(*terms).tolist() == [1.0]
     assert add_n(*reversed(terms)).tolist() == [0.0]

@@ -1,4 +1,4 @@
-"""Random draws are functions of their keys; the generator has its published answers."""
+"""Random draws are functions of their keys; the generator gives its published outputs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +26,7 @@ def test_a_row_of_a_mask_does_not_depend_on_other_rows() -> None:
 
 
 @pytest.mark.parametrize(("first", "width"), [(0, 7), (5, 8), (13, 1), (499, 1)])
-def test_columns_of_a_mask_are_those_of_the_whole(first: int, width: int) -> None:
+def test_columns_of_a_mask_equal_those_of_the_whole_mask(first: int, width: int) -> None:
     np.testing.assert_array_equal(_mask([4, 9], first=first, width=width), _mask([4, 9])[:, first : first + width])
 
 
@@ -62,13 +62,13 @@ def test_draws_fill_their_interval_and_have_their_moments() -> None:
     ("draw", "parameters"),
     [(random_uniform, {"low": -0.1, "high": 0.1}), (random_normal, {"mean": 0.0, "stddev": 0.1})],
 )
-def test_precisions_see_the_same_draws(draw: Callable[..., Array], parameters: dict[str, float]) -> None:
+def test_all_precisions_have_the_same_draws(draw: Callable[..., Array], parameters: dict[str, float]) -> None:
     single, double = (draw(shape=(3, 4), dtype=d, **STREAM, **parameters) for d in ("float32", "float64"))
     np.testing.assert_array_equal(single, double.astype(np.float32))
 
 
 @pytest.mark.parametrize("other", [{"seed": 4}, {"key": "fc2/w"}])
-def test_initial_values_follow_seed_and_key(other: dict[str, Any]) -> None:
+def test_initial_values_depend_on_seed_and_key(other: dict[str, Any]) -> None:
     usual: dict[str, Any] = {"shape": (5,), "dtype": "float32", "mean": 0.0, "stddev": 1.0, **STREAM}
     np.testing.assert_array_equal(random_normal(**usual), random_normal(**usual))
     assert (random_normal(**usual) != random_normal(**{**usual, **other})).all()
@@ -87,7 +87,7 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("counter", "key", "output"), ANSWERS)
-def test_known_answers(counter: tuple[int, ...], key: philox.Key, output: tuple[int, ...]) -> None:
+def test_published_answers(counter: tuple[int, ...], key: philox.Key, output: tuple[int, ...]) -> None:
     words = philox._philox(key, *(np.full((1,), word, np.uint64) for word in counter))
     assert tuple(int(word[0]) for word in words) == output
 
@@ -99,7 +99,7 @@ def test_steps_and_large_indices_have_separate_draws() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 9])
-def test_normal_draws_exist_in_any_number(count: int) -> None:
+def test_any_number_of_normal_values_can_be_drawn(count: int) -> None:
     drawn = np.full(count, np.nan)
     for place, part in philox.normal_parts(philox.key(1, "n"), count):
         assert np.isnan(drawn[place]).all()
@@ -107,7 +107,7 @@ def test_normal_draws_exist_in_any_number(count: int) -> None:
     assert np.isfinite(drawn).all()
 
 
-def test_a_permutation_holds_every_number_once() -> None:
+def test_a_permutation_contains_every_number_once() -> None:
     order = philox.permutation(philox.key(1, "digits/epoch/0"), 1000)
     assert sorted(order.tolist()) == list(range(1000))
     assert order.tolist() != list(range(1000))

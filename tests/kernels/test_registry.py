@@ -66,7 +66,7 @@ def _choose(registry: Registry, op: str, *dtypes: str) -> Choice:
         pytest.param([_kernel("relu", 10, able=False), _kernel("relu", 5)], ["float32"], 5, id="unable"),
     ],
 )
-def test_the_first_kernel_by_priority_that_takes_the_node(
+def test_the_first_kernel_by_priority_that_takes_the_node_is_chosen(
     kernels: list[Kernel], dtypes: list[str], priority: int
 ) -> None:
     choice = _choose(_registry(*kernels), "relu", *dtypes)
@@ -118,7 +118,7 @@ ON_OTHERS = (_kernel("relu", device_type="gpu"), _kernel("relu", device_type="tp
         ),
     ],
 )
-def test_what_is_missing_or_ambiguous_is_named(asked: Callable[[], object], message: str) -> None:
+def test_missing_and_ambiguous_kernels_are_named(asked: Callable[[], object], message: str) -> None:
     with pytest.raises(KernelError, match=message):
         asked()
 
@@ -197,7 +197,7 @@ def test_an_operand_shows_its_bytes_as_an_array(spec: TensorSpec) -> None:
     assert operand.address == operand.data.ctypes.data
 
 
-def test_a_tensor_in_another_layout_is_no_array() -> None:
+def test_a_tensor_in_another_layout_cannot_be_used_as_an_array() -> None:
     operand = Operand(PAIR, Layout("aB8b", 32), allocate(32))
     with pytest.raises(ValueError, match="a tensor in layout 'aB8b' was used as a plain array"):
         operand.array  # noqa: B018

@@ -1,4 +1,4 @@
-"""Activations and cross-entropies against scipy, at ordinary and at extreme inputs; rows by number."""
+"""Activations and cross-entropies against scipy, at ordinary and at extreme inputs; rows selected by index."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ EXTREME = np.array([[-1e4, 0.0, 1e4], [-800.0, -700.0, 700.0], [1e4, 1e4, 1e4]])
 
 
 @pytest.mark.parametrize("x", [ORDINARY, EXTREME], ids=["ordinary", "extreme"])
-def test_activations(x: Array) -> None:
+def test_softmax_log_softmax_and_sigmoid_equal_scipy(x: Array) -> None:
     np.testing.assert_allclose(softmax(x), special.softmax(x, axis=-1), rtol=1e-12, atol=1e-300)
     np.testing.assert_allclose(softmax(x).sum(axis=-1), 1.0, rtol=1e-15)
     np.testing.assert_allclose(log_softmax(x), special.log_softmax(x, axis=-1), rtol=1e-12, atol=1e-14)
@@ -34,7 +34,7 @@ def test_activations(x: Array) -> None:
         np.testing.assert_allclose(sigmoid(x.astype(dtype)), expected, rtol=1e-6, atol=1e-38)
 
 
-def test_relu_keeps_nan_and_a_closed_relu_passes_no_gradient() -> None:
+def test_relu_keeps_nan_and_passes_no_gradient_where_it_is_zero() -> None:
     assert np.isnan(relu(np.array([np.nan, -1.0]))).tolist() == [True, False]
     dy = np.array([np.nan, np.inf, -np.inf, -1.0, 2.0])
     assert relu_gradient(dy, np.array([0.0, -1.0, 0.0, 0.0, 3.0])).tobytes() == np.array([0, 0, 0, 0, 2.0]).tobytes()
@@ -61,11 +61,11 @@ def test_sigmoid_cross_entropy() -> None:
     assert loss.tolist() == [1000.0, 1000.0, 0.0]
 
 
-def test_rows_by_number() -> None:
+def test_rows_are_gathered_and_added_by_index() -> None:
     params = np.arange(6).reshape(3, 2)
     assert gather(params, np.array([[2, 0], [2, 1]])).tolist() == [[[4, 5], [0, 1]], [[4, 5], [2, 3]]]
     assert one_hot(np.array([2, 0]), depth=3, dtype="float32").tolist() == [[0, 0, 1], [1, 0, 0]]
-    # Rows are added in the order of the indices. In float32 1e8 + 1 is 1e8.
+    # Rows are added in the order of the indices. In float32, 1e8 + 1 is 1e8.
     updates = np.array([1e8, 1.0, -1e8, 1.0, 5.0], np.float32)
     assert scatter_add(np.array([1, 1, 1, 1, 0]), updates, rows=3).tolist() == [5.0, 1.0, 0.0]
 

@@ -27,7 +27,7 @@ Window = tuple[Ints, list[tuple[int, tuple[int, int]]]]
 
 
 def visited(shape: Ints, window: Ints, strides: Ints, padding: Ints) -> Iterator[Window]:
-    """Yield for every output (n, row, column), and (position in the window, place in the image) of its inputs."""
+    """Yield each output (n, row, column) with (position in the window, place in the image) of its inputs."""
     top, bottom, left, right = padding
     rows = (shape[2] + top + bottom - window[0]) // strides[0] + 1
     columns = (shape[3] + left + right - window[1]) // strides[1] + 1
@@ -41,7 +41,7 @@ def visited(shape: Ints, window: Ints, strides: Ints, padding: Ints) -> Iterator
     ("strides", "padding", "groups"),
     [((1, 1), (0, 0, 0, 0), 1), ((2, 1), (1, 0, 2, 1), 1), ((1, 3), (2, 2, 1, 1), 2), ((2, 2), (0, 1, 0, 1), 4)],
 )
-def test_convolution_by_loops(strides: Ints, padding: Ints, groups: int) -> None:
+def test_convolution_equals_loops(strides: Ints, padding: Ints, groups: int) -> None:
     rng = np.random.default_rng(groups)
     x, w = rng.standard_normal((3, 4, 7, 6)), rng.standard_normal((8, 4 // groups, 3, 2))
     y = conv2d(x, w, strides=strides, padding=padding, groups=groups)
@@ -106,7 +106,7 @@ def test_the_length_of_runs_changes_no_bit(monkeypatch: pytest.MonkeyPatch, run_
     ],
 )
 def test_the_maximum_and_the_mean_of_each_window(geometry: dict[str, Ints]) -> None:
-    x = np.random.default_rng(1).standard_normal((2, 3, 7, 6)) - 3  # negative, so that padding would win as zero
+    x = np.random.default_rng(1).standard_normal((2, 3, 7, 6)) - 3  # negative, so that zeros of padding would win
     y, argmax = max_pool(x, **geometry)
     means, inner_means = (avg_pool(x, count_padding=counted, **geometry) for counted in (True, False))
     for (n, row, column), inside in visited(x.shape, **geometry):
@@ -122,7 +122,7 @@ def test_the_maximum_and_the_mean_of_each_window(geometry: dict[str, Ints]) -> N
 HALVES = {"window": (2, 2), "strides": (2, 2), "padding": (0, 0, 0, 0)}
 
 
-def test_the_first_of_equal_values_in_the_image_wins_also_over_padding() -> None:
+def test_the_first_of_equal_values_is_the_maximum_and_padding_never_is() -> None:
     assert not max_pool(np.ones((1, 1, 4, 4)), **HALVES)[1].any()
     _, argmax = max_pool(np.zeros((1, 1, 2, 2)), **{**HALVES, "padding": (1, 1, 1, 1)})
     assert argmax.ravel().tolist() == [3, 2, 1, 0]
@@ -135,14 +135,14 @@ def test_a_maximum_over_nan_is_nan(position: int) -> None:
     assert np.isnan(max_pool(x, **HALVES)[0]).all()
 
 
-def test_an_infinite_gradient_goes_to_the_maximum_alone() -> None:
+def test_only_the_maximum_receives_an_infinite_gradient() -> None:
     x = np.arange(4.0).reshape(1, 1, 2, 2)
     y, argmax = max_pool(x, **HALVES)
     dx = max_pool_gradient(np.full_like(y, np.inf), argmax, input_shape=x.shape, **HALVES)
     assert dx.tolist() == [[[[0.0, 0.0], [0.0, np.inf]]]]
 
 
-def test_overlapping_windows_add_their_gradients_at_one_maximum() -> None:
+def test_overlapping_windows_add_their_gradients_at_a_shared_maximum() -> None:
     geometry = {"window": (3, 3), "strides": (1, 1), "padding": (0, 0, 0, 0)}
     x = np.zeros((1, 1, 4, 4))
     x[0, 0, 1, 2] = 1

@@ -1,4 +1,4 @@
-"""Facts about the models, as one table for each kind of fact."""
+"""Facts about the models: one table for each kind of fact."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -19,7 +19,7 @@ IMAGENET, CIFAR, MNIST = (3, 224, 224), (3, 32, 32), (1, 28, 28)
 
 @dataclass(frozen=True)
 class Facts:
-    """The size of a network. layers: its layers by kind. outputs: shapes of some layers' outputs, without examples."""
+    """The size of a network. layers: number of layers by kind. outputs: output shapes of some layers, without N."""
 
     model: Model
     image: Image
@@ -36,7 +36,7 @@ def layers(conv: int, dense: int, norm: int = 0, pool: int = 0) -> dict[str, int
 
 
 def resnet(depth: int, block: str, unit: str, classes: int, parameters: int, multiply_adds: int) -> Facts:
-    """A residual network: each of its convolutions is normalized, but not the projections of preactivation units."""
+    """Return facts of a residual network: all convolutions are normalized but projections of preactivation units."""
     projections = 3 if block == "bottleneck" else 0
     norms = depth - 1 + (projections if unit == "original" else 0)
     widest = (64, 128, 256) if block == "bottleneck" else (16, 32, 64)
@@ -122,7 +122,7 @@ FACTS: dict[str, Facts] = {
 
 
 NOT_DIFFERENTIATED = {"resnet-1001 original", "resnet-1001, 100 classes", "resnet-1202 original"}
-"""Networks for which a gradient would take seconds; it is tested on one of 1001 layers."""
+"""Networks whose gradients take seconds to compute. Another network with 1001 layers is differentiated."""
 
 
 @pytest.mark.parametrize("label", FACTS)
@@ -236,7 +236,7 @@ GRADIENTS: dict[str, tuple[Model, Image, int, bool]] = {
 
 
 @pytest.mark.parametrize("label", GRADIENTS)
-def test_gradients_equal_differences(label: str) -> None:
+def test_gradients_equal_finite_differences(label: str) -> None:
     model, image, examples, training = GRADIENTS[label]
     assert_gradients(*network(model, *image, classes=3, examples=examples, training=training))
 

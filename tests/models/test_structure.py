@@ -34,11 +34,11 @@ def test_alexnet_begins_as_cuda_convnet() -> None:
     ones = {name: {1.0} for name in ("conv2", "conv4", "conv5", "fc6", "fc7")}
     assert biases == {"conv1": {0.0}, "conv3": {0.0}, "fc8": {-7.0}, **ones}
     for name, stddev in {"conv1": 0.01, "conv2": 0.01, "conv3": 0.03, "conv5": 0.03, "fc6": 0.01}.items():
-        # 16,384 draws and more: within 2.3 % at four sigma.
+        # At least 16,384 draws: within 2.3 % at four sigma.
         assert values[f"{name}/weights"].std() == pytest.approx(stddev, rel=0.023)
 
 
-def test_cifar_alexnet_computes_in_convolutions_and_stores_in_dense_layers() -> None:
+def test_cifar_alexnet_has_most_arithmetic_in_convolutions_and_most_parameters_in_dense_layers() -> None:
     b, _ = network(CifarAlexNet(), 3, 32, 32)
     dense = sum(v.spec.size for v in b.net.variables if v.name.startswith("fc"))
     assert dense / parameter_count(b) > 0.85
@@ -56,13 +56,13 @@ def test_normalized_layers_of_cifar_convnet_have_no_bias() -> None:
     assert [v.name for v in b.net.variables if v.name.endswith("/bias")] == ["fc2/bias"]
 
 
-def test_evaluation_neither_drops_nor_advances_averages() -> None:
+def test_evaluation_applies_no_dropout_and_updates_no_averages() -> None:
     b, _ = network(CifarConvNet(widths=[4], units=5), 3, 4, 4, training=False)
     assert not b.net.state_updates
     assert not [node for node in b.net.graph if node.op in ("dropout_mask", "batch_norm")]
 
 
-def test_googlenet_before_and_after_its_modules() -> None:
+def test_layers_of_googlenet_before_and_after_its_modules() -> None:
     b, _ = network(GoogLeNet(), 3, 32, 32)
     layers = list(b.net.layer_outputs)
     stem = "conv1 conv1_relu pool1 norm1 conv2_reduce conv2_reduce_relu conv2 conv2_relu norm2 pool2"
@@ -70,7 +70,7 @@ def test_googlenet_before_and_after_its_modules() -> None:
     assert layers[-4:] == ["pool5", "dropout", "fc", "loss"]
 
 
-def test_an_inception_module() -> None:
+def test_layers_of_an_inception_module() -> None:
     b, _ = network(GoogLeNet(), 3, 64, 64)
     outputs = b.net.layer_outputs
     module = {name.removeprefix("inception_3b_"): kind for name, kind in kinds(b).items() if "_3b_" in name}
@@ -148,7 +148,7 @@ def test_a_unit_adds_its_branch_and_its_shortcut(block: str, unit: str, name: st
         assert strided.inputs[0] == outputs[source]
 
 
-def test_residual_networks_begin_and_end() -> None:
+def test_first_and_last_layers_of_residual_networks() -> None:
     ends = {"original": "stage3_unit2_relu2", "preactivation": "last_norm last_relu"}
     for unit, end in ends.items():
         b, _ = network(ResNetCifar(depth=14, unit=unit), 3, 8, 8)
@@ -160,7 +160,7 @@ def test_residual_networks_begin_and_end() -> None:
 def test_initial_weights_keep_the_size_of_gradients() -> None:
     b, _ = network(ResNetCifar(depth=11, block="bottleneck"), 3, 8, 8)
     values = {tensor.node: value for tensor, value in initial_values(b.net).items()}
-    # 64 -> 64 of 3x3 and 64 -> 256 of 1x1: 36,864 and 16,384 draws, within 2.3 % at four sigma.
+    # 3x3 convolutions 64 -> 64 and 1x1 convolutions 64 -> 256: 36,864 and 16,384 draws, within 2.3 % at four sigma.
     assert values["stage3_unit1_conv2/weights"].std() == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.023)
     assert values["stage3_unit1_conv3/weights"].std() == pytest.approx((2 / 256) ** 0.5, rel=0.023)
     assert abs(values["fc/weights"]).max() == pytest.approx(256**-0.5, rel=0.01)

@@ -1,4 +1,4 @@
-"""Small networks for tests: a builder over fed inputs, values under chosen variables, and whole models."""
+"""Small networks for tests: a builder over fed inputs, values for chosen variables, and whole models."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ class Bench:
         return self.net.graph.spec(tensor).shape
 
     def set(self, name: str, value: Array) -> None:
-        """Give a variable a value other than its initial one."""
+        """Give a variable a value other than its initial value."""
         self.feeds[self.net.variables[name].tensor] = value
 
     def values(self, *tensors: Tensor, feeds: Mapping[Tensor, Array] | None = None) -> list[Array]:
@@ -53,7 +53,7 @@ def bench(x: Array, *, training: bool = True, step: int = 0, first_index: int = 
 def copy_onto(
     graph: Graph, variables: Variables, x: Array, *, training: bool, step: int = 0, first_index: int = 0
 ) -> Bench:
-    """Return another copy of a network in the same graph, over the same variables."""
+    """Return another copy of a network in the same graph with the same variables."""
     fed = ops.placeholder(graph, x.shape, x.dtype.name, name="x")
     index = ops.placeholder(graph, x.shape[:1], "int64", name="index")
     number = ops.placeholder(graph, (), "int64", name="step")
@@ -91,7 +91,7 @@ def names(variables: Sequence[Any]) -> list[str]:
     return [variable.name for variable in variables]
 
 
-# Whole networks: a model with its loss over random images, and its derivative by differences.
+# Whole networks: a model with its loss on random images, and derivatives by finite differences.
 
 STEP = 1e-6
 
@@ -99,7 +99,7 @@ STEP = 1e-6
 def network(
     model: Model, *shape: int, classes: int = 10, examples: int = 2, training: bool = True
 ) -> tuple[Bench, Outputs]:
-    """Add ``model`` over random images of (C, H, W), float64, with labels of all classes in turn."""
+    """Add ``model`` on random images (C, H, W), float64, with labels of all classes in turn."""
     rng = np.random.default_rng(7)
     b = bench(rng.standard_normal((examples, *shape)), training=training, step=3)
     labels = ops.placeholder(b.net.graph, (examples,), "int64", name="y")
@@ -112,7 +112,7 @@ def parameter_count(b: Bench) -> int:
 
 
 def multiply_adds(b: Bench) -> int:
-    """Multiply-adds of convolutions and matrix products, for one example."""
+    """Return the multiply-adds of convolutions and matrix products for one example."""
     graph = b.net.graph
     total = 0
     for node in graph:
@@ -130,7 +130,7 @@ def kinds(b: Bench) -> dict[str, str]:
 
 
 def assert_trainable(b: Bench, outputs: Outputs) -> None:
-    """Add the gradient of the summed loss by every parameter, and compare its shape and dtype."""
+    """Add the gradient of the summed loss with respect to every parameter, and compare shapes and dtypes."""
     graph = b.net.graph
     variables = b.net.variables.trainable
     found = gradients(graph, [ops.reduce_sum(graph, outputs.losses)], [variable.tensor for variable in variables])
@@ -139,9 +139,9 @@ def assert_trainable(b: Bench, outputs: Outputs) -> None:
 
 
 def assert_gradients(b: Bench, outputs: Outputs) -> None:
-    """Compare the gradient of the summed loss by x and all parameters with differences along a random direction.
+    """Compare gradients with respect to x and all parameters with differences along a random direction.
 
-    The step is so short that, at the fixed draws of a test, no ReLU and no maximum changes its branch.
+    The gradients are of the summed loss. The step is so short that no ReLU and no maximum changes its branch.
     """
     graph = b.net.graph
     total = ops.reduce_sum(graph, outputs.losses)
@@ -150,7 +150,7 @@ def assert_gradients(b: Bench, outputs: Outputs) -> None:
     assert all(gradient is not None for gradient in found), "every parameter matters to the loss"
     point = {source: value for source, value in {**initial_values(b.net), **b.feeds}.items() if source in sources}
     rng = np.random.default_rng(8)
-    # Away from the initial zeros, where every bias and beta would be special.
+    # The point is not at the initial zeros, where the gradients of biases and betas are special.
     point = {source: value + 0.1 * rng.standard_normal(value.shape) for source, value in point.items()}
     direction = {source: rng.standard_normal(value.shape) for source, value in point.items()}
 

@@ -21,7 +21,7 @@ Layer = Callable[..., Any]
 
 
 def correlate(x: Array, w: Array, stride: int, padding: tuple[int, int, int, int]) -> Array:
-    """Convolution by its definition, one group."""
+    """Return the convolution by its definition, with one group."""
     top, bottom, left, right = padding
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
     windows = sliding_window_view(padded, w.shape[2:], axis=(2, 3))[:, :, ::stride, ::stride]
@@ -69,7 +69,7 @@ class TestConv:
         nn.conv(b.net, b.x, 100, 3, name="c", bias=-7.0)
         values = initial_values(b.net)
         weights, bias = (values[b.net.variables[name].tensor] for name in ("c/weights", "c/bias"))
-        # 45,000 draws: the sample deviation is within 1.4 % of the true one at four sigma.
+        # 45,000 draws: the sample deviation is within 1.4 % of the true deviation at four sigma.
         assert weights.std() == pytest.approx((2 / (50 * 9)) ** 0.5, rel=0.014)
         assert (bias == -7.0).all()
 
@@ -138,7 +138,7 @@ def test_flatten_keeps_row_major_order() -> None:
     assert (b.value(nn.flatten(b.net, b.x, name="f")) == x.reshape(2, 12)).all()
 
 
-def test_an_identity_adds_nothing() -> None:
+def test_an_identity_adds_no_node() -> None:
     training, evaluation = bench(images(2, 12)), bench(images(2, 12), training=False)
     assert nn.flatten(training.net, training.x, name="f") == training.x
     assert nn.dropout(training.net, training.x, 0.0, name="d") == training.x
@@ -150,10 +150,10 @@ class TestDropout:
         b = bench(np.ones((40, 500)))
         y = b.value(nn.dropout(b.net, b.x, 0.2, name="d"))
         assert set(np.unique(y)) == {0.0, 1.25}
-        # Mean of 20,000 draws of deviation 0.5: 1 within four sigma of 0.0035.
+        # The mean of 20,000 draws with deviation 0.5 is 1 within four sigma of 0.0035.
         assert y.mean() == pytest.approx(1.0, abs=0.0142)
 
-    def test_draws_belong_to_layer_step_and_example(self) -> None:
+    def test_draws_depend_on_layer_step_and_example(self) -> None:
         def drawn(first: int, count: int, *, step: int = 0, name: str = "d", scope: str = "all") -> Array:
             b = bench(np.ones((count, 64)), step=step, first_index=first)
             with b.net.graph.name_scope(scope):
@@ -217,7 +217,7 @@ class TestLocalResponseNormalization:
 
 
 class TestWhatStrategiesAndExplainRead:
-    def test_nodes_and_variables_carry_their_layer(self) -> None:
+    def test_nodes_and_variables_have_the_name_of_their_layer(self) -> None:
         b = bench(images(2, 3, 8, 8))
         net = b.net
         h = nn.conv(net, b.x, 4, 3, name="conv1", padding="same")

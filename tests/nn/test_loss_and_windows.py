@@ -1,4 +1,4 @@
-"""The head of a classifier, windows of convolution and pooling, and layers over bfloat16 images."""
+"""The losses of classifiers, windows of convolution and pooling, and layers on bfloat16 images."""
 
 import math
 from collections.abc import Callable
@@ -38,12 +38,12 @@ def sigmoid(x: Array) -> Array:
 
 
 def log_loss(x: Array) -> Array:
-    """The logarithm of the label's probability."""
+    """Return the softmax loss, which is the negative logarithm of the label's probability."""
     return -np.log(softmax(x)[np.arange(5), LABELS])
 
 
 def logistic(x: Array) -> Array:
-    """The sum of one unit for each class."""
+    """Return the logistic loss, summed over one unit per class."""
     p, truth = sigmoid(x), np.eye(4)[LABELS]
     return -(truth * np.log(p) + (1 - truth) * np.log(1 - p)).sum(axis=1)
 
@@ -51,7 +51,7 @@ def logistic(x: Array) -> Array:
 @pytest.mark.parametrize(
     ("loss", "formula", "response"), [("softmax", log_loss, softmax), ("logistic", logistic, sigmoid)]
 )
-def test_losses_are_those_of_the_formula_and_gradients_response_minus_truth(
+def test_losses_match_the_formula_and_gradients_are_response_minus_truth(
     loss: str, formula: Callable[[Array], Array], response: Callable[[Array], Array]
 ) -> None:
     b, outputs = classified(loss)
@@ -103,8 +103,8 @@ def test_padding_as_written(padding: Padding, expected: tuple[int, ...]) -> None
     assert place((9, 9), 3, 1, padding).padding == expected
 
 
-def test_rows_and_columns_are_padded_apart() -> None:
-    # 7 rows need 6 * 1 + 4 - 7 = 3 zeros at stride 2 (4 windows), 8 columns need 3 * 2 + 4 - 8 = 2.
+def test_rows_and_columns_are_padded_separately() -> None:
+    # With stride 2, 7 rows need 6 * 1 + 4 - 7 = 3 zeros (4 windows), 8 columns need 3 * 2 + 4 - 8 = 2.
     assert place((7, 8), 4, 2, "same").padding == (1, 2, 1, 1)
 
 
@@ -115,7 +115,7 @@ def test_same_padding_makes_size_over_stride_windows(side: int, window: int, str
 
 @given(SIDES, WINDOWS, STRIDES, st.integers(0, 3))
 def test_ceil_is_the_sizing_of_cuda_convnet(side: int, window: int, stride: int, padding: int) -> None:
-    # 1 + ceil((in + 2 * pad - filter) / stride), wherever its last window touches the image.
+    # 1 + ceil((in + 2 * pad - filter) / stride), if the last window touches the image.
     assume(window <= side + 2 * padding)
     windows = 1 + math.ceil((side + 2 * padding - window) / stride)
     assume((windows - 1) * stride < side + padding)
@@ -123,7 +123,7 @@ def test_ceil_is_the_sizing_of_cuda_convnet(side: int, window: int, stride: int,
 
 
 @given(SIDES, WINDOWS, STRIDES, st.integers(0, 3))
-def test_ceil_sees_every_place_and_starts_no_window_outside(side: int, window: int, stride: int, padding: int) -> None:
+def test_ceil_covers_all_pixels_and_starts_no_window_outside(side: int, window: int, stride: int, padding: int) -> None:
     assume(padding < window <= side)
     windows = count(side, window, stride, padding, ceil=True)
     assert (windows - 1) * stride < padding + side
@@ -134,11 +134,11 @@ def test_ceil_sees_every_place_and_starts_no_window_outside(side: int, window: i
 @pytest.mark.parametrize(
     ("side", "window", "stride", "ceil", "expected"),
     [
-        # Poolings and the first convolution of the ImageNet network.
+        # Pooling layers and the first convolution of the ImageNet network.
         *((side, 3, 2, True, expected) for side, expected in ((55, 27), (27, 13), (13, 6))),
         (224, 11, 4, True, 55),
         (224, 11, 4, False, 54),
-        # An image smaller than the window may hold one if the number is rounded up.
+        # An image smaller than the window can have one window if the number is rounded up.
         (2, 3, 2, True, 1),
     ],
 )
@@ -157,7 +157,7 @@ def test_unknown_padding_is_refused(padding: Padding) -> None:
         place((9, 9), 3, 1, padding)
 
 
-# Layers over bfloat16 images: outputs are bfloat16, variables and scores are float32.
+# Layers on bfloat16 images: outputs are bfloat16, variables and scores are float32.
 
 NARROW = "bfloat16"
 X = normal(4, 6, 8, 8).astype(NARROW)

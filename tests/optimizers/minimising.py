@@ -1,4 +1,4 @@
-"""Vectors in NumPy, and problems of known solution."""
+"""Vectors in NumPy, and problems with known solutions."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ Objective = Callable[[Vector], tuple[float, Vector]]
 
 
 class NumpyMachine:
-    """A vector machine in this process that records its commands."""
+    """A vector machine in this process, which records its commands."""
 
     def __init__(self, objective: Objective, x: Vector) -> None:
         self.objective = objective
@@ -41,7 +41,7 @@ class NumpyMachine:
 def minimised(
     machine: NumpyMachine, history: History, *, iterations: int = 200, tolerance: float = 1e-7, most: int = 20
 ) -> list[Iteration]:
-    """Iterate until the gradient is short."""
+    """Iterate until every element of the gradient is below the tolerance."""
     done = []
     while len(done) < iterations:
         done.append(iterate(machine, history, longest=1.0, most=most))
@@ -76,7 +76,7 @@ def booth(x: Vector) -> tuple[float, Vector]:
 
 
 class Quadratic:
-    """x'Ax / 2 - b'x with a random A of a given condition number; ``solution`` is its minimizer."""
+    """x'Ax / 2 - b'x with a random A of a given condition number. ``solution`` is the minimizer."""
 
     def __init__(self, size: int, condition: float, seed: int) -> None:
         generator = np.random.default_rng(seed)

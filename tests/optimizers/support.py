@@ -1,4 +1,4 @@
-"""Runs an optimizer's nodes over several steps, committing new values after each as a session does."""
+"""Run an optimizer's nodes over several steps. New values are committed after each step, as in a session."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ START = {
     "fc1/bias": np.array([0.1, -0.2, 0.3]),
 }
 RATES = (0.1, 0.1, 0.03, 0.2, 0.05, 0.01)
-"""A rate that changes, so that tests distinguish rules which differ only then."""
+"""Learning rates that change, so that rules which differ only after a change are distinguished."""
 
 
 def gradient_steps(seed: int = 0, steps: int = len(RATES)) -> list[dict[str, Array]]:
@@ -33,7 +33,7 @@ def gradient_steps(seed: int = 0, steps: int = len(RATES)) -> list[dict[str, Arr
 
 @dataclass
 class Trainer:
-    """Two variables, weights (decayed) and bias (not), and the update that ``optimizer`` adds for them."""
+    """Two variables, weights (with decay) and bias (without), and the update that ``optimizer`` adds for them."""
 
     optimizer: Optimizer
     dtype: str = "float64"
@@ -51,12 +51,12 @@ class Trainer:
         self.state: dict[Tensor, Array] = self._initial()
 
     def update(self, gradients: Sequence[tuple[Variable, Tensor]]) -> list[str]:
-        """Clip the gradients as the optimizer is configured and add the update; returns the assign nodes."""
+        """Clip the gradients as configured and add the update; return the assign nodes."""
         clipped = self.optimizer.clipped(self.graph, gradients)
         return self.optimizer.assign(self.variables, clipped, learning_rate=self.rate, step=self.step)
 
     def run(self, gradients: Sequence[dict[str, Array]], rates: Sequence[float]) -> list[dict[str, Array]]:
-        """Make one step per entry and return the trained variables after each."""
+        """Run one step per entry and return the trained variables after each step."""
         history = []
         assigns = [self.graph.nodes[target] for target in self.targets]
         for step, (by_name, rate) in enumerate(zip(gradients, rates, strict=True)):

@@ -1,4 +1,4 @@
-"""What all optimizers share: the assignment of states, and clipping by the global norm."""
+"""Properties of all optimizers: the assignment of states, and clipping by the global norm."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def test_no_gradients_add_no_nodes() -> None:
     assert len(trainer.graph) == size
 
 
-def test_gradient_of_another_shape_is_refused() -> None:
+def test_gradient_with_another_shape_is_refused() -> None:
     trainer = Trainer(Sgd())
     weights, row = trainer.trained[0], trainer.gradients[1]
     assert weights.spec.shape == START["fc1/weights"].shape
@@ -72,7 +72,7 @@ def test_gradient_of_another_shape_is_refused() -> None:
         (Lbfgs(), "set optimizer.clip_norm, which bounds the first step, or raise optimizer.weight_decay"),
     ],
 )
-def test_advice_against_divergence_names_settings(optimizer: Optimizer, advice: str) -> None:
+def test_advice_after_divergence_names_settings(optimizer: Optimizer, advice: str) -> None:
     assert optimizer.against_divergence == advice
 
 
@@ -96,7 +96,7 @@ def clipped(tensors: list[Array], limit: float) -> tuple[float, list[Array]]:
 @example(np.zeros(5), np.zeros((2, 3)), 0.5)
 @given(arrays(np.float64, 5, elements=VALUES), arrays(np.float64, (2, 3), elements=VALUES), st.floats(1e-3, 1e3))
 def test_clipped_tensors_are_scaled_to_the_limit(a: Array, b: Array, limit: float) -> None:
-    """Never longer than the limit, never rotated, and equal bit for bit if short enough."""
+    """A clipped tensor keeps its direction, its norm is at most the limit, and below the limit no bit changes."""
     norm, after = clipped([a, b], limit)
     assert norm == pytest.approx(float(np.sqrt((a**2).sum() + (b**2).sum())), rel=1e-12)
     factor = min(1.0, limit / norm) if norm > 0 else 1.0

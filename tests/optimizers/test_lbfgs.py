@@ -1,4 +1,4 @@
-"""L-BFGS on problems of known minimum, compared with SciPy; its commands; line searches under the Wolfe conditions."""
+"""L-BFGS on problems with known minima, compared with SciPy; its commands; line searches by the Wolfe conditions."""
 
 import math
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def test_lbfgs_finds_the_minimum_with_about_as_many_evaluations_as_scipy(name: s
     settings = {"maxcor": 10, "gtol": 1e-7, "ftol": 0.0}
     reference = minimize(objective, start, jac=True, method="L-BFGS-B", options=settings)
     np.testing.assert_allclose(machine.vectors[X], reference.x, atol=1e-5)
-    # Every iteration may have a new objective, so each begins with an evaluation.
+    # The objective may change with every iteration, so each iteration begins with an evaluation.
     assert len(machine.values) - len(done) <= 1.5 * reference.nfev + 5
 
 
@@ -46,7 +46,7 @@ def after_one_iteration() -> tuple[NumpyMachine, History]:
 
 
 def inverse_by_formula(pairs: list[tuple[Vector, Vector]], size: int) -> Vector:
-    """Return H by equation 7.17 of Nocedal and Wright, from the oldest pair on, in dense matrices."""
+    """Return H by equation 7.17 of Nocedal and Wright in dense matrices, beginning with the oldest pair."""
     s, y = pairs[-1]
     inverse = np.eye(size) * (s @ y) / (y @ y)
     for s, y in pairs:
@@ -61,7 +61,7 @@ def test_direction_equals_the_formula(size: int) -> None:
     machine, history = NumpyMachine(rosenbrock, np.tile([-1.2, 1.0], 4)), History(size)
     for _ in range(8):
         iterate(machine, history, longest=1.0, most=20)
-        # Those of the ring, oldest first, before this iteration changes them.
+        # The places of the ring buffer, oldest first, before this iteration changes them.
         places = history.newest_first()[::-1]
         pairs = [(machine.vectors[s], machine.vectors[y]) for s, y in map(pair_names, places)]
         gradient = rosenbrock(machine.vectors[X])[1]
@@ -148,7 +148,7 @@ def test_minimum_is_a_fixed_point() -> None:
     assert (did.objective, did.step, did.evaluations) == (0.0, 0.0, 1)
 
 
-def test_an_objective_that_is_not_finite_is_returned_and_such_a_gradient_refused() -> None:
+def test_a_nonfinite_objective_is_returned_and_a_nonfinite_gradient_is_refused() -> None:
     machine = NumpyMachine(lambda x: (math.nan, x), np.ones(2))
     assert math.isnan(iterate(machine, History(4), longest=1.0, most=20).objective)
     machine = NumpyMachine(lambda x: (1.0, np.array([np.nan, 1.0])), np.ones(2))
@@ -157,7 +157,7 @@ def test_an_objective_that_is_not_finite_is_returned_and_such_a_gradient_refused
 
 
 def test_both_gradients_of_a_pair_belong_to_one_objective() -> None:
-    """With another batch in each iteration, y is the change due to the step alone."""
+    """The objective has another batch in each iteration, but y is the change due to the step alone."""
     machine, history = after_one_iteration()
     machine.objective = lambda x: (booth(x)[0] + 1000.0 * x[0], booth(x)[1] + np.array([1000.0, 0.0]))
     iterate(machine, history, longest=1.0, most=20)
@@ -166,7 +166,7 @@ def test_both_gradients_of_a_pair_belong_to_one_objective() -> None:
     np.testing.assert_allclose(y, hessian @ s, rtol=1e-6)
 
 
-# Line searches end at a point under the strong Wolfe conditions, or return None.
+# A line search ends at a point that satisfies the strong Wolfe conditions, or returns None.
 
 Curve = Callable[[float], tuple[float, float]]
 
@@ -181,7 +181,7 @@ def bowl(t: float) -> tuple[float, float]:
 
 
 def cliff(t: float) -> tuple[float, float]:
-    """Not finite beyond 1."""
+    """Return value and slope of a function that is not finite beyond 1."""
     return (-math.log(1.0 - t) - 3.0 * t, 1.0 / (1.0 - t) - 3.0) if t < 1.0 else (math.inf, math.nan)
 
 
@@ -190,7 +190,7 @@ def fall(t: float) -> tuple[float, float]:
 
 
 def climb(t: float) -> tuple[float, float]:
-    """Return a rising value with a falling slope."""
+    """Return value and slope of a function that rises with a falling slope."""
     return t, -1.0
 
 
@@ -247,7 +247,7 @@ def test_lowest_point_of_the_bracket_is_returned_after_the_last_evaluation() -> 
 
 
 def test_point_above_the_previous_one_closes_a_bracket() -> None:
-    """The point decreases enough and is still steep."""
+    """The point satisfies the decrease condition, but the slope there is still steep."""
     along, _ = noted(lambda t: {1.0: (-1.0, -1.0), 2.0: (-0.9, -1.0)}.get(t, (-1.05, 0.0)))
     found = search(along, Point(0.0, 0.0, -1.0), 1.0, 9)
     assert found is not None

@@ -1,4 +1,4 @@
-"""Update rules against their papers' formulas in NumPy, and the properties that set each rule apart."""
+"""Update rules, compared with their papers' formulas in NumPy, and the properties that distinguish them."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -14,7 +14,7 @@ ONES = {name: np.ones_like(value) for name, value in START.items()}
 
 Slots = dict[str, Array]
 Formula = Callable[[Array, Array, float, float, int, Slots], Array]
-"""New value from w, g, learning rate, decay, t (from 1) and the slots, which are updated; they start at 0."""
+"""Returns the new value from w, g, learning rate, decay, t (from 1) and the slots, which start at 0 and are updated."""
 
 B1, B2, EPSILON = 0.8, 0.95, 1e-6
 
@@ -29,7 +29,7 @@ def krizhevsky(w: Array, g: Array, lr: float, decay: float, t: int, slots: Slots
 
 
 def inception_guide(w: Array, g: Array, lr: float, decay: float, t: int, slots: Slots) -> Array:
-    """The form of torch.optim.SGD(momentum=0.8) too."""
+    """Return the update with momentum 0.8, in the form that torch.optim.SGD also uses."""
     slots["accumulator"] = 0.8 * slots["accumulator"] + g + decay * w
     return w - lr * slots["accumulator"]
 
@@ -61,7 +61,7 @@ def torch_adamw(w: Array, g: Array, lr: float, decay: float, t: int, slots: Slot
 def path(formula: Formula, decay: float, bias_factor: float = 1.0) -> tuple[list[dict[str, Array]], list[str]]:
     """Return the variables after each step, and the names of the slots.
 
-    Weights decay, biases learn ``bias_factor`` times as fast.
+    Weights decay. The learning rate of biases is ``bias_factor`` times that of weights.
     """
     w, steps = dict(START), []
     slots: dict[str, Slots] = {name: defaultdict(lambda: np.zeros(())) for name in START}
@@ -110,8 +110,8 @@ def test_both_forms_of_momentum_agree_at_a_constant_rate() -> None:
 
 
 def test_both_forms_of_momentum_differ_after_a_change_of_rate() -> None:
-    # One gradient of 1, then none: with momentum 1/2, a rate cut from 1 to 0.1 leaves the remembered step at
-    # -1/2 in one form and cuts it to -0.05 in the other.
+    # One gradient of 1, then none: if the learning rate falls from 1 to 0.1 with momentum 1/2, the remembered step is
+    # still -1/2 in one form and -0.05 in the other.
     moved = {}
     for optimizer in (Momentum(momentum=0.5), HeavyBall(momentum=0.5)):
         first, second = Trainer(optimizer).run([ONES, ZEROS], [1.0, 0.1])
@@ -136,7 +136,7 @@ def test_adagrad_ignores_a_gradient_whose_square_is_zero() -> None:
     np.testing.assert_array_equal(after["fc1/weights"], START["fc1/weights"].astype("float32"))
 
 
-def test_adagrad_passes_on_nan() -> None:
+def test_adagrad_propagates_nan() -> None:
     broken = {name: np.full_like(value, np.nan) for name, value in START.items()}
     (after,) = Trainer(Adagrad()).run([broken], [0.1])
     assert np.isnan(after["fc1/weights"]).all()
@@ -144,7 +144,7 @@ def test_adagrad_passes_on_nan() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_first_step_of_adam_is_the_learning_rate(dtype: str) -> None:
-    # At t = 1 the corrections undo (1 - beta) exactly, so m_hat = g and v_hat = g * g.
+    # At t = 1 the corrections cancel (1 - beta) exactly, so m_hat = g and v_hat = g * g.
     gradients = {name: np.full_like(value, 1e-3) for name, value in START.items()}
     (after,) = Trainer(Adam(epsilon=1e-12), dtype=dtype).run([gradients], [0.25])
     precision = 1e-6 if dtype == "float32" else 1e-8
@@ -152,9 +152,9 @@ def test_first_step_of_adam_is_the_learning_rate(dtype: str) -> None:
         np.testing.assert_allclose(start - after[name], 0.25, rtol=precision)
 
 
-def test_corrections_of_adam_keep_their_digits_in_float32() -> None:
+def test_corrections_of_adam_are_accurate_in_float32() -> None:
     after = Trainer(Adam(beta2=0.999), dtype="float32").run([ONES] * 20, [1.0] * 20)
-    # A constant gradient of 1 moves by exactly 1 per step if both corrections are exact.
+    # With a constant gradient of 1, a value changes by exactly 1 per step if both corrections are exact.
     np.testing.assert_allclose(START["fc1/bias"] - after[-1]["fc1/bias"], 20.0, rtol=2e-6)
 
 

@@ -1,4 +1,4 @@
-"""Every test here may install plugins: the tables are restored."""
+"""A fixture that restores the tables, so that every test can install plugins."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from tests.plugin_tables import restored_tables
 
 @pytest.fixture(autouse=True)
 def tables() -> Iterator[None]:
-    """Tables without plugins, before and after the test."""
-    load_kernels()  # otherwise its kernels would be removed too
+    """Provide tables without plugins, and restore them after the test."""
+    load_kernels()  # otherwise the package's kernels would be removed too
     with restored_tables():
         yield

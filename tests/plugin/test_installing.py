@@ -1,4 +1,4 @@
-"""The content of a plugin, and the tables that it extends: completely or not at all, once, and recorded."""
+"""The content of a plugin, and the tables that it extends: completely or not at all, only once, and recorded."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -208,7 +208,7 @@ def test_conflicting_ops_and_kernels_are_refused(
     assert REGISTRY.of("mine", "cpu") == ()
 
 
-def test_a_second_kernel_of_an_op_of_the_packages_may_be_added(tmp_path: Path) -> None:
+def test_a_second_kernel_can_be_added_to_a_built_in_op(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     kernel = "replace(function_kernel('tanh', compute, library='mine'), priority=99)"
     path.write_text(KERNELS.format(op="mine", ops="", kernels=kernel))

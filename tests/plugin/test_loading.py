@@ -1,4 +1,4 @@
-"""From a name on the command line to a plugin, or to a message with file and line."""
+"""Loading a plugin by its name on the command line, and error messages with file and line."""
 
 import hashlib
 import os
@@ -50,7 +50,7 @@ def test_a_module_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.delitem(sys.modules, name)
 
 
-def test_a_pinned_source_must_be_that_one(tmp_path: Path) -> None:
+def test_a_changed_source_of_a_pinned_plugin_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, GOOD)
     sha256 = locate(path).sha256
     assert locate(f"{path}#sha256={sha256}").reference == path
@@ -74,7 +74,7 @@ def test_missing_plugins_are_refused(reference: str, complaint: str) -> None:
         locate(reference)
 
 
-def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "mine.py")
     with pytest.raises(ConfigError, match=r"^--plugin .*/mine\.py: .*/mine\.py is a FIFO: expected a regular file$"):
         locate(str(tmp_path / "mine.py"))
@@ -103,7 +103,7 @@ def test_a_file_that_failed_is_no_module(tmp_path: Path) -> None:
     assert set(sys.modules) == before
 
 
-def test_a_plugin_that_leaves_python_leaves(tmp_path: Path) -> None:
+def test_a_plugin_that_calls_exit_ends_the_process(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         execute(locate(written(tmp_path, "import sys\nsys.exit(3)\n")))
 
@@ -127,7 +127,7 @@ plugin = Plugin(models={{"mine": MyNet}})
 
 
 def with_mine(folder: Path, group: str, text: str) -> Config:
-    """A configuration that chooses ``mine``, from a plugin with this text."""
+    """Return a configuration that chooses ``mine`` from a plugin with this text."""
     install([written(folder, text)])
     (folder / group).mkdir()
     (folder / group / "mine.yaml").write_text("name: mine\n")
@@ -158,7 +158,7 @@ def test_an_output_that_is_no_logits_is_refused_before_the_start(tmp_path: Path,
         build(with_mine(tmp_path, "model", MODEL.format(body=body)))
 
 
-def test_an_error_of_a_module_is_located_and_others_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_a_module_are_located_and_others_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "module_that_divides"
     text = "from runner.plugin import Plugin\ndef divide():\n    return 1 / 0\nplugin = Plugin()\n"
     (tmp_path / f"{name}.py").write_text(text)

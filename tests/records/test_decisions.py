@@ -1,4 +1,4 @@
-"""Decisions and endings of a run: complete lines, continued by a later process; other files are refused."""
+"""Decisions and endings of a run: lines are complete and continued by a later process; other files are refused."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ def test_every_name_has_a_file_with_a_line_for_each_decision(tmp_path: Path) -> 
     assert read_decisions(tmp_path / "y.jsonl") == []
 
 
-def test_a_later_process_forgets_the_steps_that_it_makes_again(tmp_path: Path) -> None:
+def test_a_later_process_drops_the_steps_that_it_repeats(tmp_path: Path) -> None:
     Decisions(tmp_path, first_step=0, outcome="abc").write({"x": LINES})
     later = Decisions(tmp_path, first_step=2, outcome="abc")
     for count in (1, 2):
@@ -49,13 +49,13 @@ def test_the_first_line_identifies_the_run_and_is_no_decision(tmp_path: Path) ->
     Decisions(tmp_path, 0, "abc").write({"x": LINES})
     assert outcome_of(tmp_path / "x.jsonl") == "abc"
     assert (tmp_path / "x.jsonl").read_text().splitlines()[0] == '{"version": 1, "outcome": "abc"}'
-    # A run that continues with other limits has another outcome.
+    # A run that continues with other limits has another outcome hash.
     Decisions(tmp_path, 2, "longer").write({"x": []})
     assert (outcome_of(tmp_path / "x.jsonl"), read_decisions(tmp_path / "x.jsonl")) == ("longer", LINES[:2])
 
 
 @pytest.mark.parametrize("first", ['{"step": 0}', '{"version": 2, "outcome": "abc"}', '{"version": 1, "outcome": 3}'])
-def test_a_file_without_such_a_line_is_of_no_known_run(first: str, tmp_path: Path) -> None:
+def test_a_file_without_a_first_line_belongs_to_no_known_run(first: str, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(first)
     assert outcome_of(path) is None
@@ -93,7 +93,7 @@ ENDINGS = [
 
 
 class Endings:
-    """Clients that end as listed, and record other calls."""
+    """Fake clients that end in a given order. Other calls are recorded."""
 
     def __init__(self) -> None:
         self.endings = list(ENDINGS)
@@ -117,7 +117,7 @@ def note(path: Path, origin: Origin = ORIGIN, count: int = 3, most: int = 10) ->
 
 
 def first_line(**changed: Any) -> str:
-    """The first line of a record, with some values changed."""
+    """Return the first line of a record, with some values changed."""
     return json.dumps({"version": 1, "outcome": "abc", "first_step": 0, "devices": ["a", "b"], **changed})
 
 
@@ -131,7 +131,7 @@ def test_written_endings_are_read_back(path: Path) -> None:
     assert read_endings(path, "abc") == [Ending(each.client, each.step, each.turns) for each in ENDINGS]
 
 
-def test_all_else_is_passed_on(path: Path) -> None:
+def test_other_calls_are_passed_on(path: Path) -> None:
     clients = Endings()
     with NotingClients(clients, path, ORIGIN) as noting:
         assert noting.run("init", step=3, feeds={"x": 1}) == {"answer": 42}
@@ -211,7 +211,7 @@ def test_a_damaged_line_is_reported_with_its_number(path: Path, line: str, expec
 
 
 def test_a_record_that_contradicts_itself_is_refused() -> None:
-    """Each of two clients waits for the other on one device."""
+    """Each of two clients on one device waits for the other."""
     there, back = DEVICES
     recorded = Recorded([Ending("go", 0, {there: 0, back: 1}), Ending("come", 0, {there: 1, back: 0})])
     recorded.launched(Launched("go", 0, {there: {back: 4}, back: {}}))

@@ -31,7 +31,7 @@ from tests.records.test_summary import git
 
 
 class NotingTracker(Tracker):
-    """Records parameters and artifacts."""
+    """A tracker that keeps parameters and artifacts in memory."""
 
     def __init__(self) -> None:
         self.params: Mapping[str, Any] = {}
@@ -180,7 +180,7 @@ def test_tags_contain_the_whole_provenance() -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with one commit of ``code.py``."""
+    """Return a repository with one commit of ``code.py``."""
     top = tmp_path / "project"
     top.mkdir()
     git(top, "init", "-q")

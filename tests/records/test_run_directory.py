@@ -1,4 +1,4 @@
-"""One run, one process, one directory: locks, epochs, and the errors a user meets."""
+"""A directory belongs to one run and one process at a time: locks, epochs, and the errors that a user sees."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def resume(path: Path) -> RunDirectory:
 
 @contextmanager
 def other_process_holding(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that starts a run in ``path`` and holds it until the block ends."""
+    """Start another process that begins a run in ``path`` and holds the run until the block ends."""
     program = (
         "import sys; from runner.records.run_directory import RunDirectory\n"
         f"with RunDirectory.open({str(path)!r}, resume=False):\n"
@@ -38,7 +38,7 @@ def other_process_holding(path: Path) -> Iterator[subprocess.Popen[str]]:
         yield child
 
 
-def test_new_run(tmp_path: Path) -> None:
+def test_new_run_creates_its_directory(tmp_path: Path) -> None:
     with start(tmp_path / "outputs" / "first") as directory:
         assert directory.path == tmp_path / "outputs" / "first"
         assert directory.epoch == 1
@@ -93,7 +93,7 @@ def test_second_process_is_refused_with_exit_code_9(tmp_path: Path) -> None:
         assert directory.epoch == 2, "the refused starts did not count"
 
 
-def test_holder_that_cannot_be_named(tmp_path: Path) -> None:
+def test_run_held_by_an_unknown_process_is_refused(tmp_path: Path) -> None:
     with start(tmp_path):
         (tmp_path / "run.lock").write_text("\x1b[2J")
         with pytest.raises(DirectoryInUseError, match="is in use by another process:"):
@@ -160,7 +160,7 @@ def test_a_run_that_lost_a_file_keeps_its_checkpoints(tmp_path: Path, lost: str)
 
 
 @pytest.mark.parametrize("name", ["missing", "empty"])
-def test_resume_of_no_run_creates_nothing(name: str, tmp_path: Path) -> None:
+def test_resume_of_a_missing_run_creates_no_files(name: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=rf"resume=.*{name}: there is no run to resume \(no run\.json\)"):
         resume(tmp_path / name)
@@ -186,7 +186,7 @@ def test_damaged_state_is_refused(content: str, fault: str, tmp_path: Path) -> N
         resume(tmp_path)  # the lock was released
 
 
-def test_crash_while_counting_keeps_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_while_the_start_is_counted_keeps_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start(tmp_path).close()
     with monkeypatch.context() as patch:
 
@@ -205,11 +205,11 @@ def test_crash_while_counting_keeps_the_old_state(tmp_path: Path, monkeypatch: p
     [
         ("file", r"cannot write in .*file: Not a directory .*hydra\.run\.dir=DIR"),
         ("file/below", r"cannot write in .*file/below: Not a directory .*hydra\.run\.dir=DIR"),
-        # /proc takes no directories, not even from root.
+        # No directory can be created in /proc, not even by root.
         ("/proc/runs/1", r"cannot write in /proc/runs/1: .*expected a writable directory"),
     ],
 )
-def test_a_place_that_cannot_hold_a_directory_is_refused(place: str, message: str, tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_a_directory_is_refused(place: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ResourceError, match=message):
         start(tmp_path / place)

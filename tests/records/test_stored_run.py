@@ -1,4 +1,4 @@
-"""Earlier runs: facts of their data, their plugins, and their pending tracking records."""
+"""Stored runs: facts of their data, their plugins, and their pending tracking records."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from runner.tracking.writer import StoreUnavailableError
 
 
 def make_run(path: Path, *, starts: int = 1) -> str:
-    """A directory of a run that was killed; returns its id."""
+    """Create the directory of a run that was killed; return the run's id."""
     for start in range(starts):
         with RunDirectory.open(path, resume=start > 0) as directory:
             directory.config_yaml.touch()
@@ -33,7 +33,7 @@ def make_run(path: Path, *, starts: int = 1) -> str:
 
 
 def nowhere(run_id: str) -> list[Path]:
-    """A store that knows no runs."""
+    """Return no directories: the search result of a store without runs."""
     return []
 
 
@@ -57,7 +57,7 @@ def test_an_id_is_found_among_the_outputs(place: str, tmp_path: Path) -> None:
     assert find_run(run_id[:8], tmp_path, nowhere).path == tmp_path / place
 
 
-def test_an_unknown_id_is_searched_in_the_store(tmp_path: Path) -> None:
+def test_an_unknown_id_is_looked_up_in_the_store(tmp_path: Path) -> None:
     run_id = make_run(tmp_path / "elsewhere")
     asked = []
 
@@ -85,7 +85,7 @@ def test_names_of_no_run_are_refused(text: str, directories: list[str], message:
         find_run(text, tmp_path, lambda run_id: [Path(each) for each in directories])
 
 
-def test_a_damaged_neighbour_is_passed_over(tmp_path: Path) -> None:
+def test_a_damaged_run_next_to_the_searched_one_is_skipped(tmp_path: Path) -> None:
     run_id = make_run(tmp_path / "outputs/day/sound")
     make_run(tmp_path / "outputs/day/damaged")
     (tmp_path / "outputs/day/damaged/run.json").write_text("{")
@@ -123,7 +123,7 @@ def test_a_written_record_is_read_back(tmp_path: Path) -> None:
 
 @dataclass
 class PluginData(Synthetic):
-    """A dataset whose facts and normalisation are arrays, as those of a plugin can be."""
+    """A dataset whose facts and normalisation are arrays, as in a plugin."""
 
     mean: Any = (0.25,)
 
@@ -139,8 +139,8 @@ class PluginData(Synthetic):
         return Normalisation(scale, self.mean, std)
 
 
-def test_numbers_of_arrays_are_kept_as_plain_ones(tmp_path: Path) -> None:
-    """One mean for all channels, and a standard deviation for each."""
+def test_numbers_of_arrays_are_stored_as_plain_numbers(tmp_path: Path) -> None:
+    """There is one mean for all channels, and a standard deviation for each channel."""
     record = record_of(PluginData())
     assert record.normalisation == Normalisation(1.0, (0.25,), (0.5, 0.25, 0.125))
     write_record(tmp_path, record)
@@ -172,7 +172,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, damage: dict[str, object], fa
         read_record(tmp_path)
 
 
-def test_a_file_of_before_knows_no_normalisation(tmp_path: Path) -> None:
+def test_a_file_of_an_earlier_version_has_no_normalisation(tmp_path: Path) -> None:
     write_record(tmp_path, RECORD)
     document = json.loads((tmp_path / FACTS_FILE).read_text())
     del document["normalisation"]
@@ -219,7 +219,7 @@ def test_changes_of_data_are_described(now: DataRecord, expected: str) -> None:
 
 
 class FakeReplay(Replay):
-    """Writes three records of each run except those in ``failing``."""
+    """A fake replay that writes three records of each run except those in ``failing``."""
 
     def __init__(self, failing: dict[str, Exception] | None = None) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ def test_an_error_of_one_run_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "not plain YAML" in damaged[0]
 
 
-def test_a_run_that_is_still_running_is_left_alone(tmp_path: Path) -> None:
+def test_a_run_that_is_still_running_is_skipped(tmp_path: Path) -> None:
     replay = FakeReplay()
     run = late_run(tmp_path / "run")
     with RunDirectory.open(run, resume=False) as directory:
@@ -270,7 +270,7 @@ def test_a_run_that_is_still_running_is_left_alone(tmp_path: Path) -> None:
     assert bring_over([run], replay) == BroughtOver({run: 3})
 
 
-def test_no_run_starts_while_its_records_are_brought_over(tmp_path: Path) -> None:
+def test_no_run_starts_while_its_records_are_written(tmp_path: Path) -> None:
     run = late_run(tmp_path / "run")
 
     class Starting(FakeReplay):
@@ -284,15 +284,13 @@ def test_no_run_starts_while_its_records_are_brought_over(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("configuration", "uri"), [("tracking: {uri: 'http://a:b@c'}", "http://a:b@c"), ("tracking: 1", None), ("{}", None)]
 )
-def test_the_store_of_the_configuration_is_read_without_the_rest_of_it(
-    tmp_path: Path, configuration: str, uri: str | None
-) -> None:
+def test_only_the_store_is_read_from_the_configuration(tmp_path: Path, configuration: str, uri: str | None) -> None:
     replay = FakeReplay()
     bring_over([late_run(tmp_path / "run", configuration)], replay)
     assert replay.asked == [("run", uri)]
 
 
-def test_the_end_of_a_run_is_that_of_its_summary(tmp_path: Path) -> None:
+def test_the_end_of_a_run_is_read_from_its_summary(tmp_path: Path) -> None:
     runs = [late_run(tmp_path / name) for name in ("damaged", "failed", "killed")]
     (runs[0] / SUMMARY_FILE).write_text("{")
     failure_summary(NumericError("the loss is nan"), runs[1], []).write(runs[1] / SUMMARY_FILE)

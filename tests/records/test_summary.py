@@ -127,13 +127,13 @@ def test_an_unknown_status_cannot_be_written() -> None:
         replace(SUMMARY, status="ok")
 
 
-def test_the_hash_of_a_configuration_knows_values_not_order() -> None:
+def test_the_hash_of_a_configuration_depends_on_values_not_on_order() -> None:
     assert config_hash({"a": 1, "b": {"c": [1, 2]}}) == config_hash({"b": {"c": [1, 2]}, "a": 1})
     assert config_hash({"a": 1}) != config_hash({"a": 2})
     assert config_hash({"a": 1}) != config_hash({"a": "1"})
 
 
-def test_step_times_are_summed_up() -> None:
+def test_step_times_are_summarised() -> None:
     seconds = [float(n) for n in range(1, 12)]
     assert step_time(seconds) == {"median": 6.0, "p10": 2.0, "p90": 10.0}
     assert step_time([]) == {}

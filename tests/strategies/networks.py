@@ -22,7 +22,7 @@ Batch = Mapping[str, Tensor]
 
 
 def dense(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Three dense layers."""
+    """Build a network of three dense layers."""
     h = nn.flatten(net, batch["x"], name="flat")
     h = nn.relu(net, nn.dense(net, h, 8, name="fc1"), name="relu1")
     h = nn.relu(net, nn.dense(net, h, 6, name="fc2"), name="relu2")
@@ -30,7 +30,7 @@ def dense(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def convolutional(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """A strided, padded convolution, an overlapping pooling, a dense layer."""
+    """Build a convolution with strides and padding, an overlapping pooling and a dense layer."""
     h = nn.conv(net, batch["x"], 4, 3, name="conv1", padding="same")
     h = nn.max_pool(net, nn.relu(net, h, name="relu1"), 3, name="pool1", stride=2)
     h = nn.conv(net, h, 4, 2, name="conv2", groups=2)
@@ -38,20 +38,20 @@ def convolutional(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def batch_normalised(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """A layer that mixes examples and keeps state that no gradient updates."""
+    """Build a network with a layer that mixes examples and has state that no gradient updates."""
     h = nn.conv(net, batch["x"], 3, 3, name="conv1", bias=None)
     h = nn.relu(net, nn.batch_norm(net, h, name="norm1"), name="relu1")
     return nn.classify(net, nn.dense(net, nn.flatten(net, h, name="flat"), CLASSES, name="fc"), batch["y"])
 
 
 def dropped_out(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """A layer with random draws."""
+    """Build a network with a layer with random draws."""
     h = nn.relu(net, nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 12, name="fc1"), name="relu1")
     return nn.classify(net, nn.dense(net, nn.dropout(net, h, 0.4, name="drop"), CLASSES, name="fc2"), batch["y"])
 
 
 def hybrid(net: NetworkBuilder, batch: Batch, loss: str = "softmax") -> Outputs:
-    """A convolution below three dense layers, with dropout between them; no number of units divides another."""
+    """Build a convolution and three dense layers with dropout; no number of units divides another."""
     h = nn.relu(net, nn.conv(net, batch["x"], 2, 3, name="conv1"), name="relu1")
     h = nn.flatten(net, nn.max_pool(net, h, 2, name="pool1"), name="flat")
     h = nn.dropout(net, nn.relu(net, nn.dense(net, h, 7, name="fc1"), name="relu2"), 0.4, name="drop")
@@ -60,7 +60,7 @@ def hybrid(net: NetworkBuilder, batch: Batch, loss: str = "softmax") -> Outputs:
 
 
 def branched(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Two dense layers with one input, whose sum is batch-normalised, and one after them."""
+    """Build two dense layers with one input, batch normalisation of their sum, and a dense layer."""
     x = nn.flatten(net, batch["x"], name="flat")
     left, right = (nn.dense(net, x, 5, name=name) for name in ("left", "right"))
     h = nn.batch_norm(net, nn.add(net, left, right, name="sum"), name="norm")
@@ -85,20 +85,20 @@ def task_of(
     example_shape: tuple[int, ...] = EXAMPLE_SHAPE,
     seed: int = 7,
 ) -> Task:
-    """A task on images of 6x6 with a test batch of odd size."""
+    """Return a task on images of 6x6 pixels, with test batches of odd size."""
     return Task(network, optimizer, example_shape, dtype, seed, batch_size, TEST_BATCH, microbatches)
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Endless examples whose label depends on the image; the last three of a test batch are padding."""
+    """A source of endless examples whose labels depend on the images; the last three of a test batch are padding."""
 
     batch_size: int
     example_shape: tuple[int, ...] = EXAMPLE_SHAPE
     dtype: str = "float64"
 
     def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
-        """Return rows of the whole batch, so that shares have the batch's examples."""
+        """Return rows lo..hi-1 of the whole batch, so that shares have the examples of the batch."""
         size = TEST_BATCH if split == "test" else self.batch_size
         rng = np.random.default_rng([step, split == "test"])
         x = rng.standard_normal((size, *self.example_shape))
@@ -114,7 +114,7 @@ class Examples:
 
 
 class Chosen:
-    """The source of some examples of a batch at a time, by their places in it. step: of the batch; None for any."""
+    """A source that reads only some positions of a batch. step: the step of that batch; None for any step."""
 
     def __init__(self, batch_size: int, step: int | None = None) -> None:
         self.places: Sequence[int] = ()
@@ -128,7 +128,7 @@ class Chosen:
 
 
 def convolved(images: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
-    """Responses (N, filters, places) of 3x3 filters on images of 6x6."""
+    """Return responses (N, filters, positions) of 3x3 filters on images of 6x6 pixels."""
     places = [(i, j) for i in range(4) for j in range(4)]
     patches = [np.einsum("ncij,fcij->nf", images[:, :, i : i + 3, j : j + 3], weights) for i, j in places]
     return np.stack(patches, axis=-1)

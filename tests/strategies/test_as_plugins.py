@@ -1,4 +1,4 @@
-"""A strategy of a plugin can do what a built-in one can: two built-in ones pass their laws as plugins."""
+"""A plugin can do what a built-in strategy can: two built-in strategies pass their tests as plugins."""
 
 import subprocess
 import sys
@@ -17,14 +17,14 @@ LAWS = {
 
 
 @pytest.mark.parametrize("strategy", sorted(LAWS))
-def test_a_strategy_outside_the_package_uses_the_public_contract_alone(strategy: str, tmp_path: Path) -> None:
+def test_a_strategy_outside_the_package_imports_only_the_public_contract(strategy: str, tmp_path: Path) -> None:
     assert imports_of_private_modules(tmp_path, transplant(strategy, tmp_path)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("strategy", sorted(LAWS))
-def test_a_strategy_passes_its_laws_as_a_plugin(strategy: str, tmp_path: Path) -> None:
+def test_a_strategy_passes_its_tests_as_a_plugin(strategy: str, tmp_path: Path) -> None:
     transplant(strategy, tmp_path)
     laws = [str(HERE / file) for file in LAWS[strategy]]
     options = ["-p", "tests.strategies.transplant", f"--transplanted={tmp_path}", "-p", "no:cacheprovider"]
@@ -38,7 +38,7 @@ def test_a_strategy_passes_its_laws_as_a_plugin(strategy: str, tmp_path: Path) -
     ("strategy", "settings"),
     [("async_data", ["parallelism.virtual_time=true"]), ("model", ["parallelism.shard={fc1: column, fc2: row}"])],
 )
-def test_a_run_of_a_plugin_has_the_weights_of_the_built_in_strategy(
+def test_a_plugin_gives_the_weights_of_the_built_in_strategy(
     strategy: str, settings: list[str], tmp_path: Path
 ) -> None:
     package = transplant(strategy, tmp_path)

@@ -47,17 +47,17 @@ def task_for(network: str, optimizer: str = "momentum", dtype: str = "float64", 
 
 
 def in_order(run: Run) -> Run:
-    """A run with its variables in the order of their names."""
+    """Return a run with its variables in the order of their names."""
     return dict(sorted(run[0].items())), run[1]
 
 
 def expect_single(strategy: AsyncData, task: Task, registry: Registry) -> None:
-    """Require the weights and history of ``single`` bit for bit, in any order of variables."""
+    """Require the weights and history of ``single`` bit for bit, with variables in any order."""
     expect_same_run(in_order(trained(strategy, task, registry, STEPS)), in_order(single(task, STEPS)))
 
 
 @all_pairs(network=sorted(NETWORKS), optimizer=sorted(OPTIMIZERS), loop=["sequential", "direct"])
-def test_one_worker_that_sees_its_own_writes_is_single_bit_for_bit(
+def test_one_worker_that_fetches_after_every_push_equals_single_bit_for_bit(
     network: str, optimizer: str, loop: str, registry: Registry
 ) -> None:
     expect_single(AsyncData(workers=1, servers=2, loop=loop), task_for(network, optimizer), registry)
@@ -70,7 +70,7 @@ def test_other_precisions_equal_single_bit_for_bit(dtype: str, registry: Registr
 
 @pytest.mark.parametrize("servers", [1, 3])
 @pytest.mark.parametrize("staleness", [Staleness("drop", 0), Staleness("scale"), Staleness("bounded", 0)])
-def test_no_policy_touches_gradients_that_are_not_stale(staleness: Staleness, servers: int, registry: Registry) -> None:
+def test_no_policy_changes_gradients_that_are_not_stale(staleness: Staleness, servers: int, registry: Registry) -> None:
     strategy = AsyncData(workers=1, servers=servers, loop="sequential", staleness=staleness)
     expect_single(strategy, task_for("batch_normalised", "adam"), registry)
 
@@ -93,7 +93,7 @@ def virtual(workers: int, variant: str, **more: Any) -> AsyncData:
 
 @cache
 def run_of(workers: int, variant: str, seed: int, again: int = 0) -> tuple[Weights, list[Any], Any]:
-    """again: number of the repetition."""
+    """Return weights, history and record of a run. again: number of the repetition."""
     with begun(
         virtual(workers, variant), task_for("batch_normalised", "adagrad", seed=seed), load_kernels()
     ) as trainer:
@@ -104,7 +104,7 @@ def run_of(workers: int, variant: str, seed: int, again: int = 0) -> tuple[Weigh
 @pytest.mark.parametrize(
     ("workers", "variant"), [*product([1, 2, 4], ["overlapped", "sequential"]), *((3, each) for each in VARIANTS)]
 )
-def test_a_run_in_virtual_time_is_repeated_bit_for_bit(workers: int, variant: str) -> None:
+def test_a_run_in_virtual_time_can_be_repeated_bit_for_bit(workers: int, variant: str) -> None:
     weights, history, record = run_of(workers, variant, 7)
     again, history_again, record_again = run_of(workers, variant, 7, again=1)
     expect_same_bits(weights, again)
@@ -113,7 +113,7 @@ def test_a_run_in_virtual_time_is_repeated_bit_for_bit(workers: int, variant: st
 
 
 def turns_of(seed: int, variant: str = "overlapped") -> list[tuple[str, int]]:
-    """Clients and their steps in the order in which they end."""
+    """Return clients and their steps in the order in which they end."""
     with begun(virtual(3, variant), task_for("dense", seed=seed), load_kernels()) as trainer:
         ended: list[tuple[str, int]] = []
         finished = trainer.session.finished
@@ -139,12 +139,12 @@ def most_ahead(turns: list[tuple[str, int]]) -> int:
     return most
 
 
-def test_a_bounded_replica_is_ahead_by_the_limit_and_the_step_that_it_may_start() -> None:
+def test_a_bounded_replica_is_at_most_one_step_more_than_the_limit_ahead() -> None:
     assert max(most_ahead(turns_of(seed, "bounded")) for seed in range(4)) == 2
     assert most_ahead(turns_of(0)) == 4
 
 
-def test_seeds_differ_in_the_interleaving() -> None:
+def test_other_seeds_give_other_interleavings() -> None:
     assert turns_of(1) == turns_of(1)
     assert turns_of(1) != turns_of(2)
 
@@ -157,7 +157,7 @@ def test_several_workers_end_with_other_weights_than_single() -> None:
 
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
-def test_it_learns(variant: str, registry: Registry) -> None:
+def test_the_loss_falls(variant: str, registry: Registry) -> None:
     with begun(virtual(3, variant), task_for("dense", "adagrad"), registry) as trainer:
         rate = np.asarray(0.1)
         losses = [float(trainer.step_driver.update(step, rate)["loss"]) for step in range(80)]
@@ -165,7 +165,7 @@ def test_it_learns(variant: str, registry: Registry) -> None:
 
 
 def bytes_of(trainer: Trainer, *, statistics: bool) -> list[int]:
-    """Bytes on each shard: of parameters, or of a push."""
+    """Return the bytes on each shard: of parameters, or of a push."""
     kept = {node.name: node.device for node in trainer.program.graph if node.op == "variable"}
     network = {name: spec.nbytes for name, spec in trainer.program.variables.items() if "/squares" not in name}
     sums = [0] * trainer.program.servers
@@ -201,7 +201,7 @@ def test_bytes_of_every_client_are_those_of_the_formula(
                 assert {d: p.sent_bytes for d, p in pushing.items()} == {worker: pushed_bytes[shard] + 8, server: 0}
 
 
-def test_bytes_of_a_run_are_counted_by_fetch_and_push(registry: Registry) -> None:
+def test_a_run_counts_the_bytes_of_its_fetches_and_pushes(registry: Registry) -> None:
     strategy = AsyncData(workers=1, servers=2, n_fetch=2, n_push=3, loop="sequential")
     with begun(strategy, task_for("batch_normalised", "adagrad"), registry) as trainer:
         counted = trainer.sent(range(6))
@@ -210,7 +210,7 @@ def test_bytes_of_a_run_are_counted_by_fetch_and_push(registry: Registry) -> Non
 
 
 def test_gradients_between_pushes_are_summed_and_applied_locally(registry: Registry) -> None:
-    """Two steps on a copy with local updates, then one push, against the gradients of ``single``."""
+    """Two steps on a copy with local updates and then one push are compared with the gradients of ``single``."""
     task = task_of(NETWORKS["dense"], Sgd(), batch_size=BATCH)
     strategy = AsyncData(workers=1, n_fetch=2, n_push=2, loop="sequential")
     weights, _ = trained(strategy, task, registry, 2)
@@ -220,8 +220,8 @@ def test_gradients_between_pushes_are_summed_and_applied_locally(registry: Regis
         np.testing.assert_allclose(weights[name], value - 0.05 * sum(gradients), rtol=0, atol=1e-12)
 
 
-def test_moving_averages_advance_once_a_push_by_the_mean(registry: Registry) -> None:
-    """The parameters do not change, so that both steps have the same convolution."""
+def test_moving_averages_advance_once_for_each_push_by_the_mean_statistics(registry: Registry) -> None:
+    """The parameters do not change, so both steps have the same convolution."""
     still = Sgd(lr=1e-9)
     task = task_of(NETWORKS["batch_normalised"], still, batch_size=BATCH)
     averages = []
@@ -243,7 +243,7 @@ def test_moving_averages_advance_once_a_push_by_the_mean(registry: Registry) -> 
 
 @pytest.mark.parametrize("network", ["batch_normalised", "dropped_out"])
 @pytest.mark.parametrize(("workers", "variant"), [(1, "rare"), *((3, each) for each in VARIANTS)])
-def test_a_run_in_virtual_time_continues_from_a_checkpoint_as_the_undisturbed_one(
+def test_a_run_in_virtual_time_continues_from_a_checkpoint_bit_for_bit(
     workers: int, variant: str, network: str, registry: Registry
 ) -> None:
     task, strategy = task_for(network, "adam"), virtual(workers, variant)
@@ -258,7 +258,7 @@ def test_a_run_in_virtual_time_continues_from_a_checkpoint_as_the_undisturbed_on
 
 
 def test_accumulated_gradients_at_a_checkpoint_are_applied(registry: Registry) -> None:
-    """Without local updates, a run with a checkpoint before its only push equals one that pushes there."""
+    """Without local updates, a checkpoint before the only push has the same effect as a push."""
     task, weights = task_for("dense", "adagrad"), []
     for n_push in (2, 3):
         strategy = AsyncData(workers=1, servers=2, n_fetch=1, n_push=n_push, loop="sequential")
@@ -271,7 +271,7 @@ def test_accumulated_gradients_at_a_checkpoint_are_applied(registry: Registry) -
 
 
 def test_fetches_and_pushes_are_compressed(registry: Registry) -> None:
-    """Powers of two are exact in 16 bits; other weights are rounded."""
+    """The upper 16 bits hold powers of two exactly; other weights are rounded."""
     task = task_for("dense", "sgd", "float32")
     strategy = AsyncData(workers=1, loop="sequential")
     with begun(strategy, task, registry, compression="high16") as trainer:

@@ -1,4 +1,4 @@
-"""Shares of a batch, the clients of every program, and ``single``, the oracle of the other strategies."""
+"""Shares of a batch, the clients of every program, and ``single``, with which the other strategies are compared."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def test_shares_are_those_of_array_split(total: int, parts: int) -> None:
     assert cut == [part.tolist() for part in np.array_split(np.arange(total), parts)]
 
 
-def test_a_sum_of_one_part_is_the_part() -> None:
+def test_a_sum_of_one_part_adds_no_node() -> None:
     graph = Graph()
     assert ordered_sum(graph, [Tensor("x")]) == Tensor("x")
     assert len(graph) == 0
@@ -93,7 +93,7 @@ def test_shares_of_a_batch_are_read_in_worker_order(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", ALL, ids=named)
-def test_training_before_initialisation_says_what_to_run(strategy: Strategy, registry: Registry) -> None:
+def test_training_before_initialisation_names_the_client_to_run(strategy: Strategy, registry: Registry) -> None:
     task = task_of(dense, Sgd(), batch_size=7)
     with (
         opened(strategy, task, registry) as trainer,
@@ -104,9 +104,7 @@ def test_training_before_initialisation_says_what_to_run(strategy: Strategy, reg
 
 @pytest.mark.parametrize("strategy", EVERY, ids=named)
 @pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_a_restored_run_continues_with_the_bits_of_the_undisturbed_one(
-    strategy: Strategy, network: str, registry: Registry
-) -> None:
+def test_a_restored_run_continues_bit_for_bit(strategy: Strategy, network: str, registry: Registry) -> None:
     task = task_of(NETWORKS[network], Momentum(), batch_size=7)
     undisturbed, history = trained(strategy, task, registry, 6)
     saved, _ = trained(strategy, task, registry, 3)
@@ -130,7 +128,7 @@ def test_saved_and_restored_values_are_copies(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("strategy", ALL, ids=named)
-def test_the_same_seed_gives_the_same_bits_and_another_seed_others(strategy: Strategy, registry: Registry) -> None:
+def test_equal_seeds_give_equal_bits_and_other_seeds_other_values(strategy: Strategy, registry: Registry) -> None:
     task = task_of(NETWORKS["dropped_out"], Momentum(), batch_size=7)
     expect_same_run(*(trained(strategy, task, registry, 3) for _ in range(2)))
     reseeded = task_of(NETWORKS["dropped_out"], Momentum(), batch_size=7, seed=8)
@@ -159,14 +157,14 @@ def test_evaluation_gathers_every_example_in_order_and_counts_no_padding(
 
 
 def with_an_idle_parameter(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """A parameter that the loss does not depend on."""
+    """Build a network with a parameter on which the loss does not depend."""
     with net.layer("idle", "dense"):
         net.parameter("weights", (3,), Constant(2.0))
     return dense(net, batch)
 
 
 @pytest.mark.parametrize("strategy", ALL, ids=named)
-def test_a_parameter_the_loss_does_not_depend_on_stays(strategy: Strategy, registry: Registry) -> None:
+def test_a_parameter_on_which_the_loss_does_not_depend_keeps_its_value(strategy: Strategy, registry: Registry) -> None:
     weights, _ = trained(strategy, task_of(with_an_idle_parameter, Momentum(), batch_size=7), registry, 2)
     assert weights["idle/weights"].tolist() == [2.0, 2.0, 2.0]
 
@@ -190,7 +188,7 @@ def test_variables_have_the_task_s_dtype() -> None:
 
 
 def loss_and_gradients(weights: Weights, x: Array, y: Array) -> tuple[float, float, dict[str, Array]]:
-    """The dense network in NumPy: mean loss, accuracy and the gradient of every parameter."""
+    """Return mean loss, accuracy and the gradient of every parameter of the dense network, computed with NumPy."""
     layers = ["fc1", "fc2", "fc3"]
     inputs, h = [], x.reshape(len(x), -1)
     for layer in layers:
@@ -235,6 +233,6 @@ def test_microbatches_change_rounding_only(network: str, microbatches: int) -> N
     assert difference(whole[0], cut[0]) > 0
 
 
-def test_nothing_is_sent(registry: Registry) -> None:
+def test_single_sends_nothing(registry: Registry) -> None:
     with begun(Single(), task_of(dense, Sgd(), batch_size=9, microbatches=3), registry) as trainer:
         assert trainer.sent(range(2)) == [0]

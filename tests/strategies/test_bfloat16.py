@@ -28,7 +28,7 @@ IMAGE = (2, 8, 8)
 
 
 def convnet(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Every layer that convolutional networks have: bias and ReLU, normalisation and ReLU, a sum, pools, dropout."""
+    """Build the layers of convolutional networks: bias and ReLU, normalisation and ReLU, a sum, pooling, dropout."""
     h = nn.relu(net, nn.conv(net, batch["x"], 8, 3, name="conv1", padding="same"), name="relu1")
     h = nn.max_pool(net, h, 2, name="pool1")
     branch = nn.conv(net, h, 8, 3, name="conv2", padding="same", bias=None)
@@ -81,7 +81,7 @@ def test_layers_are_fused_as_in_float32() -> None:
     assert narrow == wide
 
 
-def test_activations_are_half_as_large_and_gradients_and_updates_not_rounded() -> None:
+def test_activations_are_bfloat16_and_gradients_and_updates_float32() -> None:
     graph = optimized("bfloat16")
     gradients = {"conv2d_weight_gradient", "conv2d_weight_bias_gradient", "matmul_bias_gradient"}
     found = [node for node in graph if node.op in gradients]
@@ -105,7 +105,7 @@ def test_a_convolutional_network_learns_as_in_float32() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [("float32", "bfloat16"), ("bfloat16", "float32")])
-def test_a_checkpoint_of_one_precision_is_continued_in_the_other(
+def test_a_checkpoint_of_one_precision_continues_in_another(
     before: str, after: str, tmp_path: Path, registry: Registry
 ) -> None:
     with begun(Single(), convnet_task(before), registry) as trainer:
@@ -122,7 +122,7 @@ def test_a_checkpoint_of_one_precision_is_continued_in_the_other(
 
 
 def test_small_updates_are_not_lost(registry: Registry) -> None:
-    """An update of a thousandth of a weight is less than half of bfloat16's last place, 2 ** -9."""
+    """An update by a thousandth of a weight is less than 2**-9, half of the last place of bfloat16."""
     task = task_of(NETWORKS["dense"], Adam(), batch_size=BATCH, dtype="bfloat16")
     (first, _), (moved, _) = (trained(Single(), task, registry, steps) for steps in ([], [10_000]))
     assert 0 < np.abs(moved["fc1/weights"] - first["fc1/weights"]).max() < 2**-9

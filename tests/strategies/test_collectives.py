@@ -1,4 +1,4 @@
-"""Every collective is the ordered sum and sends the bytes of its formula, also with compression."""
+"""Every collective gives the ordered sum and sends the bytes of its formula, also with compression."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -42,7 +42,7 @@ shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 
 
 def parts_of(shape: tuple[int, ...], workers: int, dtype: str = "float64") -> Parts:
-    """Values of many magnitudes, so that another order of summation has other bits."""
+    """Return values of many magnitudes, so that another order of summation gives other bits."""
     rng = np.random.default_rng(workers)
     return [np.asarray(rng.standard_normal(shape) * 10.0 ** rng.integers(-8, 8, shape), dtype) for _ in range(workers)]
 
@@ -51,7 +51,7 @@ both = pytest.mark.parametrize("combine", [sharded_reduce, ring_all_reduce, all_
 
 
 def reduce_graph(parts: Parts, combine: Combine = sharded_reduce) -> tuple[Graph, list[Tensor], list[Tensor]]:
-    """One placeholder per worker and their sum; returns the graph, the parts and the totals."""
+    """Return a graph with one placeholder per worker and their sum, the placeholders, and the totals."""
     graph = Graph()
     placed = []
     for k, part in enumerate(parts):
@@ -64,7 +64,7 @@ def reduce_graph(parts: Parts, combine: Combine = sharded_reduce) -> tuple[Graph
 def run(
     parts: Parts, registry: Registry, combine: Combine, compression: str = "none"
 ) -> tuple[Parts, list[int], list[int]]:
-    """Run the reduction; returns every worker's total, and bytes sent by worker as planned and as counted."""
+    """Run the reduction; return every worker's total, and the planned and the counted bytes that each worker sends."""
     graph, placed, totals = reduce_graph(parts, combine)
     cluster = local_cluster(len(parts), compression=compression)
     with session(graph, registry, client("run", totals, feeds=placed), cluster=cluster) as opened:
@@ -76,12 +76,12 @@ def run(
 
 
 def cut(x: Array) -> Array:
-    """The upper 16 bits of finite numbers."""
+    """Return finite numbers reduced to their upper 16 bits."""
     return (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
 def sum_of_slice(parts: Parts, owner: int, combine: Combine, sent: Callable[[Array], Array]) -> Array:
-    """The sum of a slice of flattened tensors, in the order of the collective. sent: a tensor as it arrives."""
+    """Return the sum of a slice in the order of the collective. sent: returns a tensor as the receiver gets it."""
     if combine is not ring_all_reduce:
         return sent(reduce(np.add, [part if k == owner else sent(part) for k, part in enumerate(parts)]))
     workers = len(parts)
@@ -92,7 +92,7 @@ def sum_of_slice(parts: Parts, owner: int, combine: Combine, sent: Callable[[Arr
 
 
 def bytes_of(size: int, width: int, workers: int, combine: Combine) -> list[int]:
-    """The bytes that each worker sends."""
+    """Return the bytes that each worker sends."""
     owned = [hi - lo for lo, hi in shares(size, workers)]
     if combine is all_reduce or workers == 1:
         return [(workers - 1) * size * width] * workers
@@ -110,7 +110,7 @@ def bytes_of(size: int, width: int, workers: int, combine: Combine) -> list[int]
 def test_every_worker_has_the_ordered_sum_for_the_bytes_of_the_formula(
     combine: Combine, shape: tuple[int, ...], workers: int, dtype: str, registry: Registry
 ) -> None:
-    """With compression, the sum is that of the received values; with ``all_reduce``, workers receive others."""
+    """With compression, received values are summed. ``all_reduce`` is left out: its workers would differ."""
     compressed = dtype == "compressed" and combine is not all_reduce
     parts = parts_of(shape, workers, "float32" if dtype == "compressed" else dtype)
     totals, planned, counted = run(parts, registry, combine, "high16" if compressed else "none")
@@ -125,14 +125,14 @@ def test_every_worker_has_the_ordered_sum_for_the_bytes_of_the_formula(
     assert counted == planned == bytes_of(parts[0].size, width, workers, combine)
 
 
-def test_sums_of_one_name_are_separate_groups() -> None:
+def test_two_sums_with_one_name_are_separate_groups() -> None:
     graph, placed, _ = reduce_graph(parts_of((3,), 2), all_reduce)
     all_reduce(graph, placed, [worker_device(0), worker_device(1)], "fc1/weights")
     groups = [node.attributes["group"] for node in graph if node.op == "all_reduce"]
     assert groups[0] == groups[1] != groups[2] == groups[3]
 
 
-def test_around_a_ring_each_worker_sends_to_its_neighbour_only(registry: Registry) -> None:
+def test_in_a_ring_each_worker_sends_to_its_neighbour_only(registry: Registry) -> None:
     parts = parts_of((7,), 4)
     graph, placed, totals = reduce_graph(parts, ring_all_reduce)
     with session(graph, registry, client("run", totals, feeds=placed), cluster=local_cluster(4)) as opened:
@@ -143,7 +143,7 @@ def test_around_a_ring_each_worker_sends_to_its_neighbour_only(registry: Registr
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (2,)])
-def test_fewer_elements_than_workers_are_summed_once_each(shape: tuple[int, ...]) -> None:
+def test_fewer_elements_than_workers_are_each_summed_once(shape: tuple[int, ...]) -> None:
     graph, placed, _ = reduce_graph(parts_of(shape, 4))
     assert [node.op for node in graph].count("add_n") == graph.spec(placed[0]).size
 
@@ -155,7 +155,7 @@ def test_one_worker_adds_no_nodes(combine: Combine) -> None:
     assert len(graph) == 1
 
 
-def test_each_sum_is_made_by_the_worker_that_owns_it() -> None:
+def test_each_slice_is_summed_by_the_worker_that_owns_it() -> None:
     graph, _, totals = reduce_graph(parts_of((7,), 3))
     sums = [node for node in graph if node.op == "add_n"]
     assert [(node.device, node.outputs[0].shape) for node in sums] == [
@@ -167,7 +167,7 @@ def test_each_sum_is_made_by_the_worker_that_owns_it() -> None:
 
 
 @given(sizes=st.lists(st.integers(0, 50), max_size=12), limit=st.integers(0, 100))
-def test_buckets_hold_neighbours_up_to_the_limit(sizes: list[int], limit: int) -> None:
+def test_buckets_hold_consecutive_gradients_up_to_the_limit(sizes: list[int], limit: int) -> None:
     buckets = in_buckets(sizes, limit)
     assert [i for bucket in buckets for i in bucket] == list(range(len(sizes)))
     for bucket, following in pairwise(buckets):
@@ -177,13 +177,13 @@ def test_buckets_hold_neighbours_up_to_the_limit(sizes: list[int], limit: int) -
         assert filled + sizes[following.start] > room
 
 
-def test_buckets_grow_smaller_towards_the_end() -> None:
+def test_buckets_become_smaller_towards_the_end() -> None:
     assert in_buckets([10] * 32, 160) == [range(16), range(16, 24), range(24, 28), range(28, 30), range(30, 32)]
     assert in_buckets([10] * 32, 80)[:3] == [range(8), range(8, 16), range(16, 24)]
     assert in_buckets([10] * 3, 0) == [range(1), range(1, 2), range(2, 3)]
 
 
-# ``sync_data`` with compression: half the bytes, and equal replicas.
+# ``sync_data`` with compression: half the bytes, and identical replicas.
 
 TRAINED = ["dense", "convolutional", "batch_normalised"]
 
@@ -212,10 +212,10 @@ def test_replicas_stay_identical(network: str, workers: int, combine: str, stati
 @pytest.mark.parametrize("bucket_bytes", [0, 1 << 20])
 @pytest.mark.parametrize("combine", sorted(COMBINES))
 @pytest.mark.parametrize("network", TRAINED)
-def test_two_bytes_are_sent_where_there_were_four(
+def test_compression_sends_two_bytes_for_four(
     network: str, combine: str, bucket_bytes: int, registry: Registry
 ) -> None:
-    """Scalar scores keep four bytes: two from each worker but the first."""
+    """Scores keep four bytes: each worker but the first sends two scalars."""
     sent, strategy = {}, SyncData(workers=3, combine=combine, bucket_bytes=bucket_bytes)
     for compression in ("none", "high16"):
         with begun(strategy, task_for(network), registry, compression=compression) as trainer:
@@ -227,8 +227,8 @@ def test_two_bytes_are_sent_where_there_were_four(
     assert min(sent["none"]) > 8
 
 
-def test_a_compressed_step_differs_by_the_dropped_bits(registry: Registry) -> None:
-    """Parts and their sum lose less than 1/128 of themselves each: 1/64 of a change, twice that where parts cancel."""
+def test_a_compressed_step_differs_by_the_lost_bits(registry: Registry) -> None:
+    """Parts and their sum each lose less than 1/128 of their size: 1/64 of a change, or twice that if parts cancel."""
     strategy, task = SyncData(workers=4), task_for("dense")
     before, _ = trained(strategy, task, registry, 0)
     exact, lossy = (trained(strategy, task, registry, 1, compression=each)[0] for each in ("none", "high16"))

@@ -1,4 +1,4 @@
-"""``hybrid`` equals ``single`` with the same batch, for any shards, and the algorithm for several updates in a step."""
+"""``hybrid`` equals ``single`` with the same batch for any shards; several updates in a step follow the algorithm."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -41,13 +41,13 @@ from tests.strategies.training import (
 
 STEPS = 6
 BATCH = 13
-"""Odd, so that no K above 1 divides it."""
+"""A prime number, so that no number of workers divides it."""
 
 ALL: dict[str, NetworkFunction] = {**NETWORKS, "hybrid": hybrid, "logistic": partial(hybrid, loss="logistic")}
 
 
 def normalised_between(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Batch normalisation below the dense layers and between them."""
+    """Build a network with batch normalisation below the dense layers and between them."""
     h = nn.relu(net, nn.batch_norm(net, nn.conv(net, batch["x"], 3, 3, name="conv1"), name="norm1"), name="relu1")
     h = nn.dense(net, nn.flatten(net, h, name="flat"), 5, name="fc1", bias=None)
     h = nn.relu(net, nn.batch_norm(net, h, name="norm2"), name="relu2")
@@ -55,7 +55,7 @@ def normalised_between(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def task_for(network: str, dtype: str = "float64", batch_size: int = BATCH) -> Task:
-    """An optimizer with slots, weight decay and active clipping."""
+    """Return a task whose optimizer has slots, weight decay and active clipping."""
     return task_of(ALL[network], Momentum(weight_decay=1e-3, clip_norm=0.5), batch_size=batch_size, dtype=dtype)
 
 
@@ -71,7 +71,7 @@ def test_it_equals_single_with_the_same_batch(network: str, workers: int, scheme
 
 @pytest.mark.parametrize("scheme", ["a", "b", "c"])
 @pytest.mark.parametrize("network", ["batch_normalised", "hybrid", "logistic"])
-def test_in_float32_it_does_up_to_rounding(network: str, scheme: str) -> None:
+def test_in_float32_it_equals_single_up_to_rounding(network: str, scheme: str) -> None:
     task = task_for(network, "float32")
     found = run(task, workers=3, scheme=scheme, statistics="pooled")
     assert {value.dtype.name for value in found[0].values()} == {"float32"}
@@ -86,7 +86,7 @@ def test_bfloat16_gives_about_the_same_losses() -> None:
 
 @pytest.mark.parametrize("combine", ["all_reduce", "ring_all_reduce", "sharded_reduce"])
 @pytest.mark.parametrize("bucket_bytes", [0, 100])
-def test_gradients_below_are_combined_in_any_way(combine: str, bucket_bytes: int) -> None:
+def test_gradients_below_the_dense_layers_can_be_combined_in_any_way(combine: str, bucket_bytes: int) -> None:
     found = run(task_for("hybrid"), workers=3, combine=combine, bucket_bytes=bucket_bytes)
     expect_same_run(found, single(task_for("hybrid"), STEPS), 1e-10)
 
@@ -99,12 +99,12 @@ BETWEEN = task_of(normalised_between, Momentum(weight_decay=1e-3, clip_norm=0.5)
     [
         (task_for("batch_normalised"), "c", "shares"),
         (task_for("batch_normalised"), "c", "first_worker"),
-        # Between dense layers, a pass of a worker's share has its statistics.
+        # Between dense layers, a pass over a worker's share has the statistics of that share.
         (BETWEEN, "b", "shares"),
     ],
     ids=["shares", "first_worker", "between dense layers"],
 )
-def test_statistics_are_those_of_sync_data(task: Task, scheme: str, statistics: str, registry: Registry) -> None:
+def test_statistics_equal_those_of_sync_data(task: Task, scheme: str, statistics: str, registry: Registry) -> None:
     expected = trained(SyncData(workers=3, statistics=statistics), task, registry, STEPS)
     expect_same_run(run(task, workers=3, scheme=scheme, statistics=statistics), expected, 1e-10)
 
@@ -123,14 +123,14 @@ MODELS: dict[str, tuple[NetworkFunction, tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("model", sorted(MODELS))
-def test_models_equal_single(model: str) -> None:
+def test_built_in_models_equal_single(model: str) -> None:
     network, shape = MODELS[model]
     task = task_of(network, Adam(), batch_size=10, example_shape=shape)
     expect_same_run(run(task, workers=3, scheme="a", statistics="pooled"), single(task, STEPS), 1e-10)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
-def test_initial_values_are_those_of_single_bit_for_bit(workers: int, registry: Registry) -> None:
+def test_initial_values_equal_those_of_single_bit_for_bit(workers: int, registry: Registry) -> None:
     expect_same_bits(
         trained(Hybrid(workers=workers), task_for("hybrid"), registry, 0)[0], single(task_for("hybrid"), 0)[0]
     )
@@ -138,7 +138,7 @@ def test_initial_values_are_those_of_single_bit_for_bit(workers: int, registry: 
     assert list(program.variables.items()) == list(whole.variables.items())
 
 
-def test_every_worker_holds_its_columns_and_their_slots_alone() -> None:
+def test_every_worker_has_only_its_columns_and_their_slots() -> None:
     program = Hybrid(workers=4).build(task_for("hybrid"))
     kept = {node.name: node.outputs[0].shape for node in program.graph if node.op == "variable"}
     for slot in ("", "/velocity"):
@@ -149,7 +149,7 @@ def test_every_worker_holds_its_columns_and_their_slots_alone() -> None:
 
 
 def test_a_checkpoint_continues_under_any_strategy(registry: Registry) -> None:
-    """Two steps under each strategy, each from the checkpoint of the one before."""
+    """Each strategy makes two steps from the checkpoint of the previous strategy."""
     strategies = [Hybrid(workers=3), Single(), Hybrid(workers=2, scheme="c"), SyncData(workers=2), Hybrid(workers=4)]
     saved, task = single(task_for("hybrid"), 0)[0], task_for("hybrid")
     for i, strategy in enumerate(strategies):
@@ -200,7 +200,7 @@ Gradient = Mapping[str, Array]
 
 
 def gradient_of(trainer: Trainer, weights: Weights, step: int) -> tuple[float, Gradient]:
-    """Loss and gradient of the mean over the source's examples, from one step of plain descent under ``single``."""
+    """Return the mean loss over the source's examples and its gradient, from one step of ``single`` with rate 1."""
     trainer.restore(weights)
     feeds = {"step": scalar(step, "int64"), "learning_rate": scalar(1.0, "float64")}
     loss = trainer.session.run("train", step=step, feeds=feeds)["loss"]
@@ -209,7 +209,7 @@ def gradient_of(trainer: Trainer, weights: Weights, step: int) -> tuple[float, G
 
 
 def places_of(strategy: Hybrid) -> list[list[int]]:
-    """Places in the batch of the examples of each pass."""
+    """Return, for each pass, the positions of its examples in the batch."""
     starts = [lo for lo, _ in shares(EVEN_BATCH, strategy.workers)]
     passes = dense_passes(strategy.scheme, EVEN_BATCH, strategy.workers, strategy.fc_batch)
     return [
@@ -225,7 +225,7 @@ def shortened(gradient: Gradient, limit: float | None) -> Gradient:
 
 
 class Oracle:
-    """Krizhevsky 2014, section 4, with momentum: dense layers after each pass, the others once."""
+    """Krizhevsky 2014, section 4, with momentum: dense layers are updated after each pass, other layers once a step."""
 
     def __init__(self, weights: Weights, rate_factor: float, limit: float | None) -> None:
         self.weights = dict(weights)
@@ -276,7 +276,7 @@ def test_dense_layers_are_updated_after_each_pass(
 
 
 @pytest.mark.parametrize("scheme", ["b", "c"])
-def test_fast_kernels_agree_up_to_rounding(scheme: str, registry: Registry) -> None:
+def test_fast_kernels_give_the_same_results_up_to_rounding(scheme: str, registry: Registry) -> None:
     strategy = Hybrid(workers=3, scheme=scheme, fc_batch=4)
     runs = [
         trained(strategy, task_of(hybrid, Momentum(), batch_size=EVEN_BATCH, dtype=dtype), registry, STEPS)[0]
@@ -286,8 +286,8 @@ def test_fast_kernels_agree_up_to_rounding(scheme: str, registry: Registry) -> N
 
 
 @pytest.mark.parametrize("optimizer", [Sgd(), Adam()], ids=lambda each: each.name)
-def test_without_layers_below_small_updates_are_separate_steps(optimizer: Optimizer, registry: Registry) -> None:
-    """Also for an optimizer that counts: four updates in a step are those of four steps of a quarter of the batch."""
+def test_without_layers_below_small_updates_equal_separate_steps(optimizer: Optimizer, registry: Registry) -> None:
+    """Four updates in a step equal four steps on a quarter of the batch, also if the optimizer counts steps."""
     found, _ = trained(Hybrid(workers=2, fc_batch=3), task_of(dense, optimizer, batch_size=EVEN_BATCH), registry, 3)
     source = Chosen(EVEN_BATCH)
     with begun(Single(), task_of(dense, optimizer, batch_size=3), registry, source=source) as trainer:

@@ -1,4 +1,4 @@
-"""Large dense layers, whose gradient is part of the update and is not stored; a step of LeNet is one native call."""
+"""Large dense layers compute their gradient within the update and do not store it. LeNet's step is one native call."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -29,11 +29,11 @@ from tests.strategies.training import begun, expect_same_run, opened, trained
 INNER, COLUMNS = 1100, 1000
 STEPS = 3
 TOLERANCE = {"float32": 1e-6, "bfloat16": 1e-3}
-"""Relative to the largest weight. Gradients of biases are summed in another order by another kernel."""
+"""Relative to the largest weight. Another kernel sums the gradients of biases in another order."""
 
 
 def two_layers(net: NetworkBuilder, batch: Batch, inner: int = INNER, columns: int = COLUMNS) -> Outputs:
-    """Two layers, a large one whose input has a gradient too, and another."""
+    """Build a large dense layer whose input also has a gradient, between two smaller ones."""
     h = nn.flatten(net, batch["x"], name="flat")
     h = nn.relu(net, nn.dense(net, h, inner, name="fc1"), name="relu1")
     h = nn.relu(net, nn.dense(net, h, columns, name="fc2"), name="relu2")
@@ -46,7 +46,7 @@ def task(dtype: str) -> Task:
 
 @pytest.fixture(scope="module")
 def in_pieces() -> Registry:
-    """All kernels but the one that computes a product within an update."""
+    """Return all kernels except the one that computes a product within an update."""
     registry = Registry()
     register_onednn(registry)
     for family in (classification, elementwise, rows):
@@ -59,7 +59,7 @@ def in_pieces() -> Registry:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_weights_are_those_of_a_step_in_pieces(registry: Registry, in_pieces: Registry, dtype: str) -> None:
+def test_weights_equal_those_of_separate_updates(registry: Registry, in_pieces: Registry, dtype: str) -> None:
     fused, _ = trained(Single(), task(dtype), registry, STEPS)
     apart, _ = trained(Single(), task(dtype), in_pieces, STEPS)
     start, _ = trained(Single(), task(dtype), registry, 0)
@@ -77,7 +77,7 @@ def train_plan(dtype: str, registry: Registry) -> DevicePlan:
 
 
 def of_large_weights(plan: DevicePlan) -> list[Instruction]:
-    """The instructions with an output of the large weights' shape."""
+    """Return the instructions with an output of the shape of the large weights."""
     shape = (INNER, COLUMNS)
     return [each for each in plan.instructions if any(plan.slots[slot].spec.shape == shape for slot in each.outputs)]
 
@@ -94,12 +94,12 @@ def test_no_instruction_writes_the_gradient(registry: Registry, dtype: str) -> N
 
 
 def even_task(microbatches: int = 1) -> Task:
-    """The extents of the large layer are multiples of 32."""
+    """Return a task whose large layer has extents that are multiples of 32."""
     even = partial(two_layers, inner=1056, columns=1024)
     return task_of(even, Momentum(), batch_size=24, microbatches=microbatches, dtype="bfloat16")
 
 
-def test_even_layers_train_as_in_pieces(registry: Registry, in_pieces: Registry) -> None:
+def test_even_layers_equal_those_of_separate_updates(registry: Registry, in_pieces: Registry) -> None:
     (fused, _), (apart, _) = (trained(Single(), even_task(), each, STEPS) for each in (registry, in_pieces))
     for name, weights in apart.items():
         assert np.abs(fused[name] - weights).max() <= TOLERANCE["bfloat16"] * np.abs(weights).max(), name
@@ -118,7 +118,7 @@ def test_workers_and_microbatches_have_equal_bits(registry: Registry, task_of_pa
     expect_same_run(connected, trained(Single(), task_of_parts(microbatches=2), registry, 1))
 
 
-def test_weights_and_velocity_are_updated_where_they_live(registry: Registry) -> None:
+def test_weights_and_velocity_are_updated_in_place(registry: Registry) -> None:
     plan = train_plan("float32", registry)
     (update,) = of_large_weights(plan)
     homes = [plan.places[slot] for slot in update.outputs]
@@ -141,7 +141,7 @@ def test_the_arena_has_no_room_for_the_gradient(registry: Registry, in_pieces: R
     assert fused < math.prod((INNER, COLUMNS)) * 4 <= apart
 
 
-def test_gradients_summed_by_workers_are_kept(registry: Registry) -> None:
+def test_gradients_that_workers_sum_are_stored(registry: Registry) -> None:
     strategy = SyncData(workers=2)
     with opened(strategy, task("float32"), registry) as trainer:
         plans = trainer.session.plans("train").values()
@@ -149,7 +149,7 @@ def test_gradients_summed_by_workers_are_kept(registry: Registry) -> None:
 
 
 LOSS_ONLY = "loss_only"
-"""A client that trains and fetches the loss alone."""
+"""Name of a client that trains and fetches only the loss."""
 
 
 def lenet(net: NetworkBuilder, batch: Batch) -> Outputs:
@@ -157,7 +157,7 @@ def lenet(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def watched(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of calls in every fused call group that runs."""
+    """Return a list that receives the number of calls of every fused call group that runs."""
     runs: list[int] = []
     join = registry.join
 
@@ -185,7 +185,7 @@ def test_a_step_of_lenet_is_one_fused_call_group(registry: Registry, monkeypatch
         runs.clear()
         trainer.session.run(LOSS_ONLY, feeds=fed)
         (plan,) = trainer.session.plans(LOSS_ONLY).values()
-    # Values that are the same in every step need not be computed in every step.
+    # Values that are equal in all steps need not be computed in every step.
     computed = [instruction for instruction in plan.instructions if instruction.op != "fill"]
     assert len(runs) == 1
     assert len(computed) <= runs[0] <= len(plan.instructions)

@@ -1,4 +1,4 @@
-"""``model`` equals ``single`` under any placement, with n parts ``single`` with n microbatches; stale updates."""
+"""``model`` equals ``single`` under any placement, and with n parts ``single`` with n microbatches; stale updates."""
 
 from collections import Counter
 from typing import Any
@@ -43,7 +43,7 @@ from tests.strategies.training import (
 
 STEPS = 6
 BATCH = 13
-"""Odd, so that no number of parts above 1 divides it."""
+"""A prime number, so that no number of parts divides it."""
 
 LAYERS = {
     "dense": {"fc1": 0, "fc[23]": 1},
@@ -51,11 +51,11 @@ LAYERS = {
     "batch_normalised": {"conv1": 1, "norm1": 0, "fc": 1},
     "dropped_out": {"fc1": 1, "drop": 0, "fc2": 1},
 }
-"""Constraints for two workers or more; other layers are free."""
+"""Constraints for two or more workers; the other layers are free."""
 
 
 def adam() -> Optimizer:
-    """An optimizer with slots, the step number, weight decay and active clipping."""
+    """Return an optimizer with slots, the step number, weight decay and active clipping."""
     return Adam(lr=0.01, weight_decay=1e-3, clip_norm=0.5)
 
 
@@ -77,8 +77,8 @@ def test_it_equals_single_in_as_many_microbatches_bit_for_bit(
 
 
 @pytest.mark.parametrize("network", sorted(set(NETWORKS) - {"batch_normalised"}))
-def test_in_parts_it_equals_single_with_the_same_batch(network: str) -> None:
-    """Batch normalisation uses the statistics of parts, so it is left out."""
+def test_with_parts_it_equals_single_with_the_same_batch(network: str) -> None:
+    """Batch normalisation uses the statistics of parts, so that network is left out."""
     found, expected = (
         run(ModelParallel(workers=3, concurrent_steps=3), task_for(network)),
         single(task_for(network), STEPS),
@@ -89,7 +89,7 @@ def test_in_parts_it_equals_single_with_the_same_batch(network: str) -> None:
 
 @pytest.mark.parametrize("network", ["convolutional", "batch_normalised"])
 def test_float32_on_fast_kernels_differs_by_rounding(network: str) -> None:
-    """Fast kernels may round a fused node differently from its parts."""
+    """Fast kernels may round a fused node differently from its separate ops."""
     strategy, task = ModelParallel(concurrent_steps=2, constraints=LAYERS[network]), task_for(network, dtype="float32")
     (found, _), (expected, _) = run(strategy, task), single(task, STEPS, 2)
     assert found["fc/weights"].dtype == np.float32
@@ -101,7 +101,7 @@ def program_of(network: str, strategy: ModelParallel) -> Program:
 
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_all_nodes_of_a_layer_are_on_its_device(network: str) -> None:
+def test_all_nodes_of_a_layer_are_on_one_device(network: str) -> None:
     program = program_of(network, ModelParallel(workers=3, concurrent_steps=2))
     homes = home_layers(program.graph)
     devices: dict[str, set[str]] = {}
@@ -110,11 +110,11 @@ def test_all_nodes_of_a_layer_are_on_its_device(network: str) -> None:
     assert all(len(own) == 1 for own in devices.values())
     stamped = {node.layer.name for node in program.graph if node.layer is not None}
     assert set(devices) == stamped
-    # With concurrent parts and free links, distribution saves time.
+    # With concurrent parts and nearly free links, distribution saves time.
     assert len(set().union(*devices.values())) > 1
 
 
-def test_variables_slots_updates_and_restored_values_are_together() -> None:
+def test_a_variable_is_on_the_device_of_its_slots_and_its_updates() -> None:
     program = program_of("dense", ModelParallel(workers=2, constraints=LAYERS["dense"]))
     for node in program.graph:
         if node.op == "assign":
@@ -161,7 +161,7 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], complaint: st
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 @pytest.mark.parametrize("parts", [1, 2])
-def test_each_cut_tensor_is_sent_once_per_destination(network: str, parts: int, registry: Registry) -> None:
+def test_a_tensor_is_sent_once_to_each_device_that_reads_it(network: str, parts: int, registry: Registry) -> None:
     strategy = Placed(ModelParallel(workers=3, concurrent_steps=parts, constraints=LAYERS[network]))
     task = task_for(network)
     uncut: dict[str, Graph] = {}
@@ -175,8 +175,8 @@ def test_each_cut_tensor_is_sent_once_per_destination(network: str, parts: int, 
     assert sum(counted) > 0
 
 
-def test_a_cut_between_dense_layers_costs_the_activations_their_gradient_and_the_rate() -> None:
-    """By hand: fc1 has 8 outputs of 8 bytes for each example; the learning rate is one value."""
+def test_two_devices_exchange_activations_and_gradients_and_the_learning_rate() -> None:
+    """fc1 has 8 outputs of 8 bytes for each example; the learning rate is one value."""
     constraints = {"flat": 0, "fc1": 0, "relu1": 0, "fc[23]": 1, "relu2": 1, "loss": 1}
     task = task_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
     step = compiled(Placed(ModelParallel(constraints=constraints)).build(task), near(2))
@@ -184,7 +184,7 @@ def test_a_cut_between_dense_layers_costs_the_activations_their_gradient_and_the
 
 
 def _bytes_sent(step: Compiled, workers: int) -> Counter[tuple[int, int]]:
-    """Bytes by link."""
+    """Return the bytes that a step sends on each link."""
     number = {worker_device(k): k for k in range(workers)}
     wires: Counter[tuple[int, int]] = Counter()
     for each in transfers(step, near(workers)):
@@ -193,7 +193,7 @@ def _bytes_sent(step: Compiled, workers: int) -> Counter[tuple[int, int]]:
 
 
 def _bytes_cut(graph: Graph, workers: int) -> Counter[tuple[int, int]]:
-    """Bytes by link, before partitioning: each tensor once for each other device that reads it."""
+    """Return the bytes on each link before partitioning: each tensor once for each other device that reads it."""
     number = {worker_device(k): k for k in range(workers)}
     wires: Counter[tuple[int, int]] = Counter()
     for tensor, readers in graph.consumers().items():
@@ -203,8 +203,8 @@ def _bytes_cut(graph: Graph, workers: int) -> Counter[tuple[int, int]]:
     return wires
 
 
-def test_the_parts_of_a_pipeline_overlap_as_simulated() -> None:
-    """While the second device computes one part forward, the first device computes the other."""
+def test_the_parts_of_a_pipeline_overlap_in_the_simulation() -> None:
+    """The second device computes one part forward while the first device computes the other part."""
     constraints = {"fc1": 0, "relu1": 0, "fc2": 1, "relu2": 1, "fc3": 1}
     program = program_of("dense", ModelParallel(workers=2, concurrent_steps=2, constraints=constraints))
     step = compiled(program, near(2))
@@ -215,7 +215,7 @@ def test_the_parts_of_a_pipeline_overlap_as_simulated() -> None:
 
 
 def _forward(step: Compiled, device: str, part: int) -> tuple[float, float]:
-    """Simulated start and end of the forward pass of a part on a device, in seconds."""
+    """Return the simulated start and end of the forward pass of a part on a device, in seconds."""
     graph, cluster = step.parts[device].graph, near(2)
     names = [name for name in graph.nodes if name.startswith(f"train/share_{part}/") and "/gradients/" not in name]
     nodes = [graph.nodes[name] for name in names]
@@ -223,7 +223,7 @@ def _forward(step: Compiled, device: str, part: int) -> tuple[float, float]:
     return min(step.starts[node.name] for node in nodes), max(ends)
 
 
-# ``pipeline: stale``: ordered updates by gradients at the weights of the start of the step.
+# ``pipeline: stale``: gradients at the weights of the start of the step are applied one after the other.
 
 
 def stale(workers: int, parts: int) -> Placed:
@@ -231,7 +231,7 @@ def stale(workers: int, parts: int) -> Placed:
 
 
 def momentum_by_hand(weights: Weights, batch: int, parts: int, step: int, momentum: float) -> Weights:
-    """One step of the dense network: each part's gradient at the start, applied in order."""
+    """Return the weights after one step of the dense network: gradients at the start, applied part by part."""
     rate = 0.1 / (1 + step)
     examples = Examples(batch).read("train", step, 0, batch)
     now = dict(weights)
@@ -245,7 +245,7 @@ def momentum_by_hand(weights: Weights, batch: int, parts: int, step: int, moment
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("parts", [2, 3])
-def test_gradients_of_the_start_are_applied_in_order(workers: int, parts: int, registry: Registry) -> None:
+def test_gradients_at_the_start_weights_are_applied_in_order(workers: int, parts: int, registry: Registry) -> None:
     task = task_of(dense, Momentum(), batch_size=BATCH)
     with begun(stale(workers, parts), task, registry) as trainer:
         for step in range(4):
@@ -256,29 +256,29 @@ def test_gradients_of_the_start_are_applied_in_order(workers: int, parts: int, r
 
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_the_first_step_has_the_loss_of_the_batch_at_its_start(network: str, registry: Registry) -> None:
+def test_the_first_step_has_the_loss_of_the_batch_at_the_start_weights(network: str, registry: Registry) -> None:
     task = task_of(NETWORKS[network], Sgd(), batch_size=BATCH)
     assert trained(stale(2, 3), task, registry, 1)[1] == single(task, 1, 3)[1]
 
 
 class OneStalePart:
-    """Settings that the configuration refuses."""
+    """A stale pipeline with one part, which the configuration refuses."""
 
     name = "one stale part"
     workers = 1
 
     def build(self, task: Task) -> Program:
-        """On one device."""
+        """Return the program on one device."""
         return in_stale_parts(task, worker_device(0))
 
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_a_single_part_is_not_stale(network: str, registry: Registry) -> None:
+def test_a_stale_pipeline_with_one_part_equals_single(network: str, registry: Registry) -> None:
     expect_same_run(trained(OneStalePart(), task_for(network), registry, 4), single(task_for(network), 4), 1e-12)
 
 
-def test_updates_are_numbered_through_and_averages_advance_part_by_part(registry: Registry) -> None:
-    """Oracle: ``single`` on halves, reset to the start for each gradient; slots and averages continue."""
+def test_every_part_counts_as_an_update_and_advances_the_averages(registry: Registry) -> None:
+    """Compare with ``single`` on halves: only slots and averages continue, other variables return to the start."""
     optimizer = Adam(lr=0.01, clip_norm=0.5)
     task, half = (task_of(NETWORKS["batch_normalised"], optimizer, batch_size=size) for size in (12, 6))
     start, _ = trained(stale(2, 2), task, registry, 1)
@@ -296,16 +296,16 @@ def test_updates_are_numbered_through_and_averages_advance_part_by_part(registry
 
 
 def _goes_on(name: str) -> bool:
-    """Return whether a variable continues from the part before: slots and moving averages."""
+    """Return whether a variable continues from the previous part: slots and moving averages do."""
     return name.endswith(("_moment", "moving_mean", "moving_variance"))
 
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_bits_do_not_depend_on_where_layers_are(network: str, registry: Registry) -> None:
+def test_bits_do_not_depend_on_the_devices_of_layers(network: str, registry: Registry) -> None:
     expect_same_run(*(trained(stale(workers, 3), task_for(network), registry, 4) for workers in (3, 1)))
 
 
-def test_stale_gradients_end_with_other_weights_than_summed_ones(registry: Registry) -> None:
+def test_stale_gradients_give_other_weights_than_summed_ones(registry: Registry) -> None:
     task = task_of(dense, Sgd(), batch_size=12)
     summed = Placed(ModelParallel(concurrent_steps=2))
     assert difference(*(trained(s, task, registry, 3)[0] for s in (stale(2, 2), summed))) > 1e-4

@@ -1,4 +1,4 @@
-"""``sandblaster`` equals ``single`` bit for bit, for any assignment and speed of replicas; assignment of portions."""
+"""``sandblaster`` equals ``single`` bit for bit for any assignment and speed of replicas; the order of portions."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ from tests.strategies.training import (
 )
 
 BATCH = 27
-"""A batch with portions of two sizes."""
+"""Batch size for which portions have two sizes."""
 
 STEPS = 4
 PER_EXAMPLE = sorted(set(NETWORKS) - {"batch_normalised"})
@@ -64,14 +64,14 @@ def blasted(
     interleaving: Interleaving | None = None,
     dtype: str = "float64",
 ) -> Course:
-    """portions: total number."""
+    """Return the results of a run. portions: total number of portions of a batch."""
     strategy = Sandblaster(workers=workers, servers=servers, portions_per_worker=portions // workers)
     task = task_for(network, dtype=dtype)
     return iterated(strategy, task, load_kernels(), range(STEPS), interleaving=interleaving)
 
 
 def expect_same(found: Course, expected: Course) -> None:
-    """Require the same objective at every iteration, and the same variables and history at the end."""
+    """Require the same objective in every iteration, and the same variables and history at the end."""
     assert found.told == expected.told
     expect_same_bits(found.weights, expected.weights)
 
@@ -83,7 +83,7 @@ def test_it_equals_single_in_as_many_microbatches_bit_for_bit(network: str, work
 
 
 @pytest.mark.parametrize("network", PER_EXAMPLE)
-def test_its_objective_is_that_of_the_whole_batch(network: str) -> None:
+def test_the_objective_is_that_of_the_whole_batch(network: str) -> None:
     np.testing.assert_allclose(blasted(network, 3, 2, portions=9).told, single(network).told, rtol=1e-8)
 
 
@@ -94,7 +94,7 @@ def test_in_other_precisions_it_differs_by_rounding(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("slow_s", [3.0, 50.0, 2000.0])
-def test_a_slow_worker_changes_the_assignment_only(slow_s: float) -> None:
+def test_a_slow_worker_changes_only_the_assignment(slow_s: float) -> None:
     found = blasted("dense", 3, 2, 9, speeds(1.0, slow_s, 1.0))
     expect_same(found, blasted("dense", 3, 2, 9, speeds(1.0, 1.0, 1.0)))
     assert found.duplicated > 0
@@ -110,21 +110,21 @@ def test_a_worker_late_for_several_evaluations_computes_no_portion_of_them() -> 
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_order_of_events_changes_a_bit(seed: int) -> None:
+def test_the_order_of_events_changes_no_bit(seed: int) -> None:
     expect_same(blasted("dense", 4, 2, 8, drawn_speeds(seed)), single("dense", 8))
 
 
-def test_with_slow_workers_time_is_saved_by_backups(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backups_save_time_if_a_worker_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     with_backups = speeds(1.0, 100.0)
     blasted("dense", 2, 1, 4, with_backups)
     monkeypatch.setattr(Portions, "_again", lambda portions: None)
     without = speeds(1.0, 100.0)
     expect_same(blasted("dense", 2, 1, 4, without), single("dense", 4))
-    # The run waits for late replicas at its end.
+    # At its end, the run waits for late replicas.
     assert with_backups.now < 0.5 * without.now
 
 
-def test_the_record_of_a_run_says_who_computed_what() -> None:
+def test_a_run_records_the_worker_of_each_portion() -> None:
     found = blasted("dense", 2, 1, 8, speeds(1.0, 1.0))
     evaluations = found.record["evaluations"]
     assert len(evaluations) == found.evaluations
@@ -135,7 +135,7 @@ def test_the_record_of_a_run_says_who_computed_what() -> None:
 
 
 @pytest.mark.parametrize("seconds", [(1.0, 1.0, 1.0), (1.0, 7.0, 1.0)])
-def test_bytes_on_wires_are_those_of_the_formula(seconds: Sequence[float]) -> None:
+def test_sent_bytes_are_those_of_the_formula(seconds: Sequence[float]) -> None:
     workers, servers, portions = 3, 2, 9
     found = blasted("dense", workers, servers, portions, speeds(*seconds))
     trained = sum(
@@ -151,7 +151,7 @@ def test_bytes_on_wires_are_those_of_the_formula(seconds: Sequence[float]) -> No
         assert fetches == workers * found.evaluations
 
 
-def test_only_numbers_pass_between_the_coordinator_and_others() -> None:
+def test_the_coordinator_exchanges_only_scalars() -> None:
     program = Sandblaster(servers=2).build(task_for())
     graph = program.graph
     for client in program.training:
@@ -160,7 +160,7 @@ def test_only_numbers_pass_between_the_coordinator_and_others() -> None:
         assert {graph.spec(tensor).shape for tensor in told} <= {()}, client.name
 
 
-def test_a_checkpoint_of_one_continues_under_another(registry: Registry) -> None:
+def test_a_checkpoint_continues_under_single_and_sandblaster(registry: Registry) -> None:
     undisturbed = iterated(Single(), task_for(microbatches=6), registry, range(6))
     first = iterated(Sandblaster(workers=3, servers=2, portions_per_worker=2), task_for(), registry, range(3))
     second = iterated(Sandblaster(portions_per_worker=3), task_for(), registry, range(3, 5), saved=first.weights)
@@ -169,7 +169,7 @@ def test_a_checkpoint_of_one_continues_under_another(registry: Registry) -> None
     expect_same_bits(last.weights, undisturbed.weights)
 
 
-def test_a_batch_of_the_test_split_is_scored_with_the_servers_parameters(registry: Registry) -> None:
+def test_evaluation_uses_the_parameters_of_the_servers(registry: Registry) -> None:
     scores = []
     for strategy in (Single(), Sandblaster(workers=3, servers=2, portions_per_worker=2)):
         with begun(strategy, task_for(), registry, single("dense", 6).weights) as trainer:
@@ -216,7 +216,7 @@ def test_untrainable_tasks_are_refused(strategy: Strategy, task: Task, message: 
     ],
 )
 def test_portions_are_given_out_in_order(count: int, workers: int, events: str) -> None:
-    """worker:portion is given out; -portion is finished first, !portion again."""
+    """worker:portion assigns a portion, -portion finishes it, and !portion finishes it once more."""
     portions, left = Portions(count, workers), set(range(count))
     for event in events.split():
         if event[0] in "-!":
@@ -254,7 +254,7 @@ def vector_of(weights: Weights, names: list[str]) -> Vector:
     return np.concatenate([weights[name].ravel() for name in names])
 
 
-def test_it_makes_the_iterations_of_the_algorithm_by_hand(registry: Registry) -> None:
+def test_iterations_equal_those_of_the_algorithm_in_numpy(registry: Registry) -> None:
     initial, _ = trained(Single(), task_for(), registry, 0)
     names = [name for name in initial if name.count("/") == 1 and not name.startswith("lbfgs")]
     edges = np.cumsum([initial[name].size for name in names])[:-1]
@@ -290,7 +290,7 @@ def test_microbatches_change_rounding_only(network: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_other_precisions_descend_too(dtype: str, registry: Registry) -> None:
+def test_the_objective_also_falls_in_other_precisions(dtype: str, registry: Registry) -> None:
     found = iterated(Single(), task_for(dtype=dtype), registry, [0] * 12)
     objectives = [each[2] for each in found.told]
     assert objectives == sorted(objectives, reverse=True)
@@ -298,13 +298,13 @@ def test_other_precisions_descend_too(dtype: str, registry: Registry) -> None:
     assert {value.dtype.name for value in found.weights.values()} == {"float32", "float64", "int64"}
 
 
-def test_on_one_batch_it_reaches_a_minimum(registry: Registry) -> None:
+def test_on_one_batch_the_loss_becomes_small(registry: Registry) -> None:
     found = iterated(Single(), task_for(decay=0.0), registry, [0] * 40)
     assert found.told[-1][0] < 0.1 * found.told[0][0]
     assert found.told[-1][1] > 0.9
 
 
-def test_a_run_continues_from_its_variables(registry: Registry) -> None:
+def test_a_run_continues_from_its_saved_variables(registry: Registry) -> None:
     undisturbed = iterated(Single(), task_for("dropped_out"), registry, range(7))
     begun = iterated(Single(), task_for("dropped_out"), registry, range(4))
     continued = iterated(Single(), task_for("dropped_out"), registry, range(4, 7), saved=begun.weights)

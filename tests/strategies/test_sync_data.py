@@ -37,14 +37,14 @@ from tests.strategies.training import (
 
 STEPS = 12
 BATCH = 13
-"""Odd, so that no K above 1 divides it."""
+"""A prime number, so that no number of workers divides it."""
 
 PER_EXAMPLE = sorted(set(NETWORKS) - {"batch_normalised"})
 """Networks that treat every example separately."""
 
 
 def task_for(network: str, microbatches: int = 1, dtype: str = "float64") -> Task:
-    """An optimizer with slots, weight decay and active clipping."""
+    """Return a task whose optimizer has slots, weight decay and active clipping."""
     optimizer = Momentum(weight_decay=1e-3, clip_norm=0.5)
     return task_of(NETWORKS[network], optimizer, batch_size=BATCH, microbatches=microbatches, dtype=dtype)
 
@@ -64,7 +64,7 @@ def test_it_equals_single_with_the_same_batch(network: str, workers: int, combin
     ("network", "workers", "dtype", "combine"),
     [
         *product(sorted(NETWORKS), [1, 2, 3, 4], ["float64"], ["sharded_reduce"]),
-        # Around a ring of two, sums have the order of the workers.
+        # In a ring of two workers, sums have the order of the workers.
         *product(sorted(NETWORKS), [2], ["float64"], ["ring_all_reduce"]),
         *product(["dense"], [2, 4], ["float64"], ["all_reduce"]),
         ("dense", 3, "float32", "sharded_reduce"),
@@ -78,7 +78,7 @@ def test_it_equals_single_in_as_many_microbatches_bit_for_bit(
     expect_same_run(sync(network, workers, dtype, combine), expected)
 
 
-def test_statistics_of_batch_normalisation_are_those_of_shares_not_of_the_batch(registry: Registry) -> None:
+def test_batch_normalisation_uses_the_statistics_of_shares(registry: Registry) -> None:
     task = task_for("batch_normalised")
     (weights, _), (pooled, _) = trained(SyncData(workers=3), task, registry, 1), single(task, 1)
     np.testing.assert_allclose(weights["norm1/moving_mean"], pooled["norm1/moving_mean"], rtol=1e-10)
@@ -116,7 +116,7 @@ def test_bytes_sent_in_a_step_are_gradients_statistics_and_two_scores(
         trainer.train(range(3))
         counted = trainer.session.sent_bytes()
         planned = [plan.sent_bytes for plan in trainer.session.plans("train").values()]
-        # All variables except slots are exchanged: trained ones as gradients, averages as statistics.
+        # All variables except slots are exchanged: trained variables as gradients, averages as statistics.
         exchanged = {name: s for name, s in trainer.program.variables.items() if "velocity" not in name}
         gradients = [spec.size for name, spec in exchanged.items() if "moving" not in name][::-1]
         sizes = gradients + [spec.size for name, spec in exchanged.items() if "moving" in name]
@@ -139,7 +139,7 @@ def test_buckets_change_no_bit(network: str, registry: Registry) -> None:
         expect_same_run(found, sync(network, 3))
 
 
-def test_gradients_that_fit_a_bucket_are_one_message_for_each_owner() -> None:
+def test_gradients_that_fit_into_a_bucket_are_one_message_to_each_owner() -> None:
     def sends(bucket_bytes: int) -> int:
         return len(sends_of(SyncData(workers=2, bucket_bytes=bucket_bytes).build(task_for("convolutional"))))
 
@@ -201,24 +201,24 @@ def test_contradictory_settings_are_refused(settings: dict[str, Any], message: s
     assert str(caught.value) == message
 
 
-# overlap=false: the same bits and bytes, and no gradient is sent before all exist.
+# overlap=false: the same bits and bytes, but all gradients exist before the first is sent.
 
 COMBINED = [*sorted(COMBINES), "parameter_server"]
 
 
 def overlapping(combine: str, *, overlap: bool, **more: str) -> SyncData:
-    """A strategy with several buckets of several gradients."""
+    """Return a strategy with several buckets of several gradients."""
     return SyncData(workers=3, combine=combine, bucket_bytes=200, overlap=overlap, **more)
 
 
 def parts(combine: str, network: str, *, overlap: bool) -> list[Graph]:
-    """The scheduled graphs of the workers."""
+    """Return the scheduled graphs of the workers."""
     step = compiled(overlapping(combine, overlap=overlap).build(task_for(network)))
     return [step.parts[worker_device(k)].graph for k in range(3)]
 
 
 def sends_of_gradients(part: Graph) -> list[int]:
-    """Positions of the worker's sends, without those of loss and accuracy."""
+    """Return the positions of the worker's sends, without those of loss and accuracy."""
     scores = ("/train/loss_", "/train/accuracy_")
     return [i for i, node in enumerate(part) if node.op == "send" and not any(each in node.name for each in scores)]
 
@@ -229,7 +229,7 @@ def backward(part: Graph) -> list[int]:
 
 @pytest.mark.parametrize("combine", COMBINED)
 @pytest.mark.parametrize("network", ["convolutional", "batch_normalised"])
-def test_all_gradients_exist_before_one_is_sent(network: str, combine: str) -> None:
+def test_without_overlap_all_gradients_exist_before_one_is_sent(network: str, combine: str) -> None:
     blocking, overlapped = (parts(combine, network, overlap=each) for each in (False, True))
     assert all(max(backward(part)) < min(sends_of_gradients(part)) for part in blocking)
     assert all(max(backward(part)) > min(sends_of_gradients(part)) for part in overlapped)
@@ -237,7 +237,7 @@ def test_all_gradients_exist_before_one_is_sent(network: str, combine: str) -> N
 
 @pytest.mark.parametrize("statistics", sorted(STATISTICS))
 @pytest.mark.parametrize("combine", COMBINED)
-def test_held_back_gradients_change_no_bit_and_no_byte(combine: str, statistics: str, registry: Registry) -> None:
+def test_overlap_changes_no_bit_and_no_byte(combine: str, statistics: str, registry: Registry) -> None:
     task, runs, sent = task_for("batch_normalised"), [], []
     for overlap in (False, True):
         strategy = overlapping(combine, overlap=overlap, statistics=statistics)
@@ -248,5 +248,5 @@ def test_held_back_gradients_change_no_bit_and_no_byte(combine: str, statistics:
     assert sent[0] == sent[1]
 
 
-def test_one_worker_has_nothing_to_hold_back(registry: Registry) -> None:
+def test_overlap_does_not_change_the_program_of_one_worker(registry: Registry) -> None:
     expect_same_run(trained(SyncData(workers=1, overlap=False), task_for("dense"), registry, STEPS), sync("dense", 1))

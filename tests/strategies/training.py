@@ -1,4 +1,4 @@
-"""Training a small network under a strategy, in this process, and the comparison of two runs."""
+"""Training of a small network under a strategy, in this process, and the comparison of two runs."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,11 +29,11 @@ from tests.strategies.networks import Examples
 Array = NDArray[Any]
 Weights = Mapping[str, Array]
 Run = tuple[Weights, list[Any]]
-"""Weights, and loss and accuracy of each step."""
+"""Weights, and (loss, accuracy) of each step."""
 
 
 class Trainer:
-    """A program in a session, and the calls of the training loop."""
+    """A program in a session, with the calls of the training loop."""
 
     def __init__(self, program: Program, session: Session, dtype: str, source: InputSource | None = None) -> None:
         self.program = program
@@ -43,24 +43,24 @@ class Trainer:
         self.dtype = dtype
 
     def train(self, steps: Iterable[int]) -> list[tuple[float, float]]:
-        """Run steps with a falling learning rate; returns loss and accuracy of each."""
+        """Run steps with a falling learning rate; return (loss, accuracy) of each step."""
         fetched = [self.step_driver.update(step, rate_of(step, self.dtype)) for step in steps]
         return [(float(each["loss"]), float(each["accuracy"])) for each in fetched]
 
     def sent(self, steps: Iterable[int]) -> list[int]:
-        """Run steps; returns the bytes that each device sent, clients that are still running included."""
+        """Run steps; return the bytes that each device sent, including those of clients that are still running."""
         before = self.session.sent_bytes()
         self.train(steps)
         self.step_driver.synchronize()
         return [after - now for after, now in zip(self.session.sent_bytes(), before, strict=True)]
 
     def evaluate(self, batch: int = 0) -> Weights:
-        """Score a batch of the test split."""
+        """Return the fetches of the "eval" client for a batch of the test split."""
         self.step_driver.synchronize()
         return self.session.run("eval", step=batch, feeds={"step": scalar(0, "int64")})
 
     def weights(self) -> Weights:
-        """Every variable by unsharded name."""
+        """Return every variable by its unsharded name."""
         self.step_driver.synchronize()
         return self.session.run("save")
 
@@ -70,7 +70,7 @@ class Trainer:
 
 
 def rate_of(step: int, dtype: str) -> Array:
-    """A falling learning rate."""
+    """Return a learning rate that falls with the step."""
     return scalar(0.1 / (1 + step), dtype)
 
 
@@ -86,10 +86,10 @@ def opened(
     interleaving: Interleaving | None = None,
     **more: Client,
 ) -> Iterator[Trainer]:
-    """A program of a strategy, not initialised.
+    """Yield a trainer of a strategy's program; its variables are not initialised.
 
-    compression: of transfers. source: of examples, None for endless ones. gpus: whether all devices are on the
-    first GPU. interleaving: the order of clients, None for that of the program. more: clients besides its own.
+    compression: the format of transfers. source: the examples, None for endless ones. gpus: whether all devices are on
+    the first GPU. interleaving: the order of clients, None for the program's order. more: additional clients.
     """
     program = strategy.build(task)
     program = replace(program, clients={**program.clients, **more})
@@ -110,14 +110,14 @@ def opened(
 def begun(
     strategy: Strategy, task: Task, registry: Registry, saved: Weights | None = None, **options: Any
 ) -> Iterator[Trainer]:
-    """A program with its initial or with saved values. options: of :func:`opened`."""
+    """Yield a trainer with initial or saved values. options: see :func:`opened`."""
     with opened(strategy, task, registry, **options) as trainer:
         trainer.session.run("init") if saved is None else trainer.restore(saved)
         yield trainer
 
 
 def replicas_of(strategy: Strategy, task: Task) -> dict[str, Client]:
-    """Clients ``replica_K`` that fetch the variables of each replica."""
+    """Return clients ``replica_K`` that fetch the variables of each replica."""
     names = list(strategy.build(task).variables)
     return {
         f"replica_{k}": Client(f"replica_{k}", {name: Tensor(f"replica_{k}/{name}") for name in names})
@@ -126,7 +126,7 @@ def replicas_of(strategy: Strategy, task: Task) -> dict[str, Client]:
 
 
 def first_gpu(workers: int, servers: int, gpus: bool = True) -> Gpus | None:
-    """The first GPU for all devices, or no GPU for any."""
+    """Return the first GPU for all devices, or None if ``gpus`` is false."""
     return Gpus((0,) * workers, (0,) * servers) if gpus else None
 
 
@@ -138,7 +138,7 @@ def trained(
     saved: Weights | None = None,
     **options: Any,
 ) -> Run:
-    """Weights and history after some steps from the initial or from saved values. options: of :func:`opened`."""
+    """Return weights and history after some steps from initial or saved values. options: see :func:`opened`."""
     with begun(strategy, task, registry, saved, **options) as trainer:
         history = trainer.train(range(steps) if isinstance(steps, int) else steps)
         return trainer.weights(), history
@@ -148,7 +148,7 @@ _SINGLE: dict[Any, Run] = {}
 
 
 def single(task: Task, steps: int, microbatches: int = 1) -> Run:
-    """The run of ``single``, made once for equal arguments."""
+    """Return the run of ``single``, which is computed once for equal arguments."""
     task = replace(task, microbatches=microbatches)
     key = task.network, repr(task), steps
     if key not in _SINGLE:
@@ -157,7 +157,7 @@ def single(task: Task, steps: int, microbatches: int = 1) -> Run:
 
 
 def difference(a: Weights, b: Weights) -> float:
-    """The largest difference of any weight."""
+    """Return the largest absolute difference of any weight."""
     assert list(a) == list(b)
     return max(float(np.abs(a[name] - b[name]).max()) for name in a)
 
@@ -180,15 +180,15 @@ def expect_same_run(found: Run, expected: Run, tolerance: float = 0.0) -> None:
 
 
 def near(workers: int) -> Cluster:
-    """Devices with nearly free links, so that layers are distributed."""
+    """Return a cluster with nearly free links, so that layers are distributed."""
     return local_cluster(workers, latency_s=1e-9, bytes_per_s=1e15)
 
 
 @dataclass
 class Placed:
-    """A model-parallel strategy whose program is placed on a cluster; None for :func:`near`.
+    """A model-parallel strategy whose program is placed on a cluster; None for the cluster of :func:`near`.
 
-    registry: the kernels there are; those of the host if None.
+    registry: the available kernels; None for those of the host.
     """
 
     strategy: ModelParallel
@@ -198,7 +198,7 @@ class Placed:
 
     @property
     def workers(self) -> int:
-        """Of the strategy."""
+        """Number of workers of the strategy."""
         return self.strategy.workers
 
     def build(self, task: Task) -> Program:
@@ -208,24 +208,24 @@ class Placed:
 
 
 def layers_of(program: Program) -> dict[str, str]:
-    """Layer -> number of its worker."""
+    """Return the number of the worker of each layer."""
     return {layer: device.split("/")[2].split(":")[1] for layer, device in devices_of_layers(program.graph).items()}
 
 
 def compiled(program: Program, cluster: Cluster | None = None, observe: Observer | None = None) -> Compiled:
-    """A compiled training step. cluster: None for one on this host."""
+    """Compile a training step. cluster: None for a cluster on this host."""
     cluster = cluster or local_cluster(program.workers, program.servers)
     return compile_signature(program.graph, program.clients["train"].signature, cluster, load_kernels(), observe)
 
 
 def sends_of(program: Program) -> list[Node]:
-    """The nodes of a training step that send."""
+    """Return the nodes of a training step that send."""
     return [node for part in compiled(program).parts.values() for node in part.graph if node.op == "send"]
 
 
 @dataclass
 class Course:
-    """The results of a run. told: loss, accuracy and objective of each iteration. sent: bytes by device."""
+    """The results of a run. told: (loss, accuracy, objective) of each iteration. sent: bytes that each device sent."""
 
     weights: Weights
     told: list[tuple[float, float, float]]
@@ -236,17 +236,17 @@ class Course:
 
     @property
     def evaluations(self) -> int:
-        """Portions of a batch."""
+        """Number of evaluations of the objective."""
         return int(sum(each["train/evaluations"] for each in self.metrics))
 
     @property
     def duplicated(self) -> int:
-        """Number of portions that were computed again."""
+        """Number of portions that were computed more than once."""
         return sum(each["duplicated"] for each in self.record["evaluations"])
 
 
 def speeds(*seconds: float) -> VirtualTime:
-    """A clock with the seconds of a portion for each worker; commands and fetches are fast."""
+    """Return a clock with the seconds that each worker needs for a portion; commands and fetches are fast."""
 
     def part_s(client: str, device: str, step: int) -> float:
         return seconds[int(client.split("_")[1])] if client.startswith("compute") else 0.01
@@ -255,7 +255,7 @@ def speeds(*seconds: float) -> VirtualTime:
 
 
 def drawn_speeds(seed: int) -> VirtualTime:
-    """Portions and commands whose seconds are drawn with heavy tails."""
+    """Return a clock with heavy-tailed random durations of portions and commands."""
     generator = np.random.default_rng(seed)
 
     def part_s(client: str, device: str, step: int) -> float:
@@ -273,7 +273,7 @@ def iterated(
     saved: Weights | None = None,
     **options: Any,
 ) -> Course:
-    """Make iterations from the initial values, or from those saved. options: of :func:`opened`."""
+    """Make iterations from initial or saved values. options: see :func:`opened`."""
     with begun(strategy, task, registry, saved, **options) as trainer:
         step_driver, told, metrics = trainer.step_driver, [], []
         for step in steps:
@@ -281,6 +281,6 @@ def iterated(
             metrics.append(step_driver.metrics())
             told.append((float(answer["loss"]), float(answer["accuracy"]), metrics[-1]["train/objective"]))
         step_driver.synchronize()
-        # Count before the variables are read, because that sends bytes too.
+        # Count first, because reading the variables sends bytes too.
         sent = trainer.session.sent_bytes()
         return Course(trainer.session.run("save"), told, metrics, step_driver.decisions(), sent, trainer.program)

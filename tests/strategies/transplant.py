@@ -1,7 +1,7 @@
-"""Built-in strategies as plugins: copies of their source in packages outside ``runner``, and their laws run on them.
+"""Run the tests of built-in strategies on copies of them that are plugins in packages outside ``runner``.
 
 ``pytest -p tests.strategies.transplant --transplanted=FOLDER`` installs every ``own_*`` package of FOLDER as a plugin,
-removes the built-in strategy from the table, and lets tests that import the built-in modules import the copies.
+removes the built-in strategy from the table, and redirects imports of the built-in modules in tests to the copies.
 """
 
 import ast
@@ -28,13 +28,13 @@ PUBLIC = (
     "runner.optimizers.base",
     *(f"runner.strategies.{module}" for module in CONTRACT),
 )
-"""What ``examples/own_strategy/README.md`` names as public to strategies."""
+"""Modules that ``examples/own_strategy/README.md`` declares public for strategies."""
 
 
 def transplant(strategy: str, folder: Path) -> str:
-    """Copy a built-in strategy into a package below ``folder``, with the modules that only strategies may import.
+    """Copy a built-in strategy, with the modules that only strategies may import, to a package below ``folder``.
 
-    Returns the name of the package, which is also the name of the strategy: ``own_`` + ``strategy``.
+    Return the name of the package, ``own_`` + ``strategy``, which is also the name of the strategy.
     """
     package = f"own_{strategy}"
     for module in private_modules(f"strategies.{strategy}"):
@@ -53,7 +53,7 @@ def transplant(strategy: str, folder: Path) -> str:
 
 
 def private_modules(start: str) -> list[str]:
-    """Modules below ``runner`` that a strategy imports, itself included, and that no plugin may import."""
+    """Return the modules of ``runner`` that a strategy imports and no plugin may import, with the strategy itself."""
     known = modules(SOURCE)
     found: list[str] = []
     left = [start]
@@ -69,7 +69,7 @@ def private_modules(start: str) -> list[str]:
 
 
 def imports_of_private_modules(folder: Path, package: str) -> list[str]:
-    """Every import of a package that the public contract does not cover, as ``file: module``."""
+    """Return every import of a package that the public contract does not cover, as ``file: module``."""
     return [
         f"{path.name}: {target}"
         for path in sorted((folder / package).rglob("*.py"))
@@ -99,12 +99,12 @@ def _renamed(text: str, strategy: str, package: str) -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that says where the copies are."""
+    """Add the option with the folder of the copies."""
     parser.addoption("--transplanted", type=Path, help="folder of copies of strategies, to be tested instead")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Install the copies, in place of the strategies they were copied from."""
+    """Install the copies and remove the strategies from which they were made."""
     folder: Path = config.getoption("--transplanted")
     sys.path.insert(0, str(folder))
     for path in sorted(folder.glob("own_*")):

@@ -1,15 +1,15 @@
-"""The table of the jobs of the sweep in a working directory."""
+"""The table of a sweep's jobs in a working directory."""
 
 import csv
 from pathlib import Path
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
-    """The rows of jobs.csv, by column."""
+    """Return the rows of jobs.csv, by column."""
     with (folder / "sweep" / "jobs.csv").open() as file:
         return list(csv.DictReader(file))
 
 
 def statuses(folder: Path) -> list[str]:
-    """The status of every row, without its error."""
+    """Return the status of every row, without its error."""
     return [row["status"].split(":")[0] for row in rows(folder)]

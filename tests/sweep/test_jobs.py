@@ -1,4 +1,4 @@
-"""Jobs of a sweep: in this process, on their share of the GPUs, and of a sweeper that needs results."""
+"""Jobs of a sweep: in this process, on their share of the GPUs, and from a sweeper that needs their results."""
 
 import dataclasses
 import os
@@ -39,14 +39,14 @@ def test_every_job_runs_and_the_first_failure_is_returned() -> None:
     assert run_in_turn(run, {1: Path()}, Launcher()) is None
 
 
-def test_a_directory_that_is_gone_ends_its_job_and_no_other(tmp_path: Path) -> None:
+def test_a_missing_directory_fails_its_job_only(tmp_path: Path) -> None:
     ran: list[int] = []
     failure = run_in_turn(ran.append, {0: tmp_path / "absent", 1: tmp_path}, Launcher(in_job_directory=True))
     assert isinstance(failure, FileNotFoundError)
     assert ran == [1]
 
 
-def test_an_interruption_ends_all() -> None:
+def test_an_interruption_ends_all_jobs() -> None:
     ran: list[int] = []
 
     def run(number: int) -> None:
@@ -59,7 +59,7 @@ def test_an_interruption_ends_all() -> None:
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_job_has_its_variables_and_its_directory_and_leaves_neither(
+def test_variables_and_directory_of_a_job_are_restored_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -81,7 +81,7 @@ def test_a_job_has_its_variables_and_its_directory_and_leaves_neither(
 FOUR = machine(*(gpu(number) for number in range(4)))
 
 
-def test_the_first_free_place_is_taken_or_the_one_that_is_wanted(tmp_path: Path) -> None:
+def test_the_first_free_place_or_the_requested_place_is_assigned(tmp_path: Path) -> None:
     with place_lock(tmp_path) as first, place_lock(tmp_path, wanted=3) as fourth, place_lock(tmp_path) as second:
         assert (first, fourth, second) == (0, 3, 1)
         with place_lock(tmp_path, wanted=3) as other:
@@ -90,7 +90,7 @@ def test_the_first_free_place_is_taken_or_the_one_that_is_wanted(tmp_path: Path)
         assert again == 0
 
 
-def test_a_job_that_runs_alone_holds_no_place(tmp_path: Path) -> None:
+def test_a_job_that_runs_alone_is_assigned_no_place(tmp_path: Path) -> None:
     with gpu_share(tmp_path, 1, lambda: pytest.fail("GPUs are searched")) as share:
         assert share == GpuShare(0, 1)
     assert not list(tmp_path.iterdir())
@@ -113,14 +113,14 @@ def job(number: int) -> PlannedJob:
 
 
 def freeze(folder: Path, number: int, *overrides: str) -> None:
-    """What a sweep leaves of a job before it runs."""
+    """Write the files of a job that has not run yet."""
     (folder / str(number)).mkdir()
     config = compose([*SMALL, *SMALL_MODEL, *overrides]).config()
     (folder / str(number) / FROZEN_FILE).write_text(dump(config))
 
 
 def run_nested(folder: Path, numbers: list[int], at_once: int, found: Found) -> list[Work]:
-    """Run jobs, each while those before it run, as different processes do."""
+    """Run jobs nested in one another, so that all earlier jobs are still running, as in different processes."""
     works: list[Work] = []
 
     def train(work: Work) -> None:
@@ -139,7 +139,7 @@ def dealt(works: list[Work]) -> list[list[int] | None]:
     return [work.config.cluster.gpus for work in works]
 
 
-def test_jobs_at_the_same_time_have_gpus_of_their_own_and_know_it(folder: Path) -> None:
+def test_simultaneous_jobs_have_separate_gpus_and_record_it(folder: Path) -> None:
     for number in range(3):
         freeze(folder, number, "parallelism=sync_data", "parallelism.workers=2")
     works = run_nested(folder, [0, 1], 2, FOUR)
@@ -150,7 +150,7 @@ def test_jobs_at_the_same_time_have_gpus_of_their_own_and_know_it(folder: Path) 
     assert again.config.cluster.gpus == [0, 1], "the places of the others are free"
 
 
-def test_more_jobs_than_gpus_share_them_and_know_it(folder: Path) -> None:
+def test_more_jobs_than_gpus_share_gpus_and_record_it(folder: Path) -> None:
     for number in range(3):
         freeze(folder, number)
     works = run_nested(folder, [0, 1, 2], 3, machine(gpu(0), gpu(1)))
@@ -176,7 +176,7 @@ def test_gpus_are_not_shared_if_they_are_named_or_one_job_runs(
     assert work.gpus == ""
 
 
-def test_a_run_that_was_begun_keeps_its_gpus_and_no_other_job_is_dealt_them(folder: Path) -> None:
+def test_a_started_run_keeps_its_gpus_and_no_other_job_is_assigned_to_them(folder: Path) -> None:
     for number in range(2):
         freeze(folder, number)
     begun = begin(folder / "0", GpuShare(1, 2))
@@ -187,7 +187,7 @@ def test_a_run_that_was_begun_keeps_its_gpus_and_no_other_job_is_dealt_them(fold
 
 
 def begin(directory: Path, share: GpuShare) -> Config:
-    """What a run leaves as it starts."""
+    """Write the files of a run that has started."""
     found = machine(gpu(0), gpu(1))
     config = fix_machine_values(load_stored(directory / FROZEN_FILE), 1, lambda: found, share)
     (directory / "config.yaml").write_text(dump(config))
@@ -196,7 +196,7 @@ def begin(directory: Path, share: GpuShare) -> Config:
 
 
 def train_unplanned(config: Config, job: Job) -> Summary:
-    """A run that writes its summary, or fails where its seed is 2."""
+    """Return the summary of a run, or fail if its seed is 2."""
     if config.seed == 2:
         raise NumericError("the loss is nan")
     summary = summary_of(Call(config, job.run_dir, job.overrides, job.sweep, resume=False))
@@ -205,7 +205,7 @@ def train_unplanned(config: Config, job: Job) -> Summary:
     return summary
 
 
-def test_jobs_run_as_they_come_and_are_reported_together(folder: Path) -> None:
+def test_jobs_of_a_sweeper_run_as_they_arrive_and_are_reported_together(folder: Path) -> None:
     sweep = Sweep(train_unplanned)
     for number in range(3):
         job = compose(["tracking=none", f"seed={number}"])

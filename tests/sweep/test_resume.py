@@ -27,7 +27,7 @@ def plan(folder: Path) -> dict[str, Any]:
 
 
 def stop_at_seed(seed: int, error: Exception) -> Any:
-    """What ends the run of this seed, with a run begun in its directory."""
+    """Return an action that ends the run of this seed with an error, after the run was begun in its directory."""
 
     def act(call: Call) -> None:
         if call.config.seed == seed:
@@ -41,7 +41,7 @@ def stop_at_seed(seed: int, error: Exception) -> Any:
 
 @pytest.fixture(scope="module")
 def interrupted_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The working directory of a sweep over four seeds, of which the second failed and the third was interrupted."""
+    """Return the directory of a sweep over four seeds; the second job failed and the third was interrupted."""
 
     def act(call: Call) -> None:
         stop_at_seed(2, NumericError("the loss is nan"))(call)
@@ -57,8 +57,8 @@ def interrupted_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def interrupted(interrupted_sweep: Path, fake_training: FakeTraining, folder: Path) -> FakeTraining:
-    """A copy of the interrupted sweep in the working directory."""
-    shutil.copytree(interrupted_sweep, folder, dirs_exist_ok=True)  # also copies the times of files
+    """Provide a copy of the interrupted sweep in the working directory."""
+    shutil.copytree(interrupted_sweep, folder, dirs_exist_ok=True)  # also copies the modification times of files
     for path in folder.rglob("*.json"):
         status, text = path.stat(), path.read_text()
         path.write_text(text.replace(str(interrupted_sweep), str(folder)))
@@ -74,13 +74,13 @@ def test_finished_jobs_are_kept_and_the_others_run(interrupted: FakeTraining, fo
 
 
 @pytest.mark.parametrize("debug", [[], ["--debug"]])
-def test_a_job_that_fails_shows_its_traceback_when_asked(interrupted: FakeTraining, capsys: Capture, debug: list[str]):
+def test_a_job_that_fails_shows_its_traceback_on_request(interrupted: FakeTraining, capsys: Capture, debug: list[str]):
     interrupted.act = stop_at_seed(2, NumericError("the loss is nan"))
     assert main([*RESUME, *debug]) == 1
     assert ("Traceback" in capsys.readouterr().err) == bool(debug)
 
 
-def test_failed_jobs_are_left_alone_when_asked(interrupted: FakeTraining, folder: Path):
+def test_failed_jobs_are_skipped_on_request(interrupted: FakeTraining, folder: Path):
     assert main([*RESUME, "--no-retry-failed"]) == 1
     assert [call.config.seed for call in interrupted.calls] == [3, 4]
     assert statuses(folder) == ["finished"] * 3 + ["failed"]
@@ -134,7 +134,7 @@ def test_stored_launcher_settings_that_can_run_code_are_not_used(
     assert interrupted.calls == []
 
 
-def test_variables_of_a_sweep_are_those_of_the_command_line(
+def test_environment_variables_for_jobs_come_from_the_command_line(
     fake_training: FakeTraining, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("MINE", raising=False)
@@ -169,7 +169,7 @@ def test_a_killed_job_is_resumed_or_starts_again(interrupted: FakeTraining, fold
 def test_the_newer_of_summary_and_failure_counts(
     interrupted: FakeTraining, folder: Path, ended: int, trained: list[int]
 ):
-    """As after `runner resume=sweep/1`, which does not change failure.json."""
+    """``runner resume=sweep/1`` leaves such files, because it does not change failure.json."""
     summary, failure = (folder / "sweep" / "1" / name for name in ("summary.json", "failure.json"))
     summary.write_text((folder / "sweep" / "0" / "summary.json").read_text())
     noted = failure.stat().st_mtime_ns
@@ -229,7 +229,7 @@ def test_a_grid_that_is_accepted_gives_new_jobs_new_numbers(interrupted: FakeTra
 
 
 @pytest.mark.parametrize(("seed", "trained"), [("seed=1,6", [6]), ("train.batch_size=1", [])])
-def test_jobs_of_a_killed_change_are_not_trained(
+def test_jobs_of_an_unfinished_change_of_the_grid_are_not_trained(
     fake_training: FakeTraining, folder: Path, monkeypatch: pytest.MonkeyPatch, seed: str, trained: list[int]
 ):
     main([*SWEEP, "seed=1", "train.batch_size=8", "parallelism.workers=2"])
@@ -325,7 +325,7 @@ def test_jobs_that_would_share_a_directory_are_refused(fake_training: FakeTraini
     assert fake_training.calls == []
 
 
-def test_a_job_that_another_process_finished_meanwhile_is_not_done_again(fake_training: FakeTraining, folder: Path):
+def test_a_job_that_another_process_finished_meanwhile_is_not_run_again(fake_training: FakeTraining, folder: Path):
     main([*SWEEP, "seed=1"])
     assert main(["sweep", "job", "sweep", "0", "--at-once", "1"]) == 0
     assert len(fake_training.calls) == 1

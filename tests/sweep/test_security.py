@@ -28,7 +28,7 @@ def mode(path: Path) -> int:
 
 
 def files_with_the_secret(folder: Path) -> set[str]:
-    """Files below a folder, relative to it, that hold the secret."""
+    """Return the files below a folder that contain the secret, relative to the folder."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)) for path in files if SECRET.encode() in path.read_bytes()}
 
@@ -41,7 +41,7 @@ def test_a_secret_of_the_launcher_is_in_a_directory_of_the_owner(folder: Path) -
 
 
 @pytest.mark.usefixtures("fake_training")
-def test_in_a_directory_that_is_there_the_files_are_the_owners(folder: Path) -> None:
+def test_in_an_existing_directory_only_the_owner_can_read_the_files(folder: Path) -> None:
     (folder / "sweep").mkdir(mode=0o755)
     assert main([*SECRET_SWEEP, ENVIRONMENT]) == 0
     assert mode(folder / "sweep") == 0o755
@@ -70,7 +70,7 @@ RESUME = ["sweep", "resume", "sweep"]
 
 @pytest.fixture
 def interrupted(fake_training: FakeTraining, folder: Path) -> FakeTraining:
-    """A sweep over two seeds of a model that a plugin brings, stopped in its first job."""
+    """Provide a sweep over two seeds of a plugin's model that was stopped in its first job."""
     shutil.copytree(EXAMPLES / "own_model", folder, dirs_exist_ok=True)
 
     fake_training.act = Mock(side_effect=Interrupted(2))
@@ -164,7 +164,7 @@ def test_a_given_argument_replaces_one_that_can_name_code():
     assert merged_arguments(stored, given) == ["-m", "seed=1", "hydra.launcher.setup=[]", "--config-dir", "mine"]
 
 
-def test_arguments_take_the_place_of_those_of_the_same_key_and_of_another_launcher():
+def test_arguments_replace_those_of_the_same_key_and_of_another_launcher():
     stored = ["-m", "seed=1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
     assert merged_arguments(stored, ["seed=3", "a=1"]) == ["-m", "seed=3", *stored[2:], "a=1"]
     assert merged_arguments(stored, ["hydra/launcher=basic"]) == ["-m", "seed=1,2", "hydra/launcher=basic"]

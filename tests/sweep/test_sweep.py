@@ -28,7 +28,7 @@ def fail_on_seed_2(call: Call) -> None:
         raise NumericError("the loss of step 3 is nan")
 
 
-def test_every_combination_is_a_job_that_knows_its_place(fake_training: FakeTraining, folder: Path, capsys: Capture):
+def test_every_combination_is_a_job_with_its_number(fake_training: FakeTraining, folder: Path, capsys: Capture):
     assert main([*SWEEP, "seed=1,2", "parallelism=single,sync_data", "train.steps=3"]) == 0
     grid = itertools.product("12", ("single", "sync_data"))
     assert [call.sweep for call in fake_training.calls] == [
@@ -43,7 +43,7 @@ def test_every_combination_is_a_job_that_knows_its_place(fake_training: FakeTrai
 
 
 @pytest.mark.parametrize("batches", [[], ["hydra.sweeper.max_batch_size=1"]], ids=["at once", "in batches"])
-def test_a_failed_job_does_not_stop_the_sweep_but_shows_after_the_others_of_which_the_best_is_first(
+def test_a_failed_job_does_not_stop_the_sweep_and_is_last_in_the_table(
     fake_training: FakeTraining, folder: Path, capsys: Capture, batches: list[str]
 ):
     fake_training.act = fail_on_seed_2
@@ -91,9 +91,7 @@ def test_a_precision_that_the_cpu_lacks_is_refused_before_the_first_job(
     )
 
 
-def test_the_cpu_of_this_machine_does_not_matter_to_jobs_that_other_machines_run(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_local_cpu_does_not_matter_to_jobs_on_other_machines(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset({"avx2"}))
     job = replace(compose(["precision=bfloat16"]), launcher=Launcher("submitit_slurm"))
     assert checked_config(job).precision == "bfloat16"
@@ -109,7 +107,7 @@ def test_the_cpu_of_this_machine_does_not_matter_to_jobs_that_other_machines_run
     ],
     ids=["of the job", "of another run"],
 )
-def test_the_summary_of_a_failed_run_is_in_the_table_and_that_of_another_run_is_not(
+def test_the_table_has_the_summary_of_a_failed_run_but_not_of_another_run(
     fake_training: FakeTraining, folder: Path, error: RunnerError, best: str | None, status: str
 ):
     def fail_with_a_summary(call: Call) -> None:
@@ -159,7 +157,7 @@ def leave_records(call: Call) -> None:
     (call.run_dir / "tracking-spool.jsonl").write_text("")
 
 
-def test_waiting_records_of_jobs_are_written_before_the_record_of_the_sweep_ends(
+def test_pending_records_of_jobs_are_written_before_the_record_of_the_sweep_ends(
     fake_training: FakeTraining, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     happened: list[str] = []
@@ -173,7 +171,7 @@ def test_waiting_records_of_jobs_are_written_before_the_record_of_the_sweep_ends
     assert happened == ["0", "1", "end"] * 2, "also when nothing is left to do"
 
 
-def test_after_an_interruption_waiting_records_are_only_reported(
+def test_after_an_interruption_pending_records_are_only_reported(
     fake_training: FakeTraining, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     def leave_records_and_stop(call: Call) -> None:

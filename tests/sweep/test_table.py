@@ -1,4 +1,4 @@
-"""The tables of a sweep, over jobs and over seeds, and the end of its tracking record."""
+"""The tables of a sweep, by job and over seeds, and the end of the sweep's tracking record."""
 
 import csv
 import io
@@ -31,7 +31,7 @@ ACCURACY = Monitor("test/accuracy")
 
 
 def outcome_of(summary: Summary) -> Outcome:
-    """The outcome of a job that left this summary."""
+    """Return the outcome of a job with this summary."""
     return Outcome(0, summary.overrides, {}, summary.status, summary)
 
 
@@ -122,7 +122,7 @@ def test_printed_to_a_terminal_it_shows_every_row_and_no_markup(
 
 
 def seed_job(seed: int, lr: str, accuracy: float | None) -> Outcome:
-    """A finished seed_job, or one that failed where it has no accuracy."""
+    """Return the outcome of a finished job with a seed, or of a failed job if ``accuracy`` is None."""
     overrides = [f"seed={seed}", f"lr={lr}"]
     if accuracy is None:
         error = Failure("NumericError", "the loss is nan", 5)
@@ -144,14 +144,14 @@ def test_a_row_is_a_combination_with_mean_spread_and_count_the_best_first() -> N
     assert table.rows[1][:3] == ("0.1", "2", f"0.5500 ± {math.sqrt(2 * 0.05**2):.4f}")
 
 
-def test_programs_get_mean_and_spread_in_columns_of_their_own() -> None:
+def test_csv_has_mean_and_spread_in_separate_columns() -> None:
     jobs = [seed_job(1, "0.1", 0.5), seed_job(2, "0.1", 0.7)]
     table = seeds_table(over_seeds(jobs, ACCURACY), ACCURACY, columns_apart=True)
     assert table.headers[:3] == ("n", "best test/accuracy mean", "best test/accuracy sd")
     assert table.rows[0][:3] == ("2", "0.6000", "0.1414")
 
 
-def test_failed_seeds_do_not_count_but_show() -> None:
+def test_failed_seeds_are_shown_but_not_averaged() -> None:
     jobs = [seed_job(1, "0.1", 0.5), seed_job(2, "0.1", None), seed_job(1, "9", None), seed_job(2, "9", None)]
     table = seeds_table(over_seeds(jobs, ACCURACY), ACCURACY)
     assert [row[:3] for row in table.rows] == [("0.1", "1", "0.5000"), ("9", "0", "")]
@@ -160,11 +160,11 @@ def test_failed_seeds_do_not_count_but_show() -> None:
 
 
 @pytest.mark.parametrize("seeds", [(1, 1), (3,)])
-def test_without_several_seeds_nothing_is_repeated(seeds: tuple[int, ...]) -> None:
+def test_without_several_seeds_there_is_no_table_over_seeds(seeds: tuple[int, ...]) -> None:
     assert over_seeds([seed_job(seed, lr, 0.5) for seed in seeds for lr in ("1", "2")], ACCURACY) == []
 
 
-def test_a_spread_needs_two_values() -> None:
+def test_a_standard_deviation_needs_two_values() -> None:
     assert spread_of([1.0]) is None
     assert spread_of([1.0, 3.0]) == pytest.approx(math.sqrt(2))
     assert math.isnan(spread_of([1.0, math.inf]) or 0.0)
@@ -174,7 +174,7 @@ ADDRESS = "http://127.0.0.1:9"
 
 
 Ended = list[tuple[Any, ...]]
-"""With what the record of the sweep was ended, each time."""
+"""The arguments of each call that ended the record of the sweep."""
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> Ended:
 
 @pytest.fixture
 def sweep(fake_training: FakeTraining, folder: Path) -> Path:
-    """A recorded sweep of two jobs, of which the second failed and ended 12.5 s after the epoch."""
+    """Return a recorded sweep of two jobs, of which the second failed and ended 12.5 s after the epoch."""
 
     def record(call: Call) -> None:
         call.run_dir.mkdir(exist_ok=True)
@@ -204,7 +204,7 @@ def sweep(fake_training: FakeTraining, folder: Path) -> Path:
     return directory
 
 
-def test_it_ends_as_its_jobs_did_with_the_tables(sweep: Path, ended: Ended) -> None:
+def test_the_record_ends_with_the_status_of_its_jobs_and_the_tables(sweep: Path, ended: Ended) -> None:
     (sweep / "jobs.csv").unlink()
     end_late(sweep)
     ((uri, experiment, directory, end, files, description),) = ended
@@ -214,13 +214,13 @@ def test_it_ends_as_its_jobs_did_with_the_tables(sweep: Path, ended: Ended) -> N
     assert "the loss is nan" in description
 
 
-def test_with_a_job_that_did_not_end_it_was_interrupted(sweep: Path, ended: Ended) -> None:
+def test_the_record_of_a_sweep_with_an_unfinished_job_is_interrupted(sweep: Path, ended: Ended) -> None:
     (sweep / "1" / "failure.json").unlink()
     end_late(sweep)
     assert [end for _, _, _, end, _, _ in ended] == [End("interrupted", 11_000)]
 
 
-def test_while_it_or_a_job_of_it_is_running_it_is_left_alone(sweep: Path, ended: Ended) -> None:
+def test_the_record_of_a_running_sweep_is_not_ended(sweep: Path, ended: Ended) -> None:
     with job_lock(sweep / "0", on_wait=lambda: None):
         end_late(sweep)
     with sweep_lock(sweep), pytest.raises(DirectoryInUseError, match="is running"):

@@ -15,7 +15,7 @@ from runner.system.text import ascii_only, printable, printable_lines, text_tabl
 log = logging.getLogger("runner.tests")
 
 
-def test_the_file_has_all_and_the_terminal_the_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_file_has_all_messages_the_terminal_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.log"
     with logging_to(path):
         log.info("decided")
@@ -29,19 +29,19 @@ def test_the_file_has_all_and_the_terminal_the_warnings(tmp_path: Path, capsys: 
     assert lines == ["INFO decided", "WARNING slower: token=[redacted]", "WARNING known by now", "ERROR lost"]
 
 
-def test_a_terminal_that_is_gone_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any thread can log a warning, such as that of the tracking record."""
+def test_a_closed_terminal_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any thread can log a warning; for example, the thread that writes tracking records."""
     read, write = os.pipe()
     os.close(read)
     with open(write, "w", buffering=1) as gone, logging_to(tmp_path / "run.log"):
         monkeypatch.setattr("sys.stderr", gone)
         log.warning("the store does not answer")
         monkeypatch.undo()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), gone.fileno())  # for what is left in its buffer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), gone.fileno())  # for the rest of its buffer
     assert "the store does not answer" in (tmp_path / "run.log").read_text()
 
 
-def test_text_of_other_processes_becomes_visible_and_short() -> None:
+def test_text_of_other_processes_is_escaped_and_shortened() -> None:
     assert printable("\x1b[2J\u202eoops\n") == "\\x1b[2J\\u202eoops\\n"
     assert printable("x" * 500, limit=3) == "xxx... (500 characters)"
     assert printable_lines("one\ntwo\tx\nthree\x00\n", lines=2) == ["two x", "three\\x00"]
@@ -49,7 +49,7 @@ def test_text_of_other_processes_becomes_visible_and_short() -> None:
 
 
 @given(st.text(st.characters()))
-def test_any_text_is_printable_and_has_one_byte_for_each_character_if_asked(text: str) -> None:
+def test_any_text_is_printable_and_on_request_ascii(text: str) -> None:
     assert printable(text, limit=10_000).isprintable()
     assert len(ascii_only(text).encode("ascii")) == len(ascii_only(text))
 

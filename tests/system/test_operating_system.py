@@ -1,4 +1,4 @@
-"""The machine, its files and its signals: memory, durable writes, reads that follow no link, and an orderly end."""
+"""Memory of the machine, durable writes, reads that do not follow links, and orderly ends after signals."""
 
 import errno
 import os
@@ -23,12 +23,12 @@ def test_the_lines_of_the_first_cpu_are_read(tmp_path: Path):
 
 
 @pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16"])
-def test_one_of_the_instructions_for_bfloat16_is_enough(flag: str, monkeypatch: pytest.MonkeyPatch):
+def test_one_of_the_bfloat16_instructions_is_enough(flag: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset({"avx2", flag}))
     assert bfloat16_flags() == [flag]
 
 
-def test_a_container_has_no_more_than_its_limit_and_without_one_the_memory_of_the_machine(tmp_path: Path) -> None:
+def test_memory_is_the_limit_of_the_container_or_that_of_the_machine(tmp_path: Path) -> None:
     limit = tmp_path / "memory.max"
     limit.write_text("1048576\n")
     assert usable_memory((tmp_path / "absent", limit)) == 1 << 20
@@ -173,7 +173,7 @@ def test_a_failure_of_the_action_is_raised_after_success_and_a_warning_after_an_
     assert caplog.messages == ["noting failed too, after ZeroDivisionError: no space"]
 
 
-def test_the_first_signal_is_noted_and_the_second_one_stops_at_once() -> None:
+def test_the_first_signal_is_recorded_and_the_second_one_stops_at_once() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with StopRequest() as stop:
         assert stop.signum is None

@@ -1,4 +1,4 @@
-"""Keys of secrets are recognised, and no secret is left in the text that is shown."""
+"""Keys of secrets are recognised, and shown text contains no secret."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ SECRET = "hunter2"
         *("api_key", "apikey", "apiKey", "API_KEY", "--api-key", "aws_secret_access_key", "accessKeyId", "private_key"),
     ],
 )
-def test_a_key_of_a_secret(key: str) -> None:
+def test_a_key_of_a_secret_is_recognised(key: str) -> None:
     assert is_secret(key)
     assert redact({key: SECRET}) == {key: "[redacted]"}
 
@@ -28,11 +28,11 @@ def test_a_key_of_a_secret(key: str) -> None:
 @pytest.mark.parametrize(
     "key", ["tokens", "max_tokens", "token_count", "tokenizer", "keys", "key", "monkey", "author", "", "optimizer.lr"]
 )
-def test_a_key_of_something_else(key: str) -> None:
+def test_another_key_is_not_taken_for_a_secret(key: str) -> None:
     assert not is_secret(key)
 
 
-def test_no_key_of_the_configuration_is_mistaken_for_a_secret() -> None:
+def test_no_key_of_the_configuration_is_taken_for_a_secret() -> None:
     plain = to_plain(small_config("tracking=mlflow"))
     assert redact(plain) == plain
 
@@ -47,7 +47,7 @@ def test_no_key_of_the_configuration_is_mistaken_for_a_secret() -> None:
         ([{"name": "a", "password": SECRET}], [{"name": "a", "password": "[redacted]"}]),
     ],
 )
-def test_plain_data(plain: Any, shown: Any) -> None:
+def test_secrets_in_plain_data_are_hidden(plain: Any, shown: Any) -> None:
     assert redact(plain) == shown
 
 
@@ -63,7 +63,7 @@ def test_plain_data(plain: Any, shown: Any) -> None:
         ("-m", "-m"),
     ],
 )
-def test_overrides(override: str, shown: str) -> None:
+def test_secrets_in_overrides_are_hidden(override: str, shown: str) -> None:
     assert redact_overrides([override]) == [shown]
 
 
@@ -100,7 +100,7 @@ def test_an_option_and_its_value_are_two_arguments_and_an_address_can_be_opened(
         ("name=lenet, workers=2", "name=lenet, workers=2"),
     ],
 )
-def test_text(text: str, shown: str) -> None:
+def test_secrets_in_text_are_hidden(text: str, shown: str) -> None:
     assert redact_text(text) == shown
     assert redact_text(shown) == shown
     assert SECRET not in shown

@@ -1,4 +1,4 @@
-"""Schemas of records: every kind of value is read and written by one mechanism, and everything else is refused."""
+"""Schemas of records: one mechanism reads and writes every kind of value, and refuses everything else."""
 
 import json
 import math
@@ -70,11 +70,11 @@ VALUES = st.builds(
 
 
 @given(VALUES)
-def test_a_record_comes_back_through_strict_json(value: Everything) -> None:
+def test_a_record_is_read_back_from_strict_json(value: Everything) -> None:
     assert SCHEMA.read(json.loads(json.dumps(SCHEMA.write(value), allow_nan=False))) == value
 
 
-def test_a_number_that_is_not_finite_is_a_word() -> None:
+def test_a_number_that_is_not_finite_is_stored_as_text() -> None:
     plain = SCHEMA.write(SCHEMA.read(PLAIN | {"real": "nan", "named": {"k": "-inf"}}))
     assert (plain["real"], plain["named"]) == ("nan", {"k": "-inf"})
     assert math.isnan(SCHEMA.read(plain).real)
@@ -111,7 +111,7 @@ def test_a_number_that_is_not_finite_is_a_word() -> None:
         ({"\x1b[2J": 1}, r"at: unknown ['\\x1b[2J'], expected the fields flag, whole"),
     ],
 )
-def test_everything_else_is_refused(change: dict[str, Any], message: str) -> None:
+def test_invalid_values_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(Violation) as caught:
         SCHEMA.read(PLAIN | change, "at")
     assert str(caught.value).startswith(message) or message in str(caught.value)
@@ -123,7 +123,7 @@ def test_a_value_out_of_bounds_is_not_written(name: str, value: Any) -> None:
         SCHEMA.write(Everything(**{**vars(VALUE), name: value}))
 
 
-def test_an_incomplete_record_has_its_defaults_and_an_open_one_ignores_the_rest() -> None:
+def test_missing_fields_have_defaults_and_open_records_ignore_unknown_fields() -> None:
     lacking = {name: value for name, value in PLAIN.items() if name not in ("short", "few", "some", "anything")}
     read = LenientRecord(Everything, complete=False).read(lacking | {"inner": {}})
     assert (read.short, read.few, read.some, read.inner) == ("abc", (), {}, Inner())
@@ -146,7 +146,7 @@ def test_hostile_json_is_refused(raw: bytes, message: str) -> None:
 FILE: JsonFile[Inner] = JsonFile(Record(Inner), DataError, "write it again", version=3)
 
 
-def test_a_file_comes_back_and_a_damaged_one_is_refused_with_advice(tmp_path: Path) -> None:
+def test_a_file_is_read_back_and_a_damaged_one_is_refused_with_advice(tmp_path: Path) -> None:
     path = tmp_path / "inner.json"
     FILE.write(path, Inner("b"), mode=0o600)
     assert (FILE.read(path), path.stat().st_mode & 0o777) == (Inner("b"), 0o600)

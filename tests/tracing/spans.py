@@ -8,7 +8,7 @@ SESSION = "master-0"
 
 
 def device(letter: str) -> str:
-    """The device of worker 0 for "a", of worker 1 for "b"."""
+    """Return the device of worker 0 for "a", and the device of worker 1 for "b"."""
     return worker_device("abcdefgh".index(letter))
 
 
@@ -24,7 +24,7 @@ def span(
     client: str = "train",
     number: int = 0,
 ) -> Span:
-    """One span of a device. key: of a transfer; a computation is called by its times. peer: the other end's letter."""
+    """Return a span of a device. key: key of a transfer; a computation is named by its times. peer: the other end."""
     return Span(
         process=f"worker-{'abcdefgh'.index(where)}",
         device=device(where),
@@ -46,12 +46,12 @@ def span(
 def run(
     begin: int, end: int, *, client: str = "train", number: int = 0, step: int = 0, launched: bool = False
 ) -> ClientRun:
-    """A run as the session saw it."""
+    """Return a run as the session recorded it."""
     return ClientRun(SESSION, client, number, step, begin, end, launched=launched)
 
 
 def one_run(spans: list[Span]) -> tuple[TimelineIndex, Update]:
-    """An update that is one run of one client, and takes no time besides its spans."""
+    """Return an update that is one run of one client, without time outside its spans."""
     begin, end = min(each.begin_ns for each in spans), max(each.end_ns for each in spans)
     first = spans[0]
     whole = run(begin, end, client=first.client, number=first.number, step=first.step)

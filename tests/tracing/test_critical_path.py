@@ -1,4 +1,4 @@
-"""The critical path of a step, on timelines whose path is known."""
+"""The critical path of a step, on timelines with known paths."""
 
 from itertools import pairwise
 
@@ -15,7 +15,7 @@ Piece = tuple[str, str, int, int]
 
 
 def pieces(index: TimelineIndex, update: Update) -> list[Piece]:
-    """The path as (letter, kind, from, to); "m" is the session."""
+    """Return the path as (letter, kind, from, to); "m" is the session."""
     letters = {device(letter): letter for letter in "abc"} | {SESSION: "m"}
     return [(letters[each.place], each.kind, each.begin_ns, each.end_ns) for each in critical_path(index, update)]
 
@@ -119,14 +119,14 @@ def test_the_path_goes_over_the_session_to_the_run_that_ended_before(update: Upd
     assert pieces(LAUNCHED, update) == path
 
 
-def test_a_launched_run_waited_for_its_busy_device() -> None:
+def test_a_launched_run_waits_for_its_busy_device() -> None:
     busy = [span("a", "compute", 0, 8, client="slow"), span("a", "compute", 9, 11, client="next")]
     runs = (run(0, 10, client="slow", launched=True), run(2, 12, client="next", launched=True))
     path = [("a", "compute", 0, 8), ("a", "other", 8, 9), ("a", "compute", 9, 11), ("m", "other", 11, 12)]
     assert pieces(TimelineIndex(Timeline(tuple(busy), runs)), Update(0, 0, 12)) == path
 
 
-def test_a_send_that_is_over_when_its_receiver_has_begun_was_waited_for_too() -> None:
+def test_a_send_that_ended_before_its_receiver_began_is_on_the_path_too() -> None:
     spans = [
         span("a", "compute", 0, 5, client="push"),
         span("a", "send", 5, 7, "k", peer="b", client="push"),
@@ -149,7 +149,7 @@ def test_runs_of_one_update_follow_one_another() -> None:
     assert pieces(index, Update(0, 0, 10)) == path
 
 
-def test_transfers_of_another_run_are_others() -> None:
+def test_transfers_of_different_runs_are_distinguished() -> None:
     spans = [span("a", "send", 0, 9, "k", peer="b"), span("b", "wait", 2, 5, "k", peer="a", number=1)]
     index = TimelineIndex(Timeline(tuple(spans), (run(0, 12), run(2, 6, number=1))))
     assert pieces(index, Update(0, 2, 6)) == [("b", "wait", 2, 5), ("m", "other", 5, 6)]
@@ -162,7 +162,7 @@ def test_path_of_an_empty_timeline_is_one_segment() -> None:
 
 @st.composite
 def timelines(draw: st.DrawFn) -> TimelineIndex:
-    """Three devices with parts of runs one after the other; transfers find their ends, or not, at any time."""
+    """Draw three devices with successive parts of runs; transfers have matching ends or not, at any time."""
     spans: list[Span] = []
     runs: list[ClientRun] = []
     for number in range(4):

@@ -151,7 +151,7 @@ def events(phase: str, index: TimelineIndex = RECORDED, updates: list[Update] = 
 
 
 def rows(events: list[Event]) -> dict[int, str]:
-    """The name of each row by its number."""
+    """Return the name of each row by its number."""
     return {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
 
 

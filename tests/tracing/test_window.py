@@ -1,4 +1,4 @@
-"""The recorded steps, and the time at which their files are written."""
+"""The recorded steps, and when their files are written."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_window_lies_within_the_steps_of_the_process(
 
 
 class Loop:
-    """A training loop with a trace window. announced: name of each written file and number of finished steps."""
+    """A training loop with a trace window. announced: name of each written file, and steps finished by then."""
 
     def __init__(self, trainer: Trainer, folder: Path, steps: range) -> None:
         self.files = TraceFiles(folder / "trace.json", folder / "trace_summary.json")
@@ -59,7 +59,7 @@ class Loop:
 
     @property
     def recorded(self) -> list[int]:
-        """The steps in the files."""
+        """Return the steps in the files."""
         steps = [each["step"] for each in json.loads(self.files.summary.read_text())["steps"]]
         events = json.loads(self.files.timeline.read_text())["traceEvents"]
         assert sorted({event["args"]["step"] for event in events if event["ph"] == "X"}) == steps
@@ -156,7 +156,7 @@ def test_evaluations_belong_to_their_iteration(registry: Registry, tmp_path: Pat
     assert len({e["args"]["number"] for e in evaluations}) == len(evaluations)
     for event in events:
         update = updates[event["args"]["step"]]
-        # Microseconds with three digits: a nanosecond may be rounded away.
+        # Microseconds are written with three digits, so an end can differ by a rounded nanosecond.
         assert update["ts"] - 0.002 < event["ts"] <= event["ts"] + event["dur"] < update["ts"] + update["dur"] + 0.002
 
 

@@ -1,4 +1,4 @@
-"""A real SQLite store, one for all tests that record in MLflow: making one takes seconds."""
+"""A real SQLite store, shared by all tests that record in MLflow: creating a store takes seconds."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A real MLflow server in a separate process, and a gate that closes, delays and requires a password."""
+"""A real MLflow server in a separate process, and a proxy that fails, delays and requires a password."""
 
 import base64
 import http.client
@@ -20,7 +20,7 @@ START_LIMIT_S = 90.0
 
 @contextmanager
 def mlflow_server(folder: Path) -> Iterator[int]:
-    """Serve the store ``mlflow.db`` in ``folder``; gives the port."""
+    """Serve the store ``mlflow.db`` in ``folder``; yield the port."""
     port = free_port()
     command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
     store = {"MLFLOW_BACKEND_STORE_URI": f"sqlite:///{folder}/mlflow.db"}
@@ -40,7 +40,7 @@ def mlflow_server(folder: Path) -> Iterator[int]:
 
 
 def wait_for_server(port: int, process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
-    """Poll until a server answers there; fails the test when it does not, or its process has ended."""
+    """Poll until a server answers at the port; fail after a time limit or if the server's process has ended."""
     deadline = time.monotonic() + START_LIMIT_S
     while True:
         with suppress(OSError, http.client.HTTPException):
@@ -55,17 +55,17 @@ def wait_for_server(port: int, process: subprocess.Popen[str] | subprocess.Popen
 
 
 def free_port() -> int:
-    """A free port of this machine."""
+    """Return a free port of this machine."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
 
 
 class Gate:
-    """A server that passes requests on to another one.
+    """A proxy that forwards requests to a server.
 
-    user, password: required of requests. is_open: False drops every connection.
-    loses_answers: requests arrive, answers do not. delay_s: before each answer. The rest counts requests.
+    user, password: required of requests. is_open: False drops every connection. loses_answers: requests arrive, answers
+    do not. delay_s: delay of each answer. Other fields count requests.
     """
 
     def __init__(self, target: int, user: str = "", password: str = "") -> None:

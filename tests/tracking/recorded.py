@@ -28,7 +28,7 @@ def stored_steps(client: Any, run: RunInfo, key: str) -> list[int]:
 
 
 def opened(uri: str, run: RunInfo, experiment: str = "runner") -> MlflowStore:
-    """The open store of a run."""
+    """Return the open store of a run."""
     store = MlflowStore(uri, experiment, run)
     store.open()
     return store
@@ -36,7 +36,7 @@ def opened(uri: str, run: RunInfo, experiment: str = "runner") -> MlflowStore:
 
 @contextmanager
 def recording(settings: MlflowTracking, run: RunInfo) -> Iterator[MlflowTracker]:
-    """The tracker of a run that finishes at the end of the block."""
+    """Yield the tracker of a run, which finishes at the end of the block."""
     tracker = settings.create(run.run_dir)
     tracker.start(run)
     yield tracker
@@ -44,13 +44,13 @@ def recording(settings: MlflowTracking, run: RunInfo) -> Iterator[MlflowTracker]
 
 
 def away(folder: Path) -> MlflowTracking:
-    """Tracking with a store that cannot be reached."""
+    """Return settings for a store that cannot be reached."""
     (folder / "blocked").write_text("a file where the store's folder should be")
     return MlflowTracking(uri=f"sqlite:///{folder / 'blocked'}/mlflow.db", system_metrics=False)
 
 
 def record(settings: MlflowTracking, run: RunInfo, steps: range, status: str = "finished") -> None:
-    """Record like the training loop: every metric in metrics.jsonl and in the tracker."""
+    """Record like the training loop: write every metric to metrics.jsonl and to the tracker."""
     history = run.run_dir / "metrics.jsonl"
     tracker = settings.create(run.run_dir)
     with MetricsLog(history, run.first_step) as log:
@@ -66,7 +66,7 @@ FAST = Pace(flush_s=0.001, first_retry_s=0.001, last_retry_s=0.005, final_tries=
 
 
 class FakeStore:
-    """Keeps the written records. The first ``open_failures`` opens, ``write_failures`` writes fail; -1: all."""
+    """A store in memory. Its first ``open_failures`` opens and ``write_failures`` writes fail; -1: all of them."""
 
     def __init__(self, open_failures: int = 0, write_failures: int = 0) -> None:
         self.written: list[Record] = []
@@ -93,7 +93,7 @@ class FakeStore:
 
 
 class GatedStore(FakeStore):
-    """Blocks in ``write`` until ``gate`` is set: a store that hangs."""
+    """A store that hangs: ``write`` blocks until ``gate`` is set."""
 
     def __init__(self, write_failures: int = 0) -> None:
         super().__init__(write_failures=write_failures)

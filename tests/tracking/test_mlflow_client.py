@@ -1,4 +1,4 @@
-"""The connection to MLflow: settings, rules, locks, runs found by id, and a new store opened by many processes."""
+"""The connection to MLflow: settings, limits, locks, runs found by id, and a new store that many processes open."""
 
 import math
 import multiprocessing
@@ -35,7 +35,7 @@ from tests.tracking.recorded import a_run, opened, recording
 
 
 def test_one_thread_at_a_time_imports_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two at once one may be handed a package that the other has imported half of."""
+    """If two threads import MLflow at once, one of them may get a partly imported package."""
     held: list[bool] = []
     monkeypatch.setattr(mlflow_client, "_client_class", lambda: held.append(mlflow_client._IMPORTING.locked()))
     with mlflow_client.store_errors("tracking store"):
@@ -57,7 +57,7 @@ def test_a_run_is_found_by_the_beginning_of_either_id(uri: str, tmp_path: Path) 
     assert directories_of_runs(uri, "ffffffffffffffff") == []
 
 
-def test_a_store_that_is_not_there_knows_no_run_and_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_store_has_no_run_and_is_not_created(tmp_path: Path) -> None:
     assert directories_of_runs(f"sqlite:///{tmp_path}/mlflow.db", "ab12") == []
     assert list(tmp_path.iterdir()) == []
 
@@ -75,13 +75,13 @@ def test_a_second_holder_waits_for_the_first(tmp_path: Path) -> None:
     with file_lock(tmp_path / "folder" / "lock"):
         thread.start()
         assert started.wait(10)
-        thread.join(0.05)  # time enough to take a lock that is not held
+        thread.join(0.05)  # time enough to acquire a lock that is free
         events.append("first")
     thread.join(10)
     assert events == ["first", "second"]
 
 
-# What MLflow 3 accepts as a key: mlflow.utils.validation.validate_param_and_metric_name.
+# The keys that MLflow 3 accepts: mlflow.utils.validation.validate_param_and_metric_name.
 _ACCEPTED = re.compile(r"[/\w.\- :]*")
 
 
@@ -120,14 +120,14 @@ def test_secrets_do_not_leave_the_machine() -> None:
     assert safe_tags({"my.token": "hunter2"}) == {"my.token": "[redacted]"}
 
 
-def test_the_setting_chooses_the_store_or_else_the_variable_or_else_the_folder() -> None:
+def test_the_store_is_set_by_setting_then_variable_then_folder() -> None:
     environment = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:5000"}
     assert resolve_uri(None, Path("/data/me"), {}) == "sqlite:////data/me/mlflow.db"
     assert resolve_uri(None, Path("/data"), environment) == "http://127.0.0.1:5000"
     assert resolve_uri("sqlite:///other.db", Path("/data"), environment) == "sqlite:////data/other.db"
 
 
-def test_a_store_mlflow_does_not_know_is_refused_with_the_options_and_without_the_password() -> None:
+def test_an_unknown_kind_of_store_is_refused_without_showing_the_password() -> None:
     expected = r"'ftp://\[redacted\]@host': expected an address that starts with one of sqlite"
     with pytest.raises(ValueError, match=expected) as error:
         resolve_uri("ftp://me:hunter2@host", Path("/data"), {})
@@ -176,7 +176,7 @@ def test_jobs_are_named_by_their_swept_values_and_sweeps_by_the_keys_they_vary()
     assert sweep_name({}) == "sweep"
 
 
-def test_importing_the_package_imports_nothing_slow() -> None:
+def test_importing_the_package_imports_no_slow_library() -> None:
     code = (
         "import sys, runner.tracking, runner.tracking.plots;"
         "print(sorted({'mlflow', 'matplotlib', 'pandas', 'sqlalchemy', 'rich'} & sys.modules.keys()))"
@@ -190,7 +190,7 @@ LIMIT_S = 280.0
 
 
 def take_part(folders: Sequence[Path], barrier: Barrier) -> None:
-    """In every folder, at the same moment as the others, open a store and the run of a job of a sweep in it."""
+    """In every folder, at the same time as other processes, open a store and start the run of a sweep's job in it."""
     for folder in folders:
         run = RunInfo(uuid.uuid4().hex, "job", folder, sweep_dir=folder, sweep_name="sweep")
         barrier.wait(LIMIT_S)
@@ -198,8 +198,8 @@ def take_part(folders: Sequence[Path], barrier: Barrier) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_jobs_at_once_on_a_new_store(tmp_path: Path) -> None:
-    """In two fresh folders one after the other, every job becomes a child of one parent."""
+def test_simultaneous_jobs_on_a_new_store_share_one_parent(tmp_path: Path) -> None:
+    """In two new folders, one after the other, every job becomes a child of one parent."""
     folders = [tmp_path / "0", tmp_path / "1"]
     for each in folders:
         each.mkdir()

@@ -1,4 +1,4 @@
-"""The MLflow store against a real SQLite database: runs, sweeps and system metrics."""
+"""The MLflow store with a real SQLite database: runs, sweeps and system metrics."""
 
 import logging
 import math
@@ -42,7 +42,7 @@ def test_a_run_is_recorded(settings: MlflowTracking, client: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("experiment", ["runner", "../../up", "a/b"])
-def test_artifacts_lie_next_to_the_database(experiment: str, uri: str, client: Any, tmp_path: Path) -> None:
+def test_artifacts_are_stored_next_to_the_database(experiment: str, uri: str, client: Any, tmp_path: Path) -> None:
     opened(uri, a_run(tmp_path), experiment)
     found = client.get_experiment_by_name(experiment)
     location = Path(found.artifact_location)
@@ -66,7 +66,7 @@ def test_points_that_never_reached_the_store_are_restored(
 ) -> None:
     history = tmp_path / "metrics.jsonl"
     with MetricsLog(history) as log:
-        for step in range(8):  # killed before the tracker wrote anything
+        for step in range(8):  # the run is killed before the tracker writes anything
             log.append(step, {"train/loss": 1.0, "test/accuracy": 0.5})
     run = a_run(tmp_path, first_step=5, history=history)
     record(settings, run, range(5, 10))
@@ -74,7 +74,7 @@ def test_points_that_never_reached_the_store_are_restored(
     assert stored_steps(client, run, "test/accuracy") == list(range(5))
 
 
-def test_a_point_that_was_logged_again_as_the_run_was_resumed_at_its_end_is_restored_once(
+def test_a_point_that_a_resume_logged_again_is_restored_once(
     settings: MlflowTracking, client: Any, tmp_path: Path
 ) -> None:
     history = tmp_path / "metrics.jsonl"
@@ -105,7 +105,7 @@ def test_spooled_records_are_written_once_by_the_next_process(
     assert not (tmp_path / SPOOL_FILE).exists()
 
 
-def test_records_may_be_written_again_and_a_value_or_name_mlflow_refuses_costs_only_that_point(
+def test_repeated_records_are_harmless_and_a_refused_point_is_skipped(
     uri: str, client: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = a_run(tmp_path)
@@ -132,7 +132,7 @@ def test_a_resumed_run_may_change_a_limit(settings: MlflowTracking, client: Any,
     assert "resumed.seed" not in stored.data.tags
 
 
-def test_an_artifact_that_is_gone_is_left_out(
+def test_a_missing_artifact_is_left_out(
     settings: MlflowTracking, client: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = a_run(tmp_path)
@@ -142,7 +142,7 @@ def test_an_artifact_that_is_gone_is_left_out(
     assert stored_run(client, run).info.status == "FINISHED"
 
 
-def test_a_run_began_when_its_process_did_not_when_the_store_was_reached(uri: str, client: Any, tmp_path: Path) -> None:
+def test_the_start_time_of_a_run_is_that_of_its_process(uri: str, client: Any, tmp_path: Path) -> None:
     before = round(time.time() * 1000)
     run = a_run(tmp_path)
     store = MlflowStore(uri, "runner", run)
@@ -161,7 +161,7 @@ def test_a_deleted_experiment_is_named_with_advice(uri: str, client: Any, tmp_pa
     ("content", "message"),
     [
         ("hello " * 100, "DatabaseError: file is not a database"),
-        # MLflow's own message has the driver's name before it, and comes after 100 s of trying.
+        # MLflow's own message begins with the driver's name, and appears after 100 s of retries.
         (None, "OperationalError: unable to open database file"),
     ],
     ids=["a file of something else", "a folder"],
@@ -173,7 +173,7 @@ def test_a_database_that_cannot_be_opened_fails_at_once(content: str | None, mes
         opened(f"sqlite:///{path}", a_run(tmp_path))
 
 
-def test_a_database_that_is_locked_is_tried_again(uri: str, tmp_path: Path) -> None:
+def test_a_locked_database_is_tried_again(uri: str, tmp_path: Path) -> None:
     store = opened(uri, a_run(tmp_path))
     store._client = Mock(log_batch=Mock(side_effect=sqlite3.OperationalError("database is locked")))
     with pytest.raises(StoreUnavailableError, match=r"tracking store sqlite:.*database is locked"):
@@ -191,7 +191,7 @@ def test_jobs_of_a_sweep_are_children_of_one_run(
         run_dir.mkdir()
         children.append(RunInfo(uuid.uuid4().hex, name, run_dir, sweep_dir=sweep, sweep_name="lr sweep"))
         record(settings, children[-1], range(1))
-        # Read by MLflow's fluent functions; must not turn the next child into this run.
+        # MLflow's fluent functions read this variable. It must not turn the next child into this run.
         monkeypatch.setenv("MLFLOW_RUN_ID", stored_run(client, children[-1]).info.run_id)
     table = tmp_path / "table.md"
     table.write_text("| lr |")
@@ -226,7 +226,7 @@ def test_the_run_of_a_sweep_began_with_its_first_job_and_has_its_user(uri: str, 
     assert parent.data.tags["mlflow.user"] == job.data.tags["mlflow.user"]
 
 
-def test_a_job_that_goes_on_by_itself_is_recorded_as_the_job_it_is(
+def test_a_job_that_is_resumed_alone_is_recorded_as_a_job_of_its_sweep(
     settings: MlflowTracking, client: Any, tmp_path: Path
 ) -> None:
     job = a_run(tmp_path / "0", sweep_dir=tmp_path, sweep_name="sweep lr")
@@ -246,7 +246,7 @@ def test_system_metrics_are_recorded(uri: str, client: Any, tmp_path: Path) -> N
 
 
 class _BusyMonitor:
-    """Samples three times as the run begins and once more as it ends."""
+    """A monitor that samples three times when the run begins and once when it ends."""
 
     def __init__(self, every_s: float, on_sample: Callable[[Mapping[str, float]], None]) -> None:
         self._on_sample = on_sample

@@ -1,4 +1,4 @@
-"""A store that is away, locked, slow, or whose answers get lost: every metric arrives, once and in order."""
+"""A store that is unavailable, locked, slow, or whose answers are lost: every metric arrives, once and in order."""
 
 import logging
 import sqlite3
@@ -31,7 +31,7 @@ def server(folder_of_server: Path) -> Iterator[int]:
 
 @pytest.fixture
 def database(server: int, folder_of_server: Path) -> Path:
-    """The database of the server."""
+    """Return the path of the server's database."""
     return folder_of_server / "mlflow.db"
 
 
@@ -42,7 +42,7 @@ def gate(server: int) -> Iterator[Gate]:
 
 
 class Training:
-    """The recording of a training loop, in parts between which the store changes."""
+    """The recording of a training loop in parts, between which the store can change."""
 
     def __init__(self, settings: MlflowTracking, run: RunInfo) -> None:
         self._log = MetricsLog(run.run_dir / "metrics.jsonl")
@@ -67,7 +67,7 @@ def through(gate: Gate, **fields: object) -> MlflowTracking:
 
 
 def points(database: Path, run: RunInfo, key: str) -> list[tuple[int, float]]:
-    """Step and value of the points in the store, in the order of writing."""
+    """Return step and value of the points in the store, in the order of writing."""
     query = (
         "SELECT m.step, m.value FROM metrics m JOIN tags t ON t.run_uuid = m.run_uuid"
         f" WHERE t.key = '{RUN_ID_TAG}' AND t.value = ? AND m.key = ? ORDER BY m.rowid"
@@ -77,14 +77,14 @@ def points(database: Path, run: RunInfo, key: str) -> list[tuple[int, float]]:
 
 
 def assert_complete(database: Path, run: RunInfo) -> None:
-    """The store has the points of metrics.jsonl, once and in order, and no record is pending."""
+    """Require that the store has the points of metrics.jsonl, once and in order, and that no record is pending."""
     logged = list(read_metrics(run.run_dir / "metrics.jsonl"))
     for key in KEYS:
         assert points(database, run, key) == [(each.step, each.values[key]) for each in logged]
     assert not (run.run_dir / SPOOL_FILE).exists()
 
 
-def test_a_server_that_starts_late_and_goes_away_in_mid_run(gate: Gate, database: Path, tmp_path: Path) -> None:
+def test_a_server_that_starts_late_and_stops_during_the_run(gate: Gate, database: Path, tmp_path: Path) -> None:
     gate.is_open = False
     run = a_run(tmp_path)
     training = Training(through(gate), run)
@@ -103,7 +103,7 @@ def test_a_server_that_starts_late_and_goes_away_in_mid_run(gate: Gate, database
     assert_complete(database, run)
 
 
-def test_a_server_that_writes_and_whose_answers_get_lost(gate: Gate, database: Path, tmp_path: Path) -> None:
+def test_a_server_that_writes_but_whose_answers_are_lost(gate: Gate, database: Path, tmp_path: Path) -> None:
     run = a_run(tmp_path)
     training = Training(through(gate), run)
     training.steps(1)
@@ -167,7 +167,7 @@ def test_user_and_password_of_an_address_are_sent_and_never_shown(
     assert b"hunter2" not in database.read_bytes()
 
 
-def test_a_wrong_password_costs_the_record_not_the_run(
+def test_a_wrong_password_loses_the_record_but_ends_no_run(
     server: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Gate(server, "me", "hunter2") as gate, caplog.at_level(logging.WARNING):

@@ -1,4 +1,4 @@
-"""Pictures and tables of a run, and system metrics."""
+"""Plots and tables of a run, and system metrics."""
 
 import math
 import struct
@@ -27,7 +27,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def _size(path: Path) -> tuple[int, int]:
-    """Width and height from the header of a PNG file."""
+    """Return width and height from the header of a PNG file."""
     head = path.read_bytes()[:24]
     assert head[:8] == _PNG
     width, height = struct.unpack(">II", head[16:24])
@@ -46,7 +46,7 @@ def metrics(tmp_path: Path) -> Path:
     return path
 
 
-def test_learning_curves_are_a_picture_of_sane_size(metrics: Path, tmp_path: Path) -> None:
+def test_learning_curves_are_a_picture_of_reasonable_size(metrics: Path, tmp_path: Path) -> None:
     path = learning_curves(metrics, tmp_path / "plots" / "curves.png")
     width, height = _size(path)
     assert 800 <= width <= 2000
@@ -84,7 +84,7 @@ def test_the_table_has_a_row_for_each_staleness_and_a_column_for_each_server(tmp
 
 
 @pytest.mark.parametrize("counts", [[{}], [{}, {}], [{"0": 1}]])
-def test_few_pushes_make_a_picture_too(counts: list[dict[str, int]], tmp_path: Path) -> None:
+def test_few_pushes_also_make_a_picture(counts: list[dict[str, int]], tmp_path: Path) -> None:
     picture = staleness_histogram(counts, tmp_path / "s.png")
     assert np.asarray(imread(picture)).ndim == 3
 
@@ -113,7 +113,7 @@ TIMEOUT_S = 30.0
 NEVER_S = 1e6
 
 
-def test_values_are_plausible_and_named_for_their_section() -> None:
+def test_system_metrics_are_plausible_and_named_for_their_section() -> None:
     sample = SystemSampler().sample()
     for name in sample:
         check_metric_name(name)
@@ -122,7 +122,7 @@ def test_values_are_plausible_and_named_for_their_section() -> None:
     assert 0 < sample["system/run_memory_usage_megabytes"] < sample["system/system_memory_usage_megabytes"] * 10
 
 
-def test_the_memory_of_child_processes_counts() -> None:
+def test_the_memory_of_child_processes_is_included() -> None:
     sampler = SystemSampler()
     alone = sampler.sample()["system/run_memory_usage_megabytes"]
     code = "import sys; hold = bytearray(200_000_000); print('ready', flush=True); sys.stdin.read()"
@@ -134,7 +134,7 @@ def test_the_memory_of_child_processes_counts() -> None:
     assert together > alone + 150
 
 
-def test_a_monitor_samples_again_and_again_until_it_is_stopped() -> None:
+def test_a_monitor_samples_repeatedly_until_it_is_stopped() -> None:
     samples: list[Mapping[str, float]] = []
     enough = threading.Event()
 
@@ -157,7 +157,7 @@ def test_a_run_shorter_than_the_interval_is_sampled_once_with_the_cpu_it_used(mo
     known_threads: set[int] = set()
 
     def cpu_percent() -> float:
-        """As in psutil, the first call of a thread has no interval to report."""
+        """Return a value like psutil, whose first call in a thread has no interval to measure."""
         first = threading.get_ident() not in known_threads
         known_threads.add(threading.get_ident())
         return 0.0 if first else 50.0

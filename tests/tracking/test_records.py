@@ -1,4 +1,4 @@
-"""Tracking records as lines, in metrics.jsonl, in the spool, and on the writer's thread."""
+"""Tracking records as lines, in metrics.jsonl, in the spool, and in the writer's thread."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ _records = st.one_of(
 
 
 @given(_records)
-def test_a_record_survives_its_line(record: Record) -> None:
+def test_a_record_is_read_back_from_its_line(record: Record) -> None:
     line = to_line(record)
     assert line.count("\n") == 1
     assert from_line(line) == record
@@ -47,7 +47,7 @@ def test_lines_are_strict_json_also_when_values_are_not_finite() -> None:
     "line",
     ["{", "[]", '{"kind": "shell"}', '{"kind": "tags"}', '{"kind": "metrics", "step": 1, "time_ms": 1, "values": 3}'],
 )
-def test_anything_else_is_refused(line: str) -> None:
+def test_a_line_that_is_no_record_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match=r"expected|Expecting"):
         from_line(line)
 
@@ -90,7 +90,7 @@ def test_a_later_process_keeps_the_lines_before_its_first_step(
     assert _steps(path) == list(expected)
 
 
-def test_damage_behind_the_checkpoint_does_not_stop_a_resume(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_after_the_checkpoint_does_not_stop_a_resume(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     _write_steps(path, range(3))
     with path.open("ab") as file:
         file.write(b"\0" * 20 + b"\n")
@@ -109,7 +109,7 @@ def test_values_that_are_not_finite_survive_in_strict_json(path: Path) -> None:
     json.loads(path.read_text(), parse_constant=pytest.fail)
 
 
-def test_a_file_of_something_else_is_named_with_its_line(path: Path) -> None:
+def test_a_file_without_metrics_is_refused_with_name_and_line(path: Path) -> None:
     path.write_text('{"step": 1, "time": 1.0, "values": {}}\n{"epoch": 3}\n')
     with pytest.raises(ValueError, match=r"metrics\.jsonl:2: .*is not a metrics record"):
         list(read_metrics(path))
@@ -134,7 +134,7 @@ ACTIONS = st.tuples(st.sampled_from(["append", "prepend", "take", "keep even", "
 
 
 @given(st.lists(ACTIONS, max_size=12))
-def test_a_spool_is_a_list_in_a_file_that_exists_only_while_records_wait(
+def test_a_spool_is_a_list_in_a_file_that_exists_only_while_records_are_pending(
     tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int]]
 ) -> None:
     path = tmp_path_factory.mktemp("spool") / "tracking-spool.jsonl"
@@ -157,14 +157,14 @@ def test_a_spool_is_a_list_in_a_file_that_exists_only_while_records_wait(
             case "keep even" if spool.pending:
                 spool.keep(lambda record: isinstance(record, Tags) and int(record.values["n"]) % 2 == 0)
                 expected, whole = [number for number in expected if number % 2 == 0], True
-            case "reopen" if whole:  # a later process has the whole file, with the records that were taken
+            case "reopen" if whole:  # a later process has the whole file, including the records that were already read
                 spool = Spool(path)
         assert spool.pending == bool(expected)
         assert not expected or spool.head(None)[0] == _some_tags(*expected)
     assert path.exists() == spool.pending
 
 
-def test_a_later_process_continues_it_without_the_line_a_kill_cut_short(spool_path: Path) -> None:
+def test_a_later_process_continues_the_spool_without_an_incomplete_line(spool_path: Path) -> None:
     Spool(spool_path).append(_some_tags(1))
     with spool_path.open("a") as file:
         file.write('{"kind": "ta')
@@ -235,14 +235,14 @@ def test_an_unavailable_store_leaves_all_records_in_the_spool_with_a_warning(
 
 
 @pytest.mark.parametrize("failures", [0, 2])
-def test_a_full_queue_spills_into_the_spool_instead_of_blocking(failures: int, tmp_path: Path) -> None:
+def test_a_full_queue_writes_to_the_spool_instead_of_blocking(failures: int, tmp_path: Path) -> None:
     store = GatedStore(write_failures=failures)
     writer, spool = _writer(store, tmp_path, queue_size=2)
     writer.put(_tags(range(1))[0])
     writer.start()
     assert store.entered.wait(TIMEOUT_S)
     for record in _tags(range(1, 10)):
-        writer.put(record)  # would hang here if it waited for the store
+        writer.put(record)  # a call that waited for the store would hang here
     assert Spool(spool).head(None)[0] == _tags(range(3, 10))
     store.gate.set()
     writer.finish(TIMEOUT_S)
@@ -264,7 +264,7 @@ def test_finish_does_not_wait_for_a_store_that_hangs(tmp_path: Path, caplog: pyt
     store.gate.set()
 
 
-def test_a_disk_that_refuses_the_spool_costs_records_not_the_run(
+def test_a_spool_that_cannot_be_written_loses_records_but_ends_no_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "gone" / "tracking-spool.jsonl"
@@ -277,7 +277,7 @@ def test_a_disk_that_refuses_the_spool_costs_records_not_the_run(
     assert "5 tracking records were lost" in caplog.text
 
 
-def test_a_writer_that_was_given_up_does_not_reach_for_the_store_any_more(tmp_path: Path) -> None:
+def test_an_abandoned_writer_does_not_open_the_store_any_more(tmp_path: Path) -> None:
     store = FakeStore()
     writer, spool = _writer(store, tmp_path)
     with Spool(spool).lock():

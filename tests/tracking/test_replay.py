@@ -1,4 +1,4 @@
-"""Pending records of a run are written to its store by another process, which reads how it is recorded."""
+"""Another process writes a run's pending records to its store, by the run's stored tracking settings."""
 
 import dataclasses
 import fcntl
@@ -27,7 +27,7 @@ LEFT: list[Record] = [
 
 
 def ended_run(directory: Path, uri: str = ADDRESS, left: Sequence[Record] = LEFT) -> RunInfo:
-    """A job of a sweep that ended before anything of it reached the store."""
+    """Return a job of a sweep that ended before any of its records reached the store."""
     directory.mkdir(parents=True)
     run = a_run(directory, sweep_dir=directory.parent, sweep_name="sweep lr")
     Origin.begun(uri, "mine", run)
@@ -36,7 +36,7 @@ def ended_run(directory: Path, uri: str = ADDRESS, left: Sequence[Record] = LEFT
 
 
 class Stores:
-    """Makes fake stores and records the arguments."""
+    """A factory of fake stores that records its arguments."""
 
     def __init__(self, *stores: FakeStore) -> None:
         self._stores = iter(stores)
@@ -58,7 +58,7 @@ def test_pending_records_are_written_once_and_in_order(tmp_path: Path) -> None:
     assert not (run.run_dir / SPOOL_FILE).exists()
 
 
-def test_the_record_of_a_run_that_left_nothing_is_not_opened(tmp_path: Path) -> None:
+def test_the_record_of_a_run_without_pending_records_is_not_opened(tmp_path: Path) -> None:
     run = ended_run(tmp_path / "0")
     (run.run_dir / SPOOL_FILE).write_text("")
     store = FakeStore()
@@ -70,11 +70,11 @@ def test_the_record_of_a_run_that_left_nothing_is_not_opened(tmp_path: Path) -> 
     ("by_summary", "end"),
     [
         (End("finished", 700_000), End("finished", 700_000)),
-        # Killed: the last that was heard of it was its last step.
+        # The run was killed, so it ends at the time of its last step.
         (None, End("interrupted", 699)),
     ],
 )
-def test_the_record_of_a_run_that_could_not_end_it_ends(tmp_path: Path, by_summary: End | None, end: End) -> None:
+def test_the_record_of_a_run_that_lost_its_store_is_ended(tmp_path: Path, by_summary: End | None, end: End) -> None:
     run = ended_run(tmp_path / "0", left=LEFT[:-1])
     store = FakeStore()
     assert Replay(Stores(store)).run(run.run_dir, None, by_summary) == len(LEFT)
@@ -82,7 +82,7 @@ def test_the_record_of_a_run_that_could_not_end_it_ends(tmp_path: Path, by_summa
 
 
 class _FillingStore(FakeStore):
-    """Takes the first records it is given and no more."""
+    """A store that accepts the first records and refuses all later ones."""
 
     def write(self, records: Sequence[Record]) -> None:
         if self.written:
@@ -91,7 +91,7 @@ class _FillingStore(FakeStore):
 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["with its end", "killed"])
-def test_records_that_a_store_refuses_stay_pending_with_the_end_that_was_added(tmp_path: Path, ended: bool) -> None:
+def test_refused_records_stay_pending_with_the_added_end(tmp_path: Path, ended: bool) -> None:
     run = ended_run(tmp_path / "0", left=LEFT if ended else LEFT[:-1])
     store = FakeStore()
     replay = Replay(Stores(_FillingStore(), store))
@@ -140,7 +140,7 @@ def test_the_wait_for_another_writer_is_limited(tmp_path: Path) -> None:
 
 
 class _WatchfulStore(FakeStore):
-    """Notes whether another writer of the same spool would have to wait."""
+    """A store that records whether another writer of the same spool would have to wait."""
 
     def __init__(self, run_dir: Path) -> None:
         super().__init__()
@@ -163,14 +163,14 @@ class _WatchfulStore(FakeStore):
                 self.alone.append(False)
 
 
-def test_no_other_writer_writes_meanwhile(tmp_path: Path) -> None:
+def test_no_other_writer_can_write_during_a_replay(tmp_path: Path) -> None:
     run = ended_run(tmp_path / "0")
     store = _WatchfulStore(run.run_dir)
     Replay(Stores(store)).run(run.run_dir, None, None)
     assert store.alone == [True] * 3
 
 
-def test_a_job_that_goes_on_by_itself_stays_the_job_it_was(tmp_path: Path) -> None:
+def test_a_job_that_is_resumed_alone_keeps_its_origin(tmp_path: Path) -> None:
     job = a_run(tmp_path, sweep_dir=tmp_path.parent, sweep_name="sweep lr")
     first = Origin.begun("http://away", "runner", job)
     alone = dataclasses.replace(job, name="mlp digits single", sweep_dir=None, sweep_name="")
@@ -186,7 +186,7 @@ def test_another_run_in_the_same_directory_has_another_origin(tmp_path: Path) ->
     assert Origin.begun("http://here", "runner", other).run_id == other.run_id
 
 
-def test_user_and_password_are_not_stored_and_required_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_and_password_are_not_stored_but_required_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     origin = Origin.begun("http://me:hunter2@host", "runner", a_run(tmp_path))
     assert "hunter2" not in (tmp_path / ORIGIN_FILE).read_text()
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -207,7 +207,7 @@ def test_a_password_in_an_address_is_not_stored_and_the_file_is_private(tmp_path
     assert origin.address(address, tmp_path) == address
 
 
-def test_an_address_without_a_password_counts_and_one_of_no_store_is_refused(
+def test_an_address_without_a_password_is_used_and_an_invalid_one_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://elsewhere")

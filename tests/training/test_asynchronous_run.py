@@ -1,4 +1,4 @@
-"""Runs of ``async_data`` in one process: their files, their repetition, and the origin of a loss that is not finite."""
+"""Runs of ``async_data`` in one process: their files, their repetition, and the origin of a nonfinite loss."""
 
 import itertools
 import json
@@ -46,7 +46,7 @@ def decided(folder: Path) -> Any:
     return json.loads((folder / "asynchronous.json").read_text())
 
 
-def test_a_run_in_virtual_time_leaves_its_endings_and_its_decisions(
+def test_a_run_in_virtual_time_writes_its_endings_and_its_decisions(
     tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     artifacts: dict[str, bytes] = {}
@@ -67,7 +67,7 @@ def test_a_run_in_virtual_time_leaves_its_endings_and_its_decisions(
     assert {path.name for path in trained().iterdir()}.isdisjoint({"endings-1.jsonl", "asynchronous.json"})
 
 
-def test_a_record_that_was_cut_off_repeats_no_further(tmp_path: Path, trained: Trained) -> None:
+def test_replaying_a_truncated_record_fails_at_its_end(tmp_path: Path, trained: Trained) -> None:
     lines = (trained(*ASYNC, VIRTUAL) / "endings-1.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "cut.jsonl").write_text("".join(lines[:9]))
     with pytest.raises(RunnerError, match=r"^the record (ends after|lacks)"):
@@ -121,7 +121,7 @@ def test_a_run_is_repeated_from_its_endings(tmp_path: Path, trained: Trained, se
 
 
 def stopped_after(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> str:
-    """Train until Ctrl-C arrives during update ``step``; return the message with which the run ends."""
+    """Train until Ctrl-C arrives during update ``step``; return the message that ends the run."""
     train_step = trainer.train_step
 
     def stopping(step_driver: StepDriver, experiment: Experiment, number: int, rate: float) -> Any:
@@ -137,7 +137,7 @@ def stopped_after(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch, *ove
 
 
 @pytest.mark.parametrize(("step", "saved"), [(2, []), (3, ["step-3"]), (5, ["step-3"])])
-def test_a_stopped_run_in_virtual_time_saves_only_where_the_uninterrupted_one_does(
+def test_a_stopped_run_in_virtual_time_saves_only_at_steps_of_the_uninterrupted_run(
     tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch, step: int, saved: list[str]
 ) -> None:
     uninterrupted = Summary.read(trained(*ASYNC, *CHECKPOINTED) / "summary.json")
@@ -181,11 +181,11 @@ WARM = r"^parallelism\.warmstart_steps=3 with [23] updates in all: the first rep
         (("cluster=slow_network", VIRTUAL), NO_LINK),
         (("cluster=slow_network", "parallelism.replay=x"), NO_LINK),
         (("parallelism.warmstart_steps=3", "train.steps=3"), WARM),
-        # 1438 examples in batches of 32, so 0.04 epochs are 1.8 updates.
+        # There are 1438 examples in batches of 32, so 0.04 epochs are 1.8 updates.
         (("parallelism.warmstart_steps=3", "train.steps=null", "train.epochs=0.04"), WARM),
     ],
 )
-def test_an_emulated_network_in_one_process_and_a_run_that_is_all_warm_start_are_refused(
+def test_an_emulated_network_in_one_process_and_a_run_of_only_warm_start_are_refused(
     settings: tuple[str, ...], expected: str
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
@@ -224,7 +224,7 @@ def directory(tmp_path: Path) -> Iterator[RunDirectory]:
 
 @pytest.fixture
 def repeated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The strategies with which steps are repeated to find an origin."""
+    """Return the strategies with which steps are repeated to find an origin."""
     opened: list[Any] = []
     open_session = origin.open_session
 
@@ -247,7 +247,7 @@ def test_overlapping_clients_are_repeated_in_the_order_in_which_they_ended(tmp_p
 
 
 def test_clients_that_overlap_a_failure_are_in_the_record(tmp_path: Path) -> None:
-    """Parts that have ended can only be repeated in their turns, after all earlier parts."""
+    """A part that has ended can only be repeated in the recorded order, after all earlier parts."""
     settings = (*RUINED, "parallelism.workers=3", "train.eval_every=20")
     with pytest.raises(NumericError, match="Its origin: "):
         train(tmp_path, *settings)
@@ -259,7 +259,7 @@ def test_clients_that_overlap_a_failure_are_in_the_record(tmp_path: Path) -> Non
     assert all(sorted(own) == list(range(len(own))) for own in turns.values())
 
 
-def test_after_a_checkpoint_their_order_is_not_known_and_the_origin_is_a_possible_one(
+def test_after_a_checkpoint_the_order_is_unknown_and_the_origin_is_a_possible_one(
     tmp_path: Path, repeated: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     train(tmp_path, *RUINED, "optimizer.lr=0.1", "train.steps=2")
@@ -273,7 +273,7 @@ def test_after_a_checkpoint_their_order_is_not_known_and_the_origin_is_a_possibl
     assert any(message.startswith(expected) for message in caplog.messages)
 
 
-def test_the_order_of_virtual_time_is_known_after_a_checkpoint_and_that_of_a_race_is_not(
+def test_only_the_order_of_virtual_time_is_known_after_a_checkpoint(
     tmp_path: Path, directory: RunDirectory, repeated: list[Any]
 ) -> None:
     directory.endings_jsonl.touch()
@@ -285,7 +285,7 @@ def test_the_order_of_virtual_time_is_known_after_a_checkpoint_and_that_of_a_rac
     assert strategy.virtual_time
 
 
-def test_a_run_whose_results_depend_on_no_overlap_is_repeated_unchanged(directory: RunDirectory) -> None:
+def test_a_run_whose_results_do_not_depend_on_overlap_is_repeated_unchanged(directory: RunDirectory) -> None:
     settings = ("parallelism=sandblaster", "optimizer=lbfgs", "schedule=constant", "train.batch_size=32")
     overlapping = build(small_config(*settings))
     assert any(client.deferred for client in overlapping.program.training)
@@ -293,7 +293,7 @@ def test_a_run_whose_results_depend_on_no_overlap_is_repeated_unchanged(director
         assert repeated_experiment(experiment, directory, step) is experiment
 
 
-def test_a_race_is_repeated_from_its_record_without_an_emulated_network(directory: RunDirectory) -> None:
+def test_a_nondeterministic_run_is_repeated_from_its_record_without_emulation(directory: RunDirectory) -> None:
     experiment = build(small_config(*ASYNC, "cluster=slow_network"))
     assert repeated_experiment(experiment, directory, 0) is None, "there is no record of endings"
     directory.endings_jsonl.touch()
@@ -302,7 +302,7 @@ def test_a_race_is_repeated_from_its_record_without_an_emulated_network(director
     assert again.emulation is None
 
 
-def test_a_record_that_is_damaged_leaves_the_first_error(
+def test_a_damaged_record_does_not_hide_the_first_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def damage(error: NonFiniteLossError, experiment: Experiment, directory: RunDirectory) -> None:

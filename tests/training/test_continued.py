@@ -1,4 +1,4 @@
-"""Resumed runs: with another strategy, with other data, and after a kill at any operation on files. Replayed runs."""
+"""Resumed runs: with another strategy, with other data, and after a kill at any file operation. Replayed runs."""
 
 import itertools
 import json
@@ -56,12 +56,12 @@ def strategy_in(path: Path) -> tuple[str, int]:
     ids=" ".join,
 )
 def test_every_strategy_keeps_the_variables_of_single(strategy: Sequence[str], optimizer: Sequence[str]) -> None:
-    """So every checkpoint starts under every strategy, with the slots of its optimizer."""
+    """Therefore every checkpoint can be resumed with every strategy, with the optimizer's slots."""
     alone = build(small_config(*optimizer)).program.variables
     assert build(small_config(*strategy, *optimizer)).program.variables == alone
 
 
-def test_each_configuration_is_kept_under_the_last_start_that_went_by_it(tmp_path: Path) -> None:
+def test_each_configuration_is_kept_under_the_last_start_that_used_it(tmp_path: Path) -> None:
     train(tmp_path, "train.steps=2")
     train(tmp_path, "train.steps=2", resume=True)
     train(tmp_path, *IN_ONE_PROCESS, "train.steps=4", resume=True)
@@ -91,7 +91,7 @@ def test_a_start_that_is_killed_leaves_no_summary_of_an_earlier_one(
     assert Summary.read(tmp_path / "summary.json").steps == 4
 
 
-def test_a_run_with_no_checkpoint_and_one_with_nothing_left_to_train_warn(
+def test_a_resume_without_checkpoint_or_without_remaining_steps_warns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(tmp_path, "train.steps=2")
@@ -105,7 +105,7 @@ def test_a_run_with_no_checkpoint_and_one_with_nothing_left_to_train_warn(
 
 
 def test_a_placement_is_dropped_if_the_strategy_changes(tmp_path: Path) -> None:
-    """A stored placement holds for the strategy that it was found for."""
+    """A stored placement is valid only for its strategy."""
     train(tmp_path, "train.steps=1")
     placement = tmp_path / "placement.json"
     placement.write_text('{"version": 1, "layers": {"fc1": "/job:worker/task:5/device:cpu:0"}}')
@@ -138,10 +138,10 @@ def refuse_to_load(self: Arrays) -> Dataset:
     raise AssertionError("the images were read")
 
 
-def test_own_files_are_read_once_more_only_for_a_mean_that_the_run_kept(
+def test_user_files_are_read_again_only_for_a_mean_that_the_run_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are read after the memory has been checked."""
+    """The files are read after the memory has been checked."""
     data = ("data=arrays", f"data.path={write_arrays(tmp_path / 'mine.npz')}", "train.batch_size=4")
     train(tmp_path / "run", *data, "train.steps=2")
     config = small_config(*data)
@@ -178,11 +178,11 @@ def test_facts_of_a_built_in_set_are_compared_if_they_were_stored(
 
 
 class Killed(BaseException):
-    """The process was killed: nothing that it does from then on has an effect."""
+    """The process was killed: nothing that it does afterwards has an effect."""
 
 
 def kill_at(operation: int, patch: pytest.MonkeyPatch) -> None:
-    """Let the first ``operation`` operations on files succeed and all later ones raise :class:`Killed`."""
+    """Let the first ``operation`` file operations succeed and all later ones raise :class:`Killed`."""
     count = itertools.count()
 
     def killing(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -198,7 +198,7 @@ def kill_at(operation: int, patch: pytest.MonkeyPatch) -> None:
 
 
 def prepared(folder: Path, patch: pytest.MonkeyPatch, config: Config, *, resume: bool) -> bool:
-    """Prepare a start of a run and train nothing; return whether the preparation was completed."""
+    """Prepare a start of a run without training; return whether the preparation was completed."""
     reached: list[Config] = []
 
     def draft_of(experiment: Experiment, *arguments: object) -> Summary:
@@ -213,9 +213,9 @@ def prepared(folder: Path, patch: pytest.MonkeyPatch, config: Config, *, resume:
 
 
 def killed_at_each_operation(folder: Path, monkeypatch: pytest.MonkeyPatch, config: Config) -> Iterator[Path]:
-    """Yield, for each operation on files that prepares a start, a copy of ``folder`` with a start killed there.
+    """For each file operation that prepares a start, yield a copy of ``folder`` with a start killed there.
 
-    The start resumes the run in ``folder``, or begins one if there is none.
+    The start resumes the run in ``folder``, or begins a run if there is none.
     """
     resume = folder.exists()
     for operation in itertools.count():
@@ -263,7 +263,7 @@ SHARES = [{"step": step, "contributors": [0, 1], "dropped": []} for step in rang
 
 
 def record(folder: Path, config: Config | str | None = None, lines: int = 3) -> Path:
-    """The record of a run in a folder. config: of the run, or its outcome; None: no outcome is recorded."""
+    """Write the record of a run. config: configuration of the run, or its outcome hash; None: not recorded."""
     path = folder / "contributors.jsonl"
     outcome = outcome_hash(config) if isinstance(config, Config) else config
     first = [] if outcome is None else [{"version": 1, "outcome": outcome}]
@@ -296,7 +296,7 @@ def test_the_record_of_another_run_is_refused_before_anything_is_started(
 
 
 def left_by(config: Config, folder: Path, *earlier: Config) -> Path:
-    """The record of a run in ``folder`` whose last start went by a configuration, and earlier ones by others."""
+    """Write the record of a run in ``folder`` whose last start had this configuration and earlier starts had others."""
     for start, each in enumerate(earlier, 1):
         (folder / f"config-{start}.yaml").write_text(dump(each))
     (folder / "config.yaml").write_text(dump(config))

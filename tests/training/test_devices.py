@@ -1,4 +1,4 @@
-"""The devices of a run: every strategy is planned on GPUs as on CPUs, in one process or with NCCL if that is faster."""
+"""The devices of a run: every strategy is planned on GPUs as on CPUs, in one process or with NCCL."""
 
 import logging
 from dataclasses import replace
@@ -48,22 +48,22 @@ OVERLAPPING = ("backup", "async_data", "sandblaster")
 
 @pytest.fixture(autouse=True)
 def emulated_gpus(request: pytest.FixtureRequest) -> None:
-    """Every test that opens GPUs has the kernels of the emulated one."""
+    """Replace the kernels of GPUs by those of the emulated GPU in every test that opens GPUs."""
     request.getfixturevalue("gpu_kernels")
 
 
 def config_on(found: Found, *overrides: str) -> Config:
-    """A small configuration with the machine values of a machine with four cores."""
+    """Return a small configuration with the values of a machine with four cores."""
     return fix_machine_values(compose([*SMALL, *overrides]).config(), 4, lambda: found)
 
 
 def placed(found: Found, *overrides: str) -> Experiment:
-    """The experiment of a small configuration."""
+    """Return the experiment of a small configuration."""
     return build(config_on(found, *overrides))
 
 
 def plans(experiment: Experiment) -> dict[str, dict[str, DevicePlan]]:
-    """Client -> task of a device -> plan."""
+    """Return client -> task of a device -> plan."""
     planned = plans_of(experiment)
     return {
         name: {task_of(device): plan for device, plan in planned.plans(client.signature).items()}
@@ -72,12 +72,12 @@ def plans(experiment: Experiment) -> dict[str, dict[str, DevicePlan]]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy_is_planned_on_gpus_without_knowing(strategy: str) -> None:
+def test_every_strategy_is_planned_on_gpus_without_changes(strategy: str) -> None:
     experiment = placed(machine(gpu()), *STRATEGIES[strategy])
     kinds = {task_of(device.name): device.type for device in experiment.cluster.devices}
     assert set(kinds.values()) == ({"cpu", "gpu"} if experiment.program.servers else {"gpu"})
     assert all((kind == "gpu") == task.startswith("/job:worker") for task, kind in kinds.items())
-    if strategy != "model":  # whose placement goes by the rates
+    if strategy != "model":  # the placement of "model" depends on the rates
         on_cpu = plans(placed(NO_DRIVER, *STRATEGIES[strategy]))
         assert {name: set(each) for name, each in plans(experiment).items()} == {
             name: set(each) for name, each in on_cpu.items()
@@ -88,7 +88,7 @@ def test_every_strategy_is_planned_on_gpus_without_knowing(strategy: str) -> Non
 
 
 @pytest.mark.parametrize("strategy", ["servers", "backup", "async_data", "sandblaster"])
-def test_servers_follow_the_workers_onto_gpus_if_asked(strategy: str) -> None:
+def test_servers_are_placed_on_gpus_on_request(strategy: str) -> None:
     experiment = placed(machine(gpu(0), gpu(1)), *STRATEGIES[strategy], "cluster.server_device=gpu")
     devices = experiment.cluster.devices
     assert len(devices) == experiment.program.workers + experiment.program.servers > experiment.program.workers
@@ -112,7 +112,7 @@ def test_the_configuration_can_set_the_number_of_processes() -> None:
         placed(NO_DRIVER, "parallelism=single", "cluster.one_process=false")
 
 
-def test_links_of_gpus_are_those_of_a_process_unless_they_are_described() -> None:
+def test_links_of_gpus_are_links_within_a_process_unless_described() -> None:
     def rates(cluster: Cluster) -> tuple[float, float]:
         return cluster.latency_s, cluster.bytes_per_s
 
@@ -145,7 +145,7 @@ def test_an_op_without_a_kernel_for_gpus_and_a_node_on_a_cpu_are_named() -> None
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_steps_are_compared_on_the_gpus_and_in_the_processes_of_the_run(apart: bool) -> None:
+def test_steps_are_compared_with_the_gpus_and_processes_of_the_run(apart: bool) -> None:
     asked = f"cluster.one_process={'false' if apart else 'null'}"
     experiment = placed(machine(gpu(0), gpu(1)), *STRATEGIES["model"], asked)
     slow = placed(NO_DRIVER, *STRATEGIES["model"])
@@ -186,7 +186,7 @@ def test_log_and_summary_have_the_devices_and_the_reason(caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize(("overrides", "level"), [((), logging.WARNING), (("cluster.device=cpu",), logging.INFO)])
-def test_an_idle_gpu_is_warned_of(overrides: tuple[str, ...], level: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_idle_gpu_causes_a_warning(overrides: tuple[str, ...], level: int, caplog: pytest.LogCaptureFixture) -> None:
     here = machine(gpu(), obstacle="CuPy is not installed")
     experiment = placed(here, "parallelism=single", *overrides)
     with caplog.at_level(logging.INFO, "runner"):
@@ -217,7 +217,7 @@ def test_a_missing_library_of_fast_gpu_kernels_is_reported(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("strategy", ["single", "servers"])
-def test_a_run_on_a_gpu_comes_near_to_that_on_the_cpu(
+def test_a_run_on_a_gpu_has_nearly_the_results_of_the_cpu(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = machine(gpu())
@@ -244,7 +244,7 @@ def test_the_log_has_the_gpus_of_a_job_of_a_sweep_and_the_summary_the_devices(tm
         assert not text or f"devices: {text}\n" in log
 
 
-def test_a_run_of_a_gpu_that_is_gone_is_refused_before_its_directory_is_made(
+def test_a_run_on_a_missing_gpu_is_refused_before_its_directory_is_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_on(machine(gpu()), "parallelism=single")
@@ -274,7 +274,7 @@ def test_explain_shows_devices_and_gpus() -> None:
 
 
 def summing(found: Found, *overrides: str) -> Experiment:
-    """The experiment of a small configuration whose gradients are summed by all_reduce."""
+    """Return the experiment of a small configuration whose gradients are summed by all_reduce."""
     return placed(found, *SUMMED, *overrides)
 
 
@@ -296,13 +296,13 @@ def test_an_nccl_that_cannot_be_loaded_is_reported_before_planning() -> None:
     "overrides",
     [("cluster.collectives=none",), ("parallelism.combine=ring_all_reduce",), ("cluster.one_process=true",)],
 )
-def test_without_it_copies_go_from_gpu_to_gpu(overrides: tuple[str, ...]) -> None:
+def test_without_nccl_copies_are_made_from_gpu_to_gpu(overrides: tuple[str, ...]) -> None:
     experiment = summing(TWO, *overrides)
     assert experiment.program.one_process is not None
     assert experiment.cluster.collectives == "none"
 
 
-def test_a_strategy_that_sums_nothing_needs_no_nccl_and_overlapping_clients_cannot_have_it() -> None:
+def test_strategies_without_sums_or_with_overlapping_clients_use_no_nccl() -> None:
     experiment = summing(NO_DRIVER)
     taken = replace(experiment.config.cluster, device_taken="gpu", gpus=[0, 1], collectives="nccl")
     other = summing(NO_DRIVER, "parallelism.combine=sharded_reduce").program
@@ -341,14 +341,14 @@ def test_on_the_cpu_collectives_cause_a_warning_only(caplog: pytest.LogCaptureFi
     assert not any("all_reduce" in line for line in device_lines(experiment, NO_DRIVER))
 
 
-def test_plans_of_gpus_without_the_library_have_their_sums_all_the_same() -> None:
-    """The kernels of this test have no NCCL, which a cluster with collectives=none does not need."""
+def test_plans_without_nccl_also_sum_gradients() -> None:
+    """The kernels of this test do not include NCCL. A cluster with collectives=none does not need NCCL."""
     experiment = summing(TWO, "cluster.collectives=none")
     plans = plans_of(experiment).plans(experiment.program.clients["train"].signature)
     assert all("all_reduce" in {each.op for each in plan.instructions} for plan in plans.values())
 
 
-def test_strategies_that_are_compared_sum_as_they_do() -> None:
+def test_compared_strategies_use_no_nccl_if_the_run_uses_none() -> None:
     experiment = placed(TWO, *STRATEGIES["model"], "cluster.collectives=nccl")
     assert set(predicted_step_s(experiment)) >= {"single", "sync_data"}
     assert all(each.cluster.collectives == "none" for _, each in _experiments(experiment))

@@ -1,4 +1,4 @@
-"""What a person sees of a run: progress on the terminal, the table of results, and pictures of its graph."""
+"""The output of a run for people: progress on the terminal, the table of results, and pictures of its graph."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +59,7 @@ WORKERS = ("/job:worker/task:0/device:cpu:0", "/job:worker/task:1/device:cpu:0")
 
 @pytest.fixture
 def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Graph:
-    """Two layers on one device, the first also on another, and a node of no layer. Graphviz's program is not found."""
+    """Return a graph without Graphviz: two layers on one device, the first also on another, and a node of no layer."""
     monkeypatch.setenv("PATH", str(tmp_path))
     graph = Graph()
     with graph.device(WORKERS[0]):

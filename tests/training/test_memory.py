@@ -36,12 +36,12 @@ SMALL_MACHINE = 100 << 20
 
 
 def planned(*overrides: str) -> dict[str, ProcessMemory]:
-    """The planned memory of each process of a small run, by its name."""
+    """Return the planned memory of each process of a small run, by its name."""
     experiment = build(small_config(*overrides))
     return {each.process: each for each in planned_memory(experiment, plans_of(experiment))}
 
 
-def test_one_process_has_everything() -> None:
+def test_one_process_holds_all_memory() -> None:
     experiment = build(small_config())
     plans = plans_of(experiment)
     (found,) = planned_memory(experiment, plans)
@@ -101,7 +101,7 @@ def test_a_process_that_exceeds_its_resource_limits_is_refused_with_numbers() ->
     assert str(refusal.value).endswith("; or raise the limits")
 
 
-def test_a_small_run_is_not_planned_and_a_large_one_is_compared_with_memory_and_limits(
+def test_only_large_runs_are_compared_with_memory_and_limits(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     experiment = build(small_config())
@@ -118,7 +118,7 @@ def test_a_small_run_is_not_planned_and_a_large_one_is_compared_with_memory_and_
     assert "0.00 GiB available now, less than it needs" in caplog.text
 
 
-def test_a_run_that_cannot_fit_is_refused_before_its_directory_is_made(
+def test_a_run_that_cannot_fit_is_refused_before_its_directory_is_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "usable_memory", lambda: SMALL_MACHINE)

@@ -1,4 +1,4 @@
-"""Placements of layers: stored ones, measured costs, and their step compared with those of other strategies."""
+"""Placements of layers: stored placements, measured costs, and steps compared with those of other strategies."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def placement_of(built: Experiment) -> Placement:
 
 
 def stored(path: Path, version: int = 1, **changes: object) -> Path:
-    """A placement as written by a run; changes: of the devices of layers, None for a layer that is left out."""
+    """Write a placement as a run does. changes: devices of layers; None leaves a layer out."""
     layers = {layer: worker_device(k) for layer, k in LAYERS.items()}
     Placement(layers, (), "given", {"given": 1.0}).write(path)
     document = json.loads(path.read_text())
@@ -171,7 +171,7 @@ def test_measured_costs_are_those_of_all_strategies_that_are_compared(tmp_path: 
     path.write_text(json.dumps({"node_ns": dict.fromkeys(built.program.graph.nodes, 1_000_000)}))
     predicted = predicted_step_s(build(small_config(*everything, f"parallelism.costs={path}")))
     assert predicted["model"] == pytest.approx(predicted["single"])
-    # More than three nodes of a millisecond, one after the other.
+    # The prediction is longer than three successive nodes of a millisecond each.
     assert min(predicted.values()) > 3e-3 > placement_of(built).step_s
 
 
@@ -180,7 +180,7 @@ def test_data_parallelism_is_left_out_if_a_worker_has_no_example() -> None:
     assert list(predicted_step_s(build(config))) == ["model", "single"]
 
 
-def test_steps_are_measured_on_sessions_of_all_three(tmp_path: Path) -> None:
+def test_steps_are_measured_for_all_compared_strategies(tmp_path: Path) -> None:
     experiment = build(small_config(*SPLIT))
     with RunDirectory.open(tmp_path / "run", resume=False) as directory:
         measured = measured_step_s(experiment, directory, steps=2)

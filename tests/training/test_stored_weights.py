@@ -1,4 +1,4 @@
-"""Weights of a finished run: scores and predictions on one device of this machine, and the start of another run."""
+"""Weights of a finished run: scores and predictions on one device of this machine, and initial weights of a new run."""
 
 import json
 import logging
@@ -37,13 +37,13 @@ SMALL_DATA = ("data.train_limit=64", "data.test_limit=40", "data.val_fraction=0.
 
 @pytest.fixture
 def of_two_workers(trained: Callable[..., Path]) -> Path:
-    """The directory of a run of two workers on the CPU; only read."""
+    """Return the directory of a run of two workers on the CPU. Tests must not change it."""
     two_workers = ("parallelism=sync_data", "parallelism.workers=2", "cluster.one_process=true")
     return trained(*SMALL_DATA, *two_workers)
 
 
 def on(found: Found, *overrides: str, **cluster: Any) -> OneDevice:
-    """The device of a machine that computes the small network."""
+    """Return the device of a machine that computes the small network."""
     config = small_config(*SMALL_DATA, *overrides)
     return one_device(replace(config, cluster=LocalCluster(**cluster)), 2, lambda: found)
 
@@ -152,7 +152,7 @@ NAMES = ["fc1/weights", "fc1/bias", "fc2/weights", "fc2/bias"]
 
 @pytest.fixture
 def source(trained: Callable[..., Path]) -> Path:
-    """The directory of a run of three steps with momentum; only read."""
+    """Return the directory of a run of three steps with momentum. Tests must not change it."""
     return trained()
 
 
@@ -163,7 +163,7 @@ def taken(source: Path, *overrides: str) -> InitialWeights:
 
 
 @pytest.mark.parametrize("settings", [("optimizer=adam",), ("parallelism=async_data",), ("parallelism=hybrid",)])
-def test_weights_are_taken_and_slots_and_copies_of_strategies_are_left(source: Path, settings: tuple[str, ...]) -> None:
+def test_weights_are_loaded_but_not_slots_or_copies_of_strategies(source: Path, settings: tuple[str, ...]) -> None:
     assert initial_weights(small_config()) is None
     stored = load(source / "checkpoints" / "step-3").variables
     assert any(name.endswith("/velocity") for name in stored)
@@ -173,7 +173,7 @@ def test_weights_are_taken_and_slots_and_copies_of_strategies_are_left(source: P
         np.testing.assert_array_equal(value, stored[name], strict=True)
 
 
-def test_weights_that_do_not_fit_are_left_and_reported(source: Path) -> None:
+def test_weights_that_do_not_fit_are_skipped_and_reported(source: Path) -> None:
     weights = taken(source, "model.hidden=[8,8]", "init_exclude=[fc1/b*]")
     assert list(weights.values) == ["fc1/weights"]
     assert weights.left == {
@@ -190,7 +190,7 @@ def test_weights_that_do_not_fit_are_left_and_reported(source: Path) -> None:
     ]
 
 
-def test_only_matching_weights_are_taken_and_converted_to_floats_of_another_width(source: Path) -> None:
+def test_only_matching_weights_are_loaded_and_converted_to_the_float_type(source: Path) -> None:
     weights = taken(source, "init_include=[fc1/*,*/bias]", "precision=float64")
     assert list(weights.values) == ["fc1/weights", "fc1/bias", "fc2/bias"]
     assert weights.left == {"fc2/weights": "init_include does not match it"}
@@ -198,7 +198,7 @@ def test_only_matching_weights_are_taken_and_converted_to_floats_of_another_widt
 
 
 @pytest.mark.parametrize("key", ["init_include", "init_exclude"])
-def test_a_pattern_that_names_nothing_is_refused(source: Path, key: str) -> None:
+def test_a_pattern_without_matching_variable_is_refused(source: Path, key: str) -> None:
     expected = rf"{key}=\['fc1/\*', 'conv\*'\]: conv\* matches no weight; the network has fc1/w"
     with pytest.raises(ConfigError, match=expected):
         taken(source, f"{key}=[fc1/*,conv*]")
@@ -225,7 +225,7 @@ def test_a_run_begins_with_the_weights_of_another_without_its_momentum(source: P
     assert "4 taken, 0 left" in (tmp_path / "run" / "run.log").read_text()
 
 
-def test_weights_that_are_left_have_their_usual_initial_value(source: Path, tmp_path: Path) -> None:
+def test_skipped_weights_have_their_usual_initial_value(source: Path, tmp_path: Path) -> None:
     train(tmp_path / "plain", *STILL)
     train(tmp_path / "run", f"init_from={source}", "init_include=[fc1/*]", *STILL)
     plain, found = (load(tmp_path / name / "checkpoints" / "step-1").variables for name in ("plain", "run"))
@@ -245,7 +245,7 @@ def test_a_resumed_run_keeps_its_weights(source: Path, tmp_path: Path) -> None:
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_with_the_same_weights(
     source: Path, tmp_path: Path
 ) -> None:
-    """The run that provides the weights has more checkpoints by then."""
+    """By then, the run that provides the weights has more checkpoints."""
     source = shutil.copytree(source, tmp_path / "source")
     uninterrupted = train(tmp_path / "run", f"init_from={source}")
     assert load_stored(tmp_path / "run" / "config.yaml").init_from == str(source / "checkpoints" / "step-3")

@@ -31,7 +31,7 @@ def steps_of(folder: Path, metric: str) -> list[int]:
     return [r.step for r in read_metrics(folder / "metrics.jsonl") if metric in r.values]
 
 
-def test_epochs_become_steps_that_see_every_example_and_evaluations_cover_the_test_split_once() -> None:
+def test_epochs_become_steps_and_evaluations_read_the_test_split_once() -> None:
     lengths = ("train.epochs=2", "train.steps=null", "train.batch_size=100", "train.eval_batch_size=100")
     experiment = build(small_config(*lengths))
     assert (experiment.facts.train_examples, experiment.facts.test_examples) == (1438, 359)
@@ -86,14 +86,14 @@ def test_resume_with_more_steps_continues_the_curve(tmp_path: Path) -> None:
     overrides = ("schedule=constant", "train.log_every=1")
     whole = train(tmp_path / "whole", *overrides, "train.steps=6")
     train(tmp_path / "run", *overrides, "train.steps=4")
-    for _ in range(2):  # to resume a finished run changes nothing
+    for _ in range(2):  # resuming a finished run changes nothing
         longer = train(tmp_path / "run", *overrides, "train.steps=6", resume=True)
         assert (longer.weights_sha256, longer.steps) == (whole.weights_sha256, 6)
         assert steps_of(tmp_path / "run", "train/loss") == [1, 2, 3, 4, 5, 6]
 
 
 def test_iterations_of_lbfgs_resume_as_if_they_had_not_stopped(tmp_path: Path) -> None:
-    """Its history has variables without dimensions, and the trace records its evaluations."""
+    """Its history includes variables without dimensions, and the trace records its evaluations."""
     settings = ("optimizer=lbfgs", "schedule=constant", "train.batch_size=100", "train.log_every=1")
     whole = train(tmp_path / "whole", *settings, "train.steps=5")
     train(tmp_path / "stopped", *settings, "train.steps=3", "trace=true", "trace_skip=0", "trace_steps=1")
@@ -124,7 +124,7 @@ def test_a_loss_that_is_not_finite_is_traced_to_its_node(tmp_path: Path) -> None
 
 
 def closings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the list to which the status of every record that is closed is added."""
+    """Return a list to which the status of every closed record is added."""
     noted: list[str] = []
     close = Record.close
 
@@ -192,7 +192,7 @@ def test_the_record_of_a_run_is_complete(tmp_path: Path) -> None:
 def test_no_checkpoint_is_written_of_a_variable_that_is_not_finite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A fast ReLU makes 0 of a NaN, so that the loss of a ruined network can look sound.
+    # A fast ReLU turns NaN into 0, so the loss of a network with NaN can be finite.
     healthy = Trainer.variables
 
     def ruined(trainer: Trainer) -> dict[str, np.ndarray]:

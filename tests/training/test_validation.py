@@ -42,7 +42,7 @@ def checkpoints(folder: Path) -> list[str]:
     return sorted((path.name for path in (folder / "checkpoints").iterdir()), key=lambda n: int(n[5:]))
 
 
-def test_epochs_count_the_examples_that_are_left_to_train_on() -> None:
+def test_epochs_count_the_examples_without_the_validation_split() -> None:
     experiment = build(small_config("data.val_fraction=0.25", "train.steps=null", "train.epochs=2"))
     assert (experiment.facts.train_examples, experiment.facts.val_examples) == (1078, 360)
     assert experiment.steps_per_epoch == 1078 / 32
@@ -117,7 +117,7 @@ def test_an_improvement_below_min_delta_does_not_reset_patience(tmp_path: Path) 
         (("train.eval_every=2",), [13], "test/accuracy", None),
     ],
 )
-def test_the_best_checkpoint_is_kept_besides_the_newest_if_it_is_asked_for(
+def test_the_best_checkpoint_is_kept_besides_the_newest_on_request(
     tmp_path: Path, settings: tuple[str, ...], kept: list[int], monitor: str, best: int | None
 ) -> None:
     summary = train(tmp_path, *settings, "train.steps=13")
@@ -195,7 +195,7 @@ def test_a_resumed_run_counts_evaluations_by_its_present_settings(
     assert checkpoints(tmp_path)[-3:] == [f"step-{step}" for step in kept]
 
 
-def test_the_loss_of_training_can_be_watched_too(tmp_path: Path) -> None:
+def test_the_training_loss_can_be_monitored_too(tmp_path: Path) -> None:
     summary = train(tmp_path, "train.monitor=train/loss", "train.eval_every=1", "train.log_every=1")
     records = list(read_metrics(tmp_path / "metrics.jsonl"))
     assert summary.best_value == min(r.values["train/loss"] for r in records if "train/loss" in r.values)
@@ -219,12 +219,12 @@ BETTER_BY = "train.min_delta=0.1"
 
 
 def monitoring(metric: str, *overrides: str) -> Config:
-    """A configuration with patience that monitors a metric; the best checkpoint is not kept."""
+    """Return a configuration with patience that monitors a metric and does not keep the best checkpoint."""
     return small_config(f"train.monitor={metric}", "train.patience=3", "checkpoint.keep_best=false", *overrides)
 
 
 def after(config: Config, values: list[float]) -> BestMetric:
-    """The state after values at steps 10, 20, ..."""
+    """Return the state after these values at steps 10, 20, ..."""
     state = BestMetric()
     for number, value in enumerate(values, start=1):
         state = state.updated(config, 10 * number, value, counted=True)
@@ -239,7 +239,7 @@ ACCURACY, LOSS = monitoring("test/accuracy"), monitoring("test/loss")
     [
         (ACCURACY, [0.5, 0.8, 0.7, 0.8], BestMetric(0.8, 20, 0.8, 2)),
         (LOSS, [0.5, 0.3, 0.7, 0.3], BestMetric(0.3, 20, 0.3, 2)),
-        # A small improvement is the best value, but patience counts from the last improvement by min_delta.
+        # A small improvement is the best value, but patience counts from the last improvement by at least min_delta.
         (monitoring("test/accuracy", BETTER_BY), [0.5, 0.55, 0.59], BestMetric(0.59, 30, 0.5, 2)),
         (monitoring("test/accuracy", BETTER_BY), [0.5, 0.55, 0.59, 0.61], BestMetric(0.61, 40, 0.61, 0)),
         (monitoring("test/loss", BETTER_BY), [0.5, 0.45, 0.41], BestMetric(0.41, 30, 0.5, 2)),
@@ -248,7 +248,7 @@ ACCURACY, LOSS = monitoring("test/accuracy"), monitoring("test/loss")
         (monitoring("test/loss", "train.patience=null"), [0.5, 0.6, 0.4], BestMetric(0.4, 30)),
     ],
 )
-def test_the_state_after_some_values(config: Config, values: list[float], expected: BestMetric) -> None:
+def test_the_best_value_after_some_values(config: Config, values: list[float], expected: BestMetric) -> None:
     assert after(config, values) == expected
 
 

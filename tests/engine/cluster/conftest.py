@@ -1,4 +1,4 @@
-"""Fixtures of tests with workers, on a virtual network and in real processes."""
+"""Fixtures for tests with workers, on a virtual network and in real processes."""
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ SOURCE: Mapping[str, Any] = {
 
 
 class Sessions:
-    """Creates sessions, each of a separate run, and finds their processes and directories."""
+    """A factory of sessions with separate run ids; also finds the processes and directories of the sessions."""
 
     def __init__(self, registry: Registry, logs: Path) -> None:
         self.logs = logs
@@ -48,14 +48,14 @@ class Sessions:
     def new(
         self, source: Mapping[str, Any] | None = SOURCE, *, program: Program = PROGRAM, **options: Any
     ) -> ClusterSession:
-        """A session that has not been entered."""
+        """Return a session that has not been entered."""
         self.run_ids.append(secrets.token_hex(8))
         own: dict[str, Any] = {"run_id": self.run_ids[-1], "epoch": 1, "logs": self.logs, "threads": 1}
         cluster = local_cluster(program.workers, program.servers)
         return ClusterSession(program, cluster, self._registry, source, **(own | options))
 
     def worker(self, index: int, role: str = "worker") -> psutil.Process:
-        """A worker or parameter-server process of the newest session."""
+        """Return a worker or parameter-server process of the newest session."""
         processes = map(psutil.Process, processes_of(self.run_ids[-1]))
         wanted = (role, str(index))
         (found,) = (each for each in processes if (_option(each, "--role"), _option(each, "--index")) == wanted)
@@ -63,7 +63,7 @@ class Sessions:
 
     @property
     def directory(self) -> Path:
-        """The private directory of the newest session."""
+        """Return the private directory of the newest session."""
         return inbox_path(_option(self.worker(0), "--address")).parent
 
 
@@ -84,13 +84,13 @@ def expect_nothing_left(sessions: Sessions, directories: Sequence[Path]) -> None
 
 
 def train(session: Session, step: int) -> dict[str, Array]:
-    """Run one step with a falling rate."""
+    """Run one step at a learning rate that decreases with the step number."""
     feeds = {"step": np.int64(step), "learning_rate": np.float64(0.1 / (1 + step))}
     return session.run("train", step=step, feeds=feeds)
 
 
 def losses(session: Session, steps: int = 3) -> list[Weights]:
-    """All fetches of a short run."""
+    """Run a few steps and return the fetches of each step, then those of ``eval`` and ``save``."""
     session.run("init")
     fetched: list[Weights] = [train(session, step) for step in range(steps)]
     fetched.append(session.run("eval", step=1, feeds={"step": np.int64(1)}))
@@ -100,7 +100,7 @@ def losses(session: Session, steps: int = 3) -> list[Weights]:
 
 @contextmanager
 def suspended(process: psutil.Process) -> Iterator[None]:
-    """Stop a process inside the block."""
+    """Suspend a process while the block runs."""
     process.suspend()
     try:
         yield
@@ -112,7 +112,7 @@ Start = Callable[..., AbstractContextManager[VirtualCluster]]
 
 
 class Source:
-    """Examples of the program there_and_back, all equal to ``x`` + step; records that it was closed."""
+    """A source for ``there_and_back`` whose examples all equal ``x`` + step; ``closed`` records a call of ``close``."""
 
     def __init__(self, x: float = 0.0) -> None:
         self.closed = False
@@ -127,7 +127,7 @@ class Source:
 
 @pytest.fixture
 def start(tmp_path: Path, registry: Registry) -> Start:
-    """Start the two workers of there_and_back. source: of each of them."""
+    """Return a function that starts the two workers of ``there_and_back``, each with a source from ``make_source``."""
 
     def begin(
         make_source: Callable[[Mapping[str, Any]], Any] = lambda description: Source(), kernels: Registry = registry
@@ -139,7 +139,7 @@ def start(tmp_path: Path, registry: Registry) -> Start:
 
 @pytest.fixture
 def cluster(start: Start) -> Iterator[VirtualCluster]:
-    """The two workers after setup."""
+    """Yield the two workers after setup."""
     with start() as cluster:
         cluster.set_up()
         yield cluster
@@ -147,7 +147,7 @@ def cluster(start: Start) -> Iterator[VirtualCluster]:
 
 @pytest.fixture
 def fed(cluster: VirtualCluster) -> VirtualCluster:
-    """The two workers with initial values and with feeds for a step of the client ``run``."""
+    """Return the two workers with initial values and with feeds for a step of the client ``run``."""
     cluster.run("init")
     cluster.feed("run", {"rate": 0.5})
     return cluster
@@ -155,7 +155,7 @@ def fed(cluster: VirtualCluster) -> VirtualCluster:
 
 @pytest.fixture
 def sessions(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sessions]:
-    """Sessions of one test, after which no process or directory may be left."""
+    """Yield the sessions of one test; afterwards, check that no process or directory is left."""
     directories: list[Path] = []
 
     @contextmanager

@@ -44,7 +44,7 @@ def encoded_and_decoded(document: object) -> object:
 
 @pytest.mark.parametrize("network", [*sorted(NETWORKS), "random layouts"])
 def test_training_program_round_trip(network: str, registry: Registry, tmp_path: Path) -> None:
-    """Layouts are sent, so that plans are equal."""
+    """The documents contain the layouts, so the plans of both sides are equal."""
     network, kernels = ("batch_normalised", random_registry(1)) if " " in network else (network, registry)
     program = SyncData(workers=3).build(task_of(NETWORKS[network], Momentum(), batch_size=7))
     planned = plans_of(program, kernels)
@@ -205,7 +205,7 @@ def test_mutated_document_is_refused_or_round_trips(sample: Any, registry: Regis
 
 
 @given(values)
-def test_arbitrary_data_never_raises_another_error(registry: Registry, document: object) -> None:
+def test_arbitrary_data_raises_no_other_error(registry: Registry, document: object) -> None:
     with pytest.raises(SecurityError):
         Assignment.from_document(document, registry)
 
@@ -226,7 +226,7 @@ def test_only_workers_with_nodes_participate(tmp_path: Path, registry: Registry,
     assert remote_plan(plans_of(nothing, registry), "nothing", tmp_path).assignments == {}
 
 
-def test_all_workers_get_the_same_arenas_of_this_epoch(plan: RemotePlan) -> None:
+def test_all_workers_get_the_same_arenas_of_the_current_epoch(plan: RemotePlan) -> None:
     first, second = (plan.assignments[worker].arenas for worker in ("worker-0", "worker-1"))
     assert first == second
     assert {owner: arena.name for owner, arena in first.items()} == {
@@ -280,7 +280,7 @@ VALUE = np.arange(4, dtype=np.float32)
 
 
 class Wire:
-    """Worker 0, which sends ``x``, and worker 1, which receives it."""
+    """Two connected workers: worker 0 sends ``x`` and worker 1 receives it."""
 
     def __init__(self, directory: Path) -> None:
         network = FakeNetwork(0)
@@ -308,7 +308,7 @@ def wire() -> Iterator[Wire]:
         yield Wire(directory)
 
 
-def test_receiver_reads_the_sender_s_memory(wire: Wire) -> None:
+def test_receiver_reads_the_memory_of_the_sender(wire: Wire) -> None:
     memory = wire.sender.outgoing("x:0", VALUE.nbytes).view(np.float32)
     place = wire.receiver.incoming(KEY, WORKER_0, VALUE.nbytes)
     for step in range(2):
@@ -320,7 +320,7 @@ def test_receiver_reads_the_sender_s_memory(wire: Wire) -> None:
         assert not place.flags.writeable
 
 
-def test_value_from_other_memory_is_copied(wire: Wire) -> None:
+def test_value_outside_the_arena_is_copied(wire: Wire) -> None:
     value = VALUE.copy()
     wire.sender.send(0, KEY, WORKER_1, value)
     value[:] = -1.0

@@ -1,4 +1,4 @@
-"""Failures of sessions on real worker processes, and what is left of them."""
+"""Failures of sessions on real worker processes: the errors raised, and the removal of processes and files."""
 
 import secrets
 import signal
@@ -40,7 +40,7 @@ def test_workers_exit_by_themselves_at_the_end(sessions: Sessions) -> None:
     assert [worker.exit and worker.exit.code for worker in workers] == [0, 0]
 
 
-def test_exception_inside_the_block_leaves_nothing(sessions: Sessions) -> None:
+def test_exception_inside_the_block_leaves_no_process_or_directory(sessions: Sessions) -> None:
     def fail(session: ClusterSession) -> None:
         session.run("init")
         raise ZeroDivisionError
@@ -49,7 +49,7 @@ def test_exception_inside_the_block_leaves_nothing(sessions: Sessions) -> None:
         fail(session)
 
 
-def test_failed_start_leaves_nothing(sessions: Sessions, tmp_path: Path) -> None:
+def test_failed_start_leaves_no_process_or_directory(sessions: Sessions, tmp_path: Path) -> None:
     (tmp_path / "worker-1.log").mkdir()
     for logs, expected in (
         (tmp_path / "missing", r"cannot start worker-0 .*missing/worker-0\.log: No such file"),
@@ -67,7 +67,7 @@ def test_source_error_keeps_its_class_and_names_the_worker(sessions: Sessions) -
 
 
 @pytest.mark.parametrize(("program", "role"), [(PROGRAM, "worker"), (SERVED, "ps")], ids=["worker", "server"])
-def test_stopped_process_is_silent(sessions: Sessions, program: Program, role: str) -> None:
+def test_suspended_process_is_reported_as_silent(sessions: Sessions, program: Program, role: str) -> None:
     expected = rf"^{role}-1 is silent: no heartbeat for .* the stacks of its threads, unless the process is stopped, "
     with sessions.new(program=program, monitor=HeartbeatMonitor(silence_s=2.0)) as session:
         session.run("init")
@@ -76,13 +76,13 @@ def test_stopped_process_is_silent(sessions: Sessions, program: Program, role: s
 
 
 def test_stuck_worker_logs_its_stack(sessions: Sessions) -> None:
-    """Worker 0 waits for worker 1, which is stopped while it is idle."""
+    """Worker 0 waits for worker 1, which is suspended while it is idle."""
     monitor = HeartbeatMonitor({STEP: 2.0}, silence_s=1000.0)
     with sessions.new(monitor=monitor) as session:
         session.run("init")
         train(session, 3)
         while monitor._watched["worker-1"].section != IDLE:
-            # Only worker 0 runs "save"; meanwhile the master reads heartbeats.
+            # Only worker 0 runs "save"; during "save", the master reads the heartbeats.
             session.run("save")
         expected = "worker-0 is stuck: section 'step' at step 4 has taken"
         with suspended(sessions.worker(1)), pytest.raises(ClusterError, match=expected):
@@ -129,17 +129,17 @@ with ClusterSession(PROGRAM, local_cluster({WORKERS}), load_kernels(), SOURCE, *
         train(session, 0)
         Path(sys.argv[2], "begun").touch()
 """
-"""The program of a master, which trains until the file ``enough`` exists, and appends to the file ``beats``."""
+"""The program of a master that appends to the file ``beats`` and trains until the file ``enough`` exists."""
 
 
-def test_run_stopped_as_a_whole_continues(tmp_path: Path) -> None:
-    """A debugger or a paused container stops the master and its workers; a worker may continue last."""
+def test_run_continues_after_all_its_processes_were_suspended(tmp_path: Path) -> None:
+    """A debugger or a paused container suspends the master and its workers; a worker may be the last to continue."""
     run_id = secrets.token_hex(8)
     command = Command(Path(__file__).parents[2], run_id, str(tmp_path), executable=(sys.executable, "-c", TRAINING))
     beats = tmp_path / "beats"
 
     def wait_for_master() -> None:
-        """Wait until the master has been running for a while."""
+        """Wait until the master has written five more beats."""
         enough = beats.stat().st_size + 5
         wait_until(lambda: beats.stat().st_size >= enough, "beats of the master")
 
@@ -164,7 +164,7 @@ def test_run_stopped_as_a_whole_continues(tmp_path: Path) -> None:
     assert processes_of(run_id) == []
 
 
-def test_killed_worker_is_noticed_while_another_answers(sessions: Sessions) -> None:
+def test_killed_worker_is_noticed_while_the_other_one_answers(sessions: Sessions) -> None:
     with sessions.new() as session:
         session.run("init")
         session.run("save")

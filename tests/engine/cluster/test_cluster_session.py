@@ -25,7 +25,7 @@ from tests.strategies.training import Weights, expect_same_bits
 
 @pytest.fixture(scope="module")
 def expected(registry: Registry) -> tuple[list[Weights], LocalSession]:
-    """The fetches of the same program in this process, and its session."""
+    """Return the fetches of the same program run in this process, and the session that ran it."""
     with (
         source_from_config(**SOURCE) as source,
         closing(LocalSession(PROGRAM, local_cluster(WORKERS), registry, source)) as session,
@@ -35,7 +35,7 @@ def expected(registry: Registry) -> tuple[list[Weights], LocalSession]:
 
 @pytest.fixture(scope="module")
 def shared(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterSession, Sessions]]:
-    """One session for all tests that leave it usable."""
+    """Yield one session and its ``Sessions``, for all tests that leave the session usable."""
     sessions = Sessions(registry, tmp_path_factory.mktemp("logs"))
     with sessions.new() as session:
         directory = sessions.directory
@@ -123,7 +123,7 @@ def test_trace_has_the_steps_of_its_client_on_every_worker(session: ClusterSessi
     train(session, 2)
     expect_matching_transfers(timeline.spans)
     assert [(run.process, run.client, run.step) for run in timeline.runs] == [("master-0", "train", k) for k in (0, 1)]
-    # Runs of other tests in the same session count too.
+    # Other tests in the same session also add runs, so only the difference of the numbers is known.
     numbers = {run.step: run.number for run in timeline.runs}
     assert numbers[1] == numbers[0] + 1
     assert {(span.process, span.client, span.step, span.number) for span in timeline.spans} == {
@@ -157,7 +157,7 @@ def test_memory_libraries_and_command_lines(
         assert secret not in sessions.worker(index).environ().values()
 
 
-def test_two_sessions_at_once(
+def test_two_sessions_run_at_once(
     sessions: Sessions, expected: tuple[list[Weights], LocalSession], session: ClusterSession
 ) -> None:
     with sessions.new() as other:
@@ -200,13 +200,13 @@ def test_recorded_turns_replay_launched_clients_bit_for_bit(sessions: Sessions, 
 
 @pytest.fixture(scope="module")
 def launching(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSession]:
-    """One session of the tally program for all tests that leave it usable."""
+    """Yield one session of the ``tally`` program for all tests that leave it usable."""
     with Sessions(registry, tmp_path_factory.mktemp("logs")).new(None, program=tally()) as session:
         session.run("init")
         yield session
 
 
-def test_no_client_runs_or_loads_while_others_are_launched(launching: ClusterSession) -> None:
+def test_no_client_runs_or_loads_while_launched_clients_run(launching: ClusterSession) -> None:
     session = launching
     with pytest.raises(RunnerError, match="no client is under way: launch one first"):
         session.finished()
@@ -234,10 +234,10 @@ def test_trace_begins_and_ends_while_clients_run(launching: ClusterSession) -> N
     ended = [session.finished(), session.finished()]
     session.launch("work_0", step=10)
     timeline = session.stop_trace()
-    # Clients that finished while spans were collected are reported afterwards.
+    # A client that finishes while spans are collected is reported afterwards.
     ended.append(session.finished())
     assert sorted((each.client, each.step) for each in ended) == [("push_0", 9), ("work_0", 8), ("work_0", 10)]
-    # Runs of other tests in the same session count too.
+    # Other tests in the same session also add runs, so the first number is not known.
     first = next(run.number for run in timeline.runs if run.step == 7)
     runs = {("work_0", first + 1, 8), ("push_0", 0, 9)}
     assert {(run.client, run.number, run.step) for run in timeline.runs} == {("work_0", first, 7), *runs}

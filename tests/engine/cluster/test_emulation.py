@@ -1,4 +1,4 @@
-"""Emulated links on a virtual clock, and emulated slow workers: reproducible random delays."""
+"""Emulated links on a virtual clock, and emulated slow workers with reproducible random delays."""
 
 import math
 
@@ -123,7 +123,7 @@ def test_delay_is_limited() -> None:
     assert max(delays(Stragglers("lognormal", median_s=50.0, sigma=5.0), steps=50)) == LONGEST_DELAY_S
 
 
-def test_workers_are_delayed_by_known_distributions_and_servers_are_not() -> None:
+def test_only_workers_are_delayed_and_the_distributions_are_known() -> None:
     emulation = Emulation(stragglers=Stragglers("constant", 0.5))
     assert emulation.delay_s("worker-3", 7) == 0.5
     assert emulation.delay_s("ps-0", 7) == 0.0

@@ -1,4 +1,4 @@
-"""Sessions on several GPUs: results, all-reduce by a collective library, and failures of GPUs."""
+"""Sessions on several GPUs: results, all-reduce by a collective library, and GPU failures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,9 +37,9 @@ def trainer_on(
     wrong: Callable[[str, int, int], Any] = lambda field, step, lo: 0,
     **options: Any,
 ) -> Trainer:
-    """Return a trainer whose workers are initialised, each on a separate GPU.
+    """Return a trainer whose workers are initialized, each on a separate GPU.
 
-    wrong: returns the error to add to a field of the examples. options: keyword arguments of the session.
+    wrong: a function that returns the error to add to a field. options: keyword arguments of the session.
     """
     task = task_for(network)
     program = strategy.build(task)
@@ -52,7 +52,7 @@ def trainer_on(
 
 @dataclass(frozen=True)
 class Spoiled:
-    """Examples with an error added: field ``name`` gets ``wrong(name, step, first example)``."""
+    """Examples with errors: ``wrong(name, step, first example)`` is added to field ``name``."""
 
     examples: Examples
     wrong: Callable[[str, int, int], Any]
@@ -65,7 +65,7 @@ class Spoiled:
 def trained_on_gpus(
     strategy: SyncData, network: str, runtime: EmulatedRuntime, collectives: str = "nccl"
 ) -> tuple[Weights, list[Any], LocalSession]:
-    """Weights, history and the closed session of a run of four steps."""
+    """Train for four steps; return the weights, the history and the closed session."""
     trainer = trainer_on(runtime, strategy, network, collectives=collectives)
     try:
         history = trainer.train(range(4))
@@ -90,7 +90,7 @@ def with_library(folder: Path, gpus: int) -> tuple[EmulatedRuntime, FakeNccl]:
     ],
     ids=["two", "four", "pooled", "held_back", "hybrid"],
 )
-def test_library_sums_equal_sums_by_transfers_bit_for_bit(
+def test_sums_by_the_library_equal_sums_by_transfers_bit_for_bit(
     strategy: SyncData, network: str, compiled_sources: Path
 ) -> None:
     workers = strategy.workers
@@ -114,7 +114,7 @@ def test_training_without_a_communicator_is_refused(compiled_sources: Path) -> N
         trained_on_gpus(SyncData(workers=2, combine="all_reduce"), "dense", runtime)
 
 
-def test_background_failure_names_node_and_step(compiled_sources: Path) -> None:
+def test_failure_in_the_background_names_node_and_step(compiled_sources: Path) -> None:
     runtime, library = with_library(compiled_sources, 2)
     library.background = 6
     expected = r"node 'reduce/.*' \(op 'collective_sum'\) on .* failed in step 0: .*ncclError 6"
@@ -146,7 +146,7 @@ def on_two_gpus(folder: Path, **options: Any) -> Trainer:
 
 
 def test_recording_does_not_change_results(compiled_sources: Path) -> None:
-    """While a trace is recorded, every instruction is a separate, synchronized call."""
+    """While a trace is recorded, each instruction is called and synchronized separately."""
     plain, timed = on_two_gpus(compiled_sources), on_two_gpus(compiled_sources)
     timed.session.start_trace(["train"])
     assert timed.train(range(3)) == plain.train(range(3))
@@ -210,7 +210,7 @@ def test_full_gpu_is_reported_with_the_step(compiled_sources: Path, free: int, t
 
 @dataclass
 class Broken:
-    """A runtime that fails in the operation named by ``fails``: "synchronize", "capture" or "launch"."""
+    """A runtime whose operation ``fails`` raises an error: "synchronize", "capture" or "launch"."""
 
     runtime: EmulatedRuntime
     fails: str = field(default="", init=False)
@@ -261,7 +261,7 @@ def test_gpu_fault_is_reported_at_synchronization_and_close(compiled_sources: Pa
     ids=["launched", "launched_in_a_capture", "captured"],
 )
 def test_rejected_gpu_work_is_reported_with_its_nodes(compiled_sources: Path, where: str, step: int, text: str) -> None:
-    """The first step runs call by call, the second is captured; after a temporary fault the session continues."""
+    """The first step makes separate calls, the second is captured; after a temporary fault the session continues."""
     runtime = Broken(EmulatedRuntime(compiled_sources))
     trainer = trainer_on(runtime, Single())
     trainer.train(range(step))

@@ -14,10 +14,10 @@ from tests.engine.cluster.transport.fake_network import FakeEndpoint, FakeNetwor
 
 
 class Inbox:
-    """The mailbox of worker 0, which expects tensor ``a`` from worker 1, and its possible senders."""
+    """The mailbox of worker 0, which expects tensor ``a`` from worker 1, and the endpoints of the senders."""
 
     def __init__(self, delay_s: float = 0.0, longest_s: float | None = None) -> None:
-        """Messages take ``delay_s`` seconds, or up to ``longest_s``."""
+        """Let messages take ``delay_s`` seconds, or between ``delay_s`` and ``longest_s`` seconds."""
         self.network = FakeNetwork(faults=Faults(delay_s=(delay_s, longest_s or delay_s)))
         self.clock = self.network.clock
         own = self.network.endpoint(identity("worker-0"), peers=3)
@@ -33,7 +33,7 @@ class Inbox:
     def tensor(
         self, number: int = 0, *, step: int = 0, plan: str = "p", key: str = "a", source: int = 1, due: float = 0.0
     ) -> None:
-        """Send a tensor; its offset in the sender's arena is ``number``."""
+        """Send a tensor reference whose offset in the sender's arena is ``number``."""
         reference = ArenaTensor("uint8", (1,), "arena", number, 1, 1)
         self._peers[f"worker-{source}"].send("worker-0", messages.TensorReady(plan, step, key, reference, due))
 
@@ -42,12 +42,12 @@ class Inbox:
             self._peers["master-0"].send("worker-0", message, [b"plans"] if message.has_document else [])
 
     def read(self, reads: int = 9) -> list[messages.Message]:
-        """The requests among the next messages."""
+        """Read the next ``reads`` messages and return the requests among them."""
         received = [self.mailbox.next(1.0) for _ in range(reads)]
         return [each.received.message for each in received if each is not None]
 
     def take(self, step: int = 0) -> int:
-        """The number of the tensor ``a``."""
+        """Receive the tensor ``a`` and return its number."""
         return self.mailbox.tensor("p", step, "a").offset
 
 
@@ -190,7 +190,7 @@ def test_limit_restarts_after_the_worker_was_stopped(monkeypatch: pytest.MonkeyP
     receive = endpoint.receive
 
     def wait(timeout_s: float) -> Received | None:
-        """The worker and the sender are stopped; the sender continues a little later."""
+        """Suspend the worker and the sender; let the sender continue a little later than the worker."""
         monkeypatch.setattr(endpoint, "receive", receive)
         inbox.clock.advance(2 * RECEIVE_LIMIT_S)
         inbox.network.faults = Faults(delay_s=(5.0, 5.0))
@@ -203,7 +203,7 @@ def test_limit_restarts_after_the_worker_was_stopped(monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def inbox() -> Inbox:
-    """An inbox that expects ``a`` from worker 1 and ``b`` from worker 2 and has read the three hellos."""
+    """Return an inbox that expects ``a`` from worker 1 and ``b`` from worker 2 and has read the three hellos."""
     inbox = Inbox()
     inbox.mailbox.expect("p", {"b": "worker-2"})
     inbox.read(3)
@@ -216,7 +216,7 @@ def queue(inbox: Inbox) -> LaunchQueue:
 
 
 def launch(queue: LaunchQueue, *received: str) -> QueuedLaunch:
-    """Add a launched step that receives these tensors."""
+    """Add a launched step that receives the given tensors."""
     queue.waiting.append(QueuedLaunch(messages.Launch("p", 3), frozenset(received), queue._mailbox.clock()))
     return queue.waiting[-1]
 
@@ -236,7 +236,7 @@ def test_ready_steps_begin_in_launch_order(inbox: Inbox, queue: LaunchQueue) -> 
 def test_step_beyond_the_limit_names_missing_tensors(
     inbox: Inbox, queue: LaunchQueue, monkeypatch: pytest.MonkeyPatch, always_waiting: bool
 ) -> None:
-    """always_waiting: whether a message is always waiting and takes a second to read."""
+    """always_waiting: whether a message is always waiting and takes one second to read."""
     launch(queue, "b", "a")
     endpoint = inbox.mailbox._endpoint
     receive = endpoint.receive
@@ -257,8 +257,8 @@ def test_step_beyond_the_limit_names_missing_tensors(
         queue.first()
 
 
-def test_unread_tensor_is_not_late(inbox: Inbox, queue: LaunchQueue) -> None:
-    """A worker that is busy with other steps reads no messages."""
+def test_tensor_that_arrived_but_was_not_read_is_not_late(inbox: Inbox, queue: LaunchQueue) -> None:
+    """A worker that runs other steps reads no messages."""
     step = launch(queue, "a", "b")
     for source, key in enumerate("ab", 1):
         inbox.tensor(step=3, key=key, source=source)

@@ -24,7 +24,7 @@ from runner.errors import ClusterError, ResourceError
 from tests.engine.cluster.transport.conftest import identity
 
 SOON_S = 10.0
-"""Time limit that only a failing test reaches."""
+"""A time limit that is reached only if a test fails."""
 
 WAITS = "import signal; print('ready', flush=True); signal.pause()"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAITS
@@ -40,7 +40,7 @@ def supervisor() -> Iterator[Supervisor]:
 
 @pytest.fixture
 def start(supervisor: Supervisor, tmp_path: Path) -> Start:
-    """Start ``python -c script`` as a worker."""
+    """Return a function that starts ``python -c script`` as a worker."""
 
     def start_script(name: str, script: str, **environment: str) -> WorkerProcess:
         argv = [sys.executable, "-c", script]
@@ -54,7 +54,7 @@ def wait_until_dead(worker: WorkerProcess) -> None:
 
 
 def wait_for_log(worker: WorkerProcess, text: str) -> None:
-    """Wait until a worker has logged ``text`` or died."""
+    """Wait until a worker has logged ``text`` or has died."""
     deadline = time.monotonic() + SOON_S
     while text not in worker.log_path.read_text():
         assert not select.select([worker], [], [], 0.01)[0], worker.log_path.read_text()
@@ -63,7 +63,7 @@ def wait_for_log(worker: WorkerProcess, text: str) -> None:
 
 @pytest.fixture
 def input_of_the_master() -> Iterator[None]:
-    """Standard input with content, which a worker must not read."""
+    """Replace standard input by a pipe with content, which a worker must not read."""
     saved = os.dup(0)
     reader, writer = os.pipe()
     os.write(writer, b"for the master")
@@ -126,7 +126,7 @@ def test_ends_of_workers_are_reported(supervisor: Supervisor, start: Start, scri
         supervisor.check()
 
 
-def test_expected_exit_is_no_failure_only_with_code_0(supervisor: Supervisor, start: Start) -> None:
+def test_expected_exit_is_a_failure_unless_its_code_is_0(supervisor: Supervisor, start: Start) -> None:
     supervisor.expect_exit("worker-0")
     supervisor.expect_exit("worker-1")
     wait_until_dead(start("worker-0", "pass"))
@@ -159,7 +159,7 @@ def test_exit_ends_all_workers(tmp_path: Path, error: Exception | None) -> None:
     assert not any(psutil.pid_exists(worker.pid) for worker in workers)
 
 
-def test_worker_ignoring_sigterm_dumps_its_stack_and_is_killed(supervisor: Supervisor, start: Start) -> None:
+def test_worker_that_ignores_sigterm_dumps_its_stack_and_is_killed(supervisor: Supervisor, start: Start) -> None:
     script = (
         "from runner.engine.cluster.processes import dump_stacks_on_signal\n"
         "dump_stacks_on_signal()\n"
@@ -253,7 +253,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def expect_death_with_parent(*child: str) -> None:
-    """Start a child of a process that is killed as soon as the child has printed its process id."""
+    """Expect that a child process dies when its parent is killed right after the child has printed its process id."""
     command = [sys.executable, "-c", DYING_PARENT, *child]
     parent = subprocess.run(command, capture_output=True, text=True, check=False)
     assert parent.returncode == -signal.SIGKILL, parent.stderr

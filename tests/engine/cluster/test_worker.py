@@ -65,7 +65,7 @@ def test_emulated_link_delays_but_does_not_change_values(start: Start) -> None:
     assert fetched["new"].tolist() == RESULT_OF_STEP_2
 
 
-def test_slow_worker_begins_late_and_reports_the_step(fed: VirtualCluster) -> None:
+def test_slow_worker_begins_late_and_reports_its_step(fed: VirtualCluster) -> None:
     begun = fed.network.clock.now
     fed.send(messages.Run("run", 2, delay_s=3.0), ["worker-1"])
     fed.send(messages.Run("run", 2), ["worker-0"])
@@ -134,14 +134,14 @@ def test_role_without_a_device_is_refused(role: str) -> None:
 
 
 def test_worker_tries_to_connect_for_longer_than_its_master_waits() -> None:
-    """If a master was stopped, its time limits start again, so its workers must wait longer."""
+    """After a suspended master continues, its time limits start again, so workers must wait longer than the limits."""
     limits = options("worker").limits
     assert (limits.peers, limits.servers, limits.queued_messages) == (2, 1, 16)
     assert limits.connect_timeout_s > max(_JOIN_S, DEFAULT_LIMITS_S["setup"])
 
 
 def expect_failure(cluster: VirtualCluster, worker: str, kind: str, code: int, text: str) -> None:
-    """Expect that the next answer is a failure and that the worker ends with its exit code."""
+    """Expect that the next answer is a failure and that the worker ends with the exit code ``code``."""
     failed = cluster.answers(messages.Failed, [worker])[worker]
     assert failed.error == kind
     assert text in failed.text
@@ -150,7 +150,7 @@ def expect_failure(cluster: VirtualCluster, worker: str, kind: str, code: int, t
 
 
 def step(cluster: VirtualCluster, number: int, *workers: str, rate: float = 1.0) -> None:
-    """Begin a step, by default on all workers."""
+    """Begin a step on the given workers, by default on all."""
     cluster.run("init")
     cluster.feed("run", {"rate": rate})
     cluster.send(messages.Run("run", number), workers or None)
@@ -208,7 +208,7 @@ def test_source_is_closed_after_a_failure(start: Start) -> None:
     assert source.closed
 
 
-def test_ended_heartbeat_thread_ends_the_worker(registry: Registry) -> None:
+def test_worker_ends_if_its_heartbeat_thread_has_ended(registry: Registry) -> None:
     network = FakeNetwork()
     master, own = (network.endpoint(identity(name), peers=1) for name in (messages.MASTER, "worker-0"))
     own.connect(messages.MASTER)
@@ -255,7 +255,7 @@ STRAY = messages.TensorReady("run", 0, "key", ArenaTensor("uint8", (1,), "arena"
 
 
 def load(cluster: VirtualCluster, plan: str, of: str) -> None:
-    """Load the client, then load the assignment of worker ``of`` again on worker 0, as ``plan``."""
+    """Load the client on all workers, then send the assignment of worker ``of`` to worker 0 as ``plan``."""
     document = cluster.load("run").assignments[of].to_document()
     cluster.send(messages.Load(plan), WORKER_0, document)
 

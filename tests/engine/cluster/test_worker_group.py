@@ -1,4 +1,4 @@
-"""The master's side of all messages, on a virtual clock; the worker processes only sleep."""
+"""Messages between the master and its workers, on a virtual clock; the worker processes only sleep."""
 
 import os
 import re
@@ -36,7 +36,7 @@ WORKERS = ("worker-0", "worker-1")
 
 
 class Stage:
-    """A group of two workers, and the workers' endpoints."""
+    """A worker group of two workers, and the endpoints of these workers."""
 
     def __init__(self, supervisor: Supervisor, logs: Path, command: tuple[str, ...] = SLEEPS) -> None:
         self.network = FakeNetwork()
@@ -56,26 +56,26 @@ class Stage:
         return self.network.endpoint(identity(name), peers=2)
 
     def send(self, name: str, *sent: Message, after_s: float = 0.0) -> None:
-        """Send a message from a peer that arrives after some seconds."""
+        """Send messages from a peer; each arrives after ``after_s`` seconds."""
         self.network.faults = Faults(delay_s=(after_s, after_s))
         for message in sent:
             self.peers[name].send(MASTER, message)
         self.network.faults = Faults()
 
     def beat(self, worker: int, section: str, step: int, *times_s: float) -> None:
-        """Send heartbeats of a worker that arrive after some seconds, by default one at once."""
+        """Send one heartbeat of a worker for each given delay in seconds, or a single one without delay."""
         for after_s in times_s or (0.0,):
             self.send(f"worker_heartbeat-{worker}", Heartbeat(section, step), after_s=after_s)
 
     def heard(self, worker: str) -> list[type[Message]]:
-        """The kinds of all messages from the master to a worker."""
+        """Return the types of all messages that a worker has received from the master."""
         heard = []
         while (received := self.peers[worker].receive(0)) is not None:
             heard.append(type(received.message))
         return heard
 
     def kill(self, worker: str) -> None:
-        """Kill a worker's process."""
+        """Kill the process of a worker."""
         process = self.supervisor.workers[worker]
         os.kill(process.pid, signal.SIGKILL)
         assert select.select([process], [], [], SOON_S)[0]
@@ -89,13 +89,13 @@ def supervisor() -> Iterator[Supervisor]:
 
 @pytest.fixture
 def stage(supervisor: Supervisor, tmp_path: Path) -> Stage:
-    """A group whose master has not read the hellos."""
+    """Return a group whose master has not read the hello messages."""
     return Stage(supervisor, tmp_path)
 
 
 @pytest.fixture
 def ready(stage: Stage) -> Stage:
-    """A group after setup."""
+    """Return a group after setup."""
     stage.group.set_up(b"")
     for worker in WORKERS:
         stage.heard(worker)
@@ -111,7 +111,7 @@ def test_workers_are_set_up_after_all_hellos(stage: Stage) -> None:
         assert bytes(received[2].frames[0]) == b"document"
 
 
-def test_gather_takes_one_answer_from_each_and_ignores_others(ready: Stage) -> None:
+def test_gather_returns_one_answer_of_each_worker_and_ignores_others(ready: Stage) -> None:
     ready.send("worker-0", Loaded("p"), Done("p", 1, {}), Done("p", 2, {}), Done("p", 3, {}))
     ready.send("worker-1", Done("p", 2, {"a": 1.0}), after_s=3.0)
     done = ready.group.gather(WORKERS, Done, lambda answer: answer.step == 2)
@@ -134,7 +134,7 @@ def test_next_returns_answers_of_several_kinds_in_order_of_arrival(ready: Stage)
 
 @pytest.fixture
 def flooded(ready: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    """A group with always a message of worker 0 waiting; reading one takes a millisecond."""
+    """Return a group for which a message of worker 0 is always waiting; reading a message takes a millisecond."""
     master, clock = ready.group.endpoint, ready.network.clock
     receive = master.receive
 
@@ -173,8 +173,8 @@ def test_failure_is_noticed_while_messages_are_always_waiting(
     assert flooded.network.clock.now < before_s
 
 
-def test_heartbeats_behind_other_messages_count(ready: Stage) -> None:
-    """The master needs four seconds to read a message."""
+def test_heartbeats_that_wait_behind_other_messages_count(ready: Stage) -> None:
+    """The master takes four seconds to read a message."""
     for worker in range(2):
         ready.beat(worker, STEP, 7, *range(80))
     ready.send("worker-0", *(Done("p", step, {}) for step in range(20)))
@@ -187,7 +187,7 @@ def test_heartbeats_behind_other_messages_count(ready: Stage) -> None:
 def test_time_limits_restart_after_the_master_was_stopped(
     ready: Stage, monkeypatch: pytest.MonkeyPatch, living: Collection[str], limit_s: float | None
 ) -> None:
-    """The master is stopped for an hour in a wait; messages of living workers arrive after it continues."""
+    """The master is suspended for an hour while it waits; messages of living workers arrive after it continues."""
     for worker in range(2):
         ready.beat(worker, STEP, 7)
     ready.send("worker-0", Loaded("p"))
@@ -281,12 +281,12 @@ BYE_OF_0: list[Event] = [lambda stage: stage.send("worker-0", Bye()), lambda sta
 @pytest.mark.parametrize(
     ("events", "error", "text"),
     [
-        # The cause of a failure: an error of a worker comes before a death, and both before a lost connection.
+        # The raised cause is an error of a worker, else a death, else a lost connection.
         ([dies(0), gather], ClusterError, DEATH.format("worker-0")),
         ([reports(0, BROKEN), dies(0), gather], NumericError, VALUE.format(0)),
         ([reports(1, LOST), reports(0, BROKEN, after_s=0.1), gather], NumericError, VALUE.format(0)),
         ([reports(1, LOST), dies(0), gather], ClusterError, DEATH.format("worker-0")),
-        # The exit of the worker that reported the loss is not the cause.
+        # The exit of the worker that reported the lost connection is not the cause.
         ([reports(1, LOST), dies(1), gather], ClusterError, OF_LOSS),
         ([reports(1, LOST), gather], ClusterError, OF_LOSS),
         ([*LOSES_1, *RUNS_1], ClusterError, "could not send 'run' to worker-1: it is gone"),
@@ -317,7 +317,7 @@ def test_silent_worker_is_noticed_and_dumps_its_stacks(ready: Stage, tmp_path: P
     assert [exit_ and exit_.code for exit_ in exits] == [None, -STACK_SIGNAL]
 
 
-def test_stuck_step_is_noticed_in_spite_of_heartbeats(ready: Stage) -> None:
+def test_stuck_step_is_reported_although_heartbeats_arrive(ready: Stage) -> None:
     ready.beat(0, STEP, 7, *range(400))
     ready.beat(1, IDLE, 6, *range(400))
     with pytest.raises(ClusterError, match=r"^worker-0 is stuck: section 'step' at step 7 has taken 30\d\.\d s"):

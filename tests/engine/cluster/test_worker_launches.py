@@ -1,4 +1,4 @@
-"""Launched and delayed steps on a virtual network."""
+"""Launched and delayed steps of workers on a virtual network."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ SERVER = "ps-0"
 
 @contextmanager
 def tally_cluster(folder: Path, registry: Registry, link: Link | None = None) -> Iterator[VirtualCluster]:
-    """The tally program on two workers and a server, with all clients loaded and initial values."""
+    """Yield the ``tally`` program on two workers and a server, with all clients loaded and initial values."""
     program = tally()
     with virtual_cluster(program, folder, registry, lambda description: Source()) as cluster:
         cluster.set_up(link=link)
@@ -54,12 +54,12 @@ def launch(cluster: VirtualCluster, client: str, *workers: str, delay_s: float =
 
 
 def done(cluster: VirtualCluster, worker: str) -> tuple[str, int]:
-    """The next finished step of a worker, and its turn."""
+    """Return the plan and the turn of the next step that a worker finishes."""
     answer = cluster.answers(Done, [worker])[worker]
     return answer.plan, int(answer.stats["turn"])
 
 
-def test_step_waits_for_its_tensors_and_others_go_first(cluster: VirtualCluster) -> None:
+def test_step_waits_for_its_tensors_and_later_steps_go_first(cluster: VirtualCluster) -> None:
     launch(cluster, "push_0", SERVER)
     launch(cluster, "fetch_1", SERVER)
     assert done(cluster, SERVER) == ("fetch_1", 0)
@@ -97,7 +97,7 @@ def test_unknown_plan_is_refused(cluster: VirtualCluster) -> None:
         done(cluster, SERVER)
 
 
-def test_other_tensor_does_not_begin_a_step_early(tmp_path: Path, registry: Registry) -> None:
+def test_tensor_of_another_step_does_not_begin_a_step_early(tmp_path: Path, registry: Registry) -> None:
     with tally_cluster(tmp_path, registry, Link(latency_s=0.9)) as cluster:
         for k in range(2):
             launch(cluster, f"push_{k}", SERVER)
@@ -119,7 +119,7 @@ def test_delay_begins_when_the_launch_is_read(cluster: VirtualCluster) -> None:
 
 
 def one_way() -> Program:
-    """Worker 0 reads and sends, worker 1 computes."""
+    """Return a program in which worker 0 reads and sends, and worker 1 computes."""
     program = there_and_back()
     run = program.clients["run"]
     away = Client("away", fetches={"away": Tensor("away")}, inputs=run.inputs, feeds=run.feeds, deferred=True)
@@ -148,12 +148,12 @@ TASK = task_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
 
 @cache
 def expected(workers: int) -> tuple[Weights, list[Any]]:
-    """Weights and history of the same program in one process."""
+    """Return weights and history of the same program in one process."""
     return trained(SyncData(workers=workers), TASK, load_kernels(), STEPS)
 
 
 def train(cluster: VirtualCluster) -> tuple[Weights, list[Any]]:
-    """Set up, train as ``trained`` does, and shut down."""
+    """Set up the workers, train as ``trained`` does, and shut down; return weights and history."""
     cluster.set_up()
     cluster.run("init")
     rates = [{"step": np.int64(step), "learning_rate": 0.1 / (1 + step)} for step in range(STEPS)]

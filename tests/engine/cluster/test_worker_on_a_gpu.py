@@ -1,4 +1,4 @@
-"""Workers on GPUs on a virtual network: values travel through host memory."""
+"""Workers on GPUs on a virtual network; tensors are sent through host memory."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -37,7 +37,7 @@ STRATEGIES: Mapping[str, tuple[Strategy, Gpus]] = {
 
 @pytest.fixture
 def opened(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[GpuOptions, EmulatedRuntime]]:
-    """The GPUs of each worker process, with separate memory, and their options."""
+    """Replace the loading of GPU kernels; return the options and emulated GPUs of each worker, in separate memory."""
     found: list[tuple[GpuOptions, EmulatedRuntime]] = []
 
     def load(use: GpuOptions, home: int) -> Registry:
@@ -50,7 +50,7 @@ def opened(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> list[tupl
 
 @contextmanager
 def begun(strategy: Strategy, gpus: Gpus, folders: tuple[Path, Path], source: InputSource) -> Iterator[VirtualCluster]:
-    """Initialised workers that train the dense network. folders: of arenas and of compiled sources."""
+    """Yield initialized workers that train the dense network. folders: folder of arenas, folder of compiled sources."""
     program = strategy.build(task_for("dense"))
     arenas, compiled = folders
     planned_with = registry_of(EmulatedRuntime(compiled, gpus=2))
@@ -61,7 +61,7 @@ def begun(strategy: Strategy, gpus: Gpus, folders: tuple[Path, Path], source: In
 
 
 def feeds(step: int) -> dict[str, NDArray[Any]]:
-    """See :class:`tests.strategies.training.Trainer`."""
+    """Return the feeds of a step, as :class:`tests.strategies.training.Trainer` makes them."""
     return {"step": np.int64(step), "learning_rate": np.float64(0.1 / (1 + step))}  # type: ignore[dict-item]
 
 

@@ -38,7 +38,7 @@ COMMUNICATOR_ID = "setup.communicator.unique_id: .*, expected 128 bytes"
 
 
 @pytest.mark.parametrize("setup", [SETUP, WorkerSetup(None, False, None), WorkerSetup({}, False, Link(0.5, None))])
-def test_setup_survives_its_document(setup: WorkerSetup) -> None:
+def test_setup_round_trip(setup: WorkerSetup) -> None:
     assert WorkerSetup.from_document(decode_document(memoryview(encode_document(setup.to_document())))) == setup
 
 
@@ -91,7 +91,7 @@ def test_mutated_setup_is_refused_or_round_trips(data: st.DataObject) -> None:
 
 @dataclass
 class Library:
-    """A fake library that records joins and leaves. refuses: text of its error, if any."""
+    """A fake collective library that records joins and leaves. refuses: text of the error to raise, empty for none."""
 
     refuses: str = ""
     log: list[tuple[Any, ...]] = field(default_factory=list)
@@ -117,7 +117,7 @@ def kernels(registry: Registry, library: Library | None) -> Registry:
     return copied
 
 
-def test_members_are_those_of_the_cluster_in_order(registry: Registry) -> None:
+def test_members_of_the_communicator_are_the_workers_in_order(registry: Registry) -> None:
     cluster = local_cluster(3, 1, gpus=Gpus((2, 0, 1)), collectives="nccl")
     found = new_communicator_setup(cluster, kernels(registry, Library()))
     assert found == CommunicatorSetup("nccl", ID, ("worker-0", "worker-1", "worker-2"))
@@ -141,13 +141,13 @@ def test_non_member_does_not_join(registry: Registry) -> None:
 
 @pytest.fixture
 def library() -> Library:
-    """The library of the workers."""
+    """Return the library that all workers join."""
     return Library()
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, registry: Registry, library: Library) -> Iterator[VirtualCluster]:
-    """Two workers that have sent hello."""
+    """Yield two workers that have sent hello."""
     with virtual_cluster(there_and_back(), tmp_path, kernels(registry, library), lambda document: None) as started:  # type: ignore[arg-type,return-value]
         started.greet()
         yield started
@@ -159,7 +159,7 @@ def set_up(
     communicator: object = DOCUMENT["communicator"],
     *gpus: int,
 ) -> None:
-    """Send setup to some or all workers. gpus: of worker 0, of worker 1."""
+    """Send the setup to some or all workers. gpus: the GPU of worker 0, then that of worker 1."""
     own = {"source": None, "communicator": communicator, "gpus": {f"worker-{k}": gpu for k, gpu in enumerate(gpus)}}
     cluster.send(Setup(), workers, {**PLAIN_SETUP, **own})
 
@@ -173,7 +173,7 @@ def test_workers_join_at_setup_and_leave_at_shutdown(cluster: VirtualCluster, li
 
 @pytest.fixture
 def gpus(library: Library, compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> EmulatedRuntime:
-    """The GPUs of the workers, with the library."""
+    """Return the emulated GPUs of the workers, with a fake NCCL."""
     runtime = EmulatedRuntime(compiled_sources, gpus=3)
     with_nccl(runtime)
     kernels_there = registry_of(runtime)

@@ -1,4 +1,4 @@
-"""Workers in threads on a virtual clock, with a test as the master that sends single messages."""
+"""Workers in threads on a virtual clock; the test acts as the master and sends single messages."""
 
 import random
 import threading
@@ -35,9 +35,9 @@ EXAMPLES = 3
 
 
 def there_and_back() -> Program:
-    """Worker 0 reads examples and is fed a rate; worker 1 computes; worker 0 keeps and returns the result.
+    """Return a program: worker 0 reads examples and a fed rate, worker 1 computes, worker 0 stores the result.
 
-    ``run`` assigns ``w`` = -exp(rate * x) and fetches it with the value ``w`` had; ``init`` sets ``w`` to 0.
+    ``run`` assigns ``w`` = -exp(rate * x) and fetches the new and the old value of ``w``; ``init`` sets ``w`` to 0.
     """
     graph = Graph()
     with graph.device(worker_device(0)):
@@ -65,27 +65,27 @@ def there_and_back() -> Program:
 
 
 def plans_of(program: Program, registry: Registry, gpus: Gpus | None = None) -> ProgramPlans:
-    """The plans of a program on as many devices as it has workers and servers."""
+    """Return the plans of a program on one device for each of its workers and servers."""
     return ProgramPlans(program, local_cluster(program.workers, program.servers, gpus=gpus), registry)
 
 
 def remote_plan(planned: ProgramPlans, client: str, directory: Path, name: str = "plan") -> RemotePlan:
-    """The remote plan of a client, with arenas in ``directory``."""
+    """Return the remote plan of a client, with arenas in ``directory``."""
     asked = planned.client(client)
     compiled, plans = planned.compiled(asked.signature), planned.plans(asked.signature)
     return RemotePlan(name, asked, compiled, plans, planned.layouts, directory, EPOCH)
 
 
 JOIN_S = 20.0
-"""Time limit that only a failing test reaches."""
+"""A time limit that is reached only if a test fails."""
 
 
 class Over(BaseException):
-    """Ends a thread that still waits for a message at the end of a test."""
+    """The exception that ends threads that still wait for a message at the end of a test."""
 
 
 class Turns:
-    """The turn to run. A thread gives it up when it waits for a message; when all wait, the clock advances."""
+    """A scheduler that runs one thread at a time. A thread waiting for a message yields; if all wait, time advances."""
 
     def __init__(self, network: FakeNetwork, seed: int) -> None:
         self.network = network
@@ -96,11 +96,11 @@ class Turns:
         self._over = False
 
     def join(self, name: str) -> None:
-        """Add the calling thread as ``name``; it has the turn."""
+        """Add the calling thread, which has the turn, under ``name``."""
         self._batons[name] = threading.Semaphore(0)
 
     def start(self, name: str, body: Callable[[], None]) -> None:
-        """Add ``body`` as ``name`` in a thread that begins with its first turn."""
+        """Run ``body`` under ``name`` in a thread that begins with its first turn."""
         self.join(name)
         self._waiting[name] = self.network.clock.now
 
@@ -116,13 +116,13 @@ class Turns:
         self._threads[-1].start()
 
     def wait(self, name: str, deadline: float) -> None:
-        """Let others run until a message is due for ``name`` or its deadline has passed."""
+        """Yield the turn until a message is due for ``name`` or the deadline has passed."""
         self._waiting[name] = deadline
         self._pass_on()
         self._await_turn(name)
 
     def end(self) -> None:
-        """End all threads. Called by the thread that has the turn."""
+        """End all threads. Only the thread that has the turn may call this method."""
         self._over = True
         for baton in self._batons.values():
             baton.release()
@@ -136,7 +136,7 @@ class Turns:
             raise Over
 
     def _pass_on(self) -> None:
-        """Give the turn to one of the threads that can continue first."""
+        """Give the turn to a random thread among those that can continue first."""
         ready = {name: min(deadline, self._due(name)) for name, deadline in self._waiting.items()}
         now = max(self.network.clock.now, min(ready.values()))
         chosen = self._random.choice(sorted(name for name, at in ready.items() if at <= now))
@@ -150,14 +150,14 @@ class Turns:
 
 
 class TurnTaking(FakeEndpoint):
-    """A FakeEndpoint that lets others run while it waits."""
+    """A FakeEndpoint that yields the turn to other threads while it waits."""
 
     def __init__(self, turns: Turns, name: str, workers: int, servers: int) -> None:
         super().__init__(turns.network, identity(name), workers, servers)
         self._turns = turns
 
     def receive(self, timeout_s: float) -> Received | None:
-        """The next message; others run until it arrives."""
+        """Return the next message, or None after ``timeout_s``; other threads run meanwhile."""
         clock = self._turns.network.clock
         deadline = clock.now + timeout_s
         while True:
@@ -171,23 +171,23 @@ Kind = TypeVar("Kind", bound=messages.Message)
 
 ADDRESS = "ipc:///virtual/master-0"
 PATIENCE_S = 10_000.0
-"""Virtual seconds after which the master counts a message as lost; longer than any limit of a worker."""
+"""Virtual seconds after which the master regards a message as lost; longer than any limit of a worker."""
 
 
 SETUP = WorkerSetup({}, check_finite=False, link=None).to_document()
-"""The setup document."""
+"""The document of a setup with an empty source description and without a link or GPUs."""
 
 
 class NoAnswer(Exception):
-    """The awaited message did not arrive."""
+    """The error raised if the expected message does not arrive."""
 
 
 class WorkerFailed(Exception):
-    """A worker reported a failure while another message was awaited."""
+    """The error raised if a worker reports a failure while the master waits for another message."""
 
 
 class VirtualCluster:
-    """The workers and servers of a program on one network. Used by :func:`virtual_cluster`."""
+    """The workers and servers of a program on one network; see :func:`virtual_cluster`."""
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ class VirtualCluster:
         return TurnTaking(self.turns, name, self.program.workers, self.program.servers)
 
     def _work(self, name: str, endpoint: TurnTaking) -> None:
-        """The main function of a worker, in a thread."""
+        """Run the main function of a worker in the calling thread."""
         endpoint.connect(messages.MASTER)
         given = (self.workers, self._make_source, self._registry, self.progress[name])
         worker = Worker(endpoint, self.mailboxes[name], ADDRESS, *given)
@@ -233,19 +233,19 @@ class VirtualCluster:
             self.ended[name] = error
 
     def send(self, message: messages.Message, workers: Collection[str] | None = None, *documents: object) -> None:
-        """Send a message to some workers, by default to all."""
+        """Send a message with its documents to some workers, by default to all."""
         for worker in self.workers if workers is None else workers:
             self.endpoint.send(worker, message, [encode_document(document) for document in documents])
 
     def receive(self) -> Received:
-        """The next message to the master."""
+        """Return the next message to the master; raise NoAnswer if none arrives."""
         received = self.endpoint.receive(PATIENCE_S)
         if received is None:
             raise NoAnswer
         return received
 
     def answers(self, kind: type[Kind], workers: Collection[str] | None = None) -> dict[str, Kind]:
-        """One message of a kind from each of some or all workers; no other may arrive."""
+        """Return one message of a kind from each given worker, by default all; expect no message of another kind."""
         missing = set(self.workers if workers is None else workers)
         answers = {}
         while missing:
@@ -258,20 +258,20 @@ class VirtualCluster:
         return answers
 
     def greet(self) -> None:
-        """Receive the hello of every worker and answer."""
+        """Receive the hello of every worker, connect to the workers and send welcome."""
         self.answers(messages.Hello)
         for worker in self.workers:
             self.endpoint.connect(worker)
         self.send(messages.Welcome())
 
     def set_up(self, check_finite: bool = False, link: Link | None = None) -> None:
-        """Join and set up every worker."""
+        """Greet every worker and send its setup."""
         self.greet()
         gpus = dict(zip(self.workers, self._gpus, strict=False))
         self.send(messages.Setup(), None, WorkerSetup({}, check_finite, link, gpus).to_document())
 
     def load(self, client: str) -> RemotePlan:
-        """Load the parts of a client, once."""
+        """Load the parts of a client on its workers, unless they are loaded; return the plan."""
         if client not in self._plans:
             plan = remote_plan(self._planned, client, self._directory, name=client)
             for worker, assignment in plan.assignments.items():
@@ -282,7 +282,7 @@ class VirtualCluster:
         return self._plans[client]
 
     def run(self, client: str, step: int = 0, feeds: Mapping[str, object] | None = None) -> dict[str, Array]:
-        """Run one step."""
+        """Run one step of a client and return its fetches."""
         plan = self.load(client)
         self.feed(client, feeds or {})
         self.send(messages.Run(client, step), plan.plans)
@@ -294,20 +294,20 @@ class VirtualCluster:
         self.load(client).feed(expand_feeds(self.program.clients[client], values))
 
     def finish(self, client: str, step: int) -> dict[str, Array]:
-        """Wait until a step has finished, and fetch."""
+        """Wait until all workers have finished a step; return the fetches."""
         plan = self.load(client)
         for answer in self.answers(messages.Done, plan.plans).values():
             assert (answer.plan, answer.step) == (client, step)
         return {name: plan.fetch(tensor) for name, tensor in self.program.clients[client].fetches.items()}
 
     def shut_down(self) -> None:
-        """Shut down all workers."""
+        """Shut down all workers and wait until they have ended."""
         self.send(messages.Shutdown())
         self.answers(messages.Bye)
         self.wait_for_ends()
 
     def wait_for_ends(self, workers: Collection[str] | None = None) -> None:
-        """Advance the clock until workers have ended."""
+        """Advance the clock until the given workers, by default all, have ended."""
         for worker in self.workers if workers is None else workers:
             while worker not in self.ended:
                 self.turns.wait(messages.MASTER, self.network.clock.now + 1.0)
@@ -325,7 +325,7 @@ def virtual_cluster(
     faults: Faults | None = None,
     gpus: Gpus | None = None,
 ) -> Iterator[VirtualCluster]:
-    """Workers of a program that have only sent hello. directory: of arenas. gpus: of workers."""
+    """Yield workers that have only sent hello. directory: where arenas are created. gpus: the GPUs of the workers."""
     cluster = VirtualCluster(program, directory, registry, make_source, FakeNetwork(seed, faults), seed, gpus)
     try:
         yield cluster

@@ -1,4 +1,4 @@
-"""Plain data for tests: changed at one place, or at random."""
+"""Changes to documents of plain data, at one place or at random."""
 
 import copy
 import math
@@ -11,7 +11,7 @@ from runner.engine.graph.op import OPS
 
 
 def put(document: Any, path: tuple[Any, ...], value: object) -> Any:
-    """A copy of a document with another value at a path."""
+    """Return a copy of a document with another value at a path."""
     key, *rest = path
     changed = copy.copy(document)
     changed[key] = put(document[key], tuple(rest), value) if rest else value
@@ -19,19 +19,19 @@ def put(document: Any, path: tuple[Any, ...], value: object) -> Any:
 
 
 def without(document: Any, path: tuple[Any, ...]) -> Any:
-    """A copy of a document that lacks the value at a path."""
+    """Return a copy of a document without the value at a path."""
     holder = copy.copy(at(document, path[:-1]))
     del holder[path[-1]]
     return put(document, path[:-1], holder)
 
 
 def at(document: Any, path: tuple[Any, ...]) -> Any:
-    """The value at a path."""
+    """Return the value at a path."""
     return at(document[path[0]], path[1:]) if path else document
 
 
 def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Paths to every value inside a document."""
+    """Yield the paths of all values inside a document."""
     if isinstance(document, dict | list):
         for key, value in document.items() if isinstance(document, dict) else enumerate(document):
             yield (*path, key)
@@ -79,7 +79,7 @@ integers = st.integers(-3, 8) | st.sampled_from([2**31, 2**63, 10**400])
 
 
 def like(value: object) -> st.SearchStrategy[Any]:
-    """Values of the same kind, which pass the first checks."""
+    """Return a strategy for values of the same kind as ``value``, which pass the first checks of a reader."""
     if isinstance(value, list) and all(type(each) is int for each in value):
         return st.lists(integers, min_size=max(0, len(value) - 1), max_size=len(value) + 1)
     if isinstance(value, list):
@@ -90,7 +90,7 @@ def like(value: object) -> st.SearchStrategy[Any]:
 
 @st.composite
 def mutated(draw: st.DrawFn, document: Any) -> Any:
-    """The document with one to three values replaced or removed."""
+    """Replace or remove one to three values of a document."""
     for _ in range(draw(st.integers(1, 3))):
         path = draw(st.sampled_from(list(places(document))))
         if len(path) > 1 and draw(st.integers(0, 5)) == 0:

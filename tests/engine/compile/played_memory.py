@@ -1,4 +1,4 @@
-"""A plan executed on names of values instead of bytes, to check that each value is where it is read."""
+"""A simulation of a plan's memory that stores names of values, to check that every value is where it is read."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,7 +24,7 @@ def play(
     settled: Mapping[str, Layout],
     device: str = "/job:worker/task:0/device:cpu:0",
 ) -> tuple[Arranged, Placed]:
-    """Assign the memory of a part and play the plan; return both results."""
+    """Assign the memory of a part and simulate its plan; return the arranged part and its memory."""
     arranged = arrange(device, part, fetches, feeds, registry, settled)
     placed = assign_memory(arranged)
     expect_values_where_they_are_read(arranged, placed)
@@ -34,7 +34,7 @@ def play(
 def expect_values_where_they_are_read(arranged: Arranged, placed: Placed) -> None:
     """Expect that every instruction finds its inputs, and that fetched, assigned and sent values exist at the end.
 
-    A value is named by the slot that owns it; a cache line, a variable or a wire holds one value or nothing.
+    The name of a value is its owner slot; a cache line, a variable or a wire holds the name of one value, or nothing.
     """
     memory = _Memory(arranged, placed)
     for instruction in placed.instructions:
@@ -64,7 +64,7 @@ class _Memory:
             self.fill(feed.slot)
 
     def run(self, instruction: Instruction) -> None:
-        """Read the inputs, overwrite the scratch memory, write the outputs."""
+        """Read the inputs, overwrite the scratch memory and write the outputs."""
         for slot in instruction.inputs:
             self.expect(slot, instruction.node)
         if instruction.op == "assign":
@@ -82,7 +82,7 @@ class _Memory:
             self.expect(slot, f"{instruction.node}, which has just written it,")
 
     def expect_sharing_is_allowed(self, instruction: Instruction) -> None:
-        """Expect that overwritten inputs could be used by the output, and were at the same place."""
+        """Expect that an output shares memory only with an input that the kernel allows, at the same place and size."""
         places = self.placed.places
         for i, source in enumerate(instruction.inputs):
             for o, result in enumerate(instruction.outputs):
@@ -93,7 +93,7 @@ class _Memory:
                     assert self.nbytes(source) == self.nbytes(result)
 
     def meet(self, a: int, b: int) -> bool:
-        """Whether two slots have a byte in common."""
+        """Return whether two slots have a byte in common."""
         mine, other = self.placed.places[a], self.placed.places[b]
         if (mine.variable, mine.wire) != (None, None) or (other.variable, other.wire) != (None, None):
             return mine == other
@@ -104,7 +104,7 @@ class _Memory:
         return self.arranged.slots[slot].layout.nbytes
 
     def fill(self, slot: int) -> None:
-        """Write a value to its place."""
+        """Write the value of a slot to its place."""
         place = self.placed.places[slot]
         if place.variable is not None:
             self.variables[place.variable] = self.arranged.owner[slot]
@@ -114,7 +114,7 @@ class _Memory:
             self.lines[self.span(place, self.nbytes(slot))] = self.arranged.owner[slot]
 
     def expect(self, slot: int, reader: str) -> None:
-        """Expect a value at its place, complete."""
+        """Expect the complete value of a slot at its place."""
         place, owner = self.placed.places[slot], self.arranged.owner[slot]
         if place.variable is not None:
             assert self.variables[place.variable] == owner, f"{reader} finds another value in {place.variable}"
@@ -125,7 +125,7 @@ class _Memory:
             assert (found == owner).all(), f"{reader} finds {set(found.tolist())} where slot {owner} should be"
 
     def span(self, place: Place, nbytes: int) -> slice:
-        """The cache lines of a piece of the arena, which must be inside it."""
+        """Return the cache lines of a range of bytes, which must be inside the arena."""
         assert place.offset % ALIGNMENT == 0
         assert place.offset + nbytes <= self.placed.arena_bytes
         first = place.offset // ALIGNMENT

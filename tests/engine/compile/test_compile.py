@@ -1,4 +1,4 @@
-"""From graph and signature to the parts of devices."""
+"""Compilation of a graph and a signature into one part per device."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from tests.engine.running import CPU_0, CPU_1, GPU_0, client, cluster_of, sessio
 
 @pytest.fixture
 def graph() -> Graph:
-    """x on the first device, y on the second, and z of both on the first."""
+    """Return a graph with x on the first device, y on the second, and z = x + y on the first."""
     graph = Graph()
     with graph.device(CPU_0):
         x = ops.placeholder(graph, (2,), "float64", name="x")
@@ -40,7 +40,7 @@ def test_parts_list_their_fetches_and_feeds(graph: Graph, registry: Registry) ->
     assert compiled.parts[CPU_1].feeds == {}
 
 
-def test_fetch_of_a_fed_tensor_is_its_placeholder(graph: Graph, registry: Registry) -> None:
+def test_fetch_of_a_fed_tensor_returns_its_placeholder(graph: Graph, registry: Registry) -> None:
     compiled = compile_signature(graph, Signature((Y, X), (), (X, Y)), TWO, registry)
     assert compiled.location == {Y: (CPU_1, Tensor("feed/y_0")), X: (CPU_0, Tensor("feed/x_0"))}
 

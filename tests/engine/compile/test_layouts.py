@@ -1,6 +1,6 @@
-"""Physical layouts: kernels get the layouts that they request, with few conversions, and users see C order.
+"""Physical layouts: kernels get the layouts they request, with few conversions, and users see C order.
 
-The first reader of a variable decides its layout, and values computed from the variable follow it.
+The first reader of a variable decides its layout; values computed from the variable use that layout.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ SENT, RECEIVED = (
 
 
 def parsed(text: str) -> Text:
-    """A graph with a placeholder x and a variable w of float64."""
+    """Return a graph with a placeholder x and a variable w of float64."""
     return Text.parse(f"x = input(2, 3); w = weights(2, 3); {text}", "float64")
 
 
@@ -58,7 +58,7 @@ def arranged(
 
 
 def steps(found: Arranged) -> str:
-    """The instructions: ``neg:rm`` takes the reversed layout and gives the masked one, ``p`` is plain, ``-`` none."""
+    """Return the instructions, such as ``neg:rm``: input reversed, output masked. ``p`` is plain, ``-`` no operand."""
     letters = [
         "".join(LETTERS[side[0].tag] if side else "-" for side in (i.arrangement.inputs, i.arrangement.outputs))
         for i in found.instructions
@@ -67,7 +67,7 @@ def steps(found: Arranged) -> str:
 
 
 def layouts(found: Arranged) -> str:
-    """The layouts of variables, such as ``v:p w:r``."""
+    """Return the layouts of variables, such as ``v:p w:r``."""
     tags = {name: found.slots[slot].layout.tag for name, slot in found.residents.items()}
     return " ".join(f"{name}:{LETTERS[tag]}" for name, tag in sorted(tags.items()))
 
@@ -76,7 +76,7 @@ Case = tuple[str, str, str, tuple[Kernel, ...], str]
 
 
 def case(text: str, expected: str, *kernels: Kernel, fetch: str = "", variables: str = "w:p") -> Case:
-    """A graph and its instructions. kernels: besides the reference. variables: their layouts."""
+    """Return a graph and its instructions. kernels: in addition to the reference. variables: layouts of variables."""
     return text, expected, fetch, kernels, variables
 
 
@@ -210,12 +210,12 @@ def test_layout_that_no_kernel_converts_is_refused_with_the_reader_or_the_fetch(
         arranged(text, fetch, EXP, fake_kernel("convert", converting({pair})))
 
 
-def test_node_without_a_kernel_is_refused() -> None:
+def test_node_without_a_kernel_on_the_device_type_is_refused() -> None:
     with pytest.raises(KernelError, match=r"no kernel for op 'neg' .* on device type 'gpu'"):
         arranged("y = neg(x)", "", device=GPU_0)
 
 
-def test_kernel_of_lower_priority_is_used_if_a_better_one_refuses() -> None:
+def test_kernel_of_lower_priority_is_used_if_the_first_one_refuses() -> None:
     found = arranged("y = neg(x)", "", fake_kernel("neg", lambda *asked: None))
     assert [i.library for i in found.instructions] == ["numpy"]
 
@@ -233,7 +233,7 @@ CAST = "n = neg(x); c = cast(n, dtype='float32'); y = exp(c)"
         (MASKED, REVERSED, "convert:rp convert:pm cast:mr convert:rp convert:pm"),
     ],
 )
-def test_cast_between_two_layouts_goes_by_the_plain_one_if_necessary(taken: str, given: str, around: str) -> None:
+def test_cast_converts_through_the_plain_layout_if_necessary(taken: str, given: str, around: str) -> None:
     kernels = (NEG, EXP, fake_kernel("cast", always(taken, given)), CONVERT)
     assert steps(arranged(CAST, "", *kernels)) == f"convert:pr neg:rr {around} exp:mm"
     bench = Bench(parsed(CAST).graph, fake_registry(*kernels))
@@ -245,7 +245,7 @@ def test_cast_between_two_layouts_goes_by_the_plain_one_if_necessary(taken: str,
     assert {dtype for each in specs[where + 1 :] for dtype in each} == {"float32"}
 
 
-def test_cast_by_the_plain_layout_gives_the_rounded_values() -> None:
+def test_cast_through_the_plain_layout_gives_the_rounded_values() -> None:
     x, y = parsed(CAST).names("x y")
     registry = fake_registry(NEG, EXP, fake_kernel("cast", always(MASKED, REVERSED)), CONVERT)
     value = np.linspace(-1, 1, 6).reshape(2, 3)
@@ -253,7 +253,7 @@ def test_cast_by_the_plain_layout_gives_the_rounded_values() -> None:
     np.testing.assert_array_equal(found, np.exp((-value).astype(np.float32)))
 
 
-def test_kernels_are_offered_the_layouts_of_inputs_and_none_for_unread_variables() -> None:
+def test_kernels_are_offered_layouts_of_inputs_and_none_for_unread_variables() -> None:
     offers: list[list[str | None]] = []
 
     def asked(
@@ -268,7 +268,7 @@ def test_kernels_are_offered_the_layouts_of_inputs_and_none_for_unread_variables
 
 
 @pytest.mark.parametrize("tag", NOT_PLAIN)
-def test_settled_layouts_are_kept(tag: str) -> None:
+def test_layouts_decided_before_are_kept(tag: str) -> None:
     found = arranged("n = neg(w)", "w", NEG, settled={"w": WANTED[tag], "unknown": WANTED[MASKED]})
     assert layouts(found) == f"w:{LETTERS[tag]}"
     assert found.slots[found.fetches[Tensor("w")]].layout.is_plain

@@ -1,7 +1,7 @@
-"""Places in memory: values that share bytes, and values that must not.
+"""Memory places: which values share bytes, and which values must not.
 
-A plan is described by its instructions, each with the places of its outputs, and the size of the arena: a number is an
-offset into the arena in cache lines of 8 float64, a name is a variable, and ``~key`` a wire.
+A plan is described by its instructions, each with the places of its outputs, and the size of the arena. A number is
+an offset into the arena in cache lines of 8 float64; a name is a variable; ``~key`` is a wire.
 """
 
 import random
@@ -40,7 +40,7 @@ BOTH, EVERY = ((0, 0), (1, 0)), tuple((i, o) for i in range(5) for o in range(3)
 
 
 def greedy(op: str, in_place: Collection[tuple[int, int]] = ((0, 0),), scratch_bytes: int = 0) -> Kernel:
-    """A plain kernel that can compute in place."""
+    """Return a kernel with plain layouts that can compute in place."""
     return fake_kernel(op, always(PLAIN, PLAIN, in_place=in_place, scratch_bytes=scratch_bytes))
 
 
@@ -51,7 +51,7 @@ Case = tuple[str, str, str, tuple[Kernel, ...]]
 
 
 def case(text: str, expected: str, fetch: str = "", *kernels: Kernel) -> Case:
-    """A graph over the input x, its plan, the fetched names, and kernels besides the reference."""
+    """Return a graph over the input x, its plan, the fetched names, and kernels in addition to the reference."""
     return text, expected, fetch, kernels
 
 
@@ -263,9 +263,9 @@ NAMES = ("a", "b", "c")
 
 
 class _Sketch:
-    """A random step under construction; its instructions need not come from a graph.
+    """A random step under construction; its instructions need not correspond to a graph.
 
-    open: variables that were not assigned yet and may be read.
+    open: names of variables that were not assigned yet and may be read.
     """
 
     def __init__(self, draw: random.Random) -> None:
@@ -278,23 +278,23 @@ class _Sketch:
         self.open = set(NAMES)
 
     def value(self, nbytes: int, owner: int | None = None) -> int:
-        """A new slot."""
+        """Add a slot, which aliases slot ``owner`` if given; return its number."""
         self.slots.append(Slot(TensorSpec((nbytes,), "uint8"), Layout("", nbytes)))
         self.owner.append(len(self.owner) if owner is None else self.owner[owner])
         return len(self.slots) - 1
 
     def readable(self, *, variables: bool = True) -> list[int]:
-        """Slots that still have the value with which they were filled."""
+        """Return the slots that still have the value with which they were filled."""
         closed = {slot for name, slot in self.residents.items() if name not in self.open or not variables}
         return [slot for slot, owner in enumerate(self.owner) if owner not in closed]
 
     def some(self, most: int) -> list[int]:
-        """Slots to read, preferably new ones."""
+        """Return up to ``most`` random slots to read, preferably new ones."""
         slots = self.readable()
         return self.draw.choices(slots + slots[-2:] * 3, k=self.draw.randint(0, most)) if slots else []
 
     def call(self) -> None:
-        """Add a random instruction, which may compute in place."""
+        """Add a random instruction that may compute in place."""
         ins = self.some(3)
         sizes = [*SIZES, *[self.nbytes(slot) for slot in ins] * 3]
         outs = [self.value(self.draw.choice(sizes)) for _ in range(self.draw.randrange(3))]
@@ -312,7 +312,7 @@ class _Sketch:
             self.value(self.nbytes(slot), slot)
 
     def assign(self) -> None:
-        """Assign a value to a variable; the value of another variable is copied first."""
+        """Add an assign of a value that is not in a variable; values of variables would have to be copied first."""
         for name in self.draw.sample(sorted(self.open), min(1, len(self.open))):
             slots = self.readable(variables=False)
             fitting = [slot for slot in slots if self.nbytes(slot) == self.nbytes(self.residents[name])]
@@ -334,7 +334,7 @@ class _Sketch:
 
 
 def step(seed: int, length: int) -> Arranged:
-    """The instructions of a device in a step, before memory is assigned."""
+    """Return the instructions of a random step on one device, before memory is assigned."""
     sketch = _Sketch(random.Random(seed))
     for _ in range(length):
         sketch.draw.choice([sketch.call, sketch.call, sketch.call, sketch.alias, sketch.assign])()
@@ -358,7 +358,7 @@ def test_every_value_is_where_it_is_read(arranged: Arranged) -> None:
 
 
 @given(STEPS)
-def test_all_instructions_but_assigns_remain(arranged: Arranged) -> None:
+def test_all_instructions_except_assigns_remain(arranged: Arranged) -> None:
     placed = assign_memory(arranged)
     kept = {each.node: each.arrangement for each in placed.instructions}
     assert [each.node for each in arranged.instructions if each.node in kept] == list(kept)

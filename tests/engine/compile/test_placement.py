@@ -1,4 +1,4 @@
-"""The devices on which a node may run, and the one that it is placed on, also by the greedy heuristic."""
+"""Placement of nodes: the devices allowed for a node, the device chosen, and the greedy heuristic."""
 
 import re
 from collections.abc import Collection
@@ -33,7 +33,7 @@ def source(on: str = "", beside: str = "") -> str:
 
 
 def devices(text: str, cluster: Cluster = FOUR) -> dict[str, str]:
-    """The device of every node, of a cluster on which only a GPU computes products."""
+    """Return the device of every node in a cluster in which only GPUs have a kernel for matmul."""
     placed = place(Text.parse(text, "float64").graph, cluster, matmul_on_gpu_only)
     return {node.name: SHORT[node.device] for node in placed}
 
@@ -53,10 +53,10 @@ def devices(text: str, cluster: Cluster = FOUR) -> dict[str, str]:
                 ("/job:worker", "cpu0"),
             )
         ),
-        # A node is placed on a device with a kernel, and decides for its group.
+        # A node is placed on a device with a kernel for its op; the nodes of its colocation group follow.
         (f"a = {source(CPU_0)}; p = matmul(a, a)", {"a": "cpu0", "p": "gpu0"}),
         (f"a = {source('/task:1')}; p = matmul(a, a, beside='a')", {"a": "gpu1", "p": "gpu1"}),
-        # A chain of colocations is one group; the feasible sets of a group are intersected.
+        # A chain of colocations is one group; only devices that are allowed for all its nodes are feasible.
         (
             f"""a = {source()}; b = {source(beside="a")}; alone = {source()}; x = {source(GPU_1)}
             y = {source(beside="x")}; joint = {source(beside="y b")}""",
@@ -95,7 +95,7 @@ def test_constraint_that_no_device_satisfies_is_refused_with_the_devices(constra
     ],
     ids=["missing kernel", "empty intersection"],
 )
-def test_node_without_a_device_is_refused(text: str, message: str) -> None:
+def test_node_for_which_no_device_is_feasible_is_refused(text: str, message: str) -> None:
     with pytest.raises(PlacementError, match=message):
         devices(text)
 
@@ -107,7 +107,7 @@ def test_node_without_a_device_is_refused(text: str, message: str) -> None:
 def test_node_is_placed_on_the_faster_device_unless_the_transfer_costs_more(
     inputs_on: str, latency_s: float, bytes_per_s: float, device: str
 ) -> None:
-    """A product of two 200x200 matrices: 16 million operations, 320 kB for each input."""
+    """The product of two 200x200 matrices takes 16 million operations; each input has 320 kB."""
     fast = Device(GPU_0, flops_per_s=1e11, gpu=0)
     cluster = Cluster((Device(CPU_0, flops_per_s=1e9), fast), latency_s, bytes_per_s)
     graph = Text.parse(f"a = input(200, 200, on='{inputs_on}'); p = matmul(a, a)", "float64").graph
@@ -122,7 +122,7 @@ def test_busy_device_is_avoided() -> None:
 
 
 @given(samples())
-def test_every_node_has_a_full_name_that_its_constraint_allows_and_equally_in_a_second_run(sample: Sample) -> None:
+def test_placement_satisfies_constraints_and_is_reproducible(sample: Sample) -> None:
     placed, again = (place(sample.graph, local_cluster(sample.devices), any_type) for _ in range(2))
     assert list(placed.nodes.items()) == list(again.nodes.items())
     assert list(placed.nodes) == list(sample.graph.nodes)
@@ -134,11 +134,11 @@ def test_every_node_has_a_full_name_that_its_constraint_allows_and_equally_in_a_
 
 NEAR = local_cluster(2, latency_s=1e-9, bytes_per_s=1e15)
 FED = "input(200, 200)"
-"""Products of matrices of this side take 80 microseconds, a transfer between them far less."""
+"""A matrix whose product takes 80 microseconds; a transfer between the devices of NEAR takes far less."""
 
 
 def chosen(text: str, cluster: Cluster = NEAR) -> dict[str, str]:
-    """The device of every node by the greedy heuristic."""
+    """Return the device that the greedy heuristic chooses for every node."""
     graph = Text.parse(text, "float64").graph
     groups = colocation_groups(graph, cluster, any_type)
     found = earliest_finish(graph, cluster, groups.of, groups.feasible, node_seconds)
@@ -146,7 +146,7 @@ def chosen(text: str, cluster: Cluster = NEAR) -> dict[str, str]:
 
 
 def layer(x: str, name: str) -> str:
-    """A product with a variable, and a bias; all of it one group.
+    """Return the statements of a colocated layer: a product with a variable, and a bias.
 
     The reshaped bias is ready at once; it must not decide the device.
     """
@@ -164,9 +164,9 @@ def test_branches_are_on_different_devices_and_a_chain_on_one() -> None:
 
 
 def test_two_streams_through_a_chain_of_layers_are_a_pipeline() -> None:
-    """Streams share variables, so each layer has one device; while it serves the second stream, the next one begins.
+    """Streams share variables, so each layer has one device; the next layer starts while it serves the second stream.
 
-    The graph has one stream after the other, so nodes must be visited by their longest remaining path.
+    The nodes of one stream precede those of the other, so nodes must be visited by their longest remaining path.
     """
     streams = "; ".join(
         f"x{k} = {FED}; a{k} = matmul(x{k}, a, beside='a'); b{k} = matmul(a{k}, b, beside='b')" for k in range(2)
@@ -176,7 +176,7 @@ def test_two_streams_through_a_chain_of_layers_are_a_pipeline() -> None:
 
 
 def test_tensor_is_sent_to_a_device_once_for_all_its_readers() -> None:
-    """Sending x takes 0.8 ms: for one transfer the rest stays here, for one per reader it would not."""
+    """Sending x occupies its device for 0.8 ms; with one send per reader, ``rest`` would not stay on that device."""
     readers = "; ".join(f"reader{k} = neg(x, on='there')" for k in range(20))
     devices = (Device(HERE, flops_per_s=16e9), Device(THERE, flops_per_s=1e30, bytes_per_s=1e30))
     found = chosen(
@@ -188,7 +188,7 @@ def test_tensor_is_sent_to_a_device_once_for_all_its_readers() -> None:
 
 
 def test_tensor_is_received_once_for_several_readers() -> None:
-    """The readers leave a busy device over a slow link; only the first one waits for the transfer."""
+    """The readers of x leave a busy device over a slow link; only the first reader waits for the transfer."""
     busy = "; ".join(f"b{k + 1} = matmul(b{k}, b{k}, on='here')" for k in range(1, 6))
     found = chosen(
         f"""fed = input(200, 200, on='here'); x = neg(fed, on='here'); b1 = matmul(x, x, on='here'); {busy}
@@ -198,15 +198,15 @@ def test_tensor_is_received_once_for_several_readers() -> None:
     assert {found[f"r{k}"] for k in range(3)} == {THERE}
 
 
-def test_source_is_placed_with_its_first_reader() -> None:
+def test_node_without_inputs_is_placed_with_its_first_reader() -> None:
     found = chosen(
         f"p = input(200, 200, on='there'); y = neg(p, on='there'); labels = {FED}; z = add(y, labels, on='there')"
     )
     assert found["labels"] == found["p"] == THERE
 
 
-def test_layer_is_placed_by_its_input_and_not_by_its_variables() -> None:
-    """The reshaped variable is ready first, while the other device is idle; the link is too slow for the rest."""
+def test_layer_is_placed_by_its_input_not_by_its_variables() -> None:
+    """The reshaped variable is ready first and the other device is idle, but the link is too slow for the input."""
     slow = local_cluster(2, latency_s=1.0, bytes_per_s=1e6)
     text = f"fed = input(200, 200, on='here'); x = neg(fed, on='here'){layer('x', 'a')}"
     assert set(chosen(text, slow).values()) == {HERE}

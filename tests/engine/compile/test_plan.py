@@ -1,4 +1,4 @@
-"""The plan of a device as data: instructions, slots, places, and properties known before the first step."""
+"""The plan of a device as data: instructions, slots, places, and properties that are known before the first step."""
 
 import numpy as np
 import pytest
@@ -128,7 +128,7 @@ def test_plan_lists_the_variables_that_it_reads_and_writes(
     assert (plan.read, plan.written) == (set(read.split()), set(written.split()))
 
 
-def test_sent_bytes_are_those_of_the_sent_tensors() -> None:
+def test_sent_bytes_are_the_bytes_of_all_sends() -> None:
     sends = "; ".join(f"{key} = send(y, key='{key}', destination='{CPU_1}')" for key in ("a", "b"))
     assert plan_of(f"x = input(3, dtype='float32'); y = neg(x); {sends}", "", STRANGE).sent_bytes == 2 * 3 * 4
 
@@ -146,7 +146,7 @@ SIZES = {"a": 3, "b": 4000, "c": 5}
 
 
 def training(**sizes: int) -> Graph:
-    """Return a chain of products, each with a separate variable that is updated directly after the product reads it."""
+    """Return a chain of products with separate variables; each variable is updated right after its product."""
     layers = (
         f"""{name} = weights({size}); {name}_product = mul({name}, {before}); {name}_sum = reduce_sum({name}_product,
         axes=(0,)); {name}_update = elementwise({name}, {HALF}); {name}_assign = assign({name}, {name}_update)"""
@@ -159,7 +159,7 @@ def names(graph: Graph) -> list[str]:
     return [node.name for node in graph]
 
 
-def test_small_updates_are_last_in_their_old_order_and_follow_the_nodes_that_they_need() -> None:
+def test_small_updates_move_to_the_end_in_order_and_after_the_nodes_they_need() -> None:
     graph = order_writes(training(**SIZES))
     late = small_updates_last(graph, small_bytes=100)
     assert names(late)[-4:] == ["a_update", "a_assign", "c_update", "c_assign"]

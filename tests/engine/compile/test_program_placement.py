@@ -31,7 +31,7 @@ from tests.strategies.networks import NETWORKS, Batch, task_of
 
 
 def program_of(sample: Sample) -> Program:
-    """A random graph as a training step."""
+    """Return a program whose training step is a random graph."""
     names = {f"fetch_{k}": tensor for k, tensor in enumerate(sample.fetches)}
     client = Client("train", names, feeds={tensor.node: (tensor,) for tensor in sample.feeds})
     specs: dict[str, TensorSpec] = {}
@@ -39,7 +39,7 @@ def program_of(sample: Sample) -> Program:
 
 
 def all_on_one(program: Program, device: str) -> Graph:
-    """The graph with all nodes without a constraint on one device."""
+    """Return the graph with all unconstrained nodes on one device."""
     placed = Graph()
     for node in program.graph:
         placed.insert(replace(node, device=node.device or device))
@@ -71,7 +71,7 @@ def test_random_graphs_are_placed_feasibly_and_never_slower_than_on_one_device(
 
 
 def branches(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Two branches of equal work whose outputs are added; a device for each branch is optimal."""
+    """Build two branches of equal work and add their outputs; a separate device for each branch is optimal."""
     h = nn.flatten(net, batch["x"], name="flat")
     left, right = (
         nn.dense(net, nn.dense(net, h, 400, name=f"{name}1"), 400, name=f"{name}2") for name in ("left", "right")
@@ -109,7 +109,7 @@ def test_all_layers_of_a_chain_are_on_the_faster_device() -> None:
     assert set(layers.values()) == {worker_device(1)}
 
 
-def test_of_devices_with_equal_rates_only_one_is_tried() -> None:
+def test_one_device_is_tried_of_those_with_equal_rates() -> None:
     def tried(cluster: Cluster) -> set[str]:
         ways = place_program(ModelParallel(workers=2).build(task()), cluster, load_kernels()).tried
         return {way for way in ways if way.startswith("one_device")}
@@ -152,13 +152,13 @@ def test_placement_is_a_function_of_the_program() -> None:
 
 
 def step_of(registry: Registry) -> dict[str, Node]:
-    """The nodes that a run of ``single`` would record."""
+    """Return the nodes that a recorded run of ``single`` would contain."""
     program = Single().build(task())
     compiled = compile_signature(program.graph, program.clients["train"].signature, local_cluster(1), registry)
     return {node.name: node for node in compiled.parts[worker_device(0)].graph}
 
 
-def test_measured_seconds_replace_estimates_and_scale_those_of_other_nodes(registry: Registry) -> None:
+def test_measured_seconds_replace_estimates_and_scale_the_estimates_of_unmeasured_nodes(registry: Registry) -> None:
     program, cluster = ModelParallel().build(task()), local_cluster(2)
     graph, device = program.graph, cluster.devices[0]
     names = step_of(registry)
@@ -194,7 +194,7 @@ def test_record_of_another_network_is_refused(registry: Registry) -> None:
 
 
 def chain(widths: list[int], more: str = "") -> Graph:
-    """Products from one width to the next, each with its variable: nodes y1, y2, ..."""
+    """Return a chain of products y1, y2, ... from each width to the next, each with a separate variable."""
     products = (
         f"w{k} = weights({before}, {after}); y{k} = matmul(y{k - 1}, w{k}, beside='w{k}')"
         for k, (before, after) in enumerate(pairwise(widths), start=1)
@@ -203,7 +203,7 @@ def chain(widths: list[int], more: str = "") -> Graph:
 
 
 def stage_of(graph: Graph, cluster: Cluster, count: int) -> list[int]:
-    """The worker of every product."""
+    """Return the number of the worker on which each product is placed."""
     groups = colocation_groups(graph, cluster, lambda node: None)
     choice = stages(graph, cluster, groups.of, groups.feasible, node_seconds)[count - 2]
     products = [node.name for node in graph if node.op == "matmul"]
@@ -215,13 +215,13 @@ def stage_of(graph: Graph, cluster: Cluster, count: int) -> list[int]:
     [
         ([300] * 7, 3, 1e30, [0, 0, 1, 1, 2, 2]),
         ([300] * 7, 2, 1e30, [0, 0, 0, 1, 1, 1]),
-        # A large layer has a separate device.
+        # The large layer gets a separate device.
         ([100, 100, 100, 3000, 100], 2, 1e30, [0, 0, 0, 1]),
-        # Compute is balanced in the middle, but one layer later the tensor is far smaller.
+        # A cut in the middle balances compute, but the tensor after the next layer is far smaller.
         ([300, 300, 300, 2, 300], 2, 1e8, [0, 0, 0, 1]),
     ],
 )
-def test_chain_is_cut_evenly_and_at_small_tensors(
+def test_chain_is_cut_evenly_or_at_a_small_tensor(
     widths: list[int], count: int, bytes_per_s: float, expected: list[int]
 ) -> None:
     cluster = local_cluster(count, latency_s=0.0, bytes_per_s=bytes_per_s)
@@ -239,13 +239,13 @@ def test_constrained_group_satisfies_its_constraint() -> None:
 
 @pytest.mark.parametrize("count", [2, 3])
 @given(widths=st.lists(st.integers(1, 400), min_size=5, max_size=8), bandwidth=st.sampled_from([1e7, 1e9, 1e12]))
-def test_no_other_cuts_are_better(count: int, widths: list[int], bandwidth: float) -> None:
+def test_no_other_cuts_give_a_faster_slowest_stage(count: int, widths: list[int], bandwidth: float) -> None:
     graph, cluster = chain(widths), local_cluster(3, latency_s=0.0, bytes_per_s=bandwidth)
     compute = [
         sum(node_seconds(graph, graph.nodes[name], cluster.devices[0]) for name in (f"w{k}", f"y{k}"))
         for k in range(1, len(widths))
     ]
-    # The input belongs to no group that computes, so it crosses no cut.
+    # The input does not belong to a group that computes, so no cut separates it from its reader.
     wire = [0.0, *(cluster.transfer_s(graph.spec(graph.nodes[f"y{k}"][0]).nbytes) for k in range(1, len(widths) - 1))]
 
     def slowest(edges: list[int]) -> float:
@@ -269,7 +269,7 @@ def trained(more: str = "") -> Graph:
     return Text.parse(TRAINED + more).graph
 
 
-def test_node_without_a_stamp_belongs_to_the_layer_of_an_input_or_a_reader() -> None:
+def test_node_without_a_layer_stamp_belongs_to_the_layer_of_an_input_or_a_reader() -> None:
     homes = home_layers(trained())
     fc = {"w", "y", "x", "gradient", "clipped", "step", "half", "new", "set", "rate", "unread"}
     assert {name for name, home in homes.items() if home == "fc"} == fc

@@ -38,7 +38,7 @@ SPEC = TensorSpec((2,), "float64")
 
 
 def two_weights() -> Graph:
-    """``train`` reads w in the layout of tanh and v in that of exp; ``other`` reads both in that of exp."""
+    """Return a graph: ``train`` decides layouts by tanh(w) and exp(v); ``other`` computes exp of both variables."""
     graph = Graph()
     for name, op in (("w", ops.tanh), ("v", ops.exp)):
         variable = ops.variable(graph, SPEC.shape, SPEC.dtype, name=name)
@@ -81,7 +81,7 @@ def test_training_step_decides_layouts_whichever_client_is_planned_first(first: 
 def test_other_clients_convert_variables_to_the_layouts_they_request() -> None:
     plans = planned(strange(), **CLIENTS)
     conversions = {name: plans.plans(each.signature)[CPU_0].conversions for name, each in CLIENTS.items()}
-    # Filled values are plain; w is converted to the layout of exp by the plain one, and fetches are plain.
+    # Filled values are plain; w is converted to the layout of exp through the plain layout; fetches are plain.
     assert conversions == {"init": 2, "train": 0, "other": 2 + 2, "save": 2}
 
 
@@ -151,7 +151,7 @@ def test_two_deferred_clients_of_one_plan_are_refused() -> None:
 
 
 def expect_layouts_to_reproduce_plans(program: Program, registry: Registry) -> None:
-    """Expect that a part has the same plan if all layouts are given; workers rely on it."""
+    """Expect the same plan of a part if all layouts are given in advance, as for the plans of workers."""
     plans = ProgramPlans(program, local_cluster(program.workers), registry)
     for each in program.clients.values():
         parts = plans.compiled(each.signature).parts
@@ -177,12 +177,12 @@ def test_layouts_reproduce_plans_with_random_kernels(seed: int, name: str) -> No
     expect_layouts_to_reproduce_plans(PROGRAMS[name], random_registry(seed))
 
 
-def test_step_reads_the_batch_of_its_number() -> None:
+def test_step_reads_the_batch_with_its_number() -> None:
     slot = InputSlot(Tensor("x"), "train", "x", 3, 7)
     assert [slot.share(step) for step in (0, 5)] == [("train", 0, 3, 7), ("train", 5, 3, 7)]
 
 
-def test_steps_that_share_a_batch_read_one_part_after_the_other() -> None:
+def test_steps_that_share_a_batch_read_its_parts_in_order() -> None:
     slot = InputSlot(Tensor("x"), "train", "x", 1, 4, parts=3)
     assert [slot.share(step) for step in range(2, 7)] == [
         ("train", 0, 7, 10),

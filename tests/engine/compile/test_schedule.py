@@ -1,4 +1,4 @@
-"""The order of each device: possible, repeatable, free of deadlock, with early sends and late receives."""
+"""The order of nodes on each device: possible, repeatable, free of deadlock, with early sends and late receives."""
 
 import math
 from collections import defaultdict
@@ -38,7 +38,7 @@ def cut_of(sample: Sample) -> Graph:
 
 @given(samples())
 def test_order_of_any_graph(sample: Sample) -> None:
-    """Every node is ordered once, after all that it needs, by its simulated start, and equally in a second run."""
+    """Expect each node once, after all that it needs, by simulated start, and an equal order in a second run."""
     cut = cut_of(sample)
     starts = start_times(cut, local_cluster(sample.devices))
     assert list(starts.items()) == list(start_times(cut_of(sample), local_cluster(sample.devices)).items())
@@ -58,7 +58,7 @@ def test_order_of_any_graph(sample: Sample) -> None:
 
 
 def expect_transfers_next_to_their_tensors(nodes: Sequence[Node]) -> None:
-    """Expect a receive directly before its first reader, and no work between a tensor and its send but other sends."""
+    """Expect each receive directly before its first reader, and no work except sends between a tensor and its send."""
     position = {node.name: i for i, node in enumerate(nodes)}
     for i, node in enumerate(nodes):
         if node.op == "recv":
@@ -107,7 +107,7 @@ def run_waiting(queues: Mapping[str, list[str]], cut: Graph) -> None:
 
 
 def sent_over(wire_s: float, products: int, *, back: bool, large: bool = False) -> tuple[Graph, Cluster]:
-    """A tensor is sent, added to another and sent back if ``back``, next to a chain of products of one second each.
+    """Return a graph in which a tensor is sent, added and, if ``back``, sent back, next to products of one second.
 
     wire_s: seconds that the tensor takes on the link. large: the result of the products takes as long; otherwise it
     takes no time. Memory takes no time.
@@ -135,14 +135,14 @@ def sent_over(wire_s: float, products: int, *, back: bool, large: bool = False) 
 @pytest.mark.parametrize(
     ("wire_s", "products", "back", "large", "begun"),
     [
-        # It arrives after 1.5 s. If it is sent on by 18.5 s, it is back when the last product is known: 17 s of slack.
+        # x arrives after 1.5 s. If the sum is sent by 18.5 s, it arrives by the end of the last product: 17 s of slack.
         (1.5, 20, True, False, math.ceil(1.5 + PATIENCE * 17)),
         # The sum is on the critical path.
         (9.5, 12, True, False, 10),
-        # It returns from 9.5 to 19 s; only then is the link free for the tensor that is known after 12 s.
+        # The sum is sent from 9.5 to 19 s; only then is the link free for the tensor that is ready after 12 s.
         (9.5, 12, True, True, 10),
         (3.5, 12, True, True, math.ceil(3.5 + PATIENCE * 5)),
-        # The sum is not sent: it waits until there is no other work.
+        # The sum is not sent, so it waits until there is no other work.
         (1.5, 12, False, False, 12),
     ],
 )
@@ -163,7 +163,7 @@ def test_no_device_waits_for_a_tensor_that_arrives_later_than_estimated(wire_s: 
 
 
 def idle_s(graph: Graph, order: Sequence[str], cluster: Cluster) -> dict[str, float]:
-    """The seconds for which each device waits at receives if it runs its nodes in the given order."""
+    """Return how many seconds each device waits at receives if it runs its nodes in the given order."""
     ends: dict[str, float] = {}
     now, idle = defaultdict[str, float](float), defaultdict[str, float](float)
     for node in map(graph.nodes.__getitem__, order):
@@ -176,8 +176,8 @@ def idle_s(graph: Graph, order: Sequence[str], cluster: Cluster) -> dict[str, fl
     return idle
 
 
-def test_link_carries_one_tensor_after_the_other() -> None:
-    """Two tensors of 4 s each are sent to one device; a third, to another device, does not wait for them."""
+def test_link_transfers_one_tensor_after_the_other() -> None:
+    """Two tensors of 4 s each are sent to one device; a third tensor is sent to another device and does not wait."""
     graph = Graph()
     with graph.device(HERE):
         sent = [ops.placeholder(graph, (2,), "float32", name=f"x{k}") for k in range(3)]
@@ -189,14 +189,14 @@ def test_link_carries_one_tensor_after_the_other() -> None:
 
 
 def training_parts(task: Task, workers: int, registry: Registry) -> list[Graph]:
-    """The scheduled graphs of a training step of ``sync_data``, by worker."""
+    """Return the scheduled graph of a ``sync_data`` training step for each worker."""
     program = SyncData(workers=workers, bucket_bytes=0).build(task)
     compiled = compile_signature(program.graph, program.clients["train"].signature, local_cluster(workers), registry)
     return [compiled.parts[worker_device(k)].graph for k in range(workers)]
 
 
 def gradient_sends(part: Graph, worker: int, layer: str) -> list[int]:
-    """The positions at which a worker sends slices of its own gradients of a layer."""
+    """Return the positions at which a worker sends slices of the gradients that it computed for a layer."""
     own = f"worker_{worker}/slice"
     return [
         position
@@ -206,7 +206,7 @@ def gradient_sends(part: Graph, worker: int, layer: str) -> list[int]:
 
 
 def backward(part: Graph, layer: str) -> list[int]:
-    """The positions of the backward pass of a layer."""
+    """Return the positions of the backward pass of a layer."""
     return [
         position
         for position, node in enumerate(part)
@@ -225,13 +225,13 @@ def test_gradient_of_a_layer_is_sent_before_the_gradients_of_lower_layers_are_co
     for worker, part in enumerate(training_parts(task, workers, registry)):
         for layer, below in pairwise(layers):
             sends = gradient_sends(part, worker, layer)
-            # Weights and biases, to every other worker that owns a part of them.
+            # Weights and biases are sent to each other worker that owns a part of them.
             assert len(sends) >= workers
             assert max(sends) < min(backward(part, below))
 
 
 def wide(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Layers that compute for longer than a transfer takes."""
+    """Build layers that compute for longer than a transfer takes."""
     h = nn.flatten(net, batch["x"], name="flat")
     for k in range(1, 6):
         h = nn.relu(net, nn.dense(net, h, 256, name=f"fc{k}"), name=f"relu{k}")

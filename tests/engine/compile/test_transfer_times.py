@@ -1,4 +1,4 @@
-"""Transfers of a step and the time that compute hides: numbers derived by hand from the cost model."""
+"""Transfers of a step and the time hidden by compute: numbers derived by hand from the cost model."""
 
 import pytest
 
@@ -20,19 +20,19 @@ LATENCY_S, BYTES_PER_S, FLOPS_PER_S = 1e-3, 1e6, 1e9
 
 X_BYTES = 4 * 250
 WIRE_S = LATENCY_S + X_BYTES / BYTES_PER_S
-"""2 milliseconds."""
+"""Seconds that a transfer of x takes: 2 milliseconds."""
 
 
 def two_devices(compression: str = "none") -> Cluster:
-    """Compute of a billion operations a second, and memory that takes no time."""
+    """Return two devices with 1e9 operations per second and memory that takes no time."""
     devices = tuple(Device(name, FLOPS_PER_S, 1e30) for name in (HERE, THERE))
     return Cluster(devices, LATENCY_S, BYTES_PER_S, compression)
 
 
 def compiled(inner: int, registry: Registry, *, followed: bool = False, compression: str = "none") -> Compiled:
-    """x is sent and negated there, after a product of 2 x 100 x 100 x inner operations.
+    """Compile a graph that sends x and negates it on the receiver, after a product of 2 x 100 x 100 x inner operations.
 
-    followed: by another product, after which x is read again.
+    followed: whether another product follows, after which x is read again.
     """
     graph = Graph()
     with graph.device(HERE), graph.layer(LayerStamp("fc1", "dense")):
@@ -57,7 +57,7 @@ def compiled(inner: int, registry: Registry, *, followed: bool = False, compress
 @pytest.mark.parametrize("inner", [50, 75])
 def test_compute_of_the_receiver_until_it_needs_a_tensor_hides_the_transfer(inner: int, registry: Registry) -> None:
     (transfer,) = transfers(compiled(inner, registry), two_devices())
-    # The send of x and the product begin together; a send takes a dispatch, and so does the product.
+    # The send of x and the product start together; each of them takes one dispatch.
     product_s = 2 * 100 * 100 * inner / FLOPS_PER_S
     assert transfer == Transfer(HERE, THERE, "fc1", X_BYTES, pytest.approx(WIRE_S), pytest.approx(product_s))
 
@@ -80,8 +80,8 @@ def test_compression_halves_the_bytes_and_keeps_the_layer(registry: Registry) ->
     assert transfer.seconds == pytest.approx(LATENCY_S + X_BYTES / 2 / BYTES_PER_S)
 
 
-def test_node_that_waits_for_a_tensor_needs_it(registry: Registry) -> None:
-    """A control edge is a transfer without bytes and layer, needed by the node that waits."""
+def test_node_that_waits_for_another_device_needs_the_transfer(registry: Registry) -> None:
+    """A control edge is a transfer without bytes and without a layer; the node that waits needs the transfer."""
     graph = Graph()
     with graph.device(HERE):
         x = ops.placeholder(graph, (), "float32", name="x")

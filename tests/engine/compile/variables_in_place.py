@@ -1,4 +1,4 @@
-"""Executes a step whose variables have separate memory, in any order that the edges of a graph allow."""
+"""Execution of a step with variables in separate memory, in any order that the edges of a graph allow."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,10 +17,10 @@ Array = NDArray[Any]
 def play(
     graph: Graph, order: Sequence[str], variables: Mapping[str, Array], feeds: Mapping[Tensor, Array]
 ) -> tuple[dict[str, Array], dict[Tensor, Array]]:
-    """Run nodes in this order with variables in separate memory; return this memory and the outputs of kernels.
+    """Run nodes in the given order; return the memory of the variables and the outputs of kernels.
 
-    Aliases are views. An element-wise node writes directly into the variable that its result is assigned to, once no
-    other node reads the old value.
+    Aliases are views. An element-wise node writes directly into the variable to which its result is assigned, unless
+    another node still reads the old value.
     """
     memory = {name: value.copy() for name, value in variables.items()}
     values = dict(feeds)
@@ -46,7 +46,7 @@ def play(
 
 
 def _written_by_their_producers(graph: Graph, order: Sequence[str]) -> dict[Tensor, str]:
-    """Results of element-wise nodes that may be computed in a variable, given the order."""
+    """Return the results that an element-wise node may compute in a variable, and the variable, for the given order."""
     position = {name: i for i, name in enumerate(order)}
     source: dict[Tensor, str] = {}
     last_read: dict[str, int] = {}
@@ -70,7 +70,7 @@ def _written_by_their_producers(graph: Graph, order: Sequence[str]) -> dict[Tens
 
 
 def any_order(graph: Graph, rng: np.random.Generator) -> list[str]:
-    """One of the orders that the edges allow."""
+    """Return a random order that the edges allow."""
     missing = {node.name: {*(t.node for t in node.inputs), *node.control_inputs} for node in graph}
     order: list[str] = []
     while missing:

@@ -1,4 +1,4 @@
-"""Invariants of the parts of a graph that was cut for its devices."""
+"""Invariants of the parts into which a graph was cut for its devices."""
 
 from collections import defaultdict
 
@@ -8,7 +8,7 @@ from runner.engine.graph.verify import VerificationError, verify
 
 
 def verify_partition(parts: dict[str, Graph]) -> None:
-    """Check per-device graphs: each verified, each node on its device, sends and receives in pairs of one spec."""
+    """Check that parts are legal, nodes are on their devices, and sends and receives are in pairs of one spec."""
     sends: dict[tuple[str, str, str], list[TensorSpec]] = defaultdict(list)
     receives: dict[tuple[str, str, str], list[TensorSpec]] = defaultdict(list)
     for device, part in parts.items():

@@ -1,4 +1,4 @@
-"""Random graphs for laws: small tensors, several outputs, shared inputs, control edges, any devices."""
+"""Random graphs with small tensors, several outputs, shared inputs, control edges and any devices."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ SIZE = 4
 
 @dataclass(frozen=True)
 class Sample:
-    """A graph with values for its placeholders and tensors to fetch. devices: number of devices it uses."""
+    """A graph, values of its placeholders, and tensors to fetch. devices: the number of devices that the graph uses."""
 
     graph: Graph
     feeds: dict[Tensor, NDArray[np.float64]]
@@ -29,7 +29,7 @@ class Sample:
 
 @st.composite
 def samples(draw: st.DrawFn, *, max_devices: int = 4, free: bool = True) -> Sample:
-    """Draw a graph of up to 24 nodes; free: leave the device of some of them open."""
+    """Draw a graph of up to 24 nodes. free: whether some nodes have no device."""
     graph = Graph()
     devices = draw(st.integers(1, max_devices))
     places = [worker_device(k) for k in range(devices)] + ([""] if free else [])
@@ -57,7 +57,7 @@ def _drawn_node(draw: st.DrawFn, graph: Graph, tensors: list[Tensor], places: li
         return ops.tanh(graph, a)
     if kind == "add_n":
         return ops.add_n(graph, [a, b, c])
-    # Two outputs of one node, which are joined again, perhaps on another device.
+    # One node has two outputs, which another node joins, perhaps on another device.
     low, high = ops.split(graph, a, 0, (1, SIZE - 1))
     with graph.device(draw(st.sampled_from(places))):
         return ops.concat(graph, [high, low], axis=0)
@@ -72,7 +72,7 @@ GEOMETRY: dict[str, Any] = {"strides": (1, 1), "padding": (1, 1, 1, 1), "groups"
 
 @dataclass(frozen=True)
 class TrainingSample:
-    """A graph of the parts of training graphs. feeds: values of its placeholders and variables."""
+    """A graph with the patterns of training graphs. feeds: values of its placeholders and variables."""
 
     graph: Graph
     feeds: dict[Tensor, NDArray[Any]] = field(repr=False)
@@ -84,9 +84,9 @@ class TrainingSample:
 def training_samples(
     draw: st.DrawFn, *, dtype: str = "float64", max_devices: int = 2, controls: bool = True
 ) -> TrainingSample:
-    """Draw layers, gradients and updates joined at random, with patterns that passes rewrite and obstacles to them.
+    """Draw layers, gradients and updates joined at random, with patterns that passes rewrite and obstacles to rewrites.
 
-    controls: let some nodes wait for others.
+    controls: whether some nodes wait for other nodes.
     """
     devices = draw(st.integers(1, max_devices))
     sketch = _Sketch(draw, Graph(), dtype, controls)
@@ -108,7 +108,7 @@ def training_samples(
 
 @dataclass
 class _Sketch:
-    """A graph under construction. known: the tensors of each shape so far."""
+    """A graph under construction. known: the tensors of each shape that exist so far."""
 
     draw: st.DrawFn
     graph: Graph
@@ -118,21 +118,21 @@ class _Sketch:
     assigned: set[tuple[int, ...]] = field(default_factory=set)
 
     def any(self, shape: tuple[int, ...]) -> Tensor:
-        """Return a tensor of a shape, preferably a new one."""
+        """Draw a tensor of a shape, preferably the newest."""
         tensors = self.known[shape]
         latest = tensors[-1:] * 3
         return self.draw(st.sampled_from([*tensors, *latest]))
 
     def one_of(self, choices: list[Callable[[], Tensor]]) -> Callable[[], Tensor]:
-        """Return one of some functions.
+        """Draw one of several functions by its index.
 
-        Hypothesis compares strategies by the hashes of what they choose from, and functions hash by their addresses:
-        were they sampled, later examples would depend on where memory was free.
+        Hypothesis compares strategies by the hashes of their elements, and functions hash by their addresses: if they
+        were sampled directly, later examples would depend on memory addresses.
         """
         return choices[self.draw(st.integers(0, len(choices) - 1))]
 
     def add_one(self, device: int) -> None:
-        """Add one or two nodes."""
+        """Add one node or a small pattern of nodes on a device."""
         kinds = [
             self._chained,
             self._chained,
@@ -150,7 +150,7 @@ class _Sketch:
         self.known[self.graph.spec(tensor).shape].append(tensor)
 
     def assign(self, shape: tuple[int, ...]) -> None:
-        """Assign a new value to the variable of a shape, once."""
+        """Assign a new value to the variable of a shape, unless it was assigned before."""
         if shape in self.assigned:
             return
         self.assigned.add(shape)
@@ -180,7 +180,7 @@ class _Sketch:
         return self.one_of(choices)()
 
     def _layer(self) -> Tensor:
-        """Add a convolution or product and some of the ops that may follow it."""
+        """Add a convolution or product, then some of the ops that may follow."""
         graph = self.graph
         if self.draw(st.booleans()):
             y = ops.conv2d(graph, self.any(IMAGE), self.any(FILTERS), **GEOMETRY)
@@ -236,7 +236,7 @@ class _Sketch:
         return self.one_of(choices)()
 
     def _same(self) -> Tensor:
-        """Add a chain of nodes that returns its input."""
+        """Add nodes that return their input."""
         graph, shape = self.graph, self.draw(st.sampled_from(SHAPES))
         x = self.any(shape)
         choices: list[Callable[[], Tensor]] = [

@@ -1,4 +1,4 @@
-"""Gradients by graph extension: of any tensor, with respect to any tensors, as ordinary nodes."""
+"""Gradients by graph extension: of any tensors with respect to any tensors, as ordinary nodes."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ LRN_GRADIENT = f"local_response_normalization_gradient({{}}, {RESPONSE})"
 
 
 def values(text: Text, found: list[Tensor | None], x: list[float]) -> list[list[float]]:
-    """The values of gradients, flat."""
+    """Compute gradients at ``x`` and return each as a flat list."""
     tensors = [tensor for tensor in found if tensor is not None]
     assert len(tensors) == len(found)
     return [value.ravel().tolist() for value in evaluate(text.graph, tensors, {text.tensors["x"]: np.array(x)})]
@@ -29,17 +29,17 @@ def values(text: Text, found: list[Tensor | None], x: list[float]) -> list[list[
 @pytest.mark.parametrize(
     ("text", "ys", "xs", "x", "expected"),
     [
-        # By an intermediate tensor, and by its input at once.
+        # With respect to an intermediate tensor, and at the same time to the input.
         ("m = exp(x); y = square(m)", "y", "m", [0.0, 1.0], [[2.0, 2 * E]]),
         ("m = square(x); y = square(m)", "y", "m x", [3.0], [[2 * 3.0**2], [4 * 3.0**3]]),
-        # Several ys add their gradients, also a y and its input, and the same y twice.
+        # The gradients of several ys are added, also of a y and a tensor that it depends on, and of the same y twice.
         ("y = square(x); z = exp(x)", "y z", "x", [0.5], [[1.0 + np.exp(0.5)]]),
         ("y = square(x); z = square(y)", "y z", "x", [2.0], [[2 * 2.0 + 4 * 2.0**3]]),
         ("y = square(x)", "y y", "x", [3.0], [[12.0]]),
-        # By itself, and by the same x twice.
+        # With respect to y itself, and to the same x twice.
         ("", "x", "x", [0.0, 0.0], [[1.0, 1.0]]),
         ("y = square(x)", "y", "x x", [3.0], [[6.0], [6.0]]),
-        # A tensor that one node uses twice.
+        # With respect to a tensor that one node reads twice.
         ("y = mul(x, x)", "y", "x", [3.0], [[6.0]]),
     ],
 )
@@ -51,7 +51,7 @@ def test_gradients_have_the_values_of_calculus(
     assert found == [pytest.approx(each) for each in expected]
 
 
-def test_grad_ys_weight_the_ys() -> None:
+def test_grad_ys_are_weights_of_the_ys() -> None:
     text = Text.parse("x = input(2); y = square(x); weight = exp(x)", "float64")
     found = gradients(text.graph, text.names("y"), text.names("x"), text.names("weight"))
     assert values(text, found, [0.0, 1.0]) == [pytest.approx([0.0, 2 * E])]
@@ -95,7 +95,7 @@ def test_third_derivatives() -> None:
             "x w v",
             2,
         ),
-        # A decomposition separates two inputs of one tensor.
+        # One tensor is passed as two inputs, which the decomposition separates.
         (
             """x = input(4, 3); m = reduce_mean(x, axes=(0,)); e = exp(m)
             y, dgamma, dbeta = batch_norm_gradient(x, e, e, e, x, epsilon=0.1)""",
@@ -114,7 +114,7 @@ def test_gradients_of_a_graph_agree_with_differences(text: str, y: str, xs: str,
     assert_gradients(parsed.graph, parsed.names(y), inputs, feeds, rng, order=order)
 
 
-def test_gradient_nodes_have_the_device_and_layer_of_their_node() -> None:
+def test_gradient_nodes_have_the_device_and_layer_of_the_forward_node() -> None:
     text = Text.parse(
         """x = input(2, 3); w = input(3, 4); fc1__matmul = matmul(x, w, on='there', layer='fc1')
         fc1__relu = relu(fc1__matmul, on='there', layer='fc1')"""
@@ -136,7 +136,7 @@ def test_sum_over_paths_has_the_device_and_layer_of_the_tensor() -> None:
     assert (total.op, total.device, total.layer) == ("add_n", THERE, LayerStamp("fc1", "any"))
 
 
-def test_decomposed_gradients_have_the_device_of_their_node_and_leave_a_legal_graph() -> None:
+def test_decomposed_gradients_have_the_device_of_the_forward_node_and_leave_a_legal_graph() -> None:
     text = Text.parse(f"x = input(2, 5); dy = input(2, 5); y = {LRN_GRADIENT.format('x, dy')[:-1]}, on='there')")
     before = set(text.graph.nodes)
     gradients(text.graph, text.names("y"), text.names("x"))
@@ -144,7 +144,7 @@ def test_decomposed_gradients_have_the_device_of_their_node_and_leave_a_legal_gr
     verify(text.graph)
 
 
-def test_each_call_uses_another_scope_and_ignores_that_of_the_caller() -> None:
+def test_each_call_uses_a_new_scope_outside_the_scope_of_the_caller() -> None:
     text = Text.parse("x = input(2); y = square(x)")
     graph, (x, y) = text.graph, text.names("x y")
     for _ in range(3):
@@ -194,7 +194,7 @@ def test_unknown_tensor_is_refused() -> None:
         gradients(text.graph, text.names("x"), [Tensor("nowhere")])
 
 
-def test_a_rule_that_gives_the_wrong_shape_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_rule_that_returns_a_wrong_shape_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPS, "reduce_sum", replace(OPS["reduce_sum"], gradient=lambda graph, node, totals: totals))
     text = Text.parse("x = input(2); y = reduce_sum(x, axes=(0,))", "float64")
     expected = r"rule of op 'reduce_sum' at node 'y' gave float64\[\] for input x:0, which is"

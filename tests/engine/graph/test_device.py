@@ -25,12 +25,12 @@ parts = st.tuples(
     st.none() | st.sampled_from(["cpu", "gpu"]),
     st.none() | st.integers(0, 9),
 )
-# An index without a type cannot be written.
+# A name with an index but without a type has no text form.
 names = parts.map(lambda p: DeviceName(p[0], p[1], p[2], p[3] if p[2] else None))
 
 
 @given(names)
-def test_parsing_inverts_writing_of_names(name: DeviceName) -> None:
+def test_name_is_parsed_from_its_text(name: DeviceName) -> None:
     assert DeviceName.parse(str(name)) == name
 
 
@@ -58,12 +58,12 @@ def test_full_names_have_all_parts(text: str, full: bool) -> None:
 @pytest.mark.parametrize(
     "text", ["cpu:0", "/device", "/task:x", "/device:cpu/task:1", "/job:worker/", "/device:cpu:0 ", "/gpu:0"]
 )
-def test_other_forms_are_refused_with_the_form_expected(text: str) -> None:
+def test_malformed_name_is_refused_with_the_expected_form(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected '/job:NAME/task:N/device:TYPE:N' or some of these parts"):
         DeviceName.parse(text)
 
 
-def test_a_local_cluster_has_one_cpu_per_worker() -> None:
+def test_local_cluster_has_one_cpu_per_worker() -> None:
     assert [device.name for device in local_cluster(2).devices] == [
         "/job:worker/task:0/device:cpu:0",
         "/job:worker/task:1/device:cpu:0",
@@ -95,7 +95,7 @@ def test_workers_share_the_rates_of_a_gpu_and_servers_may_be_on_the_cpu() -> Non
 
 
 @pytest.mark.parametrize("gpus", [Gpus((0,)), Gpus((0, 0), (1, 1))])
-def test_a_wrong_number_of_gpus_is_refused(gpus: Gpus) -> None:
+def test_wrong_number_of_gpus_is_refused(gpus: Gpus) -> None:
     with pytest.raises(ValueError, match="expected one for each of 2 workers, and one for each of 1 servers or none"):
         local_cluster(2, servers=1, gpus=gpus)
 
@@ -103,26 +103,26 @@ def test_a_wrong_number_of_gpus_is_refused(gpus: Gpus) -> None:
 @pytest.mark.parametrize(
     ("kind", "gpu", "tf32"), [("cpu", 0, False), ("gpu", None, False), ("gpu", -1, False), ("cpu", None, True)]
 )
-def test_only_devices_of_type_gpu_have_a_gpu(kind: str, gpu: int | None, tf32: bool) -> None:
+def test_gpu_index_is_refused_for_other_types_and_required_for_gpus(kind: str, gpu: int | None, tf32: bool) -> None:
     with pytest.raises(ValueError, match="expected the index of a GPU, from 0, for type gpu, and neither for other"):
         Device(worker_device(0, kind), gpu=gpu, use=GpuOptions(tf32))
 
 
-def test_a_task_is_a_device_of_any_type() -> None:
+def test_devices_of_all_types_belong_to_their_task() -> None:
     for kind in ("cpu", "gpu"):
         assert DeviceName.parse(worker_device(3, kind)).matches(DeviceName.parse(worker_task(3)))
         assert task_of(worker_device(3, kind)) == worker_task(3)
     assert task_of(server_task(1)) == server_task(1) == "/job:ps/task:1"
 
 
-def test_a_cluster_finds_its_devices_by_name() -> None:
+def test_cluster_finds_its_devices_by_name() -> None:
     cluster = local_cluster(2)
     assert cluster.device(worker_device(1)) is cluster.devices[1]
     with pytest.raises(ValueError, match=r"device '/task:7' is not in the cluster: /job:worker/task:0/device"):
         cluster.device("/task:7")
 
 
-def test_a_cluster_needs_devices_with_full_and_different_names() -> None:
+def test_cluster_requires_devices_with_full_and_different_names() -> None:
     device = Device(worker_device(0))
     with pytest.raises(ValueError, match=r"cluster devices \[\]: expected at least one"):
         Cluster(())
@@ -132,12 +132,12 @@ def test_a_cluster_needs_devices_with_full_and_different_names() -> None:
         Cluster((Device("/job:worker"),))
 
 
-def test_a_transfer_takes_latency_plus_bytes_over_bandwidth() -> None:
+def test_transfer_takes_latency_plus_bytes_over_bandwidth() -> None:
     cluster = Cluster((Device(worker_device(0)),), latency_s=0.5, bytes_per_s=100.0)
     assert cluster.transfer_s(25) == 0.75
 
 
-def test_an_unknown_compression_is_refused() -> None:
+def test_unknown_compression_is_refused() -> None:
     assert [local_cluster(1).compression, local_cluster(1, compression="high16").compression] == ["none", "high16"]
     with pytest.raises(ValueError, match="cluster compression 'zip': expected one of none, high16"):
         local_cluster(1, compression="zip")

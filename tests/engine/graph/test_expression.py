@@ -1,4 +1,4 @@
-"""Operators on tensors: which nodes they add, in which order, and with which inputs."""
+"""Operators on tensors: the nodes that they add, the order of the nodes, and their inputs."""
 
 from collections.abc import Callable
 
@@ -45,7 +45,7 @@ def operands(dtype: str = "float64") -> tuple[Graph, Expr, Expr]:
 
 
 @pytest.mark.parametrize("label", FORMULAS)
-def test_nodes_of_a_formula(label: str) -> None:
+def test_formula_adds_the_expected_nodes(label: str) -> None:
     graph, x, y = operands()
     formula, expected = FORMULAS[label]
     result = formula(x, y)
@@ -64,14 +64,14 @@ def test_value_of_a_formula_equals_numpy(label: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-15)
 
 
-def test_numbers_take_the_dtype_of_the_tensor() -> None:
+def test_numbers_get_the_dtype_of_the_tensor() -> None:
     graph, x, _ = operands("float32")
     assert (2.0 * x).spec == x.spec
     assert graph.spec(graph.nodes["fill"][0]).dtype == "float32"
     assert x.scalar(1.0, "int64").spec.dtype == "int64"
 
 
-def test_operands_of_two_dtypes_are_refused() -> None:
+def test_operands_of_different_dtypes_are_refused() -> None:
     _, x, _ = operands()
     with pytest.raises(ShapeError, match=r"op 'add': expected inputs of one dtype, came float64\[2\], float32\[\]"):
         _ = x + x.scalar(1.0, "float32")

@@ -1,4 +1,4 @@
-"""Names, contexts and errors of the graph."""
+"""Names, contexts and errors of graphs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +23,7 @@ def graph() -> Graph:
     return Graph()
 
 
-def test_names_are_the_op_or_the_given_name_made_unique_by_a_counter(graph: Graph) -> None:
+def test_node_name_is_the_op_or_the_given_name_with_a_counter_if_taken(graph: Graph) -> None:
     x = ops.placeholder(graph, (2,), "float32", name="x")
     for _ in range(3):
         ops.relu(graph, x)
@@ -72,7 +72,7 @@ def test_contexts_are_restored_after_an_exception(graph: Graph) -> None:
 
 
 def ghost(graph: Graph, **fields: Any) -> Node:
-    """Insert a ReLU of x with some other fields."""
+    """Insert a ReLU of x with the given fields replaced."""
     node = Node("r", "relu", (Tensor("x"),), {}, graph.nodes["x"].outputs)
     return graph.insert(replace(node, **fields))
 
@@ -109,14 +109,14 @@ def test_node_that_breaks_a_rule_is_named_and_not_added(
         graph.nodes["x"][1]
 
 
-def test_an_output_of_more_bytes_than_64_bits_count_is_refused(graph: Graph) -> None:
+def test_output_whose_bytes_exceed_64_bits_is_refused(graph: Graph) -> None:
     ops.placeholder(graph, (2**30, 2**30), "float32", name="large")
     with pytest.raises(ResourceError, match=r"node 'x': its output float32\[1073741824,2147483648\] takes 9,223"):
         ops.placeholder(graph, (2**30, 2**31), "float32", name="x")
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a:0", "/a", "ä"])
-def test_names_of_other_characters_are_refused(graph: Graph, name: str) -> None:
+def test_names_with_invalid_characters_are_refused(graph: Graph, name: str) -> None:
     with pytest.raises(ShapeError, match="expected letters, digits and the characters"), graph.name_scope(name):
         ops.placeholder(graph, (), "float32")
 

@@ -1,4 +1,4 @@
-"""Graphs as documents: nothing is lost, and no graph is read that the rules of ops do not allow."""
+"""Graphs as documents: nothing is lost, and a graph that breaks the rules of its ops is refused."""
 
 import itertools
 from dataclasses import replace
@@ -35,14 +35,14 @@ def through_the_wire(document: object) -> Any:
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 @pytest.mark.parametrize("strategy", [Single(), SyncData(workers=3)], ids=lambda s: s.name)
-def test_training_graph_survives_its_document(network: str, strategy: Strategy) -> None:
+def test_training_graph_is_equal_after_a_round_trip(network: str, strategy: Strategy) -> None:
     graph = strategy.build(task_of(NETWORKS[network], Momentum(), batch_size=7)).graph
     received = from_document(through_the_wire(to_document(graph)))
     assert received.nodes == graph.nodes
     assert list(received.nodes) == list(graph.nodes)
 
 
-def test_every_part_of_a_cut_graph_survives_its_document(registry: Registry) -> None:
+def test_every_part_of_a_cut_graph_is_equal_after_a_round_trip(registry: Registry) -> None:
     program = SyncData(workers=2).build(task_of(NETWORKS["dense"], Momentum(), batch_size=5))
     for client in program.clients.values():
         compiled = compile_signature(program.graph, client.signature, local_cluster(2), registry)
@@ -50,7 +50,7 @@ def test_every_part_of_a_cut_graph_survives_its_document(registry: Registry) -> 
             assert from_document(through_the_wire(to_document(part.graph))).nodes == part.graph.nodes
 
 
-def test_every_op_survives_its_document() -> None:
+def test_every_op_is_equal_after_a_round_trip() -> None:
     for op, cases in op_cases.CASES.items():
         for case in cases:
             graph, _, _ = case.build(op)
@@ -58,7 +58,7 @@ def test_every_op_survives_its_document() -> None:
 
 
 def small_graph() -> Graph:
-    """A graph in which every field of a node is used."""
+    """Return a graph that uses every field of a node."""
     text = """x = input(2, 3); w = weights(3, 2, on='here', layer='fc1')
     y = matmul(x, w, on='here', layer='fc1', after='x'); double = add(w, w, on='here')
     grow = assign(w, double, on='here', beside='w'); total = reduce_sum(y, axes=(0, 1), on='here')"""
@@ -113,20 +113,20 @@ def test_malformed_document_is_refused_with_the_node_and_the_expectation(
         from_document(put(document, path, value) if path else value)
 
 
-def test_assign_to_another_node_than_a_variable_is_refused() -> None:
+def test_assign_to_a_node_that_is_not_a_variable_is_refused() -> None:
     graph = Text.parse("x = input(2); n = neg(x); set = assign(x, n)").graph
     with pytest.raises(VerificationError, match="node 'set' assigns to x:0, which is no variable"):
         from_document(to_document(graph))
 
 
-def test_true_is_not_the_number_1() -> None:
+def test_true_is_refused_as_an_integer() -> None:
     document = to_document(Text.parse("x = input(2, 2); y = concat(x, x, axis=1)").graph)
     with pytest.raises(VerificationError, match="attribute axis=True is not of kind 'int'"):
         from_document(put(document, (1, "attributes", "axis"), True))
 
 
 def documents() -> list[Any]:
-    """One document per sample of every op, and one that uses every field."""
+    """Return one document for each sample of every op, and one that uses every field of a node."""
     graphs = [case.build(op)[0] for op, cases in op_cases.CASES.items() for case in cases]
     return [to_document(graph) for graph in (small_graph(), *graphs)]
 
@@ -157,13 +157,13 @@ def test_mutated_document_is_refused_or_read_exactly(document: Any) -> None:
 
 @settings(max_examples=100)
 @given(values)
-def test_reader_refuses_arbitrary_data_with_its_own_error(document: object) -> None:
+def test_arbitrary_data_raises_only_the_verification_error(document: object) -> None:
     with pytest.raises(VerificationError):
         from_document([document])
 
 
 def changed(graph: Graph, name: str, /, **fields: Any) -> Graph:
-    """The graph with some fields of one node replaced, unchecked."""
+    """Return the graph with some fields of one node replaced, without checks."""
     return Graph({key: replace(node, **fields) if key == name else node for key, node in graph.nodes.items()})
 
 
@@ -172,8 +172,8 @@ def refused(graph: Graph, message: str) -> None:
         verify(graph)
 
 
-def test_graph_in_memory_is_refused_with_the_node() -> None:
-    """Graphs that no document can express: a node under another name, in another order, with uncanonical attributes."""
+def test_graph_in_memory_is_refused_with_the_name_of_the_node() -> None:
+    """No document can express these graphs: wrong names, a wrong order, or attributes in non-canonical form."""
     graph = small_graph()
     verify(graph)
     refused(changed(graph, "y", name="q"), "node 'q' is filed under 'y'")
@@ -206,7 +206,7 @@ def test_every_pass_over_a_training_graph_gives_legal_graphs(registry: Registry)
 
 
 def parts() -> dict[str, Graph]:
-    """One transfer from the first device to the second."""
+    """Return the parts of a graph with one transfer from the first device to the second."""
     source, destination = Graph(), Graph()
     with source.device(CPU_0):
         x = ops.placeholder(source, (2,), "float64", name="x")
@@ -222,7 +222,7 @@ def refused_parts(broken: dict[str, Graph], message: str) -> None:
         verify_partition(broken)
 
 
-def test_parts_are_legal_graphs_of_nodes_on_their_own_device() -> None:
+def test_part_with_an_illegal_node_or_a_node_of_another_device_is_refused() -> None:
     lie = {"outputs": (TensorSpec((3,), "float64"),)}
     refused_parts({**parts(), CPU_0: changed(parts()[CPU_0], "x", **lie)}, "node 'x' claims outputs")
     moved = {**parts(), CPU_1: changed(parts()[CPU_1], "recv", device=CPU_0)}
@@ -238,21 +238,21 @@ def test_parts_are_legal_graphs_of_nodes_on_their_own_device() -> None:
         (CPU_1, "recv", "source", CPU_1),
     ],
 )
-def test_a_send_and_its_receive_name_the_same_transfer(device: str, node: str, attribute: str, value: str) -> None:
+def test_send_without_its_receive_is_refused_and_vice_versa(device: str, node: str, attribute: str, value: str) -> None:
     part = parts()[device]
     attributes = {**part.nodes[node].attributes, attribute: value}
     broken = {**parts(), device: changed(part, node, attributes=attributes)}
     refused_parts(broken, "transfer .* has (1 sends and 0|0 sends and 1) receives; expected one of each")
 
 
-def test_a_second_send_of_a_transfer_is_refused() -> None:
+def test_second_send_of_a_transfer_is_refused() -> None:
     broken = parts()
     with broken[CPU_0].device(CPU_0):
         ops.send(broken[CPU_0], Tensor("x"), key="k", destination=CPU_1)
     refused_parts(broken, f"transfer 'k' from {CPU_0} to {CPU_1} has 2 sends and 1 receives")
 
 
-def test_send_and_recv_agree_on_the_spec() -> None:
+def test_send_and_receive_of_different_specs_are_refused() -> None:
     attributes = {"key": "k", "source": CPU_0, "shape": (3,), "dtype": "float64"}
     fields = {"attributes": attributes, "outputs": (TensorSpec((3,), "float64"),)}
     broken = {**parts(), CPU_1: changed(parts()[CPU_1], "recv", **fields)}

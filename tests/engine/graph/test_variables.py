@@ -1,4 +1,4 @@
-"""Variables of a replica: one per name, with the initial values of the unsharded network."""
+"""Variables of a replica: one variable per name, with the initial values of the unsharded network."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ MATRIX = TensorSpec((40, 25), "float64")
 
 
 def initial_values(graph: Graph, variables: list[Variable], registry: Registry) -> list[Array]:
-    """Run the initialisers and fetch what they assigned."""
+    """Run the initializers and return the assigned values."""
     tensors = [variable.tensor for variable in variables]
     clients = [client("init", targets=[v.initial for v in variables]), client("get", tensors)]
     with session(graph, registry, *clients) as opened:
@@ -27,7 +27,7 @@ def initial_values(graph: Graph, variables: list[Variable], registry: Registry) 
     return [fetched[str(tensor)] for tensor in tensors]
 
 
-def test_a_name_returns_the_same_variable() -> None:
+def test_same_name_returns_the_same_variable() -> None:
     variables = Variables(Graph(), seed=1)
     first = variables.get("fc1/weights", MATRIX, Constant())
     assert variables.get("fc1/weights", MATRIX, Normal(5.0)) is first
@@ -59,7 +59,7 @@ def test_nodes_of_variables_ignore_the_contexts_around_them() -> None:
     assert graph.nodes[made.initial].colocate_with == ("replica_3/fc1/w",)
 
 
-def test_trainable_variables_come_in_order_of_creation() -> None:
+def test_trainable_variables_are_in_order_of_creation() -> None:
     variables = Variables(Graph(), seed=1)
     for name, trainable in (("b", True), ("mean", False), ("a", True)):
         variables.get(name, MATRIX, Constant(), trainable=trainable)
@@ -164,7 +164,7 @@ def test_parts_of_other_specs_or_axes_are_refused(asked: Declaration, complaint:
         variables.declare(asked, "")
 
 
-def test_a_copy_starts_with_the_initial_value_of_its_source(registry: Registry) -> None:
+def test_copy_starts_with_the_initial_value_of_its_source(registry: Registry) -> None:
     graph = Graph()
     source = Variables(graph, seed=1).get("w", MATRIX, Normal(1.0))
     other = Variables(graph, seed=2, prefix="other")

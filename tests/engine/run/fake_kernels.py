@@ -1,8 +1,8 @@
 """Kernels with the results of the reference kernels, unusual layouts and aggressive use of memory.
 
-Before a call reads its inputs, it fills its outputs and scratch memory with garbage; only inputs that may share memory
-with an output are read earlier. At the end it fills its scratch memory with garbage again. A value that the planner
-placed wrongly is therefore destroyed.
+Before a call reads its inputs, it fills its outputs and scratch memory with garbage. Only inputs that may share
+memory with an output are read earlier. After the computation, the call fills its scratch memory with garbage again.
+Therefore, if the planner places a value wrongly, the value is destroyed.
 """
 
 import random
@@ -35,12 +35,12 @@ Offered = Sequence[Layout | None]
 
 PLAIN = ""
 REVERSED = "reversed"
-"""All bytes backwards, behind some padding."""
+"""A layout with all bytes in reverse order, after some padding."""
 MASKED = "masked"
-"""All bytes inverted, before some padding."""
+"""A layout with all bytes inverted, before some padding."""
 NOT_PLAIN = (REVERSED, MASKED)
 VIA_PLAIN = frozenset((a, b) for a in (PLAIN, *NOT_PLAIN) for b in (PLAIN, *NOT_PLAIN) if a == b or PLAIN in (a, b))
-"""The conversions that every library must support: from and to the plain layout, and copies."""
+"""The conversions that every library must support: to and from the plain layout, and copies."""
 
 _PADDING_BYTES = {REVERSED: 24, MASKED: 8}
 _PADDING, _GARBAGE = 0x77, 0xAB
@@ -51,7 +51,7 @@ def layout(tag: str, spec: Spec) -> Layout:
 
 
 def encode(operand: Operand, array: Array) -> None:
-    """Write an array into an operand in the operand's layout."""
+    """Write an array into an operand, in the operand's layout."""
     raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     if operand.layout.tag == REVERSED:
         raw = np.concatenate([np.full(_PADDING_BYTES[REVERSED], _PADDING, np.uint8), raw[::-1]])
@@ -61,7 +61,7 @@ def encode(operand: Operand, array: Array) -> None:
 
 
 def decode(operand: Operand) -> Array:
-    """Return a copy of an operand's value, or garbage if its padding is not that of :func:`encode`."""
+    """Return a copy of an operand's value, or garbage if :func:`encode` did not write the padding."""
     raw, count = operand.data, operand.spec.nbytes
     if operand.layout.tag == REVERSED:
         padding, raw = raw[:-count] if count else raw, raw[::-1][:count]
@@ -79,7 +79,7 @@ Pairs = Collection[tuple[int, int]]
 
 
 def always(inputs: Tags, outputs: Tags, *, scratch_bytes: int = 0, in_place: Pairs = ()) -> Arrange:
-    """Request fixed layouts whatever is offered: one for all operands, or one for each."""
+    """Request fixed layouts whatever is offered: one tag for all operands, or one tag for each operand."""
 
     def arrange(attributes: Attributes, ins: Specs, outs: Specs, offered: Offered) -> Arrangement:
         return Arrangement(_each(inputs, ins), _each(outputs, outs), scratch_bytes, tuple(in_place))
@@ -88,7 +88,7 @@ def always(inputs: Tags, outputs: Tags, *, scratch_bytes: int = 0, in_place: Pai
 
 
 def following(*, in_place: Pairs = ()) -> Arrange:
-    """Request the first offered layout that is not plain for all operands."""
+    """Request, for all operands, the first offered layout that is not plain."""
 
     def arrange(attributes: Attributes, ins: Specs, outs: Specs, offered: Offered) -> Arrangement:
         tag = next((each.tag for each in offered if each and each.tag), PLAIN)
@@ -98,7 +98,7 @@ def following(*, in_place: Pairs = ()) -> Arrange:
 
 
 def converting(pairs: Collection[tuple[str, str]]) -> Arrange:
-    """Arrange an op ``convert`` for these pairs (from, to)."""
+    """Arrange the op ``convert`` for the given pairs of layout tags (from, to) and refuse other pairs."""
 
     def arrange(attributes: Attributes, ins: Specs, outs: Specs, offered: Offered) -> Arrangement | None:
         source, wanted = offered
@@ -115,7 +115,7 @@ def _each(tags: Tags, specs: Sequence[Spec]) -> tuple[Layout, ...]:
 
 
 def fake_kernel(op: str, arrange: Arrange, *, native: bool | int = False) -> Kernel:
-    """A kernel of library "fake", tried before those of NumPy; native: number of fake machine-code calls."""
+    """Return a kernel of library "fake", tried before the NumPy kernels. native: number of fake machine-code calls."""
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
         call = _DestructiveCall(op, attributes, arrangement, buffers)
@@ -126,7 +126,7 @@ def fake_kernel(op: str, arrange: Arrange, *, native: bool | int = False) -> Ker
 
 
 def reference_registry() -> Registry:
-    """A registry of the reference kernels only."""
+    """Return a registry of the reference kernels only."""
     registry = Registry()
     for op in kernel_ops():
         registry.add(load_kernels().find(op, "cpu", "numpy"))
@@ -134,7 +134,7 @@ def reference_registry() -> Registry:
 
 
 def fake_registry(*kernels: Kernel) -> Registry:
-    """A registry of the reference kernels and the given ones."""
+    """Return a registry of the reference kernels and the given kernels."""
     registry = reference_registry()
     registry.join = join
     for kernel in kernels:
@@ -147,7 +147,7 @@ def kernel_ops() -> list[str]:
 
 
 def join(calls: Sequence[NativeCall]) -> Callable[[], int]:
-    """Join several fake machine-code calls into one."""
+    """Join several fake machine-code calls into one call."""
     bodies: list[Any] = [call.keep for call in calls]
 
     def run() -> int:
@@ -160,7 +160,7 @@ def join(calls: Sequence[NativeCall]) -> Callable[[], int]:
 
 
 class _DestructiveCall:
-    """A call that is right only if no other value lies in its memory."""
+    """A call whose result is correct only if its memory holds no value that is still needed."""
 
     def __init__(self, op: str, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> None:
         assert len(buffers.scratch) == arrangement.scratch_bytes
@@ -183,7 +183,7 @@ class _DestructiveCall:
 
 
 def _may_share(i: int, arrangement: Arrangement, buffers: Buffers) -> bool:
-    """Whether an input shares its bytes with outputs that all allow it."""
+    """Return whether an input shares its bytes with an output, and all such outputs allow sharing."""
     mine = buffers.inputs[i]
     met = [(o, each) for o, each in enumerate(buffers.outputs) if np.may_share_memory(mine.data, each.data)]
     return bool(met) and all(
@@ -213,7 +213,7 @@ def _reference(op: str, attributes: Attributes, buffers: Buffers) -> Callable[[S
 
 
 def random_registry(seed: int) -> Registry:
-    """A fake kernel for every op that requests random layouts for every node; a pure function of the seed."""
+    """Return fake kernels that request random layouts for every node; the result depends only on the seed."""
     kernels = [
         fake_kernel(op, _random_arrange(seed, op), native=_random(seed, op).random() < 0.5)
         for op in kernel_ops()
@@ -223,7 +223,7 @@ def random_registry(seed: int) -> Registry:
 
 
 def _random(seed: int, *subject: object) -> random.Random:
-    """A generator that depends only on the seed and the subject."""
+    """Return a generator that depends only on the seed and the subject."""
     return random.Random(f"{seed} {subject}")
 
 

@@ -1,4 +1,4 @@
-"""A small program of launched clients whose result depends on the order in which their parts ran."""
+"""A small program of launched clients whose result depends on the order in which their parts run."""
 
 from collections.abc import Sequence
 
@@ -14,10 +14,10 @@ SIZE = 3
 
 
 def tally(workers: int = 2) -> Program:
-    """A server's ``total`` and the ``own`` values of workers.
+    """Return a program with a variable ``total`` on a server and a variable ``own`` on each worker.
 
-    ``fetch_k`` copies the total to worker k, ``work_k`` makes own * 1.5 + k + 1 of it and fetches that, ``push_k``
-    sends it to the server, where total / 2 + own becomes the new total and is fetched. Pushes do not commute.
+    ``fetch_k`` copies the total to worker k; ``work_k`` sets own to own * 1.5 + k + 1 and fetches own; ``push_k`` sends
+    own to the server, sets total to total / 2 + own and fetches total. The order of pushes changes the result.
     """
     graph = Graph()
     total = _variable(graph, server_device(0), "total")
@@ -78,7 +78,7 @@ def _push(graph: Graph, total: Tensor, own: Tensor, k: int) -> Client:
 
 
 def expect_matching_transfers(spans: Sequence[Span]) -> None:
-    """Check that every receive has a send of the same run, key and size on its peer device."""
+    """Assert that every receive has a send of the same run, key and size on its peer device."""
     sends = {_transfer(s): s for s in spans if s.kind == "send"}
     waits = {_transfer(s): s for s in spans if s.kind == "wait"}
     received = [s for s in spans if s.kind == "receive"]

@@ -1,7 +1,7 @@
-"""A step computes the reference result for any layouts and any memory that kernels overwrite.
+"""A step computes the reference result whatever layouts kernels request and whatever memory they overwrite.
 
-Random graphs run on random kernels that overwrite all memory they are allowed to (see
-:mod:`tests.engine.run.fake_kernels`). A value read from the wrong place, too late or in the wrong layout is garbage.
+Random graphs run on random kernels that overwrite all memory that they are allowed to overwrite (see
+:mod:`tests.engine.run.fake_kernels`). A value read from a wrong place, too late or in a wrong layout is garbage.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ STATEFUL = st.sampled_from(["float64", "float32"]).flatmap(lambda dtype: trainin
 
 @settings(max_examples=100)
 @given(sample=samples(), seed=SEEDS)
-def test_graphs_without_state(sample: Sample, seed: int) -> None:
+def test_graphs_without_state_compute_the_reference_result(sample: Sample, seed: int) -> None:
     registry = random_registry(seed)
     found = run_once(sample.graph, registry, sample.fetches, sample.feeds, cluster=local_cluster(sample.devices))
     for value, expected in zip(found, evaluate(sample.graph, sample.fetches, sample.feeds), strict=True):
@@ -52,7 +52,7 @@ def test_graphs_without_state(sample: Sample, seed: int) -> None:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a graph computes, step after step: the fetched values of each, and the variables at the end."""
+    """Results of some steps: the fetched values of each step, and the values of the variables after the last step."""
 
     fetched: list[list[Array]]
     variables: list[Array]
@@ -60,7 +60,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Stateful:
-    """The parts of a sample. placeholders, variables: with their (initial) values."""
+    """A graph with state. placeholders, variables: the fed values and the initial values."""
 
     graph: Graph
     fetches: Sequence[Tensor]
@@ -77,7 +77,7 @@ class Stateful:
         return cls(graph, sample.fetches, assigns, given["placeholder"], given["variable"], sample.devices)
 
     def expected(self) -> RunResult:
-        """Evaluate node by node with the reference kernels; an assigned value is used in the next step."""
+        """Evaluate each node with the reference kernels; assigned values are used in the next step."""
         graph = Graph()
         for node in self.graph:
             value = replace(node, op="identity", inputs=node.inputs[1:], colocate_with=())
@@ -92,7 +92,7 @@ class Stateful:
         return RunResult(fetched, list(values.values()))
 
     def in_a_session(self, registry: Registry) -> RunResult:
-        """Run in a session, which restores the variables first and fetches them last."""
+        """Run the steps in a session, which first restores the variables and at the end fetches them."""
         graph = self.graph
         sources = {
             variable: ops.placeholder(graph, value.shape, value.dtype.name)
@@ -111,7 +111,7 @@ class Stateful:
             return RunResult([list(fetched.values()) for fetched in steps], list(opened.run("save").values()))
 
     def on_a_bench(self, registry: Registry) -> RunResult:
-        """Run the unoptimized graph with one executor."""
+        """Run the steps of the unoptimized graph with one executor."""
         bench = Bench(self.graph, registry, self.fetches)
         for variable, value in self.variables.items():
             bench.put(variable.node, value)
@@ -127,7 +127,7 @@ def expect_equal(found: RunResult, expected: RunResult) -> None:
 
 @settings(max_examples=60)
 @given(sample=STATEFUL, seed=SEEDS)
-def test_graphs_with_state_in_a_session(sample: TrainingSample, seed: int) -> None:
+def test_graphs_with_state_compute_the_reference_result_in_a_session(sample: TrainingSample, seed: int) -> None:
     stateful = Stateful.of(sample)
     expected = stateful.expected()
     expect_equal(stateful.in_a_session(random_registry(seed)), expected)
@@ -135,13 +135,13 @@ def test_graphs_with_state_in_a_session(sample: TrainingSample, seed: int) -> No
 
 @settings(max_examples=60)
 @given(sample=STATEFUL, seed=SEEDS)
-def test_graphs_with_state_on_one_executor(sample: TrainingSample, seed: int) -> None:
+def test_graphs_with_state_compute_the_reference_result_on_one_executor(sample: TrainingSample, seed: int) -> None:
     stateful = Stateful.of(sample)
     expect_equal(stateful.on_a_bench(random_registry(seed)), stateful.expected())
 
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_training_of_networks_by_two_workers(network: str) -> None:
+def test_training_by_two_workers_does_not_depend_on_layouts(network: str) -> None:
     strategy, task = SyncData(workers=2), task_of(NETWORKS[network], Momentum(), batch_size=6)
     weights, history = trained(strategy, task, reference_registry(), STEPS)
     for seed in range(4):
@@ -155,7 +155,7 @@ HASH_SEEDS = ("1", "2", "3")
 
 
 def numbers() -> list[int]:
-    """The examples that Hypothesis draws for an integer."""
+    """Return the examples that Hypothesis draws for an integer."""
     found: list[int] = []
 
     @settings(max_examples=200)
@@ -168,7 +168,7 @@ def numbers() -> list[int]:
 
 
 def drawn_plans() -> str:
-    """A digest of the plans of some random graphs with random kernels."""
+    """Return a digest of the plans of some random graphs with random kernels."""
     found: list[str] = []
 
     @settings(max_examples=20)

@@ -1,4 +1,4 @@
-"""One device's step: feeds, calls, variables and errors."""
+"""A step on one device: feeds, calls, variables and errors."""
 
 import gc
 import weakref
@@ -20,7 +20,7 @@ X = Tensor("x")
 
 @pytest.fixture
 def graph() -> Graph:
-    """x -> n = -x -> e = exp(n)."""
+    """Return a graph: x -> n = -x -> e = exp(n)."""
     graph = Graph()
     x = ops.placeholder(graph, (2,), "float64", name="x")
     ops.exp(graph, ops.neg(graph, x, name="n"), name="e")
@@ -47,7 +47,7 @@ def test_fetches_are_computed_from_feeds(graph: Graph, registry: Registry) -> No
         (1.0, r"float64\[\]"),
     ],
 )
-def test_feed_of_wrong_shape_or_dtype_is_refused_by_name(
+def test_feed_of_wrong_shape_or_dtype_is_refused_with_its_name(
     graph: Graph, registry: Registry, value: Array, came: str
 ) -> None:
     with pytest.raises(RunnerError, match=rf"feed x:0: came {came}, expected float64\[2\]"):
@@ -118,7 +118,7 @@ def test_check_finite_checks_every_floating_output(registry: Registry) -> None:
     Bench(graph, registry, check_finite=True).run(finite)
 
 
-def test_variable_keeps_its_value_when_the_next_one_is_refused(registry: Registry) -> None:
+def test_variable_keeps_its_value_if_the_new_value_is_refused(registry: Registry) -> None:
     graph = Graph()
     x = ops.placeholder(graph, (2,), "float64", name="x")
     w, v = (ops.variable(graph, (2,), "float64", name=name) for name in "wv")
@@ -150,7 +150,7 @@ def test_fetched_arrays_are_copies(graph: Graph, registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("missing", [False, True])
-def test_feeds_are_not_kept(registry: Registry, missing: bool) -> None:
+def test_executor_does_not_keep_feeds(registry: Registry, missing: bool) -> None:
     graph = Graph()
     a, b = (ops.placeholder(graph, (2,), "float64", name=name) for name in "ab")
     bench = Bench(graph, registry, [a])

@@ -1,7 +1,7 @@
 """Variables across steps, and fused calls of machine code.
 
-All readers of a variable see the value at the start of the step; its memory is not shared. If a fused call fails, the
-node is named.
+All readers of a variable see the value from the start of the step; fetches and feeds do not share its memory. If a
+fused call fails, the error names the node.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ X = Tensor("x")
 
 
 def counter() -> Graph:
-    """w <- w + 1, with readers of w before and after the assign in graph order."""
+    """Return a graph with w <- w + 1 and with readers of w before and after the assign in graph order."""
     graph = Graph()
     w = ops.variable(graph, (2,), "float64", name="w")
     ops.neg(graph, w, name="before")
@@ -105,7 +105,7 @@ def test_failed_first_step_marks_nothing_assigned(registry: Registry) -> None:
     bench.variables.require(frozenset({"w"}))
 
 
-def test_refused_step_works_once_the_variable_is_assigned(registry: Registry) -> None:
+def test_refused_step_works_after_the_variable_has_been_assigned(registry: Registry) -> None:
     graph = counter()
     ops.assign(graph, Tensor("w"), ops.fill(graph, 1.0, (2,), "float64"), name="init")
     clients = client("init", targets=["init"]), client("train", [Tensor("before")], targets=["set"])
@@ -153,7 +153,7 @@ EXPECTED = np.sqrt(np.exp(-np.tanh(np.exp(-ONES))))
 
 @pytest.fixture
 def graph() -> Graph:
-    """x -> n = neg -> e = exp -> t = tanh -> n2 = neg -> e2 = exp -> last = sqrt."""
+    """Return a graph: x -> n = neg -> e = exp -> t = tanh -> n2 = neg -> e2 = exp -> last = sqrt."""
     graph = Graph()
     x = ops.placeholder(graph, (2,), "float64", name="x")
     chain = {"n": ops.neg, "e": ops.exp, "t": ops.tanh, "n2": ops.neg, "e2": ops.exp, "last": ops.sqrt}
@@ -163,10 +163,10 @@ def graph() -> Graph:
 
 
 class Machine:
-    """Joins fake machine-code calls, records how many run together, and can make one fail."""
+    """A fake library that joins machine-code calls, records how many run together, and can let a call fail."""
 
     def __init__(self, *native: str, calls: int = 1) -> None:
-        """native: ops computed by machine code. calls: for each node."""
+        """Create kernels for the ops ``native``, each of which makes ``calls`` machine-code calls."""
         self.runs: list[int] = []
         self.fail: tuple[int, int] | None = None
         plainly = always(PLAIN, PLAIN)
@@ -189,7 +189,7 @@ class Machine:
 @pytest.mark.parametrize(
     ("native", "runs"), [(("neg", "exp"), [2, 2]), (("tanh", "sqrt"), [1, 1]), (("neg", "tanh"), [1, 2]), ((), [])]
 )
-def test_neighbouring_calls_are_fused(graph: Graph, native: tuple[str, ...], runs: list[int]) -> None:
+def test_neighboring_calls_are_fused(graph: Graph, native: tuple[str, ...], runs: list[int]) -> None:
     machine = Machine(*native)
     bench = Bench(graph, machine.kernels, [LAST])
     for _ in range(2):
@@ -240,7 +240,7 @@ def test_calls_are_not_fused_while_recording(graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-def test_check_finite_does_not_fuse_calls(graph: Graph, recorded: bool) -> None:
+def test_calls_are_not_fused_with_check_finite(graph: Graph, recorded: bool) -> None:
     machine = Machine("neg", "exp")
     bench = Bench(graph, machine.kernels, [LAST], check_finite=True)
     if recorded:

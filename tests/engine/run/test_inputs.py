@@ -1,4 +1,4 @@
-"""The devices of one process read each share once."""
+"""Reading of inputs: the devices of one process read each share once."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +32,7 @@ SLOTS = {
 
 
 class Counting:
-    """A source that records its calls and fails on the first call for ``failing_step``. examples: its own if None."""
+    """A source that records its calls and fails at the first call for ``failing_step``. examples: the data, if any."""
 
     def __init__(self, failing_step: int = -1, examples: Examples | None = None) -> None:
         self.asked: list[ShareKey] = []
@@ -63,8 +63,8 @@ def test_share_of_two_devices_is_read_once() -> None:
     assert not shared._shares, "nothing is kept after all devices have read"
 
 
-def test_second_request_reads_again() -> None:
-    """This happens when a split has a single batch that is evaluated after every epoch."""
+def test_second_request_of_a_device_reads_again() -> None:
+    """A second request happens if a split has a single batch, which is evaluated after every epoch."""
     source = Counting()
     shared = SharedReading(source, SLOTS)
     for _ in range(2):
@@ -75,7 +75,7 @@ def test_second_request_reads_again() -> None:
     assert not shared._shares
 
 
-def test_unclaimed_share_is_dropped_with_the_next_step() -> None:
+def test_share_that_no_device_requests_is_dropped_in_the_next_step() -> None:
     source = Counting()
     shared = SharedReading(source, SLOTS)
     shared.read("first", 3)
@@ -114,7 +114,7 @@ def test_missing_source_is_refused_only_if_a_share_is_needed() -> None:
 
 
 class Slow(Counting):
-    """A source whose reads last until ``go_on`` is set."""
+    """A source that waits in each read until ``go_on`` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Slow(Counting):
         return super().read(split, step, lo, hi)
 
 
-def test_device_waits_for_the_one_that_reads() -> None:
+def test_device_waits_for_the_device_that_reads() -> None:
     source = Slow()
     shared = SharedReading(source, {device: [InputSlot(X, "train", "x", 0, 4)] for device in ("first", "second")})
     with ThreadPoolExecutor(2) as pool:
@@ -140,7 +140,7 @@ def test_device_waits_for_the_one_that_reads() -> None:
 
 @pytest.mark.parametrize("gpus", [False, True], ids=["CPUs", "gpus"])
 def test_layers_on_three_devices_read_every_batch_once(gpus: bool, compiled_sources: Path) -> None:
-    """The first layer reads images, the last one labels; a GPU reads the next step's inputs ahead."""
+    """The first layer reads images, the last layer labels; a GPU reads the inputs of the next step ahead."""
     registry = registry_of(EmulatedRuntime(compiled_sources)) if gpus else load_kernels()
     near = local_cluster(3, latency_s=1e-9, bytes_per_s=1e15, gpus=first_gpu(3, 0, gpus))
     layers, task = Placed(ModelParallel(workers=3), near, registry=registry), task_for("dense")

@@ -1,4 +1,4 @@
-"""Orders of launched parts: on a virtual clock, and as an earlier run recorded them."""
+"""The order of launched parts: on a virtual clock, and as recorded in an earlier run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -21,7 +21,7 @@ from tests.engine.run.launched_programs import SIZE, expect_matching_transfers, 
 
 
 def launched(text: str, step: int = 0) -> Launched:
-    """``a:x`` is a step of client a on device x, ``p:w>s`` one in which device w sends to s, ``p:w>s=4`` 4 bytes."""
+    """Parse ``a:x``, a step of client a on device x, or ``p:w>s=4``, in which w sends s 4 bytes (0 without ``=4``)."""
     client, _, parts = text.partition(":")
     source, sends, rest = parts.partition(">")
     destination, _, nbytes = rest.partition("=")
@@ -30,12 +30,12 @@ def launched(text: str, step: int = 0) -> Launched:
 
 
 def clock(seconds: Mapping[str, float], byte_s: float = 0.0) -> VirtualTime:
-    """Seconds of each part, such as ``a:x``, and of a byte on a link."""
+    """Return a virtual time. seconds: of each part, such as ``a:x``. byte_s: seconds per byte on a link."""
     return VirtualTime(lambda client, device, step: seconds[f"{client}:{device}"], lambda nbytes: byte_s * nbytes)
 
 
 def events(interleaving: Interleaving, count: int) -> str:
-    """The next events: ``a:x`` for the beginning of a part, ``a.`` for the end of a client."""
+    """Return the next events: ``a:x`` for the start of a part, ``a.`` for the end of a client."""
     found = [interleaving.next() for _ in range(count)]
     return " ".join(f"{e.client}:{e.device}" if isinstance(e, Begin) else f"{e.client}." for e in found)
 
@@ -43,13 +43,13 @@ def events(interleaving: Interleaving, count: int) -> str:
 @pytest.mark.parametrize(
     ("launches", "seconds", "expected", "now"),
     [
-        # Devices work at the same time, and the client that ends first is reported first.
+        # Devices work at the same time; the client that ends first is reported first.
         (["a:x", "b:y"], {"a:x": 5.0, "b:y": 2.0}, "a:x b:y b. a.", 5.0),
         # A device runs one part after the other, in launch order.
         (["b:x", "a:x"], {"a:x": 1.0, "b:x": 1.0}, "b:x b. a:x a.", 2.0),
-        # A part waits for the tensors that it receives, and later launches overtake it.
+        # A part waits for the tensors that it receives; later launches overtake the part.
         (["p:w>s=4", "a:s"], {"p:w": 1.0, "p:s": 1.0, "a:s": 2.0}, "p:w a:s a. p:s p.", 6.0),
-        # A busy device continues in launch order with the parts that became ready meanwhile.
+        # A busy device continues in launch order with the parts that became ready while it was busy.
         (["a:s", "p:w>s", "b:s"], {"p:w": 1.0, "p:s": 1.0, "a:s": 3.0, "b:s": 1.0}, "a:s p:w a. p:s p. b:s b.", 5.0),
     ],
 )
@@ -90,7 +90,7 @@ def test_parts_that_wait_for_each_other_are_refused() -> None:
 
 
 def ending(text: str, step: int = 0) -> Ending:
-    """``p:w0s1``: client p ended after its parts were number 0 on device w and number 1 on s."""
+    """Parse ``p:w0s1``: client p ended after its parts, number 0 on device w and number 1 on device s."""
     client, _, turns = text.partition(":")
     return Ending(client, step, {turns[i]: int(turns[i + 1]) for i in range(0, len(turns), 2)})
 
@@ -140,7 +140,7 @@ Opened = Callable[..., LocalSession]
 
 @pytest.fixture
 def opened(registry: Registry) -> Iterator[Opened]:
-    """Opens sessions of the tally program, whose variables are zero."""
+    """Yield a function that opens sessions of the ``tally`` program and sets all variables to zero."""
     with ExitStack() as stack:
 
         def begin(interleaving: Interleaving | None = None, program: Program | None = None) -> LocalSession:
@@ -154,14 +154,14 @@ def opened(registry: Registry) -> Iterator[Opened]:
 
 
 def ends(session: Clients, *clients: str, step: int = 0) -> list[Finished]:
-    """Launch clients together and wait for all."""
+    """Launch clients together and wait for all of them."""
     for client in clients:
         session.launch(client, step=step)
     return [session.finished() for _ in clients]
 
 
 def value(array: Any) -> float:
-    """The element of a tensor whose elements are all equal."""
+    """Return the value that all elements of a tensor have."""
     assert np.unique(array).size == 1
     return float(array[0])
 
@@ -192,7 +192,7 @@ def test_fastest_worker_is_served_first(opened: Opened, seconds: tuple[float, fl
 
 
 def outcome(session: LocalSession) -> list[tuple[str, int, Any, dict[str, float]]]:
-    """The finished clients of nine rounds."""
+    """Run nine rounds; return client, step, turns and fetched values of each finished client."""
     finished = pushed(session, rounds=9)
     return [(each.client, each.step, each.turns, {n: value(v) for n, v in each.fetches.items()}) for each in finished]
 
@@ -208,7 +208,7 @@ def test_interleaving_is_a_function_of_the_seed_and_its_record_replays_it(opened
     assert outcome(opened(Recorded([Ending(client, step, turns) for client, step, turns, _ in first]))) == first
 
 
-def test_launches_and_runs_at_the_wrong_time_are_refused(opened: Opened) -> None:
+def test_launch_run_or_wait_at_a_wrong_time_is_refused(opened: Opened) -> None:
     session = opened()
     with pytest.raises(RunnerError, match="no client is under way: launch one first"):
         session.finished()
@@ -241,7 +241,7 @@ def test_trace_begins_and_ends_while_clients_run(opened: Opened) -> None:
 
 
 def fed() -> Program:
-    """A deferred client that doubles its feed."""
+    """Return a program with a deferred client that doubles its feed."""
     graph = Graph()
     with graph.device(worker_device(0)):
         there = ops.placeholder(graph, (2,), "float64")

@@ -29,7 +29,7 @@ def test_registry_covers_all_ops() -> None:
     assert len(executed) > 60
 
 
-def test_on_the_cpu_only_reference_kernels_compute_float64_arrays() -> None:
+def test_only_reference_kernels_compute_float64_arrays_on_the_cpu() -> None:
     tried = 0
     for op, case, label in all_cases():
         graph, inputs, node = case.build(op)
@@ -42,7 +42,7 @@ def test_on_the_cpu_only_reference_kernels_compute_float64_arrays() -> None:
 
 
 def test_op_without_numpy_kernel_is_computed_by_its_decomposition_and_rounded_once() -> None:
-    step = 2.0**-8  # half a unit in the last place of 1 in bfloat16
+    step = 2.0**-8  # Half a unit in the last place of 1 in bfloat16.
     raised = OpDef(
         "raised", like_input(), ByDecomposition(), 1, decompose=decomposition(lambda _, x: [x + step + step])
     )

@@ -1,4 +1,4 @@
-"""The rendezvous of one process."""
+"""The rendezvous of the devices in one process."""
 
 import threading
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ VALUE = np.arange(3.0)
 
 @contextmanager
 def receiving(rendezvous: LocalRendezvous, key: str) -> Iterator[Future[Any]]:
-    """A thread that receives one value and has begun to wait for it."""
+    """Receive one value in a thread; yield its future once the thread waits for the value."""
     waiting, wait = threading.Event(), rendezvous._condition.wait
 
     def announced(timeout: float | None = None) -> bool:
@@ -98,13 +98,13 @@ def test_timeout_error_names_key_step_source_and_limit() -> None:
         rendezvous.receive(7, "a", "/task:1")
 
 
-def test_time_stopped_does_not_count_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_while_the_process_is_suspended_does_not_count_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     rendezvous = LocalRendezvous(timeout_s=60.0)
     clock = FakeClock()
     waits: list[float] = []
 
     def wait(timeout: float) -> bool:
-        """Wait as if the process were stopped for an hour first and the value arrived half a minute later."""
+        """Wait as if the process were suspended for an hour at first, and the value arrived half a minute later."""
         waits.append(timeout)
         clock.advance(timeout if len(waits) > 1 else 3600.0)
         if clock.now >= 3630.0:
@@ -155,7 +155,7 @@ def runtime(tmp_path: Path) -> EmulatedRuntime:
 
 
 class End:
-    """A device on the emulated GPU with its wires."""
+    """A device on the emulated GPU, with its wires to other devices."""
 
     def __init__(self, runtime: EmulatedRuntime, rendezvous: LocalRendezvous, *, alone: bool = False) -> None:
         self.platform = GpuPlatform(runtime, 0)
@@ -177,7 +177,7 @@ def value(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(SPEC.shape, np.float32)
 
 
-def test_neighbours_copy_in_device_order_without_host_waits(runtime: EmulatedRuntime) -> None:
+def test_gpus_copy_in_device_order_without_waits_of_the_host(runtime: EmulatedRuntime) -> None:
     rendezvous = LocalRendezvous(timeout_s=0.01)
     first, second = End(runtime, rendezvous), End(runtime, rendezvous)
     out, into = first.outgoing("x"), second.incoming("x->GPU 1", "GPU 0")
@@ -187,13 +187,13 @@ def test_neighbours_copy_in_device_order_without_host_waits(runtime: EmulatedRun
         first.write(out, value(step))
         send(step)
         take(wait(step))
-        # Reading synchronizes only the receiver, which must itself have waited for the sender.
+        # The reader synchronizes only the receiving stream, which must have waited for the sending stream.
         (found,) = second.platform.reader([into])()
         np.testing.assert_array_equal(found, value(step))
     assert rendezvous.pending == []
 
 
-def test_tensor_for_several_neighbours_is_stored_once(runtime: EmulatedRuntime) -> None:
+def test_tensor_for_several_gpus_is_stored_once(runtime: EmulatedRuntime) -> None:
     end = End(runtime, LocalRendezvous())
     assert end.wires.outgoing("x", 60) is end.wires.outgoing("x", 60)
     assert end.wires.incoming("x->GPU 1", "GPU 0", 60) is end.wires.incoming("x->GPU 1", "GPU 0", 60)

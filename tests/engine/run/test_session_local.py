@@ -1,4 +1,4 @@
-"""A session in one process: devices in threads, plans made once, errors that name the failed node."""
+"""Sessions in one process: devices in threads, plans that are made once, and errors that name the failed node."""
 
 import threading
 from dataclasses import replace
@@ -32,7 +32,7 @@ VALUE = np.array([1.0, 2.0])
 
 
 def there_and_back() -> Graph:
-    """x on the first device -> exp on the second -> neg on the first."""
+    """Return a graph: x on the first device -> exp on the second -> neg on the first."""
     graph = Graph()
     with graph.device(CPU_0):
         x = ops.placeholder(graph, (2,), "float64", name="x")
@@ -47,12 +47,12 @@ CLIENT = client("run", [BACK], feeds=[X])
 
 
 def openmp_threads() -> set[int]:
-    """The thread counts of the OpenMP libraries for the calling Python thread."""
+    """Return the thread counts of the OpenMP libraries, as seen by the calling Python thread."""
     return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp"}
 
 
 def test_device_thread_has_as_many_openmp_threads_as_the_caller() -> None:
-    native_libraries()  # loads OpenMP, without which there is nothing to limit
+    native_libraries()  # Load OpenMP; without OpenMP, there is nothing to limit.
     if not openmp_threads():
         pytest.skip("this machine has no OpenMP")
     found = []
@@ -71,7 +71,7 @@ def test_device_thread_has_as_many_openmp_threads_as_the_caller() -> None:
 
 @pytest.fixture
 def rendezvous_made(monkeypatch: pytest.MonkeyPatch) -> list[LocalRendezvous]:
-    """The rendezvous that sessions make."""
+    """Return a list to which each new session adds its rendezvous."""
     made: list[LocalRendezvous] = []
 
     def make(timeout_s: float) -> LocalRendezvous:
@@ -166,7 +166,7 @@ def test_session_works_after_a_failed_step(registry: Registry, rendezvous_made: 
 
 def test_receiver_reports_a_slow_sender(registry: Registry, rendezvous_made: list[LocalRendezvous]) -> None:
     def slow(value: Array) -> Array:
-        """Compute after the receiver has failed."""
+        """Compute exp after the receiver has failed."""
         (rendezvous,) = rendezvous_made
         with rendezvous._condition:
             assert rendezvous._condition.wait_for(lambda: rendezvous.failure is not None, 10)
@@ -196,7 +196,7 @@ def test_sent_bytes_count_successful_steps_only(registry: Registry) -> None:
         assert [plan.sent_bytes for plan in opened.plans("back").values()] == [16, 16]
 
 
-def test_fed_name_reaches_all_its_tensors(registry: Registry) -> None:
+def test_feed_reaches_all_tensors_of_its_name(registry: Registry) -> None:
     graph = Graph()
     tensors = []
     for k in range(2):
@@ -208,7 +208,7 @@ def test_fed_name_reaches_all_its_tensors(registry: Registry) -> None:
 
 
 def shared_inputs() -> Program:
-    """A program of two devices that each read a share of a batch of five."""
+    """Return a program of two devices, each of which reads a share of a batch of five."""
     graph = Graph()
     slots: list[InputSlot] = []
     sums = {}
@@ -238,7 +238,7 @@ def test_inputs_without_a_source_are_refused(registry: Registry) -> None:
     opened.close()
 
 
-def test_check_finite_libraries_and_peak_memory() -> None:
+def test_session_applies_check_finite_and_reports_libraries_and_peak_memory() -> None:
     kernels = Replaced(reference_registry(), {"exp": lambda value: value * np.nan})
     with (
         session(there_and_back(), kernels, CLIENT, cluster=TWO, check_finite=True) as opened,

@@ -1,4 +1,4 @@
-"""The arena and the variables of a device."""
+"""Memory for the arena and the variables of a device."""
 
 import re
 
@@ -20,7 +20,7 @@ TOO_MUCH = 1 << 62
 
 
 class ArenaUser:
-    """Counts the calls of ``release_memory``."""
+    """A user of the arena that counts the calls of ``release_memory``."""
 
     def __init__(self) -> None:
         self.releases = 0
@@ -46,7 +46,7 @@ def test_arena_grows_to_the_largest_request_and_counts_generations() -> None:
     assert arena.generation == 2
 
 
-def test_all_users_release_memory_when_the_arena_grows() -> None:
+def test_all_users_release_their_memory_when_the_arena_grows() -> None:
     arena, first, second = Arena(), ArenaUser(), ArenaUser()
     arena.at_least(100, first)
     arena.at_least(50, second)
@@ -56,7 +56,7 @@ def test_all_users_release_memory_when_the_arena_grows() -> None:
 
 
 @pytest.mark.parametrize("nbytes", [TOO_MUCH, BEYOND_ADDRESSES])
-def test_memory_beyond_the_machine_is_refused_with_size_and_purpose(nbytes: int) -> None:
+def test_request_beyond_the_available_memory_is_refused_with_size_and_purpose(nbytes: int) -> None:
     arena = Arena()
     arena.at_least(100, USER)
     with pytest.raises(ResourceError, match=rf"^{nbytes:,} bytes for the arena of a step are not available: "):

@@ -1,4 +1,4 @@
-"""Timelines of sessions in one process: every instruction once per step, in order, with the right fields."""
+"""Timelines of sessions in one process: every instruction once per step, in order, with correct fields."""
 
 from collections import Counter
 from itertools import count, pairwise
@@ -38,7 +38,7 @@ TASK = task_of(NETWORKS["dense"], Momentum(), batch_size=5)
 
 @pytest.fixture(scope="module")
 def traced(registry: Registry) -> tuple[Trainer, Timeline]:
-    """A trainer and the timeline of two of its four steps, with an evaluation between them."""
+    """Return a trainer and a timeline of two of its four steps; an evaluation runs between the two steps."""
     with opened(SyncData(workers=2), TASK, registry) as trainer:
         trainer.session.run("init")
         trainer.train([0])
@@ -66,13 +66,13 @@ def test_every_instruction_has_one_span_per_step(traced: tuple[Trainer, Timeline
     assert found == expected + inputs
 
 
-def test_times_ascend_on_every_device_and_lie_within_the_runs(traced: tuple[Trainer, Timeline]) -> None:
+def test_times_ascend_on_every_device_and_are_within_the_runs(traced: tuple[Trainer, Timeline]) -> None:
     _, timeline = traced
     for device in {span.device for span in timeline.spans}:
         times = [time for s in timeline.spans if s.device == device for time in (s.begin_ns, s.end_ns)]
         assert all(before <= after for before, after in pairwise(times))
     runs = {(each.client, each.number): each for each in timeline.runs}
-    # An evaluation is a run of another client and does not count here.
+    # An evaluation is a run of another client, so the timeline does not contain it.
     assert [(each.client, each.number, each.step, each.launched) for each in timeline.runs] == [
         ("train", 1, 1, False),
         ("train", 2, 2, False),
@@ -89,7 +89,7 @@ def test_transfers_match_and_spans_name_their_layers(traced: tuple[Trainer, Time
     assert {"fc1", "fc2", "fc3"} <= {span.layer for span in timeline.spans}
 
 
-def test_recording_ends_with_the_only_trace(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_ends_when_the_trace_stops(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[bool] = []
 
     def record(executor: DeviceExecutor, recorder: object, plan: int = 0) -> None:
@@ -135,7 +135,7 @@ SPANS = [
 ]
 
 
-def test_call_is_recorded_with_begin_and_end_and_returns_its_value() -> None:
+def test_timed_call_is_recorded_with_begin_and_end_and_returns_its_value() -> None:
     recorder = Recorder(clock=count(100).__next__)
     assert recorder.timed(PlanRun(2, 9, 3), 7, COMPUTE, lambda: "value") == "value"
     assert recorder.spans == [RawSpan(plan=2, number=9, step=3, position=7, kind=COMPUTE, begin_ns=100, end_ns=101)]
@@ -172,7 +172,7 @@ def test_malformed_document_is_refused(change: dict[str, Any], complaint: str) -
         from_document({**to_document(SPANS), **change}, "worker-0")
 
 
-def test_the_longest_document_fits_a_frame() -> None:
+def test_longest_document_fits_a_frame() -> None:
     longest = [2**63 - 1] * recording.MAX_SPANS
     columns = dict.fromkeys(("number", "step", "position", "begin_ns", "end_ns"), longest)
     encode_document({**columns, "kind": [5] * recording.MAX_SPANS, "plan": [MAX_PLANS - 1] * recording.MAX_SPANS})

@@ -1,4 +1,4 @@
-"""One thread of OpenMP: tensors this small are not worth waking a second, and the tests run on every core at once."""
+"""Limit OpenMP to one thread: small tensors gain nothing from a second, and the test processes occupy all cores."""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,6 @@
-"""Images and matrices around the sizes at which CPU kernels change: blocks of 8 or 16 channels, whole vectors, tiles.
+"""Shapes around the sizes at which CPU kernels take other code: blocks of 8 or 16 channels, whole vectors, tiles.
 
-Only kernels are compared on them; see ``tests/kernels/cpu/test_table.py``.
+Only kernels are compared on these cases; see ``tests/kernels/cpu/test_table.py``.
 """
 
 import itertools
@@ -31,12 +31,12 @@ LAYERS: dict[str, tuple[Shape, Shape, Attributes]] = {
     ]
 }
 FUSED = ("few channels", "whole blocks", "asymmetric", "1x1 with strides", "two groups", "depthwise")
-"""Layers with every combination of bias, residual and ReLU."""
+"""Names of the layers that are tested with every combination of bias, residual and ReLU."""
 
 POOLS: tuple[tuple[Shape, Shape, Shape, Shape], ...] = (
     # x, window, strides, padding
     ((2, 20, 9, 8), (3, 3), (2, 2), (0, 0, 0, 0)),
-    ((2, 20, 9, 8), (3, 3), (2, 2), (0, 1, 0, 1)),  # overhanging
+    ((2, 20, 9, 8), (3, 3), (2, 2), (0, 1, 0, 1)),  # windows that extend beyond the image
     ((2, 32, 8, 8), (2, 2), (2, 2), (1, 1, 1, 1)),
     ((1, 16, 7, 6), (3, 2), (1, 2), (2, 1, 1, 0)),
     ((3, 5, 8, 8), (1, 1), (2, 2), (0, 0, 0, 0)),
@@ -54,14 +54,14 @@ RESPONSES: tuple[Attributes, ...] = (
     {"size": 9, "alpha": 0.1, "beta": 0.6, "k": 2.0, "divide_by_size": False},
 )
 PRODUCTS: tuple[tuple[int, int, int], ...] = (
-    # rows, inner extent, columns; weights below and from linear.LARGE on
+    # rows, inner extent, columns; weights smaller than linear.LARGE, then weights of at least this size
     *((1, 1, 1), (7, 33, 17), (1, 17, 33), (33, 1, 7), (17, 7, 1), (3, 1000, 10)),
     *((1, 400, 1000), (4, 131, 1001), (7, 1000, 133), (33, 257, 517), (300, 131, 1001)),
 )
 
 
 def slid(x: Shape, window: Shape, strides: Shape, padding: Shape) -> Shape:
-    """Rows and columns of the positions of a window."""
+    """Return the numbers of rows and columns of window positions."""
     top, bottom, left, right = padding
     return (x[2] + top + bottom - window[0]) // strides[0] + 1, (x[3] + left + right - window[1]) // strides[1] + 1
 
@@ -89,7 +89,7 @@ def _images() -> None:
     for x, window, strides, padding in POOLS:
         y = (*x[:2], *slid(x, window, strides, padding))
         pool = {"window": window, "strides": strides, "padding": padding}
-        # Negative, so that padding would win as zero.
+        # Negative values, so that zeros in the padding would be the maximum.
         add("max_pool", pool, spread(*x, scale=1.0, mean=-3.0))
         add("max_pool", pool, few(*x))
         add("max_pool_gradient", {**pool, "input_shape": x}, normal(*y), integers(math.prod(window), *y, dtype="int32"))
@@ -145,4 +145,4 @@ WIDENED = {
     op: [replace(case, attributes={**case.attributes, "dtype": "float32"}) for case in LAYOUT_CASES[op]]
     for op in ("conv2d_weight_gradient", "conv2d_weight_bias_gradient", "matmul_fused", "matmul_bias_gradient")
 }
-"""The same with results in float32, for inputs in bfloat16."""
+"""Some cases of LAYOUT_CASES with results in float32, for inputs in bfloat16."""

@@ -1,4 +1,4 @@
-"""Machine code: the compiler, joined calls, and machines without the requirements."""
+"""Machine code: the compiler, joined calls, and machines on which code cannot be compiled."""
 
 import subprocess
 import sys
@@ -130,7 +130,7 @@ def test_external_functions_are_called_at_their_addresses() -> None:
 
 
 class Log:
-    """Calls that record themselves, and the record."""
+    """A record of calls; the calls write to this record."""
 
     def __init__(self) -> None:
         self.notes: list[int] = []
@@ -177,12 +177,12 @@ def test_any_status_that_is_not_zero_is_a_failure(join: Join, log: Log, status: 
 
 
 @both
-def test_nothing_to_call_is_a_success(join: Join) -> None:
+def test_no_calls_are_a_success(join: Join) -> None:
     assert join([])() == 0
 
 
 class _Kept:
-    """An object for weak references."""
+    """An object that can be weakly referenced."""
 
 
 @both

@@ -1,4 +1,4 @@
-"""Element-wise kernels in machine code: equal to the definition bit for bit, in all layouts and in place."""
+"""Element-wise kernels in machine code equal the definition bit for bit, in all layouts and in place."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +23,7 @@ from tests.kernels.harness import Shaped, call_bound, filled, holding, invoke, r
 DTYPES = ["float32", "bfloat16"]
 WITH_SCALARS_ALONE = [*DTYPES, "float64"]
 PARALLEL = PARALLEL_BYTES // 4 + 5
-"""Elements of a tensor that is divided among threads for any program; no multiple of a vector."""
+"""Number of elements that is divided among threads for any program, and is not a multiple of a vector."""
 
 MOMENTUM = parse("mul 1 #0.9; mul 2 3; sub 4 5; add 0 6", 4, (6, 7))
 """Inputs: parameters, velocity, gradient, learning rate. Outputs: velocity, parameters."""
@@ -31,7 +31,7 @@ MOMENTUM = parse("mul 1 #0.9; mul 2 3; sub 4 5; add 0 6", 4, (6, 7))
 
 @pytest.fixture(scope="module")
 def llvm() -> Registry:
-    """The kernels under test."""
+    """Return a registry with the kernels under test."""
     registry = Registry()
     elementwise.register(registry)
     return registry
@@ -39,7 +39,7 @@ def llvm() -> Registry:
 
 @pytest.fixture
 def threads() -> Iterator[Any]:
-    """Sets the number of OpenMP threads of this thread, and sets it back."""
+    """Yield a function that sets the number of OpenMP threads of this thread; restore the number after the test."""
     ffi = cffi.FFI()
     ffi.cdef("void omp_set_num_threads(int); int omp_get_max_threads(void);")
     library = ffi.dlopen(openmp.LIBRARY)
@@ -53,7 +53,7 @@ def attributes_of(program: Program) -> Attributes:
 
 
 def arrays_of(size: int, dtype: str, wide: tuple[bool, ...] = (True, True, True, False), seed: int = 1) -> list[Array]:
-    """Inputs of a program, by default of MOMENTUM."""
+    """Return inputs of a program, by default of MOMENTUM."""
     return [awkward(seed + k, (size,) if each else (), dtype) for k, each in enumerate(wide)]
 
 
@@ -63,7 +63,7 @@ def expected(program: Program, arrays: list[Array]) -> tuple[Array, ...]:
 
 
 def require_definition(llvm: Registry, program: Program, arrays: list[Array]) -> None:
-    """Require the bits of the definition of a program."""
+    """Require that the kernel gives the same bits as the definition of the program."""
     found = run_node(llvm.find("elementwise", "cpu", "llvm"), attributes_of(program), arrays).outputs
     assert all_same_bits(found, expected(program, arrays)), program.text
 
@@ -79,13 +79,13 @@ def test_any_program_equals_its_definition_bit_for_bit(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 15, 16, 17, 1000, PARALLEL])
-def test_any_size(llvm: Registry, size: int, dtype: str) -> None:
+def test_any_size_equals_the_definition(llvm: Registry, size: int, dtype: str) -> None:
     require_definition(llvm, MOMENTUM, arrays_of(size, dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
-def test_any_width_of_vectors(dtype: str, vector_bytes: int) -> None:
+def test_any_width_of_vectors_equals_the_definition(dtype: str, vector_bytes: int) -> None:
     arrays = arrays_of(45, dtype)
     code = MachineCode(write_module(ElementLoop(MOMENTUM, dtype, (True, True, True, False)), vector_bytes))
     operands = [*map(holding, arrays), *(filled(Shaped.of(arrays[0]), plain(Shaped.of(arrays[0]))) for _ in range(2))]
@@ -99,7 +99,7 @@ def test_a_tensor_without_axes_is_one_element(llvm: Registry, dtype: str) -> Non
     require_definition(llvm, MOMENTUM, arrays_of(1, dtype, (False,) * 4))
 
 
-def test_a_program_longer_than_the_registers_last(llvm: Registry) -> None:
+def test_a_program_with_more_values_than_registers(llvm: Registry) -> None:
     reads = "; ".join(f"mul {k} #1.5" for k in range(40))
     folds = "; ".join(f"sub {k + 39} {k}" for k in range(1, 40))
     require_definition(llvm, parse(f"{reads}; {folds}", 40, (40, 118)), arrays_of(100, "float32", (True,) * 40))
@@ -113,7 +113,7 @@ def test_a_literal_differs_from_a_value_number(llvm: Registry, text: str) -> Non
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [21, PARALLEL])
 @pytest.mark.parametrize("places", [(0, None), (1, None), (2, None), (None, 0), (None, 1), (1, 0), (0, 1), (2, 1)])
-def test_outputs_may_take_the_place_of_any_inputs(
+def test_outputs_may_share_memory_with_any_inputs(
     llvm: Registry, places: tuple[int | None, int | None], size: int, dtype: str
 ) -> None:
     kernel = llvm.find("elementwise", "cpu", "llvm")
@@ -133,7 +133,7 @@ def test_every_number_of_threads_gives_the_same_bits(llvm: Registry, threads: An
     require_definition(llvm, MOMENTUM, arrays_of(PARALLEL, dtype))
 
 
-def test_threads_share_out_every_element_once(llvm: Registry, threads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_compute_every_element_once(llvm: Registry, threads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.kernels.cpu.machine_code.threads.PARALLEL_BYTES", 0)
     kernel, program = llvm.find("elementwise", "cpu", "llvm"), parse("add 0 #1.0", 1, (1,))
     threads(3)
@@ -147,7 +147,7 @@ def test_threads_share_out_every_element_once(llvm: Registry, threads: Any, monk
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("function", sorted(FUNCTIONS))
-def test_single_functions_are_separate_ops(llvm: Registry, function: str, dtype: str) -> None:
+def test_ops_of_a_single_function_equal_the_reference(llvm: Registry, function: str, dtype: str) -> None:
     arrays = [awkward(k, (3, 50), dtype) for k in range(FUNCTIONS[function][0])]
     assert_like_reference(llvm, function, arrays)
 
@@ -159,17 +159,17 @@ def test_many_terms_are_added_from_the_left(llvm: Registry, terms: int, dtype: s
 
 
 @pytest.mark.parametrize("function", ["square", "sqrt", "neg"])
-def test_every_number_of_bfloat16(llvm: Registry, function: str) -> None:
+def test_all_bfloat16_numbers_equal_the_reference(llvm: Registry, function: str) -> None:
     assert_like_reference(llvm, function, [np.arange(1 << 16, dtype=np.uint16).view("bfloat16")])
 
 
-def test_bfloat16_is_rounded_once_and_to_the_even_one_of_two(llvm: Registry) -> None:
+def test_bfloat16_is_rounded_once_with_ties_to_even(llvm: Registry) -> None:
     one, small = np.ones(4, "bfloat16"), (2.0 ** -np.arange(7, 11)).astype("bfloat16")
     program = parse("add 0 1; sub 2 0; add 2 1", 2, (2, 3, 4))
     sums, differences, twice = run_node(
         llvm.find("elementwise", "cpu", "llvm"), attributes_of(program), [one, small]
     ).outputs
-    last = 2.0**-7  # distance of numbers from 1 to 2
+    last = 2.0**-7  # distance of bfloat16 numbers between 1 and 2
     np.testing.assert_array_equal(sums.astype("float64"), [1 + last, 1, 1, 1])
     np.testing.assert_array_equal(differences, small)
     np.testing.assert_array_equal(twice.astype("float64"), [1 + 2 * last, 1 + last, 1, 1])
@@ -183,7 +183,7 @@ def test_a_scalar_operand_is_broadcast(llvm: Registry, position: int) -> None:
 
 
 def assert_like_reference(llvm: Registry, op: str, arrays: list[Array]) -> None:
-    """Require the bits of the reference kernel."""
+    """Require that the kernel gives the bits of the reference kernel."""
     with np.errstate(all="ignore"):
         found = run_node(llvm.find(op, "cpu", "llvm"), {}, arrays).outputs
     assert all_same_bits(found, reference(op, arrays))
@@ -201,7 +201,7 @@ def arranged(
     return found
 
 
-def test_a_bound_call_holds_its_arguments(llvm: Registry) -> None:
+def test_a_bound_call_keeps_its_arguments_alive(llvm: Registry) -> None:
     kernel, spec = llvm.find("neg", "cpu", "llvm"), Shaped((4,), "float32")
     arrangement = arranged(kernel, {}, [spec], [spec], [None])
     operand = filled(spec, plain(spec))
@@ -220,7 +220,7 @@ DENSE = Layout("acdb", IMAGE.nbytes)
 
 
 def layouts(llvm: Registry, text: str, offered: list[Layout | None], outputs: tuple[int, ...]) -> Arrangement:
-    """How a program over images (and, where plain((),) is offered, scalars) is arranged."""
+    """Return the arrangement of a program over images, and over scalars where ``plain(SCALAR)`` is offered."""
     inputs = [SCALAR if offer == plain(SCALAR) else IMAGE for offer in offered]
     attributes = {"program": text, "outputs": outputs}
     return arranged(llvm.find("elementwise", "cpu", "llvm"), attributes, inputs, [IMAGE] * len(outputs), offered)
@@ -231,26 +231,26 @@ def layouts(llvm: Registry, text: str, offered: list[Layout | None], outputs: tu
     [
         *(("add 0 1; mul 2 1", (2, 3), each, PLAIN) for each in ([None, None], [PLAIN, None], [PLAIN, PLAIN])),
         *(("add 0 1; mul 2 1", (2, 3), each, PADDED) for each in ([None, PADDED], [PLAIN, PADDED], [PADDED, DENSE])),
-        # Padding stays zero, or the layout is not taken.
+        # A layout with padding is taken only if the padding stays zero.
         ("add 0 #1.0", (1,), [PADDED], PLAIN),
         ("add 0 #1.0", (1,), [DENSE], DENSE),
         ("add 0 1; add 2 #1.0", (3,), [PADDED, DENSE], DENSE),
     ],
 )
-def test_one_layout_is_taken_by_all(
+def test_all_inputs_and_outputs_have_one_layout(
     llvm: Registry, text: str, outputs: tuple[int, ...], offered: list[Layout | None], taken: Layout
 ) -> None:
     found = layouts(llvm, text, offered, outputs)
     assert {*found.inputs, *found.outputs} == {taken}
 
 
-def test_a_scalar_stays_plain_and_every_input_of_full_shape_may_give_its_memory(llvm: Registry) -> None:
+def test_scalars_stay_plain_and_outputs_may_share_memory_with_images(llvm: Registry) -> None:
     found = layouts(llvm, "mul 0 1; add 3 2", [PADDED, plain(SCALAR), None], (3, 4))
     assert (found.inputs, found.outputs) == ((PADDED, plain(SCALAR), PADDED), (PADDED, PADDED))
     assert set(found.in_place) == {(0, 0), (0, 1), (2, 0), (2, 1)}
 
 
-def test_padding_is_computed_with_the_rest(llvm: Registry) -> None:
+def test_padding_is_computed_like_other_elements(llvm: Registry) -> None:
     kernel, attributes = llvm.find("elementwise", "cpu", "llvm"), {"program": "mul 0 #3.0", "outputs": (1,)}
     arrangement = arranged(kernel, attributes, [IMAGE], [IMAGE], [PADDED])
     source, result = filled(IMAGE, PADDED), filled(IMAGE, PADDED)
@@ -260,7 +260,7 @@ def test_padding_is_computed_with_the_rest(llvm: Registry) -> None:
 
 
 def numbers(operand: Operand) -> Array:
-    """All memory of a tensor, as float32."""
+    """Return all memory of a tensor, as float32."""
     return operand.data.view(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Max pooling in machine code: NaN, ties, layouts of positions, and refusals; the table compares the other values."""
+"""Max pooling in machine code: NaN, ties, layouts of positions, refusals. ``test_table.py`` compares other values."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def test_a_maximum_over_nan_is_nan(geometry: Any, tag: str) -> None:
 
 @pytest.mark.parametrize("tag", IMAGE_TAGS)
 @pytest.mark.parametrize("value", [0.0, -np.inf, np.inf])
-def test_of_equals_the_first_wins(value: float, tag: str) -> None:
+def test_the_first_of_equal_values_is_the_maximum(value: float, tag: str) -> None:
     x = np.full(EXAMPLE[0], value, np.float32)
     for came, wanted in zip(pooled(EXAMPLE, x, tag).outputs, truth(EXAMPLE, x), strict=True):
         np.testing.assert_array_equal(came, wanted)
@@ -77,7 +77,7 @@ def test_other_layouts_and_empty_images_are_refused() -> None:
     assert arranged((2, 16, 2, 2), None) is not None
 
 
-def test_it_has_priority_over_the_library_that_ignores_nan() -> None:
+def test_machine_code_has_priority_over_onednn_which_ignores_nan() -> None:
     assert load_kernels().of("max_pool", "cpu")[0].library == "llvm"
 
 

@@ -37,7 +37,7 @@ def attributes_of(program: Program, product: int, **changes: Any) -> dict[str, A
 
 
 def momentum_arrays(size: tuple[int, int, int]) -> list[Array]:
-    """x, dy, then parameters, velocity, learning rate and momentum."""
+    """Return x, dy, parameters, velocity, learning rate and momentum."""
     m, k, n = size
     rng = np.random.default_rng(3)
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((m, k), (m, n), (k, n), (k, n))]
@@ -53,19 +53,19 @@ def computed(attributes: dict[str, Any], arrays: Sequence[Array]) -> list[Array]
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_an_update_is_that_of_the_reference(size: tuple[int, int, int]) -> None:
+def test_an_update_equals_the_reference(size: tuple[int, int, int]) -> None:
     arrays, attributes = momentum_arrays(size), attributes_of(MOMENTUM, GRADIENT)
     for came, wanted in zip(computed(attributes, arrays), expected(attributes, arrays), strict=True):
         assert_close(came, wanted, 1e-5)
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_terms_are_added_one_by_one_each_rounded_once(size: tuple[int, int, int]) -> None:
+def test_terms_are_added_in_order_and_every_sum_is_rounded_once(size: tuple[int, int, int]) -> None:
     x, dy = momentum_arrays(size)[:2]
     (came,) = computed(attributes_of(parse("mul 0 #1", 1, (1,)), 0), [x, dy])
     total = np.zeros((x.shape[1], dy.shape[1]), np.float32)
     for one, other in zip(x.astype(np.float64), dy.astype(np.float64), strict=True):
-        # A float32 product is exact in float64; the double rounding of its sum matters in one of 2**29 cases.
+        # Products of float32 are exact in float64; the second rounding of a sum matters in one of 2**29 cases.
         total = (total + np.outer(one, other)).astype(np.float32)
     np.testing.assert_array_equal(came, total)
 
@@ -92,7 +92,7 @@ def test_vectors_of_every_size_give_the_same_bits(vector_bytes: int) -> None:
         np.testing.assert_array_equal(came.array, wanted)
 
 
-def test_threads_share_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "PARALLEL_BYTES", 0)
     arrays, attributes = momentum_arrays((5, 43, 101)), attributes_of(MOMENTUM, GRADIENT)
     alone = computed(attributes, arrays)
@@ -104,7 +104,7 @@ def test_threads_share_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 W, V = 2, 3
-"""Positions of parameters and velocity."""
+"""Positions of parameters and velocity among the inputs."""
 
 
 @pytest.mark.parametrize("places", [(W, V), (V, W), (W, None), (None, W)])
@@ -129,7 +129,7 @@ def test_outputs_may_share_memory_with_operands(places: tuple[int | None, int | 
         *((40, turned, False) for turned in ((False, False), (False, True), (True, True))),
     ],
 )
-def test_other_products_and_those_of_many_or_no_terms_are_refused(
+def test_other_transpositions_and_no_or_too_many_terms_are_refused(
     terms: int, turned: tuple[bool, bool], taken: bool
 ) -> None:
     attributes = attributes_of(parse("sub 0 1", 2, (2,)), 1, transpose_a=turned[0], transpose_b=turned[1])
@@ -138,7 +138,7 @@ def test_other_products_and_those_of_many_or_no_terms_are_refused(
 
 
 @pytest.mark.parametrize(("dtype", "library"), [("float32", "llvm"), ("float64", "numpy"), ("bfloat16", "numpy")])
-def test_it_is_chosen_for_float32(dtype: str, library: str) -> None:
+def test_machine_code_is_chosen_for_float32_only(dtype: str, library: str) -> None:
     x, dy, w = (Shaped(shape, dtype) for shape in ((4, 40), (4, 50), (40, 50)))
     attributes = attributes_of(parse("sub 0 1", 2, (2,)), 1, dtype=dtype)
     choice = load_kernels().choose("matmul_elementwise", "cpu", attributes, [x, dy, w], [w], [None] * 3)

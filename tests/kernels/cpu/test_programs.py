@@ -13,7 +13,7 @@ from runner.kernels.contract import Array
 from runner.kernels.cpu.machine_code.elementwise import keeps_zeros
 from runner.kernels.elementwise import FUNCTIONS, Operand, Program, Step, evaluate, parse
 
-# On other CPUs NumPy may return the other of two zeros as the maximum.
+# On other CPUs, NumPy may return a zero of the other sign as the maximum.
 _SIGNED_ZERO = [-0.0] if platform.machine() in ("x86_64", "AMD64") else []
 SPECIAL = [0.0, *_SIGNED_ZERO, 1.0, -1.5, np.nan, np.inf, -np.inf, 1e-40, -3e-320, 1e30, -1e300]
 
@@ -22,7 +22,7 @@ _LITERALS = st.sampled_from([float(value) for value in SPECIAL]) | st.floats(-4,
 
 @dataclass(frozen=True)
 class Case:
-    """A program, and which of its inputs have the shape of the result."""
+    """A program, and for each input whether it has the shape of the result."""
 
     program: Program
     wide: tuple[bool, ...]
@@ -30,7 +30,7 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Programs of all functions; their outputs depend on an input that is no scalar."""
+    """Draw a program of any functions, whose outputs depend on at least one input that is not a scalar."""
     inputs = draw(st.integers(1, 5))
     first = draw(st.integers(0, inputs - 1))
     wide = [k == first or draw(st.booleans()) for k in range(inputs)]
@@ -57,7 +57,7 @@ def _steps(draw: st.DrawFn, known: int) -> Step:
 
 
 def awkward(seed: int, shape: tuple[int, ...], dtype: str) -> Array:
-    """Normal numbers, a quarter of them replaced by special ones."""
+    """Return normally distributed numbers, a quarter of them replaced by special values."""
     rng = np.random.default_rng(seed)
     with np.errstate(over="ignore"):
         special = np.array(SPECIAL).astype(dtype)
@@ -66,14 +66,14 @@ def awkward(seed: int, shape: tuple[int, ...], dtype: str) -> Array:
 
 
 def same_bits(a: Array, b: Array) -> bool:
-    """Whether two arrays agree bit for bit; every NaN is the same."""
+    """Return whether two arrays are equal bit for bit; all NaN count as equal."""
     assert (a.shape, a.dtype) == (b.shape, b.dtype)
     numbers = ~np.isnan(a)
     return bool(np.array_equal(numbers, ~np.isnan(b)) and a[numbers].tobytes() == b[numbers].tobytes())
 
 
 def all_same_bits(found: Sequence[Array], expected: Sequence[Array]) -> bool:
-    """``same_bits`` of each pair."""
+    """Return whether ``same_bits`` holds for each pair."""
     return all(same_bits(a, b) for a, b in zip(found, expected, strict=True))
 
 
@@ -126,7 +126,7 @@ def test_programs_that_spoil_zeros(name: str) -> None:
     assert not _keeps(SPOILING[name])
 
 
-def test_every_output_must_keep_them() -> None:
+def test_every_output_must_keep_zeros() -> None:
     assert not keeps_zeros(parse("neg 0; add 0 #1.0", 1, (1, 2)), [True], "float32")
     assert keeps_zeros(parse("add 0 #1.0; neg 0", 1, (2,)), [True], "float32")
 
@@ -140,12 +140,12 @@ def test_a_literal_is_rounded_to_its_dtype() -> None:
 
 
 def _keeps(text: str) -> bool:
-    """Analyse a program with tensors 0 and 1 and scalar 2, whose last step is its output."""
+    """Return whether a program with tensors 0 and 1 and scalar 2 keeps zeros; its last step is its output."""
     return keeps_zeros(parse(text, 3, (3 + text.count(";"),)), [True, True, False], "float32")
 
 
 @given(cases())
-def test_values_are_wide_that_have_the_shape_of_a_wide_input(case: Case) -> None:
+def test_values_with_the_shape_of_a_wide_input_are_wide(case: Case) -> None:
     count = len(case.program.steps)
     every = replace(case.program, outputs=tuple(range(case.program.inputs, case.program.inputs + count)))
     inputs = [np.ones((3,) if wide else ()) for wide in case.wide]

@@ -20,7 +20,7 @@ from tests.kernels.harness import Shaped, exact, filled, holding, reference, run
 LOSS, GRADIENT = "softmax_cross_entropy", "softmax_cross_entropy_gradient"
 SHAPES = [(1, 1), (1, 10), (32, 10), (7, 3), (2, 1000), (3, 8), (2, 17)]
 ROUNDING = 2e-6
-"""Relative: the rounding error of a difference of logits is the relative error of its exponential."""
+"""Relative tolerance: a rounded difference of logits changes its exponential by this relative error."""
 
 
 def kernel(op: str) -> Kernel:
@@ -39,7 +39,7 @@ def labels_of(shape: tuple[int, int], dtype: str) -> Array:
 
 
 def losses(logits: Array, labels: Array) -> list[Array]:
-    """Loss and probabilities."""
+    """Return losses and probabilities."""
     return run_node(kernel(LOSS), {}, [logits, labels]).outputs
 
 
@@ -66,7 +66,7 @@ def test_the_loss_of_a_certain_prediction_is_small_but_not_zero() -> None:
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 @pytest.mark.parametrize("place", [0, 3, 9])
-def test_a_broken_logit_gives_a_nan_loss(broken: float, place: int) -> None:
+def test_a_logit_that_is_not_finite_gives_a_nan_loss(broken: float, place: int) -> None:
     logits = np.zeros((2, 10), np.float32)
     logits[1, place] = broken
     loss, _ = losses(logits, np.array([0, 0]))
@@ -161,13 +161,13 @@ def test_sums_over_the_first_axis_have_the_bits_of_numpy(shape: tuple[int, ...])
     assert_same_bits(total(x, (0,)), x.sum(axis=0))
 
 
-def test_zeros_of_rows_below_zero_add_up_to_zero_as_in_numpy() -> None:
+def test_negative_zeros_are_summed_as_in_numpy() -> None:
     x = np.full((2, 3), -0.0, np.float32)
     assert_same_bits(total(x, (0,)), x.sum(axis=0))
 
 
-def test_the_order_is_lanes_then_remaining_elements() -> None:
-    # Large numbers cancel, so that the result depends on the order of the additions in float64.
+def test_a_sum_adds_vector_lanes_and_then_the_remaining_elements() -> None:
+    # Large numbers cancel, so the result depends on the order of the additions in float64.
     rng = np.random.default_rng(2)
     large = rng.standard_normal(102) * 10.0 ** rng.integers(0, 20, 102)
     x = rng.permutation([*large, *-large, 1.0]).astype(np.float32)

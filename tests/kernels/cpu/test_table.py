@@ -1,7 +1,7 @@
 """Every fast CPU kernel against the reference kernel of its op in float64: dtypes, layouts, outputs in place.
 
-Element-wise programs have a law of their own in ``test_elementwise.py``, changes of layout in
-``onednn/test_convert.py``. The values here are finite: fast kernels may spread NaN further than the reference does.
+Element-wise programs are tested in ``test_elementwise.py``, conversions of layouts in ``onednn/test_values.py``. The
+values here are finite, because fast kernels may spread NaN further than the reference does.
 """
 
 from collections.abc import Iterable
@@ -36,17 +36,17 @@ KERNELS = [
     if kernel.library != "numpy" and dtype in kernel.dtypes and op not in ELSEWHERE
 ]
 EXACT = ("concat", "split", "slice", "pad", "broadcast_to", "max_pool", "fill", "cast")
-"""Beginnings of the names of ops without arithmetic: their results are equal."""
+"""Prefixes of the names of ops without arithmetic, whose results are exact."""
 
 TOLERANCES = {"float32": 1e-5, "bfloat16": 2.0**-7}
-"""Of the largest magnitude of a result, by its dtype."""
+"""Tolerance relative to the largest magnitude of a result, by the dtype of the result."""
 
 FILTERS = {"conv2d": 1, "conv2d_fused": 1, "conv2d_input_gradient": 1}
-"""Op -> its input that is not an image."""
+"""Op -> index of the input that holds filters instead of images."""
 
 
 @pytest.mark.parametrize(("kernel", "dtype"), KERNELS)
-def test_a_kernel_computes_what_the_reference_computes(kernel: Kernel, dtype: str) -> None:
+def test_a_kernel_gives_the_results_of_the_reference(kernel: Kernel, dtype: str) -> None:
     op, compared = kernel.op, 0
     widened = WIDENED.get(op, []) if dtype == "bfloat16" else []
     for number, case in enumerate([*CASES[op], *SPECIAL.get(op, []), *LAYOUT_CASES.get(op, []), *widened]):
@@ -61,12 +61,12 @@ def test_a_kernel_computes_what_the_reference_computes(kernel: Kernel, dtype: st
 
 
 def is_finite(arrays: Iterable[Array]) -> bool:
-    """Whether no float is NaN or infinite."""
+    """Return whether all floats are finite."""
     return all(each.dtype.kind not in "fV" or np.isfinite(each.astype(np.float64)).all() for each in arrays)
 
 
 def check(kernel: Kernel, attributes: dict[str, Any], arrays: list[Array]) -> int:
-    """Compare a case in every layout in which the kernel takes it; returns the number of those."""
+    """Compare a case in every layout in which the kernel takes it; return the number of these layouts."""
     op, node = kernel.op, node_of(kernel.op, arrays, attributes)
     inputs, outputs, compared = [Shaped.of(each) for each in arrays], node.outputs, 0
     if not FLOATS.intersection(spec.dtype for spec in (*inputs, *outputs)) <= kernel.dtypes:

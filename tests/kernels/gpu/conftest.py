@@ -9,5 +9,5 @@ from tests.kernels.gpu.emulation import EmulatedRuntime
 
 @pytest.fixture
 def runtime(compiled_sources: Path) -> EmulatedRuntime:
-    """An emulated GPU."""
+    """Return an emulated GPU."""
     return EmulatedRuntime(compiled_sources)

@@ -1,5 +1,5 @@
-// Just enough of CUDA to run a kernel on the host: the blocks of a grid one after the other, the threads of a block in
-// turns. A thread runs until it waits for the others; a block whose threads wait for different things is an error.
+// The part of CUDA that kernels need, on the host. The blocks of a grid run one after the other. The threads of a block
+// take turns: a thread runs until it waits for other threads. Threads that wait at different barriers are an error.
 #include <setjmp.h>
 #include <ucontext.h>
 
@@ -20,7 +20,7 @@
 #define __forceinline__ inline
 #define __restrict__
 #define __launch_bounds__(...)
-// Blocks run one after the other, so that what is static belongs to one block at a time.
+// Blocks run one after the other, so a static variable belongs to one block at a time.
 #define __shared__ static
 
 struct Index { unsigned int x, y, z; };
@@ -56,7 +56,7 @@ namespace emulation {
 enum State { READY, AT_BLOCK, AT_WARP, DONE };
 constexpr std::size_t STACK = 64 << 10;
 
-// A thread has a stack of its own and is left and resumed by jumps. It is started once, and then runs block after block.
+// A thread has a separate stack; jumps leave and resume the thread. It starts once and then runs block after block.
 struct Thread {
     State state = READY;
     Index index;
@@ -72,7 +72,7 @@ static void (*body_of_block)(void *);
 static void *body_data;
 static unsigned long long exchanged[1024];
 
-// Back to the scheduler; returns when it is this thread's turn again.
+// Jump to the scheduler; return at the next turn of this thread.
 __attribute__((noinline)) inline void leave_as(State state) {
     Thread &self = *threads[current];
     self.state = state;
@@ -103,7 +103,7 @@ __attribute__((noinline)) inline void resume(Thread &thread) {
     setcontext(&thread.start);
 }
 
-// Lets threads go on if all of them that have not ended wait for the same; returns whether there were any.
+// Let threads continue if all unfinished ones wait at the same barrier. Return whether a thread was waiting.
 inline bool release(int first, int last, State waiting) {
     bool any = false;
     for (int t = first; t < last; ++t) {
@@ -121,14 +121,14 @@ inline bool any_is(State state) {
     return false;
 }
 
-// Whether threads were let go on. Those of a block must all come to where it waits; of a warp, those that have not ended.
+// Return whether threads continue. All threads of a block, and all unfinished threads of a warp, must have arrived.
 inline bool release_some(int count) {
     bool released = false;
     for (int w = 0; w < count; w += 32) released = release(w, w + 32 < count ? w + 32 : count, AT_WARP) || released;
     return released || (!any_is(DONE) && release(0, count, AT_BLOCK));
 }
 
-// Returns 0, or 1 where threads wait for different things, or for threads that have ended.
+// Return 0, or 1 if threads wait at different barriers or for threads that have ended.
 template <typename Body>
 int run_block(int count, bool reversed, Body body) {
     body_of_block = [](void *data) { (*static_cast<Body *>(data))(); };
@@ -146,7 +146,7 @@ int run_block(int count, bool reversed, Body body) {
         }
         if (!any_is(AT_BLOCK) && !any_is(AT_WARP)) return 0;
         if (release_some(count)) continue;
-        threads.clear();  // They stand in the middle of a block that is given up.
+        threads.clear();  // The threads are in the middle of a failed block.
         return 1;
     }
 }

@@ -26,7 +26,7 @@ from runner.kernels.gpu.runtime import Argument, DeviceMemory, Size
 HEADER = Path(__file__).with_name("emulation.hpp")
 GUARD = 256
 UNSET, FENCE = 0xFF, 0xFE
-"""Bytes of unwritten memory, NaN, and of the guards around it: numbers so large that they show in a sum."""
+"""Byte of unwritten memory (as a float, NaN), and of the guards around it (as a float, large enough to spoil a sum)."""
 # -fno-gnu-unique: kernels of equal name from different sources must not share static memory.
 COMPILER = ("g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-gnu-unique", "-fPIC")
 WORKING = threading.Condition(threading.RLock())
@@ -39,7 +39,7 @@ Work = Callable[[], None]
 
 @dataclass
 class Capture:
-    """A capture: works in a valid order, and the streams that take part."""
+    """A capture: the captured work in a valid order, and the streams that take part."""
 
     works: list[Work] = field(default_factory=list)
     streams: "list[EmulatedStream]" = field(default_factory=list)
@@ -66,9 +66,9 @@ class EmulatedStream:
         (self.queue if self.capturing is None else self.capturing.works).append(work)
 
     def drain(self, until: int) -> None:
-        """Run the works up to a position; one thread at a time, because compiled kernels share state.
+        """Run the pending work up to a position, in one thread at a time, because compiled kernels share state.
 
-        A work may wait for other threads and let them work meanwhile; its own stream stays blocked.
+        Work that waits for other threads lets these threads run meanwhile; its stream stays blocked.
         """
         me = threading.get_ident()
         with WORKING:
@@ -109,7 +109,7 @@ class EmulatedGraph:
 
 @dataclass(frozen=True)
 class EmulatedFunction:
-    """A kernel compiled for the host. together: its threads wait for each other."""
+    """A kernel compiled for the host. together: whether the threads of a block wait for each other."""
 
     name: str
     entry: Any
@@ -146,8 +146,8 @@ class EmulatedFunction:
 class EmulatedRuntime:
     """The runtime of an emulated GPU; see :class:`~runner.kernels.gpu.runtime.Runtime`.
 
-    folder: cache of compiled sources. nbytes: size of the memory. gpus: number of GPUs; objects of one GPU fail on a
-    stream of another. reversed: whether the last thread of a block runs first; libraries: both set by tests.
+    folder: the cache of compiled sources. nbytes: the size of the memory. gpus: the number of GPUs; objects of one GPU
+    fail on a stream of another. Tests set reversed (whether the last thread of a block runs first) and libraries.
     """
 
     name = "emulated GPU"
@@ -167,7 +167,7 @@ class EmulatedRuntime:
 
     @property
     def gpu(self) -> int:
-        """The GPU that the thread uses."""
+        """The GPU that the current thread uses."""
         return getattr(self._used, "gpu", 0)
 
     def use(self, gpu: int) -> None:
@@ -256,7 +256,7 @@ class EmulatedRuntime:
         return self.libraries.get(name)
 
     def check_guards(self) -> None:
-        """Fail if something was written directly before or after an allocation."""
+        """Fail if a kernel wrote directly before or after an allocation."""
         for raw, nbytes in self._allocated:
             start = GUARD + (-(raw.ctypes.data + GUARD) % 256)
             intact = (raw[:start] == FENCE).all() and (raw[start + nbytes :] == FENCE).all()
@@ -266,19 +266,19 @@ class EmulatedRuntime:
 def sources_folder(request: pytest.FixtureRequest) -> Path:
     """Return the cache folder of compiled sources, shared by all processes and later runs.
 
-    Skips the test if there is no compiler.
+    Skip the test if there is no compiler.
     """
     if shutil.which("g++") is None:
         pytest.skip("an emulated GPU needs g++")
     cache = getattr(request.config, "cache", None)
-    if cache is None:  # pytest was started without it
+    if cache is None:  # pytest runs without its cache
         factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
         return factory.mktemp("emulated_gpu")
     return Path(cache.mkdir("emulated_gpu"))
 
 
 def compiled(source: str, folder: Path) -> ctypes.PyDLL:
-    """Compile a source to a library of the host, or take it from the folder."""
+    """Return the library that a source compiles to on the host; the folder keeps libraries for later calls."""
     names = _KERNEL.findall(source)
     assert names, 'a source has kernels: extern "C" __global__ void NAME('
     entries = "".join(

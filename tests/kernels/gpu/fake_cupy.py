@@ -1,4 +1,4 @@
-"""The used part of CuPy, which records its calls in order."""
+"""A fake of the part of CuPy that the kernels use; it records its calls in order."""
 
 from dataclasses import dataclass, field
 from itertools import count
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class CUDARuntimeError(RuntimeError):
-    """Like CuPy's. status: a cudaError."""
+    """A counterpart of CuPy's error. status: a number of cudaError."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"cudaError {status}")
@@ -16,9 +16,9 @@ class CUDARuntimeError(RuntimeError):
 
 @dataclass
 class FakeCupy:
-    """The module.
+    """A fake of the module.
 
-    gpus: their number, or minus the status of a failure. memory: bytes of a GPU. capabilities: of GPUs other than 9.0.
+    gpus: number, or minus the status of a failure. memory: bytes of a GPU. capabilities: GPU -> capability, if not 90.
     """
 
     gpus: int = 2
@@ -57,7 +57,7 @@ class FakeCupy:
 
 @dataclass
 class FakeCudaRuntime:
-    """``cupy.cuda.runtime``."""
+    """A fake of ``cupy.cuda.runtime``."""
 
     cupy: FakeCupy
     memcpyDefault = 4  # noqa: N815 - the names that CuPy gives
@@ -100,7 +100,7 @@ class FakeCudaRuntime:
 
 @dataclass
 class FakeModule:
-    """Machine code on a GPU."""
+    """A fake of a module: machine code on a GPU."""
 
     cupy: FakeCupy
 
@@ -117,7 +117,7 @@ class FakeModule:
 
 @dataclass
 class FakeStream:
-    """A stream; its captured graph records its launches."""
+    """A fake stream; the graph that it captures records its launches."""
 
     cupy: FakeCupy
     ptr: int
@@ -141,7 +141,7 @@ class FakeStream:
 
 @dataclass
 class FakeEvent:
-    """An event."""
+    """A fake event."""
 
     cupy: FakeCupy
     disable_timing: bool

@@ -1,6 +1,6 @@
-"""CuPy's module of NCCL for emulated GPUs: a sum runs when all ranks have reached it.
+"""A fake of CuPy's NCCL module for emulated GPUs: a sum runs when all ranks have reached it.
 
-Signatures are those of CuPy 14.2, ``cupy.cuda.nccl``; type numbers those of nccl.h.
+Signatures are as in CuPy 14.2, ``cupy.cuda.nccl``; numbers of types are as in nccl.h.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ _TYPES: dict[int, Any] = {2: np.int32, 4: np.int64, 7: np.float32, 8: np.float64
 
 
 class NcclError(RuntimeError):
-    """Like CuPy's."""
+    """A counterpart of CuPy's error."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"ncclError {status}")
@@ -27,7 +27,7 @@ class NcclError(RuntimeError):
 
 @dataclass(frozen=True)
 class _Call:
-    """One rank's part of a sum."""
+    """The part of one rank in a sum."""
 
     stream: EmulatedStream
     position: int
@@ -39,7 +39,7 @@ class _Call:
 
 @dataclass
 class _World:
-    """The ranks of one id. sums: number -> the call of each rank. done: numbers of finished sums."""
+    """The ranks of one communicator. sums: number -> the call of each rank. done: numbers of finished sums."""
 
     size: int
     ranks: set[int] = field(default_factory=set)
@@ -49,10 +49,10 @@ class _World:
 
 
 class FakeNccl:
-    """The module.
+    """A fake of the module.
 
-    background: status of an asynchronous failure, or 0. refuses: status of failing joins. log: rank, number of
-    elements and stream of each sum.
+    background: status of an asynchronous failure, or 0. refuses: status with which joins fail, or 0. log: rank, number
+    of elements and stream of each sum.
     """
 
     available = True
@@ -86,7 +86,7 @@ class FakeNccl:
 
 @dataclass
 class FakeCommunicator:
-    """One rank."""
+    """The communicator of one rank."""
 
     nccl: FakeNccl
     world: _World
@@ -137,7 +137,7 @@ class FakeCommunicator:
 
 
 def _sum(calls: list[_Call]) -> None:
-    """Add in the order of ranks, which NCCL does not guarantee."""
+    """Add in rank order, which NCCL does not guarantee."""
     assert len({(call.count, call.datatype) for call in calls}) == 1, "all ranks give the same number of one type"
     parts = [_at(call.source, call).copy() for call in calls]
     total = reduce(np.add, parts)
@@ -152,14 +152,14 @@ def _at(address: int, call: _Call) -> Any:
 
 
 def with_nccl(runtime: EmulatedRuntime) -> FakeNccl:
-    """Give emulated GPUs the library, without communicators."""
+    """Add the fake library to emulated GPUs, without communicators."""
     nccl = FakeNccl(runtime)
     runtime.libraries["nccl"] = NcclLibrary(nccl, lambda: runtime.gpu, runtime.allocate)
     return nccl
 
 
 def joined(runtime: EmulatedRuntime, gpus: int) -> FakeNccl:
-    """Give emulated GPUs the library, and let the first ``gpus`` join in order."""
+    """Add the fake library to emulated GPUs, and let the first ``gpus`` GPUs join in order."""
     nccl = with_nccl(runtime)
     library: NcclLibrary = runtime.library("nccl")
     unique_id = library.unique_id()

@@ -1,6 +1,6 @@
 """An emulated GPU with cuBLAS, whose products NumPy computes, and cuDNN, whose plans are the reference kernels.
 
-Both compute at synchronization."""
+Both libraries compute at synchronization."""
 
 import ctypes
 from collections.abc import Callable, Mapping
@@ -21,11 +21,11 @@ Array = NDArray[Any]
 DTYPES = {0: "float32", 1: "float64", 14: "bfloat16"}
 """cudaDataType -> dtype."""
 COMPUTED = {68: "float32", 77: "float32", 70: "float64"}
-"""cublasComputeType_t -> dtype of factor and sums."""
+"""cublasComputeType_t -> dtype of factors and sums."""
 
 
 class NumpyCublas:
-    """CuPy's module of cuBLAS for handles, and the library itself for products.
+    """A fake of CuPy's cuBLAS module, which makes handles, and of the library itself, which computes products.
 
     There is one handle per GPU; setting a stream resets the workspace.
     """
@@ -54,7 +54,7 @@ class NumpyCublas:
 
     @property
     def functions(self) -> cublas.Functions:
-        """Of the library."""
+        """Functions of the library."""
         return cublas.Functions(self.set_stream, self.set_workspace, self.gemm)
 
     def set_workspace(self, handle: int, address: int, nbytes: int) -> int:
@@ -79,7 +79,7 @@ class NumpyCublas:
 
 
 def multiply(told: tuple[int, ...], workspace: tuple[int, int]) -> None:
-    """C = op(A) op(B), from arguments in the order of cublasGemmEx."""
+    """Compute C = op(A) op(B), from arguments in the order of cublasGemmEx."""
     turn_a, turn_b, m, n, k, _, a, a_type, lda, b, b_type, ldb, _, c, c_type, ldc, computed, _ = told
     ctypes.memset(workspace[0], 0xEE, workspace[1])
     left = operated(a, DTYPES[a_type], m, k, lda, turn_a).astype(COMPUTED[computed])
@@ -88,14 +88,14 @@ def multiply(told: tuple[int, ...], workspace: tuple[int, int]) -> None:
 
 
 def operated(address: int, dtype: str, rows: int, columns: int, leading: int, transposed: int) -> Array:
-    """op(X) of (rows, columns) of a matrix at an address."""
+    """Return op(X) with shape (rows, columns) of the matrix X at an address."""
     if transposed:
         return matrix_at(address, dtype, columns, rows, leading).T
     return matrix_at(address, dtype, rows, columns, leading)
 
 
 def matrix_at(address: int, dtype: str, rows: int, columns: int, leading: int) -> Array:
-    """A view of a column-major matrix: element (i, j) is at i + j * leading."""
+    """Return a view of a column-major matrix: element (i, j) is at i + j * leading."""
     assert leading >= max(1, rows), f"a leading extent of {leading} for {rows} rows"
     itemsize = np.dtype(dtype).itemsize
     count = (columns - 1) * leading + rows
@@ -105,7 +105,7 @@ def matrix_at(address: int, dtype: str, rows: int, columns: int, leading: int) -
 
 
 class GpuWithCublas(EmulatedRuntime):
-    """An emulated GPU whose library "cublas" is the real one's, on :class:`NumpyCublas`."""
+    """An emulated GPU on which the class of the real library "cublas" calls :class:`NumpyCublas`."""
 
     def __init__(self, *arguments: Any, tf32: bool = False, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -123,7 +123,7 @@ class GpuWithCublas(EmulatedRuntime):
 
 @dataclass
 class ReferencePlan:
-    """See :class:`~runner.kernels.gpu.cudnn.library.BuiltPlan`. It overwrites its whole workspace."""
+    """A plan that overwrites its whole workspace; see :class:`~runner.kernels.gpu.cudnn.library.BuiltPlan`."""
 
     convolution: Convolution
     workspace_bytes: int
@@ -148,7 +148,7 @@ class ReferencePlan:
 
 @dataclass
 class ReferencePlanner:
-    """See :class:`~runner.kernels.gpu.cudnn.library.CudnnLibrary`. refuses: whether a convolution has no plan."""
+    """A planner like :class:`~runner.kernels.gpu.cudnn.library.CudnnLibrary`. refuses: whether there is no plan."""
 
     workspace_bytes: int = 131
     refuses: Callable[[Convolution], bool] = lambda _: False
@@ -175,7 +175,7 @@ class GpuWithLibraries(GpuWithCublas):
 
 
 def lying(address: int, convolution: Convolution, role: Role) -> Array:
-    """A tensor in memory with channels last, viewed as (N, C, H, W)."""
+    """Return a view (N, C, H, W) of a tensor in memory with channels last."""
     n, c, h, w = convolution.shapes[role]
     dtype = np.dtype(convolution.dtype)
     raw = (ctypes.c_char * (n * c * h * w * dtype.itemsize)).from_address(address)

@@ -31,7 +31,7 @@ _INNERMOST_LAST, _INNERMOST_SECOND = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 def registry_of(runtime: Runtime, *modules: ModuleType) -> Registry:
-    """Return the kernels of modules of ``runner.kernels.gpu``."""
+    """Return a registry with the kernels of modules of ``runner.kernels.gpu``."""
     registry = Registry()
     for module in modules:
         for kernel in module.kernels(runtime):
@@ -52,9 +52,9 @@ def run_op(
 ) -> list[Array]:
     """Run a node and return its outputs as plain arrays.
 
-    library: whose kernel runs; by default the first by priority that takes the node. in_place: outputs share the memory
-    of inputs if the kernel allows it. Raises KernelError if no kernel takes the node, AssertionError if it writes to
-    other memory, and RuntimeError with the message of the kernel if it refuses a value.
+    library: the kernel's library; None for the first kernel by priority that takes the node. in_place: outputs share
+    the memory of inputs if the kernel allows it. Raises KernelError if no kernel takes the node, AssertionError if the
+    kernel writes to other memory, and RuntimeError with the message of the kernel if the kernel refuses a value.
     """
     node = node_of(op, inputs, attributes or {})
     specs = [harness.Shaped.of(array) for array in inputs]
@@ -87,7 +87,7 @@ def chosen(
 def able(
     registry: Registry, op: str, inputs: Sequence[Array], attributes: Mapping[str, Any], layouts: LayoutsOfInputs = None
 ) -> list[tuple[Kernel, Arrangement]]:
-    """Return the kernels that take a node, each with its arrangement; fails if there is none."""
+    """Return the kernels that take a node, each with its arrangement; fail if there is none."""
     node, specs = node_of(op, inputs, attributes), [harness.Shaped.of(array) for array in inputs]
     floats = {spec.dtype for spec in (*specs, *node.outputs) if spec.dtype in DTYPES}
     offered = offers_for(specs, layouts)
@@ -141,7 +141,7 @@ def run_choice(
 
 
 def _replay(runtime: Runtime, stream: Stream, bound: StreamCall, targets: Sequence[Operand]) -> None:
-    """Capture a call and launch it twice, as the steps of a run do; both times it must give the same bits.
+    """Capture a call and launch it twice, as the steps of a run do; both launches must give the same bits.
 
     On an emulated GPU the threads of a block run in the opposite order the second time.
     """
@@ -162,7 +162,7 @@ def _replay(runtime: Runtime, stream: Stream, bound: StreamCall, targets: Sequen
 
 
 def put(runtime: Runtime, stream: Stream, operand: Operand, array: Array) -> None:
-    """Copy a plain array into the memory of a GPU, in the layout of the operand."""
+    """Copy a plain array into GPU memory, in the layout of the operand."""
     lying = array.transpose(_INNERMOST_LAST) if operand.layout.tag == CHANNELS_LAST else array
     pinned = runtime.pinned(operand.layout.nbytes)
     pinned[:] = np.frombuffer(np.ascontiguousarray(lying).tobytes(), np.uint8)
@@ -172,7 +172,7 @@ def put(runtime: Runtime, stream: Stream, operand: Operand, array: Array) -> Non
 
 
 def got(runtime: Runtime, stream: Stream, operand: Operand) -> Array:
-    """Return a plain copy of an operand after all work of the stream."""
+    """Return a plain copy of an operand, after all work on the stream."""
     pinned = runtime.pinned(operand.layout.nbytes)
     runtime.copy(pinned.ctypes.data, operand.address, operand.layout.nbytes, stream)
     runtime.synchronize(stream)
@@ -186,7 +186,7 @@ def got(runtime: Runtime, stream: Stream, operand: Operand) -> Array:
 def drawn_for(op: str, case: Case, dtype: str) -> tuple[list[Array], dict[str, Any]]:
     """Return inputs and attributes of a case, with floats of ``dtype``.
 
-    Vectors of channels are float32 where nodes of bfloat16 have them so.
+    In bfloat16, vectors of channels stay float32 for batch normalization.
     """
     attributes = {name: dtype if value == PRECISION else value for name, value in case.attributes.items()}
     arrays = case.draw(4, dtype)

@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 @pytest.fixture
 def gpus(compiled_sources: Path) -> EmulatedRuntime:
-    """Three emulated GPUs."""
+    """Return three emulated GPUs."""
     return EmulatedRuntime(compiled_sources, gpus=3)
 
 
@@ -50,7 +50,7 @@ def bound(runtime: EmulatedRuntime, rank: int, size: int, part: Operand, total: 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32", "int64"])
 @pytest.mark.parametrize("in_place", [False, True])
-def test_every_gpu_gets_the_sum_of_all(gpus: EmulatedRuntime, dtype: str, in_place: bool) -> None:
+def test_every_gpu_receives_the_sum(gpus: EmulatedRuntime, dtype: str, in_place: bool) -> None:
     joined(gpus, 3)
     arrays = [(np.arange(5) + 10 * k).astype(np.dtype(dtype)) for k in range(3)]
     placed = []
@@ -111,7 +111,7 @@ def test_sums_of_one_gpu_keep_their_order_and_are_not_captured(gpus: EmulatedRun
         assert len({stream for rank, _, stream in told.log if rank == gpu}) == 1, "their order is that of a stream"
 
 
-def test_sums_and_joins_that_cannot_work_are_refused(gpus: EmulatedRuntime) -> None:
+def test_sums_and_joins_that_do_not_match_the_communicator_are_refused(gpus: EmulatedRuntime) -> None:
     joined(gpus, 2)
     part = operand(gpus, np.ones(2))
     for gpu, size, message in (

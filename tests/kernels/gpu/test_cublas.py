@@ -26,18 +26,18 @@ COMPILER = shutil.which("gcc") or shutil.which("cc")
 
 @pytest.fixture
 def gpu(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> GpuWithCublas:
-    """An emulated GPU whose cuBLAS requests little memory."""
+    """Return an emulated GPU whose cuBLAS requests little memory."""
     monkeypatch.setattr(cublas, "WORKSPACE_BYTES", 1000)
     return GpuWithCublas(compiled_sources)
 
 
 def products(runtime: EmulatedRuntime) -> Registry:
-    """All kernels of products."""
+    """Return a registry with all kernels of products."""
     return registry_of(runtime, linear)
 
 
 def multiplier_of(gpu: GpuWithCublas) -> linear.OwnProducts:
-    """The multiplier that uses cuBLAS."""
+    """Return the multiplier that uses cuBLAS."""
     (found,) = (each for each in linear.multipliers(gpu) if each.library == "cublas")
     return found
 
@@ -46,14 +46,14 @@ def multiplier_of(gpu: GpuWithCublas) -> linear.OwnProducts:
     ("dtype", "tf32", "computed"),
     [("float32", False, 68), ("float32", True, 77), ("float64", True, 70), ("bfloat16", True, 68)],
 )
-def test_tf32_applies_to_float32_alone(compiled_sources: Path, dtype: str, tf32: bool, computed: int) -> None:
+def test_tf32_applies_to_float32_only(compiled_sources: Path, dtype: str, tf32: bool, computed: int) -> None:
     gpu = GpuWithCublas(compiled_sources, tf32=tf32)
     attributes = {"transpose_a": False, "transpose_b": False}
     run_op(gpu, "matmul", [np.ones((3, 4), dtype), np.ones((4, 5), dtype)], attributes, registry=products(gpu))
     assert gpu.native.computed == [computed]
 
 
-def test_every_gpu_has_its_own_handle_which_is_made_when_a_product_is_bound(gpu: GpuWithCublas) -> None:
+def test_every_gpu_has_a_separate_handle_which_is_made_when_a_product_is_bound(gpu: GpuWithCublas) -> None:
     multiplier_of(gpu).call(linear.Dense(ONE), 0, 0, 0, 0, 0)
     assert len(gpu.native.handles) == 1
     current = iter((0, 1, 0, 1))
@@ -124,14 +124,14 @@ int cublasGemmEx(void *handle, int transa, int transb, int m, int n, int k, cons
     for (int i = 0; i < 19; i++) told[2 + i] = all[i];
     return 0; }
 """
-"""Declared as in cublas_api.h; the arguments are stored in ``told``."""
+"""Functions declared as in cublas_api.h; they store their arguments in ``told``."""
 
 HANDLE, STREAM, A, B, C, WORKSPACE = (number << 40 for number in range(1, 7))
-"""Addresses that do not fit into an int of C."""
+"""Addresses that do not fit into a C int."""
 
 
 def offer(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Let CuPy's module be imported; return the handles and modes that are set."""
+    """Install a fake of CuPy's cuBLAS module; return the handles and modes that are set."""
     modes: list[tuple[int, int]] = []
     native = SimpleNamespace(create=lambda: HANDLE, setMathMode=lambda *told: modes.append(told))
     for name in ("cupy_backends", "cupy_backends.cuda"):

@@ -1,4 +1,4 @@
-"""The runtime of real GPUs: its calls of a fake CuPy, and the errors without a GPU."""
+"""The runtime of real GPUs: its calls of a fake CuPy, and its errors without a GPU."""
 
 import inspect
 import sys
@@ -19,13 +19,13 @@ SOURCE = 'extern "C" __global__ void nothing() {}'
 
 @pytest.fixture
 def cupy() -> FakeCupy:
-    """A CuPy with two GPUs."""
+    """Return a fake CuPy with two GPUs."""
     return FakeCupy()
 
 
 @pytest.fixture
 def runtime(cupy: FakeCupy) -> CudaRuntime:
-    """The runtime on it."""
+    """Return a runtime on the fake CuPy."""
     return CudaRuntime(cupy, 2, KeptCode(None), tf32=False)
 
 
@@ -46,8 +46,8 @@ def test_a_missing_gpu_is_refused_with_advice(
         open_gpus(tf32=False, home=home)
 
 
-def test_the_gpus_of_the_process_are_opened_and_described_by_the_home_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first GPU of a machine may be an older one."""
+def test_the_home_gpu_describes_the_gpus_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first GPU of a machine may be an older model than the home GPU."""
     monkeypatch.setitem(sys.modules, "cupy", FakeCupy(capabilities={0: 75}))
     found = open_gpus(tf32=False, home=1)
     assert (found.name, found.capability, found.multiprocessors) == ("A GPU", 90, 132)
@@ -60,7 +60,7 @@ def test_a_missing_gpu_cannot_be_used(runtime: CudaRuntime) -> None:
             runtime.use(gpu)
 
 
-def test_gpus_that_are_used_reach_each_other_if_they_can() -> None:
+def test_used_gpus_get_access_to_each_other_if_possible() -> None:
     cupy = FakeCupy(4)
     runtime = CudaRuntime(cupy, 4, KeptCode(None), tf32=False)
     for gpu in (0, 1, 2, 1):
@@ -70,7 +70,7 @@ def test_gpus_that_are_used_reach_each_other_if_they_can() -> None:
 
 
 def test_a_thread_without_a_chosen_gpu_uses_the_home_gpu(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in the master, which plans for its workers and must not use memory of other GPUs."""
+    """The master plans for its workers and must not use memory of other GPUs."""
     monkeypatch.setattr(nvrtc, "compiled", lambda *_: b"code")
     CudaRuntime(cupy, 2, KeptCode(None), tf32=False, home=1).function(SOURCE, "nothing")
     assert cupy.log == [("load", 1, b"code")]
@@ -136,7 +136,7 @@ def test_copies_are_between_addresses_and_empty_ones_are_omitted(runtime: CudaRu
     assert cupy.log == [("copy", 1, 2, 3, 4, stream.handle)]
 
 
-def test_events_order_streams(runtime: CudaRuntime, cupy: FakeCupy) -> None:
+def test_events_make_streams_and_the_host_wait(runtime: CudaRuntime, cupy: FakeCupy) -> None:
     first, second, event = runtime.stream(), runtime.stream(), runtime.event()
     runtime.record(event, first)
     runtime.wait(second, event)
@@ -207,23 +207,23 @@ def test_a_library_is_opened_once_and_compares_plans_if_requested(
     assert opened == [{"tf32": compared, "bench": runtime if compared else None}]
 
 
-def test_work_is_timed_by_the_gpu_after_it_was_done_once(runtime: CudaRuntime, cupy: FakeCupy) -> None:
+def test_work_is_timed_on_the_gpu_after_one_warm_up(runtime: CudaRuntime, cupy: FakeCupy) -> None:
     assert runtime.seconds(lambda stream: cupy.log.append(("work", stream.handle))) == pytest.approx(0.003)
     assert [each[0] for each in cupy.log] == ["work", "record", *["work"] * 4, "record", "wait on host"]
 
 
-def test_products_and_sums_are_contracted_in_marked_sources_only() -> None:
+def test_fused_multiply_add_is_allowed_in_marked_sources_only() -> None:
     assert nvrtc.options("float x;\n", 90) == ("-arch=sm_90", "-std=c++17", "-fmad=false")
     assert nvrtc.options("float x;\n// fmad\nfloat y;", 80)[-1] == "-fmad=true"
     assert nvrtc.options("// fmad or not", 80)[-1] == "-fmad=false"
 
 
 def names(thing: type) -> set[str]:
-    """Return the names of a fake class. Those with one leading underscore are CuPy's, those with two are Python's."""
+    """Return the attributes of a fake class. One leading underscore is part of CuPy's names, two mark Python's."""
     return {name for name in vars(thing) if not name.startswith("__") and name != "cupy"}
 
 
-def test_names_and_signatures_of_the_fake_are_those_of_cupy() -> None:
+def test_the_fake_has_the_names_and_signatures_of_cupy() -> None:
     real_cupy = pytest.importorskip("cupy", reason="needs the extra gpu")
     real = real_cupy.cuda.runtime
     assert [name for name in names(FakeCudaRuntime) if not hasattr(real, name)] == []

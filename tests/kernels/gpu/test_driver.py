@@ -43,7 +43,7 @@ needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C comp
 
 
 def driver(folder: Path, **settings: int) -> str:
-    """Compile a library with the functions of the driver and of NVML. settings: results of some functions."""
+    """Compile a fake driver with the functions of CUDA and NVML; return its path. settings: results of functions."""
     assert COMPILER is not None
     (folder / "driver.c").write_text(DRIVER)
     answers: dict[str, int | str] = {"init": 0, "gpus": 2, "memory": 0, "managed": 0, "unknown": 0} | settings

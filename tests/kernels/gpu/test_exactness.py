@@ -1,4 +1,4 @@
-"""GPU kernels beyond the table: exact results, the division of work, refused values, and their registration."""
+"""GPU kernels beyond the table: exact results, the division of work, refused values, and the registered kernels."""
 
 import itertools
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_whole_powers_are_exact(runtime: EmulatedRuntime, exponent: float) -> No
     compare(runtime, elementwise, "pow", [values], {"exponent": exponent})
 
 
-def test_elements_are_found_by_64_bit_offsets_too(runtime: EmulatedRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_64_bit_offsets_find_the_same_elements(runtime: EmulatedRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.kernels.gpu.element_kernels._SMALL", 0)
     inputs = [np.arange(120, dtype="float32").reshape(2, 3, 4, 5), np.arange(3, dtype="float32").reshape(1, 3, 1, 1)]
     compare(runtime, elementwise, "sub", inputs, {})
@@ -115,8 +115,8 @@ def test_the_variance_of_large_numbers_is_accurate(runtime: EmulatedRuntime) -> 
     assert variance[0] == pytest.approx(2 / 3, rel=1e-5)
 
 
-def test_the_special_cases_are_cut_into_several_parts() -> None:
-    """Otherwise the table would not cover the addition of parts."""
+def test_the_special_cases_are_divided_into_several_parts() -> None:
+    """Otherwise, the table would not cover the addition of parts."""
     multiprocessors = EmulatedRuntime.multiprocessors
     for shape, last in [((65, 3, 8, 9), False), ((17, 5, 13, 11), True)]:
         assert division(multiprocessors, Shaped(shape, "float32"), last).splits > 1
@@ -138,7 +138,7 @@ def test_the_bias_gradient_of_a_convolution_fills_the_gpu(last: bool) -> None:
     assert found.across == (32 if last else 1)
 
 
-def test_no_thread_adds_more_terms_than_a_float32_sum_allows_or_none() -> None:
+def test_every_thread_adds_at_least_one_term_and_not_too_many() -> None:
     count = 10_000_000
     found = reduction.reduced_shape((count, 1024), (1024, 1), (0,))
     assert found.length * found.across / 256 <= reduction.MOST_PER_THREAD
@@ -185,7 +185,7 @@ def test_the_first_index_out_of_range_is_named(
         reference(op, inputs, attributes)
 
 
-def test_a_copy_of_the_registry_has_a_kernel_of_our_own_for_every_op_and_the_platform(
+def test_a_registry_extended_by_gpus_has_one_of_our_kernels_for_every_op(
     runtime: EmulatedRuntime, registry: Registry
 ) -> None:
     extended = registry.copy()

@@ -56,11 +56,11 @@ def test_one_offer_of_channels_last_is_enough_if_there_are_four_axes() -> None:
         ([(2, 60), (4, 15), (5, 3)], [(40, 3)]),  # (2, 3, 4, 5) with channels last, without the channels
     ],
 )
-def test_axes_that_continue_each_other_are_merged(axes: list[Shape], expected: list[Shape]) -> None:
+def test_contiguous_axes_are_merged(axes: list[Shape], expected: list[Shape]) -> None:
     assert merged(axes) == expected
 
 
-def test_missing_axes_are_appended_and_superfluous_ones_are_an_error() -> None:
+def test_missing_axes_are_appended_and_too_many_axes_are_an_error() -> None:
     assert arguments([(4, 1, 3), (3, 4, 1)], 3, 2) == [3, 1, 1, 4, 0, 3, 1, 0]
     assert all(isinstance(each, np.int64) for each in arguments([], 2, 1))
     with pytest.raises(ValueError, match="3 axes for a kernel that takes 2"):
@@ -120,7 +120,7 @@ def registry(runtime: EmulatedRuntime) -> Any:
 def arranged(
     runtime: EmulatedRuntime, op: str, shapes: list[Shape], attributes: dict[str, Any], tags: list[str | None]
 ) -> Arrangement | None:
-    """Return the arrangement of our own kernel for float32 inputs with these tags; None: the layout is open."""
+    """Return the arrangement of this project's kernel for float32 inputs with these tags; None is an open layout."""
     node = node_of(op, [np.zeros(shape, "float32") for shape in shapes], attributes)
     specs = [Shaped(shape, "float32") for shape in shapes]
     offered = [
@@ -140,7 +140,7 @@ LAST, OVER_PIXELS = CHANNELS_LAST, {"axes": (0, 2, 3), "keepdims": False}
 @pytest.mark.parametrize(
     ("op", "shapes", "attributes", "tags", "taken"),
     [
-        # All tensors of a node follow one offer of channels last.
+        # All tensors of a node take channels last if one offer has channels last.
         ("relu", PAIR[:1], {}, [LAST], [LAST] * 2),
         ("sub", PAIR, {}, [None, LAST], [LAST] * 3),
         ("concat", PAIR, {"axis": 1}, ["", LAST], [LAST] * 3),

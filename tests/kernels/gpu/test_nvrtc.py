@@ -29,7 +29,7 @@ Asked = list[tuple[str, int]]
 
 
 class CollectingRuntime(EmulatedRuntime):
-    """A GPU that collects sources and launches nothing."""
+    """A GPU runtime that collects sources and launches nothing."""
 
     def __init__(self) -> None:
         super().__init__(Path())
@@ -42,7 +42,7 @@ class CollectingRuntime(EmulatedRuntime):
 
 @pytest.fixture(scope="module")
 def sources() -> list[str]:
-    """Sources of all kernels, for all cases of the table, in all dtypes and layouts."""
+    """Return the sources of all kernels, for all cases of the table, in all dtypes and layouts."""
     runtime = CollectingRuntime()
     registry = registry_of(runtime, *MODULES)
     for (op, cases), dtype, layouts in product(CASES.items(), DTYPES, (None, CHANNELS_LAST)):
@@ -81,7 +81,7 @@ def test_a_gpu_that_is_too_new_is_named() -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """The calls of a compiler that gives different code for different arguments."""
+    """Return the calls of a fake compiler that gives different code for different arguments."""
     asked: Asked = []
 
     def compiled(source: str, capability: int) -> bytes:
@@ -150,7 +150,7 @@ def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path, asked: Asked, monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_folder_the_compiler_is_asked_each_time(asked: Asked) -> None:
+def test_without_a_folder_sources_are_compiled_each_time(asked: Asked) -> None:
     code = KeptCode(None)
     assert code.compiled("a", 90) == code.compiled("a", 90)
     assert len(asked) == 2

@@ -37,7 +37,7 @@ def platform(runtime: EmulatedRuntime) -> GpuPlatform:
 
 
 def operand(platform: GpuPlatform, value: NDArray[np.float32] | float | None = None) -> Operand:
-    """Return memory, which holds a value if there is one."""
+    """Return GPU memory, with a value if one is given."""
     place = Operand(SPEC, plain(SPEC), platform.allocate(SPEC.nbytes))
     if value is not None:
         platform.writer(place)(np.broadcast_to(np.float32(value), COUNT))
@@ -88,7 +88,7 @@ def test_values_are_copied_ahead_of_their_step(runtime: EmulatedRuntime, platfor
     np.testing.assert_array_equal(read(platform, y), [total])
 
 
-def test_a_value_copied_ahead_may_be_replaced(platform: GpuPlatform) -> None:
+def test_a_value_copied_ahead_can_be_replaced(platform: GpuPlatform) -> None:
     place = operand(platform)
     write = platform.writer(place)
     write.ahead(values(1))
@@ -96,7 +96,7 @@ def test_a_value_copied_ahead_may_be_replaced(platform: GpuPlatform) -> None:
     np.testing.assert_array_equal(read(platform, place), [values(2)])
 
 
-def test_joined_calls_run_eagerly_are_captured_and_replayed(runtime: EmulatedRuntime) -> None:
+def test_joined_calls_run_eagerly_once_and_are_then_captured_and_replayed(runtime: EmulatedRuntime) -> None:
     counting = Counted(runtime)
     platform = GpuPlatform(counting, 0)
     x, y = operand(platform, values(1)), operand(platform, 0.0)
@@ -149,7 +149,7 @@ def test_calls_other_than_work_on_a_stream_are_refused(platform: GpuPlatform) ->
         platform.join([Work(lambda: None, (), ())])
 
 
-def test_a_copy_is_a_call_like_any_other(platform: GpuPlatform) -> None:
+def test_a_copy_can_be_joined_like_other_calls(platform: GpuPlatform) -> None:
     source, target = operand(platform, values(3)), operand(platform)
     call = platform.copier(target.data, source.data)
     assert platform.joinable(call)
@@ -212,7 +212,7 @@ def test_memory_of_the_host_is_refused(platform: GpuPlatform) -> None:
         platform.copier(platform.allocate(4), np.zeros(4, np.uint8))
 
 
-def test_a_device_follows_another(runtime: EmulatedRuntime) -> None:
+def test_a_device_waits_for_another(runtime: EmulatedRuntime) -> None:
     first, second = GpuPlatform(runtime, 0), GpuPlatform(runtime, 0)
     x, y = operand(first), operand(second)
     write = first.writer(x)
@@ -223,7 +223,7 @@ def test_a_device_follows_another(runtime: EmulatedRuntime) -> None:
     np.testing.assert_array_equal(read(second, y), [values(5)])
 
 
-def test_parts_of_memory(platform: GpuPlatform) -> None:
+def test_slices_of_memory(platform: GpuPlatform) -> None:
     memory = platform.allocate(100)
     part: Bytes = memory[20:60]
     assert (address_of(part), part.nbytes) == (address_of(memory) + 20, 40)

@@ -1,4 +1,4 @@
-"""Calls of GPU kernels: their streams in a step, the launches they share, and the emulated GPU that runs them."""
+"""Calls of GPU kernels: their streams in a step, shared launches, and the emulated GPU that runs them."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -183,7 +183,7 @@ def update_of(runtime: EmulatedRuntime, inputs: Sequence[Operand], outputs: Sequ
     return call
 
 
-def test_calls_of_a_node_are_enqueued_in_order_and_at_most_one_has_failures(runtime: EmulatedRuntime) -> None:
+def test_calls_of_a_node_are_enqueued_in_order_and_at_most_one_can_fail(runtime: EmulatedRuntime) -> None:
     log: list[tuple[str, int]] = []
 
     def noting(name: str, fails: Failures | None = None) -> StreamCall:
@@ -222,7 +222,7 @@ def test_32_and_64_bit_quotients(runtime: EmulatedRuntime) -> None:
     np.testing.assert_array_equal(y, a // b)
 
 
-def test_a_stream_joins_a_capture_by_waiting_for_an_event_recorded_in_it(runtime: EmulatedRuntime) -> None:
+def test_a_stream_joins_a_capture_if_it_waits_for_an_event_recorded_in_the_capture(runtime: EmulatedRuntime) -> None:
     """Another device may wait for an event that was recorded before the capture began."""
     captured, branch, other = (runtime.stream() for _ in range(3))
     before, inside, done = (runtime.event() for _ in range(3))

@@ -31,14 +31,14 @@ TOLERANCES: dict[tuple[str, ...], tuple[float, float, float]] = {
     ("exp", "log", "log1p", "sigmoid", "tanh", "pow", "random_normal"): (1e-6, 1e-13, 2**-7),
     ("max_pool", "avg_pool"): (1e-6, 1e-14, 1e-30),
 }
-"""Beginnings of the names of ops -> tolerance, relative and absolute, in each of DTYPES. The others give equal bits.
+"""Prefixes of the names of ops -> relative and absolute tolerance in each of DTYPES. Other ops give equal bits.
 
-Sums of pooling are added in the order of the reference and rounded to bfloat16 once.
+Pooling adds in the order of the reference and rounds each sum to bfloat16 once.
 """
 
 
 def tolerance_of(op: str, dtype: str) -> float:
-    """The tolerance for the longest of these names that ``op`` begins with."""
+    """Return the tolerance of the longest of these prefixes with which ``op`` begins."""
     names = [(name, found) for group, found in TOLERANCES.items() for name in group if op.startswith(name)]
     _, tolerances = max(names, key=lambda each: len(each[0]), default=("", (0.0, 0.0, 0.0)))
     return tolerances[DTYPES.index(dtype)] if dtype in DTYPES else 0.0
@@ -53,7 +53,7 @@ def dtypes_of(case: Case) -> tuple[str, ...]:
 
 
 def _parameters() -> Iterator[Any]:
-    """Each op in each dtype of its cases, with channels last too if a case has an input of four axes."""
+    """Yield each op in each dtype of its cases, also with channels last if a case has an input of four axes."""
     for op in CASES:
         every = [*CASES[op], *SPECIAL.get(op, ())]
         for dtype in sorted({dtype for case in every for dtype in dtypes_of(case)}):
@@ -67,13 +67,13 @@ def _parameters() -> Iterator[Any]:
 
 @pytest.fixture
 def gpu(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> GpuWithLibraries:
-    """An emulated GPU with all libraries; cuBLAS requests little memory."""
+    """Return an emulated GPU with all libraries; cuBLAS requests little memory."""
     monkeypatch.setattr(cublas, "WORKSPACE_BYTES", 1000)
     return GpuWithLibraries(compiled_sources)
 
 
 @pytest.mark.parametrize(("op", "cases", "dtype", "layout"), list(_parameters()))
-def test_a_kernel_computes_what_the_reference_computes(
+def test_a_kernel_gives_the_results_of_the_reference(
     gpu: GpuWithLibraries, op: str, cases: list[Case], dtype: str, layout: str | None
 ) -> None:
     registry = registry_of(gpu, *MODULES)

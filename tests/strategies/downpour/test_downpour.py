@@ -1,4 +1,4 @@
-"""The order of Downpour SGD, on clients that end when the test says."""
+"""The order of Downpour SGD's fetches, steps and pushes, on fake clients that end in a given order."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,14 +14,14 @@ from runner.strategies.downpour.order import Downpour, Rules
 
 
 class Stuck(Exception):
-    """The driver waits for a client, and none is running."""
+    """The step driver waits for a client, and no client is running."""
 
 
 @dataclass
 class Played:
-    """Clients that end in the order of a list of names; after it in the order of launches, or, if strict, never.
+    """Fake clients that end in the given order, and after that order in the order of launches or, if strict, never.
 
-    noted: clients that were run (!), launched (+) and reported as ended (-).
+    noted: names of clients, each with a mark for run (!), launched (+) or reported as ended (-).
     """
 
     order: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ RATE = np.asarray(0.1)
 def driven(
     rules: Rules, order: str = "", updates: int = 0, strict: bool = False, **staleness: int
 ) -> tuple[Played, Downpour]:
-    """A driver after some updates, and its clients."""
+    """Return the fake clients and a step driver that has made some updates."""
     clients = Played(order.split(), strict, staleness)
     step_driver = Downpour(clients, rules)
     for step in range(updates):
@@ -125,14 +125,14 @@ def test_a_due_push_or_fetch_waits_for_the_previous_one(order: str, waits_for: s
 
 
 @pytest.mark.parametrize(("n_fetch", "n_push"), [(1, 1), (2, 3), (3, 1)])
-def test_fetches_and_pushes_follow_n_fetch_and_n_push_steps(n_fetch: int, n_push: int) -> None:
+def test_a_fetch_follows_n_fetch_steps_and_a_push_n_push_steps(n_fetch: int, n_push: int) -> None:
     clients, _ = driven(Rules(replicas=1, shards=1, n_fetch=n_fetch, n_push=n_push, overlaps=False), updates=12)
     assert clients.noted.count("+compute_0") == 12
     assert clients.noted.count("+fetch_0_0") == 12 // n_fetch
     assert clients.noted.count("+push_0_0") == 12 // n_push
 
 
-def test_an_update_is_a_number_of_steps_of_any_replicas() -> None:
+def test_an_update_counts_the_steps_of_all_replicas() -> None:
     order = "compute_0 push_0_0 compute_0 push_0_0 compute_0 compute_1"
     _, step_driver = driven(Rules(replicas=2, shards=1, fetches=False, overlaps=False), order)
     assert step_driver.update(0, RATE) == {"loss": 0.5, "accuracy": 0.5}
@@ -140,7 +140,7 @@ def test_an_update_is_a_number_of_steps_of_any_replicas() -> None:
     assert step_driver.record()["replica_steps"] == [3, 1]
 
 
-def test_synchronize_finishes_and_pushes_running_steps_whose_scores_count_in_the_next_update() -> None:
+def test_synchronize_pushes_running_steps_and_keeps_their_scores_for_the_next_update() -> None:
     clients, step_driver = driven(Rules(replicas=2, shards=1, fetches=False), "compute_0 compute_1", updates=1)
     step_driver.synchronize()
     assert clients.under_way == {}
@@ -175,7 +175,7 @@ def test_accumulated_gradients_are_applied_before_a_checkpoint(updates: int, flu
     assert step_driver.record()["staleness"] == [{"0": 1 + flushes}] * 2
 
 
-def test_the_rate_of_a_push_is_that_of_its_update() -> None:
+def test_a_push_uses_the_learning_rate_of_its_update() -> None:
     clients, step_driver = driven(Rules(replicas=1, shards=1, overlaps=False))
     for step, rate in enumerate((0.3, 0.2, 0.1)):
         step_driver.update(step, np.asarray(rate))
@@ -183,7 +183,7 @@ def test_the_rate_of_a_push_is_that_of_its_update() -> None:
     assert rates == [0.3, 0.2, 0.1]
 
 
-def test_a_warm_start_is_made_by_the_first_replica_alone() -> None:
+def test_only_the_first_replica_makes_the_warm_start() -> None:
     clients, step_driver = driven(Rules(replicas=3, shards=1, warmstart_steps=2), updates=2)
     assert {each for each in clients.noted if "compute" in each} == {"+compute_0", "-compute_0"}
     assert step_driver.record()["replica_steps"] == [6, 0, 0]
@@ -210,14 +210,14 @@ def test_no_replica_starts_a_step_while_it_is_too_far_ahead(limit: int) -> None:
     assert clients.under_way.keys() == {"compute_0", "push_1_0"}
 
 
-def test_a_replica_released_late_is_not_behind() -> None:
+def test_a_replica_that_starts_after_the_warm_start_is_not_behind() -> None:
     rules = Rules(replicas=2, shards=1, fetches=False, overlaps=False, warmstart_steps=1, most_ahead=0)
     clients, step_driver = driven(rules, strict=True)
     update_until_stuck(clients, step_driver, "compute_0 push_0_0 compute_0 push_0_0")
     assert clients.under_way.keys() == {"compute_0", "compute_1"}
 
 
-def test_staleness_is_logged_since_the_last_call_and_recorded_by_shard() -> None:
+def test_staleness_is_logged_for_each_interval_and_recorded_for_each_shard() -> None:
     _, step_driver = driven(Rules(replicas=1, shards=2, overlaps=False, most_stale=2), push_0_0=4, push_0_1=1)
     assert step_driver.metrics() == {}
     step_driver.update(0, RATE)

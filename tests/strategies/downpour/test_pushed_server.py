@@ -1,6 +1,6 @@
-"""A shard's treatment of a push by its staleness, and the staleness that a replica's own pushes cause.
+"""A shard's treatment of stale pushes, and the staleness that a replica's own pushes cause.
 
-Tests launch the clients.
+The tests launch the clients themselves.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def task() -> Task:
 
 
 def step(trainer: Trainer, client: str, number: int = 0) -> Mapping[str, Any]:
-    """One step of a client from start to end."""
+    """Run one client from start to end and return its fetches."""
     fed: dict[str, Any] = {}
     if client.startswith("compute"):
         fed = {"step": np.int64(number), "learning_rate": RATE}
@@ -37,9 +37,9 @@ def step(trainer: Trainer, client: str, number: int = 0) -> Mapping[str, Any]:
 
 
 def pushed(trainer: Trainer, staleness: int) -> tuple[Weights, int, Weights]:
-    """Replica 0 fetches and computes; replica 1 pushes ``staleness`` times; replica 0 pushes.
+    """Push ``staleness`` times from replica 1 between the computation and the push of replica 0.
 
-    Returns the variables before and after that push, and its staleness.
+    Return the variables before the push of replica 0, its staleness, and the variables after it.
     """
     trainer.session.run("begin", feeds={"applied": np.int64(40)})
     step(trainer, "fetch_0_0")
@@ -54,18 +54,18 @@ def pushed(trainer: Trainer, staleness: int) -> tuple[Weights, int, Weights]:
 
 
 OLD_AND_NEW = "fetch_0_0 compute_0 fetch_1_0 compute_1 compute_1 push_1_0 fetch_0_0 compute_0"
-"""Replica 0 computes a gradient before and after a push of replica 1."""
+"""Replica 0 computes one gradient before and one after a push of replica 1."""
 
 
 @pytest.mark.parametrize(
     ("n_push", "clients", "expected"),
     [
         *((1, "fetch_0_0 compute_0" + n * " fetch_1_0 compute_1 push_1_0", n) for n in (0, 1, 3)),
-        # A fetch after the gradient does not make it younger.
+        # A fetch after the gradient does not lower the staleness of the gradient.
         (1, "fetch_0_0 compute_0 fetch_1_0 compute_1 push_1_0 fetch_0_0", 1),
-        # Staleness counts from the fetch of the copy.
+        # Staleness counts from the fetch of the replica's copy.
         (1, "fetch_0_0 fetch_1_0 compute_1 push_1_0 compute_0", 1),
-        # Of accumulated gradients the oldest counts, until they are pushed.
+        # Accumulated gradients have the staleness of the oldest one until they are pushed.
         (2, OLD_AND_NEW, 1),
         (2, f"{OLD_AND_NEW} push_0_0 fetch_0_0 compute_0", 0),
     ],
@@ -81,7 +81,7 @@ def test_staleness_is_the_number_of_pushes_applied_since_the_fetch(
 
 
 @pytest.mark.parametrize(("staleness", "kept"), [(2, True), (3, False)])
-def test_a_push_beyond_the_limit_changes_nothing_and_is_not_counted(
+def test_a_push_above_the_staleness_limit_changes_nothing_and_is_not_counted(
     staleness: int, kept: bool, registry: Registry
 ) -> None:
     with begun(AsyncData(staleness=Staleness("drop", 2)), task(), registry) as trainer:
@@ -97,13 +97,13 @@ def test_a_push_beyond_the_limit_changes_nothing_and_is_not_counted(
 
 
 @pytest.mark.parametrize(("staleness", "divisor"), [(0, 1), (1, 1), (3, 3)])
-def test_the_rate_is_divided_by_the_staleness_where_that_is_above_one(
+def test_policy_scale_divides_the_learning_rate_by_a_staleness_above_one(
     staleness: int, divisor: int, registry: Registry
 ) -> None:
     sgd = task_of(NETWORKS["dense"], Sgd(), batch_size=12)
     moves = []
     for policy in ("none", "scale"):
-        # No push before the last one was stale, so that both have the same variables.
+        # Only the last push is stale, so both runs have the same variables before it.
         with begun(AsyncData(staleness=Staleness(policy)), sgd, registry) as trainer:
             before, _, after = pushed(trainer, staleness)
             moves.append({name: after[name] - before[name] for name in after})
@@ -112,8 +112,8 @@ def test_the_rate_is_divided_by_the_staleness_where_that_is_above_one(
         np.testing.assert_allclose(scaled[name], move / divisor, rtol=0, atol=1e-15)
 
 
-def test_a_shard_counts_from_its_start_value(registry: Registry) -> None:
-    """Momentum does not use the count, so that the test reads it."""
+def test_a_shard_counts_pushes_from_the_number_at_its_start(registry: Registry) -> None:
+    """Momentum does not use the count of pushes, so only the staleness shows it."""
     with begun(AsyncData(), task(), registry) as trainer:
         _, told, _ = pushed(trainer, 2)
         assert told == 2
@@ -135,11 +135,11 @@ OWN = [
     ("overlapped", 4, 2, 2),
     ("direct", 1, 1, 0),
 ]
-"""The staleness by own pushes: loop, n_fetch, n_push, staleness."""
+"""Loop, n_fetch, n_push, and the staleness that a replica's own pushes cause."""
 
 
 @pytest.mark.parametrize(("loop", "n_fetch", "n_push", "own"), OWN)
-def test_a_limit_below_the_staleness_of_own_pushes_is_refused(loop: str, n_fetch: int, n_push: int, own: int) -> None:
+def test_a_limit_below_the_staleness_from_own_pushes_is_refused(loop: str, n_fetch: int, n_push: int, own: int) -> None:
     rhythm: dict[str, Any] = {"loop": loop, "n_fetch": n_fetch, "n_push": n_push}
     AsyncData(**rhythm, staleness=Staleness("drop", own))
     AsyncData(**rhythm, staleness=Staleness("bounded", 0))
@@ -160,5 +160,5 @@ def test_a_single_replica_has_the_staleness_of_its_own_pushes(
     with begun(strategy, task_of(NETWORKS["dense"], Sgd(weight_decay=1e-3), batch_size=13), registry) as trainer:
         trainer.train(range(20))
         (found,) = trainer.step_driver.record()["staleness"]
-    # With overlapped, a push may still be running when the next fetch ends.
+    # With loop=overlapped, a push may still be running when the next fetch ends.
     assert own <= max(map(int, found)) <= own + (loop == "overlapped")

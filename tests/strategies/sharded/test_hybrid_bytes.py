@@ -1,4 +1,4 @@
-"""Bytes of hybrid parallelism on each link, the dependences between passes, and the loss over sharded classes."""
+"""Bytes of hybrid parallelism on each link, dependences between passes, and the loss over sharded classes."""
 
 from collections import Counter
 from functools import partial
@@ -25,17 +25,17 @@ from tests.strategies.training import begun, compiled, expect_same_run, sends_of
 
 BATCH = 13
 FEATURES = 8
-"""Of an example at the boundary: two filters, 2x2 places."""
+"""Features of an example that the dense layers receive: two filters, 2x2 positions."""
 UNITS = [7, 5, CLASSES]
 BELOW = 2 * 9 + 2
-"""Parameters of the convolution."""
+"""Number of parameters of the convolution."""
 SHARDED = 6
-"""Variables of the dense layers."""
+"""Number of variables of the dense layers."""
 B = 8
-"""Bytes of a float64, and of an index."""
+"""Bytes of a float64 or of an int64 index."""
 
 Wires = Counter[tuple[int, int]]
-"""(sender, receiver) -> bytes in a step."""
+"""(sender, receiver) -> bytes sent in a step."""
 
 
 def task_for(batch_size: int = BATCH, clip_norm: float | None = None) -> Task:
@@ -47,7 +47,7 @@ def sizes(total: int, workers: int) -> list[int]:
 
 
 def wires(program: Program) -> Wires:
-    """Bytes that the plans of a training step send."""
+    """Return the bytes that the plans of a training step send."""
     number = {worker_device(k): k for k in range(program.workers)}
     sent: Wires = Counter()
     for device, part in compiled(program).parts.items():
@@ -59,7 +59,7 @@ def wires(program: Program) -> Wires:
 
 
 def gathered(held: list[int], readers: list[int], each: int, *, backward: bool) -> Wires:
-    """Parts of ``held`` things by worker, ``each`` bytes one, on every worker with readers; gradients come back."""
+    """Return the bytes of sending the values ``held`` by each worker to all readers, and their gradients back."""
     sent: Wires = Counter()
     for j, i in permutations(range(len(held)), 2):
         sent[j, i] += held[j] * each * (readers[i] > 0)
@@ -68,17 +68,17 @@ def gathered(held: list[int], readers: list[int], each: int, *, backward: bool) 
 
 
 def loss_bytes(examples: list[int], classes: list[int], told: int = 2) -> Wires:
-    """Of labels, of ``told`` values of an example by each worker with classes, of gradients, and of predictions."""
+    """Return the bytes of labels, of ``told`` values per example from each worker with classes, and of gradients."""
     sent: Wires = Counter()
     for j, i in permutations(range(len(examples)), 2):
         sent[j, i] += examples[j] * B * (classes[i] > 0)  # labels
-        sent[j, i] += examples[i] * (told * B + B + B) * (classes[j] > 0)  # a largest logit, and whose it is
-        sent[j, i] += examples[j] * (told - 1) * B * (classes[i] > 0)  # gradients, of those that are no constants
+        sent[j, i] += examples[i] * (told * B + B + B) * (classes[j] > 0)  # the largest logit and its class
+        sent[j, i] += examples[j] * (told - 1) * B * (classes[i] > 0)  # gradients of the values that are not constants
     return sent
 
 
 def formula(workers: int, batch: int = BATCH) -> Wires:
-    """Bytes on every link in a step with one update, in any scheme."""
+    """Return the bytes on every link in a step with one update; they are the same for all schemes."""
     examples = sizes(batch, workers)
     fc1, fc2, fc3 = (sizes(units, workers) for units in UNITS)
     sent = gathered(examples, fc1, FEATURES * B, backward=True)
@@ -88,14 +88,14 @@ def formula(workers: int, batch: int = BATCH) -> Wires:
     below = sizes(BELOW, workers)
     for j, i in permutations(range(workers), 2):
         sent[j, i] += loss_bytes(examples, fc3)[j, i]
-        sent[j, i] += (below[i] + below[j]) * B  # gradients below: what the other owns, and what is owned
+        sent[j, i] += (below[i] + below[j]) * B  # gradients of the convolution: slice of owner i, sum of owner j
         sent[j, i] += 2 * B * (i == 0)  # loss and accuracy
     return sent
 
 
 @pytest.mark.parametrize("scheme", ["a", "b", "c"])
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 5])
-def test_every_wire_carries_the_bytes_of_the_formula(workers: int, scheme: str, registry: Registry) -> None:
+def test_every_link_carries_the_bytes_of_the_formula(workers: int, scheme: str, registry: Registry) -> None:
     strategy, expected = Hybrid(workers=workers, scheme=scheme), formula(workers)
     assert wires(strategy.build(task_for())) == +expected
     with begun(strategy, task_for(), registry) as trainer:
@@ -132,7 +132,7 @@ def test_clipping_sends_a_scalar_for_each_shard_and_a_factor_to_each_worker() ->
     assert wires(Hybrid(workers=3).build(task_for(clip_norm=0.5))) == expected
 
 
-def test_images_have_no_backward_transfer_if_no_layer_below_is_trained() -> None:
+def test_without_trained_layers_below_no_gradients_of_images_are_sent() -> None:
     program = Hybrid(workers=2).build(task_of(NETWORKS["dense"], Sgd(), batch_size=4))
     images, units = gathered([2, 2], [1, 1], 36 * B, backward=False), [8, 6]
     for width in units:
@@ -142,7 +142,7 @@ def test_images_have_no_backward_transfer_if_no_layer_below_is_trained() -> None
     assert wires(program) == images
 
 
-def test_a_worker_receives_a_tensor_once() -> None:
+def test_a_worker_receives_each_tensor_once() -> None:
     keys = [node.attributes["key"] for node in sends_of(Hybrid(workers=3, scheme="c").build(task_for()))]
     assert len(keys) == len(set(keys))
 
@@ -161,7 +161,7 @@ def of_pass(graph: Graph, number: int) -> set[str]:
 
 
 @pytest.mark.parametrize("scheme", ["b", "c"])
-def test_no_pass_waits_for_another_unless_it_is_updated_in_between(scheme: str) -> None:
+def test_a_pass_waits_for_the_previous_one_only_if_an_update_is_between_them(scheme: str) -> None:
     def waits(**changes: Any) -> bool:
         graph = Hybrid(workers=3, scheme=scheme, **changes).build(task_for(12)).graph
         return bool(ancestors(graph, of_pass(graph, 1)) & of_pass(graph, 0))
@@ -172,8 +172,8 @@ def test_no_pass_waits_for_another_unless_it_is_updated_in_between(scheme: str) 
 
 @pytest.mark.parametrize("fc_batch", [None, 4])
 @pytest.mark.parametrize("scheme", ["b", "c"])
-def test_activations_are_sent_before_dense_layers_are_computed(scheme: str, fc_batch: int | None) -> None:
-    """The transfer of the next pass overlaps with the computation of the present pass."""
+def test_activations_are_sent_before_the_dense_layers_are_computed(scheme: str, fc_batch: int | None) -> None:
+    """The transfer for the next pass overlaps with the computation of the current pass."""
     program = Hybrid(workers=3, scheme=scheme, fc_batch=fc_batch).build(task_for(12))
     for part in compiled(program).parts.values():
         layers = [(node.op, node.layer.name if node.layer else "") for node in part.graph]
@@ -183,7 +183,7 @@ def test_activations_are_sent_before_dense_layers_are_computed(scheme: str, fc_b
         assert max(sends) < min(dense)
 
 
-def test_devices_are_workers() -> None:
+def test_all_devices_are_workers() -> None:
     program = Hybrid(workers=3).build(task_for())
     assert {DeviceName.parse(node.device).job for node in program.graph if node.device} == {"worker"}
     assert all(node.device for node in program.graph)
@@ -193,7 +193,7 @@ def test_devices_are_workers() -> None:
 
 
 def scaled(net: NetworkBuilder, batch: Batch, factor: float, classes: int = 5, loss: str = "softmax") -> Outputs:
-    """A dense layer alone, whose logits are multiplied."""
+    """Build one dense layer and multiply its logits by a factor."""
     h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), classes, name="fc")
     factors = ops.fill(net.graph, factor, (), net.state_dtype)
     return nn.classify(net, ops.mul(net.graph, h, factors), batch["y"], loss=loss)
@@ -202,8 +202,8 @@ def scaled(net: NetworkBuilder, batch: Batch, factor: float, classes: int = 5, l
 @pytest.mark.parametrize("loss", ["softmax", "logistic"])
 @pytest.mark.parametrize("workers", [2, 3, 6])
 @pytest.mark.parametrize("factor", [0.0, 1.0, 1e4])
-def test_answers_are_those_of_whole_logits(factor: float, workers: int, loss: str, registry: Registry) -> None:
-    """Of equal logits (factor 0) the first class wins; large ones do not overflow; six workers have five classes."""
+def test_scores_equal_those_of_whole_logits(factor: float, workers: int, loss: str, registry: Registry) -> None:
+    """Equal logits (factor 0) predict the first class; large logits do not overflow; six workers have five classes."""
     task = task_of(partial(scaled, factor=factor, loss=loss), Sgd(), batch_size=7)
     with begun(Hybrid(workers=workers), task, registry) as sharded, begun(Single(), task, registry) as whole:
         came, expected = sharded.evaluate(), whole.evaluate()
@@ -213,13 +213,13 @@ def test_answers_are_those_of_whole_logits(factor: float, workers: int, loss: st
 
 
 @pytest.mark.parametrize("factor", [1.0, 30.0])
-def test_gradients_are_those_of_whole_logits(factor: float, registry: Registry) -> None:
+def test_gradients_equal_those_of_whole_logits(factor: float, registry: Registry) -> None:
     task = task_of(partial(scaled, factor=factor), Sgd(), batch_size=7)
     expect_same_run(trained(Hybrid(workers=3), task, registry, 5), single(task, 5), 1e-10)
 
 
 @pytest.mark.parametrize(("loss", "told"), [("softmax", 2), ("logistic", 1)])
-def test_logits_stay_where_they_are(loss: str, told: int) -> None:
+def test_logits_are_not_sent(loss: str, told: int) -> None:
     """The bytes of a step do not grow with the number of classes."""
     for classes in (5, 50):
         task = task_of(partial(scaled, factor=1.0, classes=classes, loss=loss), Sgd(), batch_size=4)

@@ -35,7 +35,7 @@ def layers(nodes: Sequence[Node]) -> list[str]:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_network_is_cut_at_its_first_dense_layer_and_its_loss(training: bool) -> None:
+def test_a_network_is_split_at_its_first_dense_layer_and_its_loss(training: bool) -> None:
     parts = parts_of(hybrid, training=training)
     assert layers(parts.body) == ["conv1", "relu1", "pool1", "flat"]
     dropout = ["drop"] if training else []
@@ -45,32 +45,32 @@ def test_a_network_is_cut_at_its_first_dense_layer_and_its_loss(training: bool) 
     assert (graph.spec(parts.boundary).shape, graph.spec(parts.logits).shape) == ((4, 8), (4, CLASSES))
 
 
-def test_nothing_but_the_form_of_images_is_below_a_dense_network() -> None:
+def test_below_a_dense_network_images_are_only_flattened() -> None:
     assert layers(parts_of(NETWORKS["dense"]).body) == ["flat"]
 
 
 def convolved(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """No dense layer."""
+    """Build a network without dense layers."""
     h = nn.conv(net, batch["x"], CLASSES, 3, name="conv1")
     return nn.classify(net, nn.global_avg_pool(net, h, name="pool"), batch["y"])
 
 
 def forked(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Two dense layers next to each other."""
+    """Build two dense layers next to each other."""
     h = nn.flatten(net, batch["x"], name="flat")
     other = nn.dense(net, nn.relu(net, h, name="relu"), CLASSES, name="fc2")
     return nn.classify(net, ops.add(net.graph, nn.dense(net, h, CLASSES, name="fc1"), other), batch["y"])
 
 
 def bypassed(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """A connection around a dense layer."""
+    """Build a network with a connection around a dense layer."""
     h = nn.flatten(net, nn.conv(net, batch["x"], CLASSES, 6, name="conv1"), name="flat")
     gate = nn.relu(net, h, name="gate")
     return nn.classify(net, ops.mul(net.graph, nn.dense(net, h, CLASSES, name="fc1"), gate), batch["y"])
 
 
 def bypassed_from_below(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """A connection from further below."""
+    """Build a connection around a dense layer that starts below the flattened images."""
     h = nn.conv(net, batch["x"], CLASSES, 3, name="conv1")
     pooled = nn.global_avg_pool(net, h, name="pool")
     h = nn.dense(net, nn.flatten(net, h, name="flat"), CLASSES, name="fc1")
@@ -78,7 +78,7 @@ def bypassed_from_below(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def penalised(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """A loss of more than logits."""
+    """Build a loss that reads more than logits and labels."""
     h = nn.flatten(net, batch["x"], name="flat")
     outputs = nn.classify(net, nn.dense(net, h, CLASSES, name="fc1"), batch["y"])
     with net.layer("penalty", "loss"):
@@ -86,7 +86,7 @@ def penalised(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def mixed(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """An op that mixes units."""
+    """Build a network with an op that mixes units."""
     h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 6, name="fc1")
     with net.layer("squash", "activation"):
         h = ops.softmax(net.graph, h)
@@ -94,7 +94,7 @@ def mixed(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def reshaped(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """A convolution after a dense layer."""
+    """Build a network with a convolution after a dense layer."""
     h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 16, name="fc1")
     with net.layer("images", "shape"):
         h = ops.reshape(net.graph, h, (-1, 1, 4, 4))
@@ -103,7 +103,7 @@ def reshaped(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def summed_over_examples(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """A loss with a sum over the examples of logits."""
+    """Build a loss that sums the logits over the examples."""
     outputs = nn.classify(net, nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 5, name="fc"), batch["y"])
     with net.graph.layer(net.graph.nodes[outputs.losses.node].layer):
         total = ops.reduce_sum(net.graph, outputs.logits, axes=(0,))
@@ -135,11 +135,11 @@ def test_networks_that_cannot_be_split_are_refused(network: NetworkFunction, exp
     assert expected in str(caught.value)
 
 
-def test_by_unit_names_known_ops() -> None:
+def test_every_op_in_by_unit_exists() -> None:
     assert set(OPS) >= BY_UNIT
 
 
-# Which examples go through the dense layers together, in each scheme.
+# The examples that go through the dense layers together, in each scheme.
 
 
 def sizes(passes: list[Examples]) -> list[list[int]]:
@@ -155,7 +155,7 @@ def sizes(passes: list[Examples]) -> list[list[int]]:
         ("b", 8, 2, 2, [[2, 0], [2, 0], [0, 2], [0, 2]]),
         ("c", 8, 2, 2, [[1, 1]] * 4),
         ("b", 12, 4, 6, [[3, 3, 0, 0], [0, 0, 3, 3]]),
-        # In scheme b, an update may take the last examples of one worker and the first of the next.
+        # In scheme b, an update may contain the last examples of one worker and the first of the next.
         ("b", 6, 2, 2, [[2, 0], [1, 1], [0, 2]]),
         ("c", 8, 2, None, [[2, 2], [2, 2]]),
         ("c", 1024, 8, 128, [[16] * 8] * 8),
@@ -168,13 +168,13 @@ def test_sizes_of_passes(
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_fc_batch_of_the_batch_equals_null(scheme: str) -> None:
+def test_an_fc_batch_of_the_whole_batch_equals_null(scheme: str) -> None:
     assert dense_passes(scheme, 12, 3, 12) == dense_passes(scheme, 12, 3, None)
     assert updates_per_batch(scheme, 12, 12) == updates_per_batch(scheme, 12, None) == 1
 
 
 @pytest.mark.parametrize(("scheme", "workers", "batch"), list(product("bc", [1, 2, 3, 4], [12, 13, 30])))
-def test_passes_are_consecutive_parts_of_every_share_and_all_of_it(scheme: str, workers: int, batch: int) -> None:
+def test_passes_divide_every_share_into_consecutive_parts(scheme: str, workers: int, batch: int) -> None:
     held = [hi - lo for lo, hi in shares(batch, workers)]
     for fc_batch in [None, *(size for size in range(1, batch) if batch % size == 0)]:
         passes = dense_passes(scheme, batch, workers, fc_batch)
@@ -188,12 +188,12 @@ def test_passes_are_consecutive_parts_of_every_share_and_all_of_it(scheme: str, 
         assert totals == expected
 
 
-def test_in_scheme_c_workers_never_differ_by_more_than_rounding() -> None:
+def test_in_scheme_c_workers_have_equally_many_examples_up_to_rounding() -> None:
     for counts in sizes(dense_passes("c", 30, 4, 10)):
         assert max(counts) - min(counts) <= 1
 
 
-# Which layers are sharded together with the chosen dense layers.
+# The layers that are sharded together with the chosen dense layers.
 
 
 def ways(network: NetworkFunction, **asked: Way) -> dict[str, Way]:
@@ -204,7 +204,7 @@ def test_dense_layers_are_named_in_order() -> None:
     assert dense_layers(blueprint_of(hybrid)) == ["fc1", "fc2", "fc3"]
 
 
-def test_element_wise_layers_after_a_column_are_sharded_like_it() -> None:
+def test_element_wise_layers_after_a_column_layer_are_sharded_like_it() -> None:
     cuts = cut_layers(blueprint_of(dropped_out), {"fc1": Way.COLUMN}, 5)
     assert list(cuts) == ["fc1", "relu1", "drop"]
     assert [cut.way for cut in cuts.values()] == [Way.COLUMN, Way.UNITS, Way.UNITS]
@@ -218,14 +218,14 @@ def test_a_row_layer_is_sharded_by_inputs_and_later_layers_are_whole() -> None:
     assert {name: dict(cut.shares) for name, cut in cuts.items()} == {"fc2": {0: (0, 4), 1: (4, 7)}}
 
 
-def test_a_merge_is_sharded_if_all_its_inputs_are_but_normalisation_and_loss_are_not() -> None:
+def test_a_merge_is_sharded_if_all_its_inputs_are_sharded() -> None:
     assert ways(branched, left=Way.COLUMN) == {"left": Way.COLUMN}
     asked = {"left": Way.COLUMN, "right": Way.COLUMN, "fc": Way.COLUMN}
     assert ways(branched, **asked) == {**asked, "sum": Way.UNITS}
 
 
 def gated(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Units that are multiplied by the single unit of another dense layer."""
+    """Build units that are multiplied by the single unit of another dense layer."""
     x = nn.flatten(net, batch["x"], name="flat")
     units, gate = nn.dense(net, x, CLASSES, name="units"), nn.dense(net, x, 1, name="gate")
     with net.layer("gated", "merge"):
@@ -233,12 +233,12 @@ def gated(net: NetworkBuilder, batch: Batch) -> Outputs:
     return nn.classify(net, h, batch["y"])
 
 
-def test_layers_with_other_units_are_not_sharded() -> None:
+def test_a_product_of_layers_with_different_units_is_not_sharded() -> None:
     assert set(ways(gated, units=Way.COLUMN, gate=Way.COLUMN)) == {"units", "gate"}
 
 
 def squared(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """A layer with the kind "dense" that has two products."""
+    """Build a layer of kind "dense" that has two products."""
     x = nn.flatten(net, batch["x"], name="flat")
     with net.layer("fc", "dense"):
         h = ops.matmul(net.graph, x, ops.matmul(net.graph, x, x, transpose_a=True))
@@ -251,6 +251,6 @@ def test_a_dense_layer_that_is_more_than_a_product_and_a_bias_is_refused() -> No
         ways(squared, fc=Way.ROW)
 
 
-def test_names_of_shards_can_be_read() -> None:
+def test_a_shard_name_gives_back_layer_and_number() -> None:
     assert shard_of(shard_name("tower/fc6", 12)) == ("tower/fc6", 12)
     assert shard_of("tower/fc6") is None

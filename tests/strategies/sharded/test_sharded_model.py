@@ -1,4 +1,4 @@
-"""Sharded dense layers of ``model`` equal ``single``, for any shards and number of workers."""
+"""``model`` with sharded dense layers equals ``single``, for any shards and any number of workers."""
 
 from collections import Counter
 from typing import Any
@@ -40,7 +40,7 @@ BATCH = 13
 FEATURES, UNITS = 8, [7, 5, 3]
 """Units of the network "hybrid"; no number of workers above 1 divides them all."""
 B = 8
-"""Bytes of a float64, and of an index."""
+"""Bytes of a float64 or of an int64 index."""
 
 WAYS = {
     "column": {"fc1": "column"},
@@ -55,7 +55,7 @@ WAYS = {
 
 
 def task_for(dtype: str = "float64") -> Task:
-    """An optimizer with slots, the step number, weight decay and active clipping."""
+    """Return a task whose optimizer has slots, the step number, weight decay and active clipping."""
     return task_of(hybrid, Adam(lr=0.01, weight_decay=1e-3, clip_norm=0.5), batch_size=BATCH, dtype=dtype)
 
 
@@ -79,12 +79,12 @@ def test_all_dense_layers_of_a_network_can_be_sharded(network: str, way: str) ->
 
 @pytest.mark.parametrize("left", ["column", "row"])
 @pytest.mark.parametrize("right", ["column", "row"])
-def test_merging_branches_can_be_sharded_in_any_way(left: str, right: str) -> None:
+def test_branches_that_merge_can_be_sharded_in_any_way(left: str, right: str) -> None:
     task = task_of(branched, Momentum(), batch_size=BATCH)
     expect_same_run(model(task, workers=3, shard={"left": left, "right": right}), single(task, STEPS), 1e-10)
 
 
-def test_stale_parts_are_those_of_the_whole_network() -> None:
+def test_a_stale_pipeline_gives_the_weights_of_the_whole_network() -> None:
     settings = {"workers": 2, "concurrent_steps": 3, "pipeline": "stale"}
     expect_same_run(model(task_for(), **settings, shard=WAYS["column, row"]), model(task_for(), **settings), 1e-10)
 
@@ -109,7 +109,7 @@ def program_of(workers: int, shard: dict[str, str], **constraints: int) -> Progr
     return Placed(strategy).build(task_of(hybrid, Momentum(), batch_size=BATCH))
 
 
-def test_variables_are_parts_on_the_workers_in_order() -> None:
+def test_parts_of_variables_are_on_the_workers_in_order() -> None:
     graph = program_of(3, WAYS["column, row"]).graph
     found = {
         (DeviceName.parse(node.device).task, node.outputs[0].shape)
@@ -121,7 +121,7 @@ def test_variables_are_parts_on_the_workers_in_order() -> None:
     assert rows == {(3, 5), (2, 5)}
 
 
-def test_shards_are_placed_in_order_and_a_sum_is_with_its_reader() -> None:
+def test_shards_are_placed_in_order_and_a_sum_is_on_the_device_of_its_reader() -> None:
     layers = layers_of(program_of(3, WAYS["column, row"], conv1=1, relu3=2))
     assert {name: layers[name] for name in layers if "/" in name} == {
         f"{layer}/shard_{j}": str(j) for layer in ("fc1", "relu2", "drop", "fc2") for j in range(3)
@@ -140,13 +140,13 @@ def test_products_of_rows_are_summed_in_the_order_of_the_workers_and_the_bias_is
 
 
 def read_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """A dense layer that two others read; their outputs are added."""
+    """Build a dense layer that two other dense layers read; their outputs are added."""
     h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 6, name="first")
     left, right = (nn.dense(net, h, CLASSES, name=name) for name in ("left", "right"))
     return nn.classify(net, nn.add(net, left, right, name="sum"), batch["y"])
 
 
-def test_columns_are_gathered_once_for_whole_layers_and_once_per_shard() -> None:
+def test_columns_are_gathered_once_for_all_whole_layers_and_once_for_each_shard() -> None:
     task = task_of(read_twice, Momentum(), batch_size=BATCH)
     graph = Placed(ModelParallel(workers=2, shard={"first": "column", "right": "column"})).build(task).graph
     for reader, layer in {"left": "left", "shard_0/right": "right/shard_0", "shard_1/right": "right/shard_1"}.items():
@@ -154,17 +154,17 @@ def test_columns_are_gathered_once_for_whole_layers_and_once_per_shard() -> None
         assert (gathered.op, gathered.layer) == ("concat", LayerStamp(layer, "dense"))
 
 
-def test_workers_without_units_take_no_part() -> None:
+def test_workers_without_units_have_no_shard() -> None:
     layers = layers_of(program_of(4, {"fc3": "column"}))
     assert {name for name in layers if "/" in name} == {f"fc3/shard_{j}" for j in range(3)}
 
 
 Wires = Counter[tuple[int, int]]
-"""(sender, receiver) -> bytes in a step."""
+"""(sender, receiver) -> bytes sent in a step."""
 
 
 def both_ways(held: dict[tuple[int, int], int]) -> Wires:
-    """Bytes forward, and the same bytes of gradients backward; none within a worker."""
+    """Return the bytes of values forward and of their gradients backward, without links of a worker to itself."""
     sent: Wires = Counter()
     for (source, destination), count in held.items():
         if source != destination and count:
@@ -174,7 +174,7 @@ def both_ways(held: dict[tuple[int, int], int]) -> Wires:
 
 
 def formula(workers: int, case: str) -> Wires:
-    """Bytes on every link; layers before the shards are on worker 0, layers after them on worker 1."""
+    """Return the bytes on every link; layers before the shards are on worker 0, layers after them on worker 1."""
     all_of = range(workers)
     first, second = ([hi - lo for lo, hi in shares(units, workers)] for units in UNITS[:2])
     features = {(0, j): FEATURES for j in all_of}
@@ -199,12 +199,12 @@ BESIDE = {
     "column, row": {"relu3": 1},
     "column, column": {},
 }
-"""The devices of the whole dense layers, and the layers between them."""
+"""Workers of the dense layers that are not sharded, and of the layers between them."""
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
 @pytest.mark.parametrize("case", sorted(BESIDE))
-def test_every_wire_carries_the_bytes_of_the_formula(workers: int, case: str, registry: Registry) -> None:
+def test_every_link_carries_the_bytes_of_the_formula(workers: int, case: str, registry: Registry) -> None:
     constraints = {"conv1": 0, "relu1": 0, "pool1": 0, "flat": 0, "fc3": 1, "loss": 1, **BESIDE[case]}
     strategy = Placed(ModelParallel(workers=workers, shard=WAYS[case], constraints=constraints))
     task = task_of(hybrid, Momentum(), batch_size=BATCH)
@@ -217,7 +217,7 @@ def test_every_wire_carries_the_bytes_of_the_formula(workers: int, case: str, re
 
 
 def wires(program: Program) -> Wires:
-    """Bytes that the plans of a training step send."""
+    """Return the bytes that the plans of a training step send."""
     number = {worker_device(k): k for k in range(program.workers)}
     cluster = near(program.workers)
     sent: Wires = Counter()

@@ -1,4 +1,4 @@
-"""Backup workers: an update equals bit for bit that of ``single`` over the shares that arrived first."""
+"""Backup workers: an update equals ``single`` over the shares that arrived first, bit for bit."""
 
 import json
 import secrets
@@ -38,16 +38,16 @@ from tests.strategies.training import Run, Trainer, Weights, begun, expect_same_
 Line = Mapping[str, Any]
 STEPS = 8
 SIZES = [(m, b, b) for m, b in product([1, 2, 3], [1, 2])]
-"""Workers, backup workers, and servers: two of them clip together."""
+"""Workers, backup workers, and servers; two servers compute the norm for clipping together."""
 
 
 def backed(workers: int, backups: int, servers: int = 1, replay: str | None = None) -> SyncData:
-    """A strategy with backup workers."""
+    """Return a strategy with backup workers."""
     return SyncData(workers=workers, combine="parameter_server", servers=servers, backup_workers=backups, replay=replay)
 
 
 def drawn_time(seed: int) -> VirtualTime:
-    """A clock with a random duration for every part, of which a few are very long."""
+    """Return a clock with random durations of all parts; a few are very long."""
 
     def seconds(client: str, device: str, step: int) -> float:
         rng = np.random.default_rng([seed, step, *f"{client} {device}".encode()])
@@ -65,19 +65,19 @@ def running(
     source: Examples | None = None,
     saved: Weights | None = None,
 ) -> Iterator[Trainer]:
-    """Begin a program of a strategy. source: of other examples than usual. saved: values to begin with."""
+    """Yield an initialized trainer. source: the examples, None for the usual ones. saved: values to begin with."""
     source = source or Examples(strategy.examples_per_update(task.batch_size), task.example_shape, task.state_dtype)
     with begun(strategy, task, registry, saved, source=source, interleaving=clock) as trainer:
         yield trainer
 
 
 def lines_of(run: Trainer) -> Sequence[Line]:
-    """The record so far."""
+    """Return the record of contributors so far."""
     return list(run.step_driver.decisions()["contributors"])
 
 
 def single_over(task: Task, contributors: Sequence[int], backups: int) -> Program:
-    """A program on one device that trains on some shares of a step's examples, as microbatches."""
+    """Return a program on one device that trains on some shares of a step's examples, as microbatches."""
     workers = len(contributors)
     given_out = -(-task.batch_size * (workers + backups) // workers)
     cut = shares(given_out, workers + backups)
@@ -99,7 +99,7 @@ def single_over(task: Task, contributors: Sequence[int], backups: int) -> Progra
 
 
 def expected_of(task: Task, lines: Sequence[Line], backups: int, registry: Registry, source: InputSource) -> Run:
-    """Weights and history of ``single`` over the recorded shares, with a program for each set of shares."""
+    """Return weights and history of ``single`` over the recorded shares, with a program for each set of shares."""
     sessions: dict[tuple[int, ...], LocalSession] = {}
     weights: Weights | None = None
     history = []
@@ -119,13 +119,13 @@ def expected_of(task: Task, lines: Sequence[Line], backups: int, registry: Regis
 
 
 def task_for(network: str, batch_size: int = 13, optimizer: Optimizer | None = None) -> Task:
-    """A batch that no number of workers above 1 divides, and an optimizer with all kinds of state."""
+    """Return a task with a batch that no number of workers above 1 divides, and all kinds of optimizer state."""
     chosen = optimizer or Momentum(weight_decay=1e-3, clip_norm=0.5)
     return task_of(NETWORKS[network], chosen, batch_size=batch_size)
 
 
 def late(worker: int, steps: Mapping[int, float], client: str = "share") -> VirtualTime:
-    """A clock on which every part takes a second, except a client's on one worker in some steps."""
+    """Return a clock on which every part takes a second, except a client on one worker in some steps."""
     slow = f"{client}_{worker}"
 
     def seconds(client: str, device: str, step: int) -> float:
@@ -136,7 +136,7 @@ def late(worker: int, steps: Mapping[int, float], client: str = "share") -> Virt
 
 
 def together() -> VirtualTime:
-    """A clock on which all workers have the same speed."""
+    """Return a clock on which all workers have the same speed."""
     return late(0, {})
 
 
@@ -154,7 +154,7 @@ def test_every_step_equals_single_over_the_shares_that_counted(
     expect_same_run((weights, history), expected)
 
 
-def test_shares_of_a_batch_that_divides_are_summed_as_they_are(registry: Registry) -> None:
+def test_shares_of_a_divisible_batch_are_summed_without_a_scale(registry: Registry) -> None:
     task = task_for("batch_normalised", batch_size=12)
     with running(backed(3, 1), task, registry, drawn_time(2)) as run:
         assert backed(3, 1).examples_per_update(12) == 16
@@ -171,7 +171,7 @@ SLOW = Emulation(stragglers=Stragglers("lognormal", median_s=0.005, sigma=1.5, s
     ("network", "workers", "backups", "servers"),
     [("dense", 3, 2, 1), ("convolutional", 2, 1, 1), ("batch_normalised", 2, 1, 2)],
 )
-def test_processes_with_emulated_delays_equal_single_too(
+def test_processes_with_emulated_delays_equal_single_over_the_shares_that_counted(
     network: str, workers: int, backups: int, servers: int, registry: Registry, tmp_path: Path
 ) -> None:
     task = task_of(NETWORKS[network], Momentum(clip_norm=0.5), batch_size=7)
@@ -203,7 +203,7 @@ def test_processes_with_emulated_delays_equal_single_too(
     expect_same_run((weights, history), expected)
 
 
-def test_without_backup_workers_all_shares_are_of_one_client() -> None:
+def test_without_backup_workers_one_client_trains_on_all_shares() -> None:
     assert set(backed(3, 0, 2).build(task_for("dense")).clients) == {"init", "train", "eval", "save", "restore"}
 
 
@@ -217,13 +217,13 @@ def test_a_late_share_is_dropped_and_its_worker_joins_the_running_step(registry:
     assert [line["contributors"] for line in lines] == [[0, 1], [1, 2], [1, 2], [1, 2], [0, 1], [0, 1]]
     assert [line["step"] for line in lines] == list(range(6))
     dropped = {line["step"]: line["dropped"] for line in lines}
-    # In steps 2 and 3 the slow worker starts no share; in steps where it is in time, the last worker is late.
+    # The slow worker starts no share in steps 2 and 3. In steps where it is in time, the last worker is late.
     assert dropped[1] == [{"worker": 0, "examples": 6}]
     assert (dropped[2], dropped[3]) == ([], [])
     assert dropped[0] == dropped[4] == dropped[5] == [{"worker": 2, "examples": 6}]
 
 
-def test_a_worker_that_has_only_read_when_its_step_ends_computes_no_share(registry: Registry) -> None:
+def test_a_worker_that_is_still_reading_when_its_step_ends_computes_no_share(registry: Registry) -> None:
     with running(backed(2, 1), task_for("dense", 12), registry, late(0, {1: 18.0}, "read")) as run:
         run.train(range(7))
         run.step_driver.synchronize()
@@ -236,13 +236,13 @@ def test_a_worker_that_has_only_read_when_its_step_ends_computes_no_share(regist
 
 @dataclass(frozen=True)
 class Spoilt(Examples):
-    """Examples of which ``lo`` to ``hi`` are not finite."""
+    """A source of examples of which ``lo`` to ``hi - 1`` are not finite."""
 
     lo: int = 0
     hi: int = 0
 
     def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
-        """The usual examples, with another x."""
+        """Return the usual examples, some of them with NaN as x."""
         batch = super().read(split, step, lo, hi)
         spoilt = (np.arange(lo, hi) >= self.lo) & (np.arange(lo, hi) < self.hi) & (split == "train")
         batch["x"] = np.where(spoilt[:, None, None, None], np.nan, batch["x"])
@@ -333,7 +333,7 @@ def test_bytes_of_an_update_are_those_of_the_formula(
     assert counted == [3 * nbytes for nbytes in expected]
 
 
-def test_estimates_count_the_shares_that_are_begun(tmp_path: Path) -> None:
+def test_estimates_count_the_shares_that_are_started(tmp_path: Path) -> None:
     task = task_of(NETWORKS["dense"], Momentum(), batch_size=12)
     record = tmp_path / "contributors.jsonl"
     record.write_text("\n".join(json.dumps({"step": k, "contributors": [0, 2 if k else 1]}) for k in range(4)))
@@ -343,7 +343,7 @@ def test_estimates_count_the_shares_that_are_begun(tmp_path: Path) -> None:
         assert [clients[f"read_{k}"].per_update for k in range(3)] == fractions
 
 
-def test_every_node_of_every_client_is_on_its_device() -> None:
+def test_programs_have_backup_workers_and_name_the_clients_that_may_be_slowed() -> None:
     strategy = backed(2, 1, 2)
     made = strategy.build(task_for("batch_normalised"))
     assert (made.workers, made.servers, strategy.examples_per_update(13)) == (3, 2, 20)
@@ -363,7 +363,7 @@ def test_run_refuses_a_client_while_shares_are_running(registry: Registry) -> No
         run.session.run("save")
 
 
-def test_steps_and_workers_are_read_from_the_lines(tmp_path: Path) -> None:
+def test_contributors_are_read_by_step(tmp_path: Path) -> None:
     path = file_of(
         tmp_path, '{"step": 4, "contributors": [0, 2], "dropped": []}\n{"step": 5, "contributors": [1, 2]}\n'
     )

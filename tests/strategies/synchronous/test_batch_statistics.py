@@ -1,4 +1,4 @@
-"""Statistics of batch normalisation: of shares, of the first worker, or of the batch."""
+"""Statistics of batch normalisation: of shares, of the first worker, or of the whole batch."""
 
 from functools import cache
 
@@ -32,12 +32,12 @@ from tests.strategies.training import (
 
 STEPS = 8
 BATCH = 13
-"""Odd, so that no K above 1 divides it."""
+"""A prime number, so that no number of workers divides it."""
 DECAY = 0.8
 
 
 def normalised_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Normalised images and features, and a branch without normalisation."""
+    """Build a network with normalised images and features, and a branch without normalisation."""
     h = nn.conv(net, batch["x"], 3, 3, name="conv1", bias=None)
     h = nn.flatten(net, nn.relu(net, nn.batch_norm(net, h, name="norm1", decay=DECAY), name="relu1"), name="flat")
     h = nn.dense(net, h, 5, name="fc1", bias=None)
@@ -61,39 +61,39 @@ def sync(workers: int, statistics: str, dtype: str = "float64", combine: str = "
 
 @pytest.mark.parametrize("combine", [*sorted(COMBINES), "parameter_server"])
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
-def test_pooled_statistics_make_many_workers_one(workers: int, combine: str) -> None:
+def test_pooled_statistics_equal_single(workers: int, combine: str) -> None:
     found = sync(workers, "pooled", combine=combine)
     assert {"norm1/moving_mean", "norm1/moving_variance", "norm2/moving_mean", "norm2/moving_variance"} <= set(found[0])
     expect_same_run(found, single(task_for(), STEPS), 1e-10)
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
-def test_in_float32_they_do_up_to_rounding(workers: int) -> None:
+def test_pooled_statistics_in_float32_equal_single_up_to_rounding(workers: int) -> None:
     found = sync(workers, "pooled", "float32")
     assert found[0]["norm1/moving_mean"].dtype == np.float32
     expect_same_run(found, single(task_for("float32"), STEPS), 1e-5)
 
 
-def test_pooled_statistics_normalise_a_share_of_one_example(registry: Registry) -> None:
+def test_pooled_statistics_normalise_shares_of_one_example(registry: Registry) -> None:
     task = task_for(batch_size=4)
     expect_same_run(
         trained(SyncData(workers=4, statistics="pooled"), task, registry, STEPS), single(task, STEPS), 1e-10
     )
 
 
-def test_a_mean_far_from_zero_costs_no_digits(registry: Registry) -> None:
+def test_a_mean_far_from_zero_keeps_the_precision_of_the_variance(registry: Registry) -> None:
     def far_away(net: NetworkBuilder, batch: Batch) -> Outputs:
         distance = ops.fill(net.graph, 1e4, (), "float64")
         return batch_normalised(net, {**batch, "x": ops.add(net.graph, batch["x"], distance)})
 
     task = task_of(far_away, Sgd(), batch_size=BATCH)
     (weights, _), (expected, _) = trained(SyncData(workers=3, statistics="pooled"), task, registry, 1), single(task, 1)
-    # The square of the mean is 1e8 times the variance, so that a difference of squares would lose 8 digits.
+    # The square of the mean is 1e8 times the variance: a difference of squares would lose 8 digits.
     np.testing.assert_allclose(weights["norm1/moving_variance"], expected["norm1/moving_variance"], rtol=1e-11)
 
 
 def test_gradients_flow_through_pooled_statistics(registry: Registry) -> None:
-    """One step of gradient descent yields the gradient; the loss along it is measured at two points."""
+    """Compare the gradient, taken from one step of gradient descent, with central differences of the loss."""
     task, rate, width = task_for(optimizer=Sgd(), batch_size=7), 0.1, 1e-5
     rng = np.random.default_rng(3)
     with begun(SyncData(workers=3, statistics="pooled"), task, registry) as trainer:
@@ -163,7 +163,7 @@ def test_bytes_sent_in_a_step_are_those_of_the_formula(workers: int, statistics:
     summed = sum(spec.size for name, spec in specs.items() if "moving" not in name and "velocity" not in name)
     if statistics == "shares":
         summed += 2 * channels
-    # One bucket has all sums: slices to their owners, and sums to all others. Then two scores.
+    # One bucket holds all sums: slices go to their owners, and sums to all other workers. Two scores follow.
     expected = [summed + (workers - 2) * (hi - lo) + 2 * (k > 0) for k, (lo, hi) in enumerate(shares(summed, workers))]
     if statistics == "first_worker":
         expected[0] += 2 * channels * (workers - 1)
@@ -172,7 +172,7 @@ def test_bytes_sent_in_a_step_are_those_of_the_formula(workers: int, statistics:
     assert counted == [2 * 8 * values for values in expected]
 
 
-def test_statistics_of_the_first_worker_are_one_message_to_each_other() -> None:
+def test_the_first_worker_sends_its_statistics_in_one_message_to_each_other_worker() -> None:
     def sends(statistics: str) -> int:
         return len(sends_of(SyncData(workers=3, statistics=statistics).build(task_for())))
 
@@ -181,7 +181,7 @@ def test_statistics_of_the_first_worker_are_one_message_to_each_other() -> None:
 
 @pytest.mark.parametrize("network", sorted(set(NETWORKS) - {"batch_normalised"}))
 @pytest.mark.parametrize("statistics", sorted(set(STATISTICS) - {"shares"}))
-def test_without_batch_normalisation_programs_are_the_same(network: str, statistics: str) -> None:
+def test_without_batch_normalisation_all_statistics_give_the_same_program(network: str, statistics: str) -> None:
     task = task_of(NETWORKS[network], Momentum(), batch_size=BATCH)
     program, usual = (SyncData(workers=3, statistics=each).build(task) for each in (statistics, "shares"))
     assert program.clients == usual.clients
@@ -190,6 +190,6 @@ def test_without_batch_normalisation_programs_are_the_same(network: str, statist
         assert own == expected
 
 
-def test_one_worker_has_the_statistics_of_the_batch_already() -> None:
+def test_one_worker_already_has_the_statistics_of_the_batch() -> None:
     pooled, usual = (SyncData(workers=1, statistics=each).build(task_for()) for each in ("pooled", "shares"))
     assert list(pooled.graph) == list(usual.graph)

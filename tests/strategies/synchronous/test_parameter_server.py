@@ -1,4 +1,4 @@
-"""``combine=parameter_server`` obeys the laws of ``sync_data``, with one copy of the variables on servers."""
+"""``combine=parameter_server`` equals ``single`` as ``sync_data`` does, with one copy of the variables on servers."""
 
 import numpy as np
 import pytest
@@ -26,13 +26,13 @@ from tests.strategies.training import begun, expect_same_bits, expect_same_run, 
 
 STEPS = 8
 BATCH = 13
-"""Odd, so that no K above 1 divides it."""
+"""A prime number, so that no number of workers divides it."""
 
 CLIP_NORM = 0.5
 
 
 def task_for(network: str, optimizer: Optimizer | None = None, dtype: str = "float64") -> Task:
-    """optimizer: one with slots, weight decay and active clipping if None."""
+    """Return a task; the default optimizer has slots, weight decay and active clipping."""
     chosen = optimizer or Momentum(weight_decay=1e-3, clip_norm=CLIP_NORM)
     return task_of(NETWORKS[network], chosen, batch_size=BATCH, dtype=dtype)
 
@@ -43,7 +43,7 @@ def served(workers: int, servers: int, statistics: str = "shares") -> SyncData:
 
 @all_pairs(network=sorted(NETWORKS), workers=[1, 2, 3, 4], servers=[1, 2, 3])
 def test_it_equals_single(network: str, workers: int, servers: int, registry: Registry) -> None:
-    """In as many microbatches bit for bit; with the whole batch if every example is treated separately."""
+    """The run equals as many microbatches bit for bit, and the whole batch up to rounding if no op mixes examples."""
     found = trained(served(workers, servers), task_for(network), registry, STEPS)
     expect_same_run(found, single(task_for(network), STEPS, workers))
     if network != "batch_normalised":
@@ -61,21 +61,21 @@ def test_other_precisions_equal_microbatches_bit_for_bit(network: str, dtype: st
 @pytest.mark.parametrize(
     "optimizer", [Sgd(), Adam(), Adagrad(), Momentum(bias_lr_factor=2.0)], ids=lambda each: each.name
 )
-def test_every_server_updates_as_single_does(optimizer: Optimizer, registry: Registry) -> None:
+def test_servers_update_as_single_does_with_every_optimizer(optimizer: Optimizer, registry: Registry) -> None:
     task = task_for("dropped_out", optimizer)
     expect_same_run(trained(served(2, 3), task, registry, STEPS), single(task, STEPS, 2))
 
 
 @pytest.mark.parametrize("statistics", ["shares", "first_worker", "pooled"])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_statistics_are_those_of_a_sharded_reduce(statistics: str, workers: int, registry: Registry) -> None:
+def test_statistics_equal_those_of_a_sharded_reduce(statistics: str, workers: int, registry: Registry) -> None:
     strategies = served(workers, 2, statistics), SyncData(workers=workers, statistics=statistics)
     expect_same_run(*(trained(each, task_for("batch_normalised"), registry, STEPS) for each in strategies))
 
 
 @pytest.mark.parametrize("first", [SyncData(workers=3), served(3, 2)], ids=["sharded_reduce", "parameter_server"])
 @pytest.mark.parametrize("second", [SyncData(workers=3), served(3, 3)], ids=["sharded_reduce", "parameter_server"])
-def test_a_checkpoint_of_one_combine_continues_under_another(
+def test_a_checkpoint_of_one_combine_setting_continues_with_another(
     first: Strategy, second: Strategy, registry: Registry
 ) -> None:
     task = task_for("batch_normalised")
@@ -86,7 +86,7 @@ def test_a_checkpoint_of_one_combine_continues_under_another(
         expect_same_bits(trainer.weights(), single(task, 6, 3)[0])
 
 
-def test_every_variable_is_kept_once_by_its_server_with_its_slots() -> None:
+def test_every_variable_is_on_one_server_together_with_its_slots() -> None:
     program = served(3, 2).build(task_for("batch_normalised"))
     kept = {node.name: node.device for node in program.graph if node.op == "variable"}
     assert set(kept) == set(program.variables)
@@ -98,7 +98,7 @@ def test_every_variable_is_kept_once_by_its_server_with_its_slots() -> None:
 
 
 def bytes_of_a_step(program: Program, workers: int, servers: int, clips: bool) -> list[int]:
-    """The formula of the docstring, device by device: workers, then servers."""
+    """Return the bytes that each device sends by the formula of the docstring: workers, then servers."""
     kept = {node.name: node.device for node in program.graph if node.op == "variable"}
     network = {name: spec.nbytes for name, spec in program.variables.items() if "velocity" not in name}
     trained_bytes = {name: nbytes for name, nbytes in network.items() if "moving" not in name}
@@ -127,7 +127,7 @@ def test_bytes_sent_in_a_step_are_those_of_the_formula(
 
 
 @pytest.mark.parametrize("statistics", ["first_worker", "pooled"])
-def test_statistics_that_need_no_sum_are_sent_by_the_first_worker_alone(statistics: str, registry: Registry) -> None:
+def test_statistics_without_a_sum_are_sent_by_the_first_worker_only(statistics: str, registry: Registry) -> None:
     workers, servers, channels = 3, 2, 3
     with begun(served(workers, servers, statistics), task_for("batch_normalised"), registry) as trainer:
         counted = trainer.sent([0])
@@ -140,7 +140,7 @@ def test_statistics_that_need_no_sum_are_sent_by_the_first_worker_alone(statisti
 
 
 def tied(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """A matrix that is used in two products."""
+    """Build a network that uses one matrix in two products."""
     h = nn.flatten(net, batch["x"], name="flat")
     with net.layer("tied", "dense"):
         weights = net.parameter("weights", (36, 36), Normal(0.1)).tensor
@@ -148,7 +148,7 @@ def tied(net: NetworkBuilder, batch: Batch) -> Outputs:
     return nn.classify(net, nn.dense(net, h, CLASSES, name="fc"), batch["y"])
 
 
-def test_a_variable_that_is_used_twice_is_read_once_and_has_one_gradient(registry: Registry) -> None:
+def test_a_variable_that_is_used_twice_is_fetched_once_and_has_one_gradient(registry: Registry) -> None:
     task = task_of(tied, Sgd(), batch_size=BATCH)
     with begun(served(2, 1), task, registry) as trainer:
         counted = trainer.sent(range(3))
@@ -163,11 +163,11 @@ def floats(**sizes: int) -> dict[str, TensorSpec]:
 @pytest.mark.parametrize(
     ("sizes", "servers", "expected"),
     [
-        # The largest variable goes first, to the server with the least.
+        # The largest variable comes first and goes to the server with the fewest bytes.
         ({"a": 1, "b": 10, "c": 6, "d": 5, "e": 2}, 2, {"a": 1, "b": 0, "c": 1, "d": 1, "e": 0}),
-        # Of equal variables, the first created goes first, to the first server.
+        # Of equal variables, the first created comes first and goes to the first server.
         ({"z": 3, "y": 3, "x": 3, "w": 3}, 3, {"z": 0, "y": 1, "x": 2, "w": 0}),
-        # Variables without elements fill servers too.
+        # Variables without elements are distributed too.
         ({"a": 0, "b": 0, "c": 0}, 2, {"a": 0, "b": 1, "c": 0}),
     ],
 )
@@ -176,9 +176,7 @@ def test_variables_are_sharded_by_size(sizes: dict[str, int], servers: int, expe
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.data())
-def test_no_server_is_empty_and_none_is_fuller_than_another_by_more_than_a_variable(
-    sizes: list[int], data: st.DataObject
-) -> None:
+def test_no_server_is_empty_and_servers_differ_by_one_variable_at_most(sizes: list[int], data: st.DataObject) -> None:
     servers = data.draw(st.integers(1, len(sizes)))
     specs = floats(**{f"v{i}": size for i, size in enumerate(sizes)})
     chosen = shard_by_size(specs, servers)
@@ -194,6 +192,6 @@ def test_more_servers_than_variables_are_refused() -> None:
         served(2, 7).build(task_for("dense"))
 
 
-def test_one_server_is_the_default_and_others_have_none() -> None:
+def test_parameter_server_has_one_server_by_default_and_other_combines_have_none() -> None:
     assert SyncData(combine="parameter_server").servers == 1
     assert SyncData().servers is None

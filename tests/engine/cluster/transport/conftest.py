@@ -1,4 +1,4 @@
-"""Shared by the tests of the transport: a private directory, a ZeroMQ context, identities of one run."""
+"""Fixtures for tests of the transport: a private directory, a ZeroMQ context, and identities of one run."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ LIMITS = Limits(peers=4, queued_messages=64, connect_timeout_s=5.0, send_timeout
 
 
 def identity(name: str, *, run: str = "run", epoch: int = 1, token: str = TOKEN) -> Identity:
-    """The identity of a peer such as ``worker-1`` in the run of all tests."""
+    """Return the identity of a peer such as ``worker-1``, by default in the run that all tests use."""
     role, _, index = name.partition("-")
     return Identity(run, epoch, role, int(index), token)
 

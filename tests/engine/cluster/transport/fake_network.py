@@ -1,7 +1,7 @@
-"""A simulated network in one thread on a virtual clock, for testing many fault schedules quickly.
+"""A simulated network in one thread on a virtual clock, which tests many fault schedules quickly.
 
-Its endpoints use the same encoding and admission as those over ZeroMQ; only the wire is simulated. All randomness comes
-from the seed, so a schedule that finds a defect can be repeated.
+The endpoints use the encoding and admission of the ZeroMQ endpoints; only the wire is simulated. All random numbers
+come from the seed, so a fault schedule that finds a defect can be repeated.
 """
 
 import itertools
@@ -35,7 +35,7 @@ class FakeClock:
 
 @dataclass(frozen=True)
 class Faults:
-    """Faults of the wire: delay drawn from [low, high] seconds, and probabilities of loss and duplication."""
+    """Faults of the wire: delays are drawn from [low, high] seconds; drop and duplicate are probabilities."""
 
     delay_s: tuple[float, float] = (0.0, 0.0)
     drop: float = 0.0
@@ -55,7 +55,7 @@ Channel = tuple[str, str]
 
 
 class FakeNetwork:
-    """The channels between its endpoints. Each channel preserves order, as a connection does.
+    """The channels between endpoints. Each channel preserves the order of its messages, as a connection does.
 
     present: names of the endpoints that were not killed. isolated: name of a peer whose messages are held back.
     """
@@ -70,11 +70,11 @@ class FakeNetwork:
         self.present: set[str] = set()
 
     def endpoint(self, identity: Identity, peers: int, servers: int = 0) -> "FakeEndpoint":
-        """Return a new endpoint."""
+        """Return a new endpoint that expects the given numbers of workers and servers."""
         return FakeEndpoint(self, identity, peers, servers)
 
     def kill(self, name: str) -> None:
-        """Remove a peer: messages that it sent still arrive, sending to it fails."""
+        """Remove a peer: messages that it has sent still arrive, but sending to the peer fails."""
         self.present.discard(name)
 
     def new_connection(self) -> bytes:
@@ -82,7 +82,7 @@ class FakeNetwork:
         return f"connection {next(self._order)}".encode()
 
     def post(self, channel: Channel, connection: bytes, header: bytes, frames: tuple[bytes, ...]) -> None:
-        """Put a message on the wire, subject to the faults."""
+        """Put zero, one or two copies of a message on the wire, each with a random delay."""
         copies = 0 if self._random.random() < self.faults.drop else 1
         if copies and self._random.random() < self.faults.duplicate:
             copies = 2
@@ -104,13 +104,13 @@ class FakeNetwork:
         return channel, due
 
     def take(self, channel: Channel) -> tuple[bytes, bytes, tuple[bytes, ...]]:
-        """Take the first message off a channel: its connection, header and frames."""
+        """Remove the first message from a channel; return its connection, header and frames."""
         message = self._channels[channel].popleft()
         return message.connection, message.header, message.frames
 
 
 def check_state(admission: Admission) -> None:
-    """Expect that every name has at most one connection and each has sent hello."""
+    """Expect that every name has at most one connection and that every connected peer has sent hello."""
     callers = admission._callers.values()
     names = [caller.name for caller in callers]
     assert len(names) == len(set(names)), f"a peer with two connections: {sorted(names)}"
@@ -118,7 +118,7 @@ def check_state(admission: Admission) -> None:
 
 
 class FakeEndpoint:
-    """See :class:`~runner.engine.cluster.transport.endpoint.Endpoint`. Waiting advances the network's clock."""
+    """An :class:`~runner.engine.cluster.transport.endpoint.Endpoint`. Waiting advances the network's clock."""
 
     def __init__(self, network: FakeNetwork, identity: Identity, peers: int, servers: int = 0) -> None:
         self._network = network
@@ -130,16 +130,16 @@ class FakeEndpoint:
 
     @property
     def name(self) -> str:
-        """The name in this endpoint's hello."""
+        """Return the name that this endpoint sends in its hello."""
         return self._identity.name
 
     @property
     def drops(self) -> Mapping[Drop, int]:
-        """How many messages were dropped so far, by reason."""
+        """Return the number of dropped messages for each reason."""
         return self._admission.drops
 
     def connect(self, peer: str, address: str = "") -> None:
-        """Open the connection to ``peer``; names are addresses here."""
+        """Open the connection to ``peer``. Names serve as addresses; ``address`` only appears in the error message."""
         if peer not in self._network.present:
             raise ClusterError(f"{self.name} cannot reach {peer}: no process listens on {address or peer}")
         self._connections[peer] = self._network.new_connection()
@@ -148,7 +148,7 @@ class FakeEndpoint:
         self.send(peer, Hello(identity.role, identity.index, os.getpid(), identity.token))
 
     def send(self, peer: str, message: Message, frames: Sequence[Frame] = ()) -> None:
-        """Put a message on the wire to a connected peer."""
+        """Put a message for a connected peer on the wire."""
         check_frames(message, [memoryview(frame) for frame in frames])
         if not (peer in self._network.present and self.name in self._network.present):
             raise ClusterError(f"{self.name} could not send {message.kind!r} to {peer}: it is gone")
@@ -173,7 +173,7 @@ class FakeEndpoint:
                 return received
 
     def close(self) -> None:
-        """Leave the network."""
+        """Leave the network: no peer can send to this endpoint any more."""
         self._network.kill(self.name)
 
     def _admit(self, channel: Channel) -> Received | None:

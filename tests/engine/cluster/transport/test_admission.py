@@ -1,4 +1,4 @@
-"""Admission: which messages are delivered, dropped or refused."""
+"""Admission of messages: which messages are delivered, dropped or refused."""
 
 from dataclasses import replace
 from typing import Any
@@ -27,7 +27,7 @@ def hello(name: str, token: str = TOKEN) -> Hello:
 def admit(
     admission: Admission, source: str, sequence: int, message: Message, *frames: bytes, **options: Any
 ) -> Received | None:
-    """Send a message. options: connection, and those of ``identity``."""
+    """Pass a message to ``admission``. options: ``connection``, and keyword arguments of ``identity``."""
     connection = options.pop("connection", CONNECTION)
     header = encode_header(identity(source, **options).envelope(sequence), message)
     received = admission.admit(connection, header, tuple(map(memoryview, frames)))
@@ -42,7 +42,7 @@ def master() -> Admission:
 
 @pytest.fixture
 def after_hello(master: Admission) -> Admission:
-    """A master's admission after a hello of worker-0, which is delivered without the token."""
+    """Return a master's admission after worker-0 has sent hello; the hello is delivered without its token."""
     assert admit(master, "worker-0", 0, hello("worker-0")) == Received("worker-0", Hello("worker", 0, 1, token=""))
     return master
 
@@ -94,7 +94,7 @@ def expect_refused(admission: Admission, error: type[RunnerError], text: str, *s
         admit(admission, *sent, **options)
 
 
-def test_kinds_of_another_role_are_refused() -> None:
+def test_kinds_of_message_of_another_role_are_refused() -> None:
     for name in ("worker-0", "ps-0"):
         master = Admission(identity("master-0"), peers=2, servers=1)
         admit(master, name, 0, hello(name))
@@ -126,7 +126,7 @@ def test_document_is_delivered(master: Admission) -> None:
     [(f"ps{kind}-0", "master-0") for kind in ("", "_heartbeat")]
     + [("ps-0", "worker-0"), ("worker-1", "ps-0"), ("ps-0", "ps-0")],
 )
-def test_parameter_servers_may_connect_like_workers(caller: str, inbox: str) -> None:
+def test_parameter_servers_may_connect_as_workers_may(caller: str, inbox: str) -> None:
     received = admit(Admission(identity(inbox), peers=2, servers=1), caller, 0, hello(caller))
     assert received is not None
     assert received.source == caller
@@ -148,7 +148,7 @@ def test_role_or_index_that_may_not_connect_is_refused(inbox: str, caller: str, 
 
 @pytest.mark.parametrize("role", ["worker", "ps", "worker_heartbeat", "master"])
 @pytest.mark.parametrize("index", [2, 10**6, 2**62, 2**63 - 1])
-def test_index_of_any_size_that_the_run_does_not_have_is_refused(role: str, index: int) -> None:
+def test_index_that_the_run_does_not_have_is_refused_whatever_its_size(role: str, index: int) -> None:
     message = Hello(role, index, pid=1, token=TOKEN)
     header = encode_header(Envelope("run", 1, "worker-0", 0), message)
     with pytest.raises(SecurityError, match=f"hello of {role}-{index} to worker-0: .* and an index below"):

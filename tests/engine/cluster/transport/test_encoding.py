@@ -1,4 +1,4 @@
-"""Message headers: round trips, refusals, and the frames that follow them."""
+"""Message headers: round trips, refusals, and the frames that follow a header."""
 
 import contextlib
 import math
@@ -59,7 +59,7 @@ def plain_header(message: messages.Message, **changes: Any) -> dict[str, Any]:
     return header | changes
 
 
-def test_every_kind_has_an_example() -> None:
+def test_every_kind_of_message_has_an_example() -> None:
     assert [type(message) for message in EXAMPLES] == list(messages.KINDS.values())
 
 
@@ -154,7 +154,7 @@ FIELDS = sorted(
     st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=4), VALUES, max_size=3),
     st.sets(st.sampled_from(FIELDS), max_size=2),
 )
-def test_changed_header_is_decoded_or_a_security_error(
+def test_changed_header_is_decoded_or_raises_a_security_error(
     message: messages.Message, changes: dict[str, object], removed: set[str]
 ) -> None:
     plain = msgpack.unpackb(encode_header(ENVELOPE, message))
@@ -165,14 +165,14 @@ def test_changed_header_is_decoded_or_a_security_error(
 
 
 @given(st.sampled_from(EXAMPLES), st.integers(0, 10_000), st.integers(0, 255))
-def test_changed_byte_is_decoded_or_a_security_error(message: messages.Message, at: int, value: int) -> None:
+def test_changed_byte_is_decoded_or_raises_a_security_error(message: messages.Message, at: int, value: int) -> None:
     header = bytearray(encode_header(ENVELOPE, message))
     header[at % len(header)] = value
     with contextlib.suppress(SecurityError):
         decode_header(bytes(header))
 
 
-def test_failure_always_fits_a_header() -> None:
+def test_failure_message_always_fits_a_header() -> None:
     try:
         raise ValueError("\U0001f4a5" * 100_000)
     except ValueError as error:
@@ -234,7 +234,7 @@ def test_size_limit_holds_for_encoding_and_decoding(monkeypatch: pytest.MonkeyPa
         decode_document(memoryview(msgpack.packb(b"x" * 101)))
 
 
-def test_name_round_trip() -> None:
+def test_peer_name_round_trip() -> None:
     assert messages.peer_name("worker", 12) == "worker-12"
     assert messages.split_name("ps-0") == ("ps", 0)
     assert messages.split_name("worker_heartbeat-0") == ("worker_heartbeat", 0)

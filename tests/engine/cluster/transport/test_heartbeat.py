@@ -41,7 +41,7 @@ class RecordingOutbox:
 
 
 @pytest.mark.parametrize("has_room", [True, False])
-def test_thread_opens_its_outbox_sends_the_progress_and_ends(has_room: bool) -> None:
+def test_thread_opens_its_outbox_sends_progress_and_closes_the_outbox(has_room: bool) -> None:
     made: Queue[RecordingOutbox] = Queue()
 
     def open_outbox() -> RecordingOutbox:
@@ -101,7 +101,7 @@ def test_skipped_heartbeats_use_no_sequence_numbers(context: Context, directory:
         offered = [outbox.offer(MASTER, Heartbeat("step", step)) for step in range(10_000)]
         assert not all(offered)
         while master.receive(0.05) is not None:
-            pass  # A gap in the numbers would raise.
+            pass  # If a sequence number were missing, receive would raise.
         assert outbox.offer(MASTER, Heartbeat("step", 0))
         assert master.receive(5.0) is not None
         outbox.close()
@@ -118,7 +118,7 @@ def monitor() -> HeartbeatMonitor:
 
 
 def beat(monitor: HeartbeatMonitor, section: str, step: int, until: float, clock: FakeClock) -> None:
-    """Beat every half second until the clock shows ``until``."""
+    """Send a heartbeat every half second until the clock shows ``until``."""
     while clock.now < until:
         clock.advance(0.5)
         monitor.heartbeat("worker-0", section, step, clock.now)
@@ -131,7 +131,7 @@ def test_limit_of_setup_applies_before_the_first_heartbeat(monitor: HeartbeatMon
     assert (verdict.section, verdict.since, verdict.limit_s) == ("setup", 0.0, 60.0)
 
 
-def test_silence_is_noticed_in_any_section(monitor: HeartbeatMonitor) -> None:
+def test_silent_worker_is_reported_in_any_section(monitor: HeartbeatMonitor) -> None:
     monitor.heartbeat("worker-0", "idle", 7, now=1.0)
     assert monitor.tick(3.0) == []
     (verdict,) = monitor.tick(3.5)
@@ -142,7 +142,7 @@ def test_silence_is_noticed_in_any_section(monitor: HeartbeatMonitor) -> None:
 
 
 @pytest.mark.parametrize(("section", "limit_s"), LIMITS_S.items())
-def test_each_section_has_its_limit(monitor: HeartbeatMonitor, section: str, limit_s: float) -> None:
+def test_each_section_has_its_own_time_limit(monitor: HeartbeatMonitor, section: str, limit_s: float) -> None:
     clock = FakeClock()
     monitor.heartbeat("worker-0", section, 3, now=0.0)
     beat(monitor, section, 3, until=limit_s, clock=clock)
@@ -163,7 +163,7 @@ def test_new_step_or_section_is_progress(monitor: HeartbeatMonitor) -> None:
     assert monitor.tick(clock.now) == []
 
 
-def test_idle_has_no_limit(monitor: HeartbeatMonitor) -> None:
+def test_idle_section_has_no_time_limit(monitor: HeartbeatMonitor) -> None:
     clock = FakeClock()
     beat(monitor, "idle", 0, until=10_000.0, clock=clock)
     assert monitor.tick(clock.now) == []
@@ -171,7 +171,7 @@ def test_idle_has_no_limit(monitor: HeartbeatMonitor) -> None:
         HeartbeatMonitor({"idle": 1.0})
 
 
-def test_longest_failure_comes_first() -> None:
+def test_worker_that_failed_first_is_reported_first() -> None:
     monitor = HeartbeatMonitor(LIMITS_S, silence_s=2.0)
     for worker, last in [("worker-0", 1.2), ("worker-1", 1.0), ("worker-2", 3.0)]:
         monitor.watch(worker, now=0.0)
@@ -190,7 +190,7 @@ def test_time_before_a_restart_does_not_count(monitor: HeartbeatMonitor) -> None
     assert [(verdict.worker, verdict.reason) for verdict in monitor.tick(160.1)] == [("worker-0", Reason.STUCK)]
 
 
-def test_gap_is_half_of_the_shortest_limit() -> None:
+def test_allowed_gap_is_half_of_the_shortest_limit() -> None:
     assert HeartbeatMonitor({"step": 5.0, "save": 3.0}, silence_s=2.0).gap_s == 1.0
     assert HeartbeatMonitor({"step": 5.0, "save": 3.0}, silence_s=10.0).gap_s == 1.5
     assert HeartbeatMonitor({}, silence_s=10.0).gap_s == 5.0

@@ -50,7 +50,7 @@ def test_only_abandoned_directories_of_runs_are_removed(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [link, other]
 
 
-def test_directory_that_others_can_access_or_link_is_refused(tmp_path: Path) -> None:
+def test_directory_that_is_a_link_or_open_to_other_users_is_refused(tmp_path: Path) -> None:
     directory, link = tmp_path / "directory", tmp_path / "link"
     directory.mkdir()
     link.symlink_to(directory)
@@ -133,7 +133,7 @@ def test_length_of_a_socket_path_is_limited_in_bytes() -> None:
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "ipc://relative", "ipc://@abstract", ""])
-def test_other_addresses_have_no_path(address: str) -> None:
+def test_addresses_of_other_transports_have_no_path(address: str) -> None:
     with pytest.raises(ConfigError, match="expected ipc:// and an absolute path"):
         inbox_path(address)
 

@@ -1,4 +1,4 @@
-"""Arenas: slots, references, and files that are private and freed."""
+"""Arenas: slots, references, and files that are private and removed."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ def spec(directory: Path) -> ArenaSpec:
 
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(0, 300), max_size=8), st.randoms())
-def test_slots_are_aligned_disjoint_inside_and_independent_of_order(sizes: dict[str, int], random: Any) -> None:
+def test_slots_are_aligned_disjoint_in_the_arena_and_independent_of_order(sizes: dict[str, int], random: Any) -> None:
     slots = lay_out(sizes)
     ends = 0
     for _, slot in sorted(slots.items()):
@@ -186,7 +186,7 @@ def test_malformed_reference_is_refused(change: dict[str, object], reason: str) 
 
 
 def test_product_of_dimensions_does_not_overflow() -> None:
-    # In 64 bits this product is 0, and a check done there would pass.
+    # The product is 0 in 64-bit integers, so a check in 64 bits would pass.
     with pytest.raises(Violation, match="length: 0 bytes, but uint8"):
         ArenaTensor("uint8", (2**32, 2**32), "a", 0, 0, 1)
     assert nbytes_of("float64", (2**62,) * MAX_RANK) == 8 * 2**496

@@ -1,4 +1,4 @@
-"""Endpoints over ZeroMQ: messages, refusals, time limits, and sockets that are removed."""
+"""Endpoints over ZeroMQ: messages, refusals, time limits, and removal of socket files."""
 
 import os
 import resource
@@ -29,7 +29,7 @@ from runner.errors import ClusterError, ResourceError, SecurityError
 from tests.engine.cluster.transport.conftest import LIMITS, identity
 
 SOON_S = 5.0
-"""Time limit that only a failing test reaches."""
+"""A time limit that is reached only if a test fails."""
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def worker(context: Context, worker_address: str) -> Iterator[ZmqEndpoint]:
 
 
 def send_raw(context: Context, address: str, parts: list[bytes]) -> zmq.Socket[bytes]:
-    """Send raw parts from a separate socket, which the caller closes."""
+    """Send raw message parts from a separate socket and return the socket; the caller closes the socket."""
     socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 0)
     socket.connect(address)
@@ -67,7 +67,7 @@ def hello_header(who: Identity) -> bytes:
     return encode_header(who.envelope(0), Hello(who.role, who.index, 1, who.token))
 
 
-def test_it_is_an_endpoint(master: ZmqEndpoint) -> None:
+def test_zmq_endpoint_is_an_endpoint(master: ZmqEndpoint) -> None:
     endpoint: Endpoint = master
     assert endpoint.name == "master-0"
 
@@ -77,7 +77,7 @@ def test_messages_both_ways(master: ZmqEndpoint, worker: ZmqEndpoint, address: s
     assert master.receive(SOON_S) == Received("worker-0", Hello("worker", 0, os.getpid(), token=""))
     master.connect("worker-0", worker_address)
     master.send("worker-0", Welcome())
-    # Above the size from which pyzmq could pass memory on without a copy.
+    # The document exceeds the size from which pyzmq can send memory without a copy.
     document = bytearray(b"a" * 500_000)
     master.send("worker-0", Load("p"), [memoryview(document)])
     document[:] = b"b" * 500_000
@@ -139,13 +139,13 @@ def test_peer_without_answer_is_reported(context: Context, directory: Path) -> N
         endpoint.connect("worker-1", deaf)
 
 
-def test_handshake_is_repeated_after_the_process_was_stopped(
+def test_handshake_is_repeated_after_the_process_was_suspended(
     monkeypatch: pytest.MonkeyPatch, context: Context, master: ZmqEndpoint, address: str
 ) -> None:
     poll = zmq.Socket.poll
 
     def stopped(socket: zmq.Socket[bytes], timeout: int, flags: int) -> int:
-        """Let the whole connect time-out pass in the first attempt."""
+        """Let the whole connect timeout pass in the first attempt."""
         monkeypatch.setattr(zmq.Socket, "poll", poll)
         time.sleep(1.1)
         return 0
@@ -163,7 +163,7 @@ def test_lost_peer_is_reported_and_not_reconnected(context: Context, master: Zmq
         _next(gone)
 
     def send_until_noticed() -> None:
-        """Send until it fails: libzmq queues messages until it has noticed the end of the connection."""
+        """Send until sending fails; libzmq queues messages until it has noticed the end of the connection."""
         while True:
             master.send("worker-0", Shutdown())
 
@@ -191,7 +191,7 @@ def test_too_large_frame_closes_the_connection(
 
 @pytest.fixture
 def readable(master: ZmqEndpoint) -> Iterator[None]:
-    """A descriptor that is readable and wakes the master."""
+    """Let the master wait on a file descriptor that is always readable."""
     reader, writer = os.pipe()
     os.write(writer, b"x")
     master.wake_on([reader])
@@ -294,7 +294,7 @@ OPTIONS = {
     zmq.HANDSHAKE_IVL: 2000,
     zmq.SNDTIMEO: 1500,
     zmq.RCVTIMEO: 1500,
-    # libzmq would cut the connections of a process that is stopped for longer than its time-out.
+    # With heartbeats, libzmq would close the connections of a process that is suspended for longer than the timeout.
     zmq.HEARTBEAT_IVL: 0,
     zmq.HEARTBEAT_TTL: 0,
 }
@@ -307,7 +307,7 @@ OPTIONS = {
         (zmq.DEALER, configure_outbox, {zmq.SNDHWM: 77, zmq.IMMEDIATE: 1, zmq.RECONNECT_IVL: -1}),
     ],
 )
-def test_every_socket_has_its_limits(
+def test_every_socket_has_the_configured_limits(
     context: Context, kind: int, configure: Callable[..., None], special: dict[int, int]
 ) -> None:
     with context.socket(kind) as socket:

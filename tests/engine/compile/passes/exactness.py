@@ -1,4 +1,4 @@
-"""Checks of every pass: the graph stays legal, and no bit of its values changes."""
+"""Checks of every pass: the graph remains legal, and its values remain equal bit for bit."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,22 +17,22 @@ Array = NDArray[Any]
 
 
 def counts(graph: Graph) -> Counter[str]:
-    """The number of nodes of each op."""
+    """Return the number of nodes of each op."""
     return Counter(node.op for node in graph)
 
 
 def assigned_values(graph: Graph) -> dict[str, Tensor]:
-    """Name of each assign -> the assigned tensor."""
+    """Return the assigned tensor for the name of each assign node."""
     return {node.name: node.inputs[1] for node in graph if node.op == "assign"}
 
 
 def roots_of(graph: Graph, fetches: Sequence[Tensor]) -> Roots:
-    """The fetches and assigns of a graph as its roots."""
+    """Return the fetches and the assign nodes of a graph as its roots."""
     return Roots.of(fetches, assigned_values(graph))
 
 
 def outcome(graph: Graph, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Array]) -> list[Array]:
-    """Fetched and assigned values, the latter in the order of the names of assigns, by the reference kernels."""
+    """Compute the fetches, then the assigned values by the names of the assign nodes, with the reference kernels."""
     assigned = [tensor for _, tensor in sorted(assigned_values(graph).items())]
     with np.errstate(all="ignore"):
         return evaluate(graph, [*fetches, *assigned], feeds)
@@ -41,7 +41,7 @@ def outcome(graph: Graph, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Arra
 def assert_unchanged(
     before: Graph, after: Graph, moved: Moved, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Array]
 ) -> None:
-    """Both graphs assign the same variables and compute the same bits."""
+    """Assert that both graphs assign the same variables and that their values are equal bit for bit."""
     verify(after)
     assert assigned_values(before).keys() == assigned_values(after).keys()
     assert_outcome(after, [moved.get(t, t) for t in fetches], feeds, outcome(before, fetches, feeds))
@@ -50,13 +50,13 @@ def assert_unchanged(
 def assert_outcome(
     graph: Graph, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Array], expected: Sequence[Array]
 ) -> None:
-    """The fetched and assigned values are the expected ones bit for bit."""
+    """Assert that the fetched and assigned values equal the expected ones bit for bit."""
     for a, b in zip(expected, outcome(graph, fetches, feeds), strict=True):
         assert_same_bits(a, b)
 
 
 def assert_same_bits(a: Array, b: Array) -> None:
-    """Expect equal dtypes, shapes and bits; all NaNs count as equal."""
+    """Assert that dtypes, shapes and bits are equal; all NaNs count as equal."""
     assert a.dtype == b.dtype
     np.testing.assert_array_equal(a, b)
     if a.dtype.kind == "f":

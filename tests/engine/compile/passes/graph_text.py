@@ -1,9 +1,9 @@
-"""Graphs as text, and cases of a pass: a graph before and a graph after.
+"""Graphs as text, and test cases of a pass: a graph before and a graph after.
 
-A text has one statement per node: ``OUTPUTS = OP(INPUTS, ATTRIBUTE=VALUE)``. The first output, or the op, names the
-node; ``__`` in a name stands for "/". ``x = input(2, 3)`` is a placeholder, ``w = weights(2, 3)`` a variable.
-Attributes in DEFAULTS may be left out; ``dtype`` is by default that of the first input. ``on``, ``after``, ``beside``
-and ``layer`` state device, control inputs, colocation and layer of the node.
+A text has one statement per node: ``OUTPUTS = OP(INPUTS, ATTRIBUTE=VALUE)``. The node has the name of its first
+output, or else of its op; ``__`` in a name is read as "/". ``x = input(2, 3)`` is a placeholder and
+``w = weights(2, 3)`` a variable. Attributes in DEFAULTS may be omitted; the default of ``dtype`` is the dtype of the
+first input. ``on``, ``after``, ``beside`` and ``layer`` give device, control inputs, colocation and layer of a node.
 """
 
 import ast
@@ -40,7 +40,7 @@ DEFAULTS: dict[str, Any] = {
 
 @dataclass
 class Text:
-    """The graph of a text. tensors: by name. last: the node of the last statement."""
+    """A graph parsed from text. tensors: the tensors by name. last: the node of the last statement."""
 
     graph: Graph
     tensors: dict[str, Tensor]
@@ -48,7 +48,7 @@ class Text:
 
     @classmethod
     def parse(cls, text: str, dtype: str = "float32") -> "Text":
-        """Read a text; dtype: of inputs and weights that state none."""
+        """Parse a text. dtype: the dtype of inputs and weights whose statements give none."""
         found = cls(Graph(), {}, Node("", "", (), {}, ()))
         for line in ast.parse("\n".join(map(str.strip, text.splitlines()))).body:
             assert isinstance(line, ast.Assign | ast.Expr), ast.unparse(line)
@@ -58,7 +58,7 @@ class Text:
         return found
 
     def names(self, text: str) -> list[Tensor]:
-        """The tensors of these names."""
+        """Return the tensors with the given names, which are separated by spaces."""
         return [self.tensors[name] for name in text.split()]
 
     def _add(self, outputs: Sequence[str], call: ast.Call, dtype: str) -> None:
@@ -87,8 +87,8 @@ class Text:
 class Case:
     """A graph before and after a pass.
 
-    after: None if the pass leaves the graph as it is. fetch: names of tensors, by default the outputs of the last node.
-    targets: names of nodes. dtype: of inputs and weights that state none. feed: names of tensors, for prune.
+    after: None if the pass does not change the graph. fetch: names of tensors, by default the outputs of the last node.
+    targets: names of nodes. dtype: for inputs and weights that give none. feed: names of the tensors that prune feeds.
     """
 
     before: str
@@ -106,9 +106,9 @@ def check(
     same_bits: bool = True,
     values: Callable[[Graph], dict[Tensor, Array]] | None = None,
 ) -> None:
-    """Check that a pass returns the graph of a case, which computes the same bits, and does not change it again.
+    """Check that a pass returns the graph ``case.after`` with equal values, and that a second run changes nothing.
 
-    inputs: text in front of both graphs. values: of placeholders and variables; normal numbers by default.
+    inputs: text before both graphs. values: draws values of placeholders and variables, by default normal numbers.
     """
     before = Text.parse(f"{inputs}\n{case.before}", case.dtype)
     fetches = before.names(case.fetch) if case.fetch else list(before.last.tensors)
@@ -128,7 +128,7 @@ def check(
 
 
 def drawn(graph: Graph) -> dict[Tensor, Array]:
-    """Normal numbers for placeholders and variables."""
+    """Draw normal numbers for placeholders and variables."""
     rng = np.random.default_rng(0)
     sources = [node for node in graph if node.op in ("placeholder", "variable")]
     return {node[0]: rng.standard_normal(node.outputs[0].shape).astype(node.outputs[0].dtype) for node in sources}

@@ -1,4 +1,4 @@
-"""Constants are computed before the first step, and never grow."""
+"""Constants are computed before the first step, and folding never makes them larger."""
 
 import math
 from functools import partial
@@ -17,7 +17,7 @@ from tests.engine.compile.passes.graph_text import Case, Text, check
 from tests.op_cases import CASES
 
 COUNT = MAX_BYTES // 8
-"""Numbers of float64 in the largest table."""
+"""The number of float64 elements in the largest constant that folding creates."""
 
 
 def fill(value: float, *shape: int, dtype: str = "float32") -> str:
@@ -103,7 +103,7 @@ def test_result_of_constants_is_a_constant(name: str, registry: Registry) -> Non
     result, moved = fold_constants(before.graph, Roots.of(before.names("y")), registry)
     assert moved == {}
     verify(result)
-    # The text of a node distinguishes zeros of both signs.
+    # The representation of a node distinguishes 0.0 from -0.0.
     assert repr(result.nodes["y"]) == repr(Text.parse(f"x = input(); y = {constant}").last)
     feeds = {node[0]: np.zeros((), np.float32) for node in result if node.op == "placeholder"}
     assert_unchanged(before.graph, result, moved, before.names("y"), feeds)
@@ -111,13 +111,13 @@ def test_result_of_constants_is_a_constant(name: str, registry: Registry) -> Non
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_other_node_is_kept(name: str, registry: Registry) -> None:
+def test_node_that_cannot_be_folded_is_kept(name: str, registry: Registry) -> None:
     check(Case(KEPT[name]), partial(fold_constants, registry=registry))
 
 
 @pytest.mark.parametrize("op", sorted(UNIFORM | REARRANGING))
-def test_equal_elements_give_equal_elements(op: str, registry: Registry) -> None:
-    """Each op of the two tables on fills like the samples of the op, against its kernel on whole tensors."""
+def test_op_on_inputs_of_equal_elements_gives_equal_elements(op: str, registry: Registry) -> None:
+    """Fold each op of UNIFORM and REARRANGING on fills shaped like its samples; compare with the op's kernel."""
     for case in CASES[op]:
         graph, _, node = case.build(op)
         fills = [
@@ -130,7 +130,7 @@ def test_equal_elements_give_equal_elements(op: str, registry: Registry) -> None
         assert result.nodes[y.node].op == "fill"
 
 
-def test_parts_of_equal_elements_are_joined_and_cut_without_a_kernel(registry: Registry) -> None:
+def test_fills_are_concatenated_and_split_without_a_kernel(registry: Registry) -> None:
     whole = f"a = {fill(0.5, 5, 1)}; c = {fill(0.5, 1, 1)}"
     case = Case(
         f"{whole}; p, q = split(a, axis=0, sizes=(2, 3)); y = concat(p, q, c, axis=0)",
@@ -140,5 +140,5 @@ def test_parts_of_equal_elements_are_joined_and_cut_without_a_kernel(registry: R
     check(case, partial(fold_constants, registry=registry))
 
 
-def test_the_tables_name_ops() -> None:
+def test_names_in_the_tables_are_ops() -> None:
     assert OPS.keys() >= UNIFORM | REARRANGING

@@ -1,6 +1,6 @@
-"""Groups of element-wise nodes, and updates that compute their gradient.
+"""Fusion of element-wise nodes into groups, and updates that compute their gradient.
 
-Groups are as large as possible, in one piece, and have every value that is needed.
+Groups are as large as possible, are connected, and return every value that other nodes need.
 """
 
 from dataclasses import replace
@@ -118,11 +118,11 @@ GROUPS = {
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_nodes_are_fused_as_the_table_says(name: str) -> None:
+def test_elementwise_nodes_are_fused_as_the_table_says(name: str) -> None:
     check(GROUPS[name], fuse_elementwise, INPUTS)
 
 
-def test_a_program_has_a_limit() -> None:
+def test_length_of_a_program_is_limited() -> None:
     count = 2 * MAX_STEPS + 3
     before = ["y0 = relu(a)", *(f"y{k} = relu(y{k - 1})" for k in range(1, count))]
     after, source = [], "a"
@@ -177,7 +177,7 @@ UPDATE_CASES = {
     "a node that waits": Case(f"{DENSE}; {NEW}; t = tanh(x, after='dw')", fetch="new t"),
     "a gradient that is read twice": Case(f"{DENSE}; {NEW.replace('(v', '(dw')}"),
     "an update by another op": Case(f"{DENSE}; y = sub(w, dw)"),
-    # Of weights that two layers share, or of two shares of a batch.
+    # A gradient has parts if two layers share the weights or if the batch is split into two shares.
     "parts of a gradient": Case(f"{DENSE}; second = {PRODUCT[5:]}; {NEW.replace('(v', '(second')}"),
     "an update on another device": Case(f"{DENSE}; {NEW[:-1]}, on='there')"),
     "an operand from another device": Case(f"t = tanh(w, on='there'); {DENSE}; {NEW.replace('(v', '(t')}"),
@@ -209,7 +209,7 @@ LARGE = """
 
 
 def is_fused(columns: int, registry: Registry | None) -> bool:
-    """Whether an update computes a product with the shape (1024, columns)."""
+    """Return whether an update computes a product with the shape (1024, columns)."""
     update = "y = elementwise(w, dw, program='mul 1 #0.5; sub 0 2', outputs=(3,), on='here')"
     text = Text.parse(LARGE.format(columns=columns) + update, "float32")
     return fuse_updates(text.graph, Roots.of(text.names("y")), registry)[0].nodes["y"].op == "matmul_elementwise"
@@ -225,7 +225,7 @@ def test_only_large_products_with_a_faster_kernel_are_fused() -> None:
         assert not is_fused(1024, registry)
 
 
-def test_an_update_in_place_waits_for_all_that_read_the_weights() -> None:
+def test_update_in_place_waits_for_all_readers_of_the_weights() -> None:
     text = Text.parse(
         f"{UPDATES}{DENSE}; {NEW}; a = assign(w, new); b = assign(v, velocity); dx = matmul(dy, w, transpose_b=True)"
     )

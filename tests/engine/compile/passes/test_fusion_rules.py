@@ -1,6 +1,6 @@
-"""The notation of rewrite rules, and the rules that fuse the nodes of a layer and its gradients.
+"""The notation of rewrite rules, and the rules that fuse the nodes of a layer and of its gradients.
 
-Each case is a graph before and after a rule, or a graph that does not change.
+Each case is a graph before and after the rewriting, or a graph that does not change.
 """
 
 from dataclasses import replace

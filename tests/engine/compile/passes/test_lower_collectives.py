@@ -1,4 +1,4 @@
-"""Sums over workers by a library: on all devices or on none, in an order in which no device waits forever."""
+"""Sums by a collective library: on all devices or on none, in an order in which no device waits forever."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,12 +27,12 @@ MEMBERS = tuple(DEVICES)
 
 
 def on_gpus(workers: int, **more: float) -> Cluster:
-    """Workers with a separate GPU each, and NCCL between them."""
+    """Return a cluster of workers that have a separate GPU each and NCCL between them."""
     return local_cluster(workers, gpus=Gpus(tuple(range(workers))), collectives="nccl", **more)
 
 
 def parts_on(graph: Graph, devices: Sequence[str], name: str = "part") -> list[Tensor]:
-    """A part on each device."""
+    """Add a placeholder of four float32 on each device."""
     parts = []
     for k, device in enumerate(devices):
         with graph.device(device):
@@ -41,7 +41,7 @@ def parts_on(graph: Graph, devices: Sequence[str], name: str = "part") -> list[T
 
 
 def summed(graph: Graph, parts: Sequence[Tensor], group: str, devices: Sequence[str] = GPUS) -> list[Tensor]:
-    """A group of sums of all parts, one on each device."""
+    """Add a group of all-reduces of all parts, one on each device."""
     totals = []
     for k, device in enumerate(devices):
         with graph.device(device):
@@ -54,12 +54,12 @@ def sums(graph: Graph, device: str) -> list[Node]:
 
 
 def inputs(name: str, devices: Sequence[str] = MEMBERS) -> str:
-    """Parts of a sum, one per device."""
+    """Return statements that add one part of a sum on each device."""
     return "".join(f"{name}_{k} = input(4, on='{device}'); " for k, device in enumerate(devices))
 
 
 def whole(group: str, rank: int, device: str, of: str, size: int = 3) -> str:
-    """A sum that reads the parts of all devices."""
+    """Return a statement that sums the parts of all devices on one device."""
     parts = ", ".join(f"{of}_{k}" for k in range(size))
     return f"{group}_{rank} = all_reduce({parts}, group='{group}', rank={rank}, on='{device}'); "
 
@@ -69,7 +69,7 @@ def wholes(group: str, of: str) -> str:
 
 
 def library(group: str, of: str, after: str = "") -> str:
-    """A sum by the library on each device, after the one with a name that begins with ``after``."""
+    """Return statements that sum by the library, on each device after the sum whose name begins with ``after``."""
     return "".join(
         f"{group}_{k} = collective_sum({of}_{k}, group='{group}', rank={k}, size=3, on='{device}', "
         f"after='{after and after + str(k)}'); "
@@ -121,14 +121,14 @@ def test_sums_are_lowered_as_the_table_says(name: str) -> None:
     check(CASES[name], lower, same_bits=False)
 
 
-def test_sum_that_other_devices_wait_for_is_no_dead_code() -> None:
+def test_sum_that_other_devices_wait_for_is_not_dead_code() -> None:
     text = Text.parse(inputs("p") + library("a", "p"))
     kept, _ = remove_dead_code(text.graph, Roots.of(text.names("a_0")))
     assert [node.name for node in kept if node.op == "collective_sum"] == ["a_0", "a_1", "a_2"]
 
 
-def test_group_has_the_place_of_its_last_node_without_other_nodes_in_between() -> None:
-    """Two devices, a sum over them, and on each a node before it, after it and independent of it."""
+def test_sums_of_a_group_are_adjacent_at_the_place_of_the_last_one() -> None:
+    """Each of two devices has a node before the sum, a node after it, and a node that is independent of it."""
     sums_of_two = "".join(
         f"""p_{k} = input(4, on='{device}'); a_{k} = collective_sum(p_{k}, group='a', rank={k}, size=2, on='{device}')
         after_{k} = neg(a_{k}, on='{device}'); beside_{k} = neg(p_{k}, on='{device}')\n"""
@@ -177,7 +177,7 @@ def test_training_step_sends_no_gradients(workers: int, compiled_sources: Path) 
 
 
 def expect_all_end(found: Compiled) -> None:
-    """Expect that all devices finish; a sum waits until all devices are in it, a receive until its send has run."""
+    """Simulate the devices; a sum waits for all devices, a receive for its send. Expect that all devices finish."""
     left = [list(part.graph) for part in found.parts.values()]
     sent: set[str] = set()
     while any(left):
@@ -195,7 +195,7 @@ def test_all_devices_finish_a_training_step(compiled_sources: Path) -> None:
 
 
 def test_device_sends_an_awaited_tensor_before_it_begins_a_sum(compiled_sources: Path) -> None:
-    """The second device has its part late, and meanwhile needs a tensor from the first."""
+    """The second device has its part late, and before that needs a tensor from the first device."""
     graph = Graph()
     first, second = parts_on(graph, GPUS[:2])
     with graph.device(GPUS[1]):
@@ -215,7 +215,7 @@ def test_device_sends_an_awaited_tensor_before_it_begins_a_sum(compiled_sources:
 
 
 def _run_until_it_waits(nodes: list[Node], sent: set[str]) -> int:
-    """Run the nodes of a device until one has to wait; return their number."""
+    """Remove the nodes that a device runs before it has to wait, and return their number."""
     count = 0
     while nodes and nodes[0].op != "collective_sum" and (nodes[0].op != "recv" or nodes[0].attributes["key"] in sent):
         node = nodes.pop(0)
@@ -225,14 +225,14 @@ def _run_until_it_waits(nodes: list[Node], sent: set[str]) -> int:
     return count
 
 
-def test_parts_are_sent_without_the_library(compiled_sources: Path) -> None:
+def test_parts_are_sent_if_there_is_no_library(compiled_sources: Path) -> None:
     cluster = local_cluster(2, gpus=Gpus((0, 1)))
     graphs = [part.graph for part in compiled(2, cluster, compiled_sources).parts.values()]
     assert {node.op for graph in graphs for node in graph} >= {"all_reduce", "send"}
     assert not any(sums(graph, device) for graph in graphs for device in GPUS)
 
 
-def test_parts_of_a_sum_that_one_device_needs_are_sent(compiled_sources: Path) -> None:
+def test_parts_are_sent_if_only_one_device_needs_the_sum(compiled_sources: Path) -> None:
     graph = Graph()
     parts = parts_on(graph, GPUS)
     totals = summed(graph, parts, "g")
@@ -244,7 +244,7 @@ def test_parts_of_a_sum_that_one_device_needs_are_sent(compiled_sources: Path) -
     assert (ops_there.count("send"), ops_there.count("collective_sum")) == (2, 0)
 
 
-def test_sum_has_no_edges_between_devices(compiled_sources: Path) -> None:
+def test_sum_by_the_library_has_no_edges_between_devices(compiled_sources: Path) -> None:
     for part in compiled(2, on_gpus(2), compiled_sources).parts.values():
         for node in part.graph:
             if node.op == "collective_sum":

@@ -1,4 +1,4 @@
-"""All passes together: they change the work, and no value."""
+"""All passes together: the graph changes, its values do not."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -59,7 +59,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 
 def optimized(step: TrainingStep, passes: tuple[Pass, ...] = PASSES) -> Graph:
-    """The graph after all passes, each of which leaves a legal graph, and none of which changes a bit."""
+    """Apply passes; check that each pass leaves a legal graph, and that values and a second run change nothing."""
     graph, moved = optimize(step.graph, step.roots, passes, lambda name, result: verify(result))
     assert_unchanged(step.graph, graph, moved, step.fetches, step.feeds)
     again, nothing = optimize(graph, step.roots.after(moved), passes)
@@ -125,7 +125,7 @@ def test_update_of_a_variable_and_its_slots_is_one_node(optimizer: Optimizer) ->
 
 
 def _is_shared(node: Node) -> bool:
-    """Whether a node is a scalar that all variables share: a clipping factor, a correction of moments."""
+    """Return whether a node is a scalar that all variables share: a clipping factor or a correction of moments."""
     return node.outputs[0].shape == ()
 
 
@@ -137,13 +137,13 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("optimizer", PROGRAMS)
-def test_program_of_an_update_is_its_rule(optimizer: str) -> None:
+def test_program_of_an_update_is_the_rule_of_the_optimizer(optimizer: str) -> None:
     graph = optimized(update_step(OPTIMIZERS[optimizer], [(4, 3)]))
     assert [node.attributes["program"] for node in graph if node.op == "elementwise"] == [PROGRAMS[optimizer]]
 
 
-def test_tensor_that_moves_twice_is_found() -> None:
-    """y is the same as another sum, which becomes part of a group; both are fetched."""
+def test_tensor_that_two_passes_move_is_found() -> None:
+    """y equals another square, which becomes part of a group; both y and the result of the group are fetched."""
     graph = Graph()
     x = ops.placeholder(graph, (3,), "float32", name="x")
     first = ops.square(graph, x)
@@ -187,7 +187,7 @@ HOIST = partial(rewrite, rules=RELU_GRADIENTS)
 
 @st.composite
 def poolings(draw: st.DrawFn) -> tuple[dict[str, tuple[int, ...]], Array, int]:
-    """A geometry, images of a few values with many ties, and a seed for dy."""
+    """Draw the geometry of a pooling, images of few values with many ties, and a seed for dy."""
     window = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     strides = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
     edges = [draw(st.integers(0, extent - 1)) for extent in (window[0], window[0], window[1], window[1])]
@@ -199,7 +199,7 @@ def poolings(draw: st.DrawFn) -> tuple[dict[str, tuple[int, ...]], Array, int]:
 
 
 def pooled_gradient(shape: tuple[int, ...], geometry: Mapping[str, Any], dtype: str) -> Text:
-    """The gradient gate of ReLU and pooling for z and dy."""
+    """Build the gradient of max_pool(relu(z)) with respect to z, computed from dy."""
     stated = ", ".join(f"{key}={value}" for key, value in geometry.items())
     graph = Graph()
     z = ops.placeholder(graph, shape, dtype)
@@ -215,7 +215,7 @@ def pooled_gradient(shape: tuple[int, ...], geometry: Mapping[str, Any], dtype: 
 def test_relu_gradients_of_pooled_tensors_are_equal_bit_for_bit(
     found: tuple[dict[str, tuple[int, ...]], Array, int],
 ) -> None:
-    """dy has zeros of both signs and infinities; windows overlap, leave gaps, cross edges and contain ties."""
+    """dy has zeros of both signs and infinities; windows overlap, leave gaps, cross the edges and contain ties."""
     geometry, image, seed = found
     text = pooled_gradient(image.shape, geometry, "float64")
     z, dy, d, gate = text.names("z dy d gate")

@@ -1,4 +1,4 @@
-"""Variables in place: in every order that the edges allow, a step reads the values of its start."""
+"""Variables in place: in every order that the edges allow, a step reads the values from its start."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from tests.oracles import evaluate
 
 
 def pass_of(graph: Graph, roots: Roots) -> Rewrite:
-    """``order_writes`` in the form of other passes; a fetch of an assign moves to the assigned value."""
+    """Run ``order_writes`` as a pass; move a fetch of an assign node to the assigned value."""
     moved = {node[0]: order_writes(graph).nodes[node.name].inputs[1] for node in graph if node.op == "assign"}
     return order_writes(graph), {old: new for old, new in moved.items() if old in roots.fetches}
 
@@ -65,8 +65,8 @@ CASES = {
         f"g = tanh(v); n, m = {MOMENTUM}); write_v = assign(v, m); write_w = assign(w, n); r = exp(w)",
         f"g = tanh(v); r = exp(w); n, m = {MOMENTUM}, after='g r'); write_v = assign(v, m); write_w = assign(w, n)",
     ),
-    # An update cannot write if another node reads its value, if a reader needs it, if it is no fused update, or if it
-    # is on another device; then the assign waits.
+    # An update cannot write in place if another node reads its value, if a reader of the variable needs it, if it is
+    # not fused, or if it is on another device. In these cases, the assign node waits for the readers.
     "another reader of the update": Case(
         f"u = {NEG_V}; o = exp(u); r = add(v, w); {WAITING.format('')}",
         f"u = {NEG_V}; o = exp(u); r = add(v, w); {WAITING.format('u r')}",
@@ -149,7 +149,7 @@ def test_every_allowed_order_gives_the_values_of_the_graph(sample: TrainingSampl
 
 @settings(max_examples=60)
 @given(training_samples())
-def test_result_is_a_legal_graph_or_a_refusal_that_names_the_variable(sample: TrainingSample) -> None:
+def test_result_is_a_legal_graph_or_an_error_that_names_the_variable(sample: TrainingSample) -> None:
     refusal = ""
     try:
         verify(order_writes(sample.graph))

@@ -1,4 +1,4 @@
-"""Nodes that are not needed, compute their input or equal others are removed; nodes that differ in one bit stay."""
+"""Removal of nodes that are not needed, return their input or equal other nodes; nodes that differ in a bit remain."""
 
 import numpy as np
 import pytest
@@ -70,19 +70,19 @@ CHAINS = {
 
 
 def awkward(graph: Graph) -> dict[Tensor, Array]:
-    """Zeros of both signs, infinities, NaN and a subnormal number."""
+    """Return zeros of both signs, infinities, NaN and a subnormal number for each placeholder and variable."""
     value = np.array([[0.0, -0.0, np.inf], [-np.inf, np.nan, 1e-45]], np.float32)
     return {node[0]: value for node in graph if node.op in ("placeholder", "variable")}
 
 
 @pytest.mark.parametrize(("text", "read"), [*((text, "x") for text in SAME), *((text, "y") for text in DIFFERENT)])
-def test_only_a_node_that_computes_its_input_is_not_read(text: str, read: str) -> None:
+def test_readers_skip_only_nodes_that_return_their_input(text: str, read: str) -> None:
     case = Case(f"{text}; r = relu(y)", f"{text}; r = relu({read})" if read == "x" else None, fetch="y r")
     check(case, remove_identities, "x = input(2, 3)", values=awkward)
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_chain_is_followed_to_its_source(name: str) -> None:
+def test_chain_of_identities_is_followed_to_its_source(name: str) -> None:
     check(CHAINS[name], remove_identities, "x = input(2, 3)", values=awkward)
 
 
@@ -137,7 +137,7 @@ def test_nodes_with_effects_are_never_merged() -> None:
 
 HALVES = "low, high = split({}, axis=0, sizes=(2, 2))"
 GRAPH = f"x = input(4); a = neg(x); {HALVES.format('a')}; b = add(low, high); c = exp(low); u = input(); v = square(u)"
-"""x -> a -> (low, high) -> b; low -> c; a separate chain u -> v."""
+"""x -> a -> (low, high) -> b; low -> c; and a separate chain u -> v."""
 
 
 FED_X = "feed__x_0 = input(4); a = neg(feed__x_0)"
@@ -217,7 +217,7 @@ def test_fed_and_fetched_tensors_have_their_values(registry: Registry) -> None:
     assert [value.tolist() for value in found] == [[1.0, 2.0], fed.tolist(), [11.0, 22.0]]
 
 
-def test_a_fed_variable_is_read_as_fed_and_its_assign_writes_the_variable(registry: Registry) -> None:
+def test_fed_variable_is_read_as_fed_and_its_assign_writes_the_variable(registry: Registry) -> None:
     text = Text.parse("w = weights(2); d = add(w, w); s = assign(w, d)", "float64")
     (w,) = text.names("w")
     clients = [client("set", [w], targets=["s"], feeds=[w]), client("run", targets=["s"]), client("get", [w])]

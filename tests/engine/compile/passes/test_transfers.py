@@ -1,4 +1,4 @@
-"""Cut edges: one Send and one Recv per tensor and destination, compressed on request, and the same results."""
+"""Cut edges: one send and one recv per tensor and destination, compression on request, and unchanged results."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def of_op(graph: Graph, op: str) -> list[Node]:
 
 
 def sent(name: str, to: str, node: str = "", port: int = 0, shape: tuple[int, ...] = (3,), layer: str = "") -> str:
-    """The transfer of a tensor from the device ``here``. node, port: that compute it; the node ``name`` by default."""
+    """Return the transfer of a tensor from ``here``. node, port: the node, by default ``name``, and its output port."""
     node = node or name
     place = f"{node}_{port}__{SLUGS[to]}"
     key, more = transfer_key(Tensor(node.replace("__", "/"), port), DEVICES[to]), f", layer='{layer}'" * bool(layer)
@@ -114,7 +114,7 @@ def test_any_graph_is_cut_into_a_legal_partition_that_gives_the_same_bits(sample
 
 
 def seen(tensor: str, device: str, more: str = "") -> tuple[str, str]:
-    """The name of a widened tensor on a device, and the statement that widens it."""
+    """Return the name of a decompressed tensor on a device, and the statement that decompresses the tensor."""
     name = f"decompress__{tensor}__{SLUGS[device]}"
     return name, f"{name} = cast(compress__{tensor}, dtype='float32', on='{device}'{more})"
 
@@ -175,7 +175,7 @@ def test_transfers_are_compressed_as_the_table_says(name: str) -> None:
     check(COMPRESSED[name], compress_transfers, same_bits=False)
 
 
-def test_fetch_reads_the_widened_tensor() -> None:
+def test_fetch_reads_the_decompressed_tensor() -> None:
     graph, moved = compress_transfers(Text.parse(READ).graph, Roots.of([X, HOME]))
     at_home = next(node for node in of_op(graph, "cast") if node.device == HERE)
     assert moved == {X: at_home[0]}
@@ -194,11 +194,11 @@ def test_every_compressible_tensor_is_sent_in_16_bits_and_a_second_run_changes_n
 
 
 def truncated(x: Array) -> Array:
-    """The upper 16 bits of finite numbers."""
+    """Return numbers with the lower 16 bits set to zero."""
     return (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
-def test_owner_and_others_read_the_same_bits(registry: Registry) -> None:
+def test_owner_and_other_readers_read_the_same_bits(registry: Registry) -> None:
     text = Text.parse(READ)
     readers = text.names("x home a c")
     asked = Client("train", {str(t): t for t in readers}, feeds={"x": (X,)})
@@ -206,7 +206,7 @@ def test_owner_and_others_read_the_same_bits(registry: Registry) -> None:
     with session(text.graph, registry, asked, cluster=local_cluster(3, compression="high16")) as opened:
         came = opened.run("train", feeds={"x": x})
         assert opened.sent_bytes() == [2 * 3 * 2, 0, 0]
-    # A fetch of a fed placeholder is the caller's value, truncated as for its other readers.
+    # A fetched placeholder returns the fed value, truncated as for the other readers of the placeholder.
     kept = truncated(x)
     for tensor, expected in zip(readers, (kept, kept, -kept, np.resize(kept, 6)), strict=True):
         np.testing.assert_array_equal(came[str(tensor)], expected, strict=True)
@@ -229,7 +229,7 @@ def test_variables_are_saved_and_restored_bit_for_bit(registry: Registry) -> Non
         np.testing.assert_array_equal(opened.run("train")["w"], truncated(x), strict=True)
 
 
-def test_pass_runs_if_the_cluster_requests_it(registry: Registry) -> None:
+def test_compression_pass_runs_only_if_the_cluster_requests_it(registry: Registry) -> None:
     client = Client("train", {"home": HOME}, targets=("a",), feeds={"x": (X,)})
     for compression, expected in (("none", 0), ("high16", 1)):
         observed: dict[str, Graph] = {}

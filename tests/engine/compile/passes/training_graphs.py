@@ -1,4 +1,4 @@
-"""One training step of real networks and optimizers, as the input of passes."""
+"""Training steps of real networks and optimizers, as inputs of passes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class TrainingStep:
 
     @property
     def fetches(self) -> list[Tensor]:
-        """The fetches, sorted."""
+        """Return the fetches in sorted order."""
         return sorted(self.roots.fetches)
 
 
@@ -59,7 +59,7 @@ def training_step(
 
 
 def update_step(optimizer: Optimizer, shapes: Sequence[tuple[int, ...]], dtype: str = "float32") -> TrainingStep:
-    """The update of weights with weight decay, from gradients that are fed."""
+    """Return the update of weights with weight decay, from fed gradients of the given shapes."""
     graph = Graph()
     variables = Variables(graph, seed=0)
     pairs: list[tuple[Variable, Tensor]] = []

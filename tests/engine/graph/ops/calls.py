@@ -1,7 +1,7 @@
 """Nodes as text: ``built("matmul(f4[2, 3], f4[3, 4], transpose_a=False)")`` adds placeholders and one node.
 
-Inputs are written as dtype and shape, ``f4[()]`` for a scalar. Attributes in DEFAULTS may be left out; an op's own
-``dtype`` is by default that of the first input.
+Inputs are written as dtype and shape, such as ``f4[()]`` for a scalar. Attributes in DEFAULTS may be omitted; the
+default of ``dtype`` is the dtype of the first input.
 """
 
 import ast
@@ -23,7 +23,7 @@ RESPONSE = {"alpha": 0.3, "beta": 0.75, "k": 1.0, "divide_by_size": False}
 
 
 def built(call: str) -> tuple[Graph, Node]:
-    """The graph of a call, and its last node."""
+    """Return the graph of a call and the node of its op."""
     graph, tree = Graph(), ast.parse(call, mode="eval").body
     assert isinstance(tree, ast.Call)
     op = ast.unparse(tree.func)
@@ -44,7 +44,7 @@ def _placeholder(graph: Graph, argument: ast.expr) -> Tensor:
 def with_decomposition(
     graph: Graph, inputs: Sequence[Tensor], node: Node, feeds: dict[Tensor, Array]
 ) -> list[tuple[Array, Array]]:
-    """Pairs of each output of a node and of its decomposition."""
+    """Return pairs of an output of a node and the same output computed by the node's decomposition."""
     decompose = op_table.lookup(node.op).decompose
     assert decompose is not None
     parts = decompose(graph, inputs, node.attributes)

@@ -1,4 +1,4 @@
-"""Ops over bfloat16: which tensors stay float32, how results are rounded, and truncation of float32."""
+"""Ops on bfloat16: which tensors stay float32, how results are rounded, and how float32 is truncated."""
 
 import numpy as np
 import pytest
@@ -18,11 +18,11 @@ from tests.samples import Array
 
 NARROW = "bfloat16"
 ULP = 2**-7
-"""Relative distance of neighbouring numbers: an upper bound of the difference of two roundings."""
+"""The relative distance of neighboring bfloat16 numbers: an upper bound of the difference of two roundings."""
 
 
 def drawn(graph: Graph) -> dict[Tensor, Array]:
-    """Numbers within 0.5 and 2 for placeholders, and bools."""
+    """Draw numbers between 0.5 and 2, or bools, for placeholders."""
     rng = np.random.default_rng(0)
     specs = {node[0]: node.outputs[0] for node in graph if node.op == "placeholder"}
     return {
@@ -33,7 +33,7 @@ def drawn(graph: Graph) -> dict[Tensor, Array]:
     }
 
 
-def test_state_is_float32_for_bfloat16() -> None:
+def test_state_of_bfloat16_layers_is_float32() -> None:
     assert [state_dtype(dtype) for dtype in ("bfloat16", "float32", "float64")] == ["float32", "float32", "float64"]
 
 
@@ -54,7 +54,7 @@ FUSED = [
 
 
 @pytest.mark.parametrize("call", FUSED)
-def test_kernel_and_decomposition_agree_to_a_rounding(call: str) -> None:
+def test_kernel_and_decomposition_agree_within_one_rounding(call: str) -> None:
     graph, node = built(call)
     for fused, composed in with_decomposition(graph, node.inputs, node, drawn(graph)):
         tolerance = ULP if fused.dtype == NARROW else 1e-5
@@ -84,7 +84,7 @@ def test_float32_sum_of_bfloat16_products_is_not_rounded() -> None:
 
 
 @pytest.mark.parametrize("dtype", [NARROW, "float32"])
-def test_product_in_a_chain_is_rounded_as_a_stored_product(dtype: str) -> None:
+def test_product_in_a_chain_is_rounded_like_a_stored_product(dtype: str) -> None:
     program = "program='mul 1 #0.7; sub 0 2', outputs=(3, 2)"
     text = Text.parse(
         f"""x = input(7, 3); dy = input(7, 5); w = input(3, 5, dtype='{dtype}')
@@ -143,7 +143,7 @@ def test_truncation_keeps_the_upper_16_bits(before: int, after: int) -> None:
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=40))
-def test_kernels_have_the_bits_of_the_reference(registry: Registry, bits: list[int]) -> None:
+def test_truncation_kernels_equal_the_reference_bit_for_bit(registry: Registry, bits: list[int]) -> None:
     bits += [before for before, _ in KEPT.values()]
     graph, x, fetches = there_and_back((len(bits),))
     feeds = {x: from_bits(*bits)}

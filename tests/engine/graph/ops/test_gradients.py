@@ -1,4 +1,4 @@
-"""Every gradient rule against central differences in float64, to second order, and at ties, kinks and stops."""
+"""Gradient rules: against central differences in float64 to second order, and at ties, kinks and stops."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ _DIFFERENTIABLE = [
 
 @pytest.mark.parametrize(("op", "case"), _DIFFERENTIABLE)
 def test_gradient_agrees_with_differences(op: str, case: Case) -> None:
-    """For all float outputs together and, if there are several, for each alone."""
+    """Check the gradient of all float outputs together and, if there are several, of each output alone."""
     arrays = case.draw(seed=1)
     _, _, built = case.build(op)
     floats = [port for port, spec in enumerate(built.outputs) if spec.is_float]
@@ -38,18 +38,18 @@ ONES = [1.0, 1.0, 1.0]
 @pytest.mark.parametrize(
     ("text", "x", "expected"),
     [
-        # The first of two equal operands receives the gradient, and the first of equal values in a window.
+        # At a tie, the first of two equal operands receives the gradient, as does the first maximum in a window.
         ("b = fill(value=1.0, shape=(3,), dtype='float64'); y = maximum(x, b)", ONES, [1, 1, 1]),
         ("b = fill(value=1.0, shape=(3,), dtype='float64'); y = maximum(b, x)", ONES, [0, 0, 0]),
         ("b = fill(value=1.0, shape=(3,), dtype='float64'); y = minimum(x, b)", ONES, [1, 1, 1]),
         ("b = fill(value=1.0, shape=(3,), dtype='float64'); y = minimum(b, x)", ONES, [0, 0, 0]),
         ("y, argmax = max_pool(x, window=(2, 2), strides=(2, 2))", [[[[1.0, 1.0], [1.0, 1.0]]]], [1, 0, 0, 0]),
-        # Ties of a reduced maximum share it.
+        # Equal maxima of reduce_max share the gradient.
         ("y = reduce_max(x, axes=(1,))", [[1.0, 5.0, 5.0], [3.0, 3.0, 3.0]], [0, 0.5, 0.5, 1 / 3, 1 / 3, 1 / 3]),
         # The derivative at a kink is zero.
         ("y = relu(x)", [0.0], [0]),
         ("y = abs(x)", [0.0], [0]),
-        # A stopped gradient treats its input as a constant; a cast to integers and back has none.
+        # stop_gradient treats its input as a constant; a cast to integers and back has no gradient.
         ("s = stop_gradient(x); y = mul(x, s)", [2.0, -3.0], [2.0, -3.0]),
         ("y = stop_gradient(x)", [1.0], None),
         ("y = sign(x)", [1.0], None),

@@ -34,7 +34,7 @@ def _normal(seed: int, *shapes: Sequence[int]) -> list[Array]:
 
 
 def _assert_equal_products(pairs: Sequence[tuple[Array, Array]]) -> None:
-    """Assert that all inner products of the pairs are equal."""
+    """Assert that the inner products of all pairs are equal."""
     products = [float(np.vdot(a, b)) for a, b in pairs]
     scale = 1 + max(float(np.abs(a * b).sum()) for a, b in pairs)
     assert max(products) - min(products) <= 1e-12 * scale, products
@@ -53,7 +53,7 @@ def test_unbroadcast_is_the_adjoint_of_broadcasting(shapes: BroadcastableShapes,
 
 @FEW
 @given(mutually_broadcastable_shapes(num_shapes=2, max_dims=4, max_side=4), st.integers(0, 99))
-def test_binary_ops_broadcast_as_numpy(shapes: BroadcastableShapes, seed: int) -> None:
+def test_binary_ops_broadcast_like_numpy(shapes: BroadcastableShapes, seed: int) -> None:
     a, b = _normal(seed, *shapes.input_shapes)
     (total,) = _run(ops.add, a, b)
     assert total.shape == shapes.result_shape
@@ -83,7 +83,7 @@ def test_slice_is_the_adjoint_and_inverse_of_pad(widths: list[tuple[int, int, in
 
 @FEW
 @given(st.permutations(range(4)), st.integers(0, 99))
-def test_a_permutation_and_its_inverse_cancel(perm: list[int], seed: int) -> None:
+def test_permutation_and_its_inverse_cancel(perm: list[int], seed: int) -> None:
     (x,) = _normal(seed, (2, 3, 4, 5))
     inverse = np.argsort(perm).tolist()
     (back,) = _run(lambda graph, t: ops.transpose(graph, ops.transpose(graph, t, perm), inverse), x)
@@ -113,7 +113,7 @@ _PADDING = st.tuples(*[st.integers(0, 2)] * 4)
     _PADDING,
     st.integers(0, 99),
 )
-def test_both_gradients_of_convolution_are_its_adjoints(
+def test_gradients_of_convolution_are_its_adjoints(
     sizes: Ints, strides: Ints, image: Ints, padding: Ints, seed: int
 ) -> None:
     examples, groups, inputs, outputs = sizes
@@ -159,7 +159,7 @@ def test_pool_gradients_are_the_adjoints_of_pools(
 
 @FEW
 @given(st.integers(1, 8), st.sampled_from([1, 3, 5, 7]), st.integers(0, 99))
-def test_the_channel_window_sum_is_its_own_adjoint(channels: int, size: int, seed: int) -> None:
+def test_channel_window_sum_is_its_own_adjoint(channels: int, size: int, seed: int) -> None:
     a, b = _normal(seed, (2, channels, 3), (2, channels, 3))
     sums = _run(
         lambda g, s, t: [ops.channel_window_sum(g, s, size=size), ops.channel_window_sum(g, t, size=size)], a, b

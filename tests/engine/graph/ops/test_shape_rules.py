@@ -1,4 +1,4 @@
-"""Shape rules: which specs builders and ops declare, and how nodes that break a rule are refused."""
+"""Shape rules: the specs that builders and ops declare, and the errors for nodes that break a rule."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -121,7 +121,7 @@ conv2d_weight_gradient(b2[1, 2, 3, 3], b2[1, 1, 3, 3], weight_shape=(2, 1, 1, 1)
     -> a result of dtype bfloat16 or float32 for bfloat16[1,2,3,3], came float64
 truncate_to_bfloat16(f8[2]) -> input of dtype float32, came float64[2]
 """
-"""A node as text, then the expectation of its op and the value that came."""
+"""Each row is a node as text, then the op's expectation and the value that the node has."""
 
 ROWS = [tuple(row.split(" -> ")) for row in re.sub(r"\n +", " ", REFUSALS).strip().splitlines()]
 
@@ -143,7 +143,7 @@ def x_of(graph: Graph) -> Tensor:
     return ops.placeholder(graph, (2, 3, 4), "float32", name="x")
 
 
-# Open extents, negative axes, reductions over all axes, and outputs that a node declares itself.
+# Open extents, negative axes, reductions over all axes, and outputs that are declared by attributes of the node.
 SPECS: list[tuple[Callable[[Graph, Tensor], Tensor | Sequence[Tensor]], str]] = [
     (lambda graph, x: ops.reshape(graph, x, (2, -1)), "float32[2,12]"),
     (lambda graph, x: ops.reduce_sum(graph, x, [-1, 0]), "float32[3]"),
@@ -175,13 +175,13 @@ def test_open_extent_that_does_not_fit_is_refused(shape: tuple[int, ...]) -> Non
 
 
 @pytest.mark.parametrize("array", [np.arange(6, dtype=">i4").reshape(2, 3).T, np.array(True), np.zeros((0, 2), "f4")])
-def test_a_constant_holds_its_array(array: np.ndarray) -> None:
+def test_constant_holds_its_array(array: np.ndarray) -> None:
     graph = Graph()
     (value,) = evaluate(graph, [ops.constant(graph, array)], {})
     np.testing.assert_array_equal(value, array)
 
 
-def test_a_constant_of_a_foreign_dtype_is_refused() -> None:
+def test_constant_of_an_unsupported_dtype_is_refused() -> None:
     with pytest.raises(ShapeError, match=r"op 'constant': expected an array of dtype float32, .*, came float16"):
         ops.constant(Graph(), np.zeros(2, np.float16))
 
@@ -194,14 +194,14 @@ def test_assign_is_colocated_with_its_variable() -> None:
     assert graph.spec(update) == graph.spec(w)
 
 
-def test_stateful_ops_and_ops_without_kernels() -> None:
+def test_which_ops_are_stateful_or_have_no_kernels() -> None:
     by_executor = {"placeholder", "variable", "assign", "send", "recv"}
     assert {op for op, d in OPS.items() if d.executed_by == "executor"} == by_executor
     assert {op for op, d in OPS.items() if d.executed_by == "communicator"} == {"collective_sum"}
     assert {op for op, d in OPS.items() if d.stateful} == by_executor - {"placeholder"} | {"collective_sum"}
 
 
-def test_a_fixed_factor_scales() -> None:
+def test_scale_multiplies_by_a_fixed_factor() -> None:
     graph = Graph()
     (value,) = evaluate(graph, [ops.scale(graph, ops.fill(graph, 2.0, (2,), "float32"), 1.5)], {})
     assert value.tolist() == [3.0, 3.0]

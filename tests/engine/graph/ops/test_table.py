@@ -1,4 +1,4 @@
-"""Every op has a kernel, a checked gradient decision, a function or a decomposition, documentation, samples, a cost."""
+"""Completeness of the table of ops: kernels, gradients, functions or decompositions, documentation, samples, costs."""
 
 import inspect
 import sys
@@ -50,7 +50,7 @@ def test_every_gradient_is_a_decision_with_a_reason_or_is_checked_to_second_orde
 
 BY_PASSES = {op for op, definition in OPS.items() if definition.gradient == MADE_BY_PASSES}
 EXACT = {*BY_PASSES, "batch_norm_inference"}
-"""Ops that replace others in a graph and must not change a bit."""
+"""Ops that replace other ops in a graph and must not change a bit."""
 
 DECOMPOSED = [
     pytest.param(op, case, dtype, id=f"{label}-{dtype}")
@@ -72,7 +72,7 @@ def test_kernel_and_decomposition_agree(op: str, case: Case, dtype: str) -> None
                 np.testing.assert_allclose(fused, composed, rtol=1e-12, atol=1e-13)
 
 
-def test_every_op_that_replaces_others_is_compared() -> None:
+def test_every_op_that_replaces_others_is_compared_with_its_decomposition() -> None:
     assert {param.values[0] for param in DECOMPOSED} >= {*EXACT, "batch_norm_gradient", "matmul_fused", "elementwise"}
     assert MADE_BY_PASSES.reason == "it is made by passes after gradients exist"
 
@@ -113,7 +113,7 @@ def test_flops_are_a_function_of_shapes(call: str, flops: int) -> None:
     assert node_cost(*built(call)).flops == flops
 
 
-def test_seconds_are_dispatch_plus_the_slower_of_arithmetic_and_memory() -> None:
+def test_seconds_are_dispatch_plus_the_maximum_of_arithmetic_and_memory() -> None:
     product = built("matmul(f8[3, 4], f8[4, 5])")
     assert node_cost(*product) == Cost(flops=2 * 3 * 4 * 5, nbytes=8 * (12 + 20 + 15))
     arithmetic_bound = Device(CPU_0, flops_per_s=10.0, bytes_per_s=1e9)
@@ -122,7 +122,7 @@ def test_seconds_are_dispatch_plus_the_slower_of_arithmetic_and_memory() -> None
     assert node_seconds(*product, memory_bound) == DISPATCH_S + 8.0
 
 
-def test_only_ops_that_move_data_are_free() -> None:
+def test_only_ops_that_move_data_have_no_flops() -> None:
     work = dict.fromkeys(CASES, 0)
     for op, case, _ in all_cases():
         graph, _, node = case.build(op)

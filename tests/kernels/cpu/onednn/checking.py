@@ -1,4 +1,4 @@
-"""Comparison of oneDNN kernels with the reference kernels in float64, over layouts; padding of blocks stays zero."""
+"""Comparison of oneDNN kernels, in all layouts, with the reference in float64. The padding of blocks must stay zero."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -14,7 +14,7 @@ from runner.kernels.registry import Registry
 from tests.kernels.harness import Ran, Shaped, converted, exact, is_float, run_node
 
 IMAGE_TAGS = ("", "aBcd16b", "aBcd8b", "acdb")
-"""Layouts of images (N, C, H, W)."""
+"""Tags of the layouts of images (N, C, H, W)."""
 
 TOLERANCE = 1e-5
 """Allowed deviation of a float32 result from the float64 one, relative to the largest magnitude of the result."""
@@ -22,7 +22,7 @@ TOLERANCE = 1e-5
 
 @cache
 def kernels() -> Registry:
-    """The oneDNN kernels alone."""
+    """Return a registry with only the oneDNN kernels."""
     registry = Registry()
     register_onednn(registry)
     return registry
@@ -37,7 +37,7 @@ def kernel(op: str) -> Kernel:
 
 
 def layout(spec: Spec, tag: str) -> Layout:
-    """Return the layout of a tensor with this tag."""
+    """Return the layout of a tensor that has this tag."""
     if not tag:
         return plain(spec)
     prefix, name = split_tag(tag)
@@ -66,7 +66,7 @@ def check(
 
 
 def assert_close(came: Array, wanted: Array, tolerance: float = TOLERANCE) -> None:
-    """Require floats within the tolerance of the largest magnitude, others equal."""
+    """Require floats within the tolerance, relative to the largest magnitude, and equal values of other dtypes."""
     assert came.shape == wanted.shape
     if is_float(came.dtype.name):
         deviation = np.abs(came.astype(np.float64) - wanted).max()
@@ -76,7 +76,7 @@ def assert_close(came: Array, wanted: Array, tolerance: float = TOLERANCE) -> No
 
 
 def assert_broken_alike(came: Array, wanted: Array) -> None:
-    """Require NaN in the same places, at least one but not all, and other numbers within the tolerance."""
+    """Require NaN at the same positions, but not at all of them, and other numbers within the tolerance."""
     broken = np.isnan(wanted)
     assert 0 < broken.sum() < broken.size
     np.testing.assert_array_equal(np.isnan(came), broken)
@@ -92,7 +92,7 @@ def assert_padding_is_zero(operand: Operand) -> None:
 
 
 def normal(seed: int, *shape: int) -> Array:
-    """Any numbers, float32."""
+    """Return normally distributed float32 numbers."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 

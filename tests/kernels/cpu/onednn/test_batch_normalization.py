@@ -1,4 +1,4 @@
-"""Batch normalization with ReLU: NaN before the ReLU, and its mask; the tables compare layouts and other values."""
+"""Batch normalization with ReLU: NaN before the ReLU, and the mask. ``test_table.py`` compares the other values."""
 
 import numpy as np
 import pytest
@@ -14,14 +14,14 @@ SHAPE = (4, 20, 5, 6)
 
 
 def _inputs(shape: tuple[int, ...]) -> list[Array]:
-    """x away from zero mean, gamma, beta."""
+    """Return x with a mean away from zero, gamma and beta."""
     return [2 * normal(1, *shape) + 1, normal(2, shape[1]), 0.1 * normal(3, shape[1])]
 
 
 def _with_relu(shape: tuple[int, ...], tag: str, arrays: list[Array] | None = None) -> Ran:
     vector = plain(floats(shape[1]))
     offered = [checking.layout(floats(*shape), tag), vector, vector]
-    with np.errstate(all="ignore"):  # as in every step
+    with np.errstate(all="ignore"):  # as in every step of a run
         return run_node(kernel("batch_norm_relu"), EPSILON, arrays or _inputs(shape), offered, registry=kernels())
 
 
@@ -37,7 +37,7 @@ def test_with_relu(shape: tuple[int, ...], tag: str) -> None:
 
 @pytest.mark.parametrize("broken", [0, 1, 2], ids=["x", "gamma", "beta"])
 @pytest.mark.parametrize(("shape", "tag"), NORMALISED)
-def test_nan_passes_the_relu(shape: tuple[int, ...], tag: str, broken: int) -> None:
+def test_nan_passes_the_relu_to_the_output(shape: tuple[int, ...], tag: str, broken: int) -> None:
     arrays = _inputs(shape)
     arrays[broken].flat[-1] = np.nan
     ran = _with_relu(shape, tag, arrays)
@@ -46,7 +46,7 @@ def test_nan_passes_the_relu(shape: tuple[int, ...], tag: str, broken: int) -> N
 
 
 @pytest.mark.parametrize(("shape", "tag"), NORMALISED)
-def test_nan_of_a_mean_that_overflows_passes_the_relu(shape: tuple[int, ...], tag: str) -> None:
+def test_nan_from_a_mean_that_overflows_passes_the_relu(shape: tuple[int, ...], tag: str) -> None:
     arrays = _inputs(shape)
     arrays[0][:, 0] = 3e38
     assert np.isnan(_with_relu(shape, tag, arrays).outputs[0][:, 0]).all()
@@ -89,7 +89,7 @@ def test_the_gradient_with_relu(shape: tuple[int, ...], tag: str, in_place: bool
     assert ran.arrangement.inputs[0] == ran.arrangement.inputs[5] == forward.arrangement.inputs[0]
 
 
-def test_a_plain_mask_is_refused_if_masks_are_bits_and_converted_if_they_are_bytes() -> None:
+def test_a_plain_mask_is_refused_if_masks_are_bits_and_converted_if_masks_are_bytes() -> None:
     """oneDNN stores bits with AVX-512 and bytes without it."""
     forward = _with_relu((2, 16, 3, 3), "aBcd16b")
     kept = forward.arrangement.outputs[3]

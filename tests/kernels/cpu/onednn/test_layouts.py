@@ -1,4 +1,4 @@
-"""The layouts that oneDNN kernels take and give, with their values, and the nodes that they refuse."""
+"""Layouts of the inputs and outputs of oneDNN kernels, the values in them, and unsupported nodes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +26,7 @@ Ints = tuple[int, ...]
 
 BLOCKS = "aBcd16b"
 EXACT = ("concat", "split", "slice", "pad", "broadcast_to")
-"""Ops without arithmetic."""
+"""Ops without arithmetic, whose results are exact."""
 
 RESPONSE = {"size": 5, "alpha": 0.1, "beta": 0.75, "k": 2.0, "divide_by_size": False}
 GRADIENT_OF_RESPONSE = "local_response_normalization_gradient"
@@ -39,14 +39,14 @@ def attributes_of(window: Ints, strides: Ints, padding: Ints, **more: Any) -> di
     return {"window": window, "strides": strides, "padding": padding, **more}
 
 
-# Op, attributes, inputs (arrays or shapes), offered tags, tags taken, tags given.
+# Op, attributes, inputs (arrays or shapes), offered tags, tags of the inputs taken, tags of the outputs.
 PARTS = [
     *(
         ("concat", {"axis": 1}, [(2, each, 5, 6) for each in channels], tags, tags, [joined])
         for channels, tags, joined in (
             ((32, 16, 48), [BLOCKS] * 3, BLOCKS),
             ((32, 16, 20), [BLOCKS] * 3, BLOCKS),  # only the last block is not full
-            ((20, 32, 16), [BLOCKS] * 3, ""),  # the second would start inside a block
+            ((20, 32, 16), [BLOCKS] * 3, ""),  # the second input would start inside a block
             ((32, 16, 64), ["", "aBcd8b", BLOCKS], BLOCKS),
             ((24, 40, 8), ["aBcd8b", "aBcd8b", ""], "aBcd8b"),
             ((7, 5, 12), ["acdb", "acdb", BLOCKS], ""),
@@ -81,7 +81,7 @@ PARTS = [
         ("slice", {"begin": begin, "size": size}, [shape], [tag], [taken], [taken])
         for shape, begin, size, tag, taken in (
             ((2, 52, 5, 6), (0, 16, 1, 2), (2, 32, 3, 4), BLOCKS, BLOCKS),
-            ((2, 52, 5, 6), (1, 32, 0, 0), (1, 20, 5, 6), BLOCKS, BLOCKS),  # to the end
+            ((2, 52, 5, 6), (1, 32, 0, 0), (1, 20, 5, 6), BLOCKS, BLOCKS),  # to the end of the axis
             ((2, 52, 5, 6), (0, 16, 0, 0), (2, 20, 5, 6), BLOCKS, ""),
             ((2, 52, 5, 6), (0, 8, 0, 0), (2, 16, 5, 6), BLOCKS, ""),
             ((2, 52, 5, 6), (1, 3, 1, 2), (1, 4, 2, 3), "acdb", "acdb"),
@@ -116,7 +116,7 @@ IMAGES = [
             ((3, 20, 7, 5), BLOCKS, ""),
         )
     ),
-    # Of functions only those that keep zero take blocks with padding.
+    # Only functions that map zero to zero take blocks with padding.
     *(
         (op, {}, [shape], [tag], [taken], [taken])
         for op, padded in (("exp", ""), ("sigmoid", ""), ("tanh", BLOCKS))
@@ -134,7 +134,7 @@ NORMALISED = [
     )
     for tag in tags
 ]
-"""Images and matrices (N, C) in the layouts that batch normalization keeps."""
+"""Shapes and tags of images and matrices (N, C) in the layouts that batch normalization keeps."""
 
 POSITIVE = np.abs(normal(3, 20))
 OTHERS = [
@@ -155,7 +155,7 @@ OTHERS = [
         for tag, dy in ((BLOCKS, ""), (BLOCKS, "acdb"), ("", BLOCKS))
     ),
     (GRADIENT_OF_RESPONSE, RESPONSE, [(2, 32, 3, 3)] * 2, [BLOCKS, ""], [BLOCKS] * 2, [BLOCKS]),
-    # Weights in another layout become plain.
+    # Weights in another layout are converted to the plain layout.
     *(
         ("matmul", MATRICES, [(m, k), (k, n)], ["", tag], ["", ""], [""])
         for m, k, n in ((7, 33, 17), (33, 257, 517))
@@ -165,7 +165,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("op", "attributes", "inputs", "offered", "taken", "given"), [*PARTS, *IMAGES, *OTHERS])
-def test_a_kernel_takes_and_gives_layouts(
+def test_a_kernel_has_the_expected_layouts_and_values(
     op: str, attributes: dict[str, Any], inputs: list[Any], offered: list[str], taken: list[str], given: list[str]
 ) -> None:
     arrays = [each if isinstance(each, np.ndarray) else normal(1 + k, *each) for k, each in enumerate(inputs)]
@@ -173,7 +173,7 @@ def test_a_kernel_takes_and_gives_layouts(
     assert ran.tags == (taken, given)
 
 
-def test_whole_numbers_are_concatenated() -> None:
+def test_integers_are_concatenated() -> None:
     arrays = [np.arange(6, dtype=np.int32).reshape(2, 3), np.arange(4, dtype=np.int32).reshape(2, 2)]
     check("concat", {"axis": 1}, arrays)
 
@@ -186,7 +186,7 @@ def test_pixels_become_images_in_the_layout_of_convolutions(channels: int) -> No
     assert ran.tags == ([""], convolved.tags[1])
 
 
-def test_a_convolution_takes_the_layout_that_another_gives() -> None:
+def test_a_convolution_takes_the_output_layout_of_another_convolution() -> None:
     ran = check("conv2d", WINDOWS, [normal(1, 2, 32, 9, 9), normal(2, 32, 32, 3, 3)])
     assert ran.arrangement.inputs[0] == ran.arrangement.outputs[0]
 
@@ -203,7 +203,7 @@ def test_images_of_few_channels_are_plain(channels: int, size: int) -> None:
     assert backward.arrangement.inputs[1].is_plain
 
 
-def test_layouts_that_are_open_or_of_another_library_become_plain() -> None:
+def test_open_layouts_and_layouts_of_another_library_become_plain() -> None:
     x, w = normal(1, 8, 400), normal(2, 400, 500)
     ran = run_node(kernel("matmul"), MATRICES, [x, w], [plain(floats(8, 400)), None], registry=kernels())
     assert ran.tags == (["", ""], [""])
@@ -236,7 +236,7 @@ def test_layouts_with_wrong_gradients_become_plain(channels: int, size: int, dty
 @pytest.mark.parametrize("tag", IMAGE_TAGS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("geometry", POOLS)
-def test_the_gradient_takes_positions_as_the_maximum_gives_them(geometry: Any, dtype: str, tag: str) -> None:
+def test_the_gradient_takes_the_positions_that_max_pool_returns(geometry: Any, dtype: str, tag: str) -> None:
     if dtype not in library().dtypes:
         pytest.skip(f"oneDNN has no {dtype} on this CPU")
     shape, *window = geometry

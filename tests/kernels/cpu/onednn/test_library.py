@@ -1,4 +1,4 @@
-"""Loading oneDNN, memory formats and their names, cached answers, refused nodes, and calls in order."""
+"""Loading of oneDNN, memory formats and their names, cached arrangements, refused nodes, and the order of calls."""
 
 import gc
 import weakref
@@ -42,12 +42,12 @@ from tests.kernels.harness import Shaped, filled, holding
 Ints = tuple[int, ...]
 
 
-def test_prefixes_are_cut_off_names() -> None:
+def test_a_tag_is_split_into_prefix_and_name() -> None:
     assert split_tag("aBcd16b") == ("", "aBcd16b")
     assert split_tag("g2:aBCde16c16b") == ("g2:", "aBCde16c16b")
 
 
-def test_prefixes_define_the_seen_shape() -> None:
+def test_a_prefix_defines_the_shape_for_onednn() -> None:
     assert viewed((6, 4), "") == (6, 4)
     assert viewed((6, 4), "t:") == (4, 6)
     assert viewed((6, 4, 3, 3), "g2:") == (2, 3, 4, 3, 3)
@@ -79,13 +79,13 @@ def test_c_order_is_plain(shape: Ints, prefix: str) -> None:
         ((2, 20, 1, 1), "aBcd16b", "aBcd16b"),
         ((1, 16, 1, 1), "aBcd8b", "aBcd8b"),
         ((2, 20, 1, 5), "acdb", "acdb"),
-        ((2, 1, 4, 5), "acdb", ""),  # one channel last is one channel first
+        ((2, 1, 4, 5), "acdb", ""),  # with one channel, channels first and channels last are equal
         ((2, 20, 1, 1), "acdb", ""),
         ((20, 33, 1, 1), "ABcd16b16a", "ABcd16b16a"),
         ((20, 3, 1, 5), "Acdb16a", "Acdb16a"),
         ((19, 33), "ba", "ba"),
         ((19, 1), "ba", ""),
-        ((19, 33), "t:ba", ""),  # C order, seen with exchanged axes
+        ((19, 33), "t:ba", ""),  # C order for oneDNN with exchanged axes
         ((19, 33), "t:ab", "t:ab"),
         ((19, 33), "t:BA16a16b", "t:BA16a16b"),
         ((12, 33, 3, 2), "g2:aBCde16c16b", "g2:aBCde16c16b"),
@@ -93,7 +93,7 @@ def test_c_order_is_plain(shape: Ints, prefix: str) -> None:
         ((2, 1, 3, 3), "g2:Abcde16a", "g2:Abcde16a"),
     ],
 )
-def test_the_name_of_a_format_with_axes_of_one(shape: Ints, tag: str, found: str) -> None:
+def test_a_format_has_one_name_also_with_axes_of_one(shape: Ints, tag: str, found: str) -> None:
     spec = floats(*shape)
     prefix, name = split_tag(tag)
     descriptor = formatted(library(), viewed(shape, prefix), spec.dtype, name)
@@ -103,13 +103,13 @@ def test_the_name_of_a_format_with_axes_of_one(shape: Ints, tag: str, found: str
     assert layout_of(library(), again, spec, prefix) == came, "a name leads back to its format"
 
 
-def test_bytes_are_never_plain() -> None:
+def test_a_layout_of_bytes_is_never_plain() -> None:
     spec = Shaped((2, 3, 4, 5), "int32")
     descriptor = in_c_order(library(), spec.shape, "uint8")
     assert layout_of(library(), descriptor, spec, "u8:") == Layout("u8:abcd", 120)
 
 
-def test_padding_counts_as_memory() -> None:
+def test_padding_counts_in_the_size_of_a_layout() -> None:
     assert layout(floats(2, 20, 3, 3), "aBcd16b").nbytes == 2 * 32 * 3 * 3 * 4
 
 
@@ -127,23 +127,23 @@ def test_a_format_without_a_name_is_not_implemented(strides: Ints, reason: str) 
         layout_of(library(), descriptor, spec)
 
 
-def test_a_tensor_cannot_be_seen_in_a_way_its_tag_does_not_say() -> None:
+def test_a_tensor_cannot_be_read_with_another_prefix_than_its_own() -> None:
     spec = floats(4, 6)
     with pytest.raises(ValueError, match="a tensor in layout 'ba' cannot be read as 't:'"):
         described(library(), spec, Layout("ba", spec.nbytes), "t:")
 
 
-def test_c_order_of_nothing() -> None:
+def test_c_order_strides_of_an_empty_tensor() -> None:
     assert c_order((2, 0, 3)) == [3, 3, 1]
 
 
 @pytest.fixture
 def fresh() -> Any:
-    """The loading function without its cache."""
+    """Return the loading function without its cache."""
     return load.__wrapped__
 
 
-def test_the_package_is_taken(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_of_the_package_is_loaded(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RUNNER_LIBDNNL", raising=False)
     found: Library = fresh()
     assert found.version.startswith("3.")
@@ -151,7 +151,7 @@ def test_the_package_is_taken(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> No
     assert Path(found.path).is_absolute()
 
 
-def test_a_machine_may_name_the_library_which_no_other_replaces(
+def test_only_the_library_named_in_the_environment_is_tried(
     fresh: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     named = tmp_path / "mine.so"
@@ -186,7 +186,7 @@ def test_errors_name_the_function_and_the_reason() -> None:
     library.check("anything", 0)
 
 
-def test_formats_have_one_name_each() -> None:
+def test_every_format_has_one_name() -> None:
     tags = load().tags
     assert tags["aBcd16b"] != tags["acdb"]
     assert len(set(tags.values())) == len(tags)
@@ -206,7 +206,7 @@ class _Asked:
         return Arrangement(tuple(map(plain, node.inputs)), tuple(map(plain, node.outputs)))
 
 
-def test_an_answer_is_remembered_for_the_same_node_and_offer() -> None:
+def test_an_arrangement_is_cached_for_the_same_node_and_offer() -> None:
     asked = _Asked()
     arrange = answering(library(), asked)
     x, y = floats(2, 3), floats(3, 2)
@@ -219,7 +219,7 @@ def test_an_answer_is_remembered_for_the_same_node_and_offer() -> None:
     assert arrange({"unknown": True}, [x], [x], [None]) is None
 
 
-def test_answers_are_cached_per_number_of_threads() -> None:
+def test_arrangements_are_cached_for_each_number_of_threads() -> None:
     asked = _Asked()
     arrange = answering(library(), asked)
     x = floats(2, 3)
@@ -229,8 +229,8 @@ def test_answers_are_cached_per_number_of_threads() -> None:
         assert len(asked.nodes) == questions
 
 
-def test_threads_that_are_added_have_memory_to_work_in() -> None:
-    """The guard bytes of ``check`` reveal writes past the end. oneDNN needs scratch memory here with AVX-512 only."""
+def test_additional_threads_have_scratch_memory() -> None:
+    """The guard bytes of ``check`` reveal writes past the end. Only with AVX-512, oneDNN needs scratch memory here."""
     attributes = {"transpose_a": False, "transpose_b": False, "bias": False, "relu": False, "dtype": "float32"}
     for threads in (1, 2, 7):
         with threadpool_limits(threads, user_api="openmp"):
@@ -255,7 +255,7 @@ def test_bfloat16_is_refused_without_avx512(isa: int, asks: int) -> None:
     assert len(asked.nodes) == asks + 1
 
 
-def test_the_format_of_the_first_that_has_one() -> None:
+def test_the_first_layout_with_a_format_decides() -> None:
     assert format_of(None, Layout("", 8), Layout("aBcd16b", 8), Layout("acdb", 8)) == "aBcd16b"
     assert format_of(Layout("u8:acdb", 8)) == "acdb"
     assert format_of(Layout("bits:aBcd16b", 8)) == "aBcd16b"
@@ -264,7 +264,7 @@ def test_the_format_of_the_first_that_has_one() -> None:
 
 
 def _doubling() -> tuple[Description, dict[int, object]]:
-    """A sum of a tensor with itself, 1 to 4 doubled."""
+    """Return the sum of four numbers with themselves, and its arguments."""
     spec = floats(4)
     descriptor = in_c_order(library(), spec.shape, spec.dtype)
     ffi = library().ffi
@@ -275,7 +275,7 @@ def _doubling() -> tuple[Description, dict[int, object]]:
     return made, {number: (descriptor, operand) for number, operand in places.items()}
 
 
-def test_too_little_memory_to_work_in_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_scratch_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Description, "scratch_bytes", 128)
     made, arguments = _doubling()
     expected = "a primitive for 1 threads needs 128 bytes of scratch memory, came 64: it was planned for other threads"
@@ -283,7 +283,7 @@ def test_too_little_memory_to_work_in_is_refused(monkeypatch: pytest.MonkeyPatch
         bound(made, arguments, allocate(64))
 
 
-def test_calls_run_in_turn() -> None:
+def test_calls_run_in_order() -> None:
     made, first = _doubling()
     (descriptor, y), second = first[dnnl.DST], dict(first)
     z = filled(floats(4), plain(floats(4)))

@@ -47,7 +47,7 @@ PAIRS = [
 
 
 def _moved(op: str, operand: Operand, dtype: str, wanted: Layout | None) -> Operand:
-    """Convert or cast a tensor into a layout, even if it has this layout; None takes that of the tensor."""
+    """Convert or cast a tensor into a layout, even if the tensor has this layout; None takes the tensor's layout."""
     result, attributes = Shaped(operand.spec.shape, dtype), {"dtype": dtype} if op == "cast" else {}
     offered = [operand.layout, *([wanted] if wanted else [])]
     arrangement = kernel(op).arrange(attributes, [operand.spec], [result], offered)
@@ -60,7 +60,7 @@ def _moved(op: str, operand: Operand, dtype: str, wanted: Layout | None) -> Oper
 
 
 def _there_and_back(array: Array, before: Layout, after: Layout) -> Array:
-    """Convert through both layouts into plain memory."""
+    """Convert an array into the first layout, then into the second, and then into plain memory."""
     operand = holding(array)
     for wanted in (before, after, plain(operand.spec)):
         operand = _moved("convert", operand, array.dtype.name, wanted)
@@ -68,7 +68,7 @@ def _there_and_back(array: Array, before: Layout, after: Layout) -> Array:
 
 
 @pytest.mark.parametrize(("shape", "before", "after"), PAIRS)
-def test_every_pair_of_formats(shape: tuple[int, ...], before: str, after: str) -> None:
+def test_conversions_between_all_formats_keep_values(shape: tuple[int, ...], before: str, after: str) -> None:
     array = normal(1, *shape)
     spec = Shaped.of(array)
     np.testing.assert_array_equal(_there_and_back(array, layout(spec, before), layout(spec, after)), array)
@@ -76,14 +76,14 @@ def test_every_pair_of_formats(shape: tuple[int, ...], before: str, after: str) 
 
 @pytest.mark.parametrize("dtype", ["int32", "bool", "uint8"])
 @pytest.mark.parametrize("tag", ["", "aBcd16b", "acdb"])
-def test_other_dtypes_than_floats(dtype: str, tag: str) -> None:
+def test_conversions_keep_integers_and_booleans(dtype: str, tag: str) -> None:
     array = np.random.default_rng(1).integers(0, 2, (2, 20, 3, 3)).astype(dtype)
     spec = Shaped.of(array)
     np.testing.assert_array_equal(_there_and_back(array, layout(spec, tag), layout(spec, "aBcd8b")), array)
 
 
 @pytest.mark.parametrize("name", ["abcd", "aBcd16b"])
-def test_positions_in_bytes(name: str) -> None:
+def test_positions_can_be_stored_as_bytes(name: str) -> None:
     array = np.arange(2 * 16 * 2 * 4, dtype=np.int32).reshape(2, 16, 2, 4)
     in_bytes = Layout(f"u8:{name}", array.size)
     np.testing.assert_array_equal(_there_and_back(array, plain(Shaped.of(array)), in_bytes), array)
@@ -91,7 +91,7 @@ def test_positions_in_bytes(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["abcd", "aBcd8b", "acdb"])
 @pytest.mark.parametrize("wanted", ["", "acdb"])
-def test_truth_values_in_bits(name: str, wanted: str) -> None:
+def test_booleans_can_be_stored_as_bits(name: str, wanted: str) -> None:
     values = np.random.default_rng(1).integers(0, 2, (2, 16, 3, 3)).astype(bool)
     spec = Shaped.of(values)
     as_bytes = converted(kernels(), holding(values), layout(spec, name))
@@ -103,12 +103,12 @@ def test_truth_values_in_bits(name: str, wanted: str) -> None:
 
 WEIGHTS = (20, 33, 3, 2)
 NARROW_TAGS = ("", "ABcd8b16a2b", "acdb")
-"""The second is the layout that oneDNN requests for weights, with pairs of adjacent inputs."""
+"""Layouts of bfloat16 weights. oneDNN requests the second layout, which has pairs of adjacent inputs."""
 CASTS = list(itertools.product(("", "ABcd16b16a", "Acdb16a"), NARROW_TAGS))
 
 
 def _cast(array: Array, dtype: str, source: str, result: str | None) -> Array:
-    """Cast between these layouts; a result without one takes the layout of the source."""
+    """Cast an array between these layouts; None as the layout of the result takes the layout of the source."""
     operand = converted(kernels(), holding(array), layout(Shaped.of(array), source))
     wanted = None if result is None else layout(Shaped(array.shape, dtype), result)
     found = _moved("cast", operand, dtype, wanted)
@@ -131,7 +131,7 @@ def test_casts_round_to_nearest(dtype: str, source: str, result: str | None) -> 
 
 
 @has_bfloat16
-def test_a_source_that_is_open_is_taken_plain() -> None:
+def test_a_source_with_an_open_layout_is_taken_as_plain() -> None:
     x, y = Shaped((4, 6), "float32"), Shaped((4, 6), "bfloat16")
     arrangement = kernel("cast").arrange({"dtype": "bfloat16"}, [x], [y], [None])
     assert arrangement is not None
@@ -139,7 +139,7 @@ def test_a_source_that_is_open_is_taken_plain() -> None:
 
 
 @has_bfloat16
-def test_ties_infinities_and_nan() -> None:
+def test_casts_of_ties_infinities_and_nan() -> None:
     values = [1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8), np.inf, -np.inf, np.nan, 3.4e38, 0.0, -0.0]
     array = np.array(values, np.float32)
     came = _cast(array, "bfloat16", "", None)
@@ -151,7 +151,7 @@ ACCURACY = 5e-7
 """Allowed relative deviation of functions of one variable from the float64 result."""
 
 LEAST = float(np.exp(-86.6))
-"""Results below may be zero instead."""
+"""Results below this value may be zero instead."""
 
 EXACT = {"exp": np.exp, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "tanh": np.tanh}
 
@@ -174,7 +174,7 @@ def test_accuracy_and_limits_of_functions(op: str) -> None:
 
 
 def _layer(name: str) -> tuple[list[Array], dict[str, Any]]:
-    """x, w, bias and residual of a layer, and its attributes."""
+    """Return x, w, bias and residual of a layer, and its attributes."""
     x, w, geometry = LAYERS[name]
     y = (x[0], w[0], *slid(x, w[2:], geometry["strides"], geometry["padding"]))
     arrays = [normal(1, *x), normal(2, *w), normal(3, w[0]), normal(4, *y)]
@@ -202,7 +202,7 @@ def _assert_nan_passes(op: str, attributes: dict[str, Any], arrays: list[Array])
     assert_broken_alike(ran.outputs[0], exact(op, arrays, attributes)[0])
 
 
-def test_the_products_of_the_table_are_on_both_sides_of_each_choice() -> None:
+def test_the_table_has_products_on_both_sides_of_each_choice() -> None:
     small = [size for size in PRODUCTS if size[1] * size[2] < LARGE]
     wide = [size for size in PRODUCTS if size not in small]
     assert small
@@ -215,7 +215,7 @@ def test_softmax_of_large_logits() -> None:
 
 
 def _cross_entropy(logits: Array, labels: Array, tolerance: float | None = 1e-6) -> Ran:
-    """Run the kernel; compare its results with the reference if there is a tolerance, relative to the largest."""
+    """Run the kernel; unless ``tolerance`` is None, compare with the reference, relative to the largest result."""
     op = "softmax_cross_entropy"
     if tolerance is None:
         return run_node(kernel(op), {}, [logits, labels])
@@ -245,7 +245,7 @@ def test_the_loss_of_a_certain_prediction_is_small_but_not_zero() -> None:
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 @pytest.mark.parametrize("label", [0, 1])
-def test_a_broken_logit_gives_a_nan_loss(broken: float, label: int) -> None:
+def test_a_logit_that_is_not_finite_gives_a_nan_loss(broken: float, label: int) -> None:
     with np.errstate(all="ignore"):
         ran = _cross_entropy(np.array([[broken, 0, 1]], np.float32), np.array([label]), tolerance=None)
     assert np.isnan(ran.outputs[0]).all()

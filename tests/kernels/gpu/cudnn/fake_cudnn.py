@@ -1,4 +1,4 @@
-"""The used part of cuDNN's front end, which records its calls."""
+"""A fake of the part of cuDNN's front end that the kernels use; it records its calls."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ NOTES = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "N
 
 
 class NotSupportedError(Exception):
-    """Like ``cudnn.cudnnGraphNotSupportedError``, not a RuntimeError."""
+    """A counterpart of ``cudnn.cudnnGraphNotSupportedError``, which is not a RuntimeError."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """One offered plan. compiled: whether it is compiled at run time. fails: whether building it fails."""
+    """One offered plan. compiled: whether the plan is compiled at run time. fails: whether building the plan fails."""
 
     name: str
     notes: tuple[str, ...] = ()
@@ -25,7 +25,7 @@ class Engine:
 
 @dataclass
 class FakeGraph:
-    """A graph with given plans. refused_in: the call that refuses the graph, or ""."""
+    """A graph with given plans. refused_in: name of the call that refuses the graph, or ""."""
 
     offered: Sequence[Engine]
     target: dict[str, Any]
@@ -40,7 +40,7 @@ class FakeGraph:
         return self._made(told)
 
     def __getattr__(self, name: str) -> Any:
-        """Operations with one result, and calls that may refuse the graph."""
+        """Return an operation with one result, or a call that may refuse the graph."""
         if name in ("conv_fprop", "conv_dgrad", "conv_wgrad", "add", "relu"):
             return lambda *inputs, **geometry: self._made({"made_by": (name, *inputs), "geometry": geometry})
         if name in ("validate", "build_operation_graph"):
@@ -106,7 +106,7 @@ class FakeTensor:
 
 @dataclass
 class FakeCudnn:
-    """The module. offered: the plans of every graph. refused_in: see :class:`FakeGraph`."""
+    """A fake of the module. offered: the plans of every graph. refused_in: see :class:`FakeGraph`."""
 
     offered: Sequence[Engine] = ()
     refused_in: str = ""

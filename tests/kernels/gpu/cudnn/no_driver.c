@@ -1,5 +1,5 @@
-/* A libcuda.so.1 without GPUs, for machines without a driver: cuDNN loads with it, plans, and compiles what it wants
-   to; nothing can be launched. What is not listed as found says CUDA_ERROR_NO_DEVICE. */
+/* A libcuda.so.1 for machines without a driver: cuDNN loads with it, makes plans and compiles code, but no kernel can
+   be launched. The functions marked ABSENT return CUDA_ERROR_NO_DEVICE. */
 
 static int something;
 

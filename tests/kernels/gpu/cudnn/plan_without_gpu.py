@@ -1,7 +1,7 @@
-"""Plan convolutions with the real cuDNN for absent GPUs; a separate program, because it may load a stub driver.
+"""Plan convolutions with the real cuDNN for absent GPUs, in a separate process because it may load a stub driver.
 
-Reads from standard input a JSON object: driver (path of the stub), and jobs, each [gpu, tf32, fields of a
-Convolution]. Writes a JSON list: for each job [name of the plan, its workspace in bytes], or null without a plan.
+Read a JSON object from standard input: driver (path of the stub) and jobs, each [gpu, tf32, fields of a Convolution].
+Write a JSON list with [name of the plan, workspace in bytes] for each job, or null if there is no plan.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ ALIKE = {
     "cudaDeviceId": 0,
     "driverVer": 13000,
 }
-"""Properties that cuDNN needs and all these GPUs share."""
+"""Properties that cuDNN needs and that all these GPUs share."""
 
 GPUS = {
     "A100": {"deviceVer": 800, "multiProcessorCount": 108, "maxSharedMemoryPerBlockOptin": 166912}
@@ -42,7 +42,7 @@ GPUS = {
 
 
 def main() -> None:
-    """See the module."""
+    """Plan the jobs of standard input."""
     told = json.load(sys.stdin)
     try:
         ctypes.CDLL("libcuda.so.1")
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def planned(gpu: str, tf32: bool, fields: dict[str, Any]) -> tuple[str, int] | None:
-    """The plan of one convolution."""
+    """Return name and workspace bytes of the plan of one convolution, or None."""
     from runner.kernels.gpu.cudnn.graphs import Convolution
 
     lists_are_tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
@@ -62,7 +62,7 @@ def planned(gpu: str, tf32: bool, fields: dict[str, Any]) -> tuple[str, int] | N
 
 @cache
 def library(gpu: str, tf32: bool) -> Any:
-    """cuDNN for a described GPU."""
+    """Return a cuDNN library for a described GPU."""
     import cudnn
 
     from runner.kernels.gpu.cudnn.library import CudnnLibrary

@@ -1,4 +1,4 @@
-"""The kernels around cuDNN's plans, which compute with the reference kernels on an emulated GPU."""
+"""Convolution kernels on an emulated GPU, where the reference kernels compute the plans of cuDNN."""
 
 from pathlib import Path
 from typing import Any
@@ -22,24 +22,24 @@ ONE = {"strides": (1, 1), "padding": (1, 1, 1, 1), "groups": 1}
 
 @pytest.fixture
 def planner() -> ReferencePlanner:
-    """Plans that compute with the reference kernels."""
+    """Return a planner whose plans compute with the reference kernels."""
     return ReferencePlanner()
 
 
 @pytest.fixture
 def runtime(compiled_sources: Path, planner: ReferencePlanner) -> GpuWithLibraries:
-    """An emulated GPU that has a cuDNN."""
+    """Return an emulated GPU with cuDNN."""
     return GpuWithLibraries(compiled_sources, planner=planner)
 
 
 @pytest.fixture
 def registry(runtime: GpuWithLibraries) -> Registry:
-    """Kernels of cuDNN alone."""
+    """Return a registry with only the cuDNN kernels."""
     return registry_of(runtime, convolution)
 
 
 def normal(*shape: int, dtype: str = "float32") -> np.ndarray[Any, Any]:
-    """Any numbers."""
+    """Return normally distributed numbers."""
     return np.random.default_rng(7).standard_normal(shape).astype(dtype)
 
 
@@ -47,7 +47,7 @@ INPUTS = [normal(2, 3, 5, 5), normal(4, 3, 3, 3)]
 
 
 def choice_of(registry: Registry) -> Choice:
-    """The kernel for a convolution of INPUTS."""
+    """Return the kernel for a convolution of INPUTS."""
     specs = [Shaped.of(each) for each in INPUTS]
     return chosen(registry, node_of("conv2d", INPUTS, ONE), specs, offers_for(specs, None), None)
 
@@ -107,5 +107,5 @@ def test_a_convolution_without_a_plan_is_refused(
     assert {type(each) for each in planner.asked} == {Convolution}
 
 
-def test_without_cudnn_it_has_no_kernels(compiled_sources: Path) -> None:
+def test_without_cudnn_there_are_no_kernels(compiled_sources: Path) -> None:
     assert convolution.kernels(EmulatedRuntime(compiled_sources)) == []

@@ -22,11 +22,11 @@ SHAPES = {
     Role.BIAS: ([1, 4, 1, 1], [4, 1, 4, 4]),
     Role.RESIDUAL: ([2, 4, 3, 8], [96, 1, 32, 4]),
 }
-"""Extents in cuDNN's order, and strides with the channels last."""
+"""Extents in cuDNN's order, and strides with the channels last, of each tensor."""
 
 
 def built(convolution: Convolution) -> FakeGraph:
-    """The graph of a convolution."""
+    """Return the graph of a convolution."""
     graph: FakeGraph = build(FakeCudnn(), convolution, {"handle": "handle"})
     return graph
 
@@ -77,7 +77,7 @@ def test_every_tensor_has_its_channels_last() -> None:
     assert found == SHAPES
 
 
-def test_bias_then_residual_then_relu_follow() -> None:
+def test_bias_residual_and_relu_follow_in_this_order() -> None:
     relu = built(replace(UNEVEN, bias=True, residual=True, relu=True)).tensors[-1].told
     op, sum_ = relu["made_by"]
     added, y, residual = sum_.told["made_by"]
@@ -92,14 +92,14 @@ CONVOLUTION = Convolution(FORWARD, "float32", (2, 3, 5, 5), (4, 3, 3, 3), (2, 4,
 def library(
     cudnn: FakeCudnn, *, tf32: bool = False, gpu: Callable[[], int] = lambda: 0, bench: Bench | None = None
 ) -> CudnnLibrary:
-    """A library with a fake cuDNN whose handles are "handle 0", "handle 1", ... in order of creation."""
+    """Return a library with a fake cuDNN whose handles are "handle 0", "handle 1", ... in order of creation."""
     numbers = count()
     return CudnnLibrary(cudnn, lambda: {"handle": f"handle {next(numbers)}"}, gpu, tf32=tf32, bench=bench)
 
 
 @dataclass
 class FakeBench:
-    """A bench on which plans take the time given by their names."""
+    """A bench on which the name of a plan is its time in seconds."""
 
     cudnn: FakeCudnn
     allocated: list[int] = field(default_factory=list)
@@ -117,7 +117,7 @@ class FakeBench:
     ("dtype", "tf32", "taken"),
     [("float32", False, "exact"), ("float32", True, "tensor cores"), ("bfloat16", False, "tensor cores")],
 )
-def test_the_first_plan_that_is_allowed_is_taken(dtype: str, tf32: bool, taken: str) -> None:
+def test_the_first_allowed_plan_is_taken(dtype: str, tf32: bool, taken: str) -> None:
     engines = [
         Engine("different every time", ("NONDETERMINISTIC",)),
         Engine("sums in bfloat16", ("TENSOR_CORE", "REDUCED_PRECISION_REDUCTION")),
@@ -141,7 +141,7 @@ def test_the_first_plan_that_is_allowed_is_taken(dtype: str, tf32: bool, taken: 
         *(FakeCudnn([Engine("any")], call) for call in ("validate", "build_operation_graph", "create_execution_plans")),
     ],
 )
-def test_there_may_be_no_plan_and_its_absence_is_cached(cudnn: FakeCudnn) -> None:
+def test_the_absence_of_a_plan_is_cached(cudnn: FakeCudnn) -> None:
     planner = library(cudnn)
     assert [planner.plan(CONVOLUTION), planner.plan(CONVOLUTION)] == [None, None]
     assert len(cudnn.graphs) == 1
@@ -175,7 +175,7 @@ def test_the_fastest_of_the_compared_plans_is_taken() -> None:
     assert cudnn.executed[0] == ("3", {1: 256, 2: 512, 3: 768}, 1024, "handle 0")
 
 
-def test_few_plans_are_compared_and_fewer_compiled() -> None:
+def test_the_numbers_of_compared_and_of_compiled_plans_are_limited() -> None:
     compiled, ready = Engine("2", compiled=True), Engine("1")
     cudnn = FakeCudnn([compiled] * (COMPILED + 3) + [ready] * COMPARED)
     library(cudnn, bench=FakeBench(cudnn)).plan(CONVOLUTION)
@@ -193,14 +193,14 @@ def test_a_single_plan_is_not_executed_for_comparison(engines: tuple[Engine, ...
 
 
 def test_the_fastest_of_the_plans_that_fit_is_taken() -> None:
-    """As in another process, where another plan may be the fastest."""
+    """Another process may have chosen another plan, and its workspace limits the plans here."""
     cudnn = FakeCudnn([Engine("2", workspace=10), Engine("1", workspace=20), Engine("3")])
     plan = library(cudnn, bench=FakeBench(cudnn)).plan(CONVOLUTION, room=19)
     assert plan is not None
     assert plan.name == "2"
 
 
-def test_a_known_plan_is_not_returned_if_its_workspace_is_too_large() -> None:
+def test_a_cached_plan_is_not_returned_if_its_workspace_is_too_large() -> None:
     planner = library(FakeCudnn([Engine("any", workspace=20)]))
     assert planner.plan(CONVOLUTION) is not None
     assert planner.plan(CONVOLUTION, room=19) is None

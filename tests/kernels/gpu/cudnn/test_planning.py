@@ -1,4 +1,4 @@
-"""The real cuDNN has plans for our networks, also for absent GPUs; skipped if it is not installed."""
+"""The real cuDNN has plans for this project's networks, also for absent GPUs. Skipped if cuDNN is not installed."""
 
 import importlib.util
 import json
@@ -40,7 +40,7 @@ GEOMETRIES = {
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stub driver, for machines without a GPU."""
+    """Return the path of a stub driver, for machines without a GPU."""
     library = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
     command = ["gcc", "-w", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, HERE / "no_driver.c"]
     subprocess.run(command, check=True)
@@ -48,7 +48,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def planned(driver: Path, jobs: Sequence[Job]) -> list[tuple[str, int] | None]:
-    """Name and workspace of each plan."""
+    """Return name and workspace bytes of each plan, or None."""
     told = {"driver": str(driver), "jobs": [(gpu, tf32, asdict(convolution)) for gpu, tf32, convolution in jobs]}
     command = [sys.executable, HERE / "plan_without_gpu.py"]
     done = subprocess.run(command, input=json.dumps(told), capture_output=True, text=True, check=False)
@@ -78,7 +78,7 @@ def test_bias_and_relu_are_fused_in_every_dtype(driver: Path, gpu: str) -> None:
     assert None not in planned(driver, jobs)
 
 
-def test_a_residual_is_fused_but_in_float64(driver: Path) -> None:
+def test_a_residual_is_fused_except_in_float64(driver: Path) -> None:
     layer = Convolution(FORWARD, "float32", *GEOMETRIES["resnet_110"], bias=True, residual=True, relu=True)
     jobs = [("H100", True, replace(layer, dtype=dtype)) for dtype in DTYPES]
     float32, float64, bfloat16 = planned(driver, jobs)
