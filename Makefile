@@ -21,11 +21,11 @@ run: $(VENV)/.installed  ## install and train the default configuration (ARGS=".
 	$(BIN)/runner $(ARGS)
 
 test: $(VENV)/.installed-dev  ## install and run the tests but the slow ones (ARGS="..." goes to pytest)
-	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
 
 test-all: $(VENV)/.installed-dev  ## run all tests, and those of the CPU kernels a second time without AVX-512
-	$(BIN)/python -m pytest -n 2
-	$(BIN)/python -m pytest -n 2 --avx2 tests/kernels tests/engine/graph/ops --ignore tests/kernels/gpu
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal --avx2 tests/kernels tests/engine/graph/ops --ignore tests/kernels/gpu
 
 check: $(VENV)/.installed-dev  ## lint, format check and types
 	$(BIN)/ruff check .

@@ -37,6 +37,7 @@ def result() -> CaseResult:
     return compare(CASES["smoke"], "float32", settings, (OURS, *peers), Rates({"gemm": 1e9}, 1e9))
 
 
+@pytest.mark.slow
 def test_every_phase_of_runner_is_timed(result: CaseResult) -> None:
     assert result.ours.failure == ""
     assert {phase: len(times) for phase, times in result.ours.seconds.items()} == dict.fromkeys(
@@ -48,6 +49,7 @@ def test_every_phase_of_runner_is_timed(result: CaseResult) -> None:
     assert "runner" in result.ours.versions
 
 
+@pytest.mark.slow
 def test_only_subjects_with_equal_losses_are_compared(result: CaseResult) -> None:
     again = result.subjects[1]
     assert again.losses == result.ours.losses
@@ -55,6 +57,7 @@ def test_only_subjects_with_equal_losses_are_compared(result: CaseResult) -> Non
     assert result.best_peer("step") is again
 
 
+@pytest.mark.slow
 def test_a_missing_or_broken_subject_has_a_reason(result: CaseResult) -> None:
     _, _, missing, wrong, broken = result.subjects
     assert missing.failure == "not installed: make bench-peers ARGS=nonesuch"
@@ -62,12 +65,14 @@ def test_a_missing_or_broken_subject_has_a_reason(result: CaseResult) -> None:
     assert (wrong.failure, broken.seconds) == ("", {})
 
 
+@pytest.mark.slow
 def test_the_case_has_the_counts_of_its_network(result: CaseResult) -> None:
     assert result.parameters == 2 * 25 + 2 + 3 * 2 * 25 + 3 + (3 * 8 + 8) + (8 * 4 + 4)
     limit = result.limit_s["step"]
     assert limit == pytest.approx(result.multiply_adds["step"] / 1e9 + 20 * result.parameters / 1e9)
 
 
+@pytest.mark.slow
 def test_the_report_is_written_completely(result: CaseResult, tmp_path: Path) -> None:
     report = Report({"CPU": "a CPU"}, comparisons=[result])
     report.write(tmp_path / "table.md", tmp_path / "raw.json")
@@ -79,6 +84,7 @@ def test_the_report_is_written_completely(result: CaseResult, tmp_path: Path) ->
     assert statistics.median(seconds) == result.ours.median("step")
 
 
+@pytest.mark.slow
 def test_the_report_fails_if_runner_failed_but_not_if_a_peer_did(result: CaseResult) -> None:
     assert not Report({}, comparisons=[result]).has_failures
     assert Report({}, failed={"alexnet": "ConfigError"}).has_failures

@@ -82,6 +82,7 @@ def test_arguments_of_an_exchange_are_read_back_and_invalid_ones_refused() -> No
             Exchange(collective, workers)
 
 
+@pytest.mark.slow
 def test_runners_processes_exchange_and_answer() -> None:
     requests = [{"do": "start"}, *({"do": "exchange", "nbytes": nbytes, "times": 2} for nbytes in (4, 4096))]
     command = [sys.executable, "-m", "benchmarks.exchange", PUSH_PULL, "2"]

@@ -82,6 +82,7 @@ runpy.run_module("benchmarks", run_name="__main__")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.slow
 def test_a_signal_ends_the_subjects_and_their_processes(signum: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-c", BUSY, "mlp", str(tmp_path / "log")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as benchmarks:
@@ -168,6 +169,7 @@ def test_steps_and_shares_are_counted_by_subject_and_worker() -> None:
     assert "| 4 | 2 | 1 | 8 | 0 |" in text
 
 
+@pytest.mark.slow
 def test_a_turn_is_timed_without_its_first_steps_and_synchronized(monkeypatch: pytest.MonkeyPatch) -> None:
     """The processes are real; three of them are workers."""
     strategy = ["parallelism=sync_data", "parallelism.combine=parameter_server", "parallelism.backup_workers=1"]

@@ -131,7 +131,7 @@ def test_layers_that_peers_do_not_support_are_refused_by_name(
         described(network)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n == "resnet1001" else []) for n in CASES])
 def test_every_case_can_be_described(name: str) -> None:
     case = CASES[name]
     experiment = timed_experiment(case.overrides(threads=1))

@@ -223,7 +223,10 @@ def test_every_example_has_its_yaml_and_a_line_in_the_overview() -> None:
         assert list((EXAMPLES / folder / "conf").glob("*/*.yaml"))
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+QUICK = {"own_model", "own_optimizer", "own_strategy"}
+
+
+@pytest.mark.parametrize("folder", [pytest.param(f, marks=[] if f in QUICK else pytest.mark.slow) for f in FOLDERS])
 def test_the_commands_run(folder: str, tmp_path: Path) -> None:
     place = shutil.copytree(EXAMPLES / folder, tmp_path / folder)
     lines = command_lines(folder)

@@ -46,7 +46,13 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
 
 @pytest.mark.parametrize(
     ("strategy", "model"),
-    [(SYNC, ()), (SYNC_OF_THREE, ()), (HYBRID, ()), (SHARDED, ("model=mlp",)), (POOLED, ("model=cifar_convnet",))],
+    [
+        (SYNC, ()),
+        (SYNC_OF_THREE, ()),
+        (HYBRID, ()),
+        (SHARDED, ("model=mlp",)),
+        pytest.param(POOLED, ("model=cifar_convnet",), marks=pytest.mark.slow),
+    ],
     ids=["sync_data of two", "sync_data of three", "hybrid", "cut layers", "pooled statistics"],
 )
 def test_a_strategy_nearly_equals_single(train: Train, strategy: tuple[str, ...], model: tuple[str, ...]) -> None:
@@ -148,13 +154,15 @@ RACING = ("parallelism=async_data", "parallelism.workers=3", "parallelism.server
     [
         (("model=lenet",), ""),
         ((*RACING, "model=lenet", "optimizer=adagrad"), "endings-1.jsonl"),
-        (
+        pytest.param(
             (*RACING, *typed("model=cifar_convnet parallelism.n_fetch=2 parallelism.n_push=3 train.eval_every=4")),
             "endings-1.jsonl",
+            marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             (*RACING, *typed("model=mlp parallelism.loop=direct optimizer=adam parallelism.warmstart_steps=3")),
             "endings-1.jsonl",
+            marks=pytest.mark.slow,
         ),
         (typed("model=mlp parallelism.combine=parameter_server parallelism.backup_workers=1"), "contributors.jsonl"),
     ],

@@ -61,6 +61,7 @@ def test_a_stored_placement_and_recorded_costs_give_equal_weights(folder: Path) 
     assert summary_of(replayed).bytes_sent_per_worker == expected.bytes_sent_per_worker
 
 
+@pytest.mark.slow
 def test_stale_parts_continue_after_a_resume(folder: Path) -> None:
     stale = ("parallelism=model", f"parallelism.concurrent_steps={PARTS}", "parallelism.pipeline=stale", SPLIT)
     whole = train(folder, "whole", *stale, "schedule=constant", steps=4)

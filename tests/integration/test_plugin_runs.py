@@ -67,6 +67,7 @@ def test_a_run_is_resumed_with_its_plugin_and_not_without_it(folder: Path) -> No
     assert summary_of(folder / "run").steps == 4
 
 
+@pytest.mark.slow
 def test_a_run_is_not_resumed_with_a_changed_plugin(folder: Path) -> None:
     begin(folder)
     before = summary_of(folder / "run")
@@ -82,6 +83,7 @@ def test_a_run_is_not_resumed_with_a_changed_plugin(folder: Path) -> None:
     assert f"plugin {folder / 'swish.py'} was changed: its SHA-256 was {was}" in again.errors
 
 
+@pytest.mark.slow
 def test_a_run_reports_a_plugin_that_moved_or_is_not_given(folder: Path) -> None:
     """The processes are separate, because these warnings are printed before the log of the run is open."""
     succeed(folder, "--plugin", "swish.py", "model=mlp", *SHORT)

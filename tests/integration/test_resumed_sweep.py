@@ -48,6 +48,7 @@ def steps(run_dir: Path) -> list[int]:
     return [record.step for record in read_metrics(run_dir / "metrics.jsonl") if "train/loss" in record.values]
 
 
+@pytest.mark.slow
 def test_twenty_jobs_of_which_three_fail_survive_a_kill_and_broken_files(start: Start, tmp_path: Path) -> None:
     sweep = tmp_path / "sweep"
     model = tmp_path / "own" / "model" / "mine.yaml"
@@ -81,6 +82,7 @@ def test_twenty_jobs_of_which_three_fail_survive_a_kill_and_broken_files(start: 
     assert again.output == resumed.output
 
 
+@pytest.mark.slow
 def test_a_killed_job_fails_alone_and_resumes_from_its_checkpoint(start: Start, tmp_path: Path) -> None:
     sweep = tmp_path / "sweep"
     arguments = (*TINY, "model=mlp", "model.hidden=[4]", "checkpoint.every_steps=50", IN_SWEEP, *TWO_AT_ONCE)
@@ -128,7 +130,7 @@ def test_parallel_jobs_share_the_cores(tmp_path: Path) -> None:
     assert "n  best test/accuracy (mean ± sd)" in sweep.output
 
 
-@pytest.mark.parametrize("debug", [(), ("--debug",)])
+@pytest.mark.parametrize("debug", [pytest.param((), marks=pytest.mark.slow), ("--debug",)])
 def test_a_job_in_a_separate_process_shows_its_traceback_on_request(tmp_path: Path, debug: tuple[str, ...]) -> None:
     """The job has a valid configuration, but the checkpoint for its initial weights does not exist."""
     arguments = (

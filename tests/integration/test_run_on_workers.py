@@ -84,7 +84,9 @@ def test_a_killed_run_resumes_to_the_weights_of_the_uninterrupted_one(
     assert (found.steps, found.final["test/loss"]) == (24, expected.final["test/loss"])
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_a_signal_ends_a_run_after_a_checkpoint_and_it_resumes(
     start: Start, uninterrupted: Path, tmp_path: Path, signum: signal.Signals, code: int
 ) -> None:
@@ -154,6 +156,7 @@ WAITING = (
 )
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_with_its_count_of_patience(start: Callable[..., Command], tmp_path: Path) -> None:
     (tmp_path / "uninterrupted").mkdir()
     uninterrupted = run_command(tmp_path / "uninterrupted", *WAITING)

@@ -45,6 +45,7 @@ def curve(run: Path) -> list[dict[str, Any]]:
     return [values for values in logged if "train/objective" in values]
 
 
+@pytest.mark.slow
 def test_lbfgs_with_a_slow_process_and_a_stop_equals_single_bit_for_bit(tmp_path: Path) -> None:
     single = train_in(tmp_path / "single", *LBFGS, "parallelism=single", "train.microbatches=8", "train.steps=6")
     slow = train_in(tmp_path / "slow", *LBFGS, *SANDBLASTER, *SLOW_WORKER, "train.steps=4")
@@ -76,6 +77,7 @@ def finished(folder: Path, *overrides: str) -> Summary:
     return summary_of(folder / "run")
 
 
+@pytest.mark.slow
 def test_a_resumed_run_with_slow_workers_is_replayed_bit_for_bit(tmp_path: Path) -> None:
     slow, replayed = tmp_path / "slow", tmp_path / "replayed"
     finished(slow, *BACKED, *STRAGGLERS, f"train.steps={BACKUP_STEPS // 2}")
@@ -146,6 +148,7 @@ def run_of(folder: Path, *overrides: str) -> Summary:
     return summary
 
 
+@pytest.mark.slow
 def test_waiting_changes_the_time_of_a_step_and_no_bit(tmp_path: Path) -> None:
     plain_folder, slow_folder = tmp_path / "plain", tmp_path / "slow"
     for folder in (plain_folder, slow_folder):
@@ -192,7 +195,7 @@ def losses(*overrides: str) -> list[float]:
             session.close()
 
 
-@pytest.mark.parametrize("model", ["mlp", "lenet"])
+@pytest.mark.parametrize("model", ["mlp", pytest.param("lenet", marks=pytest.mark.slow)])
 def test_compressed_training_reaches_a_similar_loss(model: str) -> None:
     shape = "model.hidden=[32]" if model == "mlp" else "model.units=32"
     plain, lossy = (losses(f"model={model}", shape, f"cluster.compression={c}") for c in ("none", "high16"))

@@ -9,6 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from runner.config.configuration import load_stored
 from tests.integration.command import Command, run_command, succeed, wait_until
 from tests.small_runs import typed
@@ -114,6 +116,7 @@ def test_a_killed_run_resumes_into_the_same_run_with_contiguous_curves(start: St
     assert sampled == sorted(set(sampled))
 
 
+@pytest.mark.slow
 def test_resuming_a_finished_run_writes_its_pending_records(tmp_path: Path) -> None:
     small = (*typed("model=mlp model.hidden=[8] train.steps=3 train.log_every=1 tracking.pictures=false"), *ONE_PROCESS)
     away = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
@@ -137,6 +140,7 @@ def _has_rows(database: Path) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_records_of_a_sweep_without_store_are_written_by_resume_or_sync(
     tmp_path: Path,
 ) -> None:
@@ -190,6 +194,7 @@ def test_a_run_keeps_its_secret_in_private_files_and_resumes_with_it(tmp_path: P
     assert "http://[redacted]@127.0.0.1:9" in (tmp_path / "run" / "run.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_sweep_keeps_its_secret_in_private_files(tmp_path: Path) -> None:
     command = succeed(tmp_path, "-m", *SECRET_RUN, "optimizer.lr=0.01,0.1", "hydra.sweep.dir=sweep")
     assert SECRET not in command.errors + command.output

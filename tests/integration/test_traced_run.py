@@ -205,7 +205,14 @@ SERVERS = {"overlapped": 2, "direct": 2, "sandblaster": 1, "backups": 1}
 WORKERS = {"overlapped": 2, "direct": 2, "sandblaster": 2, "backups": 3}
 
 
-@pytest.fixture(scope="module", params=list(TRACED_LAUNCHES))
+@pytest.fixture(
+    scope="module",
+    params=[
+        "overlapped",
+        "backups",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("direct", "sandblaster")),
+    ],
+)
 def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """Return the kind and the directory of a run."""
     folder = tmp_path_factory.mktemp(request.param)

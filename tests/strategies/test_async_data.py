@@ -156,6 +156,7 @@ def test_several_workers_end_with_other_weights_than_single() -> None:
     assert max(int(staleness) for shard in record["staleness"] for staleness in shard) >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
 def test_the_loss_falls(variant: str, registry: Registry) -> None:
     with begun(virtual(3, variant), task_for("dense", "adagrad"), registry) as trainer:
@@ -241,7 +242,7 @@ def test_moving_averages_advance_once_for_each_push_by_the_mean_statistics(regis
     np.testing.assert_allclose(at_once[2], expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("network", ["batch_normalised", "dropped_out"])
+@pytest.mark.parametrize("network", [pytest.param("batch_normalised", marks=pytest.mark.slow), "dropped_out"])
 @pytest.mark.parametrize(("workers", "variant"), [(1, "rare"), *((3, each) for each in VARIANTS)])
 def test_a_run_in_virtual_time_continues_from_a_checkpoint_bit_for_bit(
     workers: int, variant: str, network: str, registry: Registry

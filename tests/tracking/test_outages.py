@@ -119,6 +119,7 @@ def test_a_server_that_writes_but_whose_answers_are_lost(gate: Gate, database: P
     assert_complete(database, run)
 
 
+@pytest.mark.slow
 def test_a_server_slower_than_the_run(gate: Gate, database: Path, tmp_path: Path) -> None:
     run = a_run(tmp_path)
     gate.delay_s = 0.2
@@ -129,6 +130,7 @@ def test_a_server_slower_than_the_run(gate: Gate, database: Path, tmp_path: Path
     assert_complete(database, run)
 
 
+@pytest.mark.slow
 def test_a_database_that_another_connection_has_locked(
     uri: str, client: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

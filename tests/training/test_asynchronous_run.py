@@ -207,6 +207,7 @@ def test_explain_describes_a_step_of_overlapping_clients() -> None:
         assert row[1:3] == [f"{nodes:,}", f"{peak:,}"]
 
 
+@pytest.mark.slow
 def test_endings_on_which_no_result_depends_are_not_recorded(tmp_path: Path) -> None:
     settings = ("parallelism=sandblaster", "optimizer=lbfgs", "schedule=constant", "train.batch_size=32")
     small_runs.train(tmp_path, *settings)

@@ -243,6 +243,7 @@ def test_a_run_that_was_killed_while_its_directory_was_prepared_starts_again_or_
     assert set(resumed) == {False, True}
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_while_it_was_being_resumed_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

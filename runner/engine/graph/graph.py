@@ -6,8 +6,8 @@ topological order by construction, because the inputs of a node must exist befor
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from runner.engine.graph import op as op_table
 from runner.engine.graph.node import NODE_NAME, LayerStamp, Node
@@ -18,8 +18,7 @@ from runner.errors import ResourceError
 _MOST_BYTES = 2**63
 
 
-@dataclass(frozen=True)
-class _Context:
+class _Context(NamedTuple):
     """The settings of the enclosing ``with`` blocks for nodes added inside."""
 
     scope: str = ""
@@ -132,7 +131,7 @@ class Graph:
     @contextmanager
     def _within(self, **changes: Any) -> Iterator[None]:
         outer = self._context
-        self._context = replace(outer, **changes)
+        self._context = outer._replace(**changes)
         try:
             yield
         finally:

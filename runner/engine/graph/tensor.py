@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import ml_dtypes  # noqa: F401 - registers the dtype bfloat16 with NumPy
 import numpy as np
@@ -19,9 +20,11 @@ def state_dtype(dtype: str) -> str:
     return "float32" if dtype == "bfloat16" else dtype
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class Tensor:
-    """Output ``port`` of the node called ``node``; written ``node:port``."""
+class Tensor(NamedTuple):
+    """Output ``port`` of the node called ``node``; written ``node:port``.
+
+    A tuple, because compiling a graph spends much of its time on the hashes of tensors.
+    """
 
     node: str
     port: int = 0

@@ -132,6 +132,7 @@ with ClusterSession(PROGRAM, local_cluster({WORKERS}), load_kernels(), SOURCE, *
 """The program of a master that appends to the file ``beats`` and trains until the file ``enough`` exists."""
 
 
+@pytest.mark.slow
 def test_run_continues_after_all_its_processes_were_suspended(tmp_path: Path) -> None:
     """A debugger or a paused container suspends the master and its workers; a worker may be the last to continue."""
     run_id = secrets.token_hex(8)

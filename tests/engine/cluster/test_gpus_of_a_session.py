@@ -83,10 +83,14 @@ def with_library(folder: Path, gpus: int) -> tuple[EmulatedRuntime, FakeNccl]:
     ("strategy", "network"),
     [
         (SyncData(workers=2, combine="all_reduce", bucket_bytes=200), "dense"),
-        (SyncData(workers=4, combine="all_reduce", bucket_bytes=200), "dropped_out"),
-        (SyncData(workers=3, combine="all_reduce", statistics="pooled"), "batch_normalised"),
+        pytest.param(
+            SyncData(workers=4, combine="all_reduce", bucket_bytes=200), "dropped_out", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            SyncData(workers=3, combine="all_reduce", statistics="pooled"), "batch_normalised", marks=pytest.mark.slow
+        ),
         (SyncData(workers=2, combine="all_reduce", overlap=False), "convolutional"),
-        (Hybrid(workers=2, combine="all_reduce"), "convolutional"),
+        pytest.param(Hybrid(workers=2, combine="all_reduce"), "convolutional", marks=pytest.mark.slow),
     ],
     ids=["two", "four", "pooled", "held_back", "hybrid"],
 )

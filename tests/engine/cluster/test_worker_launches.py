@@ -172,6 +172,7 @@ def train(cluster: VirtualCluster) -> tuple[Weights, list[Any]]:
     duplicate=st.sampled_from([0.0, 0.5]),
     drop=st.sampled_from([0.0, 0.0, 0.005, 0.02]),
 )
+@pytest.mark.slow
 def test_schedule_does_not_change_weights(
     tmp_path_factory: pytest.TempPathFactory, seed: int, workers: int, longest_s: float, duplicate: float, drop: float
 ) -> None:

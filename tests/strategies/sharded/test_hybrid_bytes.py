@@ -94,7 +94,7 @@ def formula(workers: int, batch: int = BATCH) -> Wires:
 
 
 @pytest.mark.parametrize("scheme", ["a", "b", "c"])
-@pytest.mark.parametrize("workers", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("workers", [1, 2, 3, *(pytest.param(k, marks=pytest.mark.slow) for k in (4, 5))])
 def test_every_link_carries_the_bytes_of_the_formula(workers: int, scheme: str, registry: Registry) -> None:
     strategy, expected = Hybrid(workers=workers, scheme=scheme), formula(workers)
     assert wires(strategy.build(task_for())) == +expected

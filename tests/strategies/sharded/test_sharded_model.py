@@ -63,7 +63,17 @@ def model(task: Task, **settings: Any) -> Run:
     return trained(Placed(ModelParallel(**settings)), task, load_kernels(), STEPS)
 
 
-@pytest.mark.parametrize(("workers", "parts"), [(1, 1), (2, 1), (3, 1), (4, 1), (3, 2), (3, 3)])
+@pytest.mark.parametrize(
+    ("workers", "parts"),
+    [
+        (1, 1),
+        (2, 1),
+        (3, 1),
+        pytest.param(4, 1, marks=pytest.mark.slow),
+        (3, 2),
+        pytest.param(3, 3, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("shard", WAYS.values(), ids=WAYS)
 def test_it_equals_single(shard: dict[str, str], workers: int, parts: int) -> None:
     found = model(task_for(), workers=workers, shard=shard, concurrent_steps=parts)

@@ -169,7 +169,11 @@ SLOW = Emulation(stragglers=Stragglers("lognormal", median_s=0.005, sigma=1.5, s
 
 @pytest.mark.parametrize(
     ("network", "workers", "backups", "servers"),
-    [("dense", 3, 2, 1), ("convolutional", 2, 1, 1), ("batch_normalised", 2, 1, 2)],
+    [
+        pytest.param("dense", 3, 2, 1, marks=pytest.mark.slow),
+        ("convolutional", 2, 1, 1),
+        pytest.param("batch_normalised", 2, 1, 2, marks=pytest.mark.slow),
+    ],
 )
 def test_processes_with_emulated_delays_equal_single_over_the_shares_that_counted(
     network: str, workers: int, backups: int, servers: int, registry: Registry, tmp_path: Path
