@@ -67,7 +67,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "page", [PAGES[0], *(pytest.param(page, marks=pytest.mark.slow) for page in PAGES[1:])], ids=str
+    "page", [PAGES[0], *(pytest.param(page, marks=pytest.mark.slow) for page in PAGES[1:])], ids=lambda page: page.stem
 )
 def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     tried = 0
