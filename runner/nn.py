@@ -42,9 +42,9 @@ class Windows:
 def place(image: tuple[int, int], window: int, stride: int, padding: Padding, *, ceil: bool = False) -> Windows:
     """Place square windows on an image of (rows, columns).
 
-    There are (size + padding - window) / stride + 1 windows along a side, rounded down. ceil: rounded up, as in Caffe
-    and cuda-convnet, by more zeros at the bottom and at the right; but no window starts beyond the image and the
-    padding before it. Raises TooSmallError naming the smallest image.
+    There are (size + padding - window) / stride + 1 windows along a side, rounded down. ceil: round up, as in Caffe and
+    cuda-convnet, with more zeros at the bottom and at the right; but no window starts beyond the image and the padding
+    before it. Raises TooSmallError naming the smallest image.
     """
     before, after = zip(*(_zeros(side, window, stride, padding, axis) for axis, side in enumerate(image)), strict=True)
     overhang = stride - 1 if ceil else 0
@@ -196,7 +196,7 @@ def flatten(net: NetworkBuilder, x: Tensor, *, name: str) -> Tensor:
 
 
 def dropout(net: NetworkBuilder, x: Tensor, rate: float, *, name: str) -> Tensor:
-    """Add x (N, ...) with values set to 0 with probability ``rate`` and the others divided by 1 - rate.
+    """Add x (N, ...) in which each value is set to 0 with probability ``rate`` and otherwise divided by 1 - rate.
 
     Evaluation returns x, which is the expectation of the result (Srivastava et al. 2014, section 10, in its inverted
     form). The draws are a function of seed, layer name, step and global example index.
@@ -223,7 +223,7 @@ def batch_norm(net: NetworkBuilder, x: Tensor, *, name: str, decay: float = 0.9,
     x: (N, C) or (N, C, H, W). Training uses mean and variance of the batch and requests that the moving averages be
     advanced, average <- decay * average + (1 - decay) * batch; evaluation uses the averages. The variance is the mean
     squared deviation in both, without the paper's m / (m - 1) for evaluation, so that a batch of one value per channel
-    is no special case. Variables (C,): gamma, beta, moving_mean, moving_variance.
+    is not a special case. Variables (C,): gamma, beta, moving_mean, moving_variance.
     """
     with new_layer(net, name, "norm"):
         channels = net.graph.spec(x).shape[1]

@@ -37,7 +37,7 @@ _SIGNATURES = (
 
 
 def refuse_foreign(name: str, content: bytes) -> None:
-    """Raise CheckpointError if ``content``, the beginning of file ``name``, has a foreign format."""
+    """Raise CheckpointError if ``content``, the beginning of file ``name``, is in a format of other software."""
     if _begins_like_safetensors(content):
         return  # the length of its header can look like the signature of another format
     for signature, description in _SIGNATURES:

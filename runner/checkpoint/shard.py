@@ -26,7 +26,7 @@ Array = NDArray[np.generic]
 
 
 def plain(name: str, value: Array) -> Array:
-    """Return ``value``, of any byte order and memory layout, C-contiguous and little endian.
+    """Return ``value``, which may have any byte order and memory layout, as a C-contiguous little-endian array.
 
     Raises CheckpointError for a name or element type that a checkpoint cannot hold.
     """

@@ -85,7 +85,7 @@ def _is_committed(final: Path, manifest: Manifest) -> bool:
             f"{final} exists and has other values than those to save, from an earlier start of the run with another "
             "result. Nothing was changed; move that checkpoint away to continue"
         )
-    fsync_directory(final.parent)  # it can be from a save that failed just after its rename
+    fsync_directory(final.parent)  # the checkpoint can be from a save that failed after its rename
     return True
 
 

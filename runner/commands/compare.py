@@ -24,7 +24,7 @@ ABSENT = "-"
 
 @dataclass(frozen=True)
 class Difference:
-    """The differences of one topic. rows: name, and the value in either run. equal: the number of equal values."""
+    """The differences of one topic. rows: name, and the value in each run. equal: the number of equal values."""
 
     topic: str
     rows: tuple[tuple[str, str, str], ...]
@@ -116,7 +116,7 @@ def _text(value: Any) -> str:
 
 
 _WIDEST = 64
-"""Most characters of a shown value: as many as a SHA-256 has."""
+"""Largest number of characters of a shown value: the length of a SHA-256 in hex."""
 
 _EXAMPLE = """\
 A run is named by its directory, or by its run id or the first digits of it.
@@ -149,7 +149,7 @@ def comparison_text(first: StoredRun, second: StoredRun) -> str:
 
 
 def difference_rows(found: Iterable[Difference]) -> list[tuple[str, str, str]]:
-    """Return the rows of a table: topic and name, and the value in either run."""
+    """Return the rows of a table: topic and name, and the value in each run."""
     return [(f"{each.topic}: {row[0]}", _short(row[1]), _short(row[2])) for each in found for row in each.rows]
 
 

@@ -78,7 +78,7 @@ def task(composed: Mapping[str, Any]) -> None:
 
 
 def _run_all(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool) -> None:
-    """Launch jobs until all have ended; a job that ends its launcher does not stop the others."""
+    """Launch jobs until all have ended; if a job ends the launcher, the remaining jobs are launched again."""
     left = list(jobs)
     while left:
         before = {job.number: last_ended(sweep_dir / job.directory) for job in left}

@@ -93,7 +93,7 @@ def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:
 
 
 def _require_plain_launcher(plan: Plan, sweep_dir: Path) -> None:
-    """Raise SecurityError for stored launcher settings or variables that can run code and must be repeated."""
+    """Raise SecurityError for stored launcher settings or variables that can run code; the user must repeat them."""
     foreign = ", ".join(map(repr, plan.launcher.foreign_settings()))
     if foreign:
         raise SecurityError(
@@ -129,14 +129,14 @@ def _with_grid(plan: Plan, sweep_dir: Path, overrides: Sequence[str], *, accept:
             change.require_none()
         return changed_plan(plan, change, arguments, sweep_dir, pinned_references())
     finally:
-        # Hydra creates empty directories for jobs that have another directory.
+        # Hydra creates a directory for each job, even if the job has another one in the plan; remove empty ones.
         for job in jobs:
             if job.run_dir.is_dir() and not any(job.run_dir.iterdir()):
                 job.run_dir.rmdir()
 
 
 def _frozen(jobs: Sequence[PlannedJob], sweep_dir: Path) -> list[PlannedJob]:
-    """Return the jobs with a frozen configuration; those without one had an impossible configuration."""
+    """Return the jobs with a frozen configuration; those without one had an invalid configuration."""
     return [job for job in jobs if (sweep_dir / job.directory / FROZEN_FILE).exists()]
 
 

@@ -1,4 +1,4 @@
-"""``runner sync``: write records that wait in the directories of ended runs to the tracking store."""
+"""``runner sync``: write the pending tracking records of ended runs from their directories to the store."""
 
 import sys
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ examples:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the records that wait in and below the given directories; return the exit code."""
+    """Write the pending records of runs in and below the given directories to the store; return the exit code."""
     parser = verb_parser("sync", _DESCRIPTION, _EXAMPLE)
     parser.add_argument("directories", nargs="+", metavar="DIR", help="of a run, of a sweep, or of many of them")
     places = [_directory(text) for text in parser.parse_args(arguments).directories]

@@ -24,7 +24,7 @@ MOVABLE = (*LIMITS, "train.patience", "train.min_delta", "train.microbatches", "
 """Keys that may change in a resumed run: its length, and the workers that compute it; never the computation itself."""
 
 _OF_THE_DEVICE = ("device_taken", "gpus", "collectives")
-"""Keys of the cluster that follow the device unless this command line names them."""
+"""Keys of the cluster that are filled in again if the device changes, unless this command line names them."""
 
 
 def is_resume(arguments: Sequence[str]) -> bool:

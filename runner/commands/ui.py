@@ -119,7 +119,7 @@ _TIMEOUT_S = 3.0
 def store_answer() -> str:
     """Return whether the store answers. MLflow is not used, because it takes seconds to import.
 
-    Runs train without the store: their records wait in the run directory.
+    Runs also train without the store; their records then stay in the run directory.
     """
     uri = store_uri()
     database = sqlite_path(uri)

@@ -15,7 +15,7 @@ PRECISIONS = ("float32", "float64", "bfloat16")
 
 
 def check(config: Config) -> None:
-    """Raise one ConfigError that lists every impossible value or combination of ``config``."""
+    """Raise one ConfigError that lists every invalid value and combination of values in ``config``."""
     _require_none(fault for rule in _RULES for fault in rule(config))
 
 

@@ -2,7 +2,7 @@
 
 Every value that Hydra composed or a stored ``config.yaml`` contains goes through :func:`from_plain`: the
 ``name`` of a group selects a dataclass from that group's table, and keys that the dataclass does not declare are
-refused. Nothing in a configuration names code.
+refused. No value of a configuration is a reference to code.
 """
 
 import dataclasses

@@ -62,7 +62,7 @@ def sums_text(config: Config, found: Found, in_one_process: bool) -> str:
 
 
 def _absence(found: Found) -> str:
-    """Return a message if NCCL is not installed as a distribution, else ""."""
+    """Return a message if NCCL is not installed as a Python distribution, else ""."""
     library = next((each for each in found.libraries if each.name == _LIBRARY), None)
     if library is not None and library.version:
         return ""
@@ -71,7 +71,7 @@ def _absence(found: Found) -> str:
 
 @dataclass(frozen=True)
 class GpuShare:
-    """The share of one job in the GPUs of a machine, which are divided like the cores.
+    """One job's share of the GPUs of a machine, which are divided among jobs like the cores.
 
     jobs: number of jobs that run at the same time. place: the job's place among them, from 0, modulo ``jobs``.
     """
@@ -80,8 +80,8 @@ class GpuShare:
     jobs: int = 1
 
     def of(self, gpus: Sequence[GpuFacts]) -> Sequence[GpuFacts]:
-        """Return the job's GPUs: adjacent GPUs that no other job has, divided evenly. If there are more jobs than GPUs,
-        each job gets one GPU in turn."""
+        """Return the job's GPUs: an even share of adjacent GPUs that no other job has. If there are more jobs than
+        GPUs, each job gets one GPU in turn."""
         place = self.place % self.jobs
         each, more = divmod(len(gpus), self.jobs)
         if not each:
@@ -154,7 +154,7 @@ def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
         elsewhere = _with_devices(config, found, device_taken=None, gpus=None, collectives=None)
         return elsewhere, f"it ran on a GPU, and runs on the CPU here: {found.obstacle}"
     if by_auto and _absent_gpus(config.cluster, found):
-        # Sums by the workers do not depend on the machine and stay equal bit for bit.
+        # Keep sums without NCCL: they do not depend on the machine, so values stay equal bit for bit.
         released = ("gpus", "collectives") if config.cluster.collectives == NCCL else ("gpus",)
         here = _with_devices(config, found, **dict.fromkeys(released))
         before, now = config.cluster.collectives, here.cluster.collectives
@@ -176,13 +176,13 @@ def look_at(cluster: LocalCluster, look: Look = discover) -> Found:
 
 
 def devices_on_gpus(config: Config) -> int:
-    """Return the number of logical devices with a GPU, if the workers have GPUs."""
+    """Return the number of logical devices that use a GPU if the workers use GPUs."""
     servers = server_processes(config) if config.cluster.server_device == GPU else 0
     return worker_processes(config) + servers
 
 
 def require_devices(config: Config, found: Found) -> None:
-    """Raise ResourceError if GPUs or a precision of GPUs are missing, ConfigError if the CPU lacks the precision."""
+    """Raise ResourceError if GPUs are missing or lack the precision, ConfigError if the CPU lacks the precision."""
     require_precision(config, lambda: found)
     cluster = config.cluster
     if cluster.device_taken != GPU:

@@ -24,7 +24,7 @@ _NOT_DECISIVE = {
     "checkpoint": ("keep",),
     "cluster": ("device", "filled_in"),
 }
-"""Keys that decide neither a value nor an order. device_taken, not device, is the device of a run."""
+"""Keys that decide neither a value nor an order. The device of a run is in device_taken, not in device."""
 
 
 def outcome_hash(config: Config) -> str:
@@ -47,7 +47,7 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[
     """Return the dotted keys that can make runs of two plain configurations differ in values or in order.
 
     If the ``name`` of a section differs, only the section is returned. All keys of the cluster count, because speeds
-    decide the order of races, except the keys of GPUs if neither run has a GPU.
+    decide the order of races; the keys of GPUs count only if one of the runs has a GPU.
     """
     keys: list[str] = []
     on_gpus = any((plain.get("cluster") or {}).get("device_taken") == GPU for plain in (first, second))

@@ -45,7 +45,7 @@ class CheckpointConfig:
     """When to save, and how many checkpoints to keep. The last step of a run is always saved."""
 
     every_steps: Count | None = key(None, "steps between checkpoints; null: only at the end")
-    # With fewer, none could be intact if the newest is damaged while it is written.
+    # With fewer, damage to the newest one while it is written could leave no intact checkpoint.
     keep: Annotated[int, Bounds(3, 10**9)] = key(3, "newest checkpoints kept, 3 or more")
     keep_best: bool | None = key(
         None, "keep the best by train.monitor too; null: if monitor, patience or data.val_fraction is set"

@@ -34,8 +34,8 @@ class Arrays(OwnFiles):
     (N, H, W, C). y_train, y_test: (N,) integers, labels from 0. class_names: text, (classes,); without it, classes are
     named by their numbers, and the last class is the largest label of both splits. Other arrays are not read.
 
-    layout: "nchw" or "nhwc" for images of four axes. null: the layout whose channel axis is at most 4 long, if the
-    channel axis of the other layout is longer. Rows of F features are images (N, F, 1, 1) with layout=nchw.
+    layout: "nchw" or "nhwc" for images with four axes; null for the layout with 4 channels or fewer, if the other
+    layout would have more. To train on rows of F features, store images (N, F, 1, 1) and set layout=nchw.
     """
 
     name: str = "arrays"
@@ -63,11 +63,11 @@ class Arrays(OwnFiles):
         return Facts(train, names, headers["x_train"].shape[0], headers["x_test"].shape[0])
 
     def scale(self) -> float:
-        """Return the scale of bytes or of floats, from the header of the train images."""
+        """Return 255 if the train images are bytes, 1 if they are floats; reads their header only."""
         return _scale(self._headers())
 
     def load(self) -> Dataset:
-        """Read the file. Raises DataError for impossible contents."""
+        """Read the file. Raises DataError for invalid contents."""
         facts, headers = self.facts(), self._headers()
         layout = self._layout(headers["x_train"].shape)
         train, test = (
@@ -78,7 +78,7 @@ class Arrays(OwnFiles):
         return Dataset(self.name, train, test, facts.class_names, normalisation)
 
     def _headers(self) -> dict[str, ArrayHeader]:
-        """Return the headers of all arrays. Raises DataError for impossible headers of images."""
+        """Return the headers of all arrays. Raises DataError if those of the images are invalid."""
         headers = read_headers(Path(self.path))
         missing = [key for key in KEYS if key not in headers]
         if missing:

@@ -50,11 +50,11 @@ class ImageFolder(OwnFiles):
         return Facts(shape, tuple(train), counts[0], counts[1])
 
     def scale(self) -> float:
-        """Return the scale of bytes."""
+        """Return 255, the largest pixel of a decoded image."""
         return 255.0
 
     def load(self) -> Dataset:
-        """Decode all images. Raises DataError, naming the file, for one that cannot be decoded."""
+        """Decode all images. Raises DataError, naming the file, if an image cannot be decoded."""
         facts, listed = self.facts(), self._listed()
         train, test = (self._split(split, facts.class_names) for split in listed)
         return Dataset(self.name, train, test, facts.class_names, self.normalisation_of(train.images, self.scale()))

@@ -18,7 +18,7 @@ Batch = Mapping[str, NDArray[Any]]
 class Pipeline:
     """Input source over a dataset in memory; safe to read from several threads.
 
-    Train batches are taken from an endless stream of examples: position p belongs to epoch p // n and is example
+    Train batches are taken from an endless stream of the n examples: position p belongs to epoch p // n and has example
     permutation(epoch)[p % n]; step s takes positions s * batch_size onwards, so no example is dropped. Batches of
     "test" and "val" go through their split in order; the last one is padded with zeros. The validation split is drawn
     from the train split by (seed, dataset); its examples are not in the stream. Shares are parts of the whole batch and

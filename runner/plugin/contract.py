@@ -29,7 +29,7 @@ class Plugin:
     :class:`~runner.data.settings.DatasetSettings`, :class:`~runner.optimizers.base.Optimizer`,
     :class:`~runner.strategies.base.Strategy`; its fields are its configuration, and the default of the field ``name``
     is the name.
-    ops: definitions, each with a kernel for "cpu" among ``kernels``. kernels: for these ops or the package's.
+    ops: definitions, each with a kernel for "cpu" among ``kernels``. kernels: of these ops, or of the package's ops.
 
     Raises ConfigError for any other value.
     """

@@ -101,8 +101,8 @@ def _kernel_faults(plugin: Plugin) -> list[str]:
 def changed_plugins(recorded: Mapping[str, str]) -> Iterator[str]:
     """Yield a text for each plugin of this process with another source than in ``recorded``, reference -> SHA-256.
 
-    A file of the same name in another folder is the same plugin. A plugin on one side only is no error here: another
-    strategy may not need it; :func:`plugin_notes` reports it.
+    A file of the same name in another folder is the same plugin. A plugin on one side only is not an error, because
+    another strategy may not need it; :func:`plugin_notes` reports it.
     """
     for reference, before in recorded.items():
         given_as = _given_as(reference, before, recorded)

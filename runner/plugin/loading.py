@@ -83,7 +83,7 @@ class Located:
 def locate(reference: str) -> Located:
     """Find ``FILE.py`` or ``package.module``, with ``#sha256=HEX`` appended to require this source.
 
-    Raises ConfigError if it does not exist, is no Python source, or has another checksum.
+    Raises ConfigError if it does not exist, is not Python source, or has another checksum.
     """
     name, _, pin = reference.partition(PIN)
     path = Path(name).expanduser().absolute() if name.endswith(".py") else _path_of_module(name)

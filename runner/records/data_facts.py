@@ -12,7 +12,7 @@ from runner.system.json_file import JsonFile
 from runner.system.schema import LenientRecord
 
 FACTS_FILE = "data.json"
-# In standard deviations. Rounding on other machines changes sums over a split by less, another image by more.
+# In standard deviations. Rounding on another machine changes mean and deviation by less, a changed image by more.
 _ROUNDING = 1e-9
 
 
@@ -48,7 +48,7 @@ def record_of(data: DatasetSettings) -> DataRecord:
     """Return the current facts of data as plain numbers, because a plugin's facts can be arrays.
 
     Reads the user's own files for their mean and standard deviation, unless these are set. Raises DataError if ``data``
-    does, and for impossible values.
+    does, and for invalid values.
     """
     facts, found = facts_of(data), data.normalisation()
     try:
@@ -82,7 +82,7 @@ def read_record(run_dir: Path) -> DataRecord | None:
 
 
 def _possible(found: Normalisation, channels: int) -> Normalisation:
-    """Return the normalisation; raises ValueError if it does not fit pixels of ``channels`` channels."""
+    """Return the normalisation; raises ValueError if it does not fit images with this number of channels."""
     mean, std = found.mean, found.std
     # A single number applies to all channels.
     fits = all(len(values) in (1, channels) for values in (mean, std))

@@ -92,7 +92,7 @@ class Decisions:
 
 
 def dropped_by_worker(path: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the dropped shares of a run, and their examples, by worker; empty if ``path`` does not exist."""
+    """Return worker -> number of dropped shares, and worker -> number of their examples; empty if there is no file."""
     shares: Counter[str] = Counter()
     examples: Counter[str] = Counter()
     for line in read_decisions(path) if path.exists() else ():

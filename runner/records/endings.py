@@ -1,7 +1,7 @@
 """The file of endings: the order in which launched clients ended and their parts ran, to repeat the run.
 
 Each line is one JSON document. The first is an :class:`Origin`; every other is an ending ``[client, step, {device:
-turn}]``, in which a device is given by its number in the first line.
+turn}]``. The first line numbers the devices; a turn is the place of the client's part in the order of a device.
 """
 
 import json
@@ -29,14 +29,14 @@ _ENDING = ListOf(Plain(), limit=3, least=3)
 _STEP = Plain((int,))
 
 MOST_ENDINGS = 1_000_000
-"""Number of endings in a record, about 50 MB. Later endings are not recorded."""
+"""Largest number of endings in a record (about 50 MB). Further endings are not recorded."""
 
 LONGEST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The run of a record. outcome: the ``outcome_hash`` of its configuration. first_step: the run's first update."""
+    """The recorded run. outcome: the ``outcome_hash`` of its configuration. first_step: the run's first update."""
 
     outcome: str
     first_step: int
@@ -92,7 +92,7 @@ class NotingClients:
 def read_endings(path: Path, outcome: str) -> list[Ending]:
     """Read the file of a :class:`NotingClients`; a last line that was cut off is ignored with a warning.
 
-    Raises ConfigError if the file cannot be read, is no record of endings, or belongs to a run with another
+    Raises ConfigError if the file cannot be read, is not a record of endings, or belongs to a run with another
     ``outcome``, and SecurityError if it is not a regular file.
     """
     try:

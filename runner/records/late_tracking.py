@@ -17,7 +17,7 @@ from runner.tracking.writer import StoreUnavailableError
 
 @dataclass(frozen=True)
 class BroughtOver:
-    """The result of writing the pending records of some runs.
+    """The result of writing the pending tracking records of some runs.
 
     records: run directory -> number of records that were written to the store. running: directories of runs that are
     still running. left: reason why records are still pending -> directories.

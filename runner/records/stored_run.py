@@ -1,6 +1,6 @@
-"""Earlier runs: found by directory or run id, read from their directories.
+"""Earlier runs, found by directory or run id.
 
-``plugins.json`` holds the plugins of a run's newest start. Each start writes it early: a killed run has no summary.
+``plugins.json`` holds the plugins of a run's newest start. It is written early, because a killed run has no summary.
 """
 
 import re
@@ -52,7 +52,7 @@ def earlier_configurations(path: Path) -> list[Path]:
 def read_run(path: Path) -> StoredRun:
     """Read a run directory.
 
-    Raises ConfigError if it is no run directory, CheckpointError or DataError if run.json or summary.json is damaged.
+    Raises ConfigError for any other directory, CheckpointError or DataError if run.json or summary.json is damaged.
     """
     path = path.absolute()
     for name in (CONFIG_FILE, RUN_FILE):
@@ -67,7 +67,7 @@ def find_run(text: str, folder: Path, in_store: Callable[[str], list[Path]]) -> 
     """Return the run that a directory or a run id names.
 
     An id, or the beginning of one, is searched among the outputs below ``folder``, then by ``in_store``, which returns
-    the directories of recorded runs. Raises ConfigError for no run or several, and the errors of :func:`read_run`.
+    the directories of recorded runs. Raises ConfigError unless one run fits, and the errors of :func:`read_run`.
     """
     if (folder / text).is_dir():
         return read_run(folder / text)
@@ -93,7 +93,7 @@ def _is_run(path: Path, text: str) -> bool:
     try:
         run_id, _ = run_and_starts(path)
     except (CheckpointError, OSError):
-        # The damaged run was not requested.
+        # A damaged run elsewhere must not stop the search.
         return False
     return run_id.startswith(text)
 

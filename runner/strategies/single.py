@@ -32,7 +32,7 @@ class Single(Strategy):
     workers: SmallCount = 1
 
     def faults(self, facts: TrainingFacts) -> Iterator[str]:
-        """Yield faults, also for more than one worker and for settings of links between workers."""
+        """Yield faults, including more than one worker and settings of links between workers."""
         yield from super().faults(facts)
         if self.workers > 1:
             yield (

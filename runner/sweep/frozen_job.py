@@ -35,7 +35,7 @@ def gpu_share(sweep_dir: Path, at_once: int, look: Look, *, had: Sequence[int] =
 
 
 def _place_of(had: Sequence[int], at_once: int, look: Look) -> int:
-    """Return the first place with one of these GPUs, 0 if there is none."""
+    """Return the first place whose share of the GPUs includes one of ``had``, 0 if there is none."""
     gpus = look().gpus
     shares = (GpuShare(place, at_once).of(gpus) for place in range(at_once))
     return next((place for place, own in enumerate(shares) if {gpu.number for gpu in own} & set(had)), 0)
@@ -45,8 +45,8 @@ def _place_of(had: Sequence[int], at_once: int, look: Look) -> int:
 class Work:
     """A job to train.
 
-    resume: whether the run in ``directory`` continues from its newest checkpoint. gpus: its share of the GPUs as text,
-    "" if it has none.
+    resume: whether the run in ``directory`` continues from its newest checkpoint. gpus: the job's share of the GPUs as
+    text, "" if it has none.
     """
 
     config: Config

@@ -59,7 +59,7 @@ def recorded(directory: Path) -> tuple[str, Summary | None]:
 
 
 def last_ended(directory: Path) -> int | None:
-    """Return the time at which a job last ended, in nanoseconds by its file system; None if it never ended."""
+    """Return the time at which a job last ended, in ns by the clock of the file system; None if it never ended."""
     times = [(directory / name).stat().st_mtime_ns for name in _RECORDS if (directory / name).exists()]
     return max(times, default=None)
 

@@ -24,7 +24,7 @@ FROZEN_FILE = "frozen.yaml"
 class PlannedJob:
     """One job. Its number and its directory are never reused, even if the grid no longer has the job.
 
-    directory: relative to the sweep's directory. overrides: they identify the job. swept: key -> value, as text, of
+    directory: relative to the sweep's directory. overrides: the identity of the job. swept: key -> value, as text, of
     the overrides that vary. in_grid: False if a later grid left the job out; the job is then neither run nor shown.
     """
 

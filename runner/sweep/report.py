@@ -111,10 +111,10 @@ def recorded_sweeps(directories: Iterable[Path]) -> list[Path]:
 
 
 def end_late(directory: Path) -> None:
-    """End the tracking record of a sweep after its last job: status by the outcomes of the jobs, and the tables.
+    """End the tracking record of a sweep after its last job: set the status from the outcomes, and add the tables.
 
-    Does nothing while a job runs. Raises DirectoryInUseError while the sweep runs; StoreUnavailableError; ConfigError,
-    DataError, OSError or ValueError if its files are damaged.
+    Does nothing while a job runs. Raises DirectoryInUseError while the sweep runs; StoreUnavailableError if the store
+    fails; ConfigError, DataError, OSError or ValueError if files of the sweep are damaged.
     """
     with sweep_lock(directory):
         plan = Plan.read(directory)

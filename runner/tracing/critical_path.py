@@ -115,7 +115,7 @@ class _Walk:
             self._device = None
 
     def _waited_for(self, span: Span) -> Span | None:
-        """Return the send that delayed a wait; None if it ended before the wait began, or if ``span`` is no wait."""
+        """Return the send that delayed a wait; None if it ended before the wait began, or if ``span`` is not a wait."""
         send = self._index.send_of(span) if span.kind == WAIT else None
         if send is None or send.begin_ns >= self.now or send.end_ns <= span.begin_ns:
             return None

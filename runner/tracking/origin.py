@@ -42,7 +42,7 @@ class Origin:
     def begun(cls, uri: str, experiment: str, run: RunInfo) -> Self:
         """Return the origin of a run at its first start, and store it in the run's directory.
 
-        If the directory cannot be written, the log reports it and the run goes on.
+        If the directory cannot be written, the failure is logged and the run continues.
         """
         path = run.run_dir / ORIGIN_FILE
         sweep_dir = None if run.sweep_dir is None else str(run.sweep_dir)

@@ -23,7 +23,7 @@ class Replay:
     ) -> None:
         """Replay into stores that ``store`` creates from address, experiment, run and the run's start time.
 
-        patience_s: longest wait for the lock of a spool, and for a failing write to a store that is tried again.
+        patience_s: longest wait for the lock of a spool. A store is not tried again if it took this long to fail.
         """
         self._store = store
         self._patience_s = patience_s
@@ -32,10 +32,10 @@ class Replay:
     def run(self, run_dir: Path, uri: str | None, end: End | None) -> int:
         """Write the pending records of a run, in order, and return their number.
 
-        uri: the run's setting ``tracking.uri``. end: the end of a run that did not record it; None for a run that was
-        killed, which is recorded as interrupted at the time of its last record. The caller prevents a start of the run
-        meanwhile. Raises StoreUnavailableError or OSError, and the rest stays pending; ValueError if the origin of the
-        run is unknown.
+        uri: the run's setting ``tracking.uri``. end: written if no record has the end of the run; None for a killed
+        run, which is recorded as interrupted at the time of its last record. The caller must prevent a start of the run
+        during the call. Raises StoreUnavailableError or OSError, after which unwritten records stay pending; ValueError
+        if the origin of the run is unknown.
         """
         origin = Origin.read(run_dir)
         if origin.store in self._away:
@@ -54,7 +54,7 @@ class Replay:
                 _add_end(spool, end)
                 return self._write(store, origin.store, spool)
         except (TimeoutError, StoreUnavailableError) as error:
-            # A writer that holds the lock for so long waits for the store.
+            # A writer holds the lock for so long only while it waits for the store.
             if not opened:
                 self._away[origin.store] = str(error)
             raise

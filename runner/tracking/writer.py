@@ -110,7 +110,7 @@ class BackgroundWriter:
 
     def _try_to_write(self) -> bool:
         try:
-            # After this writer is abandoned, another process or thread may write the rest.
+            # If ``finish`` stops waiting for this thread, another process or thread may write the rest.
             with self._spool.lock():
                 self._open()
                 while self._write_next():

@@ -47,8 +47,8 @@ class ForwardPasses(Strategy):
     def build(self, task: Task) -> Program:
         """Return a program for one device whose only variables are the weights.
 
-        The program has the usual clients, and "validate" and "predict". The client "predict" fetches "logits" (N, C)
-        for a batch of split "test", where N is the size of an evaluation batch.
+        Besides the usual clients, the program has "validate" and "predict". The client "predict" fetches "logits"
+        (N, C) for a batch of split "test", where N is the size of an evaluation batch.
         """
         graph = Graph()
         replica = Replica(graph, task, device=worker_task(0))
@@ -62,7 +62,7 @@ class ForwardPasses(Strategy):
 class OneDevice:
     """A network and the device of this machine that computes it.
 
-    config: the configuration of the network's run, with the machine values of this device. cluster: the device alone.
+    config: the configuration of the network's run, with the machine values of this device. cluster: this device only.
     gpus: the GPUs of this machine. what, reason: the device and the reason for its choice, as text.
     """
 
@@ -98,8 +98,8 @@ def score(
     """Score a checkpoint of the device's network on the test split of a dataset, and on its validation split if any.
 
     settings: the dataset, whose images and classes must match training. normalised_as: the normalisation of
-    training. Raises CheckpointError if the checkpoint does not hold the network, ConfigError if the stored pixels of
-    the datasets are in different units, DataError if data cannot be read, ResourceError if a GPU cannot hold a batch.
+    training. Raises CheckpointError if the checkpoint does not hold the network, ConfigError if the pixels are not in
+    the units of training, DataError if data cannot be read, ResourceError if a GPU cannot hold a batch.
     """
     config: Any = device.config
     facts, size = limited_facts(settings), config.train.eval_batch_size
@@ -197,9 +197,9 @@ def _weights(path: Path, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[A
 
 
 def _normalised_as(settings: DatasetSettings, known: Normalisation, trained_on: str) -> Dataset:
-    """Load a dataset within its limits and set the normalisation of training, as fractions of the pixel range.
+    """Load a dataset within its limits, with mean and std of training, which are fractions of the pixel range.
 
-    Raises ConfigError if only one of the datasets has a pixel range, because their units then differ.
+    Raises ConfigError if only one of the two datasets has a pixel range, because their units then differ.
     """
     dataset = load_limited(settings)
     own = dataset.normalisation

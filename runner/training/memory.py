@@ -35,7 +35,7 @@ class ProcessMemory:
     """Planned bytes of one process.
 
     variables: parameters and slots of the optimizer. step: the largest arena, usually that of a training step. sent:
-    tensors between devices, and tensors that the master fetches for a checkpoint. data: the dataset, and the batch that
+    tensors sent between devices or fetched by the master for a checkpoint. data: the dataset, and the batch that
     is read ahead. checkpoint: copies of all variables while a checkpoint is written.
     """
 
@@ -114,7 +114,7 @@ def require_memory(experiment: Experiment) -> None:
 def require_fit(memory: Sequence[ProcessMemory], usable: int, room: int | None = None) -> None:
     """Raise ResourceError, with the numbers, if the processes need more memory than is available.
 
-    usable: bytes of this machine. room: bytes by which resource limits let each process grow; None for no limits.
+    usable: bytes of this machine. room: bytes by which each process may grow (resource limits); None without limits.
     """
     largest = max(memory, key=lambda each: each.total)
     parts = (
@@ -157,7 +157,7 @@ def _largest_arena(plans: Sequence[DevicePlan]) -> int:
 
 
 def most_bytes(experiment: Experiment) -> int:
-    """Return an upper bound, in bytes, of every plan: all values of the graph in separate buffers."""
+    """Return an upper bound, in bytes, on the memory of any plan: all values of the graph in separate buffers."""
     program = experiment.program
     values = sum(spec.nbytes for node in program.graph for spec in node.outputs)
     processes = 1 if program.one_process is not None else program.workers + program.servers + 1
@@ -179,7 +179,7 @@ class GpuMemory:
     """Planned bytes of one GPU.
 
     devices: the logical devices on the GPU. processes: the number of processes that use the GPU, including the master
-    if the master plans there. variables: parameters and slots of the optimizer. step: the largest arena of each device.
+    if it plans on this GPU. variables: parameters and slots of the optimizer. step: the largest arena of each device.
     moved: tensors that are fed, sent or received.
     """
 
@@ -218,7 +218,7 @@ def planned_gpu_memory(experiment: Experiment, planned: ProgramPlans) -> list[Gp
             moved=before.moved + fed + received + sum(plan.sent_bytes for plan in plans),
         )
     if workers and found:
-        # The master plans for all devices on the GPU of the first one.
+        # The master makes the plans of all devices on the GPU of the first device.
         home = next(iter(found))
         found[home] = replace(found[home], processes=found[home].processes + 1)
     return [found[gpu] for gpu in sorted(found)]

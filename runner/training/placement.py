@@ -107,7 +107,7 @@ def placement_text(placement: Placement) -> str:
 
 
 def place_text(placement: Placement, layer: str) -> str:
-    """Return the device of a layer, the number of devices over which it is cut, or both; "-" if it was not placed."""
+    """Return a layer's device, the number of devices over which it is sharded, or both; "-" if it was not placed."""
     shards = [shard for shard in map(shard_of, placement.layers) if shard is not None and shard[0] == layer]
     own = [placement.layers[layer]] if layer in placement.layers else []
     return ", ".join([f"cut over {len(shards)} devices", *own] if shards else own) or "-"
@@ -135,7 +135,7 @@ def read_layers(path: Path) -> dict[str, str]:
 
 
 def _task_named(device: str) -> str:
-    """Return the task of a device name. Any other text, which fits no cluster, is returned unchanged."""
+    """Return the task of a device name. Text that is not a device name is returned unchanged and matches no cluster."""
     try:
         return task_of(device)
     except ValueError:

@@ -24,7 +24,7 @@ class Sent:
 def sent_text(sent: Sequence[Sent], per: str = "step") -> str:
     """Return two tables of the transfers of a step: by link and layer, and by link with times of the cost model.
 
-    Wires are sorted by name, and the layers of a wire by their first send. A dash stands for no layer. Bytes are
+    Wires are sorted by name, and the layers of a wire by their first send. A dash means no layer. Bytes are
     rounded. per: the word for a step.
     """
     if not sent:

@@ -1,4 +1,4 @@
-"""A session whose devices are worker processes; the master plans, starts and feeds the workers and computes nothing."""
+"""A session whose devices are worker processes; the master makes plans and feeds the workers, but never computes."""
 
 import time
 from collections import deque
@@ -45,11 +45,11 @@ class ClusterSession:
 
     source: plain description from which each worker builds its input source, or None. threads: kernel threads of
     each worker. logs: folder for the workers' logs. epoch: number of this start of run ``run_id``. monitor: checks
-    heartbeats; default limits if None. emulation: delays added to transfers and steps; None for none.
+    heartbeats; None for a monitor with default limits. emulation: delays added to transfers and steps, or None.
     worker_options: additional command-line options of the workers, without secrets.
 
     Raises ResourceError if the GPUs cannot set up a communicator. Raises ClusterError within two seconds of a worker's
-    death, with its name, exit code and the last lines of its log. An error reported by a worker is raised in
+    death, with the worker's name, exit code and last lines of log. If a worker reports an error, the error is raised in
     its original class with the worker's name.
     """
 
@@ -199,7 +199,7 @@ class ClusterSession:
         return {device_type: sorted(found) for device_type, found in self._libraries.items()}
 
     def close(self) -> None:
-        """End the workers and release everything. May be called again."""
+        """End the workers and release all resources. May be called again."""
         self.__exit__(None, None, None)
 
     @property
@@ -272,7 +272,7 @@ class _LaunchedRun:
 
 
 def _worker_names(cluster: Cluster) -> list[str]:
-    """Return the processes of a cluster's devices; raises ValueError unless each job has one per task from 0."""
+    """Return the processes of a cluster's devices; raises ValueError unless each job has one device per task from 0."""
     names = [peer_of(device.name) for device in cluster.devices]
     servers = sum(messages.split_name(name)[0] == messages.SERVER_ROLE for name in names)
     expected = messages.process_names(len(names) - servers, servers)

@@ -55,7 +55,7 @@ class Links:
     def due(self, destination: str, nbytes: int) -> float:
         """Return the time from which the receiver may deliver a message of ``nbytes`` sent now.
 
-        Raises ClusterError if the time is more than ``LONGEST_WAIT_S`` from now: the receiver would refuse the message.
+        Raises ClusterError if the time is more than ``LONGEST_WAIT_S`` from now: the receiver would reject the message.
         """
         now = self._clock()
         occupied_s = 0.0 if self._link.bytes_per_s is None else nbytes / self._link.bytes_per_s

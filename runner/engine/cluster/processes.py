@@ -51,7 +51,7 @@ def thread_budget(threads: int) -> dict[str, str]:
 def runner_command() -> list[str]:
     """Return the start of a command line that runs ``runner`` in a new process, from this process's source files.
 
-    The option -P keeps the working directory off ``sys.path``: a file there is never imported in place of a library.
+    The option -P keeps the working directory off ``sys.path``, so that no file there is imported instead of a library.
     """
     spec = importlib.util.find_spec("runner.__main__")
     assert spec is not None
@@ -174,7 +174,7 @@ class WorkerProcess:
         _wait_for_any([self], _STACK_S)
 
     def report(self) -> str:
-        """Return a report with the process, its end and the last lines of its log."""
+        """Return a text with the name of the process, the way in which it ended, and the last lines of its log."""
         lines = tail(self.log_path)
         ending = "\n".join(["Last lines of its log:", *(f"  | {line}" for line in lines)])
         return (
@@ -216,7 +216,7 @@ class Supervisor:
         return [worker.fileno() for worker in self.workers.values()]
 
     def expect_exit(self, name: str) -> None:
-        """Expect a worker to exit, so that exit code 0 is no failure."""
+        """Expect a worker to exit, so that its exit with code 0 does not count as a failure."""
         self._leaving.add(name)
 
     def check(self) -> None:
@@ -227,7 +227,7 @@ class Supervisor:
             raise ClusterError("\n".join([failed[0].report(), *others]))
 
     def first_failed(self) -> str:
-        """Return the name of the first worker that died, "" if none has."""
+        """Return the name of the first worker that died unexpectedly, or "" if there is none."""
         return next((worker.name for worker in self._failed_workers()), "")
 
     def _failed_workers(self) -> list[WorkerProcess]:
@@ -304,5 +304,5 @@ def die_with_parent(parent: int) -> None:
 
 
 def dump_stacks_on_signal() -> None:
-    """Write the stacks of all threads to standard error on ``STACK_SIGNAL``, even if stuck. Called in a worker."""
+    """Write the stacks of all threads, even stuck ones, to standard error on ``STACK_SIGNAL``. Called in a worker."""
     faulthandler.register(STACK_SIGNAL, all_threads=True)

@@ -49,7 +49,7 @@ class CommunicatorSetup:
             raise ValueError(f"communicator of {list(self.members)}: expected two or more different members")
 
     def join(self, registry: Registry, name: str) -> bool:
-        """Join the communicator with the thread's device and return True, if ``name`` is a member; else return False.
+        """If ``name`` is a member, join the communicator with the thread's device and return True; else return False.
 
         Returns after all members have joined. Raises ResourceError if the library is missing or fails.
         """
@@ -108,7 +108,7 @@ _PEER = Text(32)
 class WorkerSetup:
     """The setup document.
 
-    source: plain description of an input source, or None. check_finite: refuse values that are not finite. link:
+    source: plain description of an input source, or None. check_finite: reject values that are not finite. link:
     emulated link to every other process, or None. gpus: GPU number by worker name. use: options of the GPUs.
     communicator: setup of the GPUs' communicator, None if no collective library is used.
     """

@@ -56,7 +56,7 @@ Seconds = Callable[[str, str, int], float]
 
 @dataclass
 class _Part:
-    """A part of a launched client that has not run. arrival: latest arrival of a tensor so far."""
+    """A part of a launched client that has not run. arrival: time at which the latest of its tensors so far arrives."""
 
     launched: Launched
     device: str
@@ -158,7 +158,7 @@ class Ending:
 
 @dataclass
 class Recorded:
-    """The interleaving of an earlier run: clients finish in the recorded order, and devices keep their order of turns.
+    """The interleaving of an earlier run: clients finish, and parts begin on each device, in the recorded order.
 
     endings: the endings in the recorded order. Raises RunnerError if the launches differ from the recorded ones.
     """
@@ -198,9 +198,9 @@ class Recorded:
     def _next_required(
         self, ending: Ending, device: str, awaiting: frozenset[tuple[str, int, str]] = frozenset()
     ) -> tuple[Ending, str]:
-        """Return the part that must begin before this one: an earlier turn or a sender, or the part itself.
+        """Return the part that must begin next: an earlier part on the device, a sender, or the part itself.
 
-        awaiting: parts that wait for this one.
+        awaiting: the parts that wait for this part.
         """
         own = (ending.client, ending.step, device)
         if own in awaiting:

@@ -41,7 +41,7 @@ PROCESS = "main"
 
 
 class LocalSession:
-    """A session that runs a cluster's devices in this process: one in the caller's thread, several in a thread each.
+    """A session of devices in this process: a single device runs in the caller's thread, several in one thread each.
 
     check_finite: raise an error that names the first node whose output is not finite. interleaving: orders the parts
     of launched clients, which run one by one; by default each part takes one second of virtual time and a transfer 0 s.

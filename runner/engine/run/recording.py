@@ -107,7 +107,7 @@ def to_document(spans: Iterable[RawSpan]) -> dict[str, list[int]]:
 
 
 def from_document(document: object, source: str) -> list[RawSpan]:
-    """Read a document of :func:`to_document`; raises SecurityError naming ``source`` if the document is malformed."""
+    """Return the spans in a document of :func:`to_document`; raises SecurityError naming ``source`` if malformed."""
     columns = read_untrusted(_SCHEMA, document, f"spans of {source}")
     kinds = [KINDS[kind] for kind in columns.kind]
     named = {field: getattr(columns, field) for field in RawSpan._fields} | {"kind": kinds}

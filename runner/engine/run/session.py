@@ -28,8 +28,8 @@ class Session(Clients, Protocol):
     def start_trace(self, clients: Collection[str]) -> None:
         """Record the activities of every device in each run of ``clients`` that begins from now on.
 
-        Recorded runs take a little longer. Launched clients may be running and continue. Raises RunnerError if
-        another trace is active, or if a client has not been planned while launched clients are running.
+        Recorded runs take a little longer. Launched clients that are running continue. Raises RunnerError if another
+        trace is active, or if launched clients are running and one of ``clients`` has not been planned yet.
         """
 
     def stop_trace(self) -> Timeline:
@@ -48,11 +48,11 @@ class Session(Clients, Protocol):
         """Return the kernel libraries in use by device type."""
 
     def close(self) -> None:
-        """Release everything the session holds."""
+        """Release all resources of the session."""
 
 
 def require_no_trace(trace: object, clients: Collection[str]) -> None:
-    """Raise RunnerError for a new trace of ``clients`` if ``trace`` is active."""
+    """Raise RunnerError if ``trace`` is active, because no trace of ``clients`` can be started meanwhile."""
     if trace is not None:
         raise RunnerError(
             f"a trace of {', '.join(clients)} was requested while another one is being recorded: stop that one first"

@@ -36,7 +36,7 @@ class NcclCommunicator:
     def enqueue(self, stream: Stream, source: int, target: int, count: int, dtype: str) -> None:
         """Enqueue the sum of ``count`` elements, which all GPUs must enqueue. Source and target may be equal.
 
-        Raises RuntimeError if NCCL returns an error or if an earlier sum failed meanwhile.
+        Raises RuntimeError if NCCL returns an error or if an earlier sum has failed.
         After an error no more sums are possible. Running sums are aborted, because they would wait for other GPUs
         forever.
         """
@@ -62,7 +62,7 @@ class NcclLibrary:
         self._lock = threading.Lock()
 
     def unique_id(self) -> bytes:
-        """Return the 128-byte id that processes join with. This process must not end before all have joined.
+        """Return the 128-byte id that processes pass to ``join``. This process must not end before all have joined.
 
         Raises RuntimeError if NCCL finds no network.
         """
@@ -72,7 +72,7 @@ class NcclLibrary:
             raise RuntimeError(f"NCCL cannot set up a communicator: {error}") from error
 
     def join(self, unique_id: bytes, rank: int, size: int) -> None:
-        """Join with this thread's GPU as ``rank`` of ``size``; returns when all GPUs have joined.
+        """Join the communicator with this thread's GPU as ``rank`` of ``size``; returns when all GPUs have joined.
 
         Raises RuntimeError if NCCL fails or the GPU has already joined.
         """
@@ -88,7 +88,7 @@ class NcclLibrary:
             self._joined[gpu] = made
 
     def communicator(self) -> NcclCommunicator:
-        """Return the communicator of this thread's GPU; raises RuntimeError if the GPU has not joined one."""
+        """Return the communicator of this thread's GPU. Raises RuntimeError if the GPU has not joined one."""
         gpu = self._current_gpu()
         if gpu not in self._joined:
             raise RuntimeError(f"a sum over GPUs: GPU {gpu} has not joined a communicator")
@@ -123,9 +123,9 @@ def kernels(runtime: Runtime) -> list[Kernel]:
 
 
 def _bind(library: NcclLibrary, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-    """Return a call that is never captured: NCCL requires all GPUs to capture and replay the same sums at one time.
+    """Return a call that is never captured: NCCL requires all GPUs to capture and replay the same sums together.
 
-    But if the memory of one GPU is planned again, only that GPU captures new graphs.
+    This cannot be guaranteed: if the memory of one GPU is planned again, only that GPU captures new graphs.
     """
     (part,), (total,) = buffers.inputs, buffers.outputs
     communicator = library.communicator()

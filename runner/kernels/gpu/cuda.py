@@ -1,4 +1,4 @@
-"""The runtime of real GPUs, implemented with CuPy. The runtime is thin, because tests replace it by an emulated GPU."""
+"""The runtime of real GPUs, implemented with CuPy. It is thin, because tests replace it with an emulated GPU."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,15 +25,15 @@ _REPETITIONS = 4
 
 
 class GpusError(RuntimeError):
-    """There is no GPU, or a library for GPUs is missing; the message has the remedy."""
+    """There is no GPU, or a library for GPUs is missing; the message contains a remedy."""
 
 
 def open_gpus(tf32: bool, *, compare_plans: bool = False, code_folder: str = "", home: int = 0) -> Runtime:
-    """Open the GPUs of this process. tf32: whether float32 products may round factors. Raises GpusError without a GPU.
+    """Open the GPUs of this process. tf32: whether float32 products may round factors. Raises GpusError without GPUs.
 
     compare_plans: whether the plans of each convolution are timed and the fastest plan replaces cuDNN's first plan;
-    timing takes a while, and the fastest plan may differ between runs. code_folder: cache of machine code of our
-    sources, or "". home: the default GPU of a thread.
+    timing takes a while, and the fastest plan may differ between runs. code_folder: folder that caches the
+    machine code of our sources, or "" for no cache. home: the default GPU of a thread.
     """
     try:
         import cupy
@@ -156,7 +156,7 @@ class CudaRuntime:
         return int(self._cuda.getDevice())
 
     def _reach(self, gpu: int, other: int) -> None:
-        """Let a GPU access the memory of another one directly."""
+        """Let a GPU access the memory of another GPU directly."""
         if self._cuda.deviceCanAccessPeer(gpu, other):
             self._cuda.setDevice(gpu)
             # Unlike cudaDeviceEnablePeerAccess, this function does not fail if access is already enabled.
@@ -173,7 +173,7 @@ class CudaRuntime:
             return CudaFunction(self._modules[key].get_function(name))
 
     def _code_for(self, gpu: int, source: str) -> bytes:
-        """Return the machine code of a source, which GPUs of equal compute capability share."""
+        """Return the machine code of a source; GPUs of equal compute capability share the code."""
         if gpu not in self._capabilities:
             self._capabilities[gpu] = _capability(self._cuda.getDeviceProperties(gpu))
         kind = self._capabilities[gpu], source
@@ -220,7 +220,7 @@ class CudaRuntime:
         stream.native.wait_event(event)
 
     def copy(self, target: int, source: int, nbytes: int, stream: OwnStream) -> None:
-        """Enqueue a copy between any addresses; between GPUs without direct access the data pass through the host."""
+        """Enqueue a copy between any addresses. Between GPUs without direct access, the data pass through the host."""
         if nbytes:
             self._cuda.memcpyAsync(target, source, nbytes, self._cuda.memcpyDefault, stream.handle)
 

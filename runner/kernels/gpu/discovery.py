@@ -1,6 +1,6 @@
 """The GPUs and libraries of this machine, whether a run can use them, and the packages to install if not.
 
-GPUs are reported by the driver, libraries by the metadata of installed packages. Neither CuPy nor another package is
+The driver reports the GPUs, and the metadata of installed packages the libraries. No package, such as CuPy, is
 imported.
 """
 
@@ -114,7 +114,7 @@ def _obstacle(driver: DriverFacts, present: Mapping[str, str]) -> str:
 
 
 def _unfit_cupy(driver: DriverFacts, names: Sequence[str], present: Mapping[str, str]) -> str:
-    """Return why the installed CuPy cannot use the GPUs, or "". names: its distributions."""
+    """Return why the installed CuPy cannot use the GPUs, or "". names: the installed distributions of CuPy."""
     if not names:
         return f"CuPy is not installed; {INSTALL}"
     if len(names) > 1:

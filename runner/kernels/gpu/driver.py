@@ -140,7 +140,7 @@ def _uuid(driver: ctypes.CDLL, number: int) -> bytes:
 
 
 def _int(driver: ctypes.CDLL, function: str, *arguments: Any) -> int:
-    """Return the int that a function writes to its first argument."""
+    """Return the int that a driver function writes to its first argument."""
     value = ctypes.c_int()
     _call(driver, function, ctypes.byref(value), *arguments)
     return value.value

@@ -17,7 +17,7 @@ from runner.kernels.memory import numpy_dtype
 
 @dataclass(frozen=True)
 class Axis:
-    """A loop over one axis of a result without gaps. strides: of each input, in elements; 0 for a broadcast input."""
+    """A loop over one axis of a contiguous result. strides: for each input, its stride in elements, 0 if broadcast."""
 
     extent: int
     strides: tuple[int, ...]
@@ -32,7 +32,7 @@ class Broadcast:
 
     @property
     def wide(self) -> tuple[bool, ...] | None:
-        """For each input, True for the strides of the result, False for a scalar; None if an input is neither."""
+        """For each input, True if it has the strides of the result, False if it is a scalar; None if one is neither."""
         if len(self.axes) != 1 or not set(self.axes[0].strides) <= {0, 1}:
             return None
         return tuple(stride == 1 for stride in self.axes[0].strides)
@@ -80,7 +80,7 @@ ElementsOf = Callable[[Attributes, Sequence[Spec], Sequence[Spec]], Elements]
 class FlatCall(StreamCall):
     """A loop over adjacent elements, which can be combined with loops of the same program.
 
-    batch: source of the combined kernel. count: number of elements. addresses: of the inputs, then of the outputs.
+    batch: source of the combined kernel. count: number of elements. addresses: addresses of the inputs and outputs.
     """
 
     batch: str = field(kw_only=True, repr=False)
@@ -150,7 +150,7 @@ def _flat_call(runtime: Runtime, elements: Elements, wide: tuple[bool, ...], cou
 
 
 def _along(loops: Broadcast) -> list[Argument]:
-    """Return extent and strides of AXES axes; missing axes have extent 1."""
+    """Return the extent and the strides of each of AXES axes; missing axes have extent 1."""
     missing = [(1, *(0 for _ in loops.axes[0].strides))] * (AXES - len(loops.axes))
     rows = [*((axis.extent, *axis.strides) for axis in loops.axes), *missing]
     return [np.int64(number) for row in rows for number in row]

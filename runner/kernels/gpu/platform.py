@@ -134,7 +134,7 @@ class GpuPlatform:
         return Joined(replay, tuple(part[0] for part in parts), reason, late if failing else None)
 
     def _one(self, calls: Sequence[StreamCall]) -> StreamCall:
-        """Return one launch of combined calls."""
+        """Return one launch that runs all calls of a part."""
         flat = [call for call in calls if isinstance(call, FlatCall)]
         return together(self._runtime, flat) if len(flat) > 1 else calls[0]
 

@@ -18,7 +18,7 @@ ALIGNMENT = 256
 
 Size = tuple[int, int, int]
 Argument = np.generic | Operand
-"""np.uintp for an address, np.int32, np.int64, np.float32 or np.float64: exactly the type that the kernel declares.
+"""A kernel argument of the declared type: np.uintp for an address, np.int32, np.int64, np.float32 or np.float64.
 
 An operand is passed as its address.
 """

@@ -50,7 +50,7 @@ class _Caller:
 
 
 class Admission:
-    """The state of all connections into one inbox. A pure state machine: no clock, no socket.
+    """The state of all connections into one inbox. A pure state machine without a clock or a socket.
 
     ``connection`` is the transport's identifier of a connection; it is never used as a peer name.
     """

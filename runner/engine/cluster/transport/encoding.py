@@ -1,7 +1,7 @@
 """Encoding of messages: strict msgpack, header frames and document frames.
 
-msgpack alone keeps the last of two equal keys and builds extension types, so one message could have two meanings. Here
-only maps with text keys, lists, text, bytes, whole numbers, floats, booleans and None are accepted.
+msgpack alone keeps the last of two equal keys and builds extension types, so one message could have two meanings. This
+module accepts only maps with text keys, lists, text, bytes, whole numbers, floats, booleans and None.
 
 A header is one msgpack map: the envelope ``{v, run, epoch, src, seq}``, the ``kind``, and that kind's fields. A
 document is plain data too large for a header, such as the graph of a device: one msgpack value with a size limit. The

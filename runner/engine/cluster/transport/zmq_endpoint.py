@@ -163,7 +163,7 @@ class ZmqEndpoint(Outbox):
         return self._admission.drops
 
     def wake_on(self, descriptors: Sequence[int]) -> None:
-        """End a wait in :meth:`receive` also when one of ``descriptors``, such as a pidfd, becomes readable."""
+        """Also end a wait in :meth:`receive` when one of ``descriptors``, such as a pidfd, becomes readable."""
         self._check_thread()
         for descriptor in descriptors:
             self._poller.register(descriptor, zmq.POLLIN)
@@ -208,7 +208,7 @@ class ZmqEndpoint(Outbox):
     def _take(self) -> list[zmq.Frame] | None:
         """Return the parts of one message, or None if no message has arrived.
 
-        If a message has too many parts, one more than allowed is kept, so that admission refuses the message.
+        If a message has too many parts, one part more than allowed is kept, so that admission rejects the message.
         """
         try:
             parts = [self._socket.recv(zmq.NOBLOCK, copy=False)]

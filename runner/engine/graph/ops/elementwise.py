@@ -48,7 +48,7 @@ def _operand(graph: Builder, values: Sequence[Tensor], operand: Operand) -> Tens
 
 
 def _of_one_shape(graph: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
-    """Return the operands of an op that does not broadcast, with a scalar among them broadcast."""
+    """Return the operands with scalars broadcast to the shape of the others, for an op that does not broadcast."""
     shape = max((graph.spec(tensor).shape for tensor in operands), key=len)
     return [
         tensor if graph.spec(tensor).shape == shape else graph.add("broadcast_to", [tensor], {"shape": shape})[0]

@@ -36,7 +36,7 @@ from runner.kernels.registry import Registry
 
 
 def register(registry: Registry, library: Library) -> None:
-    """Add the kernel of op ``convert``, which is offered the current and the requested layout."""
+    """Add the kernel of op ``convert``, whose two offered layouts are the current and the requested layout."""
 
     def arrange(node: Node, offered: Layouts) -> Arrangement | None:
         (spec,), (source, wanted) = node.inputs, offered
@@ -60,7 +60,7 @@ def register(registry: Registry, library: Library) -> None:
 
 
 def _register_cast(registry: Registry, library: Library) -> None:
-    """Add the kernel of op ``cast`` between floats. The layout of the result can be offered as well."""
+    """Add the kernel of op ``cast`` between floating dtypes. A second offered layout is that of the result."""
 
     def arrange(node: Node, offered: Layouts) -> Arrangement | None:
         (x,), (y,) = node.inputs, node.outputs
@@ -80,7 +80,7 @@ def _register_cast(registry: Registry, library: Library) -> None:
 
 
 def _alike(library: Library, layout: Layout, spec: Spec) -> Layout | None:
-    """Return the same memory format for the dtype of ``spec``, or None if there is none."""
+    """Return the layout of ``spec`` in the memory format of ``layout``, or None if oneDNN has none."""
     prefix, name = split_tag(layout.tag)
     if layout.is_plain or name not in library.tags:
         return plain(spec) if layout.is_plain else None
@@ -130,4 +130,4 @@ def _unpacking(bits: Array, values: Array, then: PythonCall) -> PythonCall:
 
 
 _VALUES_OF_BYTE = np.unpackbits(np.arange(256, dtype=np.uint8), bitorder="little").view(np.uint64)
-"""The bits of every byte as eight bytes."""
+"""For every byte, its eight bits as the eight bytes of a uint64."""

@@ -1,7 +1,7 @@
 """Matrix products, optionally with bias and ReLU, and both gradients of a dense layer.
 
-Every matrix is plain. oneDNN can also store weights in blocks, but with the right primitive for each product, plain
-weights are as fast forward and faster backward (two AVX-512 cores, 1 to 512 rows, float32 and bfloat16).
+Every matrix is in C order. oneDNN can also store weights in blocks, but with the right primitive for each product, C
+order is as fast forward and faster backward (measured on two AVX-512 cores: 1 to 512 rows, float32 and bfloat16).
 """
 
 import math
@@ -18,21 +18,21 @@ from runner.kernels.memory import ALIGNMENT
 from runner.kernels.registry import Registry
 
 LARGE = 1 << 17
-"""The number of weights from which on the memory access pattern determines the speed."""
+"""The smallest number of weights for which the memory access pattern determines the speed."""
 
 FEW_ROWS = 4
-"""Rows of dy up to which dy W' is computed as an inner product."""
+"""The largest number of rows of dy for which dy W' is computed as an inner product."""
 
 TURNED_ROWS = range(8, 257)
-"""Rows of dy for which dy W' is computed as the transpose of W dy' if W is large."""
+"""The numbers of rows of dy for which dy W' is computed as the transpose of W dy' if W is large."""
 
 TRANSPOSED = "t:"
-"""The prefix under which oneDNN reads a plain matrix with exchanged axes."""
+"""The prefix under which oneDNN reads a matrix in C order with exchanged axes."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One primitive and its tensors: DNNL_ARG number -> (descriptor, position).
+    """One primitive and its arguments. tensors: DNNL_ARG number -> (descriptor, position of the tensor).
 
     Positions count the inputs of the node, then its outputs, then intermediate results.
     """
@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Product:
-    """The steps of a product, in order. between: intermediate result."""
+    """The steps of a product, in order. between: the intermediate result, if there is one."""
 
     steps: Sequence[Step]
     between: Spec | None = None
@@ -96,7 +96,7 @@ def _bound(library: Library, product: Product, buffers: Buffers) -> Bound:
 
 
 def _product(library: Library, node: Node) -> Product:
-    """Return the product of inputs a, b and, with ``bias``, bias: y = A B + bias, then max(y, 0) with ``relu``."""
+    """Return the product y = A B of inputs a and b, plus a third input with ``bias``, then max(y, 0) with ``relu``."""
     turned = (node.attributes["transpose_a"], node.attributes["transpose_b"])
     rows, large = node.outputs[0].shape[0], math.prod(node.inputs[1].shape) >= LARGE
     if turned == (False, False) and large:
@@ -115,7 +115,7 @@ def _has(node: Node, part: str) -> bool:
 
 
 def _seen(library: Library, spec: Spec, turned: bool = False) -> Any:
-    """Return the descriptor of a plain matrix or of its transpose."""
+    """Return the descriptor of a matrix in C order or of its transpose."""
     return described(library, spec, plain(spec), TRANSPOSED if turned else "")
 
 
@@ -126,8 +126,8 @@ def _matrix_product(library: Library, node: Node) -> Product:
 
 
 def _inner_product(library: Library, node: Node) -> Product:
-    # An inner product reads weights as (outputs, inputs), so the axes of ours are exchanged. oneDNN's matrix product
-    # would reorder large weights in every step.
+    # An inner product reads weights as (outputs, inputs), so the axes of our weights are exchanged. oneDNN's matrix
+    # product would reorder large weights in every step.
     a, b = _seen(library, node.inputs[0]), _seen(library, node.inputs[1], turned=True)
     goal = (dnnl.FORWARD_TRAINING,)
     return _forward(library, node, "inner_product_forward", goal, a, b, node.outputs[0].shape[1:])

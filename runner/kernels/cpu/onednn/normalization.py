@@ -1,6 +1,6 @@
 """Batch normalization and local response normalization across channels, and their gradients.
 
-The kernels are bound by memory, so x keeps its layout and all tensors of its shape have the same layout.
+The kernels are bound by memory, so x keeps its layout, and all tensors of the shape of x have this layout.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ from runner.kernels.registry import Registry
 
 _SCALED = dnnl.USE_SCALE | dnnl.USE_SHIFT
 _WIDEST_IN_BFLOAT16 = 5
-_NAN_BYTE = 0xFF  # a float32 or bfloat16 number of these bytes is NaN
+_NAN_BYTE = 0xFF  # a float32 or bfloat16 number is NaN if all of its bytes have this value
 
 
 def register(registry: Registry, library: Library) -> None:

@@ -67,7 +67,7 @@ def _concat(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> 
 
 
 def _joined_format(node: Node, inputs: Layouts) -> str:
-    """Return the format of the largest input if all inputs but the last end at its blocks, else C order."""
+    """Return the format of the largest input if all inputs but the last fill whole blocks of it, else C order."""
     largest = max(range(len(inputs)), key=lambda each: node.inputs[each].nbytes)
     name, axis = format_of(inputs[largest]), node.attributes["axis"]
     whole = all(spec.shape[axis] % block_along(name, axis) == 0 for spec in node.inputs[:-1])
@@ -93,7 +93,7 @@ def _repeated(library: Library, x: Spec, shape: Dims) -> Any:
 
 
 def _result_layout(library: Library, x: Spec, y: Spec) -> Layout:
-    """Return the preferred layout of convolutions if x, (N, C, 1, 1), becomes images, else C order."""
+    """Return the layout that convolutions prefer if x (N, C, 1, 1) is broadcast to images, else C order."""
     is_pixels = len(x.shape) == 4 and x.shape[2:] == (1, 1) != y.shape[2:] and x.shape[1] == y.shape[1]
     return preferred_layout(library, y) if is_pixels and y.dtype in FLOATS else plain(y)
 
@@ -106,7 +106,7 @@ class _Block:
     size: Dims
 
     def is_cut_between(self, name: str, extents: Dims) -> bool:
-        """Return whether the part begins and ends at blocks of the named format."""
+        """Return whether the part begins and ends at block boundaries of the named format."""
         return all(
             begin % block_along(name, axis) == 0
             and (size % block_along(name, axis) == 0 or begin + size == extents[axis])

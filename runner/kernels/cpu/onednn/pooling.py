@@ -124,7 +124,7 @@ def _mean_of_image(library: Library, node: Node, inputs: Layouts, outputs: Layou
 
 
 def _is_array_of_pixels(library: Library, x: Spec, name: str) -> bool:
-    """Return whether images of one pixel have the same memory in the named format and in C order."""
+    """Return whether images of one pixel have equal bytes in memory in the named format and in C order."""
     dims = (*x.shape[:2], 1, 1)
     pixel, array = formatted(library, dims, x.dtype, name), in_c_order(library, dims, x.dtype)
     return name.rfind("a") <= 0 and nbytes(library, pixel) == nbytes(library, array)

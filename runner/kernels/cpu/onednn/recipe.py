@@ -91,11 +91,11 @@ def attributes(library: Library, *, relu: bool = False, added: Any = None) -> An
 
 
 Argument = tuple[Any, Operand]
-"""A memory descriptor and the tensor whose bytes it describes."""
+"""A memory descriptor, and the tensor whose memory the descriptor describes."""
 
 
 def bound(description: Description, arguments: Mapping[int, Argument], scratch: Array) -> NativeCall:
-    """Build the primitive and fix its arguments: DNNL_ARG number -> (descriptor, tensor).
+    """Create the primitive and bind its arguments. arguments: DNNL_ARG number -> (descriptor, tensor).
 
     Raises ValueError if ``scratch`` has fewer than ``description.scratch_bytes`` bytes.
     """
@@ -125,7 +125,7 @@ def bound(description: Description, arguments: Mapping[int, Argument], scratch: 
 
 
 def in_turn(library: Library, calls: Sequence[NativeCall]) -> PythonCall:
-    """Return a function that runs calls in order, for kernels that continue in Python; a failure is a OneDnnError."""
+    """Return a function that runs calls in order, for kernels that continue in Python. It raises OneDnnError."""
     joined = join_in_python(calls)
 
     def run() -> None:
@@ -182,7 +182,7 @@ Request = Callable[[Node, Layouts], tuple[Layouts, Layouts] | None]
 """(node, offered layouts) -> requested layouts of inputs and outputs, or None if the node is not supported."""
 
 Finish = Callable[[Buffers], PythonCall]
-"""(memory of a node) -> the function that runs after the primitive."""
+"""(buffers of a node) -> the function that runs after the primitive."""
 
 
 def add_kernel(

@@ -112,7 +112,7 @@ def _cross_entropy(
 ) -> Callable[[], None]:
     """Return the function that computes the loss; ``normalise`` computes the probabilities.
 
-    loss = (largest logit - logit of the label) - log(probability of the largest), which does not overflow.
+    loss = (largest logit - logit of the label) - log(probability of the largest logit), which does not overflow.
     """
     count, classes = logits.shape
     unsigned = labels.view(f"u{labels.dtype.itemsize}")  # read as unsigned, a negative label is out of range
