@@ -219,7 +219,7 @@ def _library_run(run: Path) -> LibraryRun:
             "onednn",
             "llvm",
             r"libdnnl\.so\.3 could not be loaded; tried /missing: .*; "
-            "RUNNER_LIBDNNL names a file; let it name another, or unset it",
+            "set RUNNER_LIBDNNL to another file, or unset it",
         ),
         ("llvm", "onednn", r"llvmlite cannot be loaded \(not for this CPU\); pip install llvmlite"),
     ],

@@ -216,6 +216,6 @@ def test_a_record_that_contradicts_itself_is_refused() -> None:
     recorded = Recorded([Ending("go", 0, {there: 0, back: 1}), Ending("come", 0, {there: 1, back: 0})])
     recorded.launched(Launched("go", 0, {there: {back: 4}, back: {}}))
     recorded.launched(Launched("come", 0, {back: {there: 4}, there: {}}))
-    expected = rf"^the record contradicts itself: step 0 of 'go' on {there} awaits itself$"
+    expected = rf"^the record is contradictory: step 0 of 'go' on {there} waits for itself$"
     with pytest.raises(RunnerError, match=expected):
         recorded.next()

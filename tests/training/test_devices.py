@@ -287,7 +287,7 @@ def test_nccl_has_a_process_for_each_gpu() -> None:
 
 
 def test_an_nccl_that_cannot_be_loaded_is_reported_before_planning() -> None:
-    expected = r"^cluster\.collectives=nccl: the library is not available, expected with CuPy; see `runner doctor`"
+    expected = r"^cluster\.collectives=nccl: the library is not available through CuPy; see `runner doctor`"
     with pytest.raises(ResourceError, match=expected):
         summing(TWO)
 

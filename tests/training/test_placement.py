@@ -125,7 +125,7 @@ def test_a_missing_file_and_one_without_a_json_object_are_refused(tmp_path: Path
         ({"node_ns": {"a": -1}}, " is damaged: node_ns[a]: -1, expected a finite number from 0"),
         ({"node_ns": {"a": True}}, " is damaged: node_ns[a]: True"),
         ({"node_ns": {"a": float("nan")}}, " is damaged: node_ns[a]: nan"),
-        ({"node_ns": {"a": 1}}, ": it knows 0 of "),
+        ({"node_ns": {"a": 1}}, ": it has durations of 0 of "),
     ],
 )
 def test_costs_that_do_not_fit_are_refused(tmp_path: Path, recorded: dict[str, Any], complaint: str) -> None:

@@ -177,7 +177,7 @@ def test_each_call_uses_another_scope_and_ignores_that_of_the_caller() -> None:
             "y",
             "f",
             "",
-            "before transfers by a pass, after",
+            "a pass adds it before transfers, after",
         ),
     ],
 )

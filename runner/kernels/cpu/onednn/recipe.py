@@ -104,7 +104,7 @@ def bound(description: Description, arguments: Mapping[int, Argument], scratch: 
         # oneDNN receives an address without a size and would write past the end.
         raise ValueError(
             f"a primitive for {library.threads()} threads needs {description.scratch_bytes} bytes of scratch memory, "
-            f"came {scratch.nbytes}: it was planned for other threads; plan and bind under one budget of threads"
+            f"got {scratch.nbytes}: planned for another thread count; plan and bind with the same thread count"
         )
     ffi = library.ffi
     primitive = library.owned(library.create("primitive_create", description.handle), "primitive")
@@ -234,13 +234,13 @@ def answering(library: Library, arrange: Callable[[Node, Layouts], Arrangement |
     def answer(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Layouts) -> Arrangement | None:
         key = (library.threads(), tuple(sorted(attributes.items())), tuple(inputs), tuple(outputs), tuple(offered))
         if key not in known:
-            known[key] = _asked(library, arrange, Node(attributes, inputs, outputs), offered)
+            known[key] = _arrange_or_none(library, arrange, Node(attributes, inputs, outputs), offered)
         return known[key]
 
     return answer
 
 
-def _asked(
+def _arrange_or_none(
     library: Library, arrange: Callable[[Node, Layouts], Arrangement | None], node: Node, offered: Layouts
 ) -> Arrangement | None:
     # oneDNN has no primitives for empty tensors or tensors without axes.
