@@ -51,8 +51,8 @@ def place(image: tuple[int, int], window: int, stride: int, padding: Padding, *,
     needed = [max(1, window - low - high - overhang) for low, high in zip(before, after, strict=True)]
     if any(side < least for side, least in zip(image, needed, strict=True)):
         raise TooSmallError(
-            f"its windows of {window}x{window} need images of at least {needed[0]}x{needed[1]}, but they are "
-            f"{image[0]}x{image[1]} here; use larger images, or a model that shrinks them less"
+            f"windows of {window}x{window} need images of at least {needed[0]}x{needed[1]}, got "
+            f"{image[0]}x{image[1]}; use larger images, or a model that downsamples less"
         )
     if ceil:
         after = tuple(
