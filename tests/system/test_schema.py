@@ -136,7 +136,7 @@ def test_an_incomplete_record_has_its_defaults_and_an_open_one_ignores_the_rest(
 
 @pytest.mark.parametrize(
     ("raw", "message"),
-    [(b"{", "no JSON"), (b"[" * 9_000, "no JSON"), (b"\xff", "no JSON"), (b" " * 10_001, "more")],
+    [(b"{", "not JSON"), (b"[" * 9_000, "not JSON"), (b"\xff", "not JSON"), (b" " * 10_001, "more")],
 )
 def test_hostile_json_is_refused(raw: bytes, message: str) -> None:
     with pytest.raises(Violation, match=message):
