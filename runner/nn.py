@@ -51,8 +51,8 @@ def place(image: tuple[int, int], window: int, stride: int, padding: Padding, *,
     needed = [max(1, window - low - high - overhang) for low, high in zip(before, after, strict=True)]
     if any(side < least for side, least in zip(image, needed, strict=True)):
         raise TooSmallError(
-            f"its windows of {window}x{window} need images of at least {needed[0]}x{needed[1]}, but they are "
-            f"{image[0]}x{image[1]} here; use larger images, or a model that shrinks them less"
+            f"windows of {window}x{window} need images of at least {needed[0]}x{needed[1]}, got "
+            f"{image[0]}x{image[1]}; use larger images, or a model that downsamples less"
         )
     if ceil:
         after = tuple(
@@ -306,7 +306,7 @@ def _place(net: NetworkBuilder, x: Tensor, window: int, stride: int, padding: Pa
 def _expect_rank(net: NetworkBuilder, x: Tensor, rank: int, named: str) -> None:
     spec = net.graph.spec(x)
     if spec.rank != rank:
-        raise ShapeError(f"layer {net.stamp.name!r} ({net.stamp.kind}): expected an input {named}, came {spec}")
+        raise ShapeError(f"layer {net.stamp.name!r} ({net.stamp.kind}): expected an input {named}, got {spec}")
 
 
 def add(net: NetworkBuilder, x: Tensor, shortcut: Tensor, *, name: str) -> Tensor:
@@ -314,7 +314,7 @@ def add(net: NetworkBuilder, x: Tensor, shortcut: Tensor, *, name: str) -> Tenso
     with new_layer(net, name, "merge"):
         left, right = net.graph.spec(x), net.graph.spec(shortcut)
         if left != right:
-            raise ShapeError(f"layer {name!r} (merge): expected two inputs of one shape, came {left} and {right}")
+            raise ShapeError(f"layer {name!r} (merge): expected two inputs of one shape, got {left} and {right}")
         return net.output(ops.add(net.graph, x, shortcut))
 
 

@@ -103,8 +103,8 @@ def unpack(record: ShardRecord, payload: bytes) -> dict[str, Array]:
         raise CheckpointError(f"{record.file} is not a safetensors file: {printable(str(error))}") from None
     names = {variable.name for variable in record.variables}
     if arrays.keys() != names:
-        strangers = printable(str(sorted(arrays.keys() ^ names)[:5]))
-        raise CheckpointError(f"{record.file} and the manifest differ in the variables {strangers}")
+        differing = printable(str(sorted(arrays.keys() ^ names)[:5]))
+        raise CheckpointError(f"{record.file} and the manifest differ in the variables {differing}")
     return {variable.name: _checked(variable, arrays[variable.name]) for variable in record.variables}
 
 

@@ -119,7 +119,7 @@ _WIDEST = 64
 """Largest number of characters of a shown value: the length of a SHA-256 in hex."""
 
 _EXAMPLE = """\
-A run is named by its directory, or by its run id or the first digits of it.
+Name a run by its directory, its run id, or the first digits of its run id.
 
 example:
   runner compare outputs/2026-01-31/12-00-00 4f1c"""
@@ -141,10 +141,10 @@ def comparison_text(first: StoredRun, second: StoredRun) -> str:
     found = differences(first, second)
     named = [("directory", str(first.path), str(second.path))]
     lines = [text_table(("", first.run_id, second.run_id), [*named, *difference_rows(found)]), ""]
-    lines.append("equal: " + ", ".join(f"{each.equal} of {each.topic}" for each in found))
+    lines.append("equal entries: " + ", ".join(f"{each.equal} of {each.topic}" for each in found))
     if changes_differ(first, second):
         kept = [str(run.code_diff) for run in (first, second) if run.code_diff.is_file()]
-        lines.append(f"Changes since a commit are in: {', '.join(kept) or 'no file that still exists'}")
+        lines.append(f"Uncommitted changes are in: {', '.join(kept) or 'no file that still exists'}")
     return "\n".join(lines)
 
 

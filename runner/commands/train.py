@@ -154,7 +154,7 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
             best = summary.best.get(name)
             yield name, f"{summary.final[name]:.4f}" + ("" if best is None else f"  (best {best:.4f})")
     if summary.init_from:
-        left = f", {len(summary.init_left)} left (see run.log)" if summary.init_left else ""
+        left = f", {len(summary.init_left)} not taken (see run.log)" if summary.init_left else ""
         yield "weights from", f"{summary.init_from}: {len(summary.init_taken)} taken{left}"
     if summary.best_checkpoint is not None:
         yield "best checkpoint", f"{summary.best_checkpoint}, {summary.monitor} {summary.best_value:.4f}"

@@ -65,7 +65,7 @@ def compose_jobs(arguments: Sequence[str], run: Callable[[Job], None]) -> list[J
     Raises ConfigError if the configuration cannot be composed and ResourceError if Hydra cannot write.
     """
     jobs: list[Job] = []
-    of_jobs: list[Exception] = []
+    errors_of_jobs: list[Exception] = []
     varied = _varied(arguments)
 
     def task(composed: DictConfig) -> None:
@@ -76,7 +76,7 @@ def compose_jobs(arguments: Sequence[str], run: Callable[[Job], None]) -> list[J
         try:
             run(job)
         except Exception as error:
-            of_jobs.append(error)
+            errors_of_jobs.append(error)
             raise
 
     _refuse_fixed(arguments)
@@ -84,12 +84,12 @@ def compose_jobs(arguments: Sequence[str], run: Callable[[Job], None]) -> list[J
     decorate = hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name=CONFIG_NAME)
     application = decorate(task)
     try:
-        ours = (*HYDRA_SETTINGS, PLAN_IN_PROCESS)
-        with application_arguments(overrides_first(arguments, last=ours)):
+        settings = (*HYDRA_SETTINGS, PLAN_IN_PROCESS)
+        with application_arguments(overrides_first(arguments, last=settings)):
             application()
     except Exception as error:
         # An error that was not raised by a job is about the arguments.
-        if error not in of_jobs:
+        if error not in errors_of_jobs:
             raise _translated(error, arguments) from error
     except SystemExit as stop:
         # Hydra has printed the error of one of its options and exits with 1.
@@ -168,7 +168,7 @@ def _refuse_fixed(arguments: Sequence[str]) -> None:
     for argument in arguments:
         name = argument.partition("=")[0].lstrip("+")
         if name in fixed:
-            raise ConfigError(f"{argument}: cannot be changed, it is always {fixed[name]}")
+            raise ConfigError(f"{argument}: cannot be changed; the setting is always {fixed[name]}")
 
 
 def _varied(arguments: Sequence[str]) -> set[str]:
@@ -239,4 +239,4 @@ def _set(plain: dict[str, Any], name: str, text: str) -> None:
     try:
         inner[key] = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{name}={text}: not a value in YAML") from error
+        raise ConfigError(f"{name}={text}: expected a value in YAML") from error

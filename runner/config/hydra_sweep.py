@@ -119,7 +119,7 @@ def _installed(target: str) -> str:
         if store.load(f"{_LAUNCHERS}/{name}").node.get(_TARGET) == target:
             return name.removesuffix(".yaml")
     known = ", ".join(sorted(name.removesuffix(".yaml") for name in names))
-    raise ConfigError(f"hydra.launcher._target_={target}: no installed launcher; expected that of one of {known}")
+    raise ConfigError(f"hydra.launcher._target_={target}: not an installed launcher; expected one of {known}")
 
 
 _PRIMARY = "planned_sweep"

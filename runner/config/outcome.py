@@ -84,7 +84,7 @@ def with_defaults(plain: Mapping[str, Any], config: Config) -> dict[str, Any]:
     return filled
 
 
-def changes_on_the_way(earlier: Iterable[Path], config: Config, but: Collection[str] = ()) -> Iterator[str]:
+def configuration_changes(earlier: Iterable[Path], config: Config, but: Collection[str] = ()) -> Iterator[str]:
     """Yield a text for each earlier start of a run whose configuration differs from the last one in keys that count.
 
     earlier: the configurations of earlier starts. but: dotted keys that do not count. Raises ConfigError or
@@ -94,7 +94,7 @@ def changes_on_the_way(earlier: Iterable[Path], config: Config, but: Collection[
     for path in earlier:
         keys = [key for key in differing_keys(with_defaults(safe_yaml.load(path), config), last) if key not in but]
         if keys:
-            yield f"{path.name} has other {', '.join(keys)}"
+            yield f"{path.name} differs in {', '.join(keys)}"
 
 
 def _filled(own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class Arrays(OwnFiles):
         layout = self._layout(headers["x_train"].shape)
         train, test = (_image_shape(headers[key].shape, layout) for key in ("x_train", "x_test"))
         if train != test:
-            raise self._wrong("x_test", f"holds images {test}", f"images {train}, (C, H, W), as x_train does")
+            raise self._wrong("x_test", f"holds images {test}", f"images {train}, (C, H, W), as in x_train")
         self.require_room(headers["x_train"].nbytes + headers["x_test"].nbytes, "x_train and x_test")
         names = self._class_names(headers, [self._labels(key, headers) for key in ("y_train", "y_test")])
         return Facts(train, names, headers["x_train"].shape[0], headers["x_test"].shape[0])
@@ -94,8 +94,8 @@ class Arrays(OwnFiles):
                 raise self._wrong(
                     key,
                     f"is {shape}",
-                    "(N, H, W), (N, C, H, W) or (N, H, W, C), nothing 0; rows of F features are "
-                    "(N, F, 1, 1) with data.layout=nchw",
+                    "(N, H, W), (N, C, H, W) or (N, H, W, C), all sizes 1 or more; store rows of F features as "
+                    "(N, F, 1, 1), with data.layout=nchw",
                 )
         dtypes = {headers[key].dtype.name for key in ("x_train", "x_test")}
         if len(dtypes) > 1:
@@ -156,8 +156,8 @@ class Arrays(OwnFiles):
             )
         return tuple(str(name) for name in read_array(Path(self.path), CLASS_NAMES))
 
-    def _wrong(self, key: str, came: str, expected: str) -> DataError:
-        return DataError(f"{self.path}: {key} {came}; expected {expected}")
+    def _wrong(self, key: str, fault: str, expected: str) -> DataError:
+        return DataError(f"{self.path}: {key} {fault}; expected {expected}")
 
 
 def _scale(headers: dict[str, ArrayHeader]) -> float:

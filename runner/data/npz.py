@@ -99,8 +99,8 @@ def _members(path: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     names = {member.filename for member in members}
     if len(members) > MOST_ARRAYS or len(names) < len(members):
         raise DataError(
-            f"{path} has {len(members)} members of {len(names)} names; expected at most {MOST_ARRAYS}, with "
-            f"different names; {_REMEDY}"
+            f"{path} has {len(members)} members with {len(names)} names; expected at most {MOST_ARRAYS} members, all "
+            f"with different names; {_REMEDY}"
         )
     for member in members:
         plain = member.filename.endswith(".npy") and member.compress_type in _METHODS

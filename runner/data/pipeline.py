@@ -109,16 +109,16 @@ class Pipeline:
 class _Part:
     """Examples of a split, by their indices; None for all. Only ``take`` copies data."""
 
-    whole: Split
+    split: Split
     indices: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
-        return len(self.whole) if self.indices is None else len(self.indices)
+        return len(self.split) if self.indices is None else len(self.indices)
 
     def take(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """Return images and labels of the examples at ``positions`` of the part."""
         examples = positions if self.indices is None else self.indices[positions]
-        return self.whole.images[examples], self.whole.labels[examples]
+        return self.split.images[examples], self.split.labels[examples]
 
 
 def _parts(dataset: Dataset, val_fraction: float, seed: int) -> dict[str, _Part]:

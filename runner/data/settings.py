@@ -76,8 +76,8 @@ class DatasetSettings(ABC):
         smallest = min(facts.shape[1:])
         if self.augment.crop_padding >= smallest:
             raise ConfigError(
-                f"data.augment.crop_padding is {self.augment.crop_padding}; for dataset {self.name!r} "
-                f"it must be less than {smallest} pixels, or a crop could miss the image"
+                f"data.augment.crop_padding={self.augment.crop_padding}: expected less than {smallest} pixels for "
+                f"dataset {self.name!r}, because a larger crop could miss the image"
             )
 
     @abstractmethod

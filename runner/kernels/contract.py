@@ -194,7 +194,7 @@ def as_array(value: Any, spec: Spec) -> Array:
     """Return a fed value as an array; raises ValueError if its shape or dtype differs from ``spec``."""
     array = np.asarray(value)
     if array.shape != tuple(spec.shape) or array.dtype.name != spec.dtype:
-        raise ValueError(f"came {array.dtype.name}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}")
+        raise ValueError(f"got {array.dtype.name}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}")
     return array
 
 

@@ -72,7 +72,7 @@ class Program:
             known = self.inputs + position
             if any(isinstance(operand, int) and not 0 <= operand < known for operand in step.operands):
                 raise ValueError(
-                    f"step {position} of an element-wise program reads {step.operands}; it has 0..{known - 1}"
+                    f"step {position} of an element-wise program reads {step.operands}, expected 0..{known - 1}"
                 )
         count = self.inputs + len(self.steps)
         if not self.outputs or any(not self.inputs <= number < count for number in self.outputs):

@@ -80,7 +80,7 @@ class Registry:
                 return kernel
         raise KernelError(
             f"op {op!r} on {device_type!r} has no kernel of {library!r}; "
-            f"it has those of: {', '.join(kernel.library for kernel in kernels) or 'none'}"
+            f"libraries with a kernel: {', '.join(kernel.library for kernel in kernels) or 'none'}"
         )
 
     def of(self, op: str, device_type: str) -> tuple[Kernel, ...]:

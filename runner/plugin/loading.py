@@ -112,9 +112,9 @@ def execute(located: Located) -> Plugin:
         raise ConfigError(f"{place(located.path, error)}: {reason(error)}") from error
     found = getattr(module, OBJECT, None)
     if not isinstance(found, Plugin):
-        came = f"{OBJECT} is of class {type(found).__name__}" if hasattr(module, OBJECT) else f"it has no {OBJECT}"
+        fault = f"{OBJECT} is of class {type(found).__name__}" if hasattr(module, OBJECT) else f"no {OBJECT} found"
         raise ConfigError(
-            f"{located.path}: {came}; expected `{OBJECT} = runner.plugin.Plugin(models={{...}}, ...)` at its end"
+            f"{located.path}: {fault}; expected `{OBJECT} = runner.plugin.Plugin(models={{...}}, ...)` at the end"
         )
     return found
 

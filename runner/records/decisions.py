@@ -49,7 +49,7 @@ def outcome_of(path: Path) -> str | None:
 def _lines(path: Path) -> list[Any]:
     content = read_regular(path, LONGEST_BYTES)
     if len(content) > LONGEST_BYTES:
-        raise ValueError(f"it is longer than {LONGEST_BYTES} bytes")
+        raise ValueError(f"the record is longer than {LONGEST_BYTES} bytes, the limit")
     return [parse_json(line, LONGEST_BYTES) for line in content.splitlines()]
 
 

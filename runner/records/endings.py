@@ -70,7 +70,7 @@ class NotingClients:
         if self._noted < self._most:
             self._write([ended.client, ended.step, {self._numbers[d]: turn for d, turn in ended.turns.items()}])
         elif self._noted == self._most:
-            log.warning("%s ends after %d endings: the run cannot be repeated beyond them", self._path, self._most)
+            log.warning("%s is full after %d endings: the run cannot be repeated beyond them", self._path, self._most)
         self._noted += 1
         return ended
 
@@ -100,7 +100,7 @@ def read_endings(path: Path, outcome: str) -> list[Ending]:
     except OSError as error:
         raise ConfigError(f"{path}: the record of a run cannot be read: {error}") from error
     if len(content) > LONGEST_BYTES:
-        raise ConfigError(f"{path} is longer than {LONGEST_BYTES} bytes: it is no record of endings")
+        raise ConfigError(f"{path} is longer than {LONGEST_BYTES} bytes: it is not a record of endings")
     *lines, rest = content.split(b"\n")
     if rest:
         log.warning("%s: line %d was cut off when its run was killed; it is ignored", path, len(lines) + 1)
@@ -116,10 +116,10 @@ def _devices(path: Path, line: bytes, outcome: str) -> dict[str, str]:
     try:
         first = Record(Origin).read(versioned(parse_json(line, LONGEST_BYTES), _VERSION))
         if len(set(first.devices)) != len(first.devices):
-            raise Violation("one device twice")
+            raise Violation("a device appears twice")
     except Violation as violation:
         raise ConfigError(
-            f"{path}: {violation}; expected a record of endings of version {_VERSION}, as endings-1.jsonl of a run is"
+            f"{path}: {violation}; expected a record of endings of version {_VERSION}, such as endings-1.jsonl of a run"
         ) from violation
     if first.outcome != outcome:
         raise ConfigError(
@@ -138,7 +138,7 @@ def _ending(path: Path, number: int, line: bytes, devices: Mapping[str, str], tu
         client, step, taken = _ENDING.read(parse_json(line, LONGEST_BYTES), "ending")
         of_devices = {devices[device]: turn for device, turn in turns.read(taken, "turns").items()}
         if not of_devices:
-            raise Violation("turns of no device")
+            raise Violation("turns: expected at least one device")
         return Ending(Text().read(client, "client"), _STEP.read(step, "step"), of_devices)  # type: ignore[arg-type]
     except Violation as violation:
         raise ConfigError(
@@ -154,5 +154,5 @@ def _require_own_turns(path: Path, endings: Sequence[Ending]) -> None:
             if (other := lines.setdefault(taken, number)) != number:
                 device, turn = taken
                 raise ConfigError(
-                    f"{path}, line {number}: turn {turn} of {device} is that of line {other}; the record is damaged"
+                    f"{path}, line {number}: turn {turn} of {device} is also in line {other}; the record is damaged"
                 )

@@ -78,14 +78,14 @@ def find_run(text: str, folder: Path, in_store: Callable[[str], list[Path]]) -> 
     outputs = [file.parent for place in _PLACES for file in sorted(folder.glob(f"{place}/{RUN_FILE}"))]
     found = [path for path in outputs if _is_run(path, text)] or in_store(text)
     if len(found) > 1:
-        raise ConfigError(f"{text}: several runs have such an id: {', '.join(map(str, found))}; give more digits")
+        raise ConfigError(f"{text}: several run ids begin with it: {', '.join(map(str, found))}; give more digits")
     if not found:
         raise ConfigError(
             f"{text}: no run with this id below {folder}, in outputs or multirun, or in the tracking store; give its "
             "directory"
         )
     if not found[0].is_dir():
-        raise ConfigError(f"{text}: the directory of this run is gone: {found[0]}")
+        raise ConfigError(f"{text}: the directory of this run no longer exists: {found[0]}")
     return read_run(found[0])
 
 
@@ -102,7 +102,7 @@ PLUGINS_FILE = "plugins.json"
 _PLUGINS: JsonFile[dict[str, str]] = JsonFile(
     field_type(dict[str, str]),
     DataError,
-    "expected references and the SHA-256 of their sources; without the file, changes of plugins are not noticed",
+    "expected references and the SHA-256 of their sources; restore the file, or delete it to skip the check",
     version=None,
     limit=1 << 20,
 )

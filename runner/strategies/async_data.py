@@ -88,7 +88,7 @@ class AsyncData(Strategy):
             )
         if self.virtual_time and self.replay is not None:
             raise ConfigError(
-                f"parallelism.virtual_time=true with replay={self.replay}: a replay takes the order of its record; "
+                f"parallelism.virtual_time=true with replay={self.replay}: a replay follows the order of its record; "
                 "set virtual_time to false, or replay to null"
             )
         self._require_own_pushes_kept()

@@ -155,7 +155,7 @@ class Strategy(ABC):
 
     def replaying(self, record: str) -> Self:
         """Return this strategy with the key ``replay`` set to ``record``, to repeat the record of a :attr:`race`."""
-        raise NotImplementedError(f"parallelism={self.name} states a race, but not how its record is repeated")
+        raise NotImplementedError(f"parallelism={self.name} defines a race, but no method replaying()")
 
     def examples_per_update(self, batch_size: int) -> int:
         """Return the number of examples handed out per update, above ``batch_size`` if some shares may be dropped."""

@@ -67,7 +67,7 @@ def ring_all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str
             with _on_worker(graph, devices, name, k):
                 own = ops.slice(graph, flat[k], begin=(lo,), size=(hi - lo,))
                 passed = own if passed is None else ops.add(graph, passed, own)
-        assert passed is not None, "there are workers"
+        assert passed is not None, "expected at least one worker"
         sums[owner].append(passed)
         for k in round_trip[:-1]:
             with _on_worker(graph, devices, name, k):

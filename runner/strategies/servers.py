@@ -52,9 +52,9 @@ class ReadVariables(Variables):
         graph = self.graph
         with graph.absolute_scope(f"{self.prefix}/read"), graph.device(device), graph.layer(declared.layer):
             # Gradients are taken with respect to this node, so that their partial sums are computed on the worker.
-            return replace(variable, tensor=self._seen(variable))
+            return replace(variable, tensor=self._local_tensor(variable))
 
-    def _seen(self, variable: Variable) -> Tensor:
+    def _local_tensor(self, variable: Variable) -> Tensor:
         """Add the worker's tensor of a served variable."""
         return ops.identity(self.graph, variable.tensor, name=variable.name)
 
@@ -74,7 +74,7 @@ class CopiedVariables(ReadVariables):
                 targets.append(ops.assign(self.graph, copy.tensor, self._served[copy.name].tensor).node)
         return targets
 
-    def _seen(self, variable: Variable) -> Tensor:
+    def _local_tensor(self, variable: Variable) -> Tensor:
         if not variable.trainable:
             return variable.tensor
         return ops.variable(self.graph, variable.spec.shape, variable.spec.dtype, name=variable.name)

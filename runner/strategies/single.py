@@ -57,10 +57,10 @@ class Single(Strategy):
         """
         replica, computed = computed_in_parts(task, worker_task(0))
         if isinstance(task.optimizer, Lbfgs):
-            made = _minimising(task.optimizer, replica, computed)
+            program = _minimising(task.optimizer, replica, computed)
         else:
-            made = updating(replica, computed)
-        return replace(made, one_process=OneProcess())
+            program = updating(replica, computed)
+        return replace(program, one_process=OneProcess())
 
 
 def _minimising(optimizer: Lbfgs, replica: Replica, computed: Gradients) -> Program:

@@ -49,7 +49,7 @@ class Change:
     def require_none(self) -> None:
         """Raise ConfigError, with every difference, if the grid or its configurations changed."""
         lines = [f"  new: {job.label}" for job in self.new]
-        lines += [f"  gone: {job.label}" for job in self.gone]
+        lines += [f"  removed: {job.label}" for job in self.gone]
         lines += [f"  {job.label}: its configuration differs from the frozen one" for job in self.altered]
         if lines:
             raise ConfigError(

@@ -15,11 +15,11 @@ T = TypeVar("T")
 def parse_json(raw: bytes, limit: int) -> Any:
     """Return the value in untrusted JSON. Raises Violation if ``raw`` is not JSON or has more than ``limit`` bytes."""
     if len(raw) > limit:
-        raise Violation(f"more than {limit} bytes, expected at most that")
+        raise Violation(f"more than {limit} bytes, the limit")
     try:
         return json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise Violation(f"no JSON: {printable(str(error))}") from None
+        raise Violation(f"not JSON: {printable(str(error))}") from None
 
 
 def versioned(document: Any, version: int, name: str = "version") -> dict[str, Any]:

@@ -46,9 +46,9 @@ class Violation(ValueError):
     """A value that the schema does not allow; the text has the place, the value and the expectation."""
 
 
-def refuse(where: str, came: object, expected: object) -> NoReturn:
-    """Raise the :class:`Violation` of a value; ``came`` is shown escaped and short."""
-    raise Violation(f"{where}: {printable(repr(came))}, expected {expected}" if where else f"expected {expected}")
+def refuse(where: str, found: object, expected: object) -> NoReturn:
+    """Raise the :class:`Violation` of a value; ``found`` is shown escaped and short."""
+    raise Violation(f"{where}: {printable(repr(found))}, expected {expected}" if where else f"expected {expected}")
 
 
 @runtime_checkable

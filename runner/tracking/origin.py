@@ -83,8 +83,7 @@ class Origin:
         found = resolve_uri(uri, folder)
         if redact_text(found) != self.store:
             raise ValueError(
-                f"the run is recorded in {self.store}, expected that address with its user and password in the "
-                f"variable {URI_VARIABLE}"
+                f"the run is recorded in {self.store}: set {URI_VARIABLE} to this address with its user and password"
             )
         return found
 

@@ -60,7 +60,7 @@ def confusion_matrix(counts: NDArray[np.integer], classes: Sequence[str], out_pa
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
     right, total = int(np.trace(counts)), int(counts.sum())
-    axes.set(title=f"{right} of {total} right", xlabel="predicted class", ylabel="true class")
+    axes.set(title=f"{right} of {total} correct", xlabel="predicted class", ylabel="true class")
     if len(classes) <= _MOST_NAMED:
         axes.set_xticks(range(len(classes)), classes, rotation=90 if max(map(len, classes)) > 2 else 0)
         axes.set_yticks(range(len(classes)), classes)

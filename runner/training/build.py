@@ -98,7 +98,7 @@ def _program(config: Config, facts: Facts, total_steps: int) -> Program:
     program = in_one_process(config.cluster, built, strategy.name)
     if config.cluster.emulate and program.one_process is not None:
         raise ConfigError(
-            f"cluster.emulate=true with parallelism={strategy.name} in one process: it has no link to emulate; use "
+            f"cluster.emulate=true with parallelism={strategy.name} in one process: there is no link to emulate; use "
             "cluster.emulate=false, or workers in separate processes"
         )
     return program

@@ -66,7 +66,7 @@ def verdict(step_s: Mapping[str, float], how: str) -> str:
     own, fastest = next(iter(step_s)), min(step_s, key=step_s.__getitem__)
     times = ", ".join(f"{name} {1e3 * seconds:,.3f} ms" for name, seconds in step_s.items())
     if step_s[fastest] < step_s[own]:
-        return f"{own} is slower, as {how}: {fastest} takes {step_s[fastest] / step_s[own]:.0%} of its step ({times})"
+        return f"{own} takes {step_s[own] / step_s[fastest]:.2f} times as long as {fastest}, as {how} ({times})"
     return f"{own} is not slower than the others, as {how} ({times})"
 
 

@@ -139,7 +139,7 @@ def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Pro
     overlapping = any(client.deferred for client in program.clients.values())
     if config.one_process is False and program.one_process is not None:
         raise ConfigError(
-            f"cluster.one_process=false with parallelism={strategy}: it has one process; use cluster.one_process=null"
+            f"cluster.one_process=false with parallelism={strategy}, which has one process; expected null"
         )
     if config.one_process and overlapping and program.one_process is None:
         raise ConfigError(

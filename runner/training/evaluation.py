@@ -121,7 +121,7 @@ class BestMetric:
         """Return the reason why the run ends early."""
         train = config.train
         by = f" by more than {train.min_delta:g}" if train.min_delta else ""
-        better = "a number" if self.reference is None else f"better{by} than {self.reference:.4f}"
+        better = "finite" if self.reference is None else f"better{by} than {self.reference:.4f}"
         return (
             f"{monitor_of(config).metric} was not {better} in {self.waited} evaluations "
             f"(train.patience={train.patience})"

@@ -53,9 +53,9 @@ class ForwardPasses(Strategy):
         graph = Graph()
         replica = Replica(graph, task, device=worker_task(0))
         outputs, batch = replica.evaluate((0, task.eval_batch_size))
-        made = with_validation(program_of(graph, [replica], [], scored=[(outputs, batch)]))
+        scoring = with_validation(program_of(graph, [replica], [], scored=[(outputs, batch)]))
         predict = Client(PREDICT, fetches={"logits": outputs.logits}, inputs=tuple(replica.eval_inputs), exact=True)
-        return replace(made, clients={**made.clients, PREDICT: predict})
+        return replace(scoring, clients={**scoring.clients, PREDICT: predict})
 
 
 @dataclass(frozen=True)
@@ -185,15 +185,15 @@ def _opened(device: OneDevice, checkpoint: Path, source: InputSource) -> Iterato
 
 def _weights(path: Path, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:
     """Load the weights of a network; other variables of the checkpoint are left out."""
-    held = load(path).variables
+    stored = load(path).variables
     wrong = [
-        f"{name} of shape {spec.shape}, found {held[name].shape if name in held else 'nothing'}"
+        f"{name} of shape {spec.shape}, found {stored[name].shape if name in stored else 'nothing'}"
         for name, spec in specs.items()
-        if name not in held or held[name].shape != spec.shape
+        if name not in stored or stored[name].shape != spec.shape
     ]
     if wrong:
         raise CheckpointError(f"{path} does not hold the network of its run's configuration: expected {wrong[0]}")
-    return {name: np.asarray(held[name], dtype=spec.dtype, order="C") for name, spec in specs.items()}
+    return {name: np.asarray(stored[name], dtype=spec.dtype, order="C") for name, spec in specs.items()}
 
 
 def _normalised_as(settings: DatasetSettings, known: Normalisation, trained_on: str) -> Dataset:

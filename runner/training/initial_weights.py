@@ -72,7 +72,7 @@ def initial_weights(config: Config) -> InitialWeights | None:
     }
     matched = InitialWeights(path, values, left)
     if not values:
-        raise CheckpointError(f"init_from={config.init_from}: nothing matches. {matched.report()}")
+        raise CheckpointError(f"init_from={config.init_from}: no weight fits. {matched.report()}")
     return matched
 
 
@@ -89,5 +89,5 @@ def _reason_against(
     if value is None:
         return "it is not in the checkpoint"
     if value.shape != spec.shape:
-        return f"its shape is {spec.shape}, in the checkpoint {value.shape}"
+        return f"its shape is {spec.shape} in the network and {value.shape} in the checkpoint"
     return None

@@ -118,10 +118,10 @@ def require_fit(memory: Sequence[ProcessMemory], usable: int, room: int | None =
     """
     largest = max(memory, key=lambda each: each.total)
     parts = (
-        f"the largest, {largest.process}: {gib(largest.step)} in a step, {gib(largest.variables)} of variables, "
-        f"{gib(largest.data)} of data, {gib(largest.checkpoint)} to write a checkpoint. Use a smaller train.batch_size "
-        "or train.eval_batch_size, more train.microbatches (parallelism=single), fewer workers, a smaller model, or "
-        "data.train_limit"
+        f"the largest process, {largest.process}: {gib(largest.step)} in a step, {gib(largest.variables)} of "
+        f"variables, {gib(largest.data)} of data, {gib(largest.checkpoint)} to write a checkpoint. Use a smaller "
+        "train.batch_size or train.eval_batch_size, more train.microbatches (parallelism=single), fewer workers, a "
+        "smaller model, or data.train_limit"
     )
     if (needed := sum(each.total for each in memory)) > usable:
         raise ResourceError(
@@ -138,7 +138,7 @@ def require_fit(memory: Sequence[ProcessMemory], usable: int, room: int | None =
 def fit_text(memory: Sequence[ProcessMemory], usable: int, available: int) -> str:
     """Return one line with the needed, the usable and the available memory. usable, available: bytes."""
     needed = sum(each.total for each in memory)
-    verdict = "" if needed <= available else ", less than it needs" if needed <= usable else ", it cannot fit"
+    verdict = "" if needed <= available else ", too little" if needed <= usable else ": the run does not fit"
     return f"memory needed {gib(needed)}; this machine has {gib(usable)}, {gib(available)} available now{verdict}"
 
 
@@ -240,9 +240,9 @@ def require_gpu_memory(experiment: Experiment, gpus: Sequence[GpuFacts]) -> None
 
 def require_gpu_fit(memory: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> None:
     """Raise ResourceError, with the numbers, for the first GPU whose free memory is exceeded."""
-    there = {gpu.number: gpu for gpu in gpus}
+    by_number = {gpu.number: gpu for gpu in gpus}
     for each in memory:
-        gpu = there[each.gpu]
+        gpu = by_number[each.gpu]
         if each.total > gpu.available_bytes:
             room = gib(gpu.memory_bytes)
             room = room if gpu.free_bytes is None else f"{gib(gpu.free_bytes)} free of {room}"
@@ -258,6 +258,6 @@ def require_gpu_fit(memory: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> No
 
 def gpu_fit_text(memory: GpuMemory, gpu: GpuFacts) -> str:
     """Return one line with the needed and the free memory of a GPU."""
-    verdict = "" if memory.total <= gpu.available_bytes else ", it cannot fit"
+    verdict = "" if memory.total <= gpu.available_bytes else ": the run does not fit"
     free = "" if gpu.free_bytes is None else f", {gib(gpu.free_bytes)} free"
     return f"memory needed {gib(memory.total)} of GPU {gpu.number} ({gpu}{free}){verdict}"

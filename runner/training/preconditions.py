@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from runner.config.configuration import LIMITS, load_stored
-from runner.config.outcome import changes_on_the_way
+from runner.config.outcome import configuration_changes
 from runner.config.schema import Config
 from runner.errors import ConfigError, DataError
 from runner.plugin import changed_plugins, plugin_notes
@@ -42,11 +42,11 @@ def require_same_data(config: Config, run_dir: Path) -> list[str]:
     """
     kept = read_record(run_dir)
     if kept is None:
-        return [f"the run has no record of its data ({FACTS_FILE}): not compared"]
+        return [f"the run has no record of its data ({FACTS_FILE}): the data is not compared"]
     config.data.require_present()
     _require_none(changes(DataRecord(facts_of(config.data), None), kept), config, run_dir)
     if kept.normalisation is None:
-        return [f"the run has no record of the mean and deviation of its data ({FACTS_FILE}): not compared"]
+        return [f"the run has no record of the mean and deviation of its data ({FACTS_FILE}): they are not compared"]
     return []
 
 
@@ -79,8 +79,8 @@ def require_whole_record(experiment: Experiment) -> None:
     recorded = len({line["step"] for line in read_decisions(path)})
     if recorded < total:
         raise ConfigError(
-            f"parallelism.replay={path}: it has {recorded} updates; expected {total}. The recorded run did not end, "
-            "and only a complete record can be replayed"
+            f"parallelism.replay={path}: the record has {recorded} updates; expected {total}. The recorded run did not "
+            "end, and only a complete record can be replayed"
         )
 
 
@@ -104,7 +104,7 @@ def require_record_of_one_configuration(config: Config) -> None:
     # Compare with the last configuration of the recorded run; ``config`` may order the updates differently.
     earlier, last = earlier_configurations(folder), folder / CONFIG_FILE
     but = () if config.schedule.goes_by_length else LIMITS
-    changed = list(changes_on_the_way(earlier, load_stored(last), but)) if earlier and last.exists() else []
+    changed = list(configuration_changes(earlier, load_stored(last), but)) if earlier and last.exists() else []
     if changed:
         raise ConfigError(
             f"parallelism.replay={path}: the configuration of its run changed: {'; '.join(changed)}. No single "

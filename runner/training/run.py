@@ -208,7 +208,7 @@ class _Run:
         libraries = native_libraries()
         for library in libraries:
             if library.missing:
-                log.warning("no kernels of %s, slower ones are used: %s", library.name, library.missing)
+                log.warning("kernels of %s are missing, slower ones are used: %s", library.name, library.missing)
             else:
                 log.info("kernels of %s %s", library.name, library.version)
         missing = {library.name: library.missing for library in libraries if library.missing}

@@ -116,7 +116,7 @@ class Trainer:
             every = self.experiment.config.checkpoint.every_steps
             if every is not None and self.progress.done % every == 0:
                 self._save()
-            self._stop_if_asked()
+            self._stop_if_requested()
         if self.progress.scores is None:
             self._evaluate(counted=False)
         self._save()
@@ -197,7 +197,7 @@ class Trainer:
         self._decisions.write(self._step_driver.decisions())
         write_checkpoint(self.experiment, self._directory, self._record, self.progress, variables, self._meta)
 
-    def _stop_if_asked(self) -> None:
+    def _stop_if_requested(self) -> None:
         if self._stop.signum is None:
             return
         strategy = self.experiment.config.parallelism

@@ -9,8 +9,8 @@ from runner.system.text import mean_number, number, text_table
 from runner.training.experiment import Experiment
 
 _ESTIMATED = """\
-Milliseconds are estimated by the cost model, summed over messages. In the hidden ones the receiver computes,
-between a send and the first node that needs it. Several messages can overlap the same computation."""
+Milliseconds are estimated by the cost model, summed over messages. Hidden milliseconds are those in which the receiver
+computes between the send and the first node that needs the message. Messages can overlap the same computation."""
 
 
 @dataclass(frozen=True)

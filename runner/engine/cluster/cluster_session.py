@@ -122,43 +122,43 @@ class ClusterSession:
         """Run one step of a client: send one Run message to each participating worker; see :class:`Session`."""
         begin_ns = time.monotonic_ns()
         require_synchronized(f"client {client!r} was run", self._launched)
-        asked = self._planned.client(client)
-        fed = expand_feeds(asked, feeds or {})
-        plan = self._load(asked)
+        planned = self._planned.client(client)
+        fed = expand_feeds(planned, feeds or {})
+        plan = self._load(planned)
         number = self._begin(plan, fed)
         for worker in plan.plans:
-            self._group.send(worker, messages.Run(plan.name, step, self._delay_s(asked, worker, step)))
+            self._group.send(worker, messages.Run(plan.name, step, self._delay_s(planned, worker, step)))
         done = self._group.gather(
             plan.plans, messages.Done, lambda answer: (answer.plan, answer.step) == (plan.name, step)
         )
         for worker, answer in done.items():
             self._add_statistics(worker, plan, answer)
-        fetched = {name: plan.fetch(tensor) for name, tensor in asked.fetches.items()}
+        fetched = {name: plan.fetch(tensor) for name, tensor in planned.fetches.items()}
         if self._trace is not None:
             self._trace.runs.add(client, number, step, begin_ns)
         return fetched
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
         """Begin one step of a client; see :class:`~runner.engine.run.step_driver.Clients`."""
-        asked = self._planned.client(client)
-        require_launchable(asked, self._launched)
+        planned = self._planned.client(client)
+        require_launchable(planned, self._launched)
         begin_ns = time.monotonic_ns()
-        fed = expand_feeds(asked, feeds or {})
+        fed = expand_feeds(planned, feeds or {})
         if not self._launched and not self._training_is_loaded:
             # Load all clients now, because no client can be loaded while another client runs.
             for each in self._program.training:
                 self._load(each)
             self._training_is_loaded = True
-        plan = self._load(asked)
+        plan = self._load(planned)
         number = self._begin(plan, fed)
-        self._launched[client] = self._by_plan[plan.name] = _LaunchedRun(asked, plan, step, number, begin_ns)
+        self._launched[client] = self._by_plan[plan.name] = _LaunchedRun(planned, plan, step, number, begin_ns)
         for worker in plan.plans:
-            self._group.send(worker, messages.Launch(plan.name, step, self._delay_s(asked, worker, step)))
+            self._group.send(worker, messages.Launch(plan.name, step, self._delay_s(planned, worker, step)))
 
     def finished(self) -> Finished:
         """Wait until the next client has finished; see :class:`~runner.engine.run.step_driver.Clients`."""
         if not self._launched:
-            raise RunnerError("no client is under way: launch one first")
+            raise RunnerError("no client is running: launch one first")
         while True:
             worker, answer = self._ended.popleft() if self._ended else self._group.next(messages.Done)[:2]
             run = self._by_plan.get(answer.plan)

@@ -37,7 +37,7 @@ class Link:
 
     def __str__(self) -> str:
         if self.bytes_per_s is None:
-            rate = "bandwidth as it is"
+            rate = "unlimited bandwidth"
         else:
             rate = f"{self.bytes_per_s / BYTES_PER_S_OF_MBIT:g} Mbit/s"
         return f"{rate}, {self.latency_s * 1e3:g} ms"
@@ -93,8 +93,8 @@ class Stragglers:
         if self.distribution == "none":
             return "no stragglers"
         spread = f", sigma {self.sigma:g}" if self.distribution == "lognormal" else ""
-        who = "all workers" if self.workers is None else f"worker {', '.join(map(str, self.workers))}"
-        return f"{self.distribution} delay of {who} with median {self.median_s * 1e3:g} ms{spread}"
+        slowed = "all workers" if self.workers is None else f"worker {', '.join(map(str, self.workers))}"
+        return f"{self.distribution} delay of {slowed} with median {self.median_s * 1e3:g} ms{spread}"
 
     def delay_s(self, worker: int, step: int) -> float:
         """Return the delay in seconds before a training step: a pure function of (seed, worker, step)."""

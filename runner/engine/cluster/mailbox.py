@@ -139,7 +139,7 @@ class Mailbox:
         Launch and trace messages are queued for :meth:`next` with the time at which they were read. Raises Stopped on
         shutdown, SecurityError for an unexpected message.
         """
-        self._wait_until(self.clock() + seconds, step, "it was delayed")
+        self._wait_until(self.clock() + seconds, step, "the step was delayed")
 
     @property
     def pending(self) -> list[tuple[str, str]]:
@@ -245,6 +245,6 @@ class LaunchQueue:
                 mailbox.catch_up()
         tensors = ", ".join(f"{key!r} from {sender}" for key, sender in mailbox.missing(plan, step.received).items())
         raise ClusterError(
-            f"step {step.message.step} of plan {plan!r}: {tensors} did not arrive within {RECEIVE_LIMIT_S:g} s of its "
+            f"step {step.message.step} of plan {plan!r}: {tensors} did not arrive within {RECEIVE_LIMIT_S:g} s of the "
             "launch"
         )

@@ -57,7 +57,7 @@ class CommunicatorSetup:
             return False
         if self.library not in registry.communicators:
             raise ResourceError(
-                f"{self.library} is not available here, but at the master; install the same libraries for all processes"
+                f"{self.library} is available to the master but not to {name}; install the same libraries everywhere"
             )
         try:
             registry.communicators[self.library].join(self.unique_id, self.members.index(name), len(self.members))
@@ -76,7 +76,7 @@ def require_library(cluster: Cluster, registry: Registry) -> CommunicatorLibrary
     library = registry.communicators.get(cluster.collectives)
     if library is None:
         raise ResourceError(
-            f"cluster.collectives={cluster.collectives}: the library is not available, expected with CuPy; see "
+            f"cluster.collectives={cluster.collectives}: the library is not available through CuPy; see "
             "`runner doctor`, or set cluster.collectives=none"
         )
     return library

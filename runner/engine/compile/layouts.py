@@ -244,15 +244,15 @@ class _Arranging:
         sides = [self.settled_layout(source), self.settled_layout(slot)]
         choice = self.registry.choose("cast", self.device_type, instruction.attributes, [before], [after], sides)
         arrangement = choice.arrangement
-        made = replace(instruction, library=choice.kernel.library, arrangement=arrangement)
-        (taken,), (given,) = arrangement.inputs, arrangement.outputs
+        cast = replace(instruction, library=choice.kernel.library, arrangement=arrangement)
+        (input_layout,), (output_layout,) = arrangement.inputs, arrangement.outputs
         around = []
-        if taken != sides[0]:
-            made = replace(made, inputs=(self.new_slot(before, taken),))
-            around += self.conversions(source, made.inputs[0], instruction.node)
-        around.append(made)
-        if given != sides[1]:
-            around[-1] = replace(made, outputs=(self.new_slot(after, given),))
+        if input_layout != sides[0]:
+            cast = replace(cast, inputs=(self.new_slot(before, input_layout),))
+            around += self.conversions(source, cast.inputs[0], instruction.node)
+        around.append(cast)
+        if output_layout != sides[1]:
+            around[-1] = replace(cast, outputs=(self.new_slot(after, output_layout),))
             around += self.conversions(around[-1].outputs[0], slot, instruction.node)
         return around
 

@@ -62,12 +62,12 @@ class ProgramPlans:
 
     def _plan(self, signature: Signature) -> Mapping[str, DevicePlan]:
         if signature not in self._plans:
-            made = {}
+            plans = {}
             for device, part in self.compiled(signature).parts.items():
                 settled = self._layouts.setdefault(device, {})
-                made[device] = part.plan(device, self._registry, dict(settled))
-                settled.update(made[device].layouts)
-            self._plans[signature] = made
+                plans[device] = part.plan(device, self._registry, dict(settled))
+                settled.update(plans[device].layouts)
+            self._plans[signature] = plans
         return self._plans[signature]
 
 

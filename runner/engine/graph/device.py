@@ -93,7 +93,7 @@ class Device:
         if has_gpu != (self.type == GPU) or (self.use != DEFAULT_GPU_OPTIONS and not has_gpu):
             raise ValueError(
                 f"device {self.name!r} with gpu={self.gpu} and {self.use}: expected the index of a GPU, from "
-                "0, for type gpu, and neither for other types"
+                "0, for type gpu, and no index and no options for other types"
             )
 
     @property

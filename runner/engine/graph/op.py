@@ -143,7 +143,7 @@ def register(*definitions: OpDef) -> None:
         if definition.name in OPS:
             raise ValueError(f"op {definition.name!r} is defined twice")
         if isinstance(definition.gradient, ByDecomposition) and definition.decompose is None:
-            raise ValueError(f"op {definition.name!r}: gradient is by decomposition, but it has no decompose rule")
+            raise ValueError(f"op {definition.name!r}: a gradient by decomposition needs a decompose rule")
         OPS[definition.name] = definition
 
 
@@ -152,7 +152,7 @@ def lookup(name: str) -> OpDef:
     try:
         return OPS[name]
     except KeyError:
-        raise ShapeError(f"unknown op {name!r}; the ops are: {', '.join(sorted(OPS))}") from None
+        raise ShapeError(f"unknown op {name!r}; expected one of {', '.join(sorted(OPS))}") from None
 
 
 def _canonical(op: str, name: str, kind: str, value: object) -> object:
@@ -167,13 +167,13 @@ def _canonical(op: str, name: str, kind: str, value: object) -> object:
     plain = {"int": int, "bool": bool, "str": str, "bytes": bytes}
     if kind in plain and type(value) is plain[kind]:
         return value
-    raise ShapeError(f"op {op!r}: attribute {name}={value!r} is not of kind {kind!r}")
+    raise ShapeError(f"op {op!r}: attribute {name}={value!r}: expected a value of kind {kind!r}")
 
 
-def expect(condition: bool, named: str, came: object) -> None:
+def expect(condition: bool, named: str, actual: object) -> None:
     """Raise ShapeError with the expected and the actual value, unless the condition holds.
 
     Shape rules call this function; :meth:`OpDef.output_specs` adds the name of the op to the message.
     """
     if not condition:
-        raise ShapeError(f"expected {named}, came {came}")
+        raise ShapeError(f"expected {named}, got {actual}")

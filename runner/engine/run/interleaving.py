@@ -107,7 +107,7 @@ class VirtualTime:
         if part is not None and (first is None or self._start(part) < ends[first]):
             return self._begin(part)
         if first is None:
-            raise RunnerError(f"virtual time stands still: {', '.join(self._running)} can neither begin nor end")
+            raise RunnerError(f"virtual time cannot advance: {', '.join(self._running)} can neither start nor end")
         self._now = max(self._now, ends[first])
         del self._running[first], self._ends[first]
         return End(first)
@@ -180,7 +180,7 @@ class Recorded:
         """Return the next recorded event; see :class:`Interleaving`."""
         if self._reported == len(self.endings):
             raise RunnerError(
-                f"the record ends after {self._reported} endings, but the run goes on: that run was "
+                f"the record ends after {self._reported} endings, but the run continues: the recorded run was "
                 "stopped or too long to record; only a completely recorded run can be repeated"
             )
         ending = self.endings[self._reported]
@@ -204,7 +204,7 @@ class Recorded:
         """
         own = (ending.client, ending.step, device)
         if own in awaiting:
-            raise RunnerError(f"the record contradicts itself: step {own[1]} of {own[0]!r} on {device} awaits itself")
+            raise RunnerError(f"the record is contradictory: step {own[1]} of {own[0]!r} on {device} waits for itself")
         awaiting |= {own}
         turn = self._turns.get(device, 0)
         if turn != ending.turns[device]:
@@ -215,7 +215,7 @@ class Recorded:
         if launched is None or launched.received.keys() != ending.turns.keys():
             raise RunnerError(
                 f"the record has step {ending.step} of {ending.client!r} on {', '.join(ending.turns)} next, but this "
-                "run has launched no such step: it is the record of another configuration"
+                "run has launched no such step: the record belongs to another configuration"
             )
         for source in launched.received[device]:
             if (ending.client, ending.step, source) not in self._begun:

@@ -63,7 +63,7 @@ class Recorder:
         result = call()
         end = self._clock()
         if len(self.spans) == MAX_SPANS:
-            raise ResourceError(f"a trace holds at most {MAX_SPANS} spans of a device: record fewer steps")
+            raise ResourceError(f"a trace holds at most {MAX_SPANS} spans per device: record fewer steps")
         self.spans.append(RawSpan(*run, position, kind, begin, end))
         return result
 

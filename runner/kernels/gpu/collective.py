@@ -78,14 +78,14 @@ class NcclLibrary:
         """
         gpu = self._current_gpu()
         if gpu in self._joined:
-            raise RuntimeError(f"GPU {gpu} cannot join {size} GPUs: it has joined {self._joined[gpu].size} before")
+            raise RuntimeError(f"GPU {gpu} cannot join {size} GPUs: it has already joined {self._joined[gpu].size}")
         try:
             native = self._nccl.NcclCommunicator(size, unique_id, rank)
         except RuntimeError as error:
             raise RuntimeError(f"GPU {gpu} cannot join {size} GPUs as number {rank}: {error}") from error
-        made = NcclCommunicator(native, rank, size, self._allocate(_TURN_BYTES))
+        communicator = NcclCommunicator(native, rank, size, self._allocate(_TURN_BYTES))
         with self._lock:
-            self._joined[gpu] = made
+            self._joined[gpu] = communicator
 
     def communicator(self) -> NcclCommunicator:
         """Return the communicator of this thread's GPU. Raises RuntimeError if the GPU has not joined one."""
@@ -129,10 +129,10 @@ def _bind(library: NcclLibrary, attributes: Attributes, arrangement: Arrangement
     """
     (part,), (total,) = buffers.inputs, buffers.outputs
     communicator = library.communicator()
-    asked = (attributes["rank"], attributes["size"])
-    if asked != (communicator.rank, communicator.size):
+    rank, size = attributes["rank"], attributes["size"]
+    if (rank, size) != (communicator.rank, communicator.size):
         raise RuntimeError(
-            f"a sum as GPU {asked[0]} of {asked[1]}: this GPU joined as {communicator.rank} of {communicator.size}"
+            f"a sum as GPU {rank} of {size}: this GPU joined as {communicator.rank} of {communicator.size}"
         )
     count = prod(part.spec.shape)
 

@@ -39,18 +39,18 @@ def open_gpus(tf32: bool, *, compare_plans: bool = False, code_folder: str = "",
         import cupy
     except ImportError as error:
         raise GpusError(
-            f"a GPU was asked for, but CuPy cannot be imported ({error}): pip install 'runner-dataflow[gpu]'"
+            f"a GPU was requested, but CuPy cannot be imported ({error}): pip install 'runner-dataflow[gpu]'"
         ) from error
     runtime = cupy.cuda.runtime
     try:
         count = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:
         raise GpusError(
-            f"a GPU was asked for, but CUDA finds none: {error}; `runner doctor` lists drivers and GPUs, "
+            f"a GPU was requested, but CUDA finds none: {error}; `runner doctor` lists drivers and GPUs, "
             "cluster.device=cpu needs none"
         ) from error
     if count == 0:
-        raise GpusError("a GPU was asked for, but CUDA finds none; look at CUDA_VISIBLE_DEVICES and `runner doctor`")
+        raise GpusError("a GPU was requested, but CUDA finds none; check CUDA_VISIBLE_DEVICES and run `runner doctor`")
     if not 0 <= home < count:
         raise GpusError(_absence(home, count))
     code = KeptCode(Path(code_folder) if code_folder else None)
@@ -62,7 +62,7 @@ def _capability(properties: Mapping[str, Any]) -> int:
 
 
 def _absence(gpu: int, count: int) -> str:
-    return f"GPU {gpu} was asked for; this process sees {count}, from 0"
+    return f"GPU {gpu} was requested; this process has GPUs 0 to {count - 1}"
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class CudaRuntime:
 
     def allocate(self, nbytes: int) -> DeviceMemory:
         """Allocate GPU memory without a pool: memory is planned once and freed with its owner."""
-        with self._allocating(nbytes, "memory of a GPU"):
+        with self._allocating(nbytes, "GPU memory"):
             memory = self._cupy.cuda.Memory(max(nbytes, 1))
         return DeviceMemory(int(memory.ptr), nbytes, memory)
 

@@ -102,18 +102,18 @@ def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Off
     # For a cast, the requested layout of the output is offered as well; the kernel uses the layout of the input.
     offered = offered[: len(inputs)]
     layout = offered_layout(result, [offer for offer, each in zip(offered, full, strict=True) if each])
-    asked = [
+    layouts = [
         _in_layout(spec, layout if each else offer) for spec, each, offer in zip(inputs, full, offered, strict=True)
     ]
     given = [_in_layout(spec, layout) for spec in outputs]
-    if len(broadcast(list(zip(inputs, asked, strict=True)), (result, given[0])).axes) > AXES:
+    if len(broadcast(list(zip(inputs, layouts, strict=True)), (result, given[0])).axes) > AXES:
         return None
     replaceable = [
         (i, o)
         for (i, o) in product(range(len(inputs)), range(len(outputs)))
         if full[i] and numpy_dtype(inputs[i].dtype).itemsize == numpy_dtype(outputs[o].dtype).itemsize
     ]
-    return Arrangement(tuple(asked), tuple(given), in_place=tuple(replaceable))
+    return Arrangement(tuple(layouts), tuple(given), in_place=tuple(replaceable))
 
 
 def _in_layout(spec: Spec, like: Layout | None) -> Layout:

@@ -23,7 +23,7 @@ class PinnedStage:
         self._pinned = runtime.pinned(0)
         self._left = runtime.event()
 
-    def bring(self, value: Array, target: int, stream: Stream) -> None:
+    def upload(self, value: Array, target: int, stream: Stream) -> None:
         """Enqueue a copy of the value to an address. The value may change after the method returns."""
         runtime = self._runtime
         runtime.wait_on_host(self._left)
@@ -74,7 +74,7 @@ class GpuWriter:
     def __call__(self, value: Array) -> None:
         """Put a value in place for later calls."""
         if not self._landings or self._landings[0].value is not value:
-            self._bring(value)
+            self._upload(value)
             return
         landing = self._landings[0]
         self._runtime.wait(self._main, landing.arrived)
@@ -83,19 +83,19 @@ class GpuWriter:
         landing.value = None
         self._landings.reverse()
 
-    def _bring(self, value: Array) -> None:
+    def _upload(self, value: Array) -> None:
         """Copy a value directly to the target. Values fed in every step get a separate stage and do not wait."""
         self._brought += 1
         if self._brought == _OFTEN:
             self._stage = PinnedStage(self._runtime)
-        self._stage.bring(value, self._target.address, self._main)
+        self._stage.upload(value, self._target.address, self._main)
 
     def ahead(self, value: Array) -> None:
         """Start to copy the next value, which replaces an earlier value that was copied ahead but not used."""
         self._landings = self._landings or [self._landing(), self._landing()]
         landing = self._landings[0]
         self._runtime.wait(self._copies, landing.taken)
-        landing.stage.bring(value, landing.memory.address, self._copies)
+        landing.stage.upload(value, landing.memory.address, self._copies)
         self._runtime.record(landing.arrived, self._copies)
         landing.value = value
 

@@ -137,12 +137,12 @@ def _bind_response_gradient(runtime: Runtime, attributes: Attributes, buffers: B
     scaled = np.uintp(address_of(buffers.scratch))
     ratio = np.uintp(scaled + _bytes_of_part(x.spec))
     size, weight, beta = attributes["size"], _weight(attributes), attributes["beta"]
-    made = (x, dy, scaled, ratio)
-    taken = (x, scaled, ratio, dx)
+    parts = (x, dy, scaled, ratio)
+    operands = (x, scaled, ratio, dx)
     return in_order(
         [
-            _launch_response(runtime, "response_gradient_parts", x, size, made, (weight, attributes["k"], -beta)),
-            _launch_response(runtime, "response_gradient", x, size, taken, (2 * weight * beta,)),
+            _launch_response(runtime, "response_gradient_parts", x, size, parts, (weight, attributes["k"], -beta)),
+            _launch_response(runtime, "response_gradient", x, size, operands, (2 * weight * beta,)),
         ]
     )
 

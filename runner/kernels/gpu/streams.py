@@ -94,26 +94,26 @@ class _Latest:
         self._spans: list[tuple[int, int, int]] = []
 
     def touching(self, spans: Iterable[Span]) -> list[int]:
-        return [who for begin, end in spans for low, high, who in self._spans if low < end and begin < high]
+        return [number for begin, end in spans for low, high, number in self._spans if low < end and begin < high]
 
-    def add(self, span: Span, who: int) -> None:
+    def add(self, span: Span, number: int) -> None:
         if span[0] < span[1]:
-            self._spans.append((*span, who))
+            self._spans.append((*span, number))
 
     def forget(self, span: Span) -> None:
         """Remove a span, also from the middle of larger spans."""
         begin, end = span
         kept = []
-        for low, high, who in self._spans:
+        for low, high, number in self._spans:
             if low >= end or high <= begin:
-                kept.append((low, high, who))
+                kept.append((low, high, number))
                 continue
-            kept += [part for part in ((low, begin, who), (end, high, who)) if part[0] < part[1]]
+            kept += [part for part in ((low, begin, number), (end, high, number)) if part[0] < part[1]]
         self._spans = kept
 
-    def put(self, span: Span, who: int) -> None:
+    def put(self, span: Span, number: int) -> None:
         self.forget(span)
-        self.add(span, who)
+        self.add(span, number)
 
 
 class _Places:

@@ -50,7 +50,7 @@ class Parts:
         head = {name: node for name, node in needed.items() if _is(node, "loss")}
         dense = {name: node for name, node in needed.items() if name not in body and name not in head}
         given = {blueprint.step, blueprint.batch["index"], boundary}
-        _expect_reads(dense, given, "only the first dense layer reads what is before it")
+        _expect_reads(dense, given, "only the first dense layer reads from the layers before it")
         logits = _only([tensor for tensor in _read(head) if tensor.node in dense], "logits that the loss reads")
         _expect_reads(head, {logits, blueprint.batch["y"]}, "the loss reads logits and labels only")
         return cls(blueprint, list(body.values()), boundary, list(dense.values()), logits, list(head.values()))

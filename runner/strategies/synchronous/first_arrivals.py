@@ -72,10 +72,10 @@ class FirstArrivals(StepDriver):
         workers = range(len(shares.examples))
         self._reads = {numbered("read", k): k for k in workers}
         self._computes = {numbered("share", k): k for k in workers}
-        self._under_way: set[str] = set()
+        self._running: set[str] = set()
         self._open: int | None = None
         self._wanted: Contributors = ()
-        self._came: list[int] = []
+        self._arrived: list[int] = []
         self._counted: dict[int, Contributors] = {}
         self._dropped: dict[int, list[int]] = {}
         self._since = {"comm/dropped_shares": 0, "comm/dropped_examples": 0, "comm/unseen_examples": 0}
@@ -83,10 +83,10 @@ class FirstArrivals(StepDriver):
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
         """Wait for the shares that count and apply them; return the "loss" and "accuracy" of these shares."""
         self._begin(step)
-        while len(self._came) < self._shares.counted:
+        while len(self._arrived) < self._shares.counted:
             self._take(self._finished())
         self._open = None
-        contributors = tuple(sorted(self._came))
+        contributors = tuple(sorted(self._arrived))
         self._counted[step] = contributors
         held = sum(self._shares.examples[k] for k in contributors)
         self._since["comm/unseen_examples"] += sum(self._shares.examples) - held
@@ -99,7 +99,7 @@ class FirstArrivals(StepDriver):
 
     def synchronize(self) -> None:
         """Wait for the shares of late workers, and drop them."""
-        while self._under_way:
+        while self._running:
             self._take(self._finished())
 
     def metrics(self) -> Mapping[str, float]:
@@ -123,10 +123,10 @@ class FirstArrivals(StepDriver):
         }
 
     def _begin(self, step: int) -> None:
-        self._open, self._came = step, []
+        self._open, self._arrived = step, []
         replayed = self._shares.replayed
         self._wanted = tuple(self._computes.values()) if replayed is None else _of_step(replayed, step)
-        busy = {self._worker(client) for client in self._under_way}
+        busy = {self._worker(client) for client in self._running}
         for worker in self._wanted:
             if worker not in busy:
                 self._launch(numbered("read", worker), step)
@@ -136,7 +136,7 @@ class FirstArrivals(StepDriver):
         worker, is_share = self._worker(ended.client), ended.client in self._computes
         if ended.step == self._open:
             if is_share:
-                self._came.append(worker)
+                self._arrived.append(worker)
             else:
                 self._launch(numbered("share", worker), ended.step, {"step": number_of(ended.step)})
             return
@@ -158,11 +158,11 @@ class FirstArrivals(StepDriver):
 
     def _launch(self, client: str, step: int, feeds: Mapping[str, Any] | None = None) -> None:
         self._clients.launch(client, step=step, feeds=feeds)
-        self._under_way.add(client)
+        self._running.add(client)
 
     def _finished(self) -> Finished:
         ended = self._clients.finished()
-        self._under_way.remove(ended.client)
+        self._running.remove(ended.client)
         return ended
 
     def _worker(self, client: str) -> int:

@@ -50,7 +50,7 @@ def private_directory(parent: Path | None = None) -> Iterator[Path]:
     except OSError as error:
         raise ResourceError(
             f"no private directory for sockets and shared memory in {parent}: {error.strerror}; "
-            "it must be writable and have room"
+            "expected a writable directory with free space"
         ) from error
     try:
         yield path

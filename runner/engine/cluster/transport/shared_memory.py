@@ -85,7 +85,7 @@ def view_bytes(data: memoryview, dtype: str, shape: tuple[int, ...], where: str)
     # NumPy rejects a shape such as (0, 2**62) because of the product of its nonzero sizes.
     if nbytes_of(dtype, [size for size in shape if size]) > MAX_INTEGER:
         raise Violation(
-            f"{where}: {dtype}{list(shape)}, expected at most {MAX_INTEGER} bytes even without its sizes of 0"
+            f"{where}: {dtype}{list(shape)}, expected at most {MAX_INTEGER} bytes even without dimensions of size 0"
         )
     expected = nbytes_of(dtype, shape)
     if data.nbytes != expected:

@@ -64,7 +64,7 @@ class Outbox:
         """
         self._check_thread()
         if peer in self._connections:
-            raise ValueError(f"{self._identity.name} is connected to {peer} already")
+            raise ValueError(f"{self._identity.name} is already connected to {peer}")
         if address.startswith("ipc://") and not inbox_path(address).exists():
             raise ClusterError(f"{self._identity.name} cannot reach {peer}: no process listens on {address}")
         self._connections[peer] = _Connection(self._shake_hands(peer, address), address)
@@ -76,8 +76,8 @@ class Outbox:
         if not self._queue(peer, message, frames, flags=0):
             raise ClusterError(
                 f"{self._identity.name} could not send {message.kind!r} to {peer} for "
-                f"{self._limits.send_timeout_s:g} s: it is gone, or its queue of "
-                f"{self._limits.queued_messages} messages stays full"
+                f"{self._limits.send_timeout_s:g} s: the peer has ended, or its queue of "
+                f"{self._limits.queued_messages} messages is full"
             )
 
     def offer(self, peer: str, message: Message) -> bool:

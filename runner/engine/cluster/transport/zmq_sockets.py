@@ -60,7 +60,7 @@ def _require_descriptors(count: int) -> None:
         return
     if hard != resource.RLIM_INFINITY and hard < count:
         raise ResourceError(
-            f"{count} open files needed, the limit is {hard}: raise it (ulimit -Hn) or use fewer workers"
+            f"{count} open files needed, the limit is {hard}: raise the limit (ulimit -Hn) or use fewer workers"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 

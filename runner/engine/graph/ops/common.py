@@ -35,7 +35,7 @@ Formula = Callable[..., Expr | Sequence[Expr | None] | None]
 """A gradient formula: see :func:`elementwise_gradient`."""
 
 NO_INPUTS = NotDifferentiable("it has no inputs")
-MADE_BY_PASSES = NotDifferentiable("it is made by passes after gradients exist")
+MADE_BY_PASSES = NotDifferentiable("passes add it after differentiation")
 
 
 def expect_dtype(spec: TensorSpec, allowed: Sequence[str], role: str = "input") -> None:
@@ -125,7 +125,7 @@ def broadcast_shape(specs: Sequence[TensorSpec]) -> tuple[int, ...]:
         return np.broadcast_shapes(*(spec.shape for spec in specs))
     except ValueError:
         shapes = ", ".join(str(spec.shape) for spec in specs)
-        raise ShapeError(f"expected shapes that broadcast together, came {shapes}") from None
+        raise ShapeError(f"expected shapes that broadcast together, got {shapes}") from None
 
 
 def expect_window_attributes(strides: Sequence[int], padding: Sequence[int]) -> None:

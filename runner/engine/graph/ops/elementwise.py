@@ -25,8 +25,8 @@ def _infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[Tens
     shape = shapes.pop() if shapes else ()
     program = parse(attributes["program"], len(specs), attributes["outputs"])
     wide = program.widened([spec.shape == shape for spec in specs])
-    came = f"outputs {program.outputs} of {program.text!r}"
-    expect(all(wide[number] for number in program.outputs), f"outputs computed from inputs of shape {shape}", came)
+    actual = f"outputs {program.outputs} of {program.text!r}"
+    expect(all(wide[number] for number in program.outputs), f"outputs computed from inputs of shape {shape}", actual)
     return [TensorSpec(shape, specs[0].dtype)] * len(program.outputs)
 
 

@@ -90,7 +90,7 @@ def _infer_collective_sum(specs: Sequence[TensorSpec], attributes: Attributes) -
 
 
 def _expect_rank(rank: int, size: int) -> None:
-    expect(0 <= rank < size, f"a rank of {size} parts, from 0", rank)
+    expect(0 <= rank < size, f"a rank from 0 to {size - 1}", rank)
 
 
 _SPEC = {"shape": "ints", "dtype": "dtype"}
@@ -100,7 +100,7 @@ _GROUP = {"group": "str", "rank": "int"}
 _MEMBER = {**_GROUP, "size": "int"}
 _COMMITS = NotDifferentiable("it commits a value for the next step; differentiate the value instead")
 _IS_CUT = NotDifferentiable("gradients are taken before a graph is cut into devices")
-_LOWERED = NotDifferentiable("it is made of all_reduce by a pass, after gradients exist")
+_LOWERED = NotDifferentiable("a pass replaces all_reduce by it, after differentiation")
 
 register(
     OpDef("placeholder", declared, NO_INPUTS, 0, _SPEC, no_flops, executed_by="executor"),

@@ -83,7 +83,7 @@ def _infer_mask(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence
     return [mask]
 
 
-_A_DRAW = NotDifferentiable("it is a draw of random numbers")
+_A_DRAW = NotDifferentiable("its output is random")
 _STREAM = {"shape": "ints", "dtype": "dtype", "seed": "int", "key": "str"}
 
 register(

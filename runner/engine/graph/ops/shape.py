@@ -69,7 +69,7 @@ def _infer_concat(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequen
     expect_same_dtype(specs)
     expect_axes([axis], first.rank)
     rests = {_with_extent(spec.shape, axis, 0) for spec in specs}
-    expect(len(rests) == 1, f"shapes that agree off axis {axis}", [spec.shape for spec in specs])
+    expect(len(rests) == 1, f"shapes that differ only on axis {axis}", [spec.shape for spec in specs])
     joined = sum(spec.shape[axis] for spec in specs)
     return [TensorSpec(_with_extent(first.shape, axis, joined), first.dtype)]
 

@@ -51,7 +51,7 @@ def constant(graph: Builder, value: NDArray[Any], *, name: str | None = None) ->
     The node carries the elements as little-endian bytes in C order. The op is meant for small tables, not for data.
     """
     if value.dtype.name not in DTYPES:
-        raise ShapeError(f"op 'constant': expected an array of dtype {', '.join(DTYPES)}, came {value.dtype}")
+        raise ShapeError(f"op 'constant': expected an array of dtype {', '.join(DTYPES)}, got {value.dtype}")
     data = value.astype(value.dtype.newbyteorder("<")).tobytes()
     attributes = {"value": data, "shape": value.shape, "dtype": value.dtype.name}
     return graph.add("constant", (), attributes, name=name)[0]
@@ -114,7 +114,7 @@ def _cast_back(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None
     return [cast(graph, dy, source.dtype) if source.is_float else None]
 
 
-FOR_TRANSFERS = NotDifferentiable("it is put before transfers by a pass, after gradients exist")
+FOR_TRANSFERS = NotDifferentiable("a pass adds it before transfers, after differentiation")
 
 _FILL = {"value": "float", "shape": "ints", "dtype": "dtype"}
 _CONSTANT = {"value": "bytes", "shape": "ints", "dtype": "dtype"}

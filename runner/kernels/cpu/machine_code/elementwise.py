@@ -146,7 +146,7 @@ def _layout(program: Program, wide: Sequence[bool], result: Spec, offered: Offer
 def _bind(program_of: ProgramOf, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
     result = buffers.outputs[0]
     program = program_of(attributes, len(buffers.inputs))
-    assert program is not None, "only what was arranged is bound"
+    assert program is not None, "bound without an arrangement"
     wide = _wide([operand.spec for operand in buffers.inputs], result.spec)
     code = _compiled(program.text, program.inputs, program.outputs, result.spec.dtype, wide)
     itemsize = ITEMSIZE[result.spec.dtype]

@@ -66,8 +66,8 @@ def over(
 
     The call uses all threads if the tensors have ``PARALLEL_BYTES`` or more. sizes: integers passed as the last array.
     """
-    told = [] if sizes is None else [int(sizes.ctypes.data)]
-    addresses = np.array([*(operand.address for operand in operands), *told], np.intp)
+    last = [] if sizes is None else [int(sizes.ctypes.data)]
+    addresses = np.array([*(operand.address for operand in operands), *last], np.intp)
     keep = (code, addresses, sizes, tuple(operands))
     loop = Loop(code.address("slice"), int(addresses.ctypes.data), count, grain, keep)
     touched = sum(operand.layout.nbytes for operand in operands)

@@ -42,9 +42,9 @@ def register(registry: Registry, library: Library) -> None:
         (spec,), (source, wanted) = node.inputs, offered
         if source is None or wanted is None or _common_view(library, _unpacked(source), wanted) is None:
             return None
-        made, _ = _reorder(library, spec, _unpacked(source), spec, wanted)
+        desc, _ = _reorder(library, spec, _unpacked(source), spec, wanted)
         unpacked_bytes = _unpacked(source).nbytes if source.tag.startswith(BITS) else 0
-        return Arrangement((source,), (wanted,), unpacked_bytes + made.scratch_bytes)
+        return Arrangement((source,), (wanted,), unpacked_bytes + desc.scratch_bytes)
 
     def bind(node: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
         source, result = buffers.inputs[0], buffers.outputs[0]
@@ -70,8 +70,8 @@ def _register_cast(registry: Registry, library: Library) -> None:
         wanted = (offered[1] if len(offered) > 1 else None) or _alike(library, source, y)
         if wanted is None or _common_view(library, source, wanted) is None:
             return None
-        made, _ = _reorder(library, x, source, y, wanted)
-        return Arrangement((source,), (wanted,), made.scratch_bytes)
+        desc, _ = _reorder(library, x, source, y, wanted)
+        return Arrangement((source,), (wanted,), desc.scratch_bytes)
 
     def bind(node: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
         return _reordering(library, buffers.inputs[0], buffers.outputs[0], buffers.host_scratch)
@@ -101,15 +101,15 @@ def _common_view(library: Library, *layouts: Layout) -> str | None:
 
 def _reorder(library: Library, x: Spec, source: Layout, y: Spec, wanted: Layout) -> tuple[Description, tuple[Any, Any]]:
     view = _common_view(library, source, wanted)
-    assert view is not None, "only what was arranged is bound"
+    assert view is not None, "bound without an arrangement"
     before, after = described(library, x, source, view), described(library, y, wanted, view)
-    made = Description(library, "reorder", before, library.engine, after, library.engine)
-    return made, (before, after)
+    desc = Description(library, "reorder", before, library.engine, after, library.engine)
+    return desc, (before, after)
 
 
 def _reordering(library: Library, source: Operand, result: Operand, scratch: Array) -> NativeCall:
-    made, (before, after) = _reorder(library, source.spec, source.layout, result.spec, result.layout)
-    return bound(made, {dnnl.SRC: (before, source), dnnl.DST: (after, result)}, scratch)
+    desc, (before, after) = _reorder(library, source.spec, source.layout, result.spec, result.layout)
+    return bound(desc, {dnnl.SRC: (before, source), dnnl.DST: (after, result)}, scratch)
 
 
 def _unpacked(layout: Layout) -> Layout:

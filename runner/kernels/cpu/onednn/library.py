@@ -210,7 +210,7 @@ def _open(ffi: Any) -> tuple[str, Any]:
             return path, ffi.dlopen(path)
         except OSError as error:
             tried.append(f"{path}: {error}")
-    advice = f"{SETTING} names a file; let it name another, or unset it" if named else f"pip install {PACKAGE}"
+    advice = f"set {SETTING} to another file, or unset it" if named else f"pip install {PACKAGE}"
     raise OneDnnUnavailable(f"libdnnl.so.3 could not be loaded; tried {'; '.join(tried)}; {advice}")
 
 

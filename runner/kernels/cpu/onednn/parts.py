@@ -61,9 +61,9 @@ def _concat(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> 
     ]
     joined = formatted(library, y.shape, y.dtype, _joined_format(node, inputs))
     parts_in_c = library.ffi.new("object[]", parts)
-    made = Description(library, "concat", joined, len(parts), axis, parts_in_c)
+    desc = Description(library, "concat", joined, len(parts), axis, parts_in_c)
     ports = [Port(dnnl.MULTIPLE_SRC + number, part) for number, part in enumerate(parts)]
-    return Recipe(made, ports, [Port(dnnl.DST, joined)])
+    return Recipe(desc, ports, [Port(dnnl.DST, joined)])
 
 
 def _joined_format(node: Node, inputs: Layouts) -> str:
@@ -79,8 +79,8 @@ def _broadcast(library: Library, node: Node, inputs: Layouts, outputs: Layouts) 
     (x,), (y,) = node.inputs, node.outputs
     repeated = _repeated(library, x, y.shape)
     result = described(library, y, outputs[0] or _result_layout(library, x, y))
-    made = Description(library, "reorder", repeated, library.engine, result, library.engine)
-    return Recipe(made, [Port(dnnl.SRC, repeated, layout=plain(x))], [Port(dnnl.DST, result)])
+    desc = Description(library, "reorder", repeated, library.engine, result, library.engine)
+    return Recipe(desc, [Port(dnnl.SRC, repeated, layout=plain(x))], [Port(dnnl.DST, result)])
 
 
 def _repeated(library: Library, x: Spec, shape: Dims) -> Any:
@@ -144,7 +144,7 @@ def _add(registry: Registry, library: Library, op: str, blocks: _Blocks, *, into
         return Arrangement(
             tuple(_layout(library, spec, name) for spec in node.inputs),
             tuple(_layout(library, spec, name) for spec in node.outputs),
-            max(copy.made.scratch_bytes for copy in copies),
+            max(copy.desc.scratch_bytes for copy in copies),
         )
 
     def bind(given: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
@@ -157,7 +157,7 @@ def _add(registry: Registry, library: Library, op: str, blocks: _Blocks, *, into
             inside = replace(whole, data=whole.data[copy.offset :])
             first, last = (piece, inside) if into else (inside, piece)
             ends = {dnnl.SRC: (copy.source, first), dnnl.DST: (copy.result, last)}
-            calls.append(bound(copy.made, ends, buffers.host_scratch))
+            calls.append(bound(copy.desc, ends, buffers.host_scratch))
         if into:
             return _after_clearing(buffers.outputs[0], in_turn(library, calls))
         return calls
@@ -173,7 +173,7 @@ def _layout(library: Library, spec: Spec, name: str) -> Layout:
 class _Copy:
     """A copy with the descriptors of source and result; the whole tensor is addressed from ``offset`` bytes on."""
 
-    made: Description
+    desc: Description
     source: Any
     result: Any
     offset: int

@@ -80,8 +80,8 @@ def _needed(planner: CudnnLibrary, convolution: Convolution, room: int) -> Built
     plan = planner.plan(convolution, room)
     if plan is None:
         raise ValueError(
-            f"cuDNN has no plan for {convolution} with {room} bytes of workspace, as arranged: the GPUs of "
-            "one run must be alike and its processes must have the same cuDNN"
+            f"cuDNN has no plan for {convolution} with {room} bytes of workspace, as arranged: all GPUs of "
+            "a run must be of one model, and its processes must have the same cuDNN"
         )
     return plan
 
