@@ -1,4 +1,4 @@
-"""The command ``runner``, as ``python -m runner`` or, where runner starts it, as ``python -P FOLDER/__main__.py``.
+"""The command ``runner``: ``python -m runner`` or, in processes that runner starts, ``python -P FOLDER/__main__.py``.
 
 A file in the working directory, such as random.py, must not be imported in place of a library. With -P the working
 directory is not on ``sys.path``; ``python -m`` puts it first, and it is removed below.
@@ -22,7 +22,7 @@ if not __package__:
     sys.modules["runner"] = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(sys.modules["runner"])
 if os.path.dirname(_FOLDER) not in sys.path:
-    # In a checkout that is not installed: the processes of joblib get this path and import runner by its name.
+    # For a checkout that is not installed: joblib's processes receive this path and import runner by name.
     sys.path.append(os.path.dirname(_FOLDER))
 
 from runner.cli import main  # noqa: E402

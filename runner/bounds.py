@@ -54,7 +54,7 @@ _UNDECLARED = {int: Bounds(-(2**63), 2**63 - 1), float: Bounds(-sys.float_info.m
 def out_of_bounds(schema: type, values: Mapping[str, Any], where: str) -> Iterator[str]:
     """Yield one line for each key whose number, or list of numbers, is outside the bounds that its field declares.
 
-    schema: a dataclass. values: plain values of its fields, nested alike. where: key of the section, or "".
+    schema: a dataclass. values: plain values of its fields, nested as the fields are. where: key of the section, or "".
     """
     hints = get_type_hints(schema, include_extras=True)
     for field in dataclasses.fields(schema):

@@ -103,7 +103,7 @@ def _run_verb(name: str, references: Sequence[str], arguments: Sequence[str], *,
     if verb.plugins:
         install_plugins(references)
     elif references:
-        raise ConfigError(f"--plugin {references[0]}: `runner {name}` reads no configuration; leave it out")
+        raise ConfigError(f"--plugin {references[0]}: `runner {name}` uses no plugins; leave it out")
     return verb.run([DEBUG_OPTION, *arguments] if debug and verb.debug else arguments)
 
 
@@ -141,7 +141,7 @@ def _worker_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--parent", required=True, type=int, help="process id of the master")
     parser.add_argument("--peers", required=True, type=int, help="number of workers")
     parser.add_argument("--servers", required=True, type=int, help="number of parameter servers")
-    parser.add_argument("--queued-messages", required=True, type=int, help="most messages one peer may queue")
+    parser.add_argument("--queued-messages", required=True, type=int, help="limit of queued messages for each peer")
     return parser.parse_args(arguments)
 
 

@@ -82,7 +82,7 @@ class DirectoryInUseError(RunnerError):
 
 
 class Interrupted(RunnerError):
-    """A signal stopped the run, which committed a checkpoint first.
+    """A signal stopped the run, usually after a checkpoint was committed.
 
     ``exit_code`` follows the shell's convention: 128 + signal number (130 for Ctrl-C, 143 for SIGTERM).
     """

@@ -42,17 +42,17 @@ class Windows:
 def place(image: tuple[int, int], window: int, stride: int, padding: Padding, *, ceil: bool = False) -> Windows:
     """Place square windows on an image of (rows, columns).
 
-    There are (size + padding - window) / stride + 1 windows along a side, rounded down. ceil: rounded up, as in Caffe
-    and cuda-convnet, by more zeros at the bottom and at the right; but no window starts beyond the image and the
-    padding before it. Raises TooSmallError naming the smallest image.
+    There are (size + padding - window) / stride + 1 windows along a side, rounded down. ceil: round up, as in Caffe and
+    cuda-convnet, with more zeros at the bottom and at the right; but no window starts beyond the image and the padding
+    before it. Raises TooSmallError naming the smallest image.
     """
     before, after = zip(*(_zeros(side, window, stride, padding, axis) for axis, side in enumerate(image)), strict=True)
     overhang = stride - 1 if ceil else 0
     needed = [max(1, window - low - high - overhang) for low, high in zip(before, after, strict=True)]
     if any(side < least for side, least in zip(image, needed, strict=True)):
         raise TooSmallError(
-            f"its windows of {window}x{window} need images of at least {needed[0]}x{needed[1]}, but they are "
-            f"{image[0]}x{image[1]} here; use larger images, or a model that shrinks them less"
+            f"windows of {window}x{window} need images of at least {needed[0]}x{needed[1]}, got "
+            f"{image[0]}x{image[1]}; use larger images, or a model that downsamples less"
         )
     if ceil:
         after = tuple(
@@ -196,7 +196,7 @@ def flatten(net: NetworkBuilder, x: Tensor, *, name: str) -> Tensor:
 
 
 def dropout(net: NetworkBuilder, x: Tensor, rate: float, *, name: str) -> Tensor:
-    """Add x (N, ...) with values set to 0 with probability ``rate`` and the others divided by 1 - rate.
+    """Add x (N, ...) in which each value is set to 0 with probability ``rate`` and otherwise divided by 1 - rate.
 
     Evaluation returns x, which is the expectation of the result (Srivastava et al. 2014, section 10, in its inverted
     form). The draws are a function of seed, layer name, step and global example index.
@@ -223,7 +223,7 @@ def batch_norm(net: NetworkBuilder, x: Tensor, *, name: str, decay: float = 0.9,
     x: (N, C) or (N, C, H, W). Training uses mean and variance of the batch and requests that the moving averages be
     advanced, average <- decay * average + (1 - decay) * batch; evaluation uses the averages. The variance is the mean
     squared deviation in both, without the paper's m / (m - 1) for evaluation, so that a batch of one value per channel
-    is no special case. Variables (C,): gamma, beta, moving_mean, moving_variance.
+    is not a special case. Variables (C,): gamma, beta, moving_mean, moving_variance.
     """
     with new_layer(net, name, "norm"):
         channels = net.graph.spec(x).shape[1]
@@ -306,7 +306,7 @@ def _place(net: NetworkBuilder, x: Tensor, window: int, stride: int, padding: Pa
 def _expect_rank(net: NetworkBuilder, x: Tensor, rank: int, named: str) -> None:
     spec = net.graph.spec(x)
     if spec.rank != rank:
-        raise ShapeError(f"layer {net.stamp.name!r} ({net.stamp.kind}): expected an input {named}, came {spec}")
+        raise ShapeError(f"layer {net.stamp.name!r} ({net.stamp.kind}): expected an input {named}, got {spec}")
 
 
 def add(net: NetworkBuilder, x: Tensor, shortcut: Tensor, *, name: str) -> Tensor:
@@ -314,7 +314,7 @@ def add(net: NetworkBuilder, x: Tensor, shortcut: Tensor, *, name: str) -> Tenso
     with new_layer(net, name, "merge"):
         left, right = net.graph.spec(x), net.graph.spec(shortcut)
         if left != right:
-            raise ShapeError(f"layer {name!r} (merge): expected two inputs of one shape, came {left} and {right}")
+            raise ShapeError(f"layer {name!r} (merge): expected two inputs of one shape, got {left} and {right}")
         return net.output(ops.add(net.graph, x, shortcut))
 
 

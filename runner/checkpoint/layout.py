@@ -68,7 +68,7 @@ def remove_leftovers(directory: Path, epoch: int) -> None:
         if int(match.group(1)) > epoch:
             raise DirectoryInUseError(
                 f"{path} was written by a later start of the run than this one (epoch {epoch}): "
-                "another process holds the run directory, this one must stop"
+                "another process uses the run directory, so this process stops"
             )
         _delete(path)
 

@@ -96,7 +96,7 @@ class CheckpointMeta:
     def __post_init__(self) -> None:
         for name, value in self.progress.items():
             if isinstance(value, float) and not math.isfinite(value):
-                raise NumericError(f"checkpoint progress {name}: came {value}, expected a finite number")
+                raise NumericError(f"checkpoint progress {name}={value}: expected a finite number")
 
     @property
     def best_step(self) -> int | None:
@@ -119,7 +119,7 @@ class Manifest:
             raise Violation(f"variables: {len(variables)}, expected at most {MAX_VARIABLES}")
         for what, names in (("variable", variables), ("file", [shard.file for shard in self.shards])):
             if len(set(names)) != len(names):
-                raise Violation(f"shards: one {what} twice, expected every {what} once")
+                raise Violation(f"shards: a {what} appears twice, expected every {what} once")
 
     @property
     def variables(self) -> tuple[VariableRecord, ...]:

@@ -37,7 +37,7 @@ _SIGNATURES = (
 
 
 def refuse_foreign(name: str, content: bytes) -> None:
-    """Raise CheckpointError if ``content``, the beginning of file ``name``, has a foreign format."""
+    """Raise CheckpointError if ``content``, the beginning of file ``name``, is in a format of other software."""
     if _begins_like_safetensors(content):
         return  # the length of its header can look like the signature of another format
     for signature, description in _SIGNATURES:
@@ -119,7 +119,7 @@ def find(path: Path, which: str | None = None) -> Path:
     """
     if layout.step_of(path) is not None or path.is_file() or (path / MANIFEST_FILE).exists():
         if which is not None:
-            raise CheckpointError(f"{path} is one checkpoint: {which!r} selects among those of a run, in {path.parent}")
+            raise CheckpointError(f"{path} is a checkpoint: {which!r} needs the directory of its run, or {path.parent}")
         return path
     if not path.exists():
         raise CheckpointError(f"{path}: no such directory; expected the directory of a run, or a checkpoint")
@@ -127,7 +127,7 @@ def find(path: Path, which: str | None = None) -> Path:
     latest = newest(folder)
     if latest is None:
         raise CheckpointError(
-            f"{path}: no checkpoint that can be used; expected a directory step-N, or one of a run with checkpoints"
+            f"{path}: no usable checkpoint; expected a directory step-N, or the directory of a run with checkpoints"
         )
     return latest if which == NEWEST else _best(folder, latest, required=which == BEST)
 
@@ -142,22 +142,22 @@ def _best(folder: Path, latest: Path, *, required: bool) -> Path:
     if best is not None and not fault:
         return best
     if required:
-        raise CheckpointError(f"{folder}: {fault}; a run keeps it with checkpoint.keep_best=true. Use {NEWEST!r}")
+        raise CheckpointError(f"{folder}: {fault}; a run with checkpoint.keep_best=true keeps one. Use {NEWEST!r}")
     if best is not None:
-        _log.warning("%s: %s; %s is used", folder, fault, latest.name)
+        _log.warning("%s: %s; using %s", folder, fault, latest.name)
     return latest
 
 
 def _fault(best: Path | None) -> str:
     """Return why the best checkpoint cannot be used; "" if it can."""
     if best is None:
-        return "none is kept as the best"
+        return "there is no best checkpoint"
     if not best.exists():
-        return f"the best, {best.name}, does not exist any more"
+        return f"the best checkpoint, {best.name}, no longer exists"
     try:
         load(best)
     except UNUSABLE as error:
-        return f"the best, {best.name}, cannot be used ({error})"
+        return f"the best checkpoint, {best.name}, is unusable ({error})"
     return ""
 
 
@@ -198,7 +198,7 @@ def _read_manifest(path: Path, directory: int) -> Manifest:
     refuse_foreign(MANIFEST_FILE, raw)
     found = decode(raw)
     if layout.step_of(path) not in (None, found.step):
-        raise CheckpointError(f"the manifest has step {found.step}, the name of the directory another")
+        raise CheckpointError(f"the manifest is of step {found.step}, but the directory is named {path.name}")
     return found
 
 
@@ -208,7 +208,7 @@ def _read_shard(record: ShardRecord, directory: int) -> bytes:
     if len(payload) != record.size:
         relation = "longer" if len(payload) > record.size else "shorter"
         raise CheckpointError(
-            f"{record.file} is damaged: it is {relation} than the {record.size} bytes of the manifest"
+            f"{record.file} is damaged: it is {relation} than the {record.size} bytes in the manifest"
         )
     return payload
 
@@ -218,20 +218,20 @@ def _require_memory(found: Manifest) -> None:
     needed = sum(record.size for record in found.shards)
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > installed:
-        raise ResourceError(f"holds {needed} bytes, the memory of this machine {installed}")
+        raise ResourceError(f"needs {needed} bytes of memory, and this machine has {installed}; use a larger machine")
 
 
 def _require_fit(found: Manifest, expected: Expected) -> None:
-    held = {variable.name: (variable.shape, variable.dtype) for variable in found.variables}
+    stored = {variable.name: (variable.shape, variable.dtype) for variable in found.variables}
     wanted = {name: (tuple(shape), dtype) for name, (shape, dtype) in expected.items()}
     mismatched = [
-        f"{name} is {held[name][1]} {held[name][0]}, expected {wanted[name][1]} {wanted[name][0]}"
-        for name in sorted(held.keys() & wanted.keys())
-        if held[name] != wanted[name]
+        f"{name} is {stored[name][1]} {stored[name][0]}, expected {wanted[name][1]} {wanted[name][0]}"
+        for name in sorted(stored.keys() & wanted.keys())
+        if stored[name] != wanted[name]
     ]
     problems = (
-        _listed("missing", sorted(wanted.keys() - held.keys())),
-        _listed("unexpected", sorted(held.keys() - wanted.keys())),
+        _listed("missing", sorted(wanted.keys() - stored.keys())),
+        _listed("unexpected", sorted(stored.keys() - wanted.keys())),
         _listed("mismatched", mismatched),
     )
     if any(problems):

@@ -26,7 +26,7 @@ Array = NDArray[np.generic]
 
 
 def plain(name: str, value: Array) -> Array:
-    """Return ``value``, of any byte order and memory layout, C-contiguous and little endian.
+    """Return ``value``, which may have any byte order and memory layout, as a C-contiguous little-endian array.
 
     Raises CheckpointError for a name or element type that a checkpoint cannot hold.
     """
@@ -103,8 +103,8 @@ def unpack(record: ShardRecord, payload: bytes) -> dict[str, Array]:
         raise CheckpointError(f"{record.file} is not a safetensors file: {printable(str(error))}") from None
     names = {variable.name for variable in record.variables}
     if arrays.keys() != names:
-        strangers = printable(str(sorted(arrays.keys() ^ names)[:5]))
-        raise CheckpointError(f"{record.file} and the manifest differ in the variables {strangers}")
+        differing = printable(str(sorted(arrays.keys() ^ names)[:5]))
+        raise CheckpointError(f"{record.file} and the manifest differ in the variables {differing}")
     return {variable.name: _checked(variable, arrays[variable.name]) for variable in record.variables}
 
 

@@ -42,7 +42,7 @@ def save(
     of these errors.
     """
     if keep < MINIMUM_KEEP:
-        raise ConfigError(f"checkpoint.keep: came {keep}, expected at least {MINIMUM_KEEP}")
+        raise ConfigError(f"checkpoint.keep={keep}: expected {MINIMUM_KEEP} or more")
     directory = Path(directory)
     final = layout.committed_path(directory, step)
     record, payload = pack(variables)
@@ -76,16 +76,16 @@ def _is_committed(final: Path, manifest: Manifest) -> bool:
     if not os.path.lexists(final):
         return False
     try:
-        held = load(final).manifest
+        stored = load(final).manifest
     except UNUSABLE as error:
         _log.warning("writing a checkpoint again because the one on the disk cannot be used: %s", error)
         return False
-    if set(held.variables) != set(manifest.variables):
+    if set(stored.variables) != set(manifest.variables):
         raise CheckpointError(
-            f"{final} exists and has other values than those to save, from an earlier start of the run with another "
-            "result. Nothing was changed; move that checkpoint away to continue"
+            f"{final} exists, and its values differ from those to save: an earlier start of the run had another "
+            "result. Nothing was changed; move this checkpoint away to continue"
         )
-    fsync_directory(final.parent)  # it can be from a save that failed just after its rename
+    fsync_directory(final.parent)  # the checkpoint can be from a save that failed after its rename
     return True
 
 
@@ -124,13 +124,13 @@ def _read_back(final: Path, manifest: Manifest) -> None:
         finally:
             os.close(descriptor)
     try:
-        held = load(final).manifest
+        stored = load(final).manifest
     except UNUSABLE as error:
         raise CheckpointError(
-            f"a checkpoint was written and cannot be read back; older ones were kept, check the disk: {error}"
+            f"the new checkpoint cannot be read back: {error}; older checkpoints were kept. Check the disk"
         ) from error
-    if held != manifest:
-        raise CheckpointError(f"{final} is another checkpoint when read back: two processes write in one directory")
+    if stored != manifest:
+        raise CheckpointError(f"{final} differs from the written one: another process writes to {final.parent}")
 
 
 def _prune(directory: Path, newest: Manifest, keep: int) -> None:

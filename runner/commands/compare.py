@@ -24,7 +24,7 @@ ABSENT = "-"
 
 @dataclass(frozen=True)
 class Difference:
-    """The differences of one topic. rows: name, and the value in either run. equal: the number of equal values."""
+    """The differences of one topic. rows: name, and the value in each run. equal: the number of equal values."""
 
     topic: str
     rows: tuple[tuple[str, str, str], ...]
@@ -116,10 +116,10 @@ def _text(value: Any) -> str:
 
 
 _WIDEST = 64
-"""Most characters of a shown value: as many as a SHA-256 has."""
+"""Largest number of characters of a shown value: the length of a SHA-256 in hex."""
 
 _EXAMPLE = """\
-A run is named by its directory, or by its run id or the first digits of it.
+Name a run by its directory, its run id, or the first digits of its run id.
 
 example:
   runner compare outputs/2026-01-31/12-00-00 4f1c"""
@@ -141,15 +141,15 @@ def comparison_text(first: StoredRun, second: StoredRun) -> str:
     found = differences(first, second)
     named = [("directory", str(first.path), str(second.path))]
     lines = [text_table(("", first.run_id, second.run_id), [*named, *difference_rows(found)]), ""]
-    lines.append("equal: " + ", ".join(f"{each.equal} of {each.topic}" for each in found))
+    lines.append("equal entries: " + ", ".join(f"{each.equal} of {each.topic}" for each in found))
     if changes_differ(first, second):
         kept = [str(run.code_diff) for run in (first, second) if run.code_diff.is_file()]
-        lines.append(f"Changes since a commit are in: {', '.join(kept) or 'no file that still exists'}")
+        lines.append(f"Uncommitted changes are in: {', '.join(kept) or 'no file that still exists'}")
     return "\n".join(lines)
 
 
 def difference_rows(found: Iterable[Difference]) -> list[tuple[str, str, str]]:
-    """Return the rows of a table: topic and name, and the value in either run."""
+    """Return the rows of a table: topic and name, and the value in each run."""
     return [(f"{each.topic}: {row[0]}", _short(row[1]), _short(row[2])) for each in found for row in each.rows]
 
 

@@ -77,7 +77,7 @@ def _cpu() -> Iterator[Finding]:
     yield Finding("cpu", cpu_facts().get("model name", platform.processor() or "unknown"))
     yield Finding("cpu flags", " ".join(present) or "none of " + " ".join(CPU_FLAGS))
     native = ", ".join(bfloat16_flags())
-    lacking = f"not native, precision=bfloat16 is refused: none of {', '.join(BFLOAT16_FLAGS)}"
+    lacking = f"not native (none of {', '.join(BFLOAT16_FLAGS)}); precision=bfloat16 is refused"
     yield Finding("bfloat16", f"native ({native})" if native else lacking)
     yield Finding("cores", f"{usable_cores()} usable of {os.cpu_count()}")
     yield Finding("memory", f"{available_memory() / _GIB:.1f} GiB available of {usable_memory() / _GIB:.1f} GiB")
@@ -86,7 +86,7 @@ def _cpu() -> Iterator[Finding]:
 def _gpus() -> Iterator[Finding]:
     """Yield findings on GPUs and their libraries, which are optional: without them runs are slower."""
     found = discover()
-    verdict = f"none is used: {found.obstacle}" if found.obstacle else "cluster.device=auto takes them"
+    verdict = f"not used: {found.obstacle}" if found.obstacle else "used by cluster.device=auto"
     yield Finding("gpu", f"{len(found.gpus)} gpu(s), {verdict}")
     yield Finding("gpu driver", str(found.driver) if found.driver.cuda else "none")
     for gpu in found.gpus:
@@ -155,7 +155,7 @@ def _libraries() -> Iterator[Finding]:
 
     pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
     named = [f"{pool['internal_api']} {pool['version']}, {pool['num_threads']} threads" for pool in pools]
-    yield Finding("blas", "; ".join(named) or "unknown to threadpoolctl")
+    yield Finding("blas", "; ".join(named) or "not found by threadpoolctl")
     yield Finding("kernels", f"reference (numpy {np.__version__})")
     for library in native_libraries():
         # Libraries are optional: without one, runs are slower.

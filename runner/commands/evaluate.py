@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MOVABLE = ("data", "train.eval_batch_size")
 _OTHERWISE = (
     "the stored configuration is evaluated; only data=NAME, data.KEY, train.eval_batch_size, cluster.device, "
-    "cluster.gpus and cluster.tf32 may be given, and --config-dir DIR for a NAME of your own"
+    "cluster.gpus and cluster.tf32 may be given, and --config-dir DIR for your own NAME"
 )
 
 _EXAMPLE = """\
@@ -59,22 +59,22 @@ def main(arguments: Sequence[str]) -> int:
         metavar="KEY=VALUE",
         help="data=NAME, data.KEY, train.eval_batch_size, cluster.device, cluster.gpus or cluster.tf32",
     )
-    parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="YAML files of your own, for data=NAME")
+    parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="your own YAML files, for data=NAME")
     parser.add_argument(
         "--output",
         type=Path,
         metavar="FILE",
-        help="of the results, JSON (default: in the run directory, one for each dataset and each set of overrides)",
+        help="JSON file for the results (default: in the run directory, one for each dataset and set of overrides)",
     )
     options = parser.parse_intermixed_args(arguments)
     network = stored_network(options.checkpoint, options.which)
-    asked, overrides = split_device(options.overrides)
+    device_overrides, overrides = split_device(options.overrides)
     config = _evaluated(network.config, overrides, options.config_dir)
-    asking = with_device(replace(network.config, train=config.train), asked)
+    device_config = with_device(replace(network.config, train=config.train), device_overrides)
     config.data.require_present()
     from runner.training.inference import one_device, score
 
-    device = one_device(asking, usable_cores())
+    device = one_device(device_config, usable_cores())
     scored = score(device, network.checkpoint, config.data, network.normalisation())
     results = _results(network, config, device, scored)
     # The folder of YAML files counts, because an option can have different values in different folders.

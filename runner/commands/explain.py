@@ -32,7 +32,7 @@ from runner.training.memory import (
 )
 
 _PEAK = """\
-Planned peak: largest sum of activations, gradients and inputs alive at once in a training step; variables come on top.\
+Planned peak: largest sum of activations, gradients and inputs alive at once in a training step, without variables.\
 """
 
 _OVERLAPPING = """\
@@ -113,7 +113,7 @@ def gpu_memory_lines(memory: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> l
     """Return a table with a row for each used GPU, in MiB, and whether the run fits; empty without GPUs."""
     if not memory:
         return []
-    there = {gpu.number: gpu for gpu in gpus}
+    by_number = {gpu.number: gpu for gpu in gpus}
     headers = ("gpu", "devices", "processes", "variables", "step", "fed and sent", "contexts", "MiB in all")
     rows = [
         (
@@ -124,7 +124,7 @@ def gpu_memory_lines(memory: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> l
         )
         for each in memory
     ]
-    return ["", text_table(headers, rows), "", *(gpu_fit_text(each, there[each.gpu]) for each in memory)]
+    return ["", text_table(headers, rows), "", *(gpu_fit_text(each, by_number[each.gpu]) for each in memory)]
 
 
 def _mib(count: int) -> str:
@@ -148,9 +148,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = verb_parser(
         "explain", "Print parameters, cost, placement and memory of a configuration. Nothing is trained.", _EXAMPLE
     )
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for training")
-    parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="YAML files of your own")
-    parser.add_argument("--config-path", "-cp", type=Path, metavar="DIR", help="YAML files in place of those of runner")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="overrides, as for training")
+    parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="your own YAML files")
+    parser.add_argument("--config-path", "-cp", type=Path, metavar="DIR", help="YAML files that replace runner's own")
     parser.add_argument("--config-name", "-cn", metavar="NAME", default=hydra_app.CONFIG_NAME)
     options = vars(parser.parse_intermixed_args(arguments))
     job = hydra_app.compose(options.pop("overrides"), **options)

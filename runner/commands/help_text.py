@@ -26,7 +26,7 @@ runner trains neural networks in parallel, as configured by YAML files and overr
   runner -m KEY=V1,V2 ...                    sweep: train every combination; seed=1,2,3 repeats each: mean and spread
   runner sweep resume DIR                    finish an interrupted sweep; finished jobs are not repeated
   runner resume=DIR [train.steps=N] [parallelism=NAME]
-                                             continue the run in DIR, if wanted with another strategy
+                                             continue the run in DIR, optionally with another strategy
   runner VERB [...]                          see `runner VERB --help`
 """
 
@@ -41,10 +41,10 @@ Examples:
   runner --plugin mine.py --config-dir conf model=mine    with your own code: see `runner new`
   runner --cfg job optimizer=adam            print the configuration instead of training
   runner --cfg job --package parallelism parallelism=async_data    print the keys of a strategy
-  runner --info defaults                     print the files it is composed from
+  runner --info defaults                     print the files that make up the configuration
   eval "$(runner -sc install=bash)"          complete keys and options in this shell
 
-Options of Hydra: runner --hydra-help
+Hydra's own options: runner --hydra-help
 --debug prints the traceback of an error."""
 
 _SECTIONS: dict[str, type] = {

@@ -33,7 +33,7 @@ examples:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the options of one kind, or the kinds."""
+    """Print the options of one kind or, without a kind, the names of all kinds."""
     parser = verb_parser("list", "List the options of a kind, or, without an argument, the kinds.", _EXAMPLE)
     parser.add_argument("kind", nargs="?", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
     parser.add_argument(

@@ -23,7 +23,7 @@ class Kind:
 KINDS = {
     "model": Kind("a network", "model"),
     "optimizer": Kind("an update rule", "optimizer"),
-    "dataset": Kind("data made or read by code", "data"),
+    "dataset": Kind("a dataset generated or read by code", "data"),
     "strategy": Kind("a way to train in parallel", "parallelism"),
     "op": Kind("an op with gradient and kernel, and a model that uses it", "model", "_net"),
 }
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         + "\n\nexample:\n  runner new model my_net",
     )
     parser.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("name", metavar="NAME", help="small letters, digits and underscores, such as my_net")
+    parser.add_argument("name", metavar="NAME", help="lowercase letters, digits and underscores, such as my_net")
     options = parser.parse_args(arguments)
     kind, name = KINDS[options.kind], options.name
     _require_free(options.kind, name)
@@ -81,8 +81,8 @@ def _require_free(kind: str, name: str) -> None:
 
     if NAME.fullmatch(name) is None or keyword.iskeyword(name):
         raise ConfigError(
-            f"name {name!r}: expected small letters, digits and underscores, a letter first; no Python keyword, "
-            f"such as my_{kind}"
+            f"name {name!r}: expected lowercase letters, digits and underscores, such as my_{kind}, starting with a "
+            "letter; Python keywords are not allowed"
         )
     if name in (OPS if kind == "op" else GROUPS[KINDS[kind].group]):
         raise ConfigError(f"name {name!r}: runner has a {kind} of this name; choose another, such as my_{name}")
@@ -99,6 +99,4 @@ def _write(texts: dict[Path, str]) -> None:
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
     except OSError as error:
-        raise ResourceError(
-            f"cannot write {error.filename}: {error.strerror}; change to a folder that you can write to"
-        ) from error
+        raise ResourceError(f"cannot write {error.filename}: {error.strerror}; change to a writable folder") from error

@@ -68,7 +68,7 @@ def task(composed: Mapping[str, Any]) -> None:
     """Run one job. Hydra's launcher calls this for every job, in a process of its choice."""
     sweep_dir, number = Path(composed["sweep_dir"]), int(composed[JOB])
     if not composed["here"]:
-        _run_apart(sweep_dir, planned_job(sweep_dir, number), composed)
+        _run_in_new_process(sweep_dir, planned_job(sweep_dir, number), composed)
         return
     try:
         run_here(sweep_dir, number, int(composed["jobs_at_once"]), debug=composed["debug"])
@@ -78,18 +78,18 @@ def task(composed: Mapping[str, Any]) -> None:
 
 
 def _run_all(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool) -> None:
-    """Launch jobs until all have ended; a job that ends its launcher does not stop the others."""
-    left = list(jobs)
-    while left:
-        before = {job.number: last_ended(sweep_dir / job.directory) for job in left}
-        failure = _launch(plan, sweep_dir, left, debug)
-        undone = [job for job in left if not _came_to_an_end(sweep_dir / job.directory, before[job.number])]
-        if undone and (failure is None or len(undone) == len(left)):
+    """Launch jobs until all have ended; if a job ends the launcher, the remaining jobs are launched again."""
+    remaining = list(jobs)
+    while remaining:
+        before = {job.number: last_ended(sweep_dir / job.directory) for job in remaining}
+        failure = _launch(plan, sweep_dir, remaining, debug)
+        undone = [job for job in remaining if not _has_ended(sweep_dir / job.directory, before[job.number])]
+        if undone and (failure is None or len(undone) == len(remaining)):
             raise ResourceError(
-                f"launcher {plan.launcher.name} left {len(undone)} of {len(left)} jobs undone: {failure}; use "
-                f"`runner sweep resume {shlex.quote(str(sweep_dir))}`"
+                f"launcher {plan.launcher.name} did not finish {len(undone)} of {len(remaining)} jobs "
+                f"({failure or 'no error reported'}); continue with `runner sweep resume {shlex.quote(str(sweep_dir))}`"
             ) from failure
-        left = undone
+        remaining = undone
 
 
 def _launch(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool) -> Exception | None:
@@ -116,12 +116,12 @@ def _launch(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool
     return None
 
 
-def _came_to_an_end(directory: Path, before: int | None) -> bool:
+def _has_ended(directory: Path, before: int | None) -> bool:
     """Return whether a job is finished, or has ended since ``before``."""
     return recorded(directory)[0] == FINISHED or last_ended(directory) not in (None, before)
 
 
-def _run_apart(sweep_dir: Path, job: PlannedJob, composed: Mapping[str, Any]) -> None:
+def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str, Any]) -> None:
     """Run one job in a separate process, whose death does not end the launcher, and report how it ended.
 
     composed: the settings of :func:`_launch`.
@@ -151,5 +151,5 @@ def _run_apart(sweep_dir: Path, job: PlannedJob, composed: Mapping[str, Any]) ->
 
 def _killed(code: int, directory: Path) -> RunnerError:
     """Return the error of a job that ended without recording one."""
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"left with exit code {code}"
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     return ClusterError(f"the process of the job {how}; see {directory / JOB_LOG}")

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = verb_parser(
         "predict",
         "Predict the classes of images with a trained network: PNG, JPEG, or NumPy arrays (.npy) of one or "
-        f"several, with pixels in the range of the dataset.\n{DEVICE_HELP}.",
+        f"several images, with pixels in the range of the dataset.\n{DEVICE_HELP}.",
         _EXAMPLE,
     )
     add_arguments(parser)
@@ -61,11 +61,11 @@ def main(arguments: Sequence[str]) -> int:
         metavar="FILE",
         help="an image, or an array of images; or KEY=VALUE for the device (a file of that name: ./KEY=VALUE)",
     )
-    parser.add_argument("--top", type=int, default=3, metavar="K", help="likeliest classes to show (default: 3)")
+    parser.add_argument("--top", type=int, default=3, metavar="K", help="number of top classes to show (default: 3)")
     parser.add_argument(
         "--resize",
         action="store_true",
-        help="crop and resize images to the size of the network (always done for data=image_folder)",
+        help="crop and resize images to the network's input size (always done for data=image_folder)",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the predictions: .csv or .json")
     options = parser.parse_intermixed_args(arguments)
@@ -73,14 +73,14 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(f"--top {options.top}: expected 1 or more")
     if options.output is not None and options.output.suffix not in _SUFFIXES:
         raise ConfigError(f"--output {options.output}: expected a file that ends in {' or '.join(_SUFFIXES)}")
-    asked, files = split_device(options.files)
+    device_overrides, files = split_device(options.files)
     if not files:
-        parser.error(f"expected a FILE besides {' '.join(asked)}")
+        parser.error(f"expected a FILE besides {' '.join(device_overrides)}")
     network = stored_network(options.checkpoint, options.which)
-    asking = with_device(network.config, asked)
+    device_config = with_device(network.config, device_overrides)
     from runner.training.inference import one_device
 
-    device = one_device(asking, usable_cores())
+    device = one_device(device_config, usable_cores())
     predictions = predict(network, device, list(map(Path, files)), top=options.top, resize=options.resize)
     print(_table(predictions))
     if options.output is not None:

@@ -10,7 +10,7 @@ from runner.commands.compare import difference_rows, differences_of_origin, name
 from runner.commands.train import results_table
 from runner.config.configuration import load_stored
 from runner.config.devices import Look, retake_devices
-from runner.config.outcome import changes_on_the_way
+from runner.config.outcome import configuration_changes
 from runner.config.schema import Config, StragglersConfig
 from runner.kernels.gpu.discovery import discover
 from runner.plugin import changed_plugins, plugin_notes
@@ -53,9 +53,9 @@ def repetition_of(config: Config, run: StoredRun) -> Repetition:
 
     Raises ConfigError or SecurityError if the configuration of an earlier start cannot be read.
     """
-    changes = list(changes_on_the_way(earlier_configurations(run.path), config))
+    changes = list(configuration_changes(earlier_configurations(run.path), config))
     if changes:
-        changed = f"it was started {run.starts} times and its configuration changed: {'; '.join(changes)}"
+        changed = f"the run was started {run.starts} times and its configuration changed: {'; '.join(changes)}"
         return Repetition(config, doubt=f"{changed}. All steps are repeated with the last configuration")
     race = config.parallelism.race
     if race is None or race.decided:
@@ -63,7 +63,7 @@ def repetition_of(config: Config, run: StoredRun) -> Repetition:
     if race.decisions is None and run.starts > 1:
         return Repetition(
             config,
-            doubt=f"{race.racers} raced, and it was started {run.starts} times: each start has a separate record",
+            doubt=f"{race.racers} raced, and the run was started {run.starts} times: each start has a separate record",
         )
     record = run.path / (_ENDINGS if race.decisions is None else f"{race.decisions}.jsonl")
     if not record.is_file():
@@ -81,7 +81,7 @@ SAME, OTHER = 0, 1
 
 _EXAMPLE = """\
 The run starts from step 0 with its stored configuration, in a new directory. If its workers raced, the record of their
-order is replayed. Exit code 0: weights_sha256 is the same; 1: it is not.
+order is replayed. Exit code 0: weights_sha256 is the same; 1: it differs or cannot be compared.
 
 examples:
   runner rerun outputs/2026-01-31/12-00-00
@@ -123,7 +123,7 @@ def _notes(first: StoredRun, repetition: Repetition) -> Iterator[str]:
     yield from plugin_notes(plugins)
     started = None if first.summary is None else first.summary.provenance
     if started is not None and started.working_directory != str(Path.cwd()):
-        yield f"it was started in {started.working_directory}; relative paths of its configuration refer to this folder"
+        yield f"the run was started in {started.working_directory}; its relative paths now refer to {Path.cwd()}"
 
 
 def verdict(first: StoredRun, second: StoredRun, doubt: str) -> str:
@@ -133,7 +133,7 @@ def verdict(first: StoredRun, second: StoredRun, doubt: str) -> str:
     before = _weights(first)
     if before is None:
         return f"not compared: run {first.run_id} has no weights_sha256"
-    lines = [f"other weights than run {first.run_id}, which has {before}"]
+    lines = [f"the weights differ from those of run {first.run_id}: its weights_sha256 is {before}"]
     lines += [f"the same weights were not guaranteed: {doubt}"] if doubt else []
     rows = difference_rows(differences_of_origin(first, second))
     if rows:

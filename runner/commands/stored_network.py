@@ -44,7 +44,7 @@ class StoredNetwork:
         if self.data is not None and self.data.normalisation is not None:
             return self.data.normalisation
         _log.warning(
-            "%s does not hold the normalisation of training: computed from the present data", self.run_dir / FACTS_FILE
+            "%s lacks the normalisation of training: it is computed from the present data", self.run_dir / FACTS_FILE
         )
         data: DatasetSettings = self.config.data
         return data.normalisation()
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of :func:`stored_network`."""
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a run directory, or a checkpoint in one")
     parser.add_argument(
-        "--which", choices=(BEST, NEWEST), help="of a run's checkpoints (default: the best if one is kept, else newest)"
+        "--which", choices=(BEST, NEWEST), help="checkpoint of a run (default: the best if one is kept, else newest)"
     )
 
 
@@ -69,7 +69,7 @@ def stored_network(path: Path, which: str | None) -> StoredNetwork:
     if not (run_dir / CONFIG_FILE).is_file():
         raise ConfigError(
             f"{checkpoint}: {run_dir} holds no {CONFIG_FILE}; expected a checkpoint in the directory of its run, "
-            "RUN/checkpoints/step-N, because the configuration says which network it is"
+            "RUN/checkpoints/step-N, because the configuration describes the network"
         )
     config = load_stored(run_dir / CONFIG_FILE)
     kept = read_record(run_dir)
@@ -109,23 +109,23 @@ DEVICE_HELP = "cluster.device=cpu, gpu or auto, cluster.gpus=[K] and cluster.tf3
 
 def split_device(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     """Split arguments into those of the form KEY=VALUE with a key of :data:`DEVICE_KEYS`, and the others."""
-    asked: list[str] = []
+    device_overrides: list[str] = []
     others: list[str] = []
     for argument in arguments:
         key, is_pair, _ = argument.partition("=")
-        (asked if is_pair and key in DEVICE_KEYS else others).append(argument)
-    return asked, others
+        (device_overrides if is_pair and key in DEVICE_KEYS else others).append(argument)
+    return device_overrides, others
 
 
-def with_device(stored: Config, asked: Sequence[str]) -> Config:
+def with_device(stored: Config, device_overrides: Sequence[str]) -> Config:
     """Return the configuration of a trained network with a cluster of one device, by default ``auto``.
 
-    Of the stored cluster only ``tf32`` is kept, unless the arguments name it. Raises ConfigError if the arguments name
-    no device, or more than one.
+    Of the stored cluster only ``tf32`` is kept, unless ``asked`` sets it. Raises ConfigError for an unknown device, or
+    if ``cluster.gpus`` is neither null nor one GPU.
     """
-    tf32 = stored.cluster.tf32 and f"cluster.device={CPU}" not in asked
+    tf32 = stored.cluster.tf32 and f"cluster.device={CPU}" not in device_overrides
     fresh = replace(stored, cluster=LocalCluster(tf32=tf32))
-    config = from_plain(overridden(fresh, asked, DEVICE_KEYS, f"expected one of {', '.join(DEVICE_KEYS)}"))
+    config = from_plain(overridden(fresh, device_overrides, DEVICE_KEYS, f"expected one of {', '.join(DEVICE_KEYS)}"))
     check_devices(config)
     gpus = config.cluster.gpus
     if gpus is not None and len(gpus) != 1:

@@ -29,7 +29,7 @@ A sweep (runner -m KEY=V1,V2 ...) freezes the configuration of every job before 
 edits of YAML files have no effect. Its directory holds plan.json, N/frozen.yaml and the run of every job N, and the
 table as jobs.csv, jobs.md and, where seed=1,2,3 repeats every combination, seeds.csv with mean and spread (sample
 standard deviation) over the n seeds that finished. Jobs that run at the same time share the cores and the GPUs. When a
-sweep ends, it writes waiting records of its jobs to the tracking store; `runner sync DIR` tries that again."""
+sweep ends, it writes waiting records of its jobs to the tracking store; `runner sync DIR` writes the rest."""
 
 _EXAMPLE = """\
 examples:
@@ -40,7 +40,7 @@ _RESUME = """\
 Finished jobs are kept. Jobs that were killed or interrupted continue from their newest checkpoint in their directory;
 failed jobs are tried again in the same way; the other jobs are started. Without further arguments only the frozen
 configurations and the plugins of the sweep are read, and the plugins must not have changed. Arguments after DIR replace
-those with the same keys, or are added: another launcher is used at once (hydra/launcher=joblib
+stored arguments with the same keys, or are added. Another launcher can be chosen (hydra/launcher=joblib
 hydra.launcher.n_jobs=4); another grid is refused unless --accept-changes is given. New jobs get new numbers.
 
 A sweep is resumed in the folder in which it was started. Stored settings that can run code are not used unless they
@@ -93,7 +93,7 @@ def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:
 
 
 def _require_plain_launcher(plan: Plan, sweep_dir: Path) -> None:
-    """Raise SecurityError for stored launcher settings or variables that can run code and must be repeated."""
+    """Raise SecurityError for stored launcher settings or variables that can run code; the user must repeat them."""
     foreign = ", ".join(map(repr, plan.launcher.foreign_settings()))
     if foreign:
         raise SecurityError(
@@ -110,11 +110,11 @@ def _require_plugins(plan: Plan, sweep_dir: Path) -> None:
     """
     recorded = dict(reference.split(PIN, 1) for reference in plan.plugins)
     for changed in changed_plugins(recorded):
-        raise ConfigError(f"{sweep_dir}: {changed}; a sweep is resumed with the plugins with which it was started")
+        raise ConfigError(f"{sweep_dir}: {changed}; expected the plugins with which the sweep was started")
     missing = [reference for reference in recorded if reference not in provenance()]
     if missing:
         words = [*itertools.chain(*((OPTION, reference) for reference in missing)), "sweep", "resume", str(sweep_dir)]
-        raise ConfigError(f"{sweep_dir}: the sweep needs its plugins: runner {shlex.join(words)}")
+        raise ConfigError(f"{sweep_dir}: plugins of the sweep are missing; use: runner {shlex.join(words)}")
 
 
 def _with_grid(plan: Plan, sweep_dir: Path, overrides: Sequence[str], *, accept: bool) -> Plan:
@@ -122,21 +122,21 @@ def _with_grid(plan: Plan, sweep_dir: Path, overrides: Sequence[str], *, accept:
     arguments = merged_arguments(plan.arguments, overrides)
     jobs = hydra_app.compose_jobs([*arguments, f"hydra.sweep.dir={quoted(str(sweep_dir))}"], run=lambda job: None)
     if not jobs or any(job.launcher is None for job in jobs):
-        raise ConfigError(f"{' '.join(overrides)}: expected a sweep of Hydra's basic sweeper")
+        raise ConfigError(f"{' '.join(overrides)}: expected overrides of a sweep with Hydra's basic sweeper")
     try:
         change = change_of(plan, jobs, sweep_dir)
         if not accept:
             change.require_none()
         return changed_plan(plan, change, arguments, sweep_dir, pinned_references())
     finally:
-        # Hydra creates empty directories for jobs that have another directory.
+        # Hydra creates a directory for each job, even if the job has another one in the plan; remove empty ones.
         for job in jobs:
             if job.run_dir.is_dir() and not any(job.run_dir.iterdir()):
                 job.run_dir.rmdir()
 
 
 def _frozen(jobs: Sequence[PlannedJob], sweep_dir: Path) -> list[PlannedJob]:
-    """Return the jobs with a frozen configuration; those without one had an impossible configuration."""
+    """Return the jobs with a frozen configuration; those without one had an invalid configuration."""
     return [job for job in jobs if (sweep_dir / job.directory / FROZEN_FILE).exists()]
 
 
@@ -158,7 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     resume = verbs.add_parser(
         "resume", help="run the remaining jobs of a sweep", description=_RESUME, formatter_class=_AS_WRITTEN
     )
-    resume.add_argument("directory", metavar="DIR", help="of the sweep")
+    resume.add_argument("directory", metavar="DIR", help="directory of the sweep")
     resume.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="replace stored overrides with the same key, or are added"
     )
@@ -173,14 +173,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     for short, name, what in (
         ("-cd", "--config-dir", "folder of your own YAML files"),
-        ("-cp", "--config-path", "folder of YAML files in place of those of runner"),
+        ("-cp", "--config-path", "folder of YAML files that replace runner's own"),
         ("-cn", "--config-name", "name of the primary YAML file"),
     ):
-        resume.add_argument(short, name, metavar="NAME" if short == "-cn" else "DIR", help=f"{what}, as of the start")
+        resume.add_argument(short, name, metavar="NAME" if short == "-cn" else "DIR", help=f"{what}, as at the start")
     status = verbs.add_parser("status", help="print the table of a sweep, which may be running")
-    status.add_argument("directory", metavar="DIR", help="of the sweep")
+    status.add_argument("directory", metavar="DIR", help="directory of the sweep")
     job = verbs.add_parser("job", description="One job of a planned sweep (internal).")
-    job.add_argument("directory", metavar="DIR", help="of the sweep")
-    job.add_argument("number", type=int, help="of the job")
+    job.add_argument("directory", metavar="DIR", help="directory of the sweep")
+    job.add_argument("number", type=int, help="number of the job")
     job.add_argument("--at-once", type=int, required=True, metavar="N", help="jobs that share the machine")
     return parser

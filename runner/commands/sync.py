@@ -1,11 +1,11 @@
-"""``runner sync``: write records that wait in the directories of ended runs to the tracking store."""
+"""``runner sync``: write the pending tracking records of ended runs from their directories to the store."""
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from runner.errors import ConfigError, DirectoryInUseError, RunnerError
-from runner.records.late_tracking import bring_over, late_runs
+from runner.records.late_tracking import late_runs, write_late
 from runner.sweep.report import end_late, recorded_sweeps
 from runner.system.console import verb_parser
 from runner.tracking.replay import Replay
@@ -28,19 +28,19 @@ examples:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the records that wait in and below the given directories; return the exit code."""
+    """Write the pending records of runs in and below the given directories to the store; return the exit code."""
     parser = verb_parser("sync", _DESCRIPTION, _EXAMPLE)
-    parser.add_argument("directories", nargs="+", metavar="DIR", help="of a run, of a sweep, or of many of them")
+    parser.add_argument("directories", nargs="+", metavar="DIR", help="directory of a run or sweep, or of several")
     places = [_directory(text) for text in parser.parse_args(arguments).directories]
     # A directory may be given twice: by its own path and by the path of a folder above it.
     runs = dict.fromkeys(run for place in places for run in late_runs(place))
-    outcome = bring_over(runs, Replay())
+    outcome = write_late(runs, Replay())
     left = [run for directories in outcome.left.values() for run in directories]
     # The sweeps of these runs have not ended, or their store is not available.
     unfinished = recorded_sweeps([*left, *outcome.running])
     sweeps = [sweep for sweep in recorded_sweeps([*places, *outcome.records]) if sweep not in unfinished]
     warnings = [warning for sweep in sweeps for warning in _end(sweep)]
-    for line in [*outcome.lines(places), *warnings] if runs or warnings else ["no tracking records wait there"]:
+    for line in [*outcome.lines(places), *warnings] if runs or warnings else ["no tracking records are waiting"]:
         print(line, file=sys.stderr if line.startswith("warning") else sys.stdout)
     return LEFT_EXIT_CODE if left or warnings else 0
 
@@ -59,5 +59,5 @@ def _end(sweep: Path) -> list[str]:
 def _directory(text: str) -> Path:
     path = Path(text).absolute()
     if not path.is_dir():
-        raise ConfigError(f"{text}: no such directory; expected that of a run or a sweep, or one above several")
+        raise ConfigError(f"{text}: no such directory; expected the directory of a run or sweep, or of several")
     return path

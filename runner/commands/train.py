@@ -24,7 +24,7 @@ MOVABLE = (*LIMITS, "train.patience", "train.min_delta", "train.microbatches", "
 """Keys that may change in a resumed run: its length, and the workers that compute it; never the computation itself."""
 
 _OF_THE_DEVICE = ("device_taken", "gpus", "collectives")
-"""Keys of the cluster that follow the device unless this command line names them."""
+"""Keys of the cluster that are filled in again if the device changes, unless this command line names them."""
 
 
 def is_resume(arguments: Sequence[str]) -> bool:
@@ -154,7 +154,7 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
             best = summary.best.get(name)
             yield name, f"{summary.final[name]:.4f}" + ("" if best is None else f"  (best {best:.4f})")
     if summary.init_from:
-        left = f", {len(summary.init_left)} left (see run.log)" if summary.init_left else ""
+        left = f", {len(summary.init_left)} not taken (see run.log)" if summary.init_left else ""
         yield "weights from", f"{summary.init_from}: {len(summary.init_taken)} taken{left}"
     if summary.best_checkpoint is not None:
         yield "best checkpoint", f"{summary.best_checkpoint}, {summary.monitor} {summary.best_value:.4f}"

@@ -1,4 +1,4 @@
-"""``runner ui``: MLflow's pages over the tracking store of this folder, for this machine only."""
+"""``runner ui``: serve MLflow's pages of the tracking store of this folder, on this machine only."""
 
 import argparse
 import http.client
@@ -44,16 +44,16 @@ def main(arguments: Sequence[str]) -> int:
     the port is in use.
     """
     parser = argparse.ArgumentParser(prog="runner ui", description=__doc__, epilog="example:  runner ui --port 5001")
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="on 127.0.0.1 (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port on 127.0.0.1 (default: %(default)s)")
     port = parser.parse_args(arguments).port
     uri = store_uri()
     if not uri.startswith(("http:", "https:")):
         _require_store(uri)
         _require_free_port(port)
         page = _page_of_runs(uri)
-        print(f"recorded runs: http://{HOST}:{port}/{page}  (store {plain_address(uri)}; Ctrl-C ends)", flush=True)
+        print(f"recorded runs: http://{HOST}:{port}/{page}  (store {plain_address(uri)}; Ctrl-C stops it)", flush=True)
         _become_server(uri, port)
-    print(f"the runs are recorded by a server, which has its own pages: {plain_address(uri)}")
+    print(f"a server records the runs; open its own pages: {plain_address(uri)}")
     return 0
 
 
@@ -119,7 +119,7 @@ _TIMEOUT_S = 3.0
 def store_answer() -> str:
     """Return whether the store answers. MLflow is not used, because it takes seconds to import.
 
-    Runs train without the store: their records wait in the run directory.
+    Runs also train without the store; their records then stay in the run directory.
     """
     uri = store_uri()
     database = sqlite_path(uri)
@@ -127,7 +127,7 @@ def store_answer() -> str:
         return "to be created by the first run" if not database.is_file() else _answer_of_file(database)
     if uri.startswith(("http:", "https:")):
         return _answer_of_server(plain_address(uri))
-    return "not asked"
+    return "not checked"
 
 
 def _answer_of_file(database: Path) -> str:

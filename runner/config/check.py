@@ -15,7 +15,7 @@ PRECISIONS = ("float32", "float64", "bfloat16")
 
 
 def check(config: Config) -> None:
-    """Raise one ConfigError that lists every impossible value or combination of ``config``."""
+    """Raise one ConfigError that lists every invalid value and combination of values in ``config``."""
     _require_none(fault for rule in _RULES for fault in rule(config))
 
 
@@ -145,7 +145,7 @@ def _emulation(config: Config) -> Iterator[str]:
 
 def _devices(config: Config) -> Iterator[str]:
     cluster = config.cluster
-    for key, value, nothing in (
+    for key, value, off in (
         ("gpus", cluster.gpus, "null"),
         ("tf32", cluster.tf32, "false"),
         ("compare_plans", cluster.compare_plans, "false"),
@@ -153,7 +153,7 @@ def _devices(config: Config) -> Iterator[str]:
         ("server_device", cluster.server_device == GPU and GPU, CPU),
     ):
         if value and cluster.device == CPU:
-            yield f"cluster.{key}={_text(value)} with cluster.device=cpu: the run uses no GPU; use {key}={nothing}"
+            yield f"cluster.{key}={_text(value)} with cluster.device=cpu: the run uses no GPU; use {key}={off}"
     if cluster.tf32 and config.precision == "float64":
         yield (
             "cluster.tf32=true with precision=float64: only float32 products are rounded; "
@@ -168,8 +168,8 @@ def _gpus(config: Config) -> Iterator[str]:
     if cluster.gpus is not None and len(cluster.gpus) != expected:
         served = f" and {servers} parameter server(s) on GPUs" if servers else ""
         yield (
-            f"cluster.gpus={cluster.gpus} with {config.parallelism.worker_keys}{served}: expected one number of a GPU "
-            f"for each, {expected} in all; numbers may repeat, and null takes all GPUs in turn"
+            f"cluster.gpus={cluster.gpus} with {config.parallelism.worker_keys}{served}: expected one GPU number "
+            f"for each, {expected} in all; numbers may repeat, and null uses all GPUs in turn"
         )
 
 

@@ -11,14 +11,14 @@ _WITH_A_VALUE = ("--cfg", "--package", "--config-path", "--config-name", "--conf
 _SHORT_WITH_A_VALUE = ("-c", "-p", "-cp", "-cn", "-cd", "-i")
 
 _NEEDS_QUOTES = re.compile(r"""[^!-~]|[=,(){}\[\]'"]""")
-"""Characters that need quotes in a value: letters beyond ASCII, blanks, and symbols of Hydra's grammar."""
+"""A character that is allowed only in a quoted value: a blank, a symbol of Hydra's grammar, or one beyond ASCII."""
 
 _COMPOUND = ("[", "{", "'", '"')
 """First characters of lists, dictionaries and quoted values."""
 
 
 def overrides_first(arguments: Sequence[str], last: Sequence[str] = ()) -> list[str]:
-    """Return the arguments with all overrides before all options, otherwise in their order.
+    """Return the arguments with all overrides before all options; the order within each kind stays.
 
     Hydra's parser needs consecutive overrides: in ``model=mlp -m seed=1,2`` it would refuse ``seed=1,2``. last:
     overrides that follow all others, so that no argument can change them.
@@ -28,7 +28,7 @@ def overrides_first(arguments: Sequence[str], last: Sequence[str] = ()) -> list[
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the overrides, and the options each followed by its value."""
+    """Return the overrides, and the options; the value of an option is the next item after the option."""
     overrides: list[str] = []
     options: list[str] = []
     value_expected = False
@@ -42,13 +42,13 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def misplaced_verb(arguments: Sequence[str], verbs: Collection[str]) -> str | None:
-    """Return the first verb after an option or an override, which Hydra would read as an override; None if absent."""
+    """Return the first verb among the overrides, where Hydra would read it as an override; None if there is none."""
     overrides, _ = split_arguments(arguments)
     return next((override for override in overrides if override in verbs), None)
 
 
 def quoted(text: str, sign: str = "'") -> str:
-    """Return a value of an override in quotes, so that Hydra does not interpret its characters. sign: the quote."""
+    """Return a value of an override in quotation marks, so that Hydra reads it as plain text. sign: the mark."""
     # A backslash is doubled only before a quote and at the end.
     doubled = re.sub(rf"(\\+)(?={sign}|\Z)", r"\1\1", text)
     return sign + doubled.replace(sign, f"\\{sign}") + sign

@@ -26,10 +26,10 @@ def conf_dir() -> Path:
 
 @dataclass(frozen=True)
 class NestedGroup:
-    """A group that only some options of another group have, such as ``parallelism/staleness``: a folder in a folder.
+    """A group that only some options of another group have, such as ``parallelism/staleness``: a folder in its folder.
 
-    name: "GROUP/FOLDER". options: names of its YAML files. owners: option of the outer group -> the choice in its
-    defaults list.
+    name: "GROUP/FOLDER". options: names of its YAML files. owners: option of the outer group -> option of this group
+    that its defaults list chooses.
     """
 
     name: str
@@ -51,6 +51,6 @@ def nested_groups(conf: Path) -> Iterator[NestedGroup]:
 
 
 def _choice(content: Any, name: str) -> str | None:
-    """Return the choice of the defaults list of a YAML file for a group next to it."""
+    """Return the option of group ``name`` that the defaults list of a YAML file chooses; None if there is none."""
     entries = content.get("defaults", ()) if isinstance(content, dict) else ()
     return next((entry[name] for entry in entries if isinstance(entry, dict) and name in entry), None)

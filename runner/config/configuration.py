@@ -2,7 +2,7 @@
 
 Every value that Hydra composed or a stored ``config.yaml`` contains goes through :func:`from_plain`: the
 ``name`` of a group selects a dataclass from that group's table, and keys that the dataclass does not declare are
-refused. Nothing in a configuration names code.
+refused. No value of a configuration is a reference to code.
 """
 
 import dataclasses
@@ -163,8 +163,8 @@ def _schema_of(group: str, values: object) -> type:
         raise ConfigError(f"{group}: expected one of {options} with its keys, found {values!r}")
     name = values.get("name")
     if not isinstance(name, str) or name not in GROUPS[group]:
-        came = "is missing" if name is None else f"is {name!r}"
-        raise ConfigError(f"{group}.name {came}: expected one of {options}, or a name from a --plugin")
+        fault = "is missing" if name is None else f"is {name!r}"
+        raise ConfigError(f"{group}.name {fault}: expected one of {options}, or a name from a --plugin")
     return GROUPS[group][name]
 
 

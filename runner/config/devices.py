@@ -42,13 +42,13 @@ def hindrance(config: Config) -> str:
     if workers < 2:
         return f"there is {workers} worker"
     if len(set(gpus)) < len(gpus):
-        return f"some share a GPU: cluster.gpus={gpus}"
+        return f"workers share a GPU: cluster.gpus={gpus}"
     if cluster.one_process:
-        return "cluster.one_process=true keeps all workers in one"
+        return "cluster.one_process=true keeps all workers in one process"
     if cluster.compression != "none":
-        return f"cluster.compression={cluster.compression} shortens tensors, and NCCL sends whole ones"
+        return f"cluster.compression={cluster.compression} compresses tensors, and NCCL sends them uncompressed"
     if cluster.emulate:
-        return "cluster.emulate=true emulates links, and NCCL uses its own"
+        return "cluster.emulate=true emulates links, and NCCL uses the real ones"
     return ""
 
 
@@ -56,22 +56,22 @@ def sums_text(config: Config, found: Found, in_one_process: bool) -> str:
     """Describe the method that sums gradients and, if NCCL is not used, the reason."""
     if config.cluster.collectives == NCCL:
         return "NCCL sums, from GPU to GPU"
-    way = "from GPU to GPU" if in_one_process else "through the host's memory"
+    way = "from GPU to GPU" if in_one_process else "through host memory"
     why = hindrance(config) or _absence(found) or "cluster.collectives=none"
     return f"parts are sent {way} and every worker sums them: {why}"
 
 
 def _absence(found: Found) -> str:
-    """Return a message if NCCL is not installed as a distribution, else ""."""
+    """Return a message if NCCL is not installed as a Python distribution, else ""."""
     library = next((each for each in found.libraries if each.name == _LIBRARY), None)
     if library is not None and library.version:
         return ""
-    return "NCCL is not installed with CuPy; cluster.collectives=nccl uses one of the system"
+    return "NCCL is not installed with CuPy; cluster.collectives=nccl uses the system's NCCL"
 
 
 @dataclass(frozen=True)
 class GpuShare:
-    """The share of one job in the GPUs of a machine, which are divided like the cores.
+    """One job's share of the GPUs of a machine, which are divided among jobs like the cores.
 
     jobs: number of jobs that run at the same time. place: the job's place among them, from 0, modulo ``jobs``.
     """
@@ -80,8 +80,8 @@ class GpuShare:
     jobs: int = 1
 
     def of(self, gpus: Sequence[GpuFacts]) -> Sequence[GpuFacts]:
-        """Return the job's GPUs: adjacent GPUs that no other job has, divided evenly. If there are more jobs than GPUs,
-        each job gets one GPU in turn."""
+        """Return the job's GPUs: an even share of adjacent GPUs that no other job has. If there are more jobs than
+        GPUs, each job gets one GPU in turn."""
         place = self.place % self.jobs
         each, more = divmod(len(gpus), self.jobs)
         if not each:
@@ -93,7 +93,7 @@ class GpuShare:
         """Describe the GPUs of the job, for its log."""
         own = ", ".join(str(gpu.number) for gpu in self.of(gpus))
         shared = ", shared with other jobs" if len(gpus) < self.jobs else ""
-        return f"{self.jobs} jobs of the sweep run at a time: this one has GPU {own} of {len(gpus)}{shared}"
+        return f"{self.jobs} jobs of the sweep run at a time: this job uses GPU {own} of {len(gpus)}{shared}"
 
 
 ALL_GPUS = GpuShare()
@@ -152,9 +152,9 @@ def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
     by_auto = config.cluster.device_taken == GPU and config.cluster.device == AUTO
     if by_auto and found.obstacle:
         elsewhere = _with_devices(config, found, device_taken=None, gpus=None, collectives=None)
-        return elsewhere, f"it ran on a GPU, and runs on the CPU here: {found.obstacle}"
+        return elsewhere, f"the run used a GPU, and the repetition uses the CPU: {found.obstacle}"
     if by_auto and _absent_gpus(config.cluster, found):
-        # Sums by the workers do not depend on the machine and stay equal bit for bit.
+        # Keep sums without NCCL: they do not depend on the machine, so values stay equal bit for bit.
         released = ("gpus", "collectives") if config.cluster.collectives == NCCL else ("gpus",)
         here = _with_devices(config, found, **dict.fromkeys(released))
         before, now = config.cluster.collectives, here.cluster.collectives
@@ -176,13 +176,13 @@ def look_at(cluster: LocalCluster, look: Look = discover) -> Found:
 
 
 def devices_on_gpus(config: Config) -> int:
-    """Return the number of logical devices with a GPU, if the workers have GPUs."""
+    """Return the number of logical devices that use a GPU if the workers use GPUs."""
     servers = server_processes(config) if config.cluster.server_device == GPU else 0
     return worker_processes(config) + servers
 
 
 def require_devices(config: Config, found: Found) -> None:
-    """Raise ResourceError if GPUs or a precision of GPUs are missing, ConfigError if the CPU lacks the precision."""
+    """Raise ResourceError if GPUs are missing or lack the precision, ConfigError if the CPU lacks the precision."""
     require_precision(config, lambda: found)
     cluster = config.cluster
     if cluster.device_taken != GPU:
@@ -190,14 +190,14 @@ def require_devices(config: Config, found: Found) -> None:
     if found.obstacle:
         begun = "" if cluster.device == GPU else " with cluster.device_taken=gpu, as when the run began"
         raise ResourceError(
-            f"cluster.device={cluster.device}{begun}: expected a GPU that can be used, but {found.obstacle}. "
-            "`runner doctor` lists what is available; cluster.device=cpu computes without a GPU, with other bits"
+            f"cluster.device={cluster.device}{begun}: expected a GPU that can be used, but {found.obstacle}. `runner "
+            "doctor` lists what is available; cluster.device=cpu uses no GPU, and its results differ in the last bits"
         )
     if absent := _absent_gpus(cluster, found):
         raise ResourceError(
             f"cluster.gpus={cluster.gpus}: there is no GPU {', '.join(map(str, absent))}; expected numbers of "
             f"{', '.join(f'{gpu.number} ({gpu.name})' for gpu in found.gpus)}. Several workers may share a GPU; "
-            "cluster.gpus=null takes all GPUs in turn"
+            "cluster.gpus=null uses all GPUs in turn"
         )
     slow = [gpu for gpu in found.gpus if gpu.number in (cluster.gpus or ()) and gpu.capability < BFLOAT16_CAPABILITY]
     if config.precision == "bfloat16" and slow:
@@ -234,9 +234,9 @@ def reason(cluster: LocalCluster, found: Found) -> str:
     if cluster.device != AUTO:
         return f"cluster.device={cluster.device}"
     if cluster.device_taken == GPU:
-        return f"cluster.device=auto takes a GPU if there is one, and there is {names}"
+        return f"cluster.device=auto uses a GPU if there is one, and there is {names}"
     if found.obstacle:
-        return f"cluster.device=auto finds no GPU: {found.obstacle}"
+        return f"cluster.device=auto has no usable GPU: {found.obstacle}"
     return f"cluster.device=auto found no GPU when the run began; there is {names} now"
 
 

@@ -16,7 +16,7 @@ _MISLEADING = ("To append to your config use +", "To append to your default list
 """Hydra's wrong advice for an unknown key or group: keys outside the schema are refused in any notation."""
 
 _NO_MATCH = re.compile(r"Could not override '([^']+)'\. No match in the defaults list\.")
-"""Hydra's message for a group that exists, but that no chosen option has."""
+"""Hydra's message for a nested group that exists but belongs to no chosen option."""
 
 
 def describe(error: Exception, where: str = "") -> str:
@@ -31,7 +31,7 @@ def describe(error: Exception, where: str = "") -> str:
     cause = error.__cause__ or error.__context__
     if isinstance(cause, OmegaConfBaseException):
         reason = _value_error(cause, where)
-        # A message that quotes OmegaConf lacks only the existing keys.
+        # If Hydra's message already quotes that of OmegaConf, only the existing keys are missing.
         text += f"\n{_known_keys(cause)}" if _first_line(cause) in text else f"\n{reason}"
     if _NO_SCHEMA in text:
         text += f"\n{_MISSING_PLUGIN}"
@@ -44,7 +44,7 @@ def _without_group(found: re.Match[str]) -> str:
         if nested.name == found[1]:
             group = nested.name.partition("/")[0]
             owners = ", ".join(f"{group}={name}" for name in nested.owners)
-            return f"{found[1]}: the chosen {group} has no such group; expected {owners}, or no {found[1]}"
+            return f"{found[1]}: the chosen {group} has no such group; expected {owners}; or leave out {found[1]}"
     return found[0]
 
 

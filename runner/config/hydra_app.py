@@ -1,7 +1,7 @@
 """The Hydra side of the command line: composition, sweeps, completion, errors, and overrides of stored configurations.
 
-Hydra composes and creates directories; it does not decide how a run ends. An error before the start of a job is a
-ConfigError or a ResourceError; an error in a job keeps its class.
+Hydra composes configurations and creates directories; it does not decide how a run ends. An error before the start of
+a job is a ConfigError or a ResourceError; an error in a job keeps its class.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -40,7 +40,7 @@ class Job:
     """One job as Hydra composed it, not yet checked. run_dir: its directory, absolute.
 
     launcher: runs the jobs of the sweep after all are composed; None for a single job, and for a job of a sweeper that
-    chooses the next job by the results of the last.
+    chooses each job by the results of earlier ones.
     """
 
     composed: DictConfig
@@ -58,14 +58,14 @@ def compose_jobs(arguments: Sequence[str], run: Callable[[Job], None]) -> list[J
     """Run the Hydra application with command-line ``arguments`` and return the composed jobs: one, or all of a sweep.
 
     The list is empty for ``--cfg``, ``--info`` and completion, which only print. run: runs a job of a sweeper that
-    chooses the next job by the results of the last; such jobs are not returned. An exception raised by ``run`` ends the
+    chooses each job by the results of earlier ones; such jobs are not returned. An exception raised by ``run`` ends the
     job but not the sweep; ``run`` records the exception, and this function does not raise it. An interruption (a
     BaseException that is not an Exception) ends the sweep.
 
     Raises ConfigError if the configuration cannot be composed and ResourceError if Hydra cannot write.
     """
     jobs: list[Job] = []
-    of_jobs: list[Exception] = []
+    errors_of_jobs: list[Exception] = []
     varied = _varied(arguments)
 
     def task(composed: DictConfig) -> None:
@@ -76,7 +76,7 @@ def compose_jobs(arguments: Sequence[str], run: Callable[[Job], None]) -> list[J
         try:
             run(job)
         except Exception as error:
-            of_jobs.append(error)
+            errors_of_jobs.append(error)
             raise
 
     _refuse_fixed(arguments)
@@ -84,12 +84,12 @@ def compose_jobs(arguments: Sequence[str], run: Callable[[Job], None]) -> list[J
     decorate = hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name=CONFIG_NAME)
     application = decorate(task)
     try:
-        ours = (*HYDRA_SETTINGS, PLAN_IN_PROCESS)
-        with application_arguments(overrides_first(arguments, last=ours)):
+        settings = (*HYDRA_SETTINGS, PLAN_IN_PROCESS)
+        with application_arguments(overrides_first(arguments, last=settings)):
             application()
     except Exception as error:
-        # An error that no job raised is about the arguments.
-        if error not in of_jobs:
+        # An error that was not raised by a job is about the arguments.
+        if error not in errors_of_jobs:
             raise _translated(error, arguments) from error
     except SystemExit as stop:
         # Hydra has printed the error of one of its options and exits with 1.
@@ -157,7 +157,7 @@ def _current_job(composed: DictConfig, varied: Collection[str]) -> Job:
 
 
 def _texts(overrides: Any) -> list[str]:
-    """Return overrides as given: the configuration resolves their interpolations."""
+    """Return overrides as the user gave them, without resolving interpolations."""
     texts: Any = OmegaConf.to_container(overrides, resolve=False)
     return list(texts)
 
@@ -168,7 +168,7 @@ def _refuse_fixed(arguments: Sequence[str]) -> None:
     for argument in arguments:
         name = argument.partition("=")[0].lstrip("+")
         if name in fixed:
-            raise ConfigError(f"{argument}: cannot be changed, it is always {fixed[name]}")
+            raise ConfigError(f"{argument}: cannot be changed; the setting is always {fixed[name]}")
 
 
 def _varied(arguments: Sequence[str]) -> set[str]:
@@ -239,4 +239,4 @@ def _set(plain: dict[str, Any], name: str, text: str) -> None:
     try:
         inner[key] = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{name}={text}: not a value in YAML") from error
+        raise ConfigError(f"{name}={text}: expected a value in YAML") from error

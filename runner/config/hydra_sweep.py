@@ -28,7 +28,7 @@ HYDRA_SETTINGS = (
     # Runs have their own log; Hydra's handlers would repeat the messages of libraries on the terminal.
     "hydra/job_logging=none",
     "hydra/hydra_logging=none",
-    # A run stores its configuration after it has locked its directory; Hydra would write before.
+    # A run stores its configuration after it has locked its directory; Hydra would write it earlier.
     "hydra.output_subdir=null",
 )
 """Settings that neither the primary configuration nor the command line can change."""
@@ -82,7 +82,7 @@ class PlanInProcess(Callback):
         plain: Any = OmegaConf.to_container(config, resolve=False)
         given = [*plain["hydra"]["overrides"]["hydra"], *plain["hydra"]["overrides"]["task"]]
         if redact(plain) != plain or redact_overrides(given) != given:
-            # Hydra writes both configurations into it at once.
+            # Hydra's next action writes its own configuration and that of the jobs into this directory.
             Path(config.hydra.sweep.dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         if _jobs_are_known(config.hydra):
             with read_write(config.hydra):
@@ -92,7 +92,7 @@ class PlanInProcess(Callback):
 def launcher_of(hydra: Any) -> Launcher | None:
     """Return the launcher in the ``hydra`` section of a job, None if its sweeper needs the results of earlier jobs.
 
-    Raises ConfigError for a launcher that is no installed plugin.
+    Raises ConfigError for a launcher that is not an installed plugin.
     """
     if not _jobs_are_known(hydra):
         return None
@@ -119,7 +119,7 @@ def _installed(target: str) -> str:
         if store.load(f"{_LAUNCHERS}/{name}").node.get(_TARGET) == target:
             return name.removesuffix(".yaml")
     known = ", ".join(sorted(name.removesuffix(".yaml") for name in names))
-    raise ConfigError(f"hydra.launcher._target_={target}: no installed launcher; expected that of one of {known}")
+    raise ConfigError(f"hydra.launcher._target_={target}: not an installed launcher; expected one of {known}")
 
 
 _PRIMARY = "planned_sweep"
@@ -138,7 +138,7 @@ def launch_planned(
 
     No YAML file is read: the primary configuration is made here and sent with the launcher, so that later changes of
     the files have no effect. task: a function of a module, found by its name in another process; its argument is
-    ``settings`` with the job's number as ``job``. jobs: number -> absolute directory. Errors of both are raised.
+    ``settings`` with the job's number as ``job``. jobs: number -> absolute directory. All errors are raised.
     """
     # Hydra's records of this application and of its launchers are kept apart from the record of the sweep.
     record = sweep_dir / ".launch"

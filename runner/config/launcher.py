@@ -38,11 +38,11 @@ class SweepPlace:
 
 @dataclass(frozen=True)
 class Launcher:
-    """The name of an installed launcher, and its settings; neither names code.
+    """The name of an installed launcher, and its settings; neither refers to code.
 
-    settings: plain values, such as n_jobs. batch: most jobs handed to the launcher at once, null for all.
-    environment: variables of a job in addition to those of the sweep. in_job_directory: whether every job has a
-    separate working directory.
+    settings: plain values, such as n_jobs. batch: largest number of jobs given to the launcher at once, None
+    for all. environment: variables of a job in addition to those of the sweep. in_job_directory: whether every job has
+    a separate working directory.
     """
 
     name: str = IN_PROCESS

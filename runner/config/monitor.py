@@ -19,7 +19,7 @@ class Monitor:
 
     @property
     def highest(self) -> bool:
-        """Whether high values are better; low losses are better."""
+        """Whether high values are better, as for accuracies; of losses, low values are better."""
         return self.metric.endswith("/accuracy")
 
     def better(self, value: float, than: float) -> bool:
@@ -35,7 +35,7 @@ def monitor_of(config: Config) -> Monitor:
 def monitor_of_stored(path: Path) -> Monitor:
     """Return the metric of a stored configuration. Other keys are not read: they can need plugins that are not loaded.
 
-    Raises ConfigError for a file that is no configuration.
+    Raises ConfigError for a file that is not a configuration.
     """
     plain = safe_yaml.load(path)
     train, data = (plain.get(section) for section in ("train", "data"))
@@ -52,7 +52,7 @@ def _monitor(named: str | None, val_fraction: object) -> Monitor:
 
 
 def keeps_best(config: Config) -> bool:
-    """Return whether the best checkpoint is kept: as configured, or if another key needs a comparison."""
+    """Return whether the best checkpoint is kept: as configured, else if patience, monitor or val_fraction is set."""
     if config.checkpoint.keep_best is not None:
         return config.checkpoint.keep_best
     return config.train.patience is not None or config.train.monitor is not None or config.data.val_fraction > 0

@@ -24,7 +24,7 @@ _NOT_DECISIVE = {
     "checkpoint": ("keep",),
     "cluster": ("device", "filled_in"),
 }
-"""Keys that decide neither a value nor an order. device_taken, not device, is the device of a run."""
+"""Keys that decide neither a value nor an order. The device of a run is in device_taken, not in device."""
 
 
 def outcome_hash(config: Config) -> str:
@@ -47,7 +47,7 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[
     """Return the dotted keys that can make runs of two plain configurations differ in values or in order.
 
     If the ``name`` of a section differs, only the section is returned. All keys of the cluster count, because speeds
-    decide the order of races, except the keys of GPUs if neither run has a GPU.
+    decide the order of races; the keys of GPUs count only if one of the runs has a GPU.
     """
     keys: list[str] = []
     on_gpus = any((plain.get("cluster") or {}).get("device_taken") == GPU for plain in (first, second))
@@ -84,7 +84,7 @@ def with_defaults(plain: Mapping[str, Any], config: Config) -> dict[str, Any]:
     return filled
 
 
-def changes_on_the_way(earlier: Iterable[Path], config: Config, but: Collection[str] = ()) -> Iterator[str]:
+def configuration_changes(earlier: Iterable[Path], config: Config, but: Collection[str] = ()) -> Iterator[str]:
     """Yield a text for each earlier start of a run whose configuration differs from the last one in keys that count.
 
     earlier: the configurations of earlier starts. but: dotted keys that do not count. Raises ConfigError or
@@ -94,7 +94,7 @@ def changes_on_the_way(earlier: Iterable[Path], config: Config, but: Collection[
     for path in earlier:
         keys = [key for key in differing_keys(with_defaults(safe_yaml.load(path), config), last) if key not in but]
         if keys:
-            yield f"{path.name} has other {', '.join(keys)}"
+            yield f"{path.name} differs in {', '.join(keys)}"
 
 
 def _filled(own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Reading YAML from unknown sources: plain data only, within limits of size and nesting.
 
-A stored configuration is data. A file that names code, uses aliases or repeats a key is refused before an object is
-built from it.
+A stored configuration is data. A file with tags (which can refer to code), aliases or repeated keys is refused before
+an object is built from it.
 """
 
 from pathlib import Path
@@ -52,7 +52,7 @@ def load(path: Path) -> dict[str, object]:
     """Return the mapping in a YAML file.
 
     Raises ConfigError if the file is missing, too large, not UTF-8 or not a mapping, or if it uses tags, aliases or
-    repeated keys; SecurityError if it is a symbolic link or no regular file.
+    repeated keys; SecurityError if it is a symbolic link or not a regular file.
     """
     try:
         raw = read_regular(path, MAX_BYTES)

@@ -26,17 +26,15 @@ class TrainConfig:
 
     batch_size: Count = key(32, "examples per update, over all workers")
     epochs: Annotated[float, Bounds(0, 1e9, above=True)] | None = key(
-        None, "passes over the training split; naming it releases train.steps"
+        None, "passes over the training split; setting it makes train.steps null"
     )
-    steps: Count | None = key(None, "updates; naming it releases train.epochs")
+    steps: Count | None = key(None, "updates; setting it makes train.epochs null")
     microbatches: SmallCount = key(1, "parts of the batch computed one after the other (parallelism=single)")
     eval_every: Count | None = key(None, "steps between evaluations; null: once per epoch")
     eval_batch_size: Count = key(256, "examples per evaluation batch, over all workers")
     log_every: Count = key(10, "steps between logged training metrics")
     monitor: str | None = key(None, "metric by which runs and checkpoints are compared; null: val/ or test/accuracy")
-    patience: Count | None = key(
-        None, "evaluations without a better train.monitor before the run ends; null: any number"
-    )
+    patience: Count | None = key(None, "evaluations without a better train.monitor before the run ends; null: no limit")
     min_delta: NonNegative = key(0.0, "for train.patience: smallest improvement that counts, exclusive")
 
 
@@ -45,7 +43,7 @@ class CheckpointConfig:
     """When to save, and how many checkpoints to keep. The last step of a run is always saved."""
 
     every_steps: Count | None = key(None, "steps between checkpoints; null: only at the end")
-    # With fewer, none could be intact if the newest is damaged while it is written.
+    # With fewer, damage to the newest one while it is written could leave no intact checkpoint.
     keep: Annotated[int, Bounds(3, 10**9)] = key(3, "newest checkpoints kept, 3 or more")
     keep_best: bool | None = key(
         None, "keep the best by train.monitor too; null: if monitor, patience or data.val_fraction is set"
@@ -66,7 +64,7 @@ Index = Annotated[int, Bounds(0, 4095)]
 class StragglersConfig:
     """Workers that wait before each training step if ``cluster.emulate`` is true."""
 
-    distribution: str = key("none", "of the waits: none, constant, or lognormal")
+    distribution: str = key("none", "distribution of the waits: none, constant, or lognormal")
     workers: list[Index] | None = field(default=None, metadata={"help": "numbers of the slow workers; null: all"})
     median_ms: Annotated[float, Bounds(0, 1000 * LONGEST_DELAY_S)] = key(0.0, "median of the waits, milliseconds")
     sigma: Annotated[float, Bounds(0, 5)] = key(
@@ -78,13 +76,13 @@ class StragglersConfig:
             _refuse("stragglers.distribution", repr(self.distribution), f"one of {', '.join(DISTRIBUTIONS)}")
         numbers = self.workers
         if numbers is not None and (not numbers or len(set(numbers)) != len(numbers)):
-            _refuse("stragglers.workers", numbers, "different numbers of workers from 0, at least one, or null for all")
+            _refuse("stragglers.workers", numbers, "one or more different worker numbers from 0, or null for all")
         waits = self.distribution != "none"
         if (self.median_ms > 0) != waits:
-            _refuse("stragglers.median_ms", self.median_ms, "above 0" if waits else "0 where distribution=none")
+            _refuse("stragglers.median_ms", self.median_ms, "above 0" if waits else "0 with distribution=none")
         lognormal = self.distribution == "lognormal"
         if (self.sigma > 0) != lognormal:
-            expected = "above 0" if lognormal else "0 where distribution is not lognormal"
+            expected = "above 0" if lognormal else "0 unless distribution=lognormal"
             _refuse("stragglers.sigma", self.sigma, expected)
 
 
@@ -99,24 +97,24 @@ class LocalCluster:
     """Workers as processes on this machine, or as parts of one process."""
 
     name: str = "local"
-    device: str = key(AUTO, "of a worker: cpu, gpu, or auto, a GPU if one can be used")
-    server_device: str = key(CPU, "of a parameter server: cpu, or gpu if the workers have GPUs")
+    device: str = key(AUTO, "device of a worker: cpu, gpu, or auto (a GPU if one can be used)")
+    server_device: str = key(CPU, "device of a parameter server: cpu, or gpu if the workers have GPUs")
     gpus: list[Index] | None = field(
         default=None,
-        metadata={"help": "GPU of each worker, then of each server on one: [0, 0, 1]; null: all GPUs in turn"},
+        metadata={"help": "GPU of each worker, then of each server on a GPU: [0, 0, 1]; null: all GPUs in turn"},
     )
     one_process: bool | None = key(
         None, "all devices in this process; null: if workers have GPUs and no two clients overlap"
     )
     tf32: bool = key(False, "let GPUs round factors of float32 products and convolutions to TF32: 10 bits, faster")
     compare_plans: bool = key(
-        False, "time cuDNN's plans of each convolution, take the fastest; another run can take others, with other bits"
+        False, "time cuDNN's plans of each convolution, use the fastest; plans, and so bits, can differ between runs"
     )
     collectives: str | None = key(
         None, "library of sums for combine=all_reduce: nccl, between GPUs, or none; null: nccl if possible"
     )
     device_taken: str | None = key(
-        None, "the device that device=auto took, filled in when a run starts; null: not known yet"
+        None, "the device that device=auto took, filled in when a run starts; null: not chosen yet"
     )
     threads_per_worker: SmallCount | None = key(
         None, "kernel threads of a worker or parameter server; null: cores // workers"
@@ -131,11 +129,11 @@ class LocalCluster:
         default=None,
         metadata={"help": "keys of cluster that were null, filled in when a run starts; null: not known yet"},
     )
-    compression: str = key("none", "of tensors between devices: none, or high16, the upper 16 bits of float32")
+    compression: str = key("none", "compression of sent tensors: none, or high16, the upper 16 bits of float32")
     bandwidth_mbit: Annotated[float, Bounds(1e-3, 1e9)] | None = key(
-        None, "of every link, megabit per second; null: unchanged"
+        None, "bandwidth of every link, megabit per second; null: unchanged"
     )
-    latency_ms: Annotated[float, Bounds(0, 10_000)] | None = key(None, "of every link, milliseconds; null: unchanged")
+    latency_ms: Annotated[float, Bounds(0, 10_000)] | None = key(None, "latency of every link, ms; null: unchanged")
     stragglers: StragglersConfig = field(default_factory=StragglersConfig)
     emulate: bool = key(False, "emulate these links and stragglers by waiting")
 
@@ -152,15 +150,15 @@ class LocalCluster:
         if self.collectives not in (None, *COLLECTIVES):
             _refuse("collectives", repr(self.collectives), f"one of {', '.join(COLLECTIVES)}, or null")
         if self.gpus == []:
-            _refuse("gpus", self.gpus, "numbers of GPUs from 0, at least one, or null for all in turn")
+            _refuse("gpus", self.gpus, "one or more GPU numbers from 0, or null for all in turn")
         if self.compression not in COMPRESSIONS:
             _refuse("compression", repr(self.compression), f"one of {', '.join(COMPRESSIONS)}")
         if not set(self.filled_in or ()) <= set(FILLED_IN):
             _refuse("filled_in", self.filled_in, f"some of {', '.join(FILLED_IN)}, or null")
 
 
-def _refuse(name: str, came: object, expected: str) -> NoReturn:
-    raise ConfigError(f"cluster.{name}={came}: expected {expected}")
+def _refuse(name: str, found: object, expected: str) -> NoReturn:
+    raise ConfigError(f"cluster.{name}={found}: expected {expected}")
 
 
 CLUSTERS: dict[str, type] = {"local": LocalCluster}
@@ -172,7 +170,7 @@ class Config:
     """A whole configuration. The fields typed ``Any`` hold a dataclass chosen by its group's table."""
 
     seed: Seed = key(0, "fixes initial weights, data order, augmentation and dropout")
-    precision: str = key("float32", "float32, float64, or bfloat16: activations in it, parameters in float32")
+    precision: str = key("float32", "float32, float64, or bfloat16 (activations in bfloat16, parameters in float32)")
     model: Any = MISSING
     data: Any = MISSING
     optimizer: Any = MISSING
@@ -184,7 +182,7 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
     trace: bool = key(
-        False, "record a timeline of some updates: trace.json for ui.perfetto.dev; lost if a worker fails meanwhile"
+        False, "record a timeline of some updates: trace.json for ui.perfetto.dev; lost if a worker fails in that time"
     )
     trace_skip: CountOrZero = key(10, "updates of this process before the recorded ones; fewer if the run is short")
     trace_steps: Annotated[int, Bounds(1, 100)] = key(5, "recorded updates, at most 100")

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 from runner.errors import DataError, SecurityError
 
-# Longest wait for an answer and between two pieces; short, because there are alternative origins.
+# Longest wait for a response and between two chunks; short, because a dataset can have several origins.
 _ANSWER_SECONDS = 5.0
 _TOTAL_SECONDS = 1800.0
 _PIECE_BYTES = 1 << 20

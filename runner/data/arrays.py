@@ -34,8 +34,8 @@ class Arrays(OwnFiles):
     (N, H, W, C). y_train, y_test: (N,) integers, labels from 0. class_names: text, (classes,); without it, classes are
     named by their numbers, and the last class is the largest label of both splits. Other arrays are not read.
 
-    layout: "nchw" or "nhwc" for images of four axes. null: the layout whose channel axis is at most 4 long, if the
-    channel axis of the other layout is longer. Rows of F features are images (N, F, 1, 1) with layout=nchw.
+    layout: "nchw" or "nhwc" for images with four axes; null for the layout with 4 channels or fewer, if the other
+    layout would have more. To train on rows of F features, store images (N, F, 1, 1) and set layout=nchw.
     """
 
     name: str = "arrays"
@@ -57,17 +57,17 @@ class Arrays(OwnFiles):
         layout = self._layout(headers["x_train"].shape)
         train, test = (_image_shape(headers[key].shape, layout) for key in ("x_train", "x_test"))
         if train != test:
-            raise self._wrong("x_test", f"holds images {test}", f"images {train}, (C, H, W), as x_train does")
+            raise self._wrong("x_test", f"holds images {test}", f"images {train}, (C, H, W), as in x_train")
         self.require_room(headers["x_train"].nbytes + headers["x_test"].nbytes, "x_train and x_test")
         names = self._class_names(headers, [self._labels(key, headers) for key in ("y_train", "y_test")])
         return Facts(train, names, headers["x_train"].shape[0], headers["x_test"].shape[0])
 
     def scale(self) -> float:
-        """Return the scale of bytes or of floats, from the header of the train images."""
+        """Return 255 if the train images are bytes, 1 if they are floats; reads their header only."""
         return _scale(self._headers())
 
     def load(self) -> Dataset:
-        """Read the file. Raises DataError for impossible contents."""
+        """Read the file. Raises DataError for invalid contents."""
         facts, headers = self.facts(), self._headers()
         layout = self._layout(headers["x_train"].shape)
         train, test = (
@@ -78,7 +78,7 @@ class Arrays(OwnFiles):
         return Dataset(self.name, train, test, facts.class_names, normalisation)
 
     def _headers(self) -> dict[str, ArrayHeader]:
-        """Return the headers of all arrays. Raises DataError for impossible headers of images."""
+        """Return the headers of all arrays. Raises DataError if those of the images are invalid."""
         headers = read_headers(Path(self.path))
         missing = [key for key in KEYS if key not in headers]
         if missing:
@@ -94,8 +94,8 @@ class Arrays(OwnFiles):
                 raise self._wrong(
                     key,
                     f"is {shape}",
-                    "(N, H, W), (N, C, H, W) or (N, H, W, C), nothing 0; rows of F features are "
-                    "(N, F, 1, 1) with data.layout=nchw",
+                    "(N, H, W), (N, C, H, W) or (N, H, W, C), all sizes 1 or more; store rows of F features as "
+                    "(N, F, 1, 1), with data.layout=nchw",
                 )
         dtypes = {headers[key].dtype.name for key in ("x_train", "x_test")}
         if len(dtypes) > 1:
@@ -156,8 +156,8 @@ class Arrays(OwnFiles):
             )
         return tuple(str(name) for name in read_array(Path(self.path), CLASS_NAMES))
 
-    def _wrong(self, key: str, came: str, expected: str) -> DataError:
-        return DataError(f"{self.path}: {key} {came}; expected {expected}")
+    def _wrong(self, key: str, fault: str, expected: str) -> DataError:
+        return DataError(f"{self.path}: {key} {fault}; expected {expected}")
 
 
 def _scale(headers: dict[str, ArrayHeader]) -> float:

@@ -11,7 +11,7 @@ from runner.kernels import philox
 
 
 def held_out(examples: int, fraction: float) -> int:
-    """Return the number of held-out examples of a class with ``examples`` (2 or more): at least 1, and not all."""
+    """Return how many of the ``examples`` (2 or more) of a class are held out: at least 1, and not all."""
     return min(max(round(examples * fraction), 1), examples - 1)
 
 
@@ -30,7 +30,7 @@ def stratified_split(
 def validation_split(
     labels: NDArray[np.int64], examples: int, seed: int, name: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the sorted indices (kept, held out) of a split that holds out exactly ``examples``, less than all.
+    """Return the sorted indices (kept, held out) of a split that holds out ``examples`` examples, fewer than there are.
 
     The share of every class is rounded by the method of largest remainders, with random choice among equal remainders;
     a class is emptied only if necessary. The choice of examples depends on (seed, name, labels) only.
@@ -75,7 +75,7 @@ class Facts:
         return len(self.class_names)
 
     def carved(self, val_fraction: float) -> "Facts":
-        """Return the facts with this fraction of the train split, in (0, 1), as validation split; 0 for no change."""
+        """Return the facts after this fraction of the train split, in [0, 1), became the validation split."""
         if not val_fraction:
             return self
         val = held_out(self.train_examples, val_fraction)

@@ -29,8 +29,8 @@ _NORMALISATION = Normalisation(scale=16.0, mean=(0.0,), std=(1.0,))
 class Digits(DatasetSettings):
     """1,797 handwritten digits of 8x8 pixels, shipped with scikit-learn.
 
-    test_fraction: fraction of every class in the test split, which the source does not define. split_seed: seed of that
-    split, independent of the run's seed.
+    test_fraction: fraction of every class that becomes the test split (the source defines none). split_seed: seed of
+    this split, independent of the run's seed.
     """
 
     name: str = "digits"

@@ -50,11 +50,11 @@ class ImageFolder(OwnFiles):
         return Facts(shape, tuple(train), counts[0], counts[1])
 
     def scale(self) -> float:
-        """Return the scale of bytes."""
+        """Return 255, the largest pixel of a decoded image."""
         return 255.0
 
     def load(self) -> Dataset:
-        """Decode all images. Raises DataError, naming the file, for one that cannot be decoded."""
+        """Decode all images. Raises DataError, naming the file, if an image cannot be decoded."""
         facts, listed = self.facts(), self._listed()
         train, test = (self._split(split, facts.class_names) for split in listed)
         return Dataset(self.name, train, test, facts.class_names, self.normalisation_of(train.images, self.scale()))
@@ -62,10 +62,10 @@ class ImageFolder(OwnFiles):
     def _listed(self) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
         """Return the files of each class, for the train and the test split."""
         train, test = (_classes(Path(self.path) / split) for split in ("train", "test"))
-        strangers = sorted(set(test) - set(train))
-        if strangers:
+        unknown = sorted(set(test) - set(train))
+        if unknown:
             raise DataError(
-                f"{self.path}/test has classes {', '.join(strangers)} that train does not have; expected some of: "
+                f"{self.path}/test has classes {', '.join(unknown)} that train does not have; expected some of: "
                 f"{', '.join(train)}"
             )
         return train, test
@@ -87,11 +87,11 @@ def _classes(folder: Path) -> dict[str, list[Path]]:
     found = {}
     for entry in _entries(folder):
         if not entry.is_dir():
-            raise DataError(f"{entry} is no folder: expected {_LAYOUT}; remove it")
+            raise DataError(f"{entry} is not a folder: expected {_LAYOUT}; remove it")
         found[entry.name] = files = _entries(entry)
-        strange = [file for file in files if file.suffix.lower() not in SUFFIXES or not file.is_file()]
-        if strange:
-            raise DataError(f"{strange[0]}: expected files {', '.join(SUFFIXES)}; remove or convert it")
+        others = [file for file in files if file.suffix.lower() not in SUFFIXES or not file.is_file()]
+        if others:
+            raise DataError(f"{others[0]}: expected files {', '.join(SUFFIXES)}; remove or convert it")
         if not files:
             raise DataError(f"{entry} holds no image: expected {', '.join(SUFFIXES)}; add images or remove it")
     if not found:

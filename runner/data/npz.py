@@ -34,7 +34,7 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 DAMAGE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error, TokenError)
 """Errors of NumPy and zipfile for a damaged file: MemoryError for a wrong size in a header, TokenError and
-RecursionError for a header that is no literal."""
+RecursionError for a header that is not a literal."""
 
 _REMEDY = "write it again with numpy.savez(FILE, x_train=..., ...)"
 
@@ -64,7 +64,7 @@ def read_headers(path: Path) -> dict[str, ArrayHeader]:
 
 
 def read_array(path: Path, name: str) -> NDArray[Any]:
-    """Return one array of the file, in C order; raises DataError as :func:`read_headers`, and for an unknown name."""
+    """Return one array of the file, in C order; raises DataError like :func:`read_headers`, and for an unknown name."""
     with _opened(path) as archive:
         found = {_array_name(member): member for member in _members(path, archive)}
         if name not in found:
@@ -99,8 +99,8 @@ def _members(path: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     names = {member.filename for member in members}
     if len(members) > MOST_ARRAYS or len(names) < len(members):
         raise DataError(
-            f"{path} has {len(members)} members of {len(names)} names; expected at most {MOST_ARRAYS}, with "
-            f"different names; {_REMEDY}"
+            f"{path} has {len(members)} members with {len(names)} names; expected at most {MOST_ARRAYS} members, all "
+            f"with different names; {_REMEDY}"
         )
     for member in members:
         plain = member.filename.endswith(".npy") and member.compress_type in _METHODS
@@ -144,7 +144,7 @@ def _header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Ar
 def _is_possible(shape: tuple[int, ...], itemsize: int) -> bool:
     """Return whether an array can have this shape: a header can contain anything, such as booleans."""
     sizes = len(shape) <= _MOST_AXES and all(type(size) is int and size >= 0 for size in shape)
-    # Sizes next to a 0 count too, because NumPy multiplies them.
+    # The product of the other sizes is limited even if one size is 0, because NumPy computes it.
     return sizes and math.prod(size for size in shape if size) * itemsize < _MOST_BYTES
 
 
@@ -166,7 +166,7 @@ def _require_text(path: Path, name: str, values: NDArray[np.str_]) -> None:
 
 
 def _fill(buffer: memoryview, stream: BinaryIO) -> None:
-    """Read until the buffer is full. This is the end of the member, where its checksum is compared."""
+    """Read until the buffer is full, which is at the end of the member, where zipfile compares its checksum."""
     done = 0
     while done < len(buffer):
         count = stream.readinto(buffer[done:])  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ CachedFiles = dict[str, bytes]
 
 @dataclass(frozen=True)
 class Archive:
-    """A file to download. checksum: "ALGORITHM:HEX" as published, an algorithm of hashlib."""
+    """A file to download. checksum: "ALGORITHM:HEX" with a published checksum and the name of its hashlib algorithm."""
 
     filename: str
     size: int
@@ -98,7 +98,7 @@ def _decode_cifar_package(paths: Sequence[Path]) -> CachedFiles:
 def _decode_sheet(data: bytes, name: str) -> NDArray[np.uint8]:
     try:
         with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
-            # Only the header has been read.
+            # So far, Pillow has read only the header.
             size = (1024, _CIFAR_BATCH_EXAMPLES)
             if image.mode != "RGB" or image.size != size:
                 raise DataError(f"{name} is {image.mode} of {image.size} pixels, expected RGB of {size}")
@@ -121,7 +121,7 @@ def _web_origin(base: str, decode: Callable[[Sequence[Path]], CachedFiles], *arc
     return Origin(base, archives, obtain, decode)
 
 
-# The origins of each dataset, in the order of attempts.
+# The origins of each dataset, in the order in which they are tried.
 ORIGINS: dict[str, tuple[PublishedDataset, tuple[Origin, ...]]] = {
     "mnist": (
         MNIST,

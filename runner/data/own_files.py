@@ -1,4 +1,4 @@
-"""The common base of datasets that are read from the user's files."""
+"""The base class of datasets that are read from the user's files."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _VALUES_PER_CHUNK = 1 << 20
 def channel_statistics(images: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of each channel of ``images`` (N, C, H, W), N at least 1.
 
-    Two passes in float64, chunk by chunk in the order of the examples: the same images give the same bits.
+    Two passes in float64, chunk by chunk in the order of the examples: equal images give equal results bit for bit.
     """
     per_channel = images.size // images.shape[1]
     mean = sum(chunk.sum(axis=(0, 2, 3)) for chunk in _chunks(images)) / per_channel
@@ -40,11 +40,11 @@ def _chunks(images: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
 class OwnFiles(DatasetSettings):
     """Settings of a dataset in the user's files.
 
-    path: path of the files, made absolute so that workers and a resumed run find the files from any folder. Without a
-    path, only :meth:`facts` and :meth:`load` raise ConfigError.
-    mean, std: of each channel, as in ``(pixel / scale - mean) / std``, where scale is 255 for uint8 and 1 for floats;
-    null for the statistics of the train split.
-    max_bytes: the most memory for all images together in each process, in bytes.
+    path: path of the files, made absolute so that workers and a resumed run find the files from any folder. Settings
+    without a path can be created, but their :meth:`facts` and :meth:`load` raise ConfigError.
+    mean, std: one number per channel for ``(pixel / scale - mean) / std``, where scale is 255 for uint8 and 1 for
+    floats; null for the statistics of the train split.
+    max_bytes: largest size in bytes of all images together; every process holds all images.
     """
 
     path: str = ""
@@ -70,7 +70,7 @@ class OwnFiles(DatasetSettings):
                     )
 
     def facts(self) -> Facts:
-        """Return shape, classes and counts. Raises ConfigError without a path, DataError for impossible files."""
+        """Return shape, classes and counts. Raises ConfigError if ``path`` is empty, DataError for invalid files."""
         if not self.path:
             raise ConfigError(f"data.path is not set: dataset {self.name!r} is read from your files; {self.ask}")
         return self.facts_of_files()
@@ -82,17 +82,17 @@ class OwnFiles(DatasetSettings):
 
     @abstractmethod
     def facts_of_files(self) -> Facts:
-        """Return shape, classes and counts without reading any image. Raises DataError for impossible files."""
+        """Return shape, classes and counts without reading any image. Raises DataError for invalid files."""
 
     def normalisation(self) -> Normalisation:
-        """Return the configured normalisation without reading images, or else the one of the train images."""
+        """Return the configured normalisation without reading images; if none is set, compute it from the images."""
         if self.path and self.mean is not None and self.std is not None:
             return Normalisation(self.scale(), tuple(self.mean), tuple(self.std))
         return super().normalisation()
 
     @abstractmethod
     def scale(self) -> float:
-        """Return the largest possible pixel, 1 for floats, without reading images. Raises DataError as the facts do."""
+        """Return the largest possible pixel, 1 for floats, from the headers. Raises DataError for invalid files."""
 
     def require_room(self, nbytes: int, what: str) -> None:
         """Raise DataError if ``what`` takes more than ``max_bytes``."""
@@ -103,7 +103,7 @@ class OwnFiles(DatasetSettings):
             )
 
     def normalisation_of(self, images: NDArray[Any], scale: float) -> Normalisation:
-        """Return the configured normalisation, or else one with mean 0 and standard deviation 1 of train ``images``.
+        """Return the configured normalisation or, if none is set, the one that standardises the train ``images``.
 
         Raises DataError if a channel is constant.
         """

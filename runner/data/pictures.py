@@ -30,18 +30,18 @@ _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.Decom
 
 
 def read_image(path: Path, shape: tuple[int, int, int], *, fit: bool = True) -> NDArray[np.uint8]:
-    """Return a PNG or JPEG file as ``shape`` (C, H, W), of 3 channels for RGB or 1 for grey (ITU-R 601-2 luma).
+    """Return a PNG or JPEG image in ``shape`` (C, H, W), where C is 3 for RGB or 1 for grey (ITU-R 601-2 luma).
 
     The image is rotated by its EXIF data, cropped to the largest centred part with that aspect ratio, and resized
     (bilinear, with antialiasing if it shrinks; unchanged if it has that size). Opacity is dropped.
     fit: False to refuse an image that would be cropped, resized, or lose colours or opacity.
-    Raises DataError, naming the file, for one that is damaged, too large or of more than 8 bits per colour.
+    Raises DataError, naming the file, if the image is damaged, too large or has more than 8 bits per colour.
     """
     channels, height, width = shape
     mode = _MODES[channels]
     try:
         with open_regular(path) as file, Image.open(file, formats=_FORMATS) as image:
-            # Only the header has been read.
+            # So far, Pillow has read only the header.
             _require_readable(path, image)
             upright = ImageOps.exif_transpose(image)
             if not fit:
@@ -63,7 +63,7 @@ def _require_readable(path: Path, image: Image.Image) -> None:
 
 
 def _require_fitting(path: Path, image: Image.Image, mode: str, size: tuple[int, int]) -> None:
-    """Raise DataError for an image of another size (width, height), or an image that conversion to the mode changes."""
+    """Raise DataError if an image has another size (width, height), or if conversion to ``mode`` would change it."""
     faults = []
     if image.size != size:
         faults.append(f"it is {image.width} x {image.height} pixels, the network takes {size[0]} x {size[1]}")
@@ -94,10 +94,10 @@ def read_pictures(
 ) -> list[Picture]:
     """Read images of ``shape`` (C, H, W), for a network whose dataset has this ``normalisation``.
 
-    Pixels of PNG and JPEG files are 0 to 255; a network for numbers of any range takes arrays only. Arrays have the
-    range of the dataset: (C, H, W) or (N, C, H, W), and for one channel (H, W) or (N, H, W).
-    fit: convert images, not arrays, to the size and the channels as :func:`read_image`; without it, other sizes and
-    channels are refused.
+    Pixels of PNG and JPEG files are 0 to 255; a network for pixels of any range takes arrays only. Values of an array
+    are in the range of the dataset. Its shape is (C, H, W) or (N, C, H, W), or (H, W) or (N, H, W) for one channel.
+    fit: convert images, not arrays, to the given size and channels, as :func:`read_image` does; False to refuse other
+    sizes and channels.
 
     Raises DataError, with the reason, for a file that cannot be read or does not fit.
     """
@@ -152,7 +152,7 @@ def _require_range(path: Path, images: NDArray[Any], normalisation: Normalisatio
     """Raise DataError for pixels outside the range of the dataset."""
     low, high = float(images.min()), float(images.max())
     least, most = (0.0, normalisation.scale) if normalisation.bounded else (-sys.float_info.max, sys.float_info.max)
-    # Also false for NaN.
+    # NaN fails this comparison too.
     if not least <= low <= high <= most:
         expected = f"0 to {most:g}" if normalisation.bounded else "finite"
         raise DataError(

@@ -18,7 +18,7 @@ Batch = Mapping[str, NDArray[Any]]
 class Pipeline:
     """Input source over a dataset in memory; safe to read from several threads.
 
-    Train batches are taken from an endless stream of examples: position p belongs to epoch p // n and is example
+    Train batches are taken from an endless stream of the n examples: position p belongs to epoch p // n and has example
     permutation(epoch)[p % n]; step s takes positions s * batch_size onwards, so no example is dropped. Batches of
     "test" and "val" go through their split in order; the last one is padded with zeros. The validation split is drawn
     from the train split by (seed, dataset); its examples are not in the stream. Shares are parts of the whole batch and
@@ -109,16 +109,16 @@ class Pipeline:
 class _Part:
     """Examples of a split, by their indices; None for all. Only ``take`` copies data."""
 
-    whole: Split
+    split: Split
     indices: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
-        return len(self.whole) if self.indices is None else len(self.indices)
+        return len(self.split) if self.indices is None else len(self.indices)
 
     def take(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """Return images and labels of the examples at ``positions`` of the part."""
         examples = positions if self.indices is None else self.indices[positions]
-        return self.whole.images[examples], self.whole.labels[examples]
+        return self.split.images[examples], self.split.labels[examples]
 
 
 def _parts(dataset: Dataset, val_fraction: float, seed: int) -> dict[str, _Part]:

@@ -32,9 +32,9 @@ def encode_idx(array: NDArray[np.uint8]) -> bytes:
 
 
 def decode_idx(data: bytes, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return the array of an IDX file that must be of ``shape``: a read-only view of ``data``.
+    """Return the array in an IDX file, which must have ``shape``, as a read-only view of ``data``.
 
-    Raises ValueError if its header has another type or shape, or if its length does not fit.
+    Raises ValueError if the header has another type or shape, or if the file has another length.
     """
     expected = idx_header(shape)
     if data[: len(expected)] != expected:
@@ -103,7 +103,7 @@ def read_verified(path: Path, array: CachedArray) -> bytes:
 
 
 def is_cached(published: PublishedDataset, root: Path) -> bool:
-    """Return whether every file of the dataset is in the cache and verifies."""
+    """Return whether every file of the dataset is in the cache and intact."""
     try:
         for array in published.arrays:
             read_verified(root / published.name / array.filename, array)
@@ -153,7 +153,7 @@ def _published(
     examples: tuple[int, int],
     checksums: tuple[str, str, str, str],
 ) -> PublishedDataset:
-    """Return a dataset of bytes. examples: counts of train and test. checksums: of images and labels of each split."""
+    """Return a dataset of uint8 images. examples: train, test. checksums: images and labels of train, then of test."""
     sizes = shape if shape[0] > 1 else shape[1:]
     test = "test" if shape[0] > 1 else "t10k"
     files = [

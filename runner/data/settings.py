@@ -1,4 +1,4 @@
-"""The common base of the settings of datasets, random changes of images, and datasets limited to fewer examples."""
+"""The base class of dataset settings, the augmentation of images, and limits on the number of examples."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
@@ -16,10 +16,10 @@ DRAWS_PER_IMAGE = 3
 
 @dataclass
 class Augment:
-    """Random changes of each train image.
+    """Random augmentation of each training image.
 
-    crop_padding: width of a black border, stored value 0, added to the image before it is cropped to its size at a
-    random place; 0 for no crop. flip: mirror each image left to right with probability 1/2.
+    crop_padding: width of a black border (stored value 0) that is added before the image is cropped to its original
+    size at a random place; 0 for no crop. flip: mirror each image left to right with probability 1/2.
     """
 
     crop_padding: Annotated[int, Bounds(0, 65_536)] = 0
@@ -31,7 +31,7 @@ class Augment:
         return self.crop_padding > 0 or self.flip
 
     def apply(self, images: NDArray[Any], draws: NDArray[np.float64]) -> NDArray[Any]:
-        """Return ``images`` (S, C, H, W) changed by ``draws`` (S, 3) in [0, 1): row, column, mirror."""
+        """Return augmented ``images`` (S, C, H, W). draws: (S, 3) in [0, 1), for crop row, crop column and flip."""
         if self.crop_padding:
             padding, sides = self.crop_padding, images.shape[2:]
             padded = np.pad(images, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
@@ -45,12 +45,12 @@ class Augment:
 
 @dataclass
 class DatasetSettings(ABC):
-    """Settings of one dataset. Impossible values raise ConfigError at creation.
+    """Settings of one dataset. Creation raises ConfigError for invalid values.
 
     cache_dir: folder of fetched datasets, None for the user's cache; ignored by datasets that are not fetched.
-    train_limit, test_limit: most examples used of a split, spread evenly over the split; None for all. val_fraction:
-    fraction of every class of the train split that becomes the validation split, drawn by the run's seed; 0 for no
-    validation split.
+    train_limit, test_limit: largest number of examples used from a split, spread evenly over it; None for all.
+    val_fraction: fraction of every class of the train split that becomes the validation split, drawn by the run's
+    seed; 0 for no validation split.
     """
 
     fits_images: ClassVar[bool] = False
@@ -76,8 +76,8 @@ class DatasetSettings(ABC):
         smallest = min(facts.shape[1:])
         if self.augment.crop_padding >= smallest:
             raise ConfigError(
-                f"data.augment.crop_padding is {self.augment.crop_padding}; for dataset {self.name!r} "
-                f"it must be less than {smallest} pixels, or a crop could miss the image"
+                f"data.augment.crop_padding={self.augment.crop_padding}: expected less than {smallest} pixels for "
+                f"dataset {self.name!r}, because a larger crop could miss the image"
             )
 
     @abstractmethod

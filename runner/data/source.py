@@ -12,14 +12,14 @@ from runner.system.schema import LenientRecord, Violation
 
 
 class Prefetcher:
-    """An input source that returns the batches of a pipeline, which usually exist before they are requested.
+    """An input source that returns the batches of a pipeline and usually makes them before they are requested.
 
-    After a read of (split, step, lo, hi), a background thread makes (split, step + 1, lo, hi). It is at most one step
-    ahead, for any number of shares (microbatches) of a step. Other reads, such as the first one, are made at once.
+    After a read of (split, step, lo, hi), a background thread makes (split, step + 1, lo, hi): it works one step ahead,
+    whatever the number of shares (microbatches) of a step. Any other batch, such as the first, is made when it is read.
     """
 
     def __init__(self, source: Pipeline) -> None:
-        """Read ahead of ``source``; ``close`` ends the thread."""
+        """Read ``source`` one step ahead; ``close`` ends the thread."""
         self._source = source
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")
         self._ahead: dict[tuple[str, int, int], tuple[int, Future[Batch]]] = {}

@@ -39,7 +39,7 @@ class Synthetic(DatasetSettings):
         super().__post_init__()
 
     def facts(self) -> Facts:
-        """Return shape, classes and counts, as set."""
+        """Return shape, classes and counts from the settings."""
         channels, height, width = self.shape
         names = tuple(f"class {label}" for label in range(self.classes))
         return Facts((channels, height, width), names, self.examples, self.test_examples)

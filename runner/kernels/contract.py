@@ -1,4 +1,4 @@
-"""The contract of a kernel: one way to compute an op on one device type, described by plain data.
+"""The contract of kernels. A kernel is one way to compute an op on one device type, described by plain data.
 
 First the planner calls ``arrange`` for a node, which returns the layouts that the kernel reads and writes, the size of
 its scratch memory, and the outputs that may share memory with inputs. Then the executor calls ``bind``, which fixes all
@@ -51,7 +51,7 @@ class Layout:
 
 Specs = Sequence[Spec]
 Offers = Sequence[Layout | None]
-"""The current layout of each input; None if the kernel may choose it."""
+"""The current layout of each input; None if the kernel may choose the layout."""
 
 
 def plain(spec: Spec) -> Layout:
@@ -102,7 +102,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Buffers:
-    """The memory of one bound call. scratch: as many bytes as ``scratch_bytes`` of the arrangement."""
+    """The memory of one bound call. scratch: scratch memory of ``Arrangement.scratch_bytes`` bytes."""
 
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
@@ -121,7 +121,7 @@ class Buffers:
 
 @dataclass(frozen=True)
 class NativeCall:
-    """A bound call in machine code: ``function(*arguments)`` returns 0, or another status for an error.
+    """A bound call in machine code: ``function(*arguments)`` returns 0, or another status if it fails.
 
     function: address of an ``int (*)(intptr_t, intptr_t, intptr_t, intptr_t)``. keep: objects that must outlive the
     call. explain: returns the message for a status, or is None if there are no messages; called directly after the
@@ -150,7 +150,7 @@ Bind = Callable[[Attributes, Arrangement, Buffers], Bound]
 
 
 Join = Callable[[Sequence[NativeCall]], Callable[[], int]]
-"""Joins calls into one that runs all in order and returns 0, or (1 + index of the failed call) << 16 | status."""
+"""Joins calls into a function that runs them in order and returns 0, or (1 + index of a failed call) << 16 | status."""
 
 
 class KernelError(LookupError):
@@ -194,7 +194,7 @@ def as_array(value: Any, spec: Spec) -> Array:
     """Return a fed value as an array; raises ValueError if its shape or dtype differs from ``spec``."""
     array = np.asarray(value)
     if array.shape != tuple(spec.shape) or array.dtype.name != spec.dtype:
-        raise ValueError(f"came {array.dtype.name}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}")
+        raise ValueError(f"got {array.dtype.name}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}")
     return array
 
 

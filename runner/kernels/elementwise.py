@@ -3,10 +3,10 @@
 A program is a list of steps over numbered values: first the inputs, then the result of each step. Every step is one
 correctly rounded operation, so the result of a program equals the result of separate nodes bit for bit.
 
-bfloat16 programs compute in float32, literals included, and round once when the outputs are written. A program of one
-step therefore equals its op bit for bit, and a longer program is more precise than separate nodes.
+Programs on bfloat16 values instead compute in float32, also with literals, and round once, when outputs are written. A
+program of one step therefore equals its op bit for bit, and a longer program is more precise than separate nodes.
 
-In text form, steps are joined by "; ". A step is a function and its operands: value numbers, or literals after a #.
+In text form, steps are joined by "; ". A step is a function and operands: value numbers, or literals after a #.
 ``mul 0 #0.9; sub 3 1`` with 3 inputs computes value 3 = 0.9 * input 0 and value 4 = value 3 - input 1.
 """
 
@@ -46,7 +46,7 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Array]]] = {
     "relu": (1, _relu),
     "relu_gradient": (2, _relu_gradient),
 }
-"""Function -> number of operands, and the NumPy definition. Each function equals the op of the same name."""
+"""Function -> (number of operands, NumPy definition). Each function computes the same as the op of this name."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Program:
             known = self.inputs + position
             if any(isinstance(operand, int) and not 0 <= operand < known for operand in step.operands):
                 raise ValueError(
-                    f"step {position} of an element-wise program reads {step.operands}; it has 0..{known - 1}"
+                    f"step {position} of an element-wise program reads {step.operands}, expected 0..{known - 1}"
                 )
         count = self.inputs + len(self.steps)
         if not self.outputs or any(not self.inputs <= number < count for number in self.outputs):
@@ -84,7 +84,7 @@ class Program:
         return "; ".join(" ".join((step.function, *map(_operand_text, step.operands))) for step in self.steps)
 
     def widened(self, inputs: Sequence[bool]) -> list[bool]:
-        """Return for each value whether it varies over elements. inputs: the same flag for each input."""
+        """Return for each value whether the value varies over elements. inputs: this flag for each input."""
         wide = list(inputs)
         for step in self.steps:
             wide.append(any(wide[operand] for operand in step.operands if isinstance(operand, int)))
@@ -120,7 +120,7 @@ def sum_of(inputs: int) -> Program:
 
 
 def evaluate(program: Program, inputs: Sequence[Array]) -> tuple[Array, ...]:
-    """Run a program step by step with NumPy; this defines the result. Inputs have one common shape or shape ()."""
+    """Run a program with NumPy; other kernels must give this result. Inputs have one common shape or shape ()."""
     dtype = inputs[0].dtype
     compute = np.dtype(computed_in(dtype.name)).type
     values: list[Any] = [np.asarray(array, compute) for array in inputs]
@@ -131,7 +131,7 @@ def evaluate(program: Program, inputs: Sequence[Array]) -> tuple[Array, ...]:
 
 
 def computed_in(dtype: str) -> str:
-    """Return the dtype in which values of ``dtype`` are computed."""
+    """Return the dtype of computations on values of ``dtype``: float32 for bfloat16, else ``dtype``."""
     return "float32" if dtype == "bfloat16" else dtype
 
 

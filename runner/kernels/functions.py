@@ -13,7 +13,7 @@ def function_kernel(
 ) -> Kernel:
     """Wrap a function of arrays as a kernel. Results are copied into the output buffers; inputs are read-only.
 
-    bfloat16 is computed in float32 and rounded once, at the end.
+    bfloat16 inputs are converted to float32, and results are rounded once, at the end.
     """
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
@@ -60,5 +60,5 @@ def arrange_plain(attributes: Attributes, inputs: Specs, outputs: Specs, offered
 
 
 def arrange_in_place(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
-    """Arrange all tensors in C order, and the first output in place of the first input, which must be read first."""
+    """Arrange all tensors in C order. The first output may overwrite the first input, which must be read first."""
     return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), in_place=((0, 0),))

@@ -1,4 +1,4 @@
-"""Memory of the host and of GPUs, and arrays over it."""
+"""Memory of the host and of GPUs, and NumPy arrays in host memory."""
 
 from typing import Any, Protocol
 

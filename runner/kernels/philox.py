@@ -1,8 +1,8 @@
 """Counter-based random numbers: every draw is a pure function of a key and a counter.
 
 The generator is Philox4x32-10 (Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2, 3"). A draw does not
-depend on the process, the order or the device that computes it. Data order, augmentation, dropout and initial values
-are therefore independent of the number of workers.
+depend on the process or device that computes it or on the order of draws. Data order, augmentation, dropout and
+initial values are therefore independent of the number of workers.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ _LOW_32 = np.uint64(0xFFFFFFFF)
 _SHIFT_32 = np.uint64(32)
 _ROUNDS = 10
 _PAIRS_AT_ONCE = 1 << 14
-"""Pairs of normal draws per block: few enough that the working arrays stay in the CPU cache."""
+"""The number of pairs of normal draws per block, small enough that the working arrays stay in the CPU cache."""
 
 
 def key(seed: int, name: str) -> Key:
@@ -37,7 +37,7 @@ def _philox(
     c2: NDArray[np.uint64],
     c3: NDArray[np.uint64],
 ) -> tuple[NDArray[np.uint64], ...]:
-    """Apply ten Philox rounds to counter words, uint64 with 32 significant bits; return four such words."""
+    """Apply ten Philox rounds to four counter words (32-bit numbers stored as uint64); return four words."""
     k0, k1 = stream
     for _ in range(_ROUNDS):
         product_0 = c0 * _MULTIPLIER_0
@@ -54,7 +54,7 @@ def _philox(
 
 
 def bits(stream: Key, index: NDArray[np.int64], count: int, step: int = 0, first: int = 0) -> NDArray[np.uint32]:
-    """Return ``count`` random words, (S, count) uint32, from position ``first`` for each entry of ``index``, (S,).
+    """Return random words (S, count) uint32: for each entry of ``index`` (S,), the words from position ``first`` on.
 
     The counter is (position // 4, low and high half of the index, step): draws of one index do not depend on
     the other indices and positions of the call.

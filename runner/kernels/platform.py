@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 
 class PartError(Exception):
-    """One of several joined calls could not be started. part: its index; ``__cause__``: the reason."""
+    """One of several joined calls could not be started. part: the index of the call; ``__cause__``: the reason."""
 
     def __init__(self, part: int) -> None:
         super().__init__(f"part {part}")
@@ -28,14 +28,14 @@ class PartError(Exception):
 
 
 class Writer(Protocol):
-    """Copies host arrays to one location on a device."""
+    """A function that copies host arrays to one location on a device."""
 
     def __call__(self, value: Array) -> None:
         """Copy a value for later calls. The array may change afterwards."""
         ...
 
     def ahead(self, value: Array) -> None:
-        """Start to copy the next value while the device works. The array must not change until it is written."""
+        """Start to copy the next value while the device works. The array must not change until the writer is called."""
         ...
 
 
@@ -50,10 +50,10 @@ class Work:
 
 @dataclass(frozen=True)
 class Joined:
-    """Several calls as one.
+    """Several calls that run as one.
 
     call: returns 0 or None, or (1 + index of the failed part) << 16 | status. Raises PartError if one of several parts
-    could not be started. owners: the index of the work of each part. reason: (part, status) -> message; called directly
+    could not be started. owners: the work index of each part. reason: (part, status) -> message; called directly
     after the failure. late: returns, and clears, the code of a failure that the device detected after ``call``
     returned; called after :meth:`Platform.finish`. ``late`` is None if no call can fail late.
     """
@@ -80,15 +80,15 @@ class Platform(Protocol):
         ...
 
     def allocate(self, nbytes: int) -> Bytes:
-        """Allocate memory aligned to a cache line. Raises MemoryError if it is not available."""
+        """Allocate memory aligned to a cache line. Raises MemoryError if there is not enough memory."""
         ...
 
     def writer(self, target: Operand) -> Writer:
-        """Return a writer for the plain memory of an operand."""
+        """Return a writer for an operand, which must be in C order."""
         ...
 
     def reader(self, sources: Sequence[Operand]) -> Callable[[], list[Array]]:
-        """Return a function that waits for all calls and returns copies of plain operands."""
+        """Return a function that waits for all calls and returns copies of operands, which must be in C order."""
         ...
 
     def snapshot(self, data: Bytes) -> NDArray[np.uint8]:
@@ -96,7 +96,7 @@ class Platform(Protocol):
         ...
 
     def copier(self, target: Bytes, source: Bytes) -> Bound:
-        """Return a call that copies all bytes from one memory to another of equal size."""
+        """Return a call that copies all bytes of ``source`` to ``target``, which has the same size."""
         ...
 
     def joinable(self, call: Bound) -> bool:
@@ -108,7 +108,7 @@ class Platform(Protocol):
         ...
 
     def mark(self) -> object:
-        """Return a mark of all calls so far, for :meth:`follow` of a platform of the same device type."""
+        """Return a mark after all calls so far, for :meth:`follow` of any platform of the same device type."""
         ...
 
     def follow(self, mark: object) -> None:
@@ -162,15 +162,15 @@ class HostPlatform:
         """Do nothing: every thread can use the host."""
 
     def allocate(self, nbytes: int) -> NDArray[np.uint8]:
-        """Return zeroed memory; large blocks use huge pages, which save address translations."""
+        """Return zeroed memory; large blocks use huge pages, which need fewer address translations."""
         if nbytes < HUGE_PAGE:
             return allocate(nbytes)
         try:
-            # mmap makes shared pages by default, which the kernel rarely backs by huge pages.
+            # By default mmap returns shared pages, for which Linux rarely uses huge pages.
             pages: Any = mmap.mmap(-1, nbytes + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, OverflowError) as error:
             raise MemoryError(str(error)) from None
-        with suppress(OSError):  # A system without huge pages computes the same.
+        with suppress(OSError):  # Huge pages are optional.
             pages.madvise(mmap.MADV_HUGEPAGE)
         raw = np.frombuffer(pages, np.uint8)
         start = -raw.ctypes.data % HUGE_PAGE
@@ -226,7 +226,7 @@ class _HostWriter:
         np.copyto(self.memory, value)
 
     def ahead(self, value: Array) -> None:
-        """False: calls are complete when they return."""
+        """Do nothing: values are copied when they are written."""
 
 
 def _reason(call: NativeCall, status: int) -> str:

@@ -1,4 +1,4 @@
-"""The one table of kernels: (op, device type) -> implementations in order of priority."""
+"""The table of kernels: (op, device type) -> implementations in order of priority."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -21,8 +21,8 @@ from runner.kernels.platform import CommunicatorLibrary, PlatformOf
 class Registry:
     """The kernels of one process, registered by kernel modules and plugins, read by the planner and the executor.
 
-    join: joins adjacent machine-code calls; set with the machine-code kernels. platforms: device type -> platform
-    constructor, for types other than the host; set with their kernels. communicators: collective libraries by name.
+    join: joins adjacent machine-code calls. platforms: constructor of the platform of each device type but the host.
+    Both are set by the modules that register the kernels. communicators: collective libraries by name.
     """
 
     def __init__(self) -> None:
@@ -73,14 +73,14 @@ class Registry:
         )
 
     def find(self, op: str, device_type: str, library: str) -> Kernel:
-        """Return the kernel of one library; raises KernelError with the libraries that have the op."""
+        """Return the kernel of one library. If there is none, raise KernelError with the libraries that have the op."""
         kernels = self._kernels.get((op, device_type), [])
         for kernel in kernels:
             if kernel.library == library:
                 return kernel
         raise KernelError(
             f"op {op!r} on {device_type!r} has no kernel of {library!r}; "
-            f"it has those of: {', '.join(kernel.library for kernel in kernels) or 'none'}"
+            f"libraries with a kernel: {', '.join(kernel.library for kernel in kernels) or 'none'}"
         )
 
     def of(self, op: str, device_type: str) -> tuple[Kernel, ...]:

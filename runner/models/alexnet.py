@@ -14,7 +14,7 @@ CROPS: dict[str, tuple[nn.Padding, bool]] = {"ceil": ("valid", True), "pad": (2,
 
 KERNELS = (5, 5, 3, 3, 3)
 POOLED = (1, 2, 5)
-"""Numbers of the convolutions followed by max pooling, as in the large network."""
+"""Numbers, from 1, of the convolutions that max pooling follows."""
 
 
 @dataclass
@@ -24,7 +24,7 @@ class AlexNet(Model):
     61,100,840 parameters and 714,188,480 multiply-adds for 3x224x224 images of 1000 classes. Layers, initial values
     and local response normalization follow cuda-convnet2's configuration for one GPU.
 
-    conv4: filters of the fourth convolution; the paper's footnote says 384, all code its author released says 256.
+    conv4: filters of the fourth convolution; 384 in the paper's footnote, 256 in all code released by its author.
     units: width of each hidden dense layer. dropout: rate after these layers. lrn: whether local response normalization
     follows conv1 and conv2. lrn_alpha: the factor of the sum of squares over 5 channels, which cuda-convnet2 divides
     by 5 (lrn_divide_by_size) and the paper of 2012 does not. crop: the image size for conv1. "ceil": 224x224, the last

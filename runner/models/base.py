@@ -44,9 +44,9 @@ class Model(ABC):
         """Raise ConfigError unless ``returned`` is (N, classes): the model of a plugin may return anything."""
         spec = net.graph.spec(returned) if isinstance(returned, Tensor) else None
         if spec is None or spec.shape[1:] != (classes,):
-            came = returned if spec is None else spec
+            actual = returned if spec is None else spec
             raise ConfigError(
-                f"model.name={self.name}: forward returned {came}; expected logits (N, {classes}), a number for each "
+                f"model.name={self.name}: forward returned {actual}; expected logits (N, {classes}), a number for each "
                 "class; return the tensor of a last dense layer"
             )
 

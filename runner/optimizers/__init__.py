@@ -4,7 +4,7 @@ Read in this order:
 
 * ``base``: settings, the rule of an update, slots, and the factor that shortens gradients.
 * ``sgd`` (with momentum), ``adam`` (with Adagrad): rules that determine an update from one gradient.
-* ``lbfgs``: its directions, by the commands of a machine that holds vectors; ``line_search``: the length of its steps.
+* ``lbfgs``: L-BFGS, as commands to a machine that holds vectors; ``line_search``: the length of its steps.
 * ``schedules``: factors of the learning rate.
 """
 

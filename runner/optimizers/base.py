@@ -48,9 +48,9 @@ Rule = Callable[[State, Expr], NewValues]
 class Optimizer(ABC):
     """The base class of all optimizers; the fields are the settings.
 
-    lr: base learning rate, which a schedule multiplies. weight_decay: strength of the decay towards 0 of weights, but
-    not of biases and normalisation parameters; each optimizer documents its use. clip_norm: largest Euclidean norm of
-    all gradients of an update together, to which longer gradients are shortened; None for no limit.
+    lr: base learning rate, which a schedule multiplies. weight_decay: strength of the decay of weights to 0; biases and
+    normalisation parameters do not decay. Each optimizer documents its decay. clip_norm: largest Euclidean norm of all
+    gradients of an update together, to which longer gradients are shortened; None for no limit.
 
     The state is held in slots, variables named after a trained variable ("conv1/weights/velocity"). A slot is on the
     device of this variable and is saved in the same checkpoints.
@@ -116,7 +116,7 @@ class Optimizer(ABC):
         """Add the factor () by which ``clip_norm`` shortens all gradients, in their dtype; None if nothing is clipped.
 
         gradients: pairs of variable and gradient, possibly on several devices; the norm is taken over all gradients, in
-        this order. counted: the tensors for the norm instead, if some gradients are copies. Raises ShapeError if a
+        this order. counted: the tensors for the norm, if some of ``gradients`` are copies. Raises ShapeError if a
         gradient differs from its variable in shape or dtype.
         """
         for variable, gradient in gradients:
@@ -175,7 +175,7 @@ def clip_factor(graph: Graph, tensors: Sequence[Tensor], limit: float) -> Tensor
     bound = norm.scalar(limit)
     # bound / bound is exactly 1, so the maximum needs no case distinction and never divides by zero.
     factor = bound / apply(ops.maximum, norm, bound)
-    # norm - norm is 0 if the norm is finite; without it an infinite norm would turn all finite gradients into 0.
+    # norm - norm is 0 if the norm is finite; without this term an infinite norm would turn all finite gradients into 0.
     return (factor + (norm - norm)).tensor
 
 

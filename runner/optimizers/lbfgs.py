@@ -200,7 +200,7 @@ def iterate(machine: VectorMachine, history: History, *, longest: float | None, 
     """Move "x" by one step along the quasi-Newton direction, and add the pair of this step to the history.
 
     longest: greatest length of the first step tried while the history is empty and the direction is -g; None for the
-    length of the gradient. most: most evaluations of the line search; one more precedes the search, and one follows if
+    length of the gradient. most: limit of evaluations of the search; one more precedes the search, and one follows if
     the best point is not the last, so that "gradient" belongs to "x". If the search finds no lower point, "x" stays and
     the history is dropped. If the objective is not finite, nothing is moved. Raises NumericError if only the gradient
     is not finite.

@@ -95,7 +95,7 @@ class _Search:
 def between(low: Point, high: Point) -> float:
     """Return the minimizer of the cubic through values and slopes of two points (equation 3.59), inside the bracket.
 
-    The middle of the bracket if the cubic has no minimizer, or one within :data:`MARGIN` of an end.
+    Return the middle of the bracket if the cubic has no minimizer, or if it is within :data:`MARGIN` of an end.
     """
     middle = 0.5 * (low.step + high.step)
     width = high.step - low.step

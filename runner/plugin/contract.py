@@ -29,7 +29,7 @@ class Plugin:
     :class:`~runner.data.settings.DatasetSettings`, :class:`~runner.optimizers.base.Optimizer`,
     :class:`~runner.strategies.base.Strategy`; its fields are its configuration, and the default of the field ``name``
     is the name.
-    ops: definitions, each with a kernel for "cpu" among ``kernels``. kernels: for these ops or the package's.
+    ops: definitions, each with a kernel for "cpu" among ``kernels``. kernels: of these ops, or of the package's ops.
 
     Raises ConfigError for any other value.
     """
@@ -58,8 +58,8 @@ class Plugin:
     def _check_op(self, op: OpDef) -> None:
         place = f"Plugin(ops=[...]): op {op.name!r}"
         able = any((kernel.op, kernel.device_type) == (op.name, DEVICE_TYPE) for kernel in self.kernels)
-        expected = f"one for {DEVICE_TYPE!r} among kernels, as of function_kernel, or a decompose rule"
-        _require(able or op.decompose is not None, place, "without a kernel", expected)
+        expected = f"one for {DEVICE_TYPE!r} among kernels, such as that of function_kernel, or a decompose rule"
+        _require(able or op.decompose is not None, place, "no kernel", expected)
         _require(op.executed_by == "kernel", place, f"executed_by={op.executed_by!r}", "executed_by='kernel'")
         decided = not isinstance(op.gradient, ByDecomposition) or op.decompose is not None
         _require(decided, place, "ByDecomposition without a rule", "a decompose rule, or a gradient rule")
@@ -78,9 +78,9 @@ def _check_option(place: str, name: object, schema: object, base: type) -> None:
     _require(not inspect.isabstract(schema), place, f"class {schema.__name__} without {lacking}", "all its methods")
     first = next(iter(dataclasses.fields(schema)), None)
     called = first is not None and (first.name, first.default) == ("name", name)
-    _require(called, place, f"class {schema.__name__} without it", f"a first field, name: str = {name!r}")
+    _require(called, place, f"class {schema.__name__}", f"a first field, name: str = {name!r}")
 
 
-def _require(holds: bool, place: str, came: object, expected: str) -> None:
+def _require(holds: bool, place: str, actual: object, expected: str) -> None:
     if not holds:
-        raise ConfigError(f"{place}: came {came}, expected {expected}")
+        raise ConfigError(f"{place}: got {actual}, expected {expected}")

@@ -72,7 +72,7 @@ def _taken(plugin: Plugin) -> list[str]:
     ]
     offered.append(("ops", [op.name for op in plugin.ops], OPS))
     return [
-        f"{name}: {taken!r} exists already, in runner or another plugin; use another name"
+        f"{name}: {taken!r} already exists in runner or another plugin; use another name"
         for name, own, table in offered
         for position, taken in enumerate(own)
         if taken in table or taken in own[:position]
@@ -101,8 +101,8 @@ def _kernel_faults(plugin: Plugin) -> list[str]:
 def changed_plugins(recorded: Mapping[str, str]) -> Iterator[str]:
     """Yield a text for each plugin of this process with another source than in ``recorded``, reference -> SHA-256.
 
-    A file of the same name in another folder is the same plugin. A plugin on one side only is no error here: another
-    strategy may not need it; :func:`plugin_notes` reports it.
+    A file of the same name in another folder is the same plugin. A plugin on one side only is not an error, because
+    another strategy may not need it; :func:`plugin_notes` reports it.
     """
     for reference, before in recorded.items():
         given_as = _given_as(reference, before, recorded)
@@ -124,12 +124,12 @@ def plugin_notes(recorded: Mapping[str, str] | None) -> Iterator[str]:
     for reference, before in recorded.items():
         given_as = _given_as(reference, before, recorded)
         if given_as is None:
-            yield f"plugin {reference} of the run is not given: its content is not available"
+            yield f"plugin {reference} of the run is not loaded: its content is not available"
         elif given_as != reference:
             yield f"plugin {reference} is now {given_as}"
     for reference in PLUGINS:
         if reference not in known:
-            yield f"plugin {reference} is given, but the run did not have it"
+            yield f"plugin {reference} is loaded, but was not loaded in the run"
 
 
 def _given_as(reference: str, sha256: str, recorded: Mapping[str, str]) -> str | None:

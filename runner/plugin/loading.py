@@ -83,7 +83,7 @@ class Located:
 def locate(reference: str) -> Located:
     """Find ``FILE.py`` or ``package.module``, with ``#sha256=HEX`` appended to require this source.
 
-    Raises ConfigError if it does not exist, is no Python source, or has another checksum.
+    Raises ConfigError if it does not exist, is not Python source, or has another checksum.
     """
     name, _, pin = reference.partition(PIN)
     path = Path(name).expanduser().absolute() if name.endswith(".py") else _path_of_module(name)
@@ -112,9 +112,9 @@ def execute(located: Located) -> Plugin:
         raise ConfigError(f"{place(located.path, error)}: {reason(error)}") from error
     found = getattr(module, OBJECT, None)
     if not isinstance(found, Plugin):
-        came = f"{OBJECT} is of class {type(found).__name__}" if hasattr(module, OBJECT) else f"it has no {OBJECT}"
+        fault = f"{OBJECT} is of class {type(found).__name__}" if hasattr(module, OBJECT) else f"no {OBJECT} found"
         raise ConfigError(
-            f"{located.path}: {came}; expected `{OBJECT} = runner.plugin.Plugin(models={{...}}, ...)` at its end"
+            f"{located.path}: {fault}; expected `{OBJECT} = runner.plugin.Plugin(models={{...}}, ...)` at the end"
         )
     return found
 

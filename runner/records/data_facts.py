@@ -12,7 +12,7 @@ from runner.system.json_file import JsonFile
 from runner.system.schema import LenientRecord
 
 FACTS_FILE = "data.json"
-# In standard deviations. Rounding on other machines changes sums over a split by less, another image by more.
+# In standard deviations. Rounding on another machine changes mean and deviation by less, a changed image by more.
 _ROUNDING = 1e-9
 
 
@@ -39,7 +39,7 @@ class _Stored(Facts):
 _FILE: JsonFile[_Stored] = JsonFile(
     LenientRecord(_Stored, complete=False),
     DataError,
-    "without the file, changes of the data are not noticed",
+    "restore the file, or delete it to skip the check for changed data",
     limit=1 << 26,
 )
 
@@ -48,14 +48,14 @@ def record_of(data: DatasetSettings) -> DataRecord:
     """Return the current facts of data as plain numbers, because a plugin's facts can be arrays.
 
     Reads the user's own files for their mean and standard deviation, unless these are set. Raises DataError if ``data``
-    does, and for impossible values.
+    does, and for invalid values.
     """
     facts, found = facts_of(data), data.normalisation()
     try:
         mean, std = (tuple(map(float, values)) for values in (found.mean, found.std))
         return DataRecord(facts, _possible(Normalisation(float(found.scale), mean, std), facts.shape[0]))
     except (ValueError, TypeError) as error:
-        raise DataError(f"data={data.name}: {error}; came scale={found.scale}, {found.mean}, {found.std}") from error
+        raise DataError(f"data={data.name}: {error}; found scale={found.scale}, {found.mean}, {found.std}") from error
 
 
 def facts_of(data: DatasetSettings) -> Facts:
@@ -82,12 +82,12 @@ def read_record(run_dir: Path) -> DataRecord | None:
 
 
 def _possible(found: Normalisation, channels: int) -> Normalisation:
-    """Return the normalisation; raises ValueError if it does not fit pixels of ``channels`` channels."""
+    """Return the normalisation; raises ValueError if it does not fit images with this number of channels."""
     mean, std = found.mean, found.std
     # A single number applies to all channels.
     fits = all(len(values) in (1, channels) for values in (mean, std))
     if not fits or not all(map(math.isfinite, (found.scale, *mean, *std))) or min(found.scale, *std) <= 0:
-        raise ValueError("normalisation is not a scale, and a mean and a deviation of each channel")
+        raise ValueError("normalisation: expected a scale, and a mean and a deviation for each channel")
     return found
 
 
@@ -115,7 +115,7 @@ def _counts(now: Facts, then: Facts) -> Iterator[str]:
     for split in ("train", "test"):
         found, known = (getattr(facts, f"{split}_examples") for facts in (now, then))
         if found != known:
-            yield f"there are {found} {split} examples, there were {known}"
+            yield f"there are {found} {split} examples, in training there were {known}"
 
 
 def _rescaled(now: DataRecord, then: DataRecord) -> Iterator[str]:
@@ -124,10 +124,10 @@ def _rescaled(now: DataRecord, then: DataRecord) -> Iterator[str]:
         return
     found, known = asdict(now.normalisation), asdict(then.normalisation)
     if found["scale"] != known["scale"]:
-        yield f"stored pixels are divided by {found['scale']:g}, they were divided by {known['scale']:g}"
+        yield f"stored pixels are divided by {found['scale']:g}, in training by {known['scale']:g}"
     least = _ROUNDING * min(known["std"])
     for name, word in (("mean", "mean"), ("std", "deviation")):
         pairs = zip(found[name], known[name], strict=False)
         if len(found[name]) != len(known[name]) or any(abs(a - b) > least for a, b in pairs):
             now_is, was = (", ".join(f"{value:.9g}" for value in each[name]) for each in (found, known))
-            yield f"the {word} of their channels is {now_is}, it was {was}"
+            yield f"the channel {word} is {now_is}, in training {was}"

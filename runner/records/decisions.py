@@ -49,7 +49,7 @@ def outcome_of(path: Path) -> str | None:
 def _lines(path: Path) -> list[Any]:
     content = read_regular(path, LONGEST_BYTES)
     if len(content) > LONGEST_BYTES:
-        raise ValueError(f"it is longer than {LONGEST_BYTES} bytes")
+        raise ValueError(f"the record is longer than {LONGEST_BYTES} bytes, the limit")
     return [parse_json(line, LONGEST_BYTES) for line in content.splitlines()]
 
 
@@ -92,7 +92,7 @@ class Decisions:
 
 
 def dropped_by_worker(path: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the dropped shares of a run, and their examples, by worker; empty if ``path`` does not exist."""
+    """Return worker -> number of dropped shares, and worker -> number of their examples; empty if there is no file."""
     shares: Counter[str] = Counter()
     examples: Counter[str] = Counter()
     for line in read_decisions(path) if path.exists() else ():

@@ -1,7 +1,7 @@
 """The file of endings: the order in which launched clients ended and their parts ran, to repeat the run.
 
 Each line is one JSON document. The first is an :class:`Origin`; every other is an ending ``[client, step, {device:
-turn}]``, in which a device is given by its number in the first line.
+turn}]``. The first line numbers the devices; a turn is the place of the client's part in the order of a device.
 """
 
 import json
@@ -29,14 +29,14 @@ _ENDING = ListOf(Plain(), limit=3, least=3)
 _STEP = Plain((int,))
 
 MOST_ENDINGS = 1_000_000
-"""Number of endings in a record, about 50 MB. Later endings are not recorded."""
+"""Largest number of endings in a record (about 50 MB). Further endings are not recorded."""
 
 LONGEST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The run of a record. outcome: the ``outcome_hash`` of its configuration. first_step: the run's first update."""
+    """The recorded run. outcome: the ``outcome_hash`` of its configuration. first_step: the run's first update."""
 
     outcome: str
     first_step: int
@@ -70,7 +70,7 @@ class NotingClients:
         if self._noted < self._most:
             self._write([ended.client, ended.step, {self._numbers[d]: turn for d, turn in ended.turns.items()}])
         elif self._noted == self._most:
-            log.warning("%s ends after %d endings: the run cannot be repeated beyond them", self._path, self._most)
+            log.warning("%s is full after %d endings: the run cannot be repeated beyond them", self._path, self._most)
         self._noted += 1
         return ended
 
@@ -92,7 +92,7 @@ class NotingClients:
 def read_endings(path: Path, outcome: str) -> list[Ending]:
     """Read the file of a :class:`NotingClients`; a last line that was cut off is ignored with a warning.
 
-    Raises ConfigError if the file cannot be read, is no record of endings, or belongs to a run with another
+    Raises ConfigError if the file cannot be read, is not a record of endings, or belongs to a run with another
     ``outcome``, and SecurityError if it is not a regular file.
     """
     try:
@@ -100,7 +100,7 @@ def read_endings(path: Path, outcome: str) -> list[Ending]:
     except OSError as error:
         raise ConfigError(f"{path}: the record of a run cannot be read: {error}") from error
     if len(content) > LONGEST_BYTES:
-        raise ConfigError(f"{path} is longer than {LONGEST_BYTES} bytes: it is no record of endings")
+        raise ConfigError(f"{path} is longer than {LONGEST_BYTES} bytes: it is not a record of endings")
     *lines, rest = content.split(b"\n")
     if rest:
         log.warning("%s: line %d was cut off when its run was killed; it is ignored", path, len(lines) + 1)
@@ -116,10 +116,10 @@ def _devices(path: Path, line: bytes, outcome: str) -> dict[str, str]:
     try:
         first = Record(Origin).read(versioned(parse_json(line, LONGEST_BYTES), _VERSION))
         if len(set(first.devices)) != len(first.devices):
-            raise Violation("one device twice")
+            raise Violation("a device appears twice")
     except Violation as violation:
         raise ConfigError(
-            f"{path}: {violation}; expected a record of endings of version {_VERSION}, as endings-1.jsonl of a run is"
+            f"{path}: {violation}; expected a record of endings of version {_VERSION}, such as endings-1.jsonl of a run"
         ) from violation
     if first.outcome != outcome:
         raise ConfigError(
@@ -138,7 +138,7 @@ def _ending(path: Path, number: int, line: bytes, devices: Mapping[str, str], tu
         client, step, taken = _ENDING.read(parse_json(line, LONGEST_BYTES), "ending")
         of_devices = {devices[device]: turn for device, turn in turns.read(taken, "turns").items()}
         if not of_devices:
-            raise Violation("turns of no device")
+            raise Violation("turns: expected at least one device")
         return Ending(Text().read(client, "client"), _STEP.read(step, "step"), of_devices)  # type: ignore[arg-type]
     except Violation as violation:
         raise ConfigError(
@@ -154,5 +154,5 @@ def _require_own_turns(path: Path, endings: Sequence[Ending]) -> None:
             if (other := lines.setdefault(taken, number)) != number:
                 device, turn = taken
                 raise ConfigError(
-                    f"{path}, line {number}: turn {turn} of {device} is that of line {other}; the record is damaged"
+                    f"{path}, line {number}: turn {turn} of {device} is also in line {other}; the record is damaged"
                 )

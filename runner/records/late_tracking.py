@@ -16,8 +16,8 @@ from runner.tracking.writer import StoreUnavailableError
 
 
 @dataclass(frozen=True)
-class BroughtOver:
-    """The result of writing the pending records of some runs.
+class LateRecords:
+    """The result of writing the pending tracking records of some runs.
 
     records: run directory -> number of records that were written to the store. running: directories of runs that are
     still running. left: reason why records are still pending -> directories.
@@ -46,9 +46,9 @@ def late_runs(directory: Path) -> list[Path]:
     return sorted(spool.parent for spool in directory.rglob(SPOOL_FILE))
 
 
-def bring_over(runs: Iterable[Path], replay: Replay) -> BroughtOver:
+def write_late(runs: Iterable[Path], replay: Replay) -> LateRecords:
     """Write the pending records of these runs to their stores; an error of one run does not stop the others."""
-    outcome = BroughtOver()
+    outcome = LateRecords()
     for run_dir in runs:
         try:
             with held(run_dir):

@@ -13,7 +13,7 @@ from runner.system.machine import usable_cores, usable_memory
 from runner.system.redaction import redact_code, redact_overrides
 
 MAX_DIFF_BYTES = 1 << 20
-"""Limit of the changes of one repository that are kept."""
+"""Largest size in bytes of the stored changes of one repository."""
 MAX_UNTRACKED = 100
 _GIT_TIMEOUT_S = 10.0
 _READ_ONLY = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false")
@@ -71,9 +71,9 @@ def by_name(*runs: Sequence[CodeState]) -> list[dict[str, CodeState]]:
 
 def _unique_length(folders: Sequence[str]) -> int:
     """Return how many parts at the end of the paths distinguish the folders."""
-    whole = max((len(Path(folder).parts) for folder in folders), default=1)
-    lengths = range(1, whole + 1)
-    return next((n for n in lengths if len({_end(folder, n) for folder in folders}) == len(set(folders))), whole)
+    longest = max((len(Path(folder).parts) for folder in folders), default=1)
+    lengths = range(1, longest + 1)
+    return next((n for n in lengths if len({_end(folder, n) for folder in folders}) == len(set(folders))), longest)
 
 
 def _end(folder: str, length: int) -> str:
@@ -86,7 +86,7 @@ def text_of(codes: Iterable[Code]) -> str:
     for code in codes:
         if code.diff:
             text += f"# changes in {code.state.folder} since commit {code.state.commit}\n{code.diff.rstrip()}\n"
-            text += f"# cut: {MAX_DIFF_BYTES:,} of {code.state.diff_bytes:,} bytes are here\n" if code.cut else ""
+            text += f"# cut: {MAX_DIFF_BYTES:,} of {code.state.diff_bytes:,} bytes are shown\n" if code.cut else ""
     return text
 
 

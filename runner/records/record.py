@@ -44,7 +44,7 @@ _NO_PARAMETERS = ("tracking", "resume", "trace", "trace_skip", "trace_steps")
 
 
 STALENESS = "staleness"
-"""Key of the decisions: for each parameter server, staleness -> pushes."""
+"""Key, in a run's decisions, of the map parameter server -> staleness -> number of pushes."""
 
 
 class Record:

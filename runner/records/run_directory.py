@@ -27,7 +27,7 @@ RUN_FILE = "run.json"
 """The identifier of a run and the number of its starts, in its directory. It is the first file that a start writes."""
 
 SUMMARY_FILE = "summary.json"
-"""The record of a run, in its directory."""
+"""The summary of a run, in its directory."""
 
 _MAX_PID_BYTES = 20
 
@@ -126,7 +126,7 @@ class RunDirectory:
         replace_durably(stored, text, 0o600 if private else 0o666)
 
     def decisions_jsonl(self, name: str) -> Path:
-        """Return the file of the record ``name``: decisions of every update that the configuration leaves open."""
+        """Return the file of the record ``name``, which has the decisions of each update."""
         return self.path / f"{name}.jsonl"
 
 
@@ -202,6 +202,6 @@ def _next_state(path: Path, resume: bool) -> _State:
             "directory with hydra.run.dir=DIR"
         )
     if (path / CONFIG_FILE).exists():
-        # The file belongs to no run. After an early kill it must not pass for the configuration of the new run.
+        # This file belongs to no run. If the new run is killed early, it must not be taken for its configuration.
         os.rename(path / CONFIG_FILE, path / "config-0.yaml")
     return _State(run_id=secrets.token_hex(8), epoch=1)

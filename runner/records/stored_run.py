@@ -1,6 +1,6 @@
-"""Earlier runs: found by directory or run id, read from their directories.
+"""Earlier runs, found by directory or run id.
 
-``plugins.json`` holds the plugins of a run's newest start. Each start writes it early: a killed run has no summary.
+``plugins.json`` holds the plugins of a run's newest start. It is written early, because a killed run has no summary.
 """
 
 import re
@@ -52,7 +52,7 @@ def earlier_configurations(path: Path) -> list[Path]:
 def read_run(path: Path) -> StoredRun:
     """Read a run directory.
 
-    Raises ConfigError if it is no run directory, CheckpointError or DataError if run.json or summary.json is damaged.
+    Raises ConfigError for any other directory, CheckpointError or DataError if run.json or summary.json is damaged.
     """
     path = path.absolute()
     for name in (CONFIG_FILE, RUN_FILE):
@@ -67,7 +67,7 @@ def find_run(text: str, folder: Path, in_store: Callable[[str], list[Path]]) -> 
     """Return the run that a directory or a run id names.
 
     An id, or the beginning of one, is searched among the outputs below ``folder``, then by ``in_store``, which returns
-    the directories of recorded runs. Raises ConfigError for no run or several, and the errors of :func:`read_run`.
+    the directories of recorded runs. Raises ConfigError unless one run fits, and the errors of :func:`read_run`.
     """
     if (folder / text).is_dir():
         return read_run(folder / text)
@@ -78,14 +78,14 @@ def find_run(text: str, folder: Path, in_store: Callable[[str], list[Path]]) -> 
     outputs = [file.parent for place in _PLACES for file in sorted(folder.glob(f"{place}/{RUN_FILE}"))]
     found = [path for path in outputs if _is_run(path, text)] or in_store(text)
     if len(found) > 1:
-        raise ConfigError(f"{text}: several runs have such an id: {', '.join(map(str, found))}; give more digits")
+        raise ConfigError(f"{text}: several run ids begin with it: {', '.join(map(str, found))}; give more digits")
     if not found:
         raise ConfigError(
             f"{text}: no run with this id below {folder}, in outputs or multirun, or in the tracking store; give its "
             "directory"
         )
     if not found[0].is_dir():
-        raise ConfigError(f"{text}: the directory of this run is gone: {found[0]}")
+        raise ConfigError(f"{text}: the directory of this run no longer exists: {found[0]}")
     return read_run(found[0])
 
 
@@ -93,7 +93,7 @@ def _is_run(path: Path, text: str) -> bool:
     try:
         run_id, _ = run_and_starts(path)
     except (CheckpointError, OSError):
-        # The damaged run was not requested.
+        # A damaged run elsewhere must not stop the search.
         return False
     return run_id.startswith(text)
 
@@ -102,7 +102,7 @@ PLUGINS_FILE = "plugins.json"
 _PLUGINS: JsonFile[dict[str, str]] = JsonFile(
     field_type(dict[str, str]),
     DataError,
-    "expected references and the SHA-256 of their sources; without the file, changes of plugins are not noticed",
+    "expected references and the SHA-256 of their sources; restore the file, or delete it to skip the check",
     version=None,
     limit=1 << 20,
 )

@@ -57,7 +57,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Summary:
-    """Schema 3 of summary.json; 2 had no ``devices`` and no ``device_reason``, 1 no ``provenance`` and no ``repeats``.
+    """Schema 3 of summary.json. New in 3: ``devices`` and ``device_reason``; new in 2: ``provenance`` and ``repeats``.
 
     Identity, always known:
       schema_version     3
@@ -80,11 +80,11 @@ class Summary:
       provenance         command line, machine and code (:class:`~runner.records.provenance.Provenance`), else null
       repeats            run_id of the run that was repeated, "" for none
 
-    Results; empty, 0 or null for a run that ended before them:
+    Results; each is empty, 0 or null if the run ended too early to have it:
       kernels            device type -> libraries of the kernels in use
       kernels_missing    missing library of fast kernels -> reason
       steps              updates since the run began, including those of earlier processes of a resumed run
-      examples           training examples those updates used
+      examples           number of training examples that these updates used
       wall_seconds       time of this process from its start to the end of training
       compared_step_s    "model", "single", "sync_data" -> median seconds of a step, measured before training; empty
                          unless parallelism.compare_steps is set
@@ -94,9 +94,9 @@ class Summary:
       best               metric -> best value (largest accuracy, smallest loss)
       bytes_sent_per_worker  bytes sent by each worker in order, then by each parameter server in order
       peak_memory_bytes  process ("master", "worker-0", "ps-0", ...) -> largest resident set
-      dropped_shares     "worker-0", ... -> shares that arrived too late, in runs with backup workers
-      dropped_examples   the same, counted in training examples
-      init_from          the checkpoint of the initial weights, as init_from names it, "" without one
+      dropped_shares     worker -> shares (gradients for part of a batch) that arrived too late, with backup workers
+      dropped_examples   worker -> training examples in its dropped shares
+      init_from          the value of the key init_from: the checkpoint of the initial weights, "" without one
       init_taken         names of the weights that were taken from it
       init_left          weight that kept its initial value -> reason
       stopped            the reason why train.patience ended the run early; "" if it did not
@@ -104,7 +104,7 @@ class Summary:
       best_value         best value of this metric, including evaluations of earlier processes, null without one
       best_step          number of updates at the first evaluation with this value, null without one
       best_checkpoint    the checkpoint of that step, below output_dir, null if none is kept as the best
-      weights_sha256     SHA-256 over all variables sorted by unsharded name, in plain layout
+      weights_sha256     SHA-256 over all variables, sorted by unsharded name, as plain arrays (row-major)
     """
 
     run_id: str
@@ -181,7 +181,7 @@ class Summary:
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """Return the SHA-256, in hex, of a plain configuration, which does not depend on the order of keys."""
+    """Return the SHA-256, in hex, of a plain configuration. The order of the keys has no effect."""
     return hashlib.sha256(json.dumps(config, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Parallelism strategies: each returns a graph with devices and clients, selected by ``parallelism=NAME``.
+"""Parallelism strategies, selected by ``parallelism=NAME``; each returns a graph with devices and clients.
 
 Read in this order:
 

@@ -29,11 +29,11 @@ class AsyncData(Strategy):
     """Model replicas that train independently, and parameter servers that apply each push as it arrives.
 
     Whole variables are sharded over ``servers`` by size, together with their slots. In its step t, replica k computes
-    its share of batch t, B / workers examples. One update of the loop is ``workers`` finished replica steps, of any
-    replicas. When the run evaluates, saves or ends, steps that are running are finished and pushed too, at most one per
-    replica. The gradient of a step is the mean over its examples. If the optimizer clips, each gradient is clipped by
-    its own norm before it is added to the next push; a shard never clips. A push is one update of the optimizer on its
-    shard, independent of all other pushes, with the learning rate of the loop at the time of the push.
+    its share of batch t: batch / workers examples. The training loop counts one update for every ``workers`` finished
+    steps of any replicas. Before the run evaluates, saves or ends, running steps (at most one per replica) are finished
+    and pushed. The gradient of a step is the mean over its examples. If the optimizer clips, each gradient is clipped
+    by its own norm before it is added to the next push; a shard never clips. A push is one update of the optimizer on
+    its shard, independent of all other pushes, with the loop's learning rate at the time of the push.
 
     loop: the cycle of a replica. ``overlapped`` (DistBelief): every ``n_fetch`` steps the replica starts a fetch and
     continues with its present copy, whose parameters move by -lr * gradient. Every ``n_push`` steps the replica pushes
@@ -49,19 +49,19 @@ class AsyncData(Strategy):
     staleness: see :class:`~runner.strategies.downpour.pushed_server.Staleness`. If stale pushes are dropped, the limit
     must be at least the staleness that a replica's own pushes cause: ceil(n_fetch / n_push) for ``overlapped``,
     otherwise ceil((n_fetch - gcd(n_fetch, n_push)) / n_push).
-    virtual_time: the run uses one process and a virtual clock that depends on the seed, so that it can be repeated bit
+    virtual_time: the run uses one process and a virtual clock that depends on the seed, and can be repeated bit
     for bit. replay: ``endings-1.jsonl`` of an earlier run of the same configuration, to repeat in one process.
 
     Bytes on the wire, for values of b bytes, P_j trained values and M_j statistics on shard j of S: a fetch receives
     P_j b + 8 from shard j, a push sends (P_j + M_j) b + 8 to shard j. A direct step receives P b + 8 S from all shards
     instead of the fetch. The average per step is (P b + 8 S) / n_fetch + ((P + M) b + 8 S) / n_push.
 
-    A checkpoint holds the shards' variables while no fetch or push is running. Before it is written, each replica
-    pushes the gradients that it holds, P_j b + 8 bytes to shard j; moving averages do not advance by this push. After a
-    checkpoint, in the same process or after a resume, all replicas fetch, each continues with its share of the batch of
-    the next update, and the shards count pushes, for the optimizer and for staleness, from updates * workers / n_push.
-    A run in virtual time that is resumed from a checkpoint therefore ends with the weights of the uninterrupted run.
-    Two real-time runs of one configuration differ; each records the order of its events.
+    A checkpoint holds the shards' variables at a time when no fetch or push is running. Before a checkpoint, each
+    replica pushes the gradients that it holds, P_j b + 8 bytes to shard j; this push does not advance moving averages.
+    After a checkpoint, in the same process or after a resume, all replicas fetch, each continues with its share of the
+    batch of the next update, and the shards count pushes, for the optimizer and for staleness, from updates * workers /
+    n_push. A run in virtual time that is resumed from a checkpoint therefore ends with the weights of the uninterrupted
+    run. Two real-time runs of one configuration differ; each run records the order of its events.
 
     Raises ConfigError if settings contradict each other or if there are more servers than variables.
     """
@@ -88,7 +88,7 @@ class AsyncData(Strategy):
             )
         if self.virtual_time and self.replay is not None:
             raise ConfigError(
-                f"parallelism.virtual_time=true with replay={self.replay}: a replay takes the order of its record; "
+                f"parallelism.virtual_time=true with replay={self.replay}: a replay follows the order of its record; "
                 "set virtual_time to false, or replay to null"
             )
         self._require_own_pushes_kept()
@@ -100,7 +100,7 @@ class AsyncData(Strategy):
 
     @property
     def race(self) -> Race:
-        """The race between replicas, decided if the run has a virtual clock or repeats a record."""
+        """The race between replicas, which is decided in advance if the run has a virtual clock or repeats a record."""
         return Race("its replicas", decided=self.virtual_time or self.replay is not None)
 
     @property
@@ -113,7 +113,7 @@ class AsyncData(Strategy):
         return replace(self, replay=record, virtual_time=False)
 
     def faults(self, facts: TrainingFacts) -> Iterator[str]:
-        """Yield faults, also for a warm start that takes all updates."""
+        """Yield faults, including a warm start that makes all updates."""
         yield from super().faults(facts)
         if facts.total_steps is not None and self.warmstart_steps >= facts.total_steps:
             yield (
@@ -123,7 +123,7 @@ class AsyncData(Strategy):
             )
 
     def build(self, task: Task) -> Program:
-        """Return the program: each replica has a client that computes, and a fetch and a push client per shard."""
+        """Return the program: each replica has one compute client, and one fetch and one push client per shard."""
         served = ServedVariables(task, self.servers)
         graph = served.graph
         shards = [PushedServer(graph, served, j, task, self.staleness) for j in range(self.servers)]
@@ -160,8 +160,8 @@ class AsyncData(Strategy):
     def _own_staleness(self) -> int:
         """The largest staleness that a replica's own pushes cause, even with instant transfers.
 
-        The first step after a push is at most n_fetch - gcd(n_fetch, n_push) steps after a fetch. With ``overlapped``,
-        the replica computes on the previous copy while it fetches: n_fetch steps.
+        The first step after a push is at most n_fetch - gcd(n_fetch, n_push) steps after a fetch, or n_fetch steps with
+        ``overlapped``, because the replica computes on the previous copy while it fetches.
         """
         overlapped = self.loop == "overlapped"
         steps = self.n_fetch if overlapped else self.n_fetch - math.gcd(self.n_fetch, self.n_push)

@@ -1,9 +1,9 @@
 """The interface of a strategy, which every option of ``parallelism`` implements.
 
-A strategy turns a task into a :class:`Program`: it decides the number of copies of the network, the devices of their
-nodes, and the way in which gradients are summed. A strategy reads layer stamps, never models. Configuration, training
-and commands use a strategy through :class:`Strategy` alone, never by its name or type, so that a plugin's strategy can
-do all that a built-in strategy can.
+A strategy turns a task into a :class:`Program`: it chooses the number of copies of the network, the devices of the
+nodes, and the way in which gradients are summed. A strategy reads the layer stamps of nodes, never models. The
+configuration, training and commands use a strategy only through :class:`Strategy`, never by its name or type, so that a
+plugin's strategy can do all that a built-in strategy can.
 """
 
 from abc import ABC, abstractmethod
@@ -47,8 +47,8 @@ class TrainingFacts:
     """The facts of a configuration against which a strategy checks its settings.
 
     batch_size, eval_batch_size: examples over all workers. emulated: whether link delays are emulated. compression: the
-    compression of tensors between devices, or "none". train_examples, total_steps: the length of the training split and
-    of the run; None if unknown.
+    compression of tensors between devices, or "none". train_examples, total_steps: the number of examples in the
+    training split and of steps in the run; None if unknown.
     """
 
     optimizer: Optimizer
@@ -75,9 +75,9 @@ class Race:
 
     racers: the racing processes, for messages. decisions: the name of the record that
     :meth:`~runner.engine.run.step_driver.StepDriver.decisions` returns. This record holds the decisions of each update,
-    continues when a run is resumed, and repeats the run on the same processes. If None, the record is the order in
-    which clients ended; it covers one start and repeats the run in one process. decided: whether a virtual clock or a
-    record decides the race, not timing.
+    continues when a run is resumed, and allows the same processes to repeat the run. If None, the record is the order
+    in which clients ended; this record covers one start of the run and allows one process to repeat the run.
+    decided: whether a virtual clock or a record, not timing, decides the race.
     """
 
     racers: str
@@ -89,9 +89,9 @@ class Race:
 class LayerPlacement:
     """The placement of layers, for a strategy that leaves their devices open.
 
-    costs: ``trace_summary.json`` with measured seconds; None for formulas. stored: ``placement.json`` of an earlier
-    run; None to search. rivals: strategies whose step time is predicted for comparison, name -> settings of the
-    ``parallelism`` group. measured_steps: steps of the run and of each rival that are measured before training.
+    costs: a ``trace_summary.json`` with measured seconds; None to use formulas. stored: the ``placement.json`` of an
+    earlier run; None to search. rivals: strategies whose step times are predicted for comparison, name -> settings of
+    the ``parallelism`` group. measured_steps: steps of the run and of each rival to measure before training.
     """
 
     costs: str | None = None
@@ -155,10 +155,10 @@ class Strategy(ABC):
 
     def replaying(self, record: str) -> Self:
         """Return this strategy with the key ``replay`` set to ``record``, to repeat the record of a :attr:`race`."""
-        raise NotImplementedError(f"parallelism={self.name} states a race, but not how its record is repeated")
+        raise NotImplementedError(f"parallelism={self.name} defines a race, but no method replaying()")
 
     def examples_per_update(self, batch_size: int) -> int:
-        """Return the number of examples given out for one update: above ``batch_size`` if some shares may not count."""
+        """Return the number of examples handed out per update, above ``batch_size`` if some shares may be dropped."""
         return batch_size
 
     def faults(self, facts: TrainingFacts) -> Iterator[str]:

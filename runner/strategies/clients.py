@@ -35,9 +35,9 @@ def program(
 ) -> Program:
     """Return the program of replicas with one training client.
 
-    variables: the store on ``servers``. If None, every replica has its own store, which holds whole variables or their
-    parts, in the order of the replicas. scored: the answers of each replica for its share of an evaluation batch. If
-    None, each replica evaluates its share with the whole network.
+    variables: the store on ``servers``. If None, every replica has its own store of whole variables or of parts; the
+    parts of a variable are in the order of the replicas. scored: the answers of each replica for its share of an
+    evaluation batch. If None, each replica evaluates its share with the whole network.
     """
     train = train_client(replicas, loss=loss, accuracy=accuracy, targets=targets, servers=servers)
     return program_of(graph, replicas, [train], variables=variables, servers=len(servers), scored=scored)
@@ -98,8 +98,8 @@ def standing_clients(
 ) -> list[Client]:
     """Return the clients that every program has: "init", "eval", "save" and "restore".
 
-    stores: the first is saved. scored: see :func:`program`. scratch: variables that are not saved. The client "restore"
-    sets scratch copies to the restored value of their variable, and other scratch variables to the initial value.
+    stores: each variable of the first is saved. scored: see :func:`program`. scratch: variables that are not saved; the
+    client "restore" sets copies of saved variables to restored values, and all others in scratch to initial values.
     """
     reset = tuple(v.initial for store in scratch for v in store)
     restore = _restore(graph, stores, scratch)
@@ -118,7 +118,7 @@ def _scored(replicas: Sequence[Replica]) -> list[Scored]:
 
 
 def _evaluation(graph: Graph, replicas: Sequence[Replica], scored: Sequence[Scored]) -> Client:
-    """Return the client "eval": on the first replica, sum loss and hits over real examples, gather predictions."""
+    """Return the client "eval", which sums losses and correct predictions without padding and gathers predictions."""
     gathered: dict[str, list[Tensor]] = {"loss": [], "correct": [], "predictions": [], "labels": [], "mask": []}
     for replica, (outputs, batch) in zip(replicas, scored, strict=True):
         with replica.within("eval"):

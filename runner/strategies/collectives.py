@@ -20,12 +20,12 @@ from runner.strategies.replica import Gradients, Share, ordered_sum, shares
 def sharded_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
     """Sum one tensor per worker and leave the sum on every worker (Krizhevsky 2014, section 4).
 
-    parts: K tensors of one shape, the k-th on ``devices[k]``. Worker j owns the j-th of K slices of the flattened
-    tensor: it receives that slice from the others, sums the K slices in worker order and sends the sum to the
-    others. Returns K tensors of the same shape, on all workers equal bit for bit to ((p0 + p1) + p2) + ...
+    parts: K tensors of one shape, the k-th on ``devices[k]``. The flattened tensor is cut into K slices. Worker j
+    receives slice j of every other worker's tensor, sums the K slices in worker order and sends the sum to all other
+    workers. Returns K tensors of the same shape, on all workers equal bit for bit to ((p0 + p1) + p2) + ...
 
-    Bytes on the wire, n elements of b bytes: worker k sends (n - n_k) b of its own gradient and (K - 1) n_k b of the
-    slice it owns, in total 2 (K - 1) n b.
+    Bytes on the wire, for n elements of b bytes, n_k of them in slice k: worker k sends (n - n_k) b of its own tensor
+    and (K - 1) n_k b of the sum of slice k; all workers together send 2 (K - 1) n b.
     """
     workers = len(devices)
     spec = graph.spec(parts[0])
@@ -44,15 +44,15 @@ def sharded_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str]
 
 
 def ring_all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
-    """Sum one tensor per worker and leave the sum on every worker; each worker sends to its neighbour only.
+    """Sum one tensor per worker and leave the sum on every worker; each worker sends only to the next worker.
 
     parts: K tensors of one shape, the k-th on ``devices[k]``. The flattened tensor is cut into K slices. Slice j starts
     at worker j + 1 and goes round the ring; every worker adds its own slice, so that worker j has the sum
     ((p[j+1] + p[j+2]) + ...) + p[j], indices modulo K. Then the sum goes round the ring. Returns K tensors of the same
     shape, equal bit for bit on all workers.
 
-    Bytes on the wire, n elements of b bytes: worker k sends (2 n - n_k - n_(k+1)) b, all to worker k + 1; in total
-    2 (K - 1) n b.
+    Bytes on the wire, for n elements of b bytes, n_k of them in slice k: worker k sends (2 n - n_k - n_(k+1)) b, all to
+    worker k + 1; all workers together send 2 (K - 1) n b.
     """
     workers = len(devices)
     spec = graph.spec(parts[0])
@@ -67,11 +67,11 @@ def ring_all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str
             with _on_worker(graph, devices, name, k):
                 own = ops.slice(graph, flat[k], begin=(lo,), size=(hi - lo,))
                 passed = own if passed is None else ops.add(graph, passed, own)
-        assert passed is not None, "there are workers"
+        assert passed is not None, "expected at least one worker"
         sums[owner].append(passed)
         for k in round_trip[:-1]:
             with _on_worker(graph, devices, name, k):
-                # The next worker reads this node, so that this worker sends the sum, not its origin.
+                # The next worker reads this node, so that this worker, not the slice's owner, sends the sum.
                 passed = ops.identity(graph, passed)
             sums[k].append(passed)
     return _joined(graph, sums, spec.shape, devices, name)
@@ -81,11 +81,11 @@ def all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], na
     """Sum one tensor per worker and leave the sum on every worker; each worker reads the tensors of all workers.
 
     parts: K tensors of one shape, the k-th on ``devices[k]``. Returns K tensors of the same shape, on all workers equal
-    bit for bit to ((p0 + p1) + p2) + ... If a library sums between the GPUs of the cluster, it replaces these nodes:
+    bit for bit to ((p0 + p1) + p2) + ... If a GPU collective library is used, its calls replace these nodes; see
     :func:`~runner.engine.compile.passes.lower_collectives.lower_collectives`.
 
-    Bytes on the wire, n elements of b bytes: worker k sends (K - 1) n b, its tensor to every other worker; in total
-    (K - 1) K n b. With the library, the engine sends nothing; the library moves 2 (K - 1) n b around a ring.
+    Bytes on the wire, for n elements of b bytes: every worker sends its tensor to all others, (K - 1) n b per worker
+    and (K - 1) K n b in all. With the library, the engine sends nothing; the library moves 2 (K - 1) n b around a ring.
     """
     workers = len(devices)
     if workers == 1 or graph.spec(parts[0]).size == 0:
@@ -143,7 +143,7 @@ COMBINES: dict[str, Combine] = {
 """Option of ``combine`` -> collective."""
 
 SMALLEST = 8
-"""A bucket may always fill 1 / SMALLEST of the limit."""
+"""A bucket may always contain 1 / SMALLEST of the bytes that the limit allows."""
 
 
 def exchange(
@@ -156,8 +156,8 @@ def exchange(
     Statistics share the message of the last gradients: they exist earlier, but a separate message would cost more. A
     bucket has the name and the layer of its first variable. The returned state updates include the settled ones.
 
-    Bytes on the wire: all workers together send 2 (K - 1) times the summed bytes, and K (K - 1) times with
-    ``all_reduce``.
+    Bytes on the wire: all workers together send 2 (K - 1) times the bytes of one worker's tensors; with ``all_reduce``,
+    K (K - 1) times.
     """
     count = len(computed[0].gradients)
     # The parts of each worker in the order of the exchange.
@@ -196,9 +196,9 @@ def in_buckets(nbytes: Sequence[int], limit: int) -> list[range]:
 def combine_bucket(
     graph: Graph, parts: Sequence[Sequence[Tensor]], devices: Sequence[str], name: str, combine: Combine
 ) -> list[list[Tensor]]:
-    """Combine several tensors as one message; parts[k][i] is tensor i of worker k, likewise the sums.
+    """Combine several tensors as one message; parts[k][i] is tensor i of worker k. The sums have the same indices.
 
-    Every message has a fixed cost, and most gradients are small. The sums equal those of separate messages bit for bit.
+    Every message has a fixed cost, and most gradients are small. Separate messages give the same sums bit for bit.
     """
     if len(parts[0]) == 1 or len(devices) == 1:
         apart = [combine(graph, [own[i] for own in parts], devices, name) for i in range(len(parts[0]))]

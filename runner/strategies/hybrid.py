@@ -27,35 +27,35 @@ class Hybrid(Strategy):
     """K workers: each computes its share of the batch up to the first dense layer, and its units of the dense layers.
 
     Weights of dense layers are sharded by output units: the j-th shard and its slots are on worker j. All other layers
-    are on every worker, as in ``sync_data``. Together the workers compute the update of one worker with the same batch.
+    are on every worker, as in ``sync_data``. Together the workers compute the update that one worker would compute.
 
     scheme: how the activations at the boundary go through the dense layers. ``a``: every worker gathers the activations
     of the whole batch, and there is one pass. ``b``: K passes, one with the examples of each worker, which sends their
     activations to all other workers. ``c``: K passes, each with a K-th of every worker's examples. In b and c, the
     inputs of the next passes are sent during a pass; a pass of b waits for one worker, a pass of c for all.
-    fc_batch: examples of one update of the dense layers. null, or the batch: one update by the sum over all passes. A
-    smaller value must divide the batch: there are batch / fc_batch passes with an update after each, and the next pass
-    uses the new weights. The layers below are updated once, by the whole batch. For schemes b and c only.
+    fc_batch: examples per update of the dense layers. If null or the batch size, there is one update by the sum over
+    all passes. A smaller value must divide the batch size: there are batch / fc_batch passes with an update after each,
+    and the next pass uses the new weights; the layers below are updated once per batch. For schemes b and c only.
     dense_lr_factor: factor of the learning rate of dense layers and of the layers between them.
 
-    A network without dense layers is refused, and so is a network in which a layer after the first dense layer reads an
-    activation from before that layer. If the network starts with dense layers, its images are gathered, no gradients
+    ``build`` rejects a network without dense layers, and a network in which a layer after the first dense layer reads
+    an activation from before that layer. If the network starts with dense layers, the images are gathered, no gradients
     are sent back, and the result is pure model parallelism.
 
     combine, bucket_bytes, statistics: for the layers below the dense layers, as in ``sync_data``. Batch normalisation
     between dense layers uses the statistics of all examples of a pass; its averages advance once a step by the mean
-    over the passes. ``pooled`` requires the statistics of the batch, so there must be one pass.
+    over the passes. With ``pooled``, these layers need the statistics of the whole batch, so only one pass is allowed.
     The optimizer's ``clip_norm`` applies to all gradients of an update; if dense layers are updated several times in a
     step, their gradients are clipped separately.
 
     Bytes on the wire in a step, for values of b bytes and N examples. Across the boundary of F features: (K - 1) N F b
-    forward and the same backward, in every scheme, if each worker has units of the first dense layer. Between dense
+    forward and as many backward, in every scheme, if each worker has units of the first dense layer. Between dense
     layers of U units: (K - 1) N U b each way. Loss, if each worker has classes: (K - 1) N (3 b + 16) forward and
-    (K - 1) N b backward for a softmax, b less each way for logistic units
+    (K - 1) N b backward for a softmax; logistic units need (K - 1) N b less each way
     (:class:`~runner.strategies.sharded.dense_loss.DenseLoss`). Dropout between dense layers: 8 (K - 1) N once, for the
-    indices of examples. P parameters below the dense layers: 2 (K - 1) P b, and the bytes of their statistics. Loss and
-    accuracy: 2 (K - 1) b. clip_norm with one update in a step: b for each shard of a variable that is not on the first
-    worker, and (K - 1) b.
+    indices of examples. P parameters below the dense layers: 2 (K - 1) P b, and the bytes of these layers' statistics.
+    Loss and accuracy: 2 (K - 1) b. clip_norm with one update in a step: b to the first worker for each shard of a
+    variable on another worker, and (K - 1) b back.
     """
 
     name: str = "hybrid"
@@ -174,7 +174,7 @@ def _update(replicas: Sequence[Replica], totals: Sequence[Gradients], dense: Den
 def _clipped_together(
     replicas: Sequence[Replica], below: Sequence[Pairs], dense: Sequence[Pairs]
 ) -> tuple[list[Pairs], list[Pairs]]:
-    """Clip by the norm of all gradients of the network; those below the dense layers are counted once."""
+    """Clip by the norm of all gradients; gradients below the dense layers, equal on all workers, are counted once."""
     once = [gradient for own in (below[0], *dense) for _, gradient in own]
     clipped = _clipped(replicas, [*below, *dense], once)
     return clipped[: len(below)], clipped[len(below) :]

@@ -27,7 +27,7 @@ class Latest(Variables):
     def update(
         self, optimizer: Optimizer, gradients: Sequence[tuple[Variable, Tensor]], learning_rate: Tensor, step: Tensor
     ) -> None:
-        """Add an update by gradients that are already clipped; afterwards variables and slots have the new values.
+        """Add an update from gradients that are already clipped; this view then holds the new variables and slots.
 
         gradients: pairs of variable and gradient. step: () int64, the number of the update.
         """
@@ -62,7 +62,7 @@ class Latest(Variables):
 
 
 def number_of_update(replica: Replica, updates: int, number: int) -> Tensor:
-    """Add the number, over all steps, of update ``number`` of a step with ``updates`` updates: () int64."""
+    """Add the global number, () int64, of the update with index ``number`` in a step of ``updates`` updates."""
     if updates == 1:
         return replica.step
     per_step, own = (ops.fill(replica.graph, float(value), (), "int64") for value in (updates, number))

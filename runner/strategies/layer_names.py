@@ -1,4 +1,4 @@
-"""Names of layers: settings by shell patterns of names, and the names of shards."""
+"""Names of layers: settings for the layers that a shell pattern matches, and the names of shards."""
 
 import re
 from collections.abc import Mapping, Sequence

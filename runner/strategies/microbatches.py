@@ -16,7 +16,7 @@ from runner.strategies.replica import Forward, Gradients, Replica, advanced, bat
 def in_microbatches(task: Task, device: str) -> Program:
     """Return the program of one copy: forward and backward passes of all parts, ordered sums, one update.
 
-    device: full name, or a constraint that leaves the choice open.
+    device: the full name of a device, or a constraint that leaves the choice open.
     """
     return updating(*computed_in_parts(task, device))
 
@@ -44,21 +44,20 @@ def computed_in_parts(task: Task, device: str) -> tuple[Replica, Gradients]:
 def in_stale_parts(task: Task, device: str) -> Program:
     """Return the program of one copy that updates after each of ``task.microbatches`` parts.
 
-    All gradients are taken at the weights of the start of the step, as in the concurrent steps of TensorFlow's Figure 9
+    All gradients are computed at the step's initial weights, as in the concurrent steps of TensorFlow's Figure 9
     (whitepaper 2016, section 7): n small steps run at once on the same devices, as in asynchronous data parallelism,
-    and no step waits for the update of another. Here the steps start together and their updates are applied in a fixed
-    order, so that the result is deterministic.
+    and no small step waits for another's update. Here the small steps start together and their updates are applied in a
+    fixed order, so that the result is deterministic.
 
     Staleness: let w_0 be the weights at the start. Part i of n (i = 0..n-1) computes its gradient g_i at w_0, and its
-    update is w_(i+1) = U(w_i, g_i). A gradient is therefore applied i updates after the weights it was computed from: 0
-    for the first part, n - 1 for the last, (n - 1) / 2 on average. Slots of the optimizer (velocity, moments), weight
-    decay and moving averages are never stale, because each update continues from the previous one. No gradient of one
-    step is applied in another. g_i is the gradient of the mean loss over part i, as if the part were a whole batch. All
-    updates use the learning rate of the step, and update i of step s has number s n + i. With n = 1 this equals
-    ``single``.
+    update is w_(i+1) = U(w_i, g_i). The staleness of g_i is therefore i updates: 0 for the first part, n - 1 for the
+    last, (n - 1) / 2 on average. Slots of the optimizer (velocity, moments), weight decay and moving averages are never
+    stale, because each update continues from the previous one. No gradient of one step is applied in another. g_i is
+    the gradient of the mean loss over part i, as if the part were a whole batch. All updates use the learning rate of
+    the step, and update i of step s has number s n + i. With n = 1, the result equals that of ``single``.
 
-    device: full name, or a constraint that leaves the choice open. Loss and accuracy of a step are computed over the
-    whole batch at the weights of the start.
+    device: the full name of a device, or a constraint that leaves the choice open. The loss and accuracy of a step are
+    computed over the whole batch at w_0.
     """
     graph = Graph()
     replica = Replica(graph, task, device=device)
@@ -83,7 +82,7 @@ def in_stale_parts(task: Task, device: str) -> Program:
 
 
 def _of_own_mean(replica: Replica, passed: Forward) -> list[tuple[Variable, Tensor]]:
-    """Return the gradient of a part's mean loss: the part's summand of the batch gradient times batch / part."""
+    """Return the gradient of a part's mean loss: its summand of the batch gradient times batch size / part size."""
     graph, (lo, hi) = replica.graph, passed.share
     weighted = replica.differentiate(passed)
     if hi - lo == replica.task.batch_size:

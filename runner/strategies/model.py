@@ -18,7 +18,7 @@ from runner.strategies.sharded.layer_cuts import DENSE_WAYS, Way, dense_layers
 from runner.strategies.sharded.sharded_network import ShardedNetwork
 
 PIPELINES = {"same_gradients": in_microbatches, "stale": in_stale_parts}
-"""Option of ``parallelism.pipeline`` -> function that builds the program of a batch in parts."""
+"""Option of ``parallelism.pipeline`` -> function that builds a program that computes each batch in parts."""
 
 ANY_WORKER = "/job:worker"
 
@@ -30,30 +30,30 @@ class ModelParallel(Strategy):
     The program leaves the worker of each layer open, and
     :func:`~runner.engine.compile.program_placement.place_program` chooses it once for all clients. The unit of
     placement is the layer (:mod:`~runner.engine.compile.passes.layer_groups`): the variables, slots, updates, forward
-    and backward passes and evaluations of a layer share one worker. Every placement gives the same bits: if no layer is
-    sharded, a step has the arithmetic of ``single train.microbatches=n``.
+    and backward passes and evaluations of a layer share one worker. The placement changes no bit of the results:
+    without sharded layers, ``same_gradients`` gives the results of ``single`` with ``train.microbatches=n``.
 
     concurrent_steps: the number n of parts of the batch, which go through the devices as a pipeline (Fig. 9). pipeline:
     ``same_gradients`` sums the gradients of the parts in order for one update; ``stale`` makes an update for each part,
-    with gradients at the weights of the start of the step (:func:`~runner.strategies.microbatches.in_stale_parts`).
+    with gradients at the step's initial weights (:func:`~runner.strategies.microbatches.in_stale_parts`).
     constraints: shell pattern of layer names -> number of the worker for these layers; None for no constraints.
     shard: shell pattern of names of dense layers -> ``column`` or ``row``: the layers are sharded by their output or
     input units over all workers, the j-th shard on worker j
     (:class:`~runner.strategies.sharded.sharded_network.ShardedNetwork`); None for no shards. A sharded layer equals the
-    whole layer up to rounding. The shards are placed like layers, under the names of
-    :func:`~runner.strategies.layer_names.shard_name`.
-    costs: ``trace_summary.json`` of a traced run of the same network and parts under ``single`` or ``model``, whose
-    measured seconds replace the estimates. placement: ``placement.json`` of an earlier run, which is used unchanged.
+    whole layer up to rounding. The shards are placed like layers, under the names that
+    :func:`~runner.strategies.layer_names.shard_name` returns.
+    costs: ``trace_summary.json`` of a traced run of the same network and number of parts with ``single`` or ``model``;
+    the measured seconds replace the estimates. placement: ``placement.json`` of an earlier run, to use unchanged.
     compare_steps: number of steps of ``single``, of ``sync_data`` and of this run that are measured before training; 0
     for no comparison.
 
     Bytes on the wire in a step: a tensor of s bytes that layers on d other devices read is sent once to each of these
-    devices, d s bytes; shards count as layers. The tensors are activations and their gradients. Each device except the
-    device of the first reader also receives the learning rate, the values that an optimizer computes once for all
-    variables (Adam: two corrections) and, for dropout, the step number and the global indices of the examples. Clipping
-    by global norm sends one value per gradient to the device of the first gradient, and one value from there to each
-    other device. Examples and labels are read on the devices that need them; loss and accuracy are summed on the device
-    of the loss.
+    devices, d s bytes in all; shards count as layers. The tensors are activations and their gradients. Each device
+    except the device of the first reader also receives the learning rate, the values that an optimizer computes once
+    for all variables (Adam: two corrections) and, for dropout, the step number and the examples' global indices.
+    Clipping by global norm sends one value per gradient to the device of the first gradient, and one value from there
+    to each other device. Examples and labels are read on the devices that need them; loss and accuracy are summed on
+    the device of the loss.
     """
 
     splits_batch: ClassVar[bool] = False
@@ -62,7 +62,7 @@ class ModelParallel(Strategy):
     workers: SmallCount = 2
     concurrent_steps: SmallCount = 1
     pipeline: str = "same_gradients"
-    # Maps from text to numbers and to text. With declared types, OmegaConf would refuse new keys on the command line.
+    # Maps from str to int and from str to str. With declared types, OmegaConf would reject new command-line keys.
     constraints: Any = None
     shard: Any = None
     costs: str | None = None
@@ -100,7 +100,7 @@ class ModelParallel(Strategy):
         return LayerPlacement(self.costs, self.placement, rivals, self.compare_steps)
 
     def faults(self, facts: TrainingFacts) -> Iterator[str]:
-        """Yield faults, including parts of a batch that have no example or are set by another key."""
+        """Yield faults, including parts of a batch without examples and a number of parts set by the wrong key."""
         yield from super().faults(facts)
         if self.concurrent_steps > facts.batch_size > 0:
             yield (
@@ -116,8 +116,8 @@ class ModelParallel(Strategy):
     def build(self, task: Task) -> Program:
         """Return the program with colocated layers and constraints; all other layers are placed later.
 
-        Raises ConfigError for a pattern that matches no layer, and for a constraint that names a worker that does not
-        exist or a layer that is sharded.
+        Raises ConfigError if a pattern matches no layer, or if a constraint names a worker that does not exist or
+        matches a layer that is sharded.
         """
         in_parts = PIPELINES[self.pipeline]
         shaped = replace(task, network=self._network(task), microbatches=self.concurrent_steps)

@@ -18,7 +18,7 @@ Share = tuple[int, int]
 
 
 def shares(total: int, parts: int) -> list[Share]:
-    """Cut 0..total into ``parts`` ranges as even as possible, larger ones first (numpy's array_split)."""
+    """Divide range(total) into ``parts`` ranges of nearly equal size, larger ones first, like numpy.array_split."""
     base, extra = divmod(total, parts)
     edges = [0]
     for part in range(parts):
@@ -28,7 +28,7 @@ def shares(total: int, parts: int) -> list[Share]:
 
 @dataclass(frozen=True)
 class Pass:
-    """Layers of one copy over its share of the batch.
+    """The layers of one copy of the network, applied to its share of the batch.
 
     scope: the scope of the nodes within the replica. state_updates: the unweighted statistics of the share.
     """
@@ -53,7 +53,7 @@ class Forward(Pass):
 class Gradients:
     """The results of one copy on its share, already divided by the size of the whole batch.
 
-    Their sums over the shares are the loss, the accuracy, the gradients and the statistics of the batch.
+    The results, summed over the shares, are the loss, the accuracy, the gradients and the statistics of the batch.
     settled: updates of moving averages whose values are final, equal in all copies and not summed.
     """
 
@@ -97,12 +97,12 @@ class Replica:
             self.learning_rate = ops.placeholder(graph, (), task.state_dtype, name="learning_rate")
 
     def adopt(self, graph: Graph) -> None:
-        """Continue in ``graph``, a rewritten graph that contains all nodes of this replica under their names."""
+        """Continue in ``graph``, a rewritten graph that contains all nodes of this replica under the same names."""
         self.graph = graph
         self.variables.graph = graph
 
     def compute_gradients(self, share: Share, scope: str) -> Gradients:
-        """Add forward and backward pass over examples lo..hi-1 of the training batch."""
+        """Add the forward and backward passes over examples lo..hi-1 of the training batch."""
         forward = self.forward(share, scope)
         pairs = self.differentiate(forward)
         return Gradients(forward.loss, forward.accuracy, pairs, self.weighted(forward))
@@ -119,7 +119,7 @@ class Replica:
         return Forward(share, scope, net.state_updates, loss, accuracy)
 
     def differentiate(self, forward: Forward) -> list[tuple[Variable, Tensor]]:
-        """Add the backward pass of a forward pass: the gradient of its loss for each trainable variable."""
+        """Add the backward pass of a forward pass: the gradient of the loss for each trainable variable."""
         scope = self._scoped(f"{forward.scope}/gradients")
         with self.within(forward.scope):
             found = gradients(self.graph, [forward.loss], [v.tensor for v in self.variables.trainable], scope=scope)
@@ -145,7 +145,7 @@ class Replica:
         return self.assign(clipped, state_updates)
 
     def assign(self, clipped: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]) -> list[str]:
-        """Add the update by gradients that are already clipped, and the moving averages; see :meth:`apply`."""
+        """Add the update from gradients that are already clipped, and the moving averages; see :meth:`apply`."""
         graph = self.graph
         with self.within("update"):
             targets = self.task.optimizer.assign(
@@ -213,7 +213,7 @@ def placeholders(graph: Graph, task: Task, count: int) -> dict[str, Tensor]:
 
 
 def weighted(graph: Graph, update: StateUpdate, weight: float) -> StateUpdate:
-    """Add ``weight`` times a statistic, its summand of the mean over the batch."""
+    """Add ``weight`` times a statistic, which is the statistic's summand of the mean over the batch."""
     part = scaled(graph, update.batch_value, weight, update.variable.spec.dtype, "statistic")
     return replace(update, batch_value=part)
 
@@ -250,9 +250,9 @@ def summed(computed: Sequence[Gradients], total: Callable[[Variable, Sequence[Te
 def batch_scores(
     replica: Replica, parts: Sequence[Forward | Gradients], weights: Sequence[float] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Add loss and accuracy of the batch, summed over its parts in their order, on the device of ``replica``.
+    """Add the loss and accuracy of the batch, summed over its parts in order, on the device of ``replica``.
 
-    weights: factor of each part; None if the parts are already divided by the size of the whole batch.
+    weights: the factor of each part; None if the parts are already divided by the size of the whole batch.
     """
     graph = replica.graph
     with graph.device(replica.device), graph.absolute_scope("train/total"):

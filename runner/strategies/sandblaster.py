@@ -24,16 +24,16 @@ class Sandblaster(Strategy):
     """Sandblaster L-BFGS (Dean et al. 2012, section 4.2): N replicas, S parameter servers and a coordinator.
 
     The coordinator, which runs in the master and holds no parameters, commands the servers to compute dot products,
-    multiples and sums of vectors; each server keeps the pieces of its variables
+    multiples and sums of vectors; each server keeps the vectors' pieces for its variables
     (:func:`~runner.strategies.servers.shard_by_size`). The coordinator commands the replicas to compute portions of the
-    batch, N * portions_per_worker in all and as even as possible. A free replica gets the next portion; near the end,
-    unfinished portions are given out again, and the first replica to finish a portion counts. See
+    batch, N * portions_per_worker in all, of nearly equal size. A free replica gets the next portion; near the end,
+    unfinished portions are handed out again, and the first result for a portion counts. See
     :class:`~runner.strategies.lbfgs.dispatcher.Dispatcher`.
 
-    For any assignment of portions, an update equals the update of ``single`` with ``optimizer=lbfgs`` and as many
-    microbatches: bit for bit, if the kernels have one layout and one order of sums, as float64 kernels have.
+    For any assignment of portions, an update equals the update of ``single`` with ``optimizer=lbfgs`` and one
+    microbatch per portion, bit for bit if the kernels use one layout and one summation order, as float64 kernels do.
 
-    Bytes on the wire, P trained values of b bytes: an evaluation sends the parameters, P b, to each participating
+    Bytes on the wire, for P trained values of b bytes: an evaluation sends the parameters, P b, to each participating
     replica and a gradient, P b, to the servers for every computed portion: at most (N + N portions_per_worker + D) P b
     if D portions are computed again. An iteration makes one evaluation, one for each point of its line search, and one
     more if the best point is not the last. Evaluations of the test split read all variables for each batch, P b for
@@ -54,7 +54,7 @@ class Sandblaster(Strategy):
         return Processes(self.workers, self.servers)
 
     def faults(self, facts: TrainingFacts) -> Iterator[str]:
-        """Yield faults, also for an optimizer other than L-BFGS."""
+        """Yield faults, including an optimizer other than L-BFGS."""
         yield from super().faults(facts)
         if not facts.optimizer.line_search:
             yield _needs_lbfgs(facts.optimizer)
@@ -86,7 +86,7 @@ def _needs_lbfgs(optimizer: Optimizer) -> str:
 
 @dataclass(frozen=True)
 class _Computation:
-    """Forward and backward pass of a replica over portions of one size."""
+    """The forward and backward passes of a replica over portions of one size."""
 
     size: int
     inputs: tuple[InputSlot, ...]
@@ -96,7 +96,7 @@ class _Computation:
 
 
 class _Building:
-    """The construction of one program."""
+    """A builder of one program."""
 
     def __init__(self, task: Task, optimizer: Lbfgs, workers: int, servers: int, count: int) -> None:
         """count: the number of portions of the batch."""
@@ -146,7 +146,7 @@ class _Building:
 
     def _computations(self, replica: Replica) -> Iterator[_Computation]:
         """Add the forward and backward pass of a replica, once for every size of a portion."""
-        # For each size, the begin of portion 0 if all portions before the first one of this size had this size.
+        # For each size, the offset ``begin`` such that each portion p of this size starts at begin + p * size.
         begins = {hi - lo: lo - p * (hi - lo) for p, (lo, hi) in enumerate(self._portions)}
         for size, begin in begins.items():
             known = len(replica.train_inputs)

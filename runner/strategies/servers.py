@@ -1,4 +1,4 @@
-"""Variables on parameter servers: their distribution, the views of workers, and one update per batch."""
+"""Variables on parameter servers: their distribution, the workers' views of them, and one update per batch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from runner.strategies.replica import Replica, advance
 
 
 class ServedVariables(Variables):
-    """The variables of a task in a new graph, distributed over servers by size; slots are next to their variable.
+    """The variables of a task in a new graph, distributed over servers by size; slots are on their variable's server.
 
     placed: name of a variable -> device of its server. Raises ConfigError if there are more servers than variables.
     """
@@ -32,7 +32,7 @@ class ServedVariables(Variables):
     ) -> Replica:
         """Return a copy of the network on worker ``index``, in the scope ``ROLE_INDEX``.
 
-        view: whether the worker reads or copies the variables. task: the copy's task; None for the variables' task.
+        view: the class of the worker's view of the variables. task: the copy's task; None for the variables' task.
         """
         device, prefix = worker_task(index), f"{role}_{index}"
         seen = view(self, prefix=prefix, device=device)
@@ -51,10 +51,10 @@ class ReadVariables(Variables):
         variable = self._served.declare(declared, self._served.placed[declared.name])
         graph = self.graph
         with graph.absolute_scope(f"{self.prefix}/read"), graph.device(device), graph.layer(declared.layer):
-            # Gradients are taken with respect to this node of the worker, so that their partial sums stay there.
-            return replace(variable, tensor=self._seen(variable))
+            # Gradients are taken with respect to this node, so that their partial sums are computed on the worker.
+            return replace(variable, tensor=self._local_tensor(variable))
 
-    def _seen(self, variable: Variable) -> Tensor:
+    def _local_tensor(self, variable: Variable) -> Tensor:
         """Add the worker's tensor of a served variable."""
         return ops.identity(self.graph, variable.tensor, name=variable.name)
 
@@ -74,7 +74,7 @@ class CopiedVariables(ReadVariables):
                 targets.append(ops.assign(self.graph, copy.tensor, self._served[copy.name].tensor).node)
         return targets
 
-    def _seen(self, variable: Variable) -> Tensor:
+    def _local_tensor(self, variable: Variable) -> Tensor:
         if not variable.trainable:
             return variable.tensor
         return ops.variable(self.graph, variable.spec.shape, variable.spec.dtype, name=variable.name)
@@ -141,7 +141,7 @@ def advance_served(graph: Graph, served: Variables, updates: Sequence[StateUpdat
     """Add the next value of every moving average on its server; return the assign nodes to run."""
     targets = []
     for update in updates:
-        # The updates name the workers' views of the averages.
+        # The updates refer to the workers' views of the averages.
         average = served[update.variable.name]
         with graph.absolute_scope("update"), graph.device(served.device_of(average)):
             targets.append(advance(graph, replace(update, variable=average)))

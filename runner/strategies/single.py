@@ -32,7 +32,7 @@ class Single(Strategy):
     workers: SmallCount = 1
 
     def faults(self, facts: TrainingFacts) -> Iterator[str]:
-        """Yield faults, also for more than one worker and for settings of links between workers."""
+        """Yield faults, including more than one worker and settings of links between workers."""
         yield from super().faults(facts)
         if self.workers > 1:
             yield (
@@ -57,10 +57,10 @@ class Single(Strategy):
         """
         replica, computed = computed_in_parts(task, worker_task(0))
         if isinstance(task.optimizer, Lbfgs):
-            made = _minimising(task.optimizer, replica, computed)
+            program = _minimising(task.optimizer, replica, computed)
         else:
-            made = updating(replica, computed)
-        return replace(made, one_process=OneProcess())
+            program = updating(replica, computed)
+        return replace(program, one_process=OneProcess())
 
 
 def _minimising(optimizer: Lbfgs, replica: Replica, computed: Gradients) -> Program:

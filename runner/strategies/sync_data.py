@@ -24,36 +24,36 @@ class SyncData(Strategy):
 
     combine: the way in which gradients are summed. ``sharded_reduce``: each worker owns 1/K of every gradient, sums
     this slice over all workers in worker order and broadcasts the sum (Krizhevsky 2014, section 4).
-    ``ring_all_reduce``: slices go round a ring of workers twice, to be summed and to be distributed; with three workers
-    or more, sums follow the order of the ring, not of the workers.
+    ``ring_all_reduce``: slices go round a ring of workers twice, first to be summed and then to be distributed; with
+    three workers or more, sums follow the order of the ring, not of the workers.
     ``all_reduce``: every worker reads the gradients of all workers and sums them in worker order, which sends the most
     bytes; if each worker has a separate GPU, NCCL sums instead, in its own order with three workers or more
     (:mod:`runner.engine.compile.passes.lower_collectives`; not yet run on a machine with several GPUs).
     ``parameter_server``: ``servers`` separate processes keep the variables, sum gradients in worker order and apply
     them (:func:`~runner.strategies.synchronous.programs.with_servers`).
     servers: number of parameter servers, 1 by default; null for the other ways to combine.
-    bucket_bytes: neighbouring gradients share a message up to this size, and up to half of the bytes that remain to be
-    exchanged (:func:`~runner.strategies.collectives.in_buckets`); the exchange of a bucket starts as soon as its last
-    gradient exists. Statistics share the message of the last gradients. Buckets do not depend on the speed of links, so
-    that an emulated or faster network changes no bit of a ring's sums. Parameter servers receive every gradient as a
-    separate message.
+    bucket_bytes: neighbouring gradients share a message (bucket) of up to this size and of up to half of the bytes that
+    remain to be exchanged (:func:`~runner.strategies.collectives.in_buckets`); the exchange of a bucket starts as soon
+    as its last gradient exists. Statistics share the message of the last gradients. Buckets do not depend on the speed
+    of links, so that the sums of a ring are equal bit for bit on a slower, faster or emulated network. Parameter
+    servers receive every gradient as a separate message.
     overlap: whether gradients are sent during the backward pass. If False, a worker sends no gradient before all its
-    gradients exist, as a baseline of measurements; results are equal bit for bit.
+    gradients exist, as a baseline for measurements; results are equal bit for bit.
 
-    statistics: the mean and variance that batch normalisation uses; replicas stay equal in every case. ``shares``:
-    those of each share; the moving averages advance by the mean of the shares' statistics, weighted by size.
-    ``first_worker``: those of each share; the moving averages advance by the first worker's statistics alone, with the
-    decay raised to the power of the number of workers (Inception v3 guide). ``pooled``: those of the whole batch,
-    exchanged in the middle of the forward and of the backward pass; a network with batch normalisation equals
-    ``single`` only with this option.
+    statistics: the mean and variance that batch normalisation uses; replicas stay equal in every case. ``shares``: each
+    share uses its own statistics; the moving averages advance by the mean of these statistics, weighted by size.
+    ``first_worker``: each share uses its own statistics; the moving averages advance by the first worker's alone, with
+    the decay raised to the power of the number of workers (Inception v3 guide). ``pooled``: the statistics of the whole
+    batch, exchanged during the forward and the backward pass; only with this option does a network with batch
+    normalisation equal ``single``.
 
     backup_workers: processes in addition to ``workers``, for ``combine=parameter_server``. In every step the first
     ``workers`` shares to arrive count and the others are dropped
     (:func:`~runner.strategies.synchronous.backup_workers.with_backup_workers`), so that no update waits for a slow
-    worker. A step then gives out batch_size (workers + backup_workers) / workers examples. A pass over the data gives
+    worker. A step then hands out batch_size (workers + backup_workers) / workers examples. A pass over the data hands
     out every example once; the examples of dropped shares are not used in that pass.
-    replay: file ``contributors.jsonl`` of an earlier run of the same configuration. The same shares count in every
-    step, so that the weights are equal bit for bit.
+    replay: file ``contributors.jsonl`` of an earlier run of the same configuration. In every step, the same shares
+    count as in that run, so that the weights are equal bit for bit.
     """
 
     order_keys: ClassVar[tuple[str, ...]] = ("replay",)
@@ -129,24 +129,24 @@ class SyncData(Strategy):
 
     def _check_backups(self) -> None:
         """Raise ConfigError for settings that contradict or require backup workers."""
-        asked = f"parallelism.backup_workers={self.backup_workers}"
+        setting = f"parallelism.backup_workers={self.backup_workers}"
         if self.backup_workers and self.combine != _PARAMETER_SERVER:
             raise ConfigError(
-                f"{asked} with parallelism.combine={self.combine}: a collective needs the gradients of all workers; "
+                f"{setting} with parallelism.combine={self.combine}: a collective needs the gradients of all workers; "
                 f"choose combine={_PARAMETER_SERVER}, or backup_workers=0"
             )
         if self.backup_workers and self.statistics != "shares":
             raise ConfigError(
-                f"{asked} with parallelism.statistics={self.statistics}: these statistics need all or certain workers "
-                "in every step, and any share may be dropped; choose statistics=shares, or backup_workers=0"
+                f"{setting} with parallelism.statistics={self.statistics}: these statistics need all or certain "
+                "workers in every step, and any share may be dropped; choose statistics=shares, or backup_workers=0"
             )
         if self.backup_workers and not self.overlap:
             raise ConfigError(
-                f"{asked} with parallelism.overlap=false: each share is a separate client, and gradients can only be "
+                f"{setting} with parallelism.overlap=false: each share is a separate client, and gradients can only be "
                 "held back within one client; choose overlap=true, or backup_workers=0"
             )
         if self.replay is not None and not self.backup_workers:
             raise ConfigError(
-                f"parallelism.replay={self.replay} with {asked}: without backup workers all shares count and the "
-                "weights follow from the configuration; set replay to null, or backup_workers to the number of that run"
+                f"parallelism.replay={self.replay} with {setting}: without backup workers all shares count and the "
+                "weights follow from the configuration; set replay to null, or backup_workers to the recorded number"
             )

@@ -37,7 +37,7 @@ def planned(job: Job) -> PlannedJob:
 def freeze_sweep(jobs: Sequence[Job], arguments: Sequence[str], plugins: Sequence[str] = ()) -> Plan:
     """Write the plan and the configurations of a new sweep; return the plan. plugins: references with digests.
 
-    If the configuration of a job is impossible, the error is recorded. Raises DirectoryInUseError if the
+    If the configuration of a job is invalid, the error is recorded. Raises DirectoryInUseError if the
     directory holds a sweep or a run, ConfigError if two jobs have the same directory.
     """
     directory = sweep_directory(jobs)
@@ -64,7 +64,7 @@ def freeze_sweep(jobs: Sequence[Job], arguments: Sequence[str], plugins: Sequenc
 
 
 def freeze_job(job: Job, directory: Path, of_plan: PlannedJob) -> None:
-    """Write the configuration of a job, or the error if it is impossible."""
+    """Write the configuration of a job, or the error if the configuration is invalid."""
     create_directory(directory)
     try:
         config = checked_config(job)
@@ -80,7 +80,7 @@ def freeze_job(job: Job, directory: Path, of_plan: PlannedJob) -> None:
 
 
 def checked_config(job: Job) -> Config:
-    """Return the configuration of a job. Raises ConfigError if it is impossible, here or on any machine."""
+    """Return the configuration of a job. Raises ConfigError if it is invalid, or cannot run on this machine."""
     config = job.config()
     if job.launcher is not None and job.launcher.is_local:
         require_precision(config)
@@ -88,7 +88,7 @@ def checked_config(job: Job) -> Config:
 
 
 def require_own_directories(jobs: Sequence[PlannedJob]) -> None:
-    """Raise ConfigError unless every job has a separate directory inside that of the sweep."""
+    """Raise ConfigError unless every job has a separate directory inside the directory of the sweep."""
     seen: dict[str, PlannedJob] = {}
     for job in jobs:
         first = seen.setdefault(job.directory, job)

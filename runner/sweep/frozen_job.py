@@ -21,32 +21,32 @@ from runner.system.machine import usable_cores
 
 
 @contextmanager
-def gpu_share(sweep_dir: Path, at_once: int, look: Look, *, had: Sequence[int] = ()) -> Iterator[GpuShare]:
+def gpu_share(sweep_dir: Path, at_once: int, look: Look, *, earlier: Sequence[int] = ()) -> Iterator[GpuShare]:
     """Yield the share of the GPUs for one of ``at_once`` jobs, and hold a lock on it.
 
-    had: GPUs of a resumed run. The share with these GPUs is preferred, so that no other job receives them.
+    earlier: GPUs of a resumed run. The share with these GPUs is preferred, so that no other job receives them.
     """
     if at_once == 1:
         yield ALL_GPUS
         return
-    wanted = _place_of(had, at_once, look) if had else 0
+    wanted = _place_of(earlier, at_once, look) if earlier else 0
     with place_lock(sweep_dir, wanted) as place:
         yield GpuShare(place, at_once)
 
 
-def _place_of(had: Sequence[int], at_once: int, look: Look) -> int:
-    """Return the first place with one of these GPUs, 0 if there is none."""
+def _place_of(earlier: Sequence[int], at_once: int, look: Look) -> int:
+    """Return the first place whose share of the GPUs includes one of ``earlier``, 0 if there is none."""
     gpus = look().gpus
     shares = (GpuShare(place, at_once).of(gpus) for place in range(at_once))
-    return next((place for place, own in enumerate(shares) if {gpu.number for gpu in own} & set(had)), 0)
+    return next((place for place, own in enumerate(shares) if {gpu.number for gpu in own} & set(earlier)), 0)
 
 
 @dataclass(frozen=True)
 class Work:
     """A job to train.
 
-    resume: whether the run in ``directory`` continues from its newest checkpoint. gpus: its share of the GPUs as text,
-    "" if it has none.
+    resume: whether the run in ``directory`` continues from its newest checkpoint. gpus: the job's share of the GPUs as
+    text, "" if it has none.
     """
 
     config: Config
@@ -99,7 +99,7 @@ def _prepared(job: PlannedJob, sweep_dir: Path, at_once: int, look: Look) -> Ite
     directory = sweep_dir / job.directory
     if holds_run(directory):
         config = load_stored(directory / CONFIG_FILE)
-        with gpu_share(sweep_dir, at_once, look, had=config.cluster.gpus or ()):
+        with gpu_share(sweep_dir, at_once, look, earlier=config.cluster.gpus or ()):
             yield Work(config, directory, job, resume=True)
         return
     frozen = load_stored(directory / FROZEN_FILE)

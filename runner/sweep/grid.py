@@ -30,15 +30,15 @@ _SWEEP_KEYS = re.compile(
     r"|hydra\.sweep\.(dir=.*|subdir=[^:]*)",
     re.IGNORECASE | re.DOTALL,
 )
-"""Overrides of Hydra's settings that only choose values; the directory of the stored sweep replaces theirs."""
+"""Overrides of Hydra's settings that only choose values. A resumed sweep stays in its directory in any case."""
 
 
 @dataclass(frozen=True)
 class Change:
     """The differences between a planned sweep and the present jobs of its command line.
 
-    jobs: jobs of the new grid with composed jobs. new, gone: jobs of one grid only. altered: jobs of both grids
-    whose configuration differs from the frozen one.
+    jobs: every job of the new grid, as planned and as Hydra composed it. new, gone: jobs of the new grid only, and of
+    the old grid only. altered: jobs of both grids whose configuration differs from the frozen one.
     """
 
     jobs: list[tuple[PlannedJob, Job]]
@@ -49,7 +49,7 @@ class Change:
     def require_none(self) -> None:
         """Raise ConfigError, with every difference, if the grid or its configurations changed."""
         lines = [f"  new: {job.label}" for job in self.new]
-        lines += [f"  gone: {job.label}" for job in self.gone]
+        lines += [f"  removed: {job.label}" for job in self.gone]
         lines += [f"  {job.label}: its configuration differs from the frozen one" for job in self.altered]
         if lines:
             raise ConfigError(
@@ -61,11 +61,11 @@ class Change:
 
 
 def merged_arguments(stored: Sequence[str], given: Sequence[str]) -> list[str]:
-    """Return the command line of a sweep in which ``given`` arguments replace stored ones, or are added.
+    """Return the stored command line of a sweep, with ``given`` arguments in place of stored ones or added.
 
     A given override replaces the stored one with the same key; another launcher also replaces the settings of the
     stored one. Given options such as ``--config-dir`` replace all stored options except ``--multirun``. Raises
-    SecurityError for stored arguments that can name code and are not replaced.
+    SecurityError if a stored argument that is not replaced could make Hydra run code or read other files or secrets.
     """
     overrides, options = split_arguments(stored)
     given, given_options = split_arguments(given)
@@ -124,7 +124,7 @@ def change_of(plan: Plan, jobs: Sequence[Job], sweep_dir: Path) -> Change:
 def changed_plan(
     plan: Plan, change: Change, arguments: Sequence[str], sweep_dir: Path, plugins: Sequence[str] = ()
 ) -> Plan:
-    """Write the new grid and return its plan; frozen configurations and numbers stay.
+    """Write the plan of the new grid and return it; jobs keep their frozen configurations and their numbers.
 
     plugins: references of the sweep's plugins, with digests.
     """
@@ -134,7 +134,7 @@ def changed_plan(
     require_own_directories(jobs)
     for of_plan, job in change.jobs:
         directory = sweep_dir / of_plan.directory
-        # A directory whose number is in no plan is left from a change that was killed before its plan was written.
+        # The directory of a new job can be left over from a change that was killed before it wrote its plan.
         if of_plan.number not in known or not (directory / FROZEN_FILE).exists():
             freeze_job(job, directory, of_plan)
     launcher = change.jobs[0][1].launcher if change.jobs else None

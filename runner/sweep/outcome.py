@@ -51,15 +51,15 @@ def read_outcome(job: PlannedJob, sweep_dir: Path) -> Outcome:
 
 def recorded(directory: Path) -> tuple[str, Summary | None]:
     """Return status and summary from the files in the directory of a job that is not running."""
-    there = [directory / name for name in _RECORDS if (directory / name).exists()]
-    if there:
-        summary = Summary.read(max(there, key=lambda path: path.stat().st_mtime_ns))
+    existing = [directory / name for name in _RECORDS if (directory / name).exists()]
+    if existing:
+        summary = Summary.read(max(existing, key=lambda path: path.stat().st_mtime_ns))
         return summary.status, summary
     return (KILLED if holds_run(directory) else NOT_STARTED), None
 
 
 def last_ended(directory: Path) -> int | None:
-    """Return the time at which a job last ended, in nanoseconds by its file system; None if it never ended."""
+    """Return the time at which a job last ended, in ns by the clock of the file system; None if it never ended."""
     times = [(directory / name).stat().st_mtime_ns for name in _RECORDS if (directory / name).exists()]
     return max(times, default=None)
 

@@ -24,7 +24,7 @@ FROZEN_FILE = "frozen.yaml"
 class PlannedJob:
     """One job. Its number and its directory are never reused, even if the grid no longer has the job.
 
-    directory: relative to the sweep's directory. overrides: they identify the job. swept: key -> value, as text, of
+    directory: relative to the sweep's directory. overrides: the identity of the job. swept: key -> value, as text, of
     the overrides that vary. in_grid: False if a later grid left the job out; the job is then neither run nor shown.
     """
 
@@ -75,20 +75,20 @@ class Plan:
         """Read the plan of the sweep in ``directory``; raises ConfigError if there is none or if it is damaged."""
         path = directory / PLAN_FILE
         if not directory.exists():
-            raise ConfigError(f"{directory}: no such directory; expected that of a sweep")
+            raise ConfigError(f"{directory}: no such directory; expected the directory of a sweep")
         try:
             plan = _FILE.read(path)
         except FileNotFoundError:
             raise ConfigError(
                 f"{directory} holds no {PLAN_FILE}: expected the directory of a sweep that began to train. "
-                "Start a sweep that was stopped earlier again. A sweep with a sweeper other than Hydra's basic one "
-                "cannot be resumed, because its next job is chosen by results of the last"
+                "If it was stopped before, start it again. Only a sweep with Hydra's basic sweeper can be resumed: "
+                "other sweepers choose the next job by the results of the last"
             ) from None
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error}") from error
         for job in plan.jobs:
             if Path(job.directory).is_absolute() or ".." in Path(job.directory).parts:
-                raise ConfigError(f"{path}: directory {job.directory!r} of job {job.number} lies outside the sweep's")
+                raise ConfigError(f"{path}: directory {job.directory!r} of job {job.number} lies outside {directory}")
         if len({job.number for job in plan.jobs}) != len(plan.jobs):
             raise ConfigError(f"{path} is damaged: two jobs have the same number")
         return plan

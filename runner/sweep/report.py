@@ -8,7 +8,7 @@ from pathlib import Path
 from runner.config.configuration import load_stored
 from runner.config.monitor import Monitor, monitor_of, monitor_of_stored
 from runner.config.schema import Config
-from runner.records.late_tracking import BroughtOver, bring_over, late_runs, store_setting
+from runner.records.late_tracking import LateRecords, late_runs, store_setting, write_late
 from runner.sweep.locks import sweep_lock
 from runner.sweep.outcome import FAILED, FINISHED, INTERRUPTED, RUNNING, Outcome, last_ended, read_outcome
 from runner.sweep.plan import FROZEN_FILE, PLAN_FILE, Plan
@@ -59,7 +59,7 @@ def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, 
     files, description = write_tables(outcomes, monitor, directory)
     done = all(outcome.status == FINISHED for outcome in outcomes)
     status = INTERRUPTED if interrupted else FINISHED if done else FAILED
-    _bring_over(directory, interrupted)
+    _write_late(directory, interrupted)
     if config is not None:
         config.tracking.finish_sweep(directory, status, files, description)
     if status != FINISHED:
@@ -72,10 +72,10 @@ def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, 
     return 0 if done else FAILED_EXIT_CODE
 
 
-def _bring_over(directory: Path, interrupted: bool) -> None:
+def _write_late(directory: Path, interrupted: bool) -> None:
     late = late_runs(directory)
     outcome = (
-        BroughtOver(left={"sweep interrupted": late} if late else {}) if interrupted else bring_over(late, Replay())
+        LateRecords(left={"sweep interrupted": late} if late else {}) if interrupted else write_late(late, Replay())
     )
     for line in outcome.lines([directory]):
         print(f"runner: {line}", file=sys.stderr)
@@ -111,10 +111,10 @@ def recorded_sweeps(directories: Iterable[Path]) -> list[Path]:
 
 
 def end_late(directory: Path) -> None:
-    """End the tracking record of a sweep after its last job: status by the outcomes of the jobs, and the tables.
+    """End the tracking record of a sweep after its last job: set the status from the outcomes, and add the tables.
 
-    Does nothing while a job runs. Raises DirectoryInUseError while the sweep runs; StoreUnavailableError; ConfigError,
-    DataError, OSError or ValueError if its files are damaged.
+    Does nothing while a job runs. Raises DirectoryInUseError while the sweep runs; StoreUnavailableError if the store
+    fails; ConfigError, DataError, OSError or ValueError if files of the sweep are damaged.
     """
     with sweep_lock(directory):
         plan = Plan.read(directory)

@@ -33,7 +33,7 @@ def run_in_turn(run: Callable[[int], None], jobs: Mapping[int, Path], launcher: 
 
 
 class Sweep:
-    """The jobs that Hydra passes one by one: each is run, and its outcome is stored."""
+    """A sweep whose jobs Hydra passes one by one; each job is run, and its outcome is stored."""
 
     def __init__(self, train: Callable[[Config, Job], Summary], *, debug: bool = False) -> None:
         self._train = train

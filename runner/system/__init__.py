@@ -1,4 +1,4 @@
-"""The operating system and the terminal; of the rest of the package, the modules import only its errors.
+"""The operating system and the terminal. From the rest of the package, these modules import only ``runner.errors``.
 
 Read in any order:
 

@@ -1,4 +1,4 @@
-"""The terminal: parsers of verbs, errors, and the log of the package."""
+"""The terminal: command-line parsers, error messages, and the log of the package."""
 
 import argparse
 import logging
@@ -12,7 +12,7 @@ from runner.errors import RunnerError
 from runner.system.redaction import SecretlessFormatter, redact_text
 
 DEBUG_OPTION = "--debug"
-"""The option that prints tracebacks, at any place of a command line."""
+"""The option that prints tracebacks, anywhere on a command line."""
 
 _FILE_ONLY = "file_only"
 
@@ -23,7 +23,7 @@ NOT_ON_TERMINAL: Mapping[str, bool] = {_FILE_ONLY: True}
 def print_error(error: BaseException, *, what: str = "runner", debug: bool = False) -> None:
     """Print ``what: error: message`` on standard error, without secrets.
 
-    An exception that is not a RunnerError is a defect and is printed with its traceback; with ``debug`` every error is.
+    The traceback is printed if ``debug`` is true, or if the error is a defect, which is any error but a RunnerError.
     """
     if debug or not isinstance(error, RunnerError):
         print(redact_text("".join(traceback.format_exception(error))), end="", file=sys.stderr)
@@ -52,7 +52,7 @@ def logging_to(path: Path) -> Iterator[None]:
 
 
 class _TerminalHandler(logging.Handler):
-    """A log handler that prints to the present ``sys.stderr``, which a progress bar replaces while it is shown."""
+    """A log handler that prints to the current ``sys.stderr``, which a progress bar replaces while it is shown."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

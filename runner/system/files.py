@@ -68,7 +68,7 @@ def write_durably(path: Path, payload: bytes, mode: int = 0o666) -> None:
 
 
 def replace_durably(path: Path, payload: bytes, mode: int = 0o666) -> None:
-    """Replace the content of ``path`` atomically: readers, and a crash, find the old content or the new.
+    """Replace the content of ``path`` atomically: readers find the old content or the new, even after a crash.
 
     mode: see :func:`write_durably`. The caller must be the only writer.
     """
@@ -80,7 +80,7 @@ def replace_durably(path: Path, payload: bytes, mode: int = 0o666) -> None:
 
 
 def create_directory(path: Path) -> None:
-    """Create a directory and its parents if it does not exist, and make its name durable.
+    """Create a directory, with its parents, if it does not exist; make the name of the directory durable.
 
     Raises NotADirectoryError if the path is a file.
     """

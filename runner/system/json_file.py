@@ -13,17 +13,17 @@ T = TypeVar("T")
 
 
 def parse_json(raw: bytes, limit: int) -> Any:
-    """Return the value of JSON that may be hostile. Raises Violation if it is no JSON or has over ``limit`` bytes."""
+    """Return the value in untrusted JSON. Raises Violation if ``raw`` is not JSON or has more than ``limit`` bytes."""
     if len(raw) > limit:
-        raise Violation(f"more than {limit} bytes, expected at most that")
+        raise Violation(f"more than {limit} bytes, the limit")
     try:
         return json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise Violation(f"no JSON: {printable(str(error))}") from None
+        raise Violation(f"not JSON: {printable(str(error))}") from None
 
 
 def versioned(document: Any, version: int, name: str = "version") -> dict[str, Any]:
-    """Return a document without its version. Raises Violation unless it is a map of exactly this version."""
+    """Return a document without its version. Raises Violation unless it is a map with exactly this version."""
     found = document.get(name) if isinstance(document, dict) else None
     if type(found) is not int or found != version:
         refuse(name, found, version)
@@ -35,7 +35,7 @@ class JsonFile(Generic[T]):
     """A kind of JSON file that holds one value.
 
     kind: the schema. error: class of the error for a damaged file. advice: the remedy, which ends the error's text.
-    version: number in the field "version"; None for a file without that field. limit: most bytes.
+    version: number in the field "version"; None for a file without that field. limit: largest size in bytes.
     """
 
     kind: FieldType
@@ -47,7 +47,7 @@ class JsonFile(Generic[T]):
     def read(self, path: Path, called: str = "") -> T:
         """Read a regular file. Raises ``error`` for a damaged file, SecurityError for a link, or OSError.
 
-        called: the file's name in the error's text, such as the key that names it; "" for its path.
+        called: the name of the file in the error's text, such as the key that holds its path; "" for the path itself.
         """
         raw = read_regular(path, self.limit)
         try:
@@ -60,7 +60,7 @@ class JsonFile(Generic[T]):
             raise self.error(f"{called or path} is damaged: {violation}; {self.advice}") from violation
 
     def write(self, path: Path, value: T, mode: int = 0o666) -> None:
-        """Replace the file in one step, durably. Raises OSError."""
+        """Replace the file atomically and durably. Raises OSError."""
         document = self.kind.write(value, "")
         if self.version is not None:
             document = {"version": self.version, **document}

@@ -22,7 +22,7 @@ def usable_cores() -> int:
 
 
 def cpu_facts(path: Path = _CPUINFO) -> dict[str, str]:
-    """Return the entries of the first CPU in a cpuinfo file; empty on systems without one."""
+    """Return the entries of the first CPU in a cpuinfo file; empty if there is no such file."""
     if not path.is_file():
         return {}
     first = path.read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0]

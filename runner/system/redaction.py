@@ -16,9 +16,9 @@ REDACTED = "[redacted]"
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _ANYWHERE = {"passwords", "passphrase", "secret", "secrets", "credential", "credentials"}
 _ENDINGS = ("password", "passwd")
-"""Endings of a word, as in ``sslpassword`` and ``PGPASSWORD``."""
+"""Endings of a word that names a secret, as in ``sslpassword`` and ``PGPASSWORD``."""
 _AT_THE_END = {"token", "pwd", "apikey", "auth", "authorization"}
-"""Last words of a key; ``token_count`` is no secret."""
+"""Last words of a key that names a secret; ``token_count`` does not name one."""
 _KINDS_OF_KEY = {"api", "access", "private", "secret", "signing", "encryption"}
 
 # The part before the last @ of an address. A password may hold / and @, but a number before / is a port.

@@ -1,6 +1,6 @@
 """Closed schemas: the one strict reader of every value from outside, on the wire or in a file.
 
-A record is a dataclass. The plain form of a field follows from its annotation; an annotation may bound it::
+A record is a dataclass. The plain form of a field follows from its annotation, which may also set bounds::
 
     @dataclass(frozen=True)
     class Loaded:
@@ -46,14 +46,14 @@ class Violation(ValueError):
     """A value that the schema does not allow; the text has the place, the value and the expectation."""
 
 
-def refuse(where: str, came: object, expected: object) -> NoReturn:
-    """Raise the :class:`Violation` of a value; ``came`` is shown escaped and short."""
-    raise Violation(f"{where}: {printable(repr(came))}, expected {expected}" if where else f"expected {expected}")
+def refuse(where: str, found: object, expected: object) -> NoReturn:
+    """Raise the :class:`Violation` of a value; ``found`` is shown escaped and short."""
+    raise Violation(f"{where}: {printable(repr(found))}, expected {expected}" if where else f"expected {expected}")
 
 
 @runtime_checkable
 class FieldType(Protocol):
-    """The plain form of one field. Both directions raise :class:`Violation` for a value out of bounds."""
+    """The plain form of one field. Reading and writing raise :class:`Violation` for a value out of bounds."""
 
     def read(self, plain: Any, where: str) -> Any:
         """Return the typed value of a plain one; ``where`` is the field's path, for messages."""
@@ -92,7 +92,7 @@ class Integer(_Scalar):
 
 @dataclass(frozen=True)
 class Text(_Scalar):
-    """Text of at most ``limit`` characters, matching ``pattern`` if there is one. rule: both in words, for messages."""
+    """Text of at most ``limit`` characters, matching ``pattern`` if there is one. rule: description for messages."""
 
     limit: int = _UNLIMITED
     pattern: str = ""
@@ -203,7 +203,7 @@ class AnyMap(_Scalar):
 
 @dataclass(frozen=True)
 class Within:
-    """A value of one type that is in ``allowed``, such as :class:`runner.bounds.Bounds`."""
+    """A value of type ``item`` that must be in the container ``allowed``, such as a :class:`runner.bounds.Bounds`."""
 
     item: FieldType
     allowed: Container[Any]
@@ -288,7 +288,7 @@ class MapOf:
 class Record(Generic[T]):
     """A map with one entry for each field of a dataclass. A record is a field type, so records can hold records.
 
-    stated: types of the fields of a class without annotations.
+    stated: field name -> type, for a class without annotations.
     """
 
     closed = True
@@ -299,7 +299,7 @@ class Record(Generic[T]):
         self.required = set(self.fields)
 
     def read(self, plain: object, where: str = "") -> T:
-        """Return the record of a map; also raises the errors of the record's own ``__post_init__``."""
+        """Return the record that a map describes; also raises the errors of the record's ``__post_init__``."""
         if type(plain) is not dict:
             refuse(where, plain, f"a map of {', '.join(self.fields) or 'nothing'}")
         missing = [name for name in self.fields if name not in plain and name in self.required]
@@ -314,7 +314,7 @@ class Record(Generic[T]):
         return self.record_type(**values)
 
     def write(self, record: T, where: str = "") -> dict[str, Any]:
-        """Return the map of a record."""
+        """Return a record as a map."""
         place = f"{where}." if where else ""
         return {name: kind.write(getattr(record, name), place + name) for name, kind in self.fields.items()}
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 
 def printable(text: str, limit: int = 120) -> str:
-    """Return ``text`` as one line, with at most ``limit`` of its characters and unprintable ones escaped."""
+    """Return ``text`` as one line: its first ``limit`` characters, of which unprintable ones are escaped."""
     if len(text) <= limit and text.isprintable():
         return text
     cut = text[:limit]
@@ -18,7 +18,7 @@ def printable(text: str, limit: int = 120) -> str:
 
 
 def printable_lines(text: str, lines: int, width: int = 200) -> list[str]:
-    """Return the last ``lines`` lines of ``text``, each through :func:`printable`; tabs become spaces."""
+    """Return the last ``lines`` lines of ``text``, each escaped by :func:`printable`; tabs become spaces."""
     return [printable(line.expandtabs(4), width) for line in text.splitlines()[-lines:]]
 
 
@@ -28,7 +28,7 @@ def ascii_only(text: str) -> str:
 
 
 def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, ruled: bool = False) -> str:
-    """Return a table: text columns aligned to the left, number columns to the right. ruled: rule off the headers."""
+    """Return a table with text aligned to the left, numbers to the right. ruled: draw a line below the headers."""
     body = [tuple(row) for row in rows]
     columns = list(zip(headers, *body, strict=True))
     widths = [max(map(len, column)) for column in columns]

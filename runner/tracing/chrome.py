@@ -59,7 +59,7 @@ def _of_session(index: TimelineIndex, updates: Sequence[Update]) -> Iterator[_Sl
 
 def _of_devices(index: TimelineIndex) -> Iterator[_Slice]:
     for wait in waits_between(index):
-        name, arguments = f"wait for {wait.whom}", _run(wait.first) | {"peer": wait.whom}
+        name, arguments = f"wait for {wait.peer}", _run(wait.first) | {"peer": wait.peer}
         yield _Slice(_lane(wait.first), name, WAIT, wait.begin_ns, wait.end_ns, arguments)
     for part in index.parts():
         first, last = part[0], part[-1]

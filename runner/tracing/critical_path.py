@@ -115,7 +115,7 @@ class _Walk:
             self._device = None
 
     def _waited_for(self, span: Span) -> Span | None:
-        """Return the send that delayed a wait; None if it ended before the wait began, or if ``span`` is no wait."""
+        """Return the send that delayed a wait; None if it ended before the wait began, or if ``span`` is not a wait."""
         send = self._index.send_of(span) if span.kind == WAIT else None
         if send is None or send.begin_ns >= self.now or send.end_ns <= span.begin_ns:
             return None
@@ -135,13 +135,13 @@ IDLE = "idle"
 
 @dataclass(frozen=True)
 class Wait:
-    """A wait of a device from ``begin_ns`` to ``end_ns`` for ``whom``: a device, or the process of the session.
+    """A wait of a device from ``begin_ns`` to ``end_ns`` for ``peer``: a device, or the process of the session.
 
     first: the span after the wait.
     """
 
     first: Span
-    whom: str
+    peer: str
     begin_ns: int
     end_ns: int
 
@@ -177,11 +177,11 @@ def waited(index: TimelineIndex, between: Iterable[Wait], update: Update) -> dic
     between: the result of :func:`waits_between`.
     """
     found: dict[tuple[str, str], Waited] = {}
-    waits: list[tuple[str, str, Span | Wait]] = [(each.first.device, each.whom, each) for each in between]
+    waits: list[tuple[str, str, Span | Wait]] = [(each.first.device, each.peer, each) for each in between]
     waits += [(span.device, span.peer, span) for span in index.timeline.spans if _is_wait(index, span)]
-    for who, whom, each in waits:
+    for device, peer, each in waits:
         if each.begin_ns < update.end_ns and each.end_ns > update.begin_ns:
-            so_far = found.setdefault((who, whom), Waited())
+            so_far = found.setdefault((device, peer), Waited())
             so_far.times += 1
             so_far.ns += _ns_within(each, update)
     return dict(sorted(found.items(), key=lambda item: (-item[1].ns, item[0])))

@@ -63,8 +63,8 @@ def _step(index: TimelineIndex, between: Sequence[Wait], update: Update) -> dict
         },
         "processes_ns": {_process(device): kinds for device, kinds in spent(index, update).items()},
         "waited": [
-            {"who": _process(who), "for": _process(whom), "times": found.times, "ns": found.ns}
-            for (who, whom), found in waited(index, between, update).items()
+            {"who": _process(device), "for": _process(peer), "times": found.times, "ns": found.ns}
+            for (device, peer), found in waited(index, between, update).items()
         ],
     }
 
@@ -86,19 +86,19 @@ def _shares(title: str, steps: Sequence[Mapping[str, int]]) -> list[str]:
     totals: Counter[str] = Counter()
     for step in steps:
         totals.update(step)
-    whole = sum(totals.values()) or 1
+    total = sum(totals.values()) or 1
     ranked = sorted(totals.items(), key=lambda item: (-item[1], item[0]))
     shown = ranked[:_MOST_LAYERS]
     if len(ranked) > len(shown):
         shown.append((f"{len(ranked) - len(shown)} more", sum(ns for _, ns in ranked[_MOST_LAYERS:])))
-    return [f"  {title:8} {name:32} {_ms(ns / len(steps)):>10} {ns / whole:>6.1%}" for name, ns in shown]
+    return [f"  {title:8} {name:32} {_ms(ns / len(steps)):>10} {ns / total:>6.1%}" for name, ns in shown]
 
 
 def _shares_of_process(process: str, steps: Sequence[Mapping[str, Any]]) -> str:
     """Return the line of a process: its time by kind."""
-    whole = sum(step["ns"] for step in steps) or 1
+    total = sum(step["ns"] for step in steps) or 1
     totals = {kind: sum(step["processes_ns"][process].get(kind, 0) for step in steps) for kind in (*KINDS, IDLE)}
-    shares = ", ".join(f"{kind} {ns / whole:.1%}" for kind, ns in totals.items() if ns)
+    shares = ", ".join(f"{kind} {ns / total:.1%}" for kind, ns in totals.items() if ns)
     return f"  {process:16} {shares}"
 
 

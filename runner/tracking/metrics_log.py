@@ -1,8 +1,8 @@
-"""metrics.jsonl: every metric of a run, one JSON object per line, with any tracker.
+"""metrics.jsonl: every metric of a run, one JSON object per line, written with every tracker.
 
 A line is ``{"step": 3, "time": 1767225600.5, "values": {"train/loss": 0.25}}``; ``time`` is seconds since 1970, values
-that are not finite are the strings "nan", "inf" and "-inf". Steps are contiguous across resumes: lines of a killed
-process beyond the checkpoint of the resume are cut off.
+that are not finite are the strings "nan", "inf" and "-inf". Steps are contiguous across resumes: when a killed
+run resumes, its lines after the checkpoint are removed.
 """
 
 import json

@@ -37,7 +37,7 @@ URI_VARIABLE = "MLFLOW_TRACKING_URI"
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 _SQLITE = "sqlite:///"
 _ENVIRONMENT = {
-    # No telemetry; read when mlflow is imported.
+    # No telemetry. MLflow reads this variable when it is imported.
     "MLFLOW_DISABLE_TELEMETRY": "true",
     # The writer retries. MLflow would retry for minutes, and not notice that the store is back or that the run ended.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
@@ -52,7 +52,7 @@ def resolve_uri(uri: str | None, folder: Path, environment: Mapping[str, str] = 
     """Return the address of the store: ``uri``, else the variable MLFLOW_TRACKING_URI, else mlflow.db in ``folder``.
 
     The path of a SQLite store becomes absolute; a relative path starts from ``folder``. ``mlflow ui`` in ``folder``
-    looks for the names ``mlruns`` and ``mlflow.db``. Raises ValueError for a scheme without a store in MLflow.
+    looks for the names ``mlruns`` and ``mlflow.db``. Raises ValueError for a scheme that MLflow does not support.
     """
     chosen = uri or environment.get(URI_VARIABLE) or _SQLITE + DATABASE
     scheme = chosen.split(":", 1)[0].split("+", 1)[0]

@@ -63,7 +63,7 @@ def end_parent(
     client, experiment_id = connect(uri, experiment)
     run_id = _stored_run_id(uri, experiment_id, sweep_dir)
     if run_id is None:
-        raise StoreUnavailableError(f"no job of it reached the tracking store {redact_text(uri)}")
+        raise StoreUnavailableError(f"no job of the sweep reached the tracking store {redact_text(uri)}")
     with store_errors(f"tracking store {redact_text(uri)}"):
         for path in artifacts:
             client.log_artifact(run_id, str(path))

@@ -24,7 +24,7 @@ _MEGABYTE = 1e6
 
 
 class SystemMonitor:
-    """A thread that samples system metrics every ``every_s`` seconds; a shorter run is sampled at its end.
+    """A thread that samples system metrics every ``every_s`` seconds; it samples a shorter run once, at its end.
 
     on_sample: called on that thread with metrics in section ``system``.
     """
@@ -99,7 +99,7 @@ class MlflowTracking(Tracking):
     uri: the tracking store; null for the variable MLFLOW_TRACKING_URI, else mlflow.db in the working directory.
     pictures: as for ``tracking: none``.
     system_metrics: record CPU and memory use every ``system_metrics_every_s`` seconds.
-    queue_size: records held in memory before they go to the spool file.
+    queue_size: largest number of records held in memory; further records go to the spool file.
     finish_timeout_s: longest wait at a run's end for the store to accept the pending records; the rest is written at
     the end of the run's sweep, or by ``runner sync``.
     """
@@ -128,7 +128,7 @@ class MlflowTracking(Tracking):
         return MlflowTracker(self, self.store_uri(), run_dir)
 
     def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = (), description: str = "") -> None:
-        """End the parent run of the sweep, describe it and add files to it; the log reports a store that fails."""
+        """End the parent run of the sweep, describe it and add files to it; a failure of the store is logged."""
         end = End(status, now_ms())
         try:
             end_parent(self.store_uri(), self.experiment, sweep_dir, end, artifacts, description)
@@ -137,7 +137,7 @@ class MlflowTracking(Tracking):
 
 
 class MlflowTracker(Tracker):
-    """A record of one run in MLflow, on its own thread; :mod:`runner.tracking.writer` handles a store that fails."""
+    """A tracker of a run in MLflow. :mod:`runner.tracking.writer` writes on a separate thread and handles failures."""
 
     def __init__(self, settings: MlflowTracking, uri: str, run_dir: Path) -> None:
         self._settings = settings

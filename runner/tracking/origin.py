@@ -42,7 +42,7 @@ class Origin:
     def begun(cls, uri: str, experiment: str, run: RunInfo) -> Self:
         """Return the origin of a run at its first start, and store it in the run's directory.
 
-        If the directory cannot be written, the log reports it and the run goes on.
+        If the directory cannot be written, the failure is logged and the run continues.
         """
         path = run.run_dir / ORIGIN_FILE
         sweep_dir = None if run.sweep_dir is None else str(run.sweep_dir)
@@ -83,8 +83,7 @@ class Origin:
         found = resolve_uri(uri, folder)
         if redact_text(found) != self.store:
             raise ValueError(
-                f"the run is recorded in {self.store}, expected that address with its user and password in the "
-                f"variable {URI_VARIABLE}"
+                f"the run is recorded in {self.store}: set {URI_VARIABLE} to this address with its user and password"
             )
         return found
 

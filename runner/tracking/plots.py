@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _DPI = 120
 _QUANTITIES = ("loss", "accuracy")
 _SPLITS = ("train", "val", "test")
-# Above these numbers of classes the text of a confusion matrix no longer fits its cells, or its axes.
+# With more classes, numbers no longer fit into the cells of a confusion matrix, or names along its axes.
 _MOST_NUMBERED = 20
 _MOST_NAMED = 40
 
@@ -29,7 +29,7 @@ _MOST_NAMED = 40
 def learning_curves(metrics_path: Path, out_path: Path) -> Path:
     """Draw loss and accuracy over the steps, one line per split, from a metrics.jsonl; return ``out_path``.
 
-    Raises ValueError if the file is no metrics.jsonl.
+    Raises ValueError if the file is not a metrics.jsonl.
     """
     records = list(read_metrics(metrics_path))
     figure = new_figure(10, 4)
@@ -60,7 +60,7 @@ def confusion_matrix(counts: NDArray[np.integer], classes: Sequence[str], out_pa
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
     right, total = int(np.trace(counts)), int(counts.sum())
-    axes.set(title=f"{right} of {total} right", xlabel="predicted class", ylabel="true class")
+    axes.set(title=f"{right} of {total} correct", xlabel="predicted class", ylabel="true class")
     if len(classes) <= _MOST_NAMED:
         axes.set_xticks(range(len(classes)), classes, rotation=90 if max(map(len, classes)) > 2 else 0)
         axes.set_yticks(range(len(classes)), classes)
@@ -103,7 +103,7 @@ def save_figure(figure: "Figure", out_path: Path) -> Path:
 
 
 Counts = Sequence[Mapping[str, int]]
-"""For each parameter server, staleness as text -> pushes."""
+"""For each parameter server, staleness as text -> number of pushes."""
 
 
 def staleness_table(counts: Counts, path: Path) -> Path:

@@ -23,23 +23,23 @@ class Replay:
     ) -> None:
         """Replay into stores that ``store`` creates from address, experiment, run and the run's start time.
 
-        patience_s: longest wait for the lock of a spool, and for a failing write to a store that is tried again.
+        patience_s: longest wait for the lock of a spool. A store is not tried again if it took this long to fail.
         """
         self._store = store
         self._patience_s = patience_s
-        self._away: dict[str, str] = {}
+        self._unavailable: dict[str, str] = {}
 
     def run(self, run_dir: Path, uri: str | None, end: End | None) -> int:
         """Write the pending records of a run, in order, and return their number.
 
-        uri: the run's setting ``tracking.uri``. end: the end of a run that did not record it; None for a run that was
-        killed, which is recorded as interrupted at the time of its last record. The caller prevents a start of the run
-        meanwhile. Raises StoreUnavailableError or OSError, and the rest stays pending; ValueError if the origin of the
-        run is unknown.
+        uri: the run's setting ``tracking.uri``. end: written if no record has the end of the run; None for a killed
+        run, which is recorded as interrupted at the time of its last record. The caller must prevent a start of the run
+        during the call. Raises StoreUnavailableError or OSError, after which unwritten records stay pending; ValueError
+        if the origin of the run is unknown.
         """
         origin = Origin.read(run_dir)
-        if origin.store in self._away:
-            raise StoreUnavailableError(self._away[origin.store])
+        if origin.store in self._unavailable:
+            raise StoreUnavailableError(self._unavailable[origin.store])
         store = self._store(origin.address(uri, Path.cwd()), origin.experiment, origin.run(run_dir), origin.started_ms)
         spool = Spool(run_dir / SPOOL_FILE)
         # Opening a run in the store removes its end, which only a pending record would restore.
@@ -54,9 +54,9 @@ class Replay:
                 _add_end(spool, end)
                 return self._write(store, origin.store, spool)
         except (TimeoutError, StoreUnavailableError) as error:
-            # A writer that holds the lock for so long waits for the store.
+            # A writer holds the lock for so long only while it waits for the store.
             if not opened:
-                self._away[origin.store] = str(error)
+                self._unavailable[origin.store] = str(error)
             raise
 
     def _write(self, store: Store, address: str, spool: Spool) -> int:
@@ -69,7 +69,7 @@ class Replay:
             except StoreUnavailableError as error:
                 # A store that refuses at once may refuse only this run, and the refusal costs no time.
                 if time.monotonic() - began_s >= self._patience_s:
-                    self._away[address] = str(error)
+                    self._unavailable[address] = str(error)
                 raise
             spool.advance(position)
             written += len(records)
@@ -80,5 +80,5 @@ def _add_end(spool: Spool, end: End | None) -> None:
     """Append the end of the run to its pending records: if it were written separately, a failure could lose it."""
     records, _ = spool.head(limit=None)
     if not any(isinstance(record, End) for record in records):
-        heard_ms = max((record.time_ms for record in records if isinstance(record, Metrics)), default=now_ms())
-        spool.append([end or End("interrupted", heard_ms)])  # which is KILLED in MLflow
+        last_ms = max((record.time_ms for record in records if isinstance(record, Metrics)), default=now_ms())
+        spool.append([end or End("interrupted", last_ms)])  # which is KILLED in MLflow

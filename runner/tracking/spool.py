@@ -47,7 +47,7 @@ class Spool:
                 file = stack.enter_context(self.path.with_name(f".{self.path.name}.lock").open("a"))
                 held = _held(file, wait_s)
             if not held:
-                raise TimeoutError(f"another writer has been at {self.path.name} for {wait_s:g} s")
+                raise TimeoutError(f"another process has locked {self.path.name} for {wait_s:g} s")
             yield
 
     def append(self, records: Iterable[Record]) -> None:
@@ -78,7 +78,7 @@ class Spool:
             while position < end and (limit is None or len(records) < limit):
                 line = file.readline()
                 if not line:
-                    raise OSError(f"{self.path} ends at byte {position} instead of {end}: changed from outside")
+                    raise OSError(f"{self.path} ends at byte {position} instead of {end}: another process changed it")
                 position += len(line)
                 try:
                     records.append(from_line(line.decode()))

@@ -92,7 +92,7 @@ class BackgroundWriter:
         with self._lock:
             self._abandoned = self._thread.is_alive()
         self._give_up.set()
-        self._surrender()
+        self._spool_unwritten()
         self._report()
 
     def _run(self) -> None:
@@ -106,11 +106,11 @@ class BackgroundWriter:
                 self._give_up.wait(self._pace.first_retry_s * tries)
                 tries += 1
         finally:
-            self._surrender()
+            self._spool_unwritten()
 
     def _try_to_write(self) -> bool:
         try:
-            # After this writer is abandoned, another process or thread may write the rest.
+            # If ``finish`` stops waiting for this thread, another process or thread may write the rest.
             with self._spool.lock():
                 self._open()
                 while self._write_next():
@@ -119,7 +119,7 @@ class BackgroundWriter:
             self._fall_back(error)
             return False
         if self._failures:
-            _log.info("the tracking store answers again; what was spooled has been written")
+            _log.info("the tracking store answers again; the waiting records have been written")
         self._failures, self._error = 0, None
         return True
 
@@ -149,14 +149,14 @@ class BackgroundWriter:
         return True
 
     def _fall_back(self, error: Exception) -> None:
-        self._surrender()
+        self._spool_unwritten()
         if self._failures == 0:
             _log.warning("%s; tracking records go to %s until the store answers", error, self._spool.path)
         pause = min(self._pace.first_retry_s * 2**self._failures, self._pace.last_retry_s)
         self._failures, self._error = self._failures + 1, error
         self._retry_at_s = time.monotonic() + pause
 
-    def _surrender(self) -> None:
+    def _spool_unwritten(self) -> None:
         """Move the records in memory to the front of the spool."""
         with self._lock:
             records = [*self._in_flight, *self._queue]

@@ -98,7 +98,7 @@ def _program(config: Config, facts: Facts, total_steps: int) -> Program:
     program = in_one_process(config.cluster, built, strategy.name)
     if config.cluster.emulate and program.one_process is not None:
         raise ConfigError(
-            f"cluster.emulate=true with parallelism={strategy.name} in one process: it has no link to emulate; use "
+            f"cluster.emulate=true with parallelism={strategy.name} in one process: there is no link to emulate; use "
             "cluster.emulate=false, or workers in separate processes"
         )
     return program
@@ -162,7 +162,7 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
 
 
 def _interleaving(experiment: Experiment) -> Interleaving | None:
-    """Return the interleaving of launched clients in one process: recorded, on a virtual clock, or None."""
+    """Return how one process interleaves launched clients: as recorded, or by a virtual clock; None for neither."""
     strategy: Strategy = experiment.config.parallelism
     if strategy.replayed is not None and strategy.race is not None and strategy.race.decisions is None:
         return Recorded(read_endings(Path(strategy.replayed), outcome_hash(experiment.config)))

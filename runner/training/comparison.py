@@ -1,4 +1,4 @@
-"""Compare the step time of a placed program with other strategies: predicted by the cost model, or measured."""
+"""Compare the step time of a placed program with the step times of other strategies, predicted or measured."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -22,7 +22,7 @@ from runner.training.trainer import train_step
 
 
 def predicted_step_s(experiment: Experiment) -> dict[str, float]:
-    """Return strategy -> seconds of a training step by the cost model; the experiment's strategy comes first.
+    """Return strategy -> predicted seconds of a training step (cost model); the experiment's strategy comes first.
 
     All strategies have the same batch, devices and links. Strategies that cannot train the batch are left out, for
     example because a worker would have no example.
@@ -46,7 +46,7 @@ def measured_step_s(experiment: Experiment, directory: RunDirectory, steps: int)
     """Return strategy -> median seconds of ``steps`` training steps; the experiment's strategy comes first.
 
     Each strategy starts from the initial weights in a separate session. The first step is not counted. A strategy
-    with fewer workers uses as many kernel threads in total.
+    with fewer workers uses the same total number of kernel threads.
     """
     found = {}
     for name, each in _experiments(experiment):
@@ -62,11 +62,11 @@ def measured_step_s(experiment: Experiment, directory: RunDirectory, steps: int)
 
 
 def verdict(step_s: Mapping[str, float], how: str) -> str:
-    """Return one sentence that compares the fastest strategy with the first. how: a word such as "predicted"."""
+    """Return one sentence that compares the fastest strategy with the first. how: "predicted ..." or "measured ..."."""
     own, fastest = next(iter(step_s)), min(step_s, key=step_s.__getitem__)
     times = ", ".join(f"{name} {1e3 * seconds:,.3f} ms" for name, seconds in step_s.items())
     if step_s[fastest] < step_s[own]:
-        return f"{own} is slower, as {how}: {fastest} takes {step_s[fastest] / step_s[own]:.0%} of its step ({times})"
+        return f"{own} takes {step_s[own] / step_s[fastest]:.2f} times as long as {fastest}, as {how} ({times})"
     return f"{own} is not slower than the others, as {how} ({times})"
 
 

@@ -76,7 +76,7 @@ class DeviceReport:
 
 
 def log_run_devices(experiment: Experiment, found: Found, draft: Summary) -> Summary:
-    """Log the devices of a run and the reason for their choice; return the summary with both and the GPU libraries."""
+    """Log a run's devices and the reason for their choice; return the summary with both and with the GPU libraries."""
     cluster = experiment.config.cluster
     report = log_devices(cluster, experiment.cluster, found)
     if cluster.device_taken == GPU and sums_over_workers(experiment.program):
@@ -120,7 +120,7 @@ def log_devices(cluster: LocalCluster, placed: Cluster, found: Found) -> DeviceR
 
 
 def gpus_of(config: LocalCluster, workers: int, servers: int) -> Gpus | None:
-    """Return the GPUs of a run whose machine values are filled in; None if the run computes on the CPU."""
+    """Return the GPUs of a run, None if it computes on the CPU. config: with the machine values filled in."""
     if config.device_taken != GPU:
         return None
     assert config.gpus is not None, "if GPUs are used, each device has one"
@@ -139,7 +139,7 @@ def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Pro
     overlapping = any(client.deferred for client in program.clients.values())
     if config.one_process is False and program.one_process is not None:
         raise ConfigError(
-            f"cluster.one_process=false with parallelism={strategy}: it has one process; use cluster.one_process=null"
+            f"cluster.one_process=false with parallelism={strategy}, which has one process; expected null"
         )
     if config.one_process and overlapping and program.one_process is None:
         raise ConfigError(
@@ -154,7 +154,7 @@ def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Pro
 
 
 def require_kernels(program: Program, cluster: Cluster, registry: Registry) -> None:
-    """Raise ConfigError for a node that fits no device, or that is on a GPU and has no kernel for GPUs.
+    """Raise ConfigError for a node whose device is not in the cluster, or that is on a GPU and has no kernel for GPUs.
 
     Such nodes usually come from a plugin. Raises ResourceError if the library that sums over the GPUs is missing.
     """

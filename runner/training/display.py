@@ -17,7 +17,7 @@ class Display:
         self._interval_s = interval_s
 
     def start(self, first_step: int, total_steps: int) -> None:
-        """Begin the display of a run that has done ``first_step`` steps before."""
+        """Begin the display of a run that has already done ``first_step`` steps."""
         self._first, self._total = first_step, total_steps
         self._last = self._started = time.monotonic()
 

@@ -76,8 +76,8 @@ class BestMetric:
     def at_start(cls, config: Config, progress: Mapping[str, float]) -> "BestMetric":
         """Return the state that a checkpoint stores in its progress.
 
-        The state is empty if the best checkpoint is kept from now on but was not kept before. Otherwise the best value
-        would belong to no checkpoint.
+        If the best checkpoint is kept from now on but was not kept before, the state is empty, because no checkpoint
+        has the best value.
         """
         if keeps_best(config) and BEST_STEP not in progress:
             return cls()
@@ -97,8 +97,8 @@ class BestMetric:
     def updated(self, config: Config, done: int, value: float, *, counted: bool) -> "BestMetric":
         """Return the state for a metric that has ``value`` after ``done`` updates.
 
-        counted: whether ``train.patience`` counts this evaluation. A run without patience counts none, so that
-        counting begins at zero if a resumed run sets it.
+        counted: whether ``train.patience`` counts this evaluation. Without patience, no evaluation counts, so
+        the count begins at zero if a resumed run sets ``train.patience``.
         """
         monitor, train = monitor_of(config), config.train
         finite, new = math.isfinite(value), self
@@ -121,7 +121,7 @@ class BestMetric:
         """Return the reason why the run ends early."""
         train = config.train
         by = f" by more than {train.min_delta:g}" if train.min_delta else ""
-        better = "a number" if self.reference is None else f"better{by} than {self.reference:.4f}"
+        better = "finite" if self.reference is None else f"better{by} than {self.reference:.4f}"
         return (
             f"{monitor_of(config).metric} was not {better} in {self.waited} evaluations "
             f"(train.patience={train.patience})"

@@ -15,10 +15,10 @@ from runner.training.placement import PlacedProgram
 class Experiment:
     """Everything that the training loop needs.
 
-    total_steps: updates of the whole run. steps_per_epoch: updates that read every training example once; a fraction
-    if the examples per update do not divide the training split. threads_per_worker: kernel threads of each process.
-    emulation: the emulated slow network, None for the real one. placed: the program with the placement of its layers,
-    None if the strategy assigns all devices itself.
+    total_steps: updates of the whole run. steps_per_epoch: updates that read every training example once, not
+    always an integer. threads_per_worker: kernel threads of each process. emulation: the emulated slow network, None
+    for the real one. placed: the program with the placement of its layers, None if the strategy assigns all devices
+    itself.
     """
 
     config: Config

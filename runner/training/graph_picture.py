@@ -21,9 +21,9 @@ _OTHER = "step"
 def draw_graph(graph: Graph, path: Path, pictures: bool = True) -> list[Path]:
     """Write ``path`` in the DOT language, a PNG and, if the Graphviz program is installed, an SVG.
 
-    A box is a layer on a device and shows its number of nodes; an arrow shows the number of tensors. The PNG omits the
-    tensors between the step itself and each layer, which are the same in all networks. pictures: False omits PNG and
-    SVG. Returns the paths of the files.
+    A box is a layer on a device and shows its number of nodes; an arrow shows the number of tensors. The PNG omits
+    arrows to and from nodes without a layer, because these arrows are the same in all networks. pictures: False to omit
+    PNG and SVG. Returns the paths of the files.
     """
     boxes = {box: f"{box[0]}\n{count} nodes" for box, count in Counter(map(_box, graph)).items()}
     flows = Counter((_box(graph.nodes[tensor.node]), _box(node)) for node in graph for tensor in node.inputs)

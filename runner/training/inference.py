@@ -47,22 +47,22 @@ class ForwardPasses(Strategy):
     def build(self, task: Task) -> Program:
         """Return a program for one device whose only variables are the weights.
 
-        The program has the usual clients, and "validate" and "predict". The client "predict" fetches "logits" (N, C)
-        for a batch of split "test", where N is the size of an evaluation batch.
+        Besides the usual clients, the program has "validate" and "predict". The client "predict" fetches "logits"
+        (N, C) for a batch of split "test", where N is the size of an evaluation batch.
         """
         graph = Graph()
         replica = Replica(graph, task, device=worker_task(0))
         outputs, batch = replica.evaluate((0, task.eval_batch_size))
-        made = with_validation(program_of(graph, [replica], [], scored=[(outputs, batch)]))
+        scoring = with_validation(program_of(graph, [replica], [], scored=[(outputs, batch)]))
         predict = Client(PREDICT, fetches={"logits": outputs.logits}, inputs=tuple(replica.eval_inputs), exact=True)
-        return replace(made, clients={**made.clients, PREDICT: predict})
+        return replace(scoring, clients={**scoring.clients, PREDICT: predict})
 
 
 @dataclass(frozen=True)
 class OneDevice:
     """A network and the device of this machine that computes it.
 
-    config: the configuration of the network's run, with the machine values of this device. cluster: the device alone.
+    config: the configuration of the network's run, with the machine values of this device. cluster: this device only.
     gpus: the GPUs of this machine. what, reason: the device and the reason for its choice, as text.
     """
 
@@ -98,8 +98,8 @@ def score(
     """Score a checkpoint of the device's network on the test split of a dataset, and on its validation split if any.
 
     settings: the dataset, whose images and classes must match training. normalised_as: the normalisation of
-    training. Raises CheckpointError if the checkpoint does not hold the network, ConfigError if the stored pixels of
-    the datasets are in different units, DataError if data cannot be read, ResourceError if a GPU cannot hold a batch.
+    training. Raises CheckpointError if the checkpoint does not hold the network, ConfigError if the pixels are not in
+    the units of training, DataError if data cannot be read, ResourceError if a GPU cannot hold a batch.
     """
     config: Any = device.config
     facts, size = limited_facts(settings), config.train.eval_batch_size
@@ -185,21 +185,21 @@ def _opened(device: OneDevice, checkpoint: Path, source: InputSource) -> Iterato
 
 def _weights(path: Path, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:
     """Load the weights of a network; other variables of the checkpoint are left out."""
-    held = load(path).variables
+    stored = load(path).variables
     wrong = [
-        f"{name} of shape {spec.shape}, found {held[name].shape if name in held else 'nothing'}"
+        f"{name} of shape {spec.shape}, found {stored[name].shape if name in stored else 'nothing'}"
         for name, spec in specs.items()
-        if name not in held or held[name].shape != spec.shape
+        if name not in stored or stored[name].shape != spec.shape
     ]
     if wrong:
         raise CheckpointError(f"{path} does not hold the network of its run's configuration: expected {wrong[0]}")
-    return {name: np.asarray(held[name], dtype=spec.dtype, order="C") for name, spec in specs.items()}
+    return {name: np.asarray(stored[name], dtype=spec.dtype, order="C") for name, spec in specs.items()}
 
 
 def _normalised_as(settings: DatasetSettings, known: Normalisation, trained_on: str) -> Dataset:
-    """Load a dataset within its limits and set the normalisation of training, as fractions of the pixel range.
+    """Load a dataset within its limits, with mean and std of training, which are fractions of the pixel range.
 
-    Raises ConfigError if only one of the datasets has a pixel range, because their units then differ.
+    Raises ConfigError if only one of the two datasets has a pixel range, because their units then differ.
     """
     dataset = load_limited(settings)
     own = dataset.normalisation

@@ -1,4 +1,4 @@
-"""Initial weights from another run (``init_from``): the weights that fit, and the reasons why others do not."""
+"""Initial weights from another run (``init_from``): the weights that fit, and the reasons why other weights do not."""
 
 import fnmatch
 from collections.abc import Mapping
@@ -39,10 +39,10 @@ class InitialWeights:
 
 
 def with_checkpoint_named(config: Config) -> Config:
-    """Return the configuration in which ``init_from`` names the present checkpoint of the named run.
+    """Return the configuration with ``init_from`` set to the path of the checkpoint that it selects now.
 
-    The other run may continue, but a repeated start must begin with the same weights. Raises CheckpointError if there
-    is no checkpoint.
+    If the key names a run, the run may continue, but a repeated start must begin with the same weights. Raises
+    CheckpointError if there is no checkpoint.
     """
     return config if config.init_from is None else replace(config, init_from=str(find(Path(config.init_from))))
 
@@ -51,7 +51,7 @@ def initial_weights(config: Config) -> InitialWeights | None:
     """Return the weights that ``init_from`` names; None if ``init_from`` is not set.
 
     Weights are the variables of the network, moving averages included, without slots of the optimizer. Floats of
-    another width are converted. Raises CheckpointError if no checkpoint is usable or none of its weights match,
+    another precision are converted. Raises CheckpointError if no checkpoint is usable or none of its weights match,
     ConfigError for a pattern that matches no weight.
     """
     if config.init_from is None:
@@ -72,7 +72,7 @@ def initial_weights(config: Config) -> InitialWeights | None:
     }
     matched = InitialWeights(path, values, left)
     if not values:
-        raise CheckpointError(f"init_from={config.init_from}: nothing matches. {matched.report()}")
+        raise CheckpointError(f"init_from={config.init_from}: no weight fits. {matched.report()}")
     return matched
 
 
@@ -89,5 +89,5 @@ def _reason_against(
     if value is None:
         return "it is not in the checkpoint"
     if value.shape != spec.shape:
-        return f"its shape is {spec.shape}, in the checkpoint {value.shape}"
+        return f"its shape is {spec.shape} in the network and {value.shape} in the checkpoint"
     return None

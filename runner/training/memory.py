@@ -35,7 +35,7 @@ class ProcessMemory:
     """Planned bytes of one process.
 
     variables: parameters and slots of the optimizer. step: the largest arena, usually that of a training step. sent:
-    tensors between devices, and tensors that the master fetches for a checkpoint. data: the dataset, and the batch that
+    tensors sent between devices or fetched by the master for a checkpoint. data: the dataset, and the batch that
     is read ahead. checkpoint: copies of all variables while a checkpoint is written.
     """
 
@@ -114,14 +114,14 @@ def require_memory(experiment: Experiment) -> None:
 def require_fit(memory: Sequence[ProcessMemory], usable: int, room: int | None = None) -> None:
     """Raise ResourceError, with the numbers, if the processes need more memory than is available.
 
-    usable: bytes of this machine. room: bytes by which resource limits let each process grow; None for no limits.
+    usable: bytes of this machine. room: bytes by which each process may grow (resource limits); None without limits.
     """
     largest = max(memory, key=lambda each: each.total)
     parts = (
-        f"the largest, {largest.process}: {gib(largest.step)} in a step, {gib(largest.variables)} of variables, "
-        f"{gib(largest.data)} of data, {gib(largest.checkpoint)} to write a checkpoint. Use a smaller train.batch_size "
-        "or train.eval_batch_size, more train.microbatches (parallelism=single), fewer workers, a smaller model, or "
-        "data.train_limit"
+        f"the largest process, {largest.process}: {gib(largest.step)} in a step, {gib(largest.variables)} of "
+        f"variables, {gib(largest.data)} of data, {gib(largest.checkpoint)} to write a checkpoint. Use a smaller "
+        "train.batch_size or train.eval_batch_size, more train.microbatches (parallelism=single), fewer workers, a "
+        "smaller model, or data.train_limit"
     )
     if (needed := sum(each.total for each in memory)) > usable:
         raise ResourceError(
@@ -138,7 +138,7 @@ def require_fit(memory: Sequence[ProcessMemory], usable: int, room: int | None =
 def fit_text(memory: Sequence[ProcessMemory], usable: int, available: int) -> str:
     """Return one line with the needed, the usable and the available memory. usable, available: bytes."""
     needed = sum(each.total for each in memory)
-    verdict = "" if needed <= available else ", less than it needs" if needed <= usable else ", it cannot fit"
+    verdict = "" if needed <= available else ", too little" if needed <= usable else ": the run does not fit"
     return f"memory needed {gib(needed)}; this machine has {gib(usable)}, {gib(available)} available now{verdict}"
 
 
@@ -157,7 +157,7 @@ def _largest_arena(plans: Sequence[DevicePlan]) -> int:
 
 
 def most_bytes(experiment: Experiment) -> int:
-    """Return an upper bound, in bytes, of every plan: all values of the graph in separate buffers."""
+    """Return an upper bound, in bytes, on the memory of any plan: all values of the graph in separate buffers."""
     program = experiment.program
     values = sum(spec.nbytes for node in program.graph for spec in node.outputs)
     processes = 1 if program.one_process is not None else program.workers + program.servers + 1
@@ -179,7 +179,7 @@ class GpuMemory:
     """Planned bytes of one GPU.
 
     devices: the logical devices on the GPU. processes: the number of processes that use the GPU, including the master
-    if the master plans there. variables: parameters and slots of the optimizer. step: the largest arena of each device.
+    if it plans on this GPU. variables: parameters and slots of the optimizer. step: the largest arena of each device.
     moved: tensors that are fed, sent or received.
     """
 
@@ -218,7 +218,7 @@ def planned_gpu_memory(experiment: Experiment, planned: ProgramPlans) -> list[Gp
             moved=before.moved + fed + received + sum(plan.sent_bytes for plan in plans),
         )
     if workers and found:
-        # The master plans for all devices on the GPU of the first one.
+        # The master makes the plans of all devices on the GPU of the first device.
         home = next(iter(found))
         found[home] = replace(found[home], processes=found[home].processes + 1)
     return [found[gpu] for gpu in sorted(found)]
@@ -240,9 +240,9 @@ def require_gpu_memory(experiment: Experiment, gpus: Sequence[GpuFacts]) -> None
 
 def require_gpu_fit(memory: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> None:
     """Raise ResourceError, with the numbers, for the first GPU whose free memory is exceeded."""
-    there = {gpu.number: gpu for gpu in gpus}
+    by_number = {gpu.number: gpu for gpu in gpus}
     for each in memory:
-        gpu = there[each.gpu]
+        gpu = by_number[each.gpu]
         if each.total > gpu.available_bytes:
             room = gib(gpu.memory_bytes)
             room = room if gpu.free_bytes is None else f"{gib(gpu.free_bytes)} free of {room}"
@@ -258,6 +258,6 @@ def require_gpu_fit(memory: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> No
 
 def gpu_fit_text(memory: GpuMemory, gpu: GpuFacts) -> str:
     """Return one line with the needed and the free memory of a GPU."""
-    verdict = "" if memory.total <= gpu.available_bytes else ", it cannot fit"
+    verdict = "" if memory.total <= gpu.available_bytes else ": the run does not fit"
     free = "" if gpu.free_bytes is None else f", {gib(gpu.free_bytes)} free"
     return f"memory needed {gib(memory.total)} of GPU {gpu.number} ({gpu}{free}){verdict}"

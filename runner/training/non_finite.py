@@ -1,4 +1,4 @@
-"""The origin of a loss that is not finite: repeat the steps since the last checkpoint and check every value."""
+"""Find the origin of a loss that is not finite: repeat the steps since the last checkpoint and check every value."""
 
 import dataclasses
 import logging
@@ -55,9 +55,9 @@ def replay(session: Session, experiment: Experiment, first_step: int, last_step:
 def repeated_experiment(experiment: Experiment, directory: RunDirectory, first_step: int) -> Experiment | None:
     """Return the experiment that repeats the steps from ``first_step`` on, in the recorded order of clients.
 
-    None if the values depend on the order in which clients ended and that order is not known from ``first_step`` on. A
-    record begins with the start of a process, so a record repeats a run only from the first step. The order of virtual
-    time begins again at each checkpoint, so it is always known.
+    None if the values depend on the order in which clients ended and that order is not known from ``first_step`` on.
+    The recorded order begins with a start of the run, so it can be repeated only from step 0. In virtual time, the
+    order begins again at each checkpoint, so it is always known.
     """
     config = experiment.config
     race = config.parallelism.race

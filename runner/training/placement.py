@@ -99,7 +99,7 @@ def place_layers(wanted: LayerPlacement, program: Program, cluster: Cluster, kep
 def placement_text(placement: Placement) -> str:
     """Return a line with the methods that were tried, and a line for each device with its layers."""
     tried = ", ".join(f"{way} {1e3 * seconds:,.3f} ms" for way, seconds in placement.tried_step_s.items())
-    lines = [f"placement of layers: {placement.found_by} (step as simulated: {tried})"]
+    lines = [f"placement of layers: {placement.found_by} (simulated step: {tried})"]
     for device in sorted({*placement.layers.values(), *placement.idle}):
         layers = ", ".join(layer for layer, own in placement.layers.items() if own == device)
         lines.append(f"  {device}: {layers or 'no layer'}")
@@ -107,7 +107,7 @@ def placement_text(placement: Placement) -> str:
 
 
 def place_text(placement: Placement, layer: str) -> str:
-    """Return the device of a layer, the number of devices over which it is cut, or both; "-" if it was not placed."""
+    """Return a layer's device, the number of devices over which it is sharded, or both; "-" if it was not placed."""
     shards = [shard for shard in map(shard_of, placement.layers) if shard is not None and shard[0] == layer]
     own = [placement.layers[layer]] if layer in placement.layers else []
     return ", ".join([f"cut over {len(shards)} devices", *own] if shards else own) or "-"
@@ -123,9 +123,9 @@ def _seconds_of_nodes(costs: str | None, program: Program, cluster: Cluster) -> 
         return measured_seconds(seconds, program, cluster, kernels_for(cluster.devices))
     except ValueError as error:
         raise ConfigError(
-            f"parallelism.costs={costs}: {error}; expected a run with trace=true of this network under "
-            "parallelism=single with train.microbatches, or parallelism=model with parallelism.concurrent_steps, as "
-            "many parts as here"
+            f"parallelism.costs={costs}: {error}; expected a run of this network with trace=true, and with as many "
+            "parts as here: parallelism=single with train.microbatches, or parallelism=model with "
+            "parallelism.concurrent_steps"
         ) from None
 
 
@@ -135,7 +135,7 @@ def read_layers(path: Path) -> dict[str, str]:
 
 
 def _task_named(device: str) -> str:
-    """Return the task of a device name. Any other text, which fits no cluster, is returned unchanged."""
+    """Return the task of a device name. Text that is not a device name is returned unchanged and matches no cluster."""
     try:
         return task_of(device)
     except ValueError:
@@ -146,9 +146,9 @@ def _expect_fit(path: Path, stored: Mapping[str, str], program: Program, cluster
     layers = dict.fromkeys(home_layers(program.graph).values())
     devices = [task_of(device.name) for device in cluster.devices]
     faults = {
-        "it lacks the layers": [layer for layer in layers if layer not in stored],
-        "it places unknown layers": [layer for layer in stored if layer not in layers],
-        "it names unknown devices": sorted(set(stored.values()) - set(devices)),
+        "missing layers": [layer for layer in layers if layer not in stored],
+        "unknown layers": [layer for layer in stored if layer not in layers],
+        "unknown devices": sorted(set(stored.values()) - set(devices)),
     }
     found = [f"{what} {', '.join(names)}" for what, names in faults.items() if names]
     if found:

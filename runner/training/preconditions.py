@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from runner.config.configuration import LIMITS, load_stored
-from runner.config.outcome import changes_on_the_way
+from runner.config.outcome import configuration_changes
 from runner.config.schema import Config
 from runner.errors import ConfigError, DataError
 from runner.plugin import changed_plugins, plugin_notes
@@ -15,7 +15,7 @@ from runner.training.experiment import Experiment
 
 
 def require_resumable(config: Config, resume: bool) -> None:
-    """Raise ConfigError if a resumed run replays endings, which can be replayed only from the first step."""
+    """Raise ConfigError if a resumed run replays a recorded order of clients, which works from the first step only."""
     strategy = config.parallelism
     if resume and strategy.replayed is not None and strategy.race.decisions is None:
         raise ConfigError(
@@ -27,7 +27,7 @@ def require_resumable(config: Config, resume: bool) -> None:
 def require_same_plugins(run_dir: Path) -> list[str]:
     """Raise ConfigError if a plugin changed since the last start of the run.
 
-    Returns notes on plugins that only the last start has or only this start has.
+    Returns notes on plugins that only one of these two starts uses.
     """
     recorded = read_plugins(run_dir)
     if changed := list(changed_plugins(recorded or {})):
@@ -36,24 +36,24 @@ def require_same_plugins(run_dir: Path) -> list[str]:
 
 
 def require_same_data(config: Config, run_dir: Path) -> list[str]:
-    """Raise DataError if the facts of the data changed since the run in a directory began.
+    """Raise DataError if the facts of the data changed since the run in ``run_dir`` began.
 
     Returns notes on facts that are not compared, because an earlier version did not store them.
     """
     kept = read_record(run_dir)
     if kept is None:
-        return [f"the run has no record of its data ({FACTS_FILE}): not compared"]
+        return [f"the run has no record of its data ({FACTS_FILE}): the data is not compared"]
     config.data.require_present()
     _require_none(changes(DataRecord(facts_of(config.data), None), kept), config, run_dir)
     if kept.normalisation is None:
-        return [f"the run has no record of the mean and deviation of its data ({FACTS_FILE}): not compared"]
+        return [f"the run has no record of the mean and deviation of its data ({FACTS_FILE}): they are not compared"]
     return []
 
 
 def require_same_normalisation(config: Config, run_dir: Path) -> None:
-    """Raise DataError if mean and deviation of the data changed since the run began; skip runs that lack them.
+    """Raise DataError if the data's mean or deviation changed since the run began; runs that stored neither pass.
 
-    Computing mean and deviation can read whole files of the user, so call this function after the memory check.
+    Computing mean and deviation can read all of the user's data, so call this function after the memory check.
     """
     kept = read_record(run_dir)
     if kept is not None and kept.normalisation is not None:
@@ -79,8 +79,8 @@ def require_whole_record(experiment: Experiment) -> None:
     recorded = len({line["step"] for line in read_decisions(path)})
     if recorded < total:
         raise ConfigError(
-            f"parallelism.replay={path}: it has {recorded} updates; expected {total}. The recorded run did not end, "
-            "and only a complete record can be replayed"
+            f"parallelism.replay={path}: the record has {recorded} updates; expected {total}. The recorded run did not "
+            "end, and only a complete record can be replayed"
         )
 
 
@@ -101,10 +101,10 @@ def require_record_of_one_configuration(config: Config) -> None:
     if path is None:
         return
     folder = path.parent
-    # The record names the last configuration; the order of updates may differ in the repetition.
+    # Compare with the last configuration of the recorded run; ``config`` may order the updates differently.
     earlier, last = earlier_configurations(folder), folder / CONFIG_FILE
     but = () if config.schedule.goes_by_length else LIMITS
-    changed = list(changes_on_the_way(earlier, load_stored(last), but)) if earlier and last.exists() else []
+    changed = list(configuration_changes(earlier, load_stored(last), but)) if earlier and last.exists() else []
     if changed:
         raise ConfigError(
             f"parallelism.replay={path}: the configuration of its run changed: {'; '.join(changed)}. No single "
@@ -113,7 +113,7 @@ def require_record_of_one_configuration(config: Config) -> None:
 
 
 def changed_machine_values(config: Config, run_dir: Path) -> list[str]:
-    """Return a note for each changed key of the cluster that can change the bits of a resumed run."""
+    """Return a note for each changed key of the cluster that can change the last bits of a resumed run's weights."""
     if not (run_dir / CONFIG_FILE).exists():
         return []
     before, now = load_stored(run_dir / CONFIG_FILE).cluster, config.cluster
@@ -128,7 +128,7 @@ def changed_machine_values(config: Config, run_dir: Path) -> list[str]:
 
 
 def kept_placement(config: Config, run_dir: Path) -> Path | None:
-    """Return the stored placement of a resumed run; None if it has none or continues with another strategy."""
+    """Return the stored placement of a resumed run; None if the run has none or continues with another strategy."""
     path, stored = run_dir / PLACEMENT_FILE, run_dir / CONFIG_FILE
     if not path.exists() or (stored.exists() and load_stored(stored).parallelism != config.parallelism):
         return None

@@ -149,7 +149,7 @@ def _opened_directory(prepared: _Prepared, run_dir: Path, resume: bool) -> Itera
             write_record(directory.path, prepared.data)
         config = prepared.experiment.config
         plain = to_plain(config)
-        # Stored last, because a directory with a configuration holds a run. Only the owner can read secrets.
+        # Stored last, because a directory with a configuration counts as a run. Only the owner may read secrets.
         directory.store_configuration(dump(config).encode(), private=redact(plain) != plain)
         yield directory
 
@@ -188,7 +188,7 @@ class _Run:
         return self.summary
 
     def _log_start(self, start: Start) -> None:
-        """Log that a resumed run has no checkpoint or no updates left; log and summarize weights of another run."""
+        """Log if a resumed run has no checkpoint or no updates left; log and summarize weights from another run."""
         total, resumed = self.experiment.total_steps, self.new_start is None
         if resumed and start.checkpoint is None:
             log.warning("no checkpoint in %s: beginning at step 0", self.directory.checkpoints)
@@ -208,14 +208,14 @@ class _Run:
         libraries = native_libraries()
         for library in libraries:
             if library.missing:
-                log.warning("no kernels of %s, slower ones are used: %s", library.name, library.missing)
+                log.warning("kernels of %s are missing, slower ones are used: %s", library.name, library.missing)
             else:
                 log.info("kernels of %s %s", library.name, library.version)
         missing = {library.name: library.missing for library in libraries if library.missing}
         self._note(kernels_missing={**self.summary.kernels_missing, **missing})
 
     def _log_placement(self) -> None:
-        """Log the devices of the layers, and the step times of this and other strategies, measured if configured."""
+        """Log the devices of the layers, and the predicted and measured step times of this and other strategies."""
         placed, steps = self.experiment.placed, self.experiment.measured_steps
         if placed is None:
             return
@@ -252,7 +252,7 @@ class _Run:
         self._note(status=status_of(None))
 
     def _record_artifacts(self, record: Record) -> None:
-        """Record the configuration, the changes of the code, the graph and the placement."""
+        """Record the configuration, the uncommitted changes of the code, the graph and the placement."""
         config, directory, placed = self.experiment.config, self.directory, self.experiment.placed
         record.configuration(to_plain(config))
         if directory.code_diff.exists():

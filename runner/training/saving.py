@@ -80,7 +80,7 @@ def _restore(session: Session, variables: Mapping[str, NDArray[Any]]) -> None:
 class Progress:
     """The progress of a run.
 
-    first_step: updates before this process. done: updates since the run began, including earlier processes.
+    first_step: updates before this process. done: updates since the run began, in all processes.
     step_seconds: wall time of each step of this process. metric: the monitored metric, including evaluations of earlier
     processes. loss: the loss of this process's newest update. saved_step: the newest step that this process saved.
     scores: the newest scores of the test split. stopped: the reason why the run ended early, "" if it did not.
@@ -107,7 +107,7 @@ def write_checkpoint(
     """Write the metrics, then a checkpoint after ``progress.done`` updates; store its step in ``progress``.
 
     meta: the entries that are the same in all manifests of the run. Raises NonFiniteLossError if a variable is not
-    finite, because no loss is computed after the last update.
+    finite: after the last update, no loss would show this.
     """
     config, done = experiment.config, progress.done
     for name, value in variables.items():

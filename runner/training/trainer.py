@@ -39,7 +39,7 @@ def train_step(
 
 
 class Trainer:
-    """The training loop of one experiment on one session; it starts from the present values of the variables."""
+    """The training loop of one experiment on one session; it starts from the current values of the variables."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Trainer:
         meta: CheckpointMeta,
         first_step: int,
     ) -> None:
-        """Prepare the loop. meta: entries of all checkpoints, with the progress of the checkpoint that is continued."""
+        """Prepare the loop. meta: entries common to all checkpoints, and the progress from which a run is resumed."""
         self.experiment = experiment
         config = experiment.config
         self.progress = Progress(first_step, first_step, metric=BestMetric.at_start(config, meta.progress))
@@ -78,7 +78,7 @@ class Trainer:
     def run(self) -> Progress:
         """Train to the last step, evaluate and save; return the progress.
 
-        Raises NonFiniteLossError if a loss is not finite; Interrupted, after a checkpoint, if a stop was requested.
+        Raises NonFiniteLossError if a loss is not finite; Interrupted, usually after a checkpoint, if asked to stop.
         """
         total = self.experiment.total_steps
         self._display.start(self.progress.done, total)
@@ -92,7 +92,7 @@ class Trainer:
         return self.progress
 
     def decided(self) -> Mapping[str, Any]:
-        """Return name -> fact that the strategy decided during the run; empty if there are none."""
+        """Return the step driver's counts for the record of the run, by name; empty if there are none."""
         return self._step_driver.record()
 
     def variables(self) -> dict[str, NDArray[Any]]:
@@ -116,7 +116,7 @@ class Trainer:
             every = self.experiment.config.checkpoint.every_steps
             if every is not None and self.progress.done % every == 0:
                 self._save()
-            self._stop_if_asked()
+            self._stop_if_requested()
         if self.progress.scores is None:
             self._evaluate(counted=False)
         self._save()
@@ -157,7 +157,7 @@ class Trainer:
             )
 
     def _refuse_loss(self, step: int, loss: float, rate: float) -> NoReturn:
-        # Wait for overlapping clients first; otherwise the record of endings has gaps, and the run cannot be repeated.
+        # Wait until all overlapping clients have ended and are recorded; otherwise the run could not be repeated.
         with at_the_end("waiting for overlapping clients", lambda error: self._step_driver.synchronize()):
             advice = self.experiment.advice_on_divergence
             raise NonFiniteLossError(step, f"the loss of step {step} is {loss}, with learning rate {rate:g}: {advice}")
@@ -179,7 +179,7 @@ class Trainer:
         self._update_best({**values, **scored}, counted)
 
     def _update_best(self, values: Mapping[str, float], counted: bool) -> None:
-        """Update the best metric, and save a checkpoint if the best one is to be kept. values: metric -> value."""
+        """Update the best metric; save a new best checkpoint if the run keeps one. values: metric -> value."""
         config = self.experiment.config
         value = values.get(monitor_of(config).metric)
         if value is None:
@@ -197,7 +197,7 @@ class Trainer:
         self._decisions.write(self._step_driver.decisions())
         write_checkpoint(self.experiment, self._directory, self._record, self.progress, variables, self._meta)
 
-    def _stop_if_asked(self) -> None:
+    def _stop_if_requested(self) -> None:
         if self._stop.signum is None:
             return
         strategy = self.experiment.config.parallelism
@@ -208,7 +208,7 @@ class Trainer:
         elif not self.experiment.runs_in_virtual_time:
             self._save()
         elif self.progress.saved_step != self.progress.done:
-            # A checkpoint restarts the order of virtual time, and an uninterrupted run has no checkpoint here.
+            # In virtual time a checkpoint restarts the order of clients; an uninterrupted run does not restart it here.
             stopped += (
                 ", without a checkpoint, because a checkpoint changes the order of virtual time; the updates since the "
                 "last checkpoint are repeated (checkpoint.every_steps)"

@@ -195,7 +195,7 @@ def test_nothing_is_pruned_when_the_read_back_fails(three: Path, monkeypatch: py
         shard.write_bytes(shard.read_bytes()[:-1] + b"\x01")
 
     monkeypatch.setattr(os, "rename", rename_and_damage)
-    with pytest.raises(CheckpointError, match=r"cannot be read back; older ones were kept, .*step-4: .*SHA-256"):
+    with pytest.raises(CheckpointError, match=r"cannot be read back: .*step-4: .*SHA-256.*; older checkpoints were"):
         commit(three, 4)
     assert names(three) == ["step-1", "step-2", "step-3", "step-4"]
     assert newest(three) == three / "step-3"
@@ -219,7 +219,7 @@ def test_damaged_later_checkpoints_do_not_replace_good_ones(three: Path) -> None
 
 @pytest.mark.parametrize("keep", [2, 0, -1])
 def test_keeping_fewer_than_three_is_refused(keep: int, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"checkpoint\.keep: came {keep}, expected at least 3"):
+    with pytest.raises(ConfigError, match=rf"checkpoint\.keep={keep}: expected 3 or more"):
         commit(tmp_path, 1, keep=keep)
 
 
@@ -235,7 +235,7 @@ def test_saving_the_same_again_changes_nothing(three: Path, monkeypatch: pytest.
 
 def test_other_values_under_the_same_step_are_refused(three: Path) -> None:
     meta = CheckpointMeta(config_hash="c0ffee", run_id="0123abcd", epoch=1, examples=3)
-    with pytest.raises(CheckpointError, match="step-3 exists and has other values"):
+    with pytest.raises(CheckpointError, match="step-3 exists, and its values differ from those to save"):
         save(three, step=3, variables={"w": np.zeros((64,))}, meta=meta)
     np.testing.assert_array_equal(load(three / "step-3").variables["w"], 3.0)
 

@@ -52,8 +52,8 @@ def test_any_flipped_bit_and_any_truncation_is_found(
     [
         ("manifest.json", lambda raw: raw + b"\n", "the manifest is damaged: its content does not match"),
         ("manifest.json", lambda raw: raw.replace(b"64", b"65", 1), "does not match its own checksum"),
-        ("manifest.json", lambda raw: raw[:-20], "the manifest is damaged: no JSON"),
-        ("manifest.json", lambda raw: b"[" * 100_000, "the manifest is damaged: no JSON"),
+        ("manifest.json", lambda raw: raw[:-20], "the manifest is damaged: not JSON"),
+        ("manifest.json", lambda raw: b"[" * 100_000, "the manifest is damaged: not JSON"),
         ("manifest.json", lambda raw: b"[]", "the manifest is damaged: format_version: None, expected 1"),
         ("manifest.json", lambda raw: b" " * 1_000_001, "the manifest is damaged: more than 1000000 bytes"),
         ("variables.safetensors", lambda raw: raw + b"x", "is longer than the 1"),
@@ -99,7 +99,7 @@ def test_newest_returns_none_when_all_are_damaged(checkpoint: Path) -> None:
 def test_a_renamed_checkpoint_loads_unless_its_name_is_another_step(checkpoint: Path) -> None:
     renamed = checkpoint.rename(checkpoint.with_name("best"))
     assert load(renamed).step == 3
-    with pytest.raises(CheckpointError, match="the manifest has step 3, the name of the directory another"):
+    with pytest.raises(CheckpointError, match="the manifest is of step 3, but the directory is named"):
         load(renamed.rename(checkpoint.with_name("step-9")))
 
 
@@ -163,7 +163,7 @@ def test_a_path_of_a_checkpoint_with_any_name_is_accepted(tmp_path: Path) -> Non
     assert find(path) == path
     renamed = path.rename(tmp_path / "mine")
     assert find(renamed) == renamed
-    with pytest.raises(CheckpointError, match=r"mine is one checkpoint: 'best' selects among those of a run"):
+    with pytest.raises(CheckpointError, match=r"mine is a checkpoint: 'best' needs the directory of its run"):
         find(renamed, BEST)
 
 
@@ -178,8 +178,8 @@ def test_a_damaged_newest_checkpoint_is_skipped(tmp_path: Path, caplog: pytest.L
 @pytest.mark.parametrize(
     ("best", "fault"),
     [
-        (3, "the best, step-3, does not exist any more"),
-        (4, r"the best, step-4, cannot be used \(.*is damaged: it is shorter than the \d+ bytes of the manifest\)"),
+        (3, "the best checkpoint, step-3, no longer exists"),
+        (4, r"best checkpoint, step-4, is unusable \(.*is damaged: it is shorter than the \d+ bytes in the manifest\)"),
     ],
 )
 def test_a_missing_or_damaged_best_is_an_error_only_if_it_is_requested(
@@ -187,22 +187,22 @@ def test_a_missing_or_damaged_best_is_an_error_only_if_it_is_requested(
 ) -> None:
     run = run_with(tmp_path, 4, 5, best=best)
     (run / "checkpoints" / "step-4" / "variables.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=rf"{fault}; a run keeps it with .*Use 'newest'"):
+    with pytest.raises(CheckpointError, match=rf"{fault}; a run with .* keeps one.*Use 'newest'"):
         find(run, BEST)
     with caplog.at_level(logging.WARNING):
         assert find(run).name == "step-5"
-    assert re.search(f"{fault}; step-5 is used", caplog.text)
+    assert re.search(f"{fault}; using step-5", caplog.text)
 
 
 def test_a_requested_best_that_the_run_does_not_have_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"none is kept as the best; a run keeps it with checkpoint\.keep_best"):
+    with pytest.raises(CheckpointError, match=r"no best checkpoint; a run with checkpoint\.keep_best=true keeps"):
         find(run_with(tmp_path, 1), BEST)
 
 
 @pytest.mark.parametrize(
     ("folder", "said"),
     [
-        ("", "no checkpoint that can be used; expected a directory step-N"),
+        ("", "no usable checkpoint; expected a directory step-N"),
         ("absent", "absent: no such directory; expected the directory of a run"),
     ],
 )

@@ -154,8 +154,8 @@ def test_a_forged_manifest_without_changes_is_accepted(checkpoint: Path) -> None
         (lambda d: variable_of(d).update(crc32c=2**32), r"variables\[0\]\.crc32c: 4294967296"),
         (lambda d: variable_of(d).update(name="other"), "differ in the variables"),
         (lambda d: shard_of(d)["variables"].pop(), "differ in the variables"),
-        (lambda d: shard_of(d)["variables"].append(shard_of(d)["variables"][0]), "one variable twice"),
-        (lambda d: d["shards"].append({**shard_of(d), "variables": []}), "one file twice"),
+        (lambda d: shard_of(d)["variables"].append(shard_of(d)["variables"][0]), "a variable appears twice"),
+        (lambda d: d["shards"].append({**shard_of(d), "variables": []}), "a file appears twice"),
     ],
 )
 def test_forged_manifest_is_refused(checkpoint: Path, change: Callable[[dict[str, Any]], object], message: str) -> None:
@@ -208,7 +208,7 @@ def test_checkpoint_larger_than_the_memory_is_refused(checkpoint: Path) -> None:
         shard_of(document).update(size=2**55 + 1000)
 
     forge(checkpoint, enlarge)
-    with pytest.raises(ResourceError, match=r"holds \d+ bytes, the memory of this machine \d+"):
+    with pytest.raises(ResourceError, match=r"needs \d+ bytes of memory, and this machine has \d+"):
         load(checkpoint)
 
 

@@ -134,7 +134,7 @@ def test_values_that_no_checkpoint_can_hold_are_refused_before_writing(
 
 
 def test_progress_that_is_not_finite_is_a_numeric_error() -> None:
-    with pytest.raises(NumericError, match="progress loss: came nan, expected a finite number"):
+    with pytest.raises(NumericError, match="progress loss=nan: expected a finite number"):
         CheckpointMeta(config_hash="c", run_id="r", epoch=1, examples=0, progress={"loss": float("nan")})
 
 

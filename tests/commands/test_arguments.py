@@ -42,13 +42,13 @@ from tests.small_runs import small_config
         (["eval"], ["the following arguments are required: CHECKPOINT\n"]),
         (["worker", "--role", "worker"], ["arguments are required: --address, --index, --token-file"]),
         (["list", "model"], ["invalid choice: 'model'"]),
-        (["sync", "nowhere"], ["nowhere: no such directory; expected that of a run or a sweep"]),
-        (["doctor", "--plugin", "mine.py"], ["--plugin mine.py: `runner doctor` reads no configuration; leave it out"]),
+        (["sync", "nowhere"], ["nowhere: no such directory; expected the directory of a run or sweep"]),
+        (["doctor", "--plugin", "mine.py"], ["--plugin mine.py: `runner doctor` uses no plugins; leave it out"]),
         (["seed=[1"], ["no viable alternative"]),
         (["train.batch_size=1"], ["train.batch_size=1 is smaller than parallelism.workers=2"]),
         (["model.units=${oc.env:NO_SUCH_VARIABLE}"], ["Environment variable 'NO_SUCH_VARIABLE' not found"]),
         (["--config-dir", "absent"], ["Additional config directory", "absent' not found"]),
-        (["hydra/job_logging=default"], ["cannot be changed, it is always hydra/job_logging=none"]),
+        (["hydra/job_logging=default"], ["cannot be changed; the setting is always hydra/job_logging=none"]),
         (["-cn", "absent"], ["Cannot find primary config 'absent'"]),
         (["--cfg", "job", "--package", "absent"], ["package 'absent' not found in config"]),
         (["-m", "seed=1,2", "~hydra.callbacks.runner"], ["'hydra.callbacks.runner' does not exist"]),
@@ -105,7 +105,7 @@ SMALL_RUN = ("model=mlp", "parallelism=single", "tracking=none")
 def test_a_missing_gpu_is_a_resource_error(verb: tuple[str, ...], folder: Path, capsys: Capture) -> None:
     message = refused([*verb, *SMALL_RUN, "cluster.device=gpu"], capsys, code=4)
     assert "cluster.device=gpu: expected a GPU that can be used, but " in message
-    assert "`runner doctor` lists what is available; cluster.device=cpu computes without a GPU" in message
+    assert "`runner doctor` lists what is available; cluster.device=cpu uses no GPU" in message
     assert list(folder.glob("outputs/**/run.json")) == [], "nothing was begun"
 
 

@@ -95,7 +95,7 @@ def test_the_command_prints_a_table_and_the_number_of_equal_values(folder: Path,
     assert header.split() == [first.run_id, second.run_id]
     assert directories.split() == ["directory", str(first.path), str(second.path)]
     assert seed.split() == ["configuration:", "seed", "0", "7"]
-    assert equal.startswith("equal: ")
+    assert equal.startswith("equal entries: ")
     assert " of versions and machine, " in equal
 
 
@@ -145,4 +145,4 @@ def test_files_of_changes_are_named_only_if_they_differ(folder: Path, capsys: Ca
     assert "code: project commit" in output
     assert "code.diff" not in output
     assert main(["compare", "c", "a"]) == 0
-    assert capsys.readouterr().out.endswith(f"Changes since a commit are in: {folder / 'a' / 'code.diff'}\n")
+    assert capsys.readouterr().out.endswith(f"Uncommitted changes are in: {folder / 'a' / 'code.diff'}\n")

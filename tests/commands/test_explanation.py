@@ -119,9 +119,10 @@ def test_transfers_are_listed_by_link_and_layer_and_in_total() -> None:
             "a     c          1           1,000        1.000      0.000",
             "b     a          1               4        0.500      0.000",
             "",
-            "Milliseconds are estimated by the cost model, summed over messages. "
-            "In the hidden ones the receiver computes,",
-            "between a send and the first node that needs it. Several messages can overlap the same computation.",
+            "Milliseconds are estimated by the cost model, summed over messages. Hidden milliseconds are those "
+            "in which the receiver",
+            "computes between the send and the first node that needs the message. Messages can overlap the same "
+            "computation.",
         ]
     )
 

@@ -58,7 +58,7 @@ def test_without_its_gpus_a_run_is_repeated_on_the_cpu_without_guarantee(
     config = fix_machine_values(compose([*SMALL, *overrides]).config(), 1, lambda: machine(gpu()))
     found = repetition_here(config, stored_at(tmp_path), lambda: NO_DRIVER)
     assert (found.config.cluster.device_taken, found.config.cluster.gpus, found.replayed) == ("cpu", None, None)
-    assert found.doubt == "it ran on a GPU, and runs on the CPU here: there is no NVIDIA driver: no libcuda"
+    assert found.doubt == "the run used a GPU, and the repetition uses the CPU: there is no NVIDIA driver: no libcuda"
     again = repetition_here(config, stored_at(tmp_path), lambda: machine(gpu()))
     assert again == repetition_of(config, stored_at(tmp_path))
 
@@ -98,7 +98,7 @@ def test_replicas_of_separate_processes_are_replayed_in_one_process(tmp_path: Pa
     ("overrides", "starts", "doubt"),
     [
         (("parallelism=async_data",), 1, "its replicas raced, and .*endings-1.jsonl does not exist"),
-        (("parallelism=async_data",), 2, "its replicas raced, and it was started 2 times"),
+        (("parallelism=async_data",), 2, "its replicas raced, and the run was started 2 times"),
         (BACKUPS, 1, "backup workers raced, and .*contributors.jsonl does not exist"),
     ],
 )
@@ -135,7 +135,7 @@ def test_a_run_whose_configuration_changed_is_not_guaranteed(
     config = small_config(*overrides, "cluster.threads_per_worker=1")
     found = repetition_of(config, stored_at(tmp_path, starts=3))
     assert (found.config, found.replayed) == (config, None)
-    assert "it was started 3 times and its configuration changed: config-2.yaml has other " in found.doubt
+    assert "the run was started 3 times and its configuration changed: config-2.yaml differs in " in found.doubt
     assert keys in found.doubt
 
 
@@ -162,14 +162,14 @@ def test_keys_that_an_earlier_version_lacked_are_not_reported_as_changed(tmp_pat
     on_gpu = fix_machine_values(compose([*SMALL, *BACKUPS, "cluster.tf32=true"]).config(), 1, lambda: here)
     (tmp_path / "config-1.yaml").write_text(yaml.safe_dump(earlier | {"model": to_plain(on_gpu)["model"]}))
     doubt = repetition_of(on_gpu, stored_at(tmp_path, starts=2)).doubt
-    assert "config-1.yaml has other cluster.gpus, cluster.tf32, cluster.device_taken. All" in doubt
+    assert "config-1.yaml differs in cluster.gpus, cluster.tf32, cluster.device_taken. All" in doubt
 
 
 def test_every_earlier_configuration_of_a_run_is_named_in_order(tmp_path: Path) -> None:
     for start, steps in ((10, 2), (9, 1)):
         (tmp_path / f"config-{start}.yaml").write_text(dump(small_config(f"train.steps={steps}")))
     doubt = repetition_of(small_config(), stored_at(tmp_path, starts=11)).doubt
-    assert "config-9.yaml has other train.steps; config-10.yaml has other train.steps" in doubt
+    assert "config-9.yaml differs in train.steps; config-10.yaml differs in train.steps" in doubt
 
 
 RERUN = typed(
@@ -212,8 +212,8 @@ def test_other_weights_exit_with_1_and_list_the_differences(run: StoredRun, fold
     capsys.readouterr()
     assert main(["rerun", "outputs/day/first"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    (begin,) = [number for number, line in enumerate(lines) if line.startswith("other weights than run ")]
-    assert lines[begin] == f"other weights than run {run.run_id}, which has {'0' * 64}"
+    (begin,) = [number for number, line in enumerate(lines) if line.startswith("the weights differ from those of run ")]
+    assert lines[begin] == f"the weights differ from those of run {run.run_id}: its weights_sha256 is {'0' * 64}"
     assert lines[begin + 1].split()[:2] == ["different", run.run_id]
     assert lines[begin + 2].split()[:5] == ["versions", "and", "machine:", "versions.numpy", "1.0.0"]
     (again,) = [path for path in (folder / "outputs").glob("*/*") if path != run.path]
@@ -246,7 +246,7 @@ def test_a_run_that_was_started_elsewhere_is_reported(
     monkeypatch.chdir(folder / "elsewhere")
     assert main(["rerun", str(run.path)]) == 0
     assert (
-        f"it was started in {folder}; relative paths of its configuration refer to this folder"
+        f"the run was started in {folder}; its relative paths now refer to {folder / 'elsewhere'}\n"
         in capsys.readouterr().err
     )
 
@@ -257,7 +257,7 @@ def test_a_resumed_run_is_repeated_from_its_last_configuration(run: StoredRun, c
     # The learning rate of a cosine schedule depends on the number of steps, so the first steps differed.
     assert main(["rerun", run.run_id, "--output", "second"]) == 1
     out, err = capsys.readouterr()
-    doubt = "it was started 2 times and its configuration changed: config-1.yaml has other train.steps. All steps"
+    doubt = "the run was started 2 times and its configuration changed: config-1.yaml differs in train.steps. All steps"
     assert f"the same weights are not guaranteed: {doubt}" in err
     assert f"\nthe same weights were not guaranteed: {doubt}" in out
     second = read_run(Path("second")).summary
@@ -284,7 +284,7 @@ def test_a_missing_guarantee_is_reported_with_other_weights() -> None:
     first, second = stored(Path("one"), "a" * 64), stored(Path("two"), "b" * 64)
     assert verdict(first, second, "its replicas raced") == "\n".join(
         [
-            f"other weights than run one, which has {'a' * 64}",
+            f"the weights differ from those of run one: its weights_sha256 is {'a' * 64}",
             "the same weights were not guaranteed: its replicas raced",
             "the recorded code, versions and machine are the same",
         ]

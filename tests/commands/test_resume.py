@@ -191,7 +191,7 @@ def test_resume_null_is_a_run_like_any_other(fake_training: FakeTraining):
         (["+train.steps=3"], "+train.steps=3: a resumed run uses its stored configuration"),
         (["resume=other"], "resume is given 2 times"),
         (["train.steps=few"], "train.steps: Value 'few' of type 'str' could not be converted to Integer"),
-        (["train.steps=["], "train.steps=[: not a value in YAML"),
+        (["train.steps=["], "train.steps=[: expected a value in YAML"),
         (["train.steps=0"], "train.steps=0: expected 1 to 1000000000"),
         (["train.steps=5", "train.epochs=5"], "expected exactly one; set the other"),
     ],

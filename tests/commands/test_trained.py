@@ -238,7 +238,7 @@ def test_the_normalisation_of_training_is_used_after_the_data_changed(
     del kept["normalisation"]
     path.write_text(json.dumps(kept))
     assert seen() != before
-    assert f"{path} does not hold the normalisation of training: computed from the present data" in caplog.text
+    assert f"{path} lacks the normalisation of training: it is computed from the present data" in caplog.text
 
 
 def test_a_checkpoint_of_another_network_is_refused(stored: Path, capsys: Capture) -> None:

@@ -171,7 +171,7 @@ def store() -> Iterator[str]:
         ("http://{store}/elsewhere", "answers with 404"),
         ("http://{store}/mail", "does not answer: 220 mail ready"),
         ("http://127.0.0.1:9", "does not answer: "),
-        ("postgresql://127.0.0.1:9/x", "not asked"),
+        ("postgresql://127.0.0.1:9/x", "not checked"),
     ],
 )
 def test_the_health_of_a_server_is_requested_without_the_password(

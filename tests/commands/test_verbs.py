@@ -66,9 +66,9 @@ def test_nothing_is_overwritten(taken: str, folder: Path, capsys: Capture) -> No
 @pytest.mark.parametrize(
     ("kind", "name", "complaint"),
     [
-        ("model", "MyNet", "name 'MyNet': expected small letters, digits and underscores"),
-        ("model", "../net", "name '../net': expected small letters"),
-        ("op", "lambda", "name 'lambda': expected small letters"),
+        ("model", "MyNet", "name 'MyNet': expected lowercase letters, digits and underscores"),
+        ("model", "../net", "name '../net': expected lowercase letters"),
+        ("op", "lambda", "name 'lambda': expected lowercase letters"),
         ("model", "lenet", "name 'lenet': runner has a model of this name; choose another, such as my_lenet"),
         ("op", "relu", "name 'relu': runner has a op of this name"),
     ],
@@ -174,7 +174,7 @@ def test_a_run_that_is_still_running_is_no_failure(left: Path, capsys: Capture):
 
 def test_without_pending_records_nothing_is_done(folder: Path, capsys: Capture):
     assert main(["sync", "."]) == 0
-    assert capsys.readouterr().out == "no tracking records wait there\n"
+    assert capsys.readouterr().out == "no tracking records are waiting\n"
     assert list(folder.iterdir()) == []
 
 
@@ -214,14 +214,14 @@ def test_gpus_and_their_libraries_are_listed_and_without_gpus_there_is_no_troubl
 ) -> None:
     monkeypatch.setattr(doctor, "discover", lambda: machine(gpu(0), gpu(1)))
     assert findings(doctor._gpus) == [
-        "gpu: 2 gpu(s), cluster.device=auto takes them",
+        "gpu: 2 gpu(s), used by cluster.device=auto",
         "gpu driver: 580.1 for CUDA up to 13.0",
         "gpu 0: Big GPU, compute capability 9.0, 80.0 GiB",
         "gpu 1: Big GPU, compute capability 9.0, 80.0 GiB",
         "gpu CuPy: 14.2.0 (cupy-cuda13x)",
     ]
     monkeypatch.setattr(doctor, "discover", lambda: NO_DRIVER)
-    nothing = "gpu: 0 gpu(s), none is used: there is no NVIDIA driver: no libcuda"
+    nothing = "gpu: 0 gpu(s), not used: there is no NVIDIA driver: no libcuda"
     assert findings(doctor._gpus) == [nothing, "gpu driver: none"]
 
 
@@ -261,7 +261,7 @@ def refuse(dir: Path) -> None:  # noqa: A002 - tempfile's own name
             "cpu_flags",
             lambda: {"avx2"},
             0,
-            "bfloat16         not native, precision=bfloat16 is refused: none of avx512_bf16, amx_bf16",
+            "bfloat16         not native (none of avx512_bf16, amx_bf16); precision=bfloat16 is refused",
         ),
     ],
 )

@@ -79,19 +79,19 @@ cluster.compression=high16 precision=float64
 cluster.stragglers.distribution=normal
     cluster.stragglers.distribution='normal': expected one of none, constant, log
 cluster.stragglers.workers=[]
-    cluster.stragglers.workers=[]: expected different numbers of workers from 0
+    cluster.stragglers.workers=[]: expected one or more different worker numbers from 0
 cluster.stragglers.workers=[1,1]
-    cluster.stragglers.workers=[1, 1]: expected different numbers of workers from 0
+    cluster.stragglers.workers=[1, 1]: expected one or more different worker numbers from 0
 cluster.stragglers.workers=[0,2]
     cluster.stragglers.workers=[0, 2] with parallelism.workers=2: there is no worker 2; expected numbers up to 1
 cluster.stragglers.median_ms=1
-    cluster.stragglers.median_ms=1.0: expected 0 where distribution=none
+    cluster.stragglers.median_ms=1.0: expected 0 with distribution=none
 cluster.stragglers.distribution=constant
     cluster.stragglers.median_ms=0.0: expected above 0
 cluster.stragglers.distribution=lognormal cluster.stragglers.median_ms=1
     cluster.stragglers.sigma=0.0: expected above 0
 cluster.stragglers.distribution=constant cluster.stragglers.median_ms=1 cluster.stragglers.sigma=1
-    cluster.stragglers.sigma=1.0: expected 0 where distribution is not lognormal
+    cluster.stragglers.sigma=1.0: expected 0 unless distribution=lognormal
 parallelism=single cluster=slow_network
     cluster.emulate=true with parallelism=single: one process has no wire to wait for; use cluster.emulate=false, or
     parallelism=sync_data

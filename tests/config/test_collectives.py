@@ -42,21 +42,21 @@ def test_nccl_is_used_if_each_worker_has_a_gpu() -> None:
 @pytest.mark.parametrize(
     ("found", "overrides", "why"),
     [
-        (with_nccl(0), (), "some share a GPU: cluster.gpus=[0, 0]"),
-        (TWO, ("parallelism.workers=3",), "some share a GPU: cluster.gpus=[0, 1, 0]"),
+        (with_nccl(0), (), "workers share a GPU: cluster.gpus=[0, 0]"),
+        (TWO, ("parallelism.workers=3",), "workers share a GPU: cluster.gpus=[0, 1, 0]"),
         (TWO, ("parallelism.workers=1",), "there is 1 worker"),
-        (TWO, ("cluster.one_process=true",), "cluster.one_process=true keeps all workers in one"),
+        (TWO, ("cluster.one_process=true",), "cluster.one_process=true keeps all workers in one process"),
         (
             TWO,
             ("cluster.compression=high16",),
-            "cluster.compression=high16 shortens tensors, and NCCL sends whole ones",
+            "cluster.compression=high16 compresses tensors, and NCCL sends them uncompressed",
         ),
         (
             TWO,
             ("cluster.emulate=true", "cluster.latency_ms=1"),
-            "cluster.emulate=true emulates links, and NCCL uses its own",
+            "cluster.emulate=true emulates links, and NCCL uses the real ones",
         ),
-        (WITHOUT, (), "NCCL is not installed with CuPy; cluster.collectives=nccl uses one of the system"),
+        (WITHOUT, (), "NCCL is not installed with CuPy; cluster.collectives=nccl uses the system's NCCL"),
         (TWO, ("cluster.collectives=none",), "cluster.collectives=none"),
     ],
 )
@@ -64,7 +64,7 @@ def test_the_reason_for_not_using_nccl_is_reported(found: Found, overrides: tupl
     config = taken(found, *overrides)
     assert config.cluster.collectives == "none"
     text = sums_text(config, found, in_one_process=False)
-    assert text == f"parts are sent through the host's memory and every worker sums them: {why}"
+    assert text == f"parts are sent through host memory and every worker sums them: {why}"
     assert sums_text(config, found, in_one_process=True).startswith("parts are sent from GPU to GPU and every")
 
 
@@ -81,7 +81,7 @@ def test_requested_nccl_is_accepted_or_refused() -> None:
     with pytest.raises(
         ConfigError,
         match=r"cluster\.collectives=nccl: expected two workers or more, each with a separate "
-        r"GPU and process, but some share a GPU: cluster\.gpus=\[0, 0\]; use cluster\.collectives=null",
+        r"GPU and process, but workers share a GPU: cluster\.gpus=\[0, 0\]; use cluster\.collectives=null",
     ):
         taken(with_nccl(0), "cluster.collectives=nccl")
     with pytest.raises(ConfigError, match=r"cluster\.collectives=nccl with cluster\.device=cpu: the run uses no GPU"):

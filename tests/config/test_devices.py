@@ -44,10 +44,10 @@ def test_auto_assigns_all_gpus_in_turn_or_the_cpu() -> None:
     here = machine(gpu(0), gpu(1))
     cluster = taken(here, "parallelism.workers=3")
     assert (cluster.device, cluster.device_taken, cluster.gpus) == ("auto", "gpu", [0, 1, 0])
-    assert reason(cluster, here) == ("cluster.device=auto takes a GPU if there is one, and there is Big GPU, Big GPU")
+    assert reason(cluster, here) == ("cluster.device=auto uses a GPU if there is one, and there is Big GPU, Big GPU")
     cluster = taken(NO_DRIVER)
     assert (cluster.device, cluster.device_taken, cluster.gpus) == ("auto", "cpu", None)
-    assert reason(cluster, NO_DRIVER) == "cluster.device=auto finds no GPU: there is no NVIDIA driver: no libcuda"
+    assert reason(cluster, NO_DRIVER) == "cluster.device=auto has no usable GPU: there is no NVIDIA driver: no libcuda"
 
 
 def test_an_unusable_gpu_is_not_assigned_and_the_reason_is_reported() -> None:
@@ -68,8 +68,8 @@ def test_a_requested_gpu_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(ResourceError) as refusal:
         taken(NO_DRIVER, "cluster.device=gpu")
     assert str(refusal.value) == (
-        "cluster.device=gpu: expected a GPU that can be used, but there is no NVIDIA driver: no libcuda. "
-        "`runner doctor` lists what is available; cluster.device=cpu computes without a GPU, with other bits"
+        "cluster.device=gpu: expected a GPU that can be used, but there is no NVIDIA driver: no libcuda. `runner "
+        "doctor` lists what is available; cluster.device=cpu uses no GPU, and its results differ in the last bits"
     )
     assert refusal.value.exit_code == 4
 
@@ -152,8 +152,8 @@ def test_the_cpu_is_not_checked_on_a_gpu_or_in_another_precision() -> None:
             ["cluster.device=cpu", "cluster.device_taken=gpu"],
             r"device_taken='gpu': expected cpu with device=cpu, or null",
         ),
-        (["cluster.gpus=[]"], r"cluster\.gpus=\[\]: expected numbers of GPUs from 0, at least one, or null"),
-        (["cluster.gpus=[0]"], r"cluster\.gpus=\[0\] with parallelism\.workers=2: expected one number .* 2 in all"),
+        (["cluster.gpus=[]"], r"cluster\.gpus=\[\]: expected one or more GPU numbers from 0, or null"),
+        (["cluster.gpus=[0]"], r"cluster\.gpus=\[0\] with parallelism\.workers=2: expected one GPU number .* 2 in all"),
         (
             ["cluster.device=cpu", "cluster.gpus=[0,0]"],
             r"cluster\.gpus=\[0, 0\] with cluster\.device=cpu: the run uses",
@@ -202,7 +202,7 @@ def test_a_rerun_on_another_machine_uses_and_reports_its_devices() -> None:
     assert (here, other) == (stored, "")
     elsewhere, other = retake_devices(stored, lambda: NO_DRIVER)
     assert (elsewhere.cluster.device_taken, elsewhere.cluster.gpus) == ("cpu", None)
-    assert other == "it ran on a GPU, and runs on the CPU here: there is no NVIDIA driver: no libcuda"
+    assert other == "the run used a GPU, and the repetition uses the CPU: there is no NVIDIA driver: no libcuda"
     wanted = fix_machine_values(asked("cluster.device=gpu"), 4, lambda: machine(gpu()))
     with pytest.raises(ResourceError, match=r"cluster\.device=gpu: expected a GPU"):
         retake_devices(wanted, lambda: NO_DRIVER)
@@ -214,7 +214,7 @@ def test_unnamed_gpus_are_assigned_again_if_there_are_fewer() -> None:
     here, other = retake_devices(stored, lambda: one)
     assert (here.cluster.device_taken, here.cluster.gpus, other) == ("gpu", [0, 0], "")
     named = fix_machine_values(asked("cluster.gpus=[0,1]"), 4, lambda: two)
-    expected = r"there is no GPU 1; .* Several workers may share a GPU; cluster\.gpus=null takes all GPUs"
+    expected = r"there is no GPU 1; .* Several workers may share a GPU; cluster\.gpus=null uses all GPUs"
     for config, action in ((named, retake_devices), (stored, take_devices)):
         with pytest.raises(ResourceError, match=expected):
             action(config, lambda: one)
@@ -264,8 +264,8 @@ def test_every_gpu_is_assigned_once_unless_there_are_more_jobs(gpus: int, jobs: 
 
 def test_the_log_of_a_job_names_its_gpus_and_whether_they_are_shared() -> None:
     there = [gpu(0), gpu(1), gpu(2)]
-    assert GpuShare(0, 2).text(there) == "2 jobs of the sweep run at a time: this one has GPU 0, 1 of 3"
+    assert GpuShare(0, 2).text(there) == "2 jobs of the sweep run at a time: this job uses GPU 0, 1 of 3"
     assert (
         GpuShare(3, 4).text(there)
-        == "4 jobs of the sweep run at a time: this one has GPU 0 of 3, shared with other jobs"
+        == "4 jobs of the sweep run at a time: this job uses GPU 0 of 3, shared with other jobs"
     )

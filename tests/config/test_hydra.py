@@ -74,7 +74,7 @@ def test_help_lists_the_group_separately() -> None:
 
 NO_GROUP = (
     r"^parallelism/staleness: the chosen parallelism has no such group; expected parallelism=async_data, "
-    r"parallelism=downpour, or no parallelism/staleness$"
+    r"parallelism=downpour; or leave out parallelism/staleness$"
 )
 
 

@@ -271,7 +271,7 @@ def created(subfolder: str) -> Callable[[Path], object]:
     ("damage", "complaint"),
     [
         (moved("train", "elsewhere"), r"images/train cannot be read: No such file or directory; expected train/CLASS"),
-        (added("train/labels.csv"), r"train/labels\.csv is no folder: expected"),
+        (added("train/labels.csv"), r"train/labels\.csv is not a folder: expected"),
         (added("train/cat/a.webp"), r"train/cat/a\.webp: expected files \.png, \.jpg, \.jpeg; remove or convert it"),
         (created("train/cat/more.png"), r"train/cat/more\.png: expected files"),
         (created("train/eel"), r"train/eel holds no image"),

@@ -210,5 +210,5 @@ def test_all_crop_positions_and_both_orientations_occur():
 
 
 def test_padding_must_leave_part_of_the_image_in_every_crop():
-    with pytest.raises(ConfigError, match=r"crop_padding is 28; for dataset 'mnist' it must be less than 28"):
+    with pytest.raises(ConfigError, match=r"crop_padding=28: expected less than 28 pixels for dataset 'mnist'"):
         Mnist(augment=Augment(crop_padding=28))

@@ -95,7 +95,7 @@ def test_a_run_reports_a_plugin_that_moved_or_is_not_given(folder: Path) -> None
             ("--plugin", "elsewhere.py", "resume=run", "train.steps=3"),
             f"plugin {folder / 'swish.py'} is now {folder / 'elsewhere.py'}",
         ),
-        (("resume=run", "train.steps=4"), f"plugin {folder / 'elsewhere.py'} of the run is not given"),
+        (("resume=run", "train.steps=4"), f"plugin {folder / 'elsewhere.py'} of the run is not loaded"),
     ):
         command = Command(folder, *arguments)
         assert command.finish() == 0, command.errors

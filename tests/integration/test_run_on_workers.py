@@ -222,7 +222,7 @@ def _library_run(run: Path) -> LibraryRun:
             "onednn",
             "llvm",
             r"libdnnl\.so\.3 could not be loaded; tried /missing: .*; "
-            "RUNNER_LIBDNNL names a file; let it name another, or unset it",
+            "set RUNNER_LIBDNNL to another file, or unset it",
         ),
         ("llvm", "onednn", r"llvmlite cannot be loaded \(not for this CPU\); pip install llvmlite"),
     ],
@@ -235,7 +235,7 @@ def test_without_a_library_of_fast_kernels_the_others_compute(
     ((name, reason),) = run.summary.kernels_missing.items()
     assert name == missing
     assert re.fullmatch(expected, reason)
-    assert f"WARNING runner.training.run: no kernels of {missing}, slower ones are used: {reason}\n" in run.log
+    assert f"WARNING runner.training.run: kernels of {missing} are missing, slower ones are used: {reason}\n" in run.log
     assert f"INFO runner.training.run: kernels of {left} " in run.log
     assert run.first_loss == pytest.approx(runs["all"].first_loss, rel=1e-5)
 

@@ -260,7 +260,7 @@ def test_smallest_image(label: str) -> None:
     network(model, *enough)
     with pytest.raises(ConfigError) as caught:
         network(model, *too_small)
-    assert str(caught.value).startswith(f"{layer}: its windows of ")
+    assert str(caught.value).startswith(f"{layer}: windows of ")
     assert "need images of at least" in str(caught.value)
 
 

@@ -310,10 +310,10 @@ class TestZeroPaddedShortcut:
 
 
 TOO_SMALL = (
-    "layer 'conv2' (conv): its windows of 5x5 need images of at least 3x3, but they are 3x2 here; use larger images, "
-    "or a model that shrinks them less"
+    "layer 'conv2' (conv): windows of 5x5 need images of at least 3x3, got 3x2; use larger images, "
+    "or a model that downsamples less"
 )
-TWO_SHAPES = "layer 'a' (merge): expected two inputs of one shape, came float64[2,3,4,4] and float64[2,3,1,1]"
+TWO_SHAPES = "layer 'a' (merge): expected two inputs of one shape, got float64[2,3,4,4] and float64[2,3,1,1]"
 
 
 @pytest.mark.parametrize(
@@ -321,10 +321,10 @@ TWO_SHAPES = "layer 'a' (merge): expected two inputs of one shape, came float64[
     [
         (lambda n, x: nn.conv(n, x, 4, 5, name="conv2", padding=1), (1, 3, 3, 2), ConfigError, TOO_SMALL),
         (lambda n, x: nn.conv(n, x, 4, 3, name="c"), (2, 12), ShapeError, "'c' (conv): expected an input (N, C, H, W)"),
-        (lambda n, x: nn.dense(n, x, 4, name="f"), (2, 3, 4, 4), ShapeError, "images first, came float64[2,3,4,4]"),
-        (lambda n, x: nn.max_pool(n, x, 2, name="p"), (1, 3, 1, 8), ConfigError, "'p' (pool): its windows of 2x2 need"),
+        (lambda n, x: nn.dense(n, x, 4, name="f"), (2, 3, 4, 4), ShapeError, "images first, got float64[2,3,4,4]"),
+        (lambda n, x: nn.max_pool(n, x, 2, name="p"), (1, 3, 1, 8), ConfigError, "'p' (pool): windows of 2x2 need"),
         (lambda n, x: nn.add(n, x, _pooled(n, x, 4), name="a"), (2, 3, 4, 4), ShapeError, TWO_SHAPES),
-        (lambda n, x: nn.concat(n, [x, _pooled(n, x, 2)], name="c"), (2, 3, 4, 4), ShapeError, "agree off axis 1"),
+        (lambda n, x: nn.concat(n, [x, _pooled(n, x, 2)], name="c"), (2, 3, 4, 4), ShapeError, "differ only on axis 1"),
         (lambda n, x: nn.zero_padded_shortcut(n, x, 3, name="s"), (1, 4, 4, 4), ShapeError, "two non-negative widths"),
         (lambda n, x: nn.relu(n, nn.relu(n, x, name="r"), name="r"), (2, 3), ValueError, "layer 'r' is added twice"),
     ],

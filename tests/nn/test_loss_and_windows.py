@@ -147,7 +147,7 @@ def test_numbers_of_windows(side: int, window: int, stride: int, ceil: bool, exp
 
 
 def test_too_small_names_both_sizes() -> None:
-    with pytest.raises(TooSmallError, match="windows of 5x5 need images of at least 3x4, but they are 6x3 here"):
+    with pytest.raises(TooSmallError, match="windows of 5x5 need images of at least 3x4, got 6x3; use"):
         place((6, 3), 5, 1, (1, 1, 0, 1))
 
 

@@ -74,29 +74,29 @@ def test_valid_plugins_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("offered", "complaint"),
     [
-        ({"models": [Tiny]}, r"Plugin\(models=\.\.\.\): came \[.*\], expected a dict of names and classes"),
-        ({"models": {"Tiny": Tiny}}, r"Plugin\(models={'Tiny': \.\.\.}\): came Tiny, expected a name of small letters"),
+        ({"models": [Tiny]}, r"Plugin\(models=\.\.\.\): got \[.*\], expected a dict of names and classes"),
+        ({"models": {"Tiny": Tiny}}, r"Plugin\(models={'Tiny': \.\.\.}\): got Tiny, expected a name of small letters"),
         ({"models": {"tiny": Tiny()}}, r"expected a class derived from Model"),
         ({"models": {"sgd": Sgd}}, r"expected a class derived from Model"),
         ({"datasets": {"tiny": Tiny}}, r"expected a class derived from DatasetSettings"),
         ({"optimizers": {"tiny": Tiny}}, r"expected a class derived from Optimizer"),
-        ({"models": {"tiny": Undecorated}}, r"came class Undecorated, expected a dataclass: put @dataclass before it"),
-        ({"models": {"tiny": Abstract}}, r"came class Abstract without forward, expected all its methods"),
-        ({"models": {"tiny": Nameless}}, r"came class Nameless without it, expected a first field, name: str = 'tiny'"),
+        ({"models": {"tiny": Undecorated}}, r"got class Undecorated, expected a dataclass: put @dataclass before it"),
+        ({"models": {"tiny": Abstract}}, r"got class Abstract without forward, expected all its methods"),
+        ({"models": {"tiny": Nameless}}, r"got class Nameless, expected a first field, name: str = 'tiny'"),
         ({"models": {"small": Tiny}}, r"expected a first field, name: str = 'small'"),
         ({"strategies": {"mine": Alone}}, r"expected a class derived from Strategy"),
-        ({"strategies": {"mine": Buildless}}, r"came class Buildless without build, expected all its methods"),
-        ({"ops": SWISH}, r"Plugin\(ops=\.\.\.\): came .*, expected a list of OpDef"),
-        ({"kernels": [abs]}, r"Plugin\(kernels=\.\.\.\): came .*, expected a list of Kernel"),
-        ({"ops": [SWISH]}, r"op 'swish': came without a kernel, expected one for 'cpu' among kernels"),
-        ({"ops": [SWISH], "kernels": [swish_kernel(device_type="gpu")]}, r"op 'swish': came without a kernel"),
+        ({"strategies": {"mine": Buildless}}, r"got class Buildless without build, expected all its methods"),
+        ({"ops": SWISH}, r"Plugin\(ops=\.\.\.\): got .*, expected a list of OpDef"),
+        ({"kernels": [abs]}, r"Plugin\(kernels=\.\.\.\): got .*, expected a list of Kernel"),
+        ({"ops": [SWISH]}, r"op 'swish': got no kernel, expected one for 'cpu' among kernels"),
+        ({"ops": [SWISH], "kernels": [swish_kernel(device_type="gpu")]}, r"op 'swish': got no kernel"),
         (
             {"ops": [replace(SWISH, executed_by="executor")], "kernels": [swish_kernel()]},
-            r"came executed_by='executor', expected executed_by='kernel'",
+            r"got executed_by='executor', expected executed_by='kernel'",
         ),
         (
             {"ops": [replace(SWISH, gradient=ByDecomposition())], "kernels": [swish_kernel()]},
-            r"came ByDecomposition without a rule, expected a decompose rule, or a gradient rule",
+            r"got ByDecomposition without a rule, expected a decompose rule, or a gradient rule",
         ),
     ],
 )
@@ -150,7 +150,7 @@ def test_the_same_plugin_is_installed_once(tmp_path: Path) -> None:
     install([path, *pinned_references()])
     assert MODELS["tiny"] is tiny
     Path(path).write_text(MODEL.format(name="tiny") + "# changed\n")
-    with pytest.raises(ConfigError, match="models: 'tiny' exists already"):
+    with pytest.raises(ConfigError, match="models: 'tiny' already exists"):
         install([path])
 
 
@@ -167,7 +167,7 @@ def test_installed_plugins_are_recorded_and_pinned(tmp_path: Path) -> None:
 def test_a_name_that_exists_is_refused(tmp_path: Path, name: str) -> None:
     install([model_file(tmp_path, "tiny")])
     before = dict(MODELS)
-    with pytest.raises(ConfigError, match=rf"other\.py: models: '{name}' exists already, in runner"):
+    with pytest.raises(ConfigError, match=rf"other\.py: models: '{name}' already exists in runner"):
         install([model_file(tmp_path, name, "other.py")])
     assert before == MODELS
 
@@ -189,8 +189,8 @@ plugin = Plugin(ops=[{ops}], kernels=[{kernels}])
 @pytest.mark.parametrize(
     ("op", "ops", "kernels", "complaint"),
     [
-        ("relu", "new", "function_kernel('relu', compute)", "ops: 'relu' exists already"),
-        ("mine", "new, new", "function_kernel('mine', compute)", "ops: 'mine' exists already"),
+        ("relu", "new", "function_kernel('relu', compute)", "ops: 'relu' already exists"),
+        ("mine", "new, new", "function_kernel('mine', compute)", "ops: 'mine' already exists"),
         ("mine", "", "function_kernel('mine', compute)", "kernels: there is no op 'mine'; add it to ops"),
         ("mine", "", "function_kernel('tanh', compute)", "op 'tanh' has a kernel of priority 0 on 'cpu' already"),
         ("mine", "new", "*[function_kernel('mine', compute)] * 2", "op 'mine' has a kernel of priority 0 on 'cpu'"),
@@ -238,9 +238,9 @@ A, B = "a" * 64, "b" * 64
             {"/x/m.py": A, "/y/m.py": B},
             {"/y/m.py": B},
             [],
-            ["plugin /x/m.py of the run is not given: its content is not available"],
+            ["plugin /x/m.py of the run is not loaded: its content is not available"],
         ),
-        ({}, {"pack.m": A}, [], ["plugin pack.m is given, but the run did not have it"]),
+        ({}, {"pack.m": A}, [], ["plugin pack.m is loaded, but was not loaded in the run"]),
     ],
 )
 def test_changes_of_plugins_are_reported(

@@ -86,8 +86,8 @@ def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
         ("import numpy\nimport no_such_library\n", r"mine\.py:2: ModuleNotFoundError: No module named"),
         ("x = 1\ny = (\n", r"mine\.py:2: SyntaxError: '\(' was never closed"),
         ("def f():\n    return 1 / 0\n\nf()\n", r"mine\.py:2: ZeroDivisionError: division by zero"),
-        (GOOD.replace("Plugin()", "Plugin(models=3)"), r"mine\.py:3: Plugin\(models=\.\.\.\): came 3, expected a dict"),
-        ("x = 1\n", r"mine\.py: it has no plugin; expected `plugin = runner\.plugin\.Plugin\("),
+        (GOOD.replace("Plugin()", "Plugin(models=3)"), r"mine\.py:3: Plugin\(models=\.\.\.\): got 3, expected a dict"),
+        ("x = 1\n", r"mine\.py: no plugin found; expected `plugin = runner\.plugin\.Plugin\("),
         ("plugin = 3\n", r"mine\.py: plugin is of class int; expected"),
     ],
 )

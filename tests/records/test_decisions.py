@@ -65,7 +65,7 @@ def test_a_file_without_a_first_line_belongs_to_no_known_run(first: str, tmp_pat
 def test_anything_but_objects_with_a_step_is_refused(content: str, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"step": 0}\n' + content)
-    with pytest.raises(ValueError, match=r"line 2.* expected|no JSON"):
+    with pytest.raises(ValueError, match=r"line 2.* expected|not JSON"):
         read_decisions(path)
 
 
@@ -147,7 +147,7 @@ def test_a_record_begins_with_the_first_ending_and_is_limited_with_a_warning(
     with caplog.at_level(logging.WARNING):
         note(path, most=1)
     assert len(read_endings(path, "abc")) == 1
-    assert caplog.messages == [f"{path} ends after 1 endings: the run cannot be repeated beyond them"]
+    assert caplog.messages == [f"{path} is full after 1 endings: the run cannot be repeated beyond them"]
 
 
 @pytest.mark.parametrize(
@@ -195,11 +195,11 @@ def test_another_file_is_refused(path: Path, first: str) -> None:
         ('["fetch", 0, {"0": "1"}]', r"line 5: turns\[0\]: '1', expected a whole number"),
         ('["fetch", true, {"0": 9}]', "line 5: step: True, expected a whole number"),
         ('[3, 0, {"0": 9}]', "line 5: client: 3, expected text"),
-        ('["fetch", 0, {}]', "line 5: turns of no device"),
-        ('["fetch", 1, {"1": 0}]', rf"line 5: turn 0 of {DEVICES[1]} is that of line 2; the record is damaged"),
+        ('["fetch", 0, {}]', "line 5: turns: expected at least one device"),
+        ('["fetch", 1, {"1": 0}]', rf"line 5: turn 0 of {DEVICES[1]} is also in line 2; the record is damaged"),
         ('["fetch", 0]', "line 5: ending: .*, expected a list of at least 3"),
-        ('["fet', "line 5: no JSON"),
-        ("[" * 60_000, "line 5: no JSON"),
+        ('["fet', "line 5: not JSON"),
+        ("[" * 60_000, "line 5: not JSON"),
     ],
 )
 def test_a_damaged_line_is_reported_with_its_number(path: Path, line: str, expected: str) -> None:
@@ -216,6 +216,6 @@ def test_a_record_that_contradicts_itself_is_refused() -> None:
     recorded = Recorded([Ending("go", 0, {there: 0, back: 1}), Ending("come", 0, {there: 1, back: 0})])
     recorded.launched(Launched("go", 0, {there: {back: 4}, back: {}}))
     recorded.launched(Launched("come", 0, {back: {there: 4}, there: {}}))
-    expected = rf"^the record contradicts itself: step 0 of 'go' on {there} awaits itself$"
+    expected = rf"^the record is contradictory: step 0 of 'go' on {there} waits for itself$"
     with pytest.raises(RunnerError, match=expected):
         recorded.next()

@@ -219,7 +219,7 @@ def test_many_changes_are_cut_with_a_note(repository: Path, monkeypatch: pytest.
     assert code.cut
     assert len(code.diff) == 60
     assert code.state.diff_bytes > 800
-    assert text_of([code]).endswith(f"\n# cut: 60 of {code.state.diff_bytes:,} bytes are here\n")
+    assert text_of([code]).endswith(f"\n# cut: 60 of {code.state.diff_bytes:,} bytes are shown\n")
 
 
 def test_secrets_are_not_kept(repository: Path) -> None:

@@ -13,7 +13,7 @@ from runner.data.dataset import Facts, Normalisation
 from runner.data.synthetic import Synthetic
 from runner.errors import ConfigError, DataError, NumericError
 from runner.records.data_facts import FACTS_FILE, DataRecord, changes, difference, read_record, record_of, write_record
-from runner.records.late_tracking import BroughtOver, bring_over, late_runs
+from runner.records.late_tracking import LateRecords, late_runs, write_late
 from runner.records.run_directory import SUMMARY_FILE, RunDirectory
 from runner.records.stored_run import PLUGINS_FILE, StoredRun, find_run, read_plugins, read_run, write_plugins
 from runner.records.summary import Summary
@@ -74,8 +74,8 @@ def test_an_unknown_id_is_looked_up_in_the_store(tmp_path: Path) -> None:
     [
         ("absent", [], r"absent: no such directory; expected the directory of a run, or a run id"),
         ("abcd", [], r"abcd: no run with this id below .*, in outputs or multirun, or in the tracking store"),
-        ("abcd", ["gone"], r"abcd: the directory of this run is gone: gone"),
-        ("abcd", ["a", "b"], r"abcd: several runs have such an id: a, b; give more digits"),
+        ("abcd", ["gone"], r"abcd: the directory of this run no longer exists: gone"),
+        ("abcd", ["a", "b"], r"abcd: several run ids begin with it: a, b; give more digits"),
         ("empty", [], r"empty holds no config\.yaml: not the directory of a run"),
     ],
 )
@@ -149,7 +149,7 @@ def test_numbers_of_arrays_are_stored_as_plain_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mean", [None, "x", (0.1, 0.2), (float("nan"),), np.zeros((3, 2))])
 def test_impossible_facts_are_refused_before_they_are_stored(mean: Any) -> None:
-    with pytest.raises(DataError, match=r"data=synthetic: .*; came scale=1\.0"):
+    with pytest.raises(DataError, match=r"data=synthetic: .*; found scale=1\.0"):
         record_of(PluginData(mean=mean))
 
 
@@ -159,16 +159,16 @@ def test_impossible_facts_are_refused_before_they_are_stored(mean: Any) -> None:
         ({"version": 2}, "version: 2, expected 1"),
         ({"shape": [1, 2]}, r"shape: \[1, 2\], expected a list of at least 3 of at most 3"),
         ({"colour": 1}, r"unknown \['colour'\]"),
-        ({"normalisation": {"scale": 255.0, "mean": [0.1], "std": [0.0]}}, "normalisation is not a scale"),
-        ({"normalisation": {"scale": 255.0, "mean": ["nan"], "std": [0.3]}}, "normalisation is not a scale"),
-        ({"normalisation": {"scale": 255.0, "mean": [0.1, 0.2], "std": [0.3, 0.3]}}, "normalisation is not a scale"),
+        ({"normalisation": {"scale": 255.0, "mean": [0.1], "std": [0.0]}}, "normalisation: expected a scale"),
+        ({"normalisation": {"scale": 255.0, "mean": ["nan"], "std": [0.3]}}, "normalisation: expected a scale"),
+        ({"normalisation": {"scale": 255.0, "mean": [0.1, 0.2], "std": [0.3, 0.3]}}, "normalisation: expected a scale"),
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path: Path, damage: dict[str, object], fault: str) -> None:
     write_record(tmp_path, RECORD)
     path = tmp_path / FACTS_FILE
     path.write_text(json.dumps(json.loads(path.read_text()) | damage))
-    with pytest.raises(DataError, match=rf"data\.json is damaged: {fault}.*; without the file"):
+    with pytest.raises(DataError, match=rf"data\.json is damaged: {fault}.*; restore the file"):
         read_record(tmp_path)
 
 
@@ -203,15 +203,15 @@ def test_data_of_another_kind_are_described(now: Facts, expected: str) -> None:
         (DataRecord(replace(FACTS, shape=(3, 2, 3)), KNOWN), "images are (3, 2, 3), in training they were (1, 2, 3)"),
         (
             DataRecord(replace(FACTS, train_examples=7, test_examples=5), KNOWN),
-            "there are 7 train examples, there were 8; there are 5 test examples, there were 4",
+            "there are 7 train examples, in training there were 8; there are 5 test examples, in training there were 4",
         ),
-        (DataRecord(FACTS, replace(KNOWN, scale=1.0)), "stored pixels are divided by 1, they were divided by 255"),
+        (DataRecord(FACTS, replace(KNOWN, scale=1.0)), "stored pixels are divided by 1, in training by 255"),
         (
             DataRecord(FACTS, replace(KNOWN, mean=(0.1 + 1e-9,))),
-            "the mean of their channels is 0.100000001, it was 0.1",
+            "the channel mean is 0.100000001, in training 0.1",
         ),
-        (DataRecord(FACTS, replace(KNOWN, mean=(0.2,))), "the mean of their channels is 0.2, it was 0.1"),
-        (DataRecord(FACTS, replace(KNOWN, std=(0.3, 0.4))), "the deviation of their channels is 0.3, 0.4, it was 0.3"),
+        (DataRecord(FACTS, replace(KNOWN, mean=(0.2,))), "the channel mean is 0.2, in training 0.1"),
+        (DataRecord(FACTS, replace(KNOWN, std=(0.3, 0.4))), "the channel deviation is 0.3, 0.4, in training 0.3"),
     ],
 )
 def test_changes_of_data_are_described(now: DataRecord, expected: str) -> None:
@@ -253,7 +253,7 @@ def test_an_error_of_one_run_does_not_stop_the_others(tmp_path: Path) -> None:
     away, full = StoreUnavailableError("no answer"), OSError("disk full")
     replay = FakeReplay({"0": away, "1": full, "3": away})
     runs = [late_run(tmp_path / str(number)) for number in range(4)] + [late_run(tmp_path / "4", "[")]
-    outcome = bring_over(runs, replay)
+    outcome = write_late(runs, replay)
     assert outcome.records == {runs[2]: 3}
     *reasons, damaged = outcome.left.items()
     assert reasons == [("no answer", [runs[0], runs[3]]), ("disk full", [runs[1]])]
@@ -265,9 +265,9 @@ def test_a_run_that_is_still_running_is_skipped(tmp_path: Path) -> None:
     run = late_run(tmp_path / "run")
     with RunDirectory.open(run, resume=False) as directory:
         directory.store_configuration(b"tracking: {uri: null}\n")
-        assert bring_over([run], replay) == BroughtOver(running=[run])
+        assert write_late([run], replay) == LateRecords(running=[run])
     assert replay.asked == []
-    assert bring_over([run], replay) == BroughtOver({run: 3})
+    assert write_late([run], replay) == LateRecords({run: 3})
 
 
 def test_no_run_starts_while_its_records_are_written(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_no_run_starts_while_its_records_are_written(tmp_path: Path) -> None:
             with RunDirectory.open(run_dir, resume=False):
                 return super().run(run_dir, uri, end)
 
-    assert bring_over([run], Starting()) == BroughtOver(running=[run])
+    assert write_late([run], Starting()) == LateRecords(running=[run])
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_no_run_starts_while_its_records_are_written(tmp_path: Path) -> None:
 )
 def test_only_the_store_is_read_from_the_configuration(tmp_path: Path, configuration: str, uri: str | None) -> None:
     replay = FakeReplay()
-    bring_over([late_run(tmp_path / "run", configuration)], replay)
+    write_late([late_run(tmp_path / "run", configuration)], replay)
     assert replay.asked == [("run", uri)]
 
 
@@ -296,7 +296,7 @@ def test_the_end_of_a_run_is_read_from_its_summary(tmp_path: Path) -> None:
     failure_summary(NumericError("the loss is nan"), runs[1], []).write(runs[1] / SUMMARY_FILE)
     os.utime(runs[1] / SUMMARY_FILE, (1, 12.5))
     replay = FakeReplay()
-    outcome = bring_over(runs, replay)
+    outcome = write_late(runs, replay)
     assert replay.ends == [End("failed", 12_500), None]
     ((why, left),) = outcome.left.items()
     assert left == runs[:1]
@@ -304,11 +304,11 @@ def test_the_end_of_a_run_is_read_from_its_summary(tmp_path: Path) -> None:
 
 
 def test_pending_records_are_listed_with_the_command_to_write_them() -> None:
-    outcome = BroughtOver({Path("/s/0"): 5, Path("/s/1"): 2}, [Path("/s/2")], {"no answer": [Path("/s/3")]})
+    outcome = LateRecords({Path("/s/0"): 5, Path("/s/1"): 2}, [Path("/s/2")], {"no answer": [Path("/s/3")]})
     assert list(outcome.lines([Path("/s"), Path("/a b")])) == [
         "written to the tracking store: 7 records of 2 runs",
         "skipped, still running: /s/2",
         "warning: tracking records of 1 run are still pending (no answer): /s/3",
         "warning: write them with `runner sync /s '/a b'`",
     ]
-    assert list(BroughtOver().lines([Path("/s")])) == []
+    assert list(LateRecords().lines([Path("/s")])) == []

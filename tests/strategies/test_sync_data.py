@@ -191,7 +191,7 @@ BACKUPS = "parallelism.backup_workers=1 with parallelism"
         (
             {"replay": "x"},
             "parallelism.replay=x with parallelism.backup_workers=0: without backup workers all shares count and the "
-            "weights follow from the configuration; set replay to null, or backup_workers to the number of that run",
+            "weights follow from the configuration; set replay to null, or backup_workers to the recorded number",
         ),
     ],
 )

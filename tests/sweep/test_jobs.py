@@ -99,7 +99,7 @@ def test_a_job_that_runs_alone_is_assigned_no_place(tmp_path: Path) -> None:
 def test_a_resumed_run_takes_the_place_of_its_gpus_if_it_is_free(tmp_path: Path) -> None:
     def places(*had: list[int]) -> list[int]:
         with ExitStack() as stack:
-            shares = [stack.enter_context(gpu_share(tmp_path, 2, lambda: FOUR, had=gpus)) for gpus in had]
+            shares = [stack.enter_context(gpu_share(tmp_path, 2, lambda: FOUR, earlier=gpus)) for gpus in had]
             return [share.place for share in shares]
 
     assert places([2, 3], []) == [1, 0]
@@ -144,7 +144,7 @@ def test_simultaneous_jobs_have_separate_gpus_and_record_it(folder: Path) -> Non
         freeze(folder, number, "parallelism=sync_data", "parallelism.workers=2")
     works = run_nested(folder, [0, 1], 2, FOUR)
     assert dealt(works) == [[0, 1], [2, 3]]
-    assert works[1].gpus == "2 jobs of the sweep run at a time: this one has GPU 2, 3 of 4"
+    assert works[1].gpus == "2 jobs of the sweep run at a time: this job uses GPU 2, 3 of 4"
     assert works[0].config.cluster.cores_per_worker == max(1, usable_cores() // 2) / 2
     (again,) = run_nested(folder, [2], 2, FOUR)
     assert again.config.cluster.gpus == [0, 1], "the places of the others are free"

@@ -210,7 +210,7 @@ def test_broken_files_and_edited_ones_change_nothing(fake_training: FakeTraining
 def test_another_grid_is_refused_with_the_difference(interrupted: FakeTraining, folder: Path, capsys: Capture):
     before = plan(folder)
     message = refused([*RESUME, "seed=1,2,5"], capsys)
-    assert "the grid of the sweep changed:\n  new: job 4 (seed=5)\n  gone: job 2 (seed=3)\n" in message
+    assert "the grid of the sweep changed:\n  new: job 4 (seed=5)\n  removed: job 2 (seed=3)\n" in message
     assert "--accept-changes" in message
     assert interrupted.calls == []
     assert plan(folder) == before
@@ -291,11 +291,11 @@ def test_the_status_is_the_table_and_changes_nothing(interrupted: FakeTraining, 
 
 
 def test_a_directory_without_a_plan_is_refused(folder: Path, capsys: Capture):
-    assert f"{folder / 'sweep'}: no such directory; expected that of a sweep" in refused(RESUME, capsys)
+    assert f"{folder / 'sweep'}: no such directory; expected the directory of a sweep" in refused(RESUME, capsys)
     (folder / "sweep").mkdir()
     message = refused(RESUME, capsys)
     assert "holds no plan.json" in message
-    assert "its next job is chosen by results of the last" in message
+    assert "other sweepers choose the next job by the results of the last" in message
     assert not list((folder / "sweep").iterdir())
 
 
@@ -306,7 +306,7 @@ def test_a_directory_without_a_plan_is_refused(folder: Path, capsys: Capture):
         ({"version": 2}, {}, "plan.json is damaged: version: 2, expected 1; expected a plan that this version"),
         ({"jobs": [{"number": 0}]}, {}, "is damaged: jobs[0]: missing ['directory', 'overrides', 'swept'], expected"),
         ({"folder": 3}, {}, "is damaged: folder: 3, expected text"),
-        ({}, {"directory": "../x"}, "lies outside the sweep's"),
+        ({}, {"directory": "../x"}, "directory '../x' of job 0 lies outside "),
         ({}, {"number": 1}, "two jobs have the same number"),
     ],
 )

@@ -91,12 +91,12 @@ def test_a_stored_sweep_loads_no_code_by_itself(interrupted: FakeTraining, folde
     with restored_tables():
         message = refused(RESUME, capsys)
     plugin = folder / "all_conv.py"
-    assert f"the sweep needs its plugins: runner --plugin {plugin} sweep resume {folder / 'sweep'}" in message
+    assert f"plugins of the sweep are missing; use: runner --plugin {plugin} sweep resume {folder / 'sweep'}" in message
     with restored_tables():
         assert main([*PLUGIN, *RESUME, "--config-dir", "conf", "--accept-changes", "seed=3"]) == 0
     capsys.readouterr()
     with restored_tables():
-        assert "the sweep needs its plugins" in refused([*RESUME, "seed=3"], capsys), "the changed plan knows them too"
+        assert "plugins of the sweep are missing" in refused([*RESUME, "seed=3"], capsys), "the changed plan has them"
 
 
 def test_the_table_of_a_sweep_needs_no_plugin(interrupted: FakeTraining, folder: Path, capsys: Capture) -> None:
@@ -118,7 +118,7 @@ def test_a_plugin_that_was_edited_is_refused(interrupted: FakeTraining, folder: 
     with restored_tables():
         message = refused([*PLUGIN, *RESUME], capsys)
     assert f"plugin {folder / 'all_conv.py'} was changed: its SHA-256 was" in message
-    assert "a sweep is resumed with the plugins with which it was started" in message
+    assert "expected the plugins with which the sweep was started" in message
     assert interrupted.calls == []
 
 

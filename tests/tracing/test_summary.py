@@ -103,7 +103,7 @@ def test_all_waits_of_an_update_count_whether_on_the_path_or_not() -> None:
 
 
 def test_before_a_launched_run_a_device_waits_for_its_launch_then_for_the_last_transfer() -> None:
-    between = [(each.first.device, each.whom, each.begin_ns, each.end_ns) for each in waits_between(LAUNCHED)]
+    between = [(each.first.device, each.peer, each.begin_ns, each.end_ns) for each in waits_between(LAUNCHED)]
     assert between == [(A, SESSION, 8, 10), (B, SESSION, 4, 10), (B, A, 10, 24)]
     assert waited(LAUNCHED, waits_between(LAUNCHED), Update(0, 0, 12)) == {
         (B, SESSION): Waited(1, 6),

@@ -212,7 +212,7 @@ def test_a_sweep_that_never_reached_the_store_is_reported(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         settings.finish_sweep(tmp_path, "finished")
-    assert f"record of the sweep in {tmp_path} is incomplete: no job of it reached" in caplog.text
+    assert f"record of the sweep in {tmp_path} is incomplete: no job of the sweep reached" in caplog.text
 
 
 def test_the_run_of_a_sweep_began_with_its_first_job_and_has_its_user(uri: str, client: Any, tmp_path: Path) -> None:

@@ -132,9 +132,9 @@ def test_the_wait_for_another_writer_is_limited(tmp_path: Path) -> None:
     stores = Stores(FakeStore())
     replay = Replay(stores, patience_s=0.01)
     with Spool(runs[0].run_dir / SPOOL_FILE).lock():
-        with pytest.raises(TimeoutError, match=r"another writer has been at tracking-spool\.jsonl for 0\.01 s"):
+        with pytest.raises(TimeoutError, match=r"another process has locked tracking-spool\.jsonl for 0\.01 s"):
             replay.run(runs[0].run_dir, None, None)
-        with pytest.raises(StoreUnavailableError, match="another writer"):
+        with pytest.raises(StoreUnavailableError, match="another process"):
             replay.run(runs[1].run_dir, None, None)
     assert len(stores.made_for) == 1
 
@@ -190,7 +190,7 @@ def test_user_and_password_are_not_stored_but_required_again(tmp_path: Path, mon
     origin = Origin.begun("http://me:hunter2@host", "runner", a_run(tmp_path))
     assert "hunter2" not in (tmp_path / ORIGIN_FILE).read_text()
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with pytest.raises(ValueError, match=r"recorded in http://\[redacted\]@host, expected that address with its user"):
+    with pytest.raises(ValueError, match=r"recorded in http://\[redacted\]@host: set MLFLOW_TRACKING_URI to this add"):
         origin.address(None, tmp_path)
     assert origin.address("http://me:hunter2@host", tmp_path) == "http://me:hunter2@host"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:hunter2@host")

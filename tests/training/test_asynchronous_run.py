@@ -171,7 +171,7 @@ def test_a_timeline_in_virtual_time_changes_no_bit(tmp_path: Path, trained: Trai
     assert [each["step"] for each in summary["steps"]] == [1, 2]
 
 
-NO_LINK = r"^cluster.emulate=true with parallelism=async_data in one process: it has no link to emulate"
+NO_LINK = r"^cluster.emulate=true with parallelism=async_data in one process: there is no link to emulate"
 WARM = r"^parallelism\.warmstart_steps=3 with [23] updates in all: the first replica .* alone; use fewer"
 
 

@@ -118,7 +118,7 @@ def test_a_placement_is_dropped_if_the_strategy_changes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"x_train": small_arrays()["x_train"] // 2}, "the mean of their channels is"),
+        ({"x_train": small_arrays()["x_train"] // 2}, "the channel mean is"),
         ({"x_test": small_arrays()["x_test"][:3], "y_test": small_arrays()["y_test"][:3]}, "3 test examples"),
         ({"class_names": np.array(["a", "b", "c"])}, "class 0 is 'a', in training it was '0'"),
     ],
@@ -154,7 +154,7 @@ def test_user_files_are_read_again_only_for_a_mean_that_the_run_stored(
     del kept["normalisation"]
     path.write_text(json.dumps(kept))
     (note,) = require_same_data(config, tmp_path / "run")
-    assert "has no record of the mean and deviation of its data (data.json): not compared" in note
+    assert "has no record of the mean and deviation of its data (data.json): they are not compared" in note
     require_same_normalisation(config, tmp_path / "run")
 
 
@@ -164,12 +164,12 @@ def test_facts_of_a_built_in_set_are_compared_if_they_were_stored(
     train(tmp_path, "train.steps=2")
     path = tmp_path / "data.json"
     path.write_text(path.read_text().replace('"train_examples": 1438', '"train_examples": 1439'))
-    expected = r"data=digits changed .*there are 1438 train examples, there were 1439\. Restore"
+    expected = r"data=digits changed .*there are 1438 train examples, in training there were 1439\. Restore"
     with pytest.raises(DataError, match=expected):
         train(tmp_path, "train.steps=4", resume=True)
     path.unlink()
     train(tmp_path, "train.steps=3", resume=True)
-    assert "has no record of its data (data.json): not compared" in caplog.text
+    assert "has no record of its data (data.json): the data is not compared" in caplog.text
     assert "threads_per_worker was" not in caplog.text
     train(tmp_path, "train.steps=4", "cluster.threads_per_worker=2", resume=True)
     expected = "cluster.threads_per_worker was 1 and is 2 from now on, so the weights can differ in their last bits"
@@ -307,11 +307,11 @@ def left_by(config: Config, folder: Path, *earlier: Config) -> Path:
 @pytest.mark.parametrize(
     ("earlier", "lines", "expected"),
     [
-        ([], 2, r"contributors\.jsonl: it has 2 updates; expected 3\. The recorded run did not end"),
+        ([], 2, r"contributors\.jsonl: the record has 2 updates; expected 3\. The recorded run did not end"),
         (
             [small_config(*BACKED, "optimizer.lr=0.5")],
             3,
-            r"its run changed: config-1\.yaml has other optimizer\.lr\. No",
+            r"its run changed: config-1\.yaml differs in optimizer\.lr\. No",
         ),
     ],
 )
@@ -331,7 +331,7 @@ def test_more_steps_change_a_run_only_if_the_rate_depends_on_them(tmp_path: Path
         path = left_by(small_config(*settings), tmp_path, small_config(*settings, "train.steps=2"))
         if schedule == "schedule=constant":
             require_record_of_one_configuration(replaying(path, schedule))
-    with pytest.raises(ConfigError, match=r"config-1\.yaml has other train\.steps\. No single"):
+    with pytest.raises(ConfigError, match=r"config-1\.yaml differs in train\.steps\. No single"):
         require_record_of_one_configuration(replaying(path, schedule))
 
 

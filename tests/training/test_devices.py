@@ -108,7 +108,7 @@ def test_the_configuration_can_set_the_number_of_processes() -> None:
     assert placed(NO_DRIVER, *STRATEGIES["sync_data"], "cluster.one_process=true").program.one_process is not None
     with pytest.raises(ConfigError, match="one_process=true with parallelism=async_data: its clients overlap, and one"):
         placed(NO_DRIVER, "parallelism=async_data", "cluster.one_process=true")
-    with pytest.raises(ConfigError, match="one_process=false with parallelism=single: it has one process; use cluster"):
+    with pytest.raises(ConfigError, match=r"one_process=false with .*=single, which has one process; expected null"):
         placed(NO_DRIVER, "parallelism=single", "cluster.one_process=false")
 
 
@@ -179,7 +179,7 @@ def test_log_and_summary_have_the_devices_and_the_reason(caplog: pytest.LogCaptu
         "/job:worker/task:0/device:gpu:0": "GPU 0: Big GPU, compute capability 9.0, 80.0 GiB, driver 580.1 for "
         "CUDA up to 13.0"
     }
-    assert told.device_reason == "cluster.device=auto takes a GPU if there is one, and there is Big GPU"
+    assert told.device_reason == "cluster.device=auto uses a GPU if there is one, and there is Big GPU"
     assert told.versions == {"python": "3", "CuPy": "14.2.0 (cupy-cuda13x)"}
     assert "for CUDA up to 13.0, float32 products in TF32, the fastest plan of each convolution\n" in caplog.text
     assert f"devices: {told.device_reason}" in caplog.text
@@ -234,11 +234,11 @@ def test_a_run_on_a_gpu_has_nearly_the_results_of_the_cpu(
 
 def test_the_log_has_the_gpus_of_a_job_of_a_sweep_and_the_summary_the_devices(tmp_path: Path) -> None:
     config = config_on(NO_DRIVER, "parallelism=single")
-    for text in ("this one has GPU 1 of 2", ""):
+    for text in ("this job uses GPU 1 of 2", ""):
         place = SweepPlace(tmp_path, 0, {}, text)
         summary = run(config, tmp_path / (text or "none"), overrides=(), sweep=place)
         assert summary.devices == {"/job:worker/task:0/device:cpu:0": "CPU"}
-        assert summary.device_reason.startswith("cluster.device=auto f")
+        assert summary.device_reason.startswith("cluster.device=auto has no usable GPU")
         log = (tmp_path / (text or "none") / "run.log").read_text()
         assert log.count(" devices: ") == 1 + bool(text)
         assert not text or f"devices: {text}\n" in log
@@ -259,16 +259,16 @@ def test_explain_shows_devices_and_gpus() -> None:
     text, _, on_gpus = explain_with_memory(config_on(here, *STRATEGIES["sync_data"]), here)
     assert (
         "\ndevices                 3 on GPU 0: Big GPU, compute capability 9.0, 80.0 GiB, driver 580.1 for CUDA up "
-        "to 13.0; in one process\nchosen because          cluster.device=auto takes a GPU" in text
+        "to 13.0; in one process\nchosen because          cluster.device=auto uses a GPU" in text
     )
-    assert "\nfloat32 products        float32\nplans of convolutions   those that cuDNN puts first\n" in text
+    assert "\nfloat32 products        float32\nplans of convolutions   the first that cuDNN proposes\n" in text
     assert "\n/job:worker/task:2/device:gpu:0 " in text
     assert "\ngpu  devices  processes  variables  step  fed and sent  contexts  MiB in all\n  0        3 " in text
     assert "GiB of GPU 0 (Big GPU, compute capability 9.0, 80.0 GiB)\n" in text
     (on_gpu,) = on_gpus
     assert (on_gpu.gpu, len(on_gpu.devices), on_gpu.processes) == (0, 3, 1)
     text, _, on_gpus = explain_with_memory(config_on(NO_DRIVER, *STRATEGIES["sync_data"]), NO_DRIVER)
-    assert "\ndevices                 3 on CPU; a process each\nchosen because" in text
+    assert "\ndevices                 3 on CPU; one process each\nchosen because" in text
     assert on_gpus == []
     assert "\ngpu " not in text
 
@@ -287,7 +287,7 @@ def test_nccl_has_a_process_for_each_gpu() -> None:
 
 
 def test_an_nccl_that_cannot_be_loaded_is_reported_before_planning() -> None:
-    expected = r"^cluster\.collectives=nccl: the library is not available, expected with CuPy; see `runner doctor`"
+    expected = r"^cluster\.collectives=nccl: the library is not available through CuPy; see `runner doctor`"
     with pytest.raises(ResourceError, match=expected):
         summing(TWO)
 
@@ -319,7 +319,7 @@ def test_strategies_without_sums_or_with_overlapping_clients_use_no_nccl() -> No
     [
         (TWO, "NCCL sums, from GPU to GPU"),
         (WITHOUT, "parts are sent from GPU to GPU and every worker sums them: NCCL is not installed with CuPy"),
-        (machine(gpu(0)), "parts are sent from GPU to GPU and every worker sums them: some share a GPU"),
+        (machine(gpu(0)), "parts are sent from GPU to GPU and every worker sums them: workers share a GPU"),
     ],
 )
 def test_log_and_explanation_name_the_library_that_sums(

@@ -81,12 +81,12 @@ def test_a_fitting_run_is_reported_and_a_larger_one_refused_with_numbers() -> No
     with pytest.raises(ResourceError) as refusal:
         require_fit(two, needed - 1)
     assert str(refusal.value).startswith(
-        "the run needs 7.29 GiB of memory in 2 process(es), and this machine has 7.29 GiB; the largest, worker-1: "
-        "4.00 GiB in a step, 1.00 GiB of variables, 1.00 GiB of data, 0.00 GiB to write a checkpoint. Use a "
+        "the run needs 7.29 GiB of memory in 2 process(es), and this machine has 7.29 GiB; the largest process, "
+        "worker-1: 4.00 GiB in a step, 1.00 GiB of variables, 1.00 GiB of data, 0.00 GiB to write a checkpoint. Use a "
     )
     assert fit_text(two, 16 * GIB, 8 * GIB).endswith("this machine has 16.00 GiB, 8.00 GiB available now")
-    assert fit_text(two, 16 * GIB, 2 * GIB).endswith("2.00 GiB available now, less than it needs")
-    assert fit_text(two, 4 * GIB, 2 * GIB).endswith("2.00 GiB available now, it cannot fit")
+    assert fit_text(two, 16 * GIB, 2 * GIB).endswith("2.00 GiB available now, too little")
+    assert fit_text(two, 4 * GIB, 2 * GIB).endswith("2.00 GiB available now: the run does not fit")
 
 
 def test_a_process_that_exceeds_its_resource_limits_is_refused_with_numbers() -> None:
@@ -96,7 +96,8 @@ def test_a_process_that_exceeds_its_resource_limits_is_refused_with_numbers() ->
         require_fit(two, 16 * GIB, room=6 * GIB - 1)
     assert str(refusal.value).startswith(
         "a process of the run needs 6.00 GiB of memory besides its program, and its resource limits (ulimit -v, "
-        "ulimit -d) leave 6.00 GiB; the largest, worker-1: 0.00 GiB in a step, 1.00 GiB of variables, 0.00 GiB of data,"
+        "ulimit -d) leave 6.00 GiB; the largest process, worker-1: 0.00 GiB in a step, 1.00 GiB of variables, 0.00 "
+        "GiB of data,"
     )
     assert str(refusal.value).endswith("; or raise the limits")
 
@@ -115,7 +116,7 @@ def test_only_large_runs_are_compared_with_memory_and_limits(
     monkeypatch.setattr(memory, "usable_memory", lambda: 2 * SMALL_MACHINE)
     monkeypatch.setattr(memory, "available_memory", lambda: 1 << 20)
     require_memory(experiment)
-    assert "0.00 GiB available now, less than it needs" in caplog.text
+    assert "0.00 GiB available now, too little" in caplog.text
 
 
 def test_a_run_that_cannot_fit_is_refused_before_its_directory_is_created(
@@ -201,7 +202,7 @@ def test_a_run_that_exceeds_a_gpu_is_refused_with_numbers() -> None:
         "memory needed 6.49 GiB of GPU 1 (Big GPU, compute capability 9.0, 6.5 GiB)"
     )
     small = gpu(1, memory_bytes=needed - 1)
-    assert gpu_fit_text(memory, small).endswith(", it cannot fit")
+    assert gpu_fit_text(memory, small).endswith(": the run does not fit")
     with pytest.raises(ResourceError) as refusal:
         require_gpu_fit([memory], (gpu(0), small))
     assert str(refusal.value).startswith(
@@ -216,7 +217,7 @@ def test_memory_used_by_other_processes_is_not_available() -> None:
     enough, little = gpu(free_bytes=needed), gpu(free_bytes=needed - 1)
     require_gpu_fit([memory], [enough])
     assert gpu_fit_text(memory, enough).endswith("80.0 GiB, 1.49 GiB free)")
-    assert gpu_fit_text(memory, little).endswith("80.0 GiB, 1.49 GiB free), it cannot fit")
+    assert gpu_fit_text(memory, little).endswith("80.0 GiB, 1.49 GiB free): the run does not fit")
     with pytest.raises(
         ResourceError, match=r"needs 1\.49 GiB of GPU 0 \(Big GPU\), which has 1\.49 GiB free of 80\.00"
     ):

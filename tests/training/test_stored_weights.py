@@ -63,7 +63,7 @@ def test_inference_uses_a_gpu_if_there_is_one_whichever_device_trained(caplog: p
     assert [record.levelno for record in caplog.records] == [logging.WARNING], "an idle GPU"
     elsewhere = on(NO_DRIVER)
     assert (elsewhere.what, elsewhere.cluster.devices[0].gpu) == ("CPU", None)
-    assert elsewhere.reason.startswith("cluster.device=auto finds no GPU")
+    assert elsewhere.reason.startswith("cluster.device=auto has no usable GPU")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_both_verbs_print_the_device(
     assert main(["eval", str(of_two_workers), "--output", "out.json"]) == 0
     found = json.loads(Path("out.json").read_text())
     assert found["device"].startswith("GPU 0: Big GPU, compute capability 9.0")
-    assert found["device_reason"] == "cluster.device=auto takes a GPU if there is one, and there is Big GPU"
+    assert found["device_reason"] == "cluster.device=auto uses a GPU if there is one, and there is Big GPU"
     assert f"\ncomputed on    {found['device']}\n" in capsys.readouterr().out
     np.save("one.npy", np.zeros((1, 8, 8), np.uint8))
     assert main(["predict", str(of_two_workers), "one.npy"]) == 0
@@ -178,8 +178,8 @@ def test_weights_that_do_not_fit_are_skipped_and_reported(source: Path) -> None:
     assert list(weights.values) == ["fc1/weights"]
     assert weights.left == {
         "fc1/bias": "init_exclude matches it (fc1/b*)",
-        "fc2/weights": "its shape is (8, 8), in the checkpoint (8, 10)",
-        "fc2/bias": "its shape is (8,), in the checkpoint (10,)",
+        "fc2/weights": "its shape is (8, 8) in the network and (8, 10) in the checkpoint",
+        "fc2/bias": "its shape is (8,) in the network and (10,) in the checkpoint",
         "fc3/weights": "it is not in the checkpoint",
         "fc3/bias": "it is not in the checkpoint",
     }
@@ -205,7 +205,7 @@ def test_a_pattern_without_matching_variable_is_refused(source: Path, key: str) 
 
 
 def test_a_checkpoint_of_another_network_is_refused_before_anything_is_written(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"(?s)nothing matches.*conv1/weights: left, it is not in the checkpoint"):
+    with pytest.raises(CheckpointError, match=r"(?s)no weight fits.*conv1/weights: left, it is not in the checkpoint"):
         train(tmp_path / "run", "model=lenet", f"init_from={source}", "init_include=[conv*]")
     assert not (tmp_path / "run").exists()
 

@@ -202,7 +202,7 @@ def test_the_training_loss_can_be_monitored_too(tmp_path: Path) -> None:
 
 
 def test_a_signal_keeps_the_count_of_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer.Trainer, "_stop_if_asked", stop_at_6)
+    monkeypatch.setattr(trainer.Trainer, "_stop_if_requested", stop_at_6)
     with pytest.raises(Interrupted):
         train(tmp_path, *VALIDATED, "train.steps=20", "train.patience=5", "train.min_delta=1")
     progress = load(find(tmp_path, "newest")).manifest.meta.progress

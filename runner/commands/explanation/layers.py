@@ -23,7 +23,7 @@ _PASSING_ON = ("reshape", "identity")
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One layer, for one example.
+    """The size and the work of one layer, for one example.
 
     output: the output's shape. parameters: number of trained values. multiply_adds: number in convolutions and matrix
     products of the forward pass. activation_bytes: bytes of the output; 0 if it shares the memory of the input.

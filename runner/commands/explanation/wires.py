@@ -9,8 +9,8 @@ from runner.system.text import mean_number, number, text_table
 from runner.training.experiment import Experiment
 
 _ESTIMATED = """\
-Milliseconds are estimated by the cost model, summed over messages. In the hidden ones the receiver computes,
-between a send and the first node that needs it. Several messages can overlap the same computation."""
+Milliseconds are estimated by the cost model, summed over messages. Hidden milliseconds are those in which the receiver
+computes between the send and the first node that needs the message. Messages can overlap the same computation."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Sent:
 def sent_text(sent: Sequence[Sent], per: str = "step") -> str:
     """Return two tables of the transfers of a step: by link and layer, and by link with times of the cost model.
 
-    Wires are sorted by name, and the layers of a wire by their first send. A dash stands for no layer. Bytes are
+    Wires are sorted by name, and the layers of a wire by their first send. A dash means no layer. Bytes are
     rounded. per: the word for a step.
     """
     if not sent:

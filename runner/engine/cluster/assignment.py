@@ -137,7 +137,7 @@ def _check_part(device: str, part: Part, inputs: Sequence[InputSlot]) -> None:
     carriers = sorted(part.feeds.values())
     placeholders = sorted(node[0] for node in graph if node.op == "placeholder")
     if carriers != placeholders:
-        raise ValueError(f"feeds enter at {_listed(carriers)}, expected each placeholder once: {_listed(placeholders)}")
+        raise ValueError(f"feeds of {_listed(carriers)}, expected each placeholder once: {_listed(placeholders)}")
     for slot in inputs:
         if slot.tensor not in part.feeds:
             raise ValueError(f"input {slot.tensor}: expected one of the feeds {_listed(part.feeds)}")
@@ -149,12 +149,12 @@ def _check_arenas(assignment: Assignment) -> None:
     """Raise ValueError unless every tensor that the plan transfers has a place in its arena."""
     plan, arenas = assignment.plan, assignment.arenas
     if (owners := [arena.owner for arena in arenas.values()]) != list(arenas):
-        raise ValueError(f"arenas of {_listed(owners)} under the names {_listed(arenas)}")
+        raise ValueError(f"arenas named {_listed(arenas)}, expected the names of their owners: {_listed(owners)}")
     own = peer_of(assignment.device)
     destinations = {peer_of(i.attributes["destination"]) for i in plan.instructions if i.op == "send"}
     absent = ({own, MASTER} | destinations | set(senders(plan).values())) - set(arenas)
     if absent:
-        raise ValueError(f"no arena of {', '.join(sorted(absent))}, only of {', '.join(sorted(arenas)) or 'none'}")
+        raise ValueError(f"arenas of {_listed(sorted(arenas))}, expected also arenas of {_listed(sorted(absent))}")
     if arenas[own].sizes != sent_sizes(plan):
         raise ValueError(f"the arena of {own} does not have the layout of the plan's sends and fetches")
     for recv in plan.instructions:

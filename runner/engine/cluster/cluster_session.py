@@ -1,4 +1,4 @@
-"""A session whose devices are worker processes; the master plans, starts and feeds the workers and computes nothing."""
+"""A session whose devices are worker processes; the master makes plans and feeds the workers, but never computes."""
 
 import time
 from collections import deque
@@ -45,11 +45,11 @@ class ClusterSession:
 
     source: plain description from which each worker builds its input source, or None. threads: kernel threads of
     each worker. logs: folder for the workers' logs. epoch: number of this start of run ``run_id``. monitor: checks
-    heartbeats; default limits if None. emulation: delays added to transfers and steps; None for none.
+    heartbeats; None for a monitor with default limits. emulation: delays added to transfers and steps, or None.
     worker_options: additional command-line options of the workers, without secrets.
 
     Raises ResourceError if the GPUs cannot set up a communicator. Raises ClusterError within two seconds of a worker's
-    death, with its name, exit code and the last lines of its log. An error reported by a worker is raised in
+    death, with the worker's name, exit code and last lines of log. If a worker reports an error, the error is raised in
     its original class with the worker's name.
     """
 
@@ -122,43 +122,43 @@ class ClusterSession:
         """Run one step of a client: send one Run message to each participating worker; see :class:`Session`."""
         begin_ns = time.monotonic_ns()
         require_synchronized(f"client {client!r} was run", self._launched)
-        asked = self._planned.client(client)
-        fed = expand_feeds(asked, feeds or {})
-        plan = self._load(asked)
+        planned = self._planned.client(client)
+        fed = expand_feeds(planned, feeds or {})
+        plan = self._load(planned)
         number = self._begin(plan, fed)
         for worker in plan.plans:
-            self._group.send(worker, messages.Run(plan.name, step, self._delay_s(asked, worker, step)))
+            self._group.send(worker, messages.Run(plan.name, step, self._delay_s(planned, worker, step)))
         done = self._group.gather(
             plan.plans, messages.Done, lambda answer: (answer.plan, answer.step) == (plan.name, step)
         )
         for worker, answer in done.items():
             self._add_statistics(worker, plan, answer)
-        fetched = {name: plan.fetch(tensor) for name, tensor in asked.fetches.items()}
+        fetched = {name: plan.fetch(tensor) for name, tensor in planned.fetches.items()}
         if self._trace is not None:
             self._trace.runs.add(client, number, step, begin_ns)
         return fetched
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
         """Begin one step of a client; see :class:`~runner.engine.run.step_driver.Clients`."""
-        asked = self._planned.client(client)
-        require_launchable(asked, self._launched)
+        planned = self._planned.client(client)
+        require_launchable(planned, self._launched)
         begin_ns = time.monotonic_ns()
-        fed = expand_feeds(asked, feeds or {})
+        fed = expand_feeds(planned, feeds or {})
         if not self._launched and not self._training_is_loaded:
             # Load all clients now, because no client can be loaded while another client runs.
             for each in self._program.training:
                 self._load(each)
             self._training_is_loaded = True
-        plan = self._load(asked)
+        plan = self._load(planned)
         number = self._begin(plan, fed)
-        self._launched[client] = self._by_plan[plan.name] = _LaunchedRun(asked, plan, step, number, begin_ns)
+        self._launched[client] = self._by_plan[plan.name] = _LaunchedRun(planned, plan, step, number, begin_ns)
         for worker in plan.plans:
-            self._group.send(worker, messages.Launch(plan.name, step, self._delay_s(asked, worker, step)))
+            self._group.send(worker, messages.Launch(plan.name, step, self._delay_s(planned, worker, step)))
 
     def finished(self) -> Finished:
         """Wait until the next client has finished; see :class:`~runner.engine.run.step_driver.Clients`."""
         if not self._launched:
-            raise RunnerError("no client is under way: launch one first")
+            raise RunnerError("no client is running: launch one first")
         while True:
             worker, answer = self._ended.popleft() if self._ended else self._group.next(messages.Done)[:2]
             run = self._by_plan.get(answer.plan)
@@ -199,7 +199,7 @@ class ClusterSession:
         return {device_type: sorted(found) for device_type, found in self._libraries.items()}
 
     def close(self) -> None:
-        """End the workers and release everything. May be called again."""
+        """End the workers and release all resources. May be called again."""
         self.__exit__(None, None, None)
 
     @property
@@ -272,7 +272,7 @@ class _LaunchedRun:
 
 
 def _worker_names(cluster: Cluster) -> list[str]:
-    """Return the processes of a cluster's devices; raises ValueError unless each job has one per task from 0."""
+    """Return the processes of a cluster's devices; raises ValueError unless each job has one device per task from 0."""
     names = [peer_of(device.name) for device in cluster.devices]
     servers = sum(messages.split_name(name)[0] == messages.SERVER_ROLE for name in names)
     expected = messages.process_names(len(names) - servers, servers)

@@ -37,7 +37,7 @@ class Link:
 
     def __str__(self) -> str:
         if self.bytes_per_s is None:
-            rate = "bandwidth as it is"
+            rate = "unlimited bandwidth"
         else:
             rate = f"{self.bytes_per_s / BYTES_PER_S_OF_MBIT:g} Mbit/s"
         return f"{rate}, {self.latency_s * 1e3:g} ms"
@@ -55,7 +55,7 @@ class Links:
     def due(self, destination: str, nbytes: int) -> float:
         """Return the time from which the receiver may deliver a message of ``nbytes`` sent now.
 
-        Raises ClusterError if the time is more than ``LONGEST_WAIT_S`` from now: the receiver would refuse the message.
+        Raises ClusterError if the time is more than ``LONGEST_WAIT_S`` from now: the receiver would reject the message.
         """
         now = self._clock()
         occupied_s = 0.0 if self._link.bytes_per_s is None else nbytes / self._link.bytes_per_s
@@ -93,8 +93,8 @@ class Stragglers:
         if self.distribution == "none":
             return "no stragglers"
         spread = f", sigma {self.sigma:g}" if self.distribution == "lognormal" else ""
-        who = "all workers" if self.workers is None else f"worker {', '.join(map(str, self.workers))}"
-        return f"{self.distribution} delay of {who} with median {self.median_s * 1e3:g} ms{spread}"
+        slowed = "all workers" if self.workers is None else f"worker {', '.join(map(str, self.workers))}"
+        return f"{self.distribution} delay of {slowed} with median {self.median_s * 1e3:g} ms{spread}"
 
     def delay_s(self, worker: int, step: int) -> float:
         """Return the delay in seconds before a training step: a pure function of (seed, worker, step)."""

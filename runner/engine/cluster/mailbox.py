@@ -1,7 +1,7 @@
 """The mailbox of a worker, which stores tensors until a step receives them and passes on all other messages.
 
 If a slow network is emulated, a message states when its tensor is due, and the tensor is not delivered earlier. The
-launch queue holds the launched steps that have not begun, in order, and applies their time limit.
+launch queue holds the launched steps that have not begun, in order, and applies the time limit for their tensors.
 """
 
 import time
@@ -37,14 +37,14 @@ class Stopped(BaseException):
 
 @dataclass(frozen=True)
 class Request:
-    """A message for the worker to handle. read_at: time of reading by the mailbox's clock."""
+    """A message for the worker to handle. read_at: time at which the message was read, by the mailbox's clock."""
 
     received: Received
     read_at: float
 
 
 class Mailbox:
-    """The messages of one worker. Stores at most one tensor for each transfer of the loaded plans."""
+    """The messages of one worker. A mailbox stores at most one tensor for each transfer of the loaded plans."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Mailbox:
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``clock``: seconds of the monotonic clock that the endpoint and ``pause`` use."""
+        """``clock``: returns the seconds of the monotonic clock that the endpoint and ``pause`` use."""
         self.clock = clock
         self._endpoint = endpoint
         self._pause = pause
@@ -69,7 +69,7 @@ class Mailbox:
     def next(self, timeout_s: float) -> Request | None:
         """Return the next request; None if no message arrived in time or the message was not a request.
 
-        A request that was read during a step keeps the time of its reading. Raises SecurityError for a tensor
+        A request that was read during a step keeps the time at which it was read. Raises SecurityError for a tensor
         that no loaded plan receives.
         """
         return self._queued.popleft() if self._queued else self._next(timeout_s)
@@ -139,7 +139,7 @@ class Mailbox:
         Launch and trace messages are queued for :meth:`next` with the time at which they were read. Raises Stopped on
         shutdown, SecurityError for an unexpected message.
         """
-        self._wait_until(self.clock() + seconds, step, "it was delayed")
+        self._wait_until(self.clock() + seconds, step, "the step was delayed")
 
     @property
     def pending(self) -> list[tuple[str, str]]:
@@ -154,7 +154,7 @@ class Mailbox:
                 self._pause(left)
 
     def _read_during_step(self, timeout_s: float, step: int, reason: str) -> None:
-        """Read one message while a step waits for ``reason``; a Run message is refused meanwhile."""
+        """Read one message while a step waits, as ``reason`` describes; raises SecurityError for a Run message."""
         request = self._next(timeout_s)
         if request is None:
             return
@@ -211,10 +211,10 @@ class LaunchQueue:
         self._begun = 0
 
     def first(self) -> tuple[QueuedLaunch | None, float]:
-        """Return the step that can begin first and the seconds until then; None and ``WAIT_S`` if no step can by then.
+        """Return the step that can begin first and the seconds until it can; None and ``WAIT_S`` if that takes longer.
 
-        If several steps can begin now, returns the step launched first. Raises ClusterError for a step that lacks a
-        tensor ``RECEIVE_LIMIT_S`` after its message was read.
+        If several steps can begin now, returns the step launched first. Raises ClusterError if a step still lacks a
+        tensor ``RECEIVE_LIMIT_S`` after its launch message was read.
         """
         now = self._mailbox.clock()
         first, wait_s = None, WAIT_S
@@ -245,6 +245,6 @@ class LaunchQueue:
                 mailbox.catch_up()
         tensors = ", ".join(f"{key!r} from {sender}" for key, sender in mailbox.missing(plan, step.received).items())
         raise ClusterError(
-            f"step {step.message.step} of plan {plan!r}: {tensors} did not arrive within {RECEIVE_LIMIT_S:g} s of its "
+            f"step {step.message.step} of plan {plan!r}: {tensors} did not arrive within {RECEIVE_LIMIT_S:g} s of the "
             "launch"
         )

@@ -51,7 +51,7 @@ def thread_budget(threads: int) -> dict[str, str]:
 def runner_command() -> list[str]:
     """Return the start of a command line that runs ``runner`` in a new process, from this process's source files.
 
-    The option -P keeps the working directory off ``sys.path``: a file there is never imported in place of a library.
+    The option -P keeps the working directory off ``sys.path``, so that no file there is imported instead of a library.
     """
     spec = importlib.util.find_spec("runner.__main__")
     assert spec is not None
@@ -174,12 +174,12 @@ class WorkerProcess:
         _wait_for_any([self], _STACK_S)
 
     def report(self) -> str:
-        """Return a report with the process, its end and the last lines of its log."""
+        """Return a text with the name of the process, the way in which it ended, and the last lines of its log."""
         lines = tail(self.log_path)
         ending = "\n".join(["Last lines of its log:", *(f"  | {line}" for line in lines)])
         return (
-            f"{self.name} (pid {self.pid}) {self.exit or 'still runs'}. "
-            f"{ending if lines else 'Its log is empty.'}\nThe whole log: {self.log_path}"
+            f"{self.name} (pid {self.pid}) {self.exit or 'is still running'}. "
+            f"{ending if lines else 'Its log is empty.'}\nFull log: {self.log_path}"
         )
 
     def close(self) -> None:
@@ -206,7 +206,7 @@ class Supervisor:
     def start(self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> WorkerProcess:
         """Start and watch a process. environment: the complete environment, including :func:`thread_budget`."""
         if name in self.workers:
-            raise ValueError(f"{name} has been started already")
+            raise ValueError(f"{name} is already started")
         worker = self.workers[name] = WorkerProcess(name, argv, log_path, environment)
         return worker
 
@@ -216,18 +216,18 @@ class Supervisor:
         return [worker.fileno() for worker in self.workers.values()]
 
     def expect_exit(self, name: str) -> None:
-        """Expect a worker to exit, so that exit code 0 is no failure."""
+        """Expect a worker to exit, so that its exit with code 0 does not count as a failure."""
         self._leaving.add(name)
 
     def check(self) -> None:
         """Raise ClusterError if a worker has died; the first one is reported as the cause."""
         failed = self._failed_workers()
         if failed:
-            others = [f"After it, {worker.name} {worker.exit}." for worker in failed[1:]]
+            others = [f"Later, {worker.name} {worker.exit}." for worker in failed[1:]]
             raise ClusterError("\n".join([failed[0].report(), *others]))
 
     def first_failed(self) -> str:
-        """Return the name of the first worker that died, "" if none has."""
+        """Return the name of the first worker that died unexpectedly, or "" if there is none."""
         return next((worker.name for worker in self._failed_workers()), "")
 
     def _failed_workers(self) -> list[WorkerProcess]:
@@ -257,7 +257,7 @@ class Supervisor:
                 worker.kill()
             if not self.wait_for_exit(_KILL_S):
                 names = ", ".join(f"{worker.name} (pid {worker.pid})" for worker in self._update())
-                raise ClusterError(f"{names} survived SIGKILL by {_KILL_S:g} s: stuck in the kernel")
+                raise ClusterError(f"{names} still running {_KILL_S:g} s after SIGKILL: stuck in the kernel")
 
     def __enter__(self) -> "Supervisor":
         return self
@@ -298,11 +298,11 @@ def die_with_parent(parent: int) -> None:
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
-        raise ResourceError(f"no parent-death signal: {os.strerror(ctypes.get_errno())}")
+        raise ResourceError(f"cannot set the parent-death signal: {os.strerror(ctypes.get_errno())}")
     if os.getppid() != parent:
-        raise ClusterError(f"the master (pid {parent}) ended before this worker began; the worker exits")
+        raise ClusterError(f"the master (pid {parent}) ended before this worker started; the worker exits")
 
 
 def dump_stacks_on_signal() -> None:
-    """Write the stacks of all threads to standard error on ``STACK_SIGNAL``, even if stuck. Called in a worker."""
+    """Write the stacks of all threads, even stuck ones, to standard error on ``STACK_SIGNAL``. Called in a worker."""
     faulthandler.register(STACK_SIGNAL, all_threads=True)

@@ -22,7 +22,7 @@ from runner.kernels.contract import Array, Layout
 
 
 class RemotePlan:
-    """One client divided among workers, and the shared memory for its feeds and fetches.
+    """The parts of one client on the workers, and the shared memory for the client's feeds and fetches.
 
     plans, assignments: worker -> plan or assignment, for participating workers only. begun: number of runs so far.
     """

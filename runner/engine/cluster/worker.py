@@ -79,7 +79,7 @@ class Worker:
                     self._run(launched.message.plan, launched.message.step, delay_s, {TURN: float(turn)})
         except Stopped:
             self.endpoint.send(messages.MASTER, messages.Bye())
-            # Only on shutdown, when all workers leave: after an error, others may never return from the communicator.
+            # Leave only on shutdown, when all workers leave: after an error, others may hang in the communicator.
             self._leave_communicator()
             return 0
         except (RunnerError, MemoryError) as raised:
@@ -121,7 +121,7 @@ class Worker:
     def _set_up(self, document: object) -> None:
         self.progress.enter(messages.SETUP, 0)
         if self._check_finite is not None:
-            raise SecurityError("setup refused: expected once, received again")
+            raise SecurityError("second setup refused: expected one setup")
         setup = WorkerSetup.from_document(document)
         if setup.link is not None:
             self._links = Links(setup.link, self.mailbox.clock)
@@ -153,7 +153,7 @@ class Worker:
     def _load(self, plan: str, document: object) -> None:
         self.progress.enter(messages.LOAD, 0)
         if self._check_finite is None or plan in self._plans:
-            raise SecurityError(f"plan {plan!r} refused: expected a new one, after setup")
+            raise SecurityError(f"plan {plan!r} refused: expected once, after setup")
         assignment = Assignment.from_document(document, self.registry)
         own_name = self.endpoint.name
         if peer_of(assignment.device) != own_name:
@@ -181,7 +181,7 @@ class Worker:
 
     def _plan(self, plan: str, step: int) -> "_LoadedPlan":
         if plan not in self._plans:
-            raise SecurityError(f"step {step} of plan {plan!r} refused: loaded are {', '.join(self._plans) or 'none'}")
+            raise SecurityError(f"step {step} refused: plan {plan!r}, loaded plans: {', '.join(self._plans) or 'none'}")
         return self._plans[plan]
 
     def _run(self, plan: str, step: int, delay_s: float, stats: Mapping[str, float]) -> None:

@@ -125,7 +125,7 @@ class WorkerGroup:
         accept: Callable[[Answer], bool] = lambda answer: True,
         limit_s: float | None = None,
     ) -> dict[str, Answer]:
-        """Read messages until each worker has sent an accepted one of ``kind``; return them by worker.
+        """Read messages until each worker has sent one of ``kind`` that ``accept`` allows; return these by worker.
 
         Raises the error that a worker reports; ClusterError if a worker dies, is silent or stuck, or after ``limit_s``.
         """
@@ -141,7 +141,7 @@ class WorkerGroup:
             return answers
 
     def next(self, *kinds: type[Answer]) -> tuple[str, Answer, Sequence[memoryview]]:
-        """Read messages until one of ``kinds`` arrives; return its worker, the message and its frames.
+        """Read messages until one of ``kinds`` arrives; return its sender, the message and its frames.
 
         Raises the errors of :meth:`gather`.
         """
@@ -184,7 +184,7 @@ class WorkerGroup:
     def _answers(
         self, missing: Collection[str], kinds: tuple[type[Answer], ...], limit_s: float | None
     ) -> Iterator[tuple[str, Answer, Sequence[memoryview]]]:
-        """Yield the messages of ``kinds`` as they arrive. missing: the workers awaited; the caller may change it."""
+        """Yield the messages of ``kinds`` as they arrive. missing: the awaited workers, which the caller may change."""
         begun = self.clock()
         while True:
             if self.clock() >= self._next_check:

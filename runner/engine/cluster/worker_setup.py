@@ -49,7 +49,7 @@ class CommunicatorSetup:
             raise ValueError(f"communicator of {list(self.members)}: expected two or more different members")
 
     def join(self, registry: Registry, name: str) -> bool:
-        """Join the communicator with the thread's device and return True, if ``name`` is a member; else return False.
+        """If ``name`` is a member, join the communicator with the thread's device and return True; else return False.
 
         Returns after all members have joined. Raises ResourceError if the library is missing or fails.
         """
@@ -57,7 +57,7 @@ class CommunicatorSetup:
             return False
         if self.library not in registry.communicators:
             raise ResourceError(
-                f"{self.library} is not available here, but at the master; install the same libraries for all processes"
+                f"{self.library} is available to the master but not to {name}; install the same libraries everywhere"
             )
         try:
             registry.communicators[self.library].join(self.unique_id, self.members.index(name), len(self.members))
@@ -76,7 +76,7 @@ def require_library(cluster: Cluster, registry: Registry) -> CommunicatorLibrary
     library = registry.communicators.get(cluster.collectives)
     if library is None:
         raise ResourceError(
-            f"cluster.collectives={cluster.collectives}: the library is not available, expected with CuPy; see "
+            f"cluster.collectives={cluster.collectives}: the library is not available through CuPy; see "
             "`runner doctor`, or set cluster.collectives=none"
         )
     return library
@@ -108,7 +108,7 @@ _PEER = Text(32)
 class WorkerSetup:
     """The setup document.
 
-    source: plain description of an input source, or None. check_finite: refuse values that are not finite. link:
+    source: plain description of an input source, or None. check_finite: reject values that are not finite. link:
     emulated link to every other process, or None. gpus: GPU number by worker name. use: options of the GPUs.
     communicator: setup of the GPUs' communicator, None if no collective library is used.
     """

@@ -1,4 +1,4 @@
-"""From the program of a strategy to the plans that devices execute.
+"""Compilation: from the program of a strategy to the plans that devices execute.
 
 Read in this order:
 

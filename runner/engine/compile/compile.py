@@ -39,16 +39,16 @@ class Signature:
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a signature on one device: its scheduled graph, its fetches, and fed tensor -> placeholder."""
+    """The part of a signature on one device: its scheduled graph, its fetches, and the placeholders of fed tensors."""
 
     graph: Graph
     fetches: tuple[Tensor, ...]
     feeds: Mapping[Tensor, Tensor]
 
     def plan(self, device: str, registry: Registry, settled: Mapping[str, Layout]) -> DevicePlan:
-        """Return the plan of the device; a pure function, so that every process computes the same plan.
+        """Return the plan of the device: a pure function of the arguments, so that all processes compute the same plan.
 
-        settled: layouts of variables that are already decided.
+        settled: layouts that are already decided for variables.
         """
         return plan_device(device, self.graph, self.fetches, self.feeds, registry, settled)
 
@@ -77,8 +77,8 @@ def compile_signature(
 ) -> Compiled:
     """Place ``graph`` and compile it for one signature.
 
-    observe: receives the name and the result of every pass; tests verify the graph there. seconds: duration of a node,
-    for placement and order.
+    observe: receives the name and the result of every pass; tests verify the graph. seconds: returns the duration of
+    a node, for placement and scheduling.
     """
     placed = placed_graph(graph, cluster, registry, seconds)
     if observe is not None:
@@ -108,7 +108,7 @@ def compile_placed(
 
     pruned, moved = prune(placed, signature.fetches, signature.targets, signature.feeds)
     roots = Roots.of([moved.get(tensor, tensor) for tensor in signature.fetches], signature.targets)
-    # Collectives come after all passes that join or drop nodes: a sum is on all devices or on none.
+    # Collectives come after all passes that join or drop nodes, because a sum must be on all devices or on none.
     passes = [*default_passes(registry)]
     if cluster.members:
         passes.append(Pass("collectives", partial(lower_collectives, members=cluster.members)))
@@ -138,7 +138,7 @@ def compile_placed(
 
 
 def device_types(registry: Registry) -> DeviceTypes:
-    """Return a function from a node to the device types that have a kernel for it; None for a node without kernel."""
+    """Return a function that returns the device types with a kernel for a node, None if the node needs no kernel."""
 
     def types_for(node: Node) -> frozenset[str] | None:
         if op_table.lookup(node.op).executed_by == "executor":

@@ -1,4 +1,4 @@
-"""Estimated durations of nodes and copies: the formulas of ops over the rates of devices."""
+"""Estimated durations of nodes and copies: the costs of ops divided by the rates of devices."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The greedy heuristic of placement: a group goes to the device where a simulated execution finishes first.
+"""The greedy placement heuristic: a group goes to the device where a simulated execution finishes first.
 
 TensorFlow whitepaper 2016, section 3.2.1: the simulation starts with the sources; each visited node goes to the device
 where it would finish first, including the transfers of its inputs. The paper leaves two points open that matter for
@@ -8,7 +8,7 @@ training graphs:
   batch advance through the same layers side by side.
 - *The node that decides for a colocation group*. The group of a layer begins with its variables and with values that
   depend only on variables. Such nodes are ready at once and would go to any free device. So nodes of an undecided group
-  are deferred until one of them reads a value of another group, or is itself read; then all deferred nodes are tried
+  are deferred until one reads a computed value of another group or is itself read; then all deferred nodes are tried
   together on each device. A source (a node without inputs: variable, fed value, constant) follows its first reader.
 """
 
@@ -27,7 +27,7 @@ from runner.engine.graph.tensor import Tensor
 def earliest_finish(
     graph: Graph, cluster: Cluster, groups: Mapping[str, str], feasible: Mapping[str, Sequence[str]], seconds: Seconds
 ) -> dict[str, str]:
-    """Choose a device for every group: group -> device name.
+    """Return the device name of every group.
 
     groups: node name -> group. feasible: group -> devices to choose from. A tensor is sent to a device once, however
     many nodes read it there. The sender is busy while it sends, the receiver while it receives, and links are always
@@ -40,7 +40,7 @@ def earliest_finish(
 
 
 def _by_path_to_the_end(graph: Graph, cluster: Cluster, seconds: Seconds) -> list[str]:
-    """Return node names, longest remaining path first, with durations on the first device: a topological order."""
+    """Return node names in a topological order: longest remaining path first, with durations on the first device."""
     device = cluster.devices[0]
     path: dict[str, float] = dict.fromkeys(graph.nodes, 0.0)
     for node in reversed(list(graph)):
@@ -53,7 +53,7 @@ def _by_path_to_the_end(graph: Graph, cluster: Cluster, seconds: Seconds) -> lis
 
 @dataclass
 class _Clock:
-    """Simulated times. free: when a device has no more work; ends: ends of nodes; arrivals: of tensors on devices."""
+    """Simulated times at which devices become free, nodes end, and tensors arrive on devices."""
 
     free: MutableMapping[str, float]
     ends: MutableMapping[str, float] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class _Simulation:
         return self.chosen
 
     def _take_sources_along(self, nodes: Iterable[Node], device: str) -> None:
-        """Place undecided groups of sources that the nodes read on the device, if feasible."""
+        """Place the undecided groups of sources that ``nodes`` read: on ``device``, or on the first feasible device."""
         for node in nodes:
             for name in needed_by(node):
                 group = self.groups[name]

@@ -2,9 +2,9 @@
 
 The nodes are visited in order. The kernel of each node requests layouts for its inputs; if a value has another layout,
 a conversion is inserted, once per value and layout. A variable has no layout until its first reader requests one. So
-weights have the layout that the convolution prefers, and so have values computed element by element from the weights.
-The result of a cast between floats has no layout at first either, because one kernel casts and changes the layout in
-one pass over memory. Values that enter or leave a device have the plain layout.
+weights, and values computed element by element from the weights, have the layout that the convolution prefers. The
+result of a cast between floats has no layout at first either, because one kernel can cast and change the layout in
+one pass over memory. Values that enter or leave a device have the plain layout (C order).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ def arrange(
 ) -> Arranged:
     """Choose the kernel and the layouts of every node of ``part``, in graph order.
 
-    feeds: fed tensor -> output of its placeholder. settled: layouts of variables that are already decided. Raises
+    feeds: fed tensor -> output of its placeholder. settled: layouts that are already decided for variables. Raises
     KernelError if no kernel accepts a node.
     """
     work = _Arranging(device, registry, settled)
@@ -63,7 +63,7 @@ def arrange(
 
 
 def _viewed(part: Graph, tensor: Tensor) -> Tensor:
-    """Return the tensor at the end of a chain of views; the tensor itself if it is no view."""
+    """Return the tensor at the end of a chain of views; the tensor itself if it is not a view."""
     while (node := part.nodes[tensor.node]).op in ALIASES:
         tensor = node.inputs[0]
     return tensor
@@ -75,7 +75,7 @@ class _Arranging:
 
     layouts: layout of each slot; None while undecided. kept: fetched variables that the step overwrites. casts:
     positions of the casts in ``instructions``; their kernels are chosen last. held: slots with memory outside the
-    arena: variables, and values on wires. sent: name of a sent tensor -> its slot on a wire.
+    arena (variables, and values on wires). sent: name of a sent tensor -> its slot on a wire.
     """
 
     device: str
@@ -135,7 +135,7 @@ class _Arranging:
             self.slot_of[node[0]] = self.copy(slot, node.name)
 
     def add_alias(self, node: Node) -> None:
-        """Make the output a view of the input, which must be plain if the shape changes."""
+        """Make the output a view of the input, which must have the plain layout if the shape changes."""
         source = self.slot_of[node.inputs[0]]
         if node.op == "reshape":
             plain_source = self.in_layout(source, plain(self.specs[source]), node.name)
@@ -143,7 +143,7 @@ class _Arranging:
         self.slot_of[node[0]] = source
 
     def add_assign(self, node: Node) -> None:
-        """Replace the value of a variable. The output of the assign is the assigned value."""
+        """Append an assign, which replaces the value of a variable. The output of the assign is the assigned value."""
         variable, value = node.inputs
         if variable.node in self.assigned:
             raise ShapeError(
@@ -161,7 +161,7 @@ class _Arranging:
         self.slot_of[node[0]] = source
 
     def add_send(self, node: Node) -> None:
-        """Append the send of a plain value; all destinations read the same memory."""
+        """Append the send of a value in the plain layout; all destinations read the same memory."""
         source = self.slot_of[node.inputs[0]]
         wanted = plain(self.specs[source])
         sent = sent_tensor(node.attributes["key"])
@@ -170,7 +170,7 @@ class _Arranging:
         self.emit(node, "", (self.sent[sent],), (), Arrangement((wanted,), ()))
 
     def on_a_wire(self, slot: int, reader: str) -> int:
-        """Return a slot on a wire with the value of ``slot``: a copy if ``slot`` is a variable, or on another wire.
+        """Return a slot on a wire with the value of ``slot``: a copy if ``slot`` is a variable or on another wire.
 
         A variable may be written while other devices read it, and a value on another wire has separate memory.
         """
@@ -180,7 +180,7 @@ class _Arranging:
         return slot
 
     def add_recv(self, node: Node) -> None:
-        """Append the receive of a plain value; kernels read floats on the wire and other dtypes in a copy.
+        """Append the receive of a plain value; kernels read floats from the wire and other dtypes from a copy.
 
         The sender can still change the memory of the wire. Any bits are a valid float, but an index must not change
         after a kernel has checked its bounds.
@@ -244,20 +244,20 @@ class _Arranging:
         sides = [self.settled_layout(source), self.settled_layout(slot)]
         choice = self.registry.choose("cast", self.device_type, instruction.attributes, [before], [after], sides)
         arrangement = choice.arrangement
-        made = replace(instruction, library=choice.kernel.library, arrangement=arrangement)
-        (taken,), (given,) = arrangement.inputs, arrangement.outputs
+        cast = replace(instruction, library=choice.kernel.library, arrangement=arrangement)
+        (input_layout,), (output_layout,) = arrangement.inputs, arrangement.outputs
         around = []
-        if taken != sides[0]:
-            made = replace(made, inputs=(self.new_slot(before, taken),))
-            around += self.conversions(source, made.inputs[0], instruction.node)
-        around.append(made)
-        if given != sides[1]:
-            around[-1] = replace(made, outputs=(self.new_slot(after, given),))
+        if input_layout != sides[0]:
+            cast = replace(cast, inputs=(self.new_slot(before, input_layout),))
+            around += self.conversions(source, cast.inputs[0], instruction.node)
+        around.append(cast)
+        if output_layout != sides[1]:
+            around[-1] = replace(cast, outputs=(self.new_slot(after, output_layout),))
             around += self.conversions(around[-1].outputs[0], slot, instruction.node)
         return around
 
     def settled_layout(self, slot: int) -> Layout:
-        """Return the layout of a slot; plain if no kernel requested one."""
+        """Return the layout of a slot; the plain layout if no kernel requested a layout."""
         return self.layouts[slot] or plain(self.specs[slot])
 
     def new_slot(self, spec: TensorSpec, layout: Layout | None, owner: int | None = None) -> int:
@@ -310,11 +310,11 @@ class _Arranging:
         return Instruction(f"{reader}/convert", "convert", {}, library, (slot,), (result,), arrangement)
 
     def is_one_step(self, spec: TensorSpec, source: Layout, wanted: Layout) -> bool:
-        """Return whether one conversion is enough, or no other way exists."""
+        """Return whether one conversion is enough, or no conversion in two steps exists."""
         return source.is_plain or wanted.is_plain or self.converter(spec, source, wanted) is not None
 
     def converter(self, spec: TensorSpec, source: Layout, wanted: Layout) -> Choice | None:
-        """Return the kernel that changes a layout in one step, or None."""
+        """Return the kernel that changes a layout in one step; None if there is no such kernel."""
         choice = self.registry.choose("convert", self.device_type, {}, [spec], [spec], [source, wanted])
         sides = (choice.arrangement.inputs, choice.arrangement.outputs)
         return choice if sides == ((source,), (wanted,)) else None

@@ -1,4 +1,4 @@
-"""Memory of values by lifetime: the values that share memory, and the offset of each value in the device's arena.
+"""Memory planning by lifetime: the values that share memory, and the offset of each value in the device's arena.
 
 Sent and received values are on wires, in memory that is not reused before the end of the step. The other values are
 placed in three steps. A value that is assigned to a variable is computed in the memory of the variable, if the old
@@ -35,7 +35,7 @@ def assign_memory(arranged: Arranged) -> Placed:
 
 
 class _Values:
-    """The memory of slots: the root slot of each, and the variable or the wire of a root."""
+    """The memory of slots: the root of each slot (see :meth:`of`), and the variable or the wire of a root."""
 
     def __init__(self, arranged: Arranged) -> None:
         self.arranged = arranged
@@ -52,7 +52,7 @@ class _Values:
         return slot
 
     def without_assigns_in_place(self, instructions: Sequence[Instruction]) -> list[Instruction]:
-        """Place assigned values in the memory of their variables; return the instructions that remain."""
+        """Place assigned values in the memory of their variables, if possible; return the instructions that remain."""
         written: dict[int, int] = {}
         last_read: dict[int, int] = {}
         for position, instruction in enumerate(instructions):
@@ -88,7 +88,7 @@ class _Values:
         return True
 
     def reuse_inputs(self, instructions: Sequence[Instruction]) -> None:
-        """Place outputs in the memory of inputs that the same instruction uses last, if the kernel allows."""
+        """Place outputs in the memory of inputs whose last use is the same instruction, if the kernel allows."""
         last_use = _last_uses(self, instructions)
         for position, instruction in enumerate(instructions):
             taken: set[int] = set()
@@ -113,7 +113,7 @@ class _Values:
                         self.wire[source] = self.wire[result]
 
     def _may_share(self, instruction: Instruction, source: int, output: int) -> bool:
-        """Return whether all inputs with the memory ``source`` may share it with an output."""
+        """Return whether all inputs with the memory ``source`` may share this memory with an output."""
         return all(
             (i, output) in instruction.arrangement.in_place
             for i, slot in enumerate(instruction.inputs)
@@ -131,7 +131,7 @@ def _wires(instructions: Sequence[Instruction]) -> Iterator[tuple[int, Wire]]:
 
 
 def _last_uses(values: _Values, instructions: Sequence[Instruction]) -> dict[int, int]:
-    """Return root -> position of the last instruction that reads or writes it."""
+    """Return, for each root, the position of the last instruction that reads or writes it."""
     last: dict[int, int] = {}
     for position, instruction in enumerate(instructions):
         for slot in (*instruction.inputs, *instruction.outputs):
@@ -168,7 +168,7 @@ def _lay_out(arranged: Arranged, values: _Values, instructions: Sequence[Instruc
 
 
 class _Arena:
-    """The gaps of a growing block of memory, in whole cache lines."""
+    """A growing block of memory and the gaps in it, in whole cache lines."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -177,7 +177,7 @@ class _Arena:
         self._by_size: list[tuple[int, int]] = []
 
     def allocate(self, nbytes: int) -> int:
-        """Allocate bytes in the first of the smallest sufficient gaps, or at the end; return their start."""
+        """Allocate bytes in the first of the smallest sufficient gaps, or at the end; return the start offset."""
         size = _whole_lines(nbytes)
         if size == 0:
             return 0

@@ -34,14 +34,14 @@ class Groups:
 
     @property
     def decided(self) -> dict[str, str]:
-        """Groups with a single feasible device -> that device."""
+        """The device of each group that has a single feasible device."""
         return {group: devices[0] for group, devices in self.feasible.items() if len(devices) == 1}
 
 
 def place(graph: Graph, cluster: Cluster, device_types: DeviceTypes, seconds: Seconds = node_seconds) -> Graph:
     """Return the graph with a full device name on every node.
 
-    device_types: the device types with a kernel for a node, or None if it needs no kernel. seconds: duration of a node.
+    device_types: returns the device types with a kernel for a node, None if it needs none. seconds: duration of a node.
     Raises PlacementError naming the nodes, their constraints and the devices of the cluster.
     """
     groups = colocation_groups(graph, cluster, device_types)
@@ -69,7 +69,7 @@ def colocation_groups(graph: Graph, cluster: Cluster, device_types: DeviceTypes)
 
 
 def _united(graph: Graph) -> dict[str, str]:
-    """Return node name -> name of its group, the root in a union-find over colocations."""
+    """Return the group of each node, by node name: the node's root in a union-find over colocations."""
     parent = {name: name for name in graph.nodes}
 
     def root(name: str) -> str:
@@ -107,7 +107,7 @@ def _feasible_sets(
 
 
 def _able(node: Node, matching: Sequence[Device], types: Collection[str] | None, cluster: Cluster) -> list[str]:
-    """Return the devices with a kernel for a node, of those that satisfy its constraint."""
+    """Return the names of the ``matching`` devices that have a kernel for a node."""
     able = [device.name for device in matching if types is None or device.type in types]
     if not able:
         have = ", ".join(device.name for device in cluster.devices)

@@ -48,7 +48,7 @@ class Instruction:
     """The execution of the node ``node``, which reads the slots ``inputs`` and fills the slots ``outputs``.
 
     library: library of the kernel; "" for ``assign``, ``send`` and ``recv``, which the executor runs itself. scratch:
-    offset into the arena of the scratch memory that the arrangement requests.
+    arena offset in bytes of the scratch memory that the arrangement requests.
     """
 
     node: str
@@ -76,7 +76,7 @@ class DevicePlan:
 
     places: place of each slot. variables: name -> spec and layout of every variable that the step reads or writes.
     read: names of the variables whose value the step reads. arena_bytes: memory of a step besides the variables and the
-    wires: inputs, activations, gradients, scratch.
+    wires (inputs, activations, gradients, scratch).
     """
 
     device: str
@@ -91,7 +91,7 @@ class DevicePlan:
 
     @property
     def written(self) -> frozenset[str]:
-        """Names of the variables that a step writes: by assigns, or by kernels that compute in their memory."""
+        """Names of the variables that a step writes: by assigns, or by kernels that compute in variables' memory."""
         assigned = {i.attributes["variable"] for i in self.instructions if i.op == "assign"}
         places = [self.places[slot] for i in self.instructions for slot in i.outputs]
         return frozenset(assigned | {place.variable for place in places if place.variable is not None})

@@ -16,7 +16,7 @@ from runner.kernels.contract import Layout
 from runner.kernels.registry import Registry
 
 LAUNCHING = frozenset({"gpu"})
-"""Device types on which the launch of a kernel takes longer than a small kernel."""
+"""Device types on which the launch of a kernel takes longer than the execution of a small kernel."""
 
 
 SMALL_BYTES = 1 << 20
@@ -33,8 +33,8 @@ def plan_device(
 ) -> DevicePlan:
     """Return the plan of the scheduled graph of one device, in the order of the graph.
 
-    part: every read of a variable precedes its write, as after ``order_writes``. feeds: fed tensor -> output of its
-    placeholder in ``part``. settled: layouts of variables that another plan of the same program has decided. The
+    part: graph with reads of a variable before its write, as after ``order_writes``. feeds: fed tensor -> output of its
+    placeholder in ``part``. settled: layouts that another plan of the same program has decided for variables. The
     result is a pure function of the arguments and of the registered kernels.
     """
     if DeviceName.parse(device).type in LAUNCHING:
@@ -61,8 +61,8 @@ def small_updates_last(part: Graph, small_bytes: int = SMALL_BYTES) -> Graph:
     """Return the graph of one device with the updates of small variables at the end of the step.
 
     A launch takes microseconds on a GPU, even for a small kernel, and a network has hundreds of small variables.
-    Adjacent updates of one kind become a single launch. The cost is the memory of small gradients until then. Updates
-    keep their order, and other nodes keep theirs, so that reads of a variable still precede its write.
+    Adjacent updates of one kind become a single launch. However, small gradients stay in memory until the end of the
+    step. Updates keep their order, and so do other nodes, so that reads of a variable still precede its write.
     """
     needed: dict[str, list[str]] = defaultdict(list)
     for node in part:

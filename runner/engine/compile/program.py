@@ -39,7 +39,7 @@ class InputSource(Protocol):
 
 @dataclass(frozen=True)
 class InputSlot:
-    """A feed of ``tensor`` with field ``field`` of examples lo..hi-1 of the step's batch of ``split``.
+    """The feed of ``tensor`` with the field ``field`` of examples lo..hi-1 in the step's batch from ``split``.
 
     parts: number of steps that divide a batch equally: step s reads batch s // parts, with lo and hi increased by
     (s % parts) * (hi - lo).
@@ -67,10 +67,10 @@ class Client:
     """One way to run a program's graph.
 
     fetches: name -> tensor to return. targets: further nodes to run. inputs: tensors that the input source feeds.
-    feeds: name -> tensors that all receive the value that the caller passes under this name, one per replica. exact:
+    feeds: name -> tensors, one per replica, that all receive the value that the caller passes under this name. exact:
     transfers are not compressed, whatever the cluster's compression; for clients that save, restore or score the state
     of a run. deferred: the client runs concurrently with others, and its part on a device starts when the device has
-    received all inputs of the part; then no device may receive a tensor that depends on one it sends. slowed: emulated
+    received all inputs of the part. So no device may receive a tensor that depends on one it sends. slowed: emulated
     slow workers wait before they run the client. per_update: average number of runs in an update, for estimates; if an
     update evaluates its batch several times, the number of runs in one evaluation.
     """
@@ -107,7 +107,7 @@ ONE_CLIENT = DriverSettings()
 
 @dataclass(frozen=True)
 class VirtualClock:
-    """A clock on which parts of clients take lognormal seconds, pure functions of seed, client, device and step.
+    """A clock on which a client's part takes a lognormal time, a pure function of seed, client, device and step.
 
     median_s: client -> median seconds of each of its parts. sigma: standard deviation of the natural logarithm.
     transfer_s: seconds of every transfer.
@@ -137,7 +137,7 @@ class Program:
     graph: if device names are partial, :func:`~runner.engine.compile.program_placement.place_program` completes them
     for all clients.
     clients: "init" assigns initial values; "train" runs one step and fetches "loss" and "accuracy"; "eval" scores one
-    batch; "save" fetches every variable, whole, by unsharded name; "restore" feeds all of these. Instead of "train",
+    batch; "save" fetches every variable by name, in unsharded form; "restore" feeds all of these. Instead of "train",
     there may be deferred clients, which the step driver combines into updates.
     variables: unsharded name -> spec of everything in a checkpoint. workers, servers: number of worker tasks and of
     parameter-server tasks. step_driver: settings of the driver that runs the clients of each update. one_process: None

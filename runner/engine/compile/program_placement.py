@@ -3,10 +3,10 @@
 Several placements are tried: all nodes on one device, the greedy heuristic of the whitepaper, and stages. The passes of
 a run compile each placement, the scheduler simulates the step, and the fastest placement is kept. The greedy placement
 can be slower than one device, because the heuristic decides a group before the resulting transfers are known. It also
-misses that a chain of layers is balanced best by few cuts, each where little data is sent; stages are such cuts.
+misses that few cuts, each where little data is sent, balance a chain of layers best. Stages are made by such cuts.
 
 The caller chooses the durations by which placements are compared: formulas or measured costs. The order of nodes in the
-run always follows the formulas. So with measured costs the run may differ from the simulation, in order and in time.
+run always follows the formulas. So with measured costs, the run's order and times may differ from the simulation.
 """
 
 from collections import defaultdict
@@ -29,7 +29,7 @@ Feasible = Mapping[str, Sequence[str]]
 """Group -> the devices that all of its nodes can run on."""
 
 GIVEN = "given"
-"""Name of the placement of a graph that leaves no choice."""
+"""Name of the placement if the constraints of the graph leave no choice."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def place_program(
 ) -> PlacedProgram:
     """Place a program. seconds: duration of a node.
 
-    In the simulation, the result is never slower than all nodes on one device, if one device is feasible. Of equally
-    fast placements the first is kept; single devices are tried first. Raises PlacementError if no device satisfies the
+    In the simulation, the result is never slower than all nodes on one device, if that is feasible. Of equally
+    fast placements, the first is kept; single devices are tried first. Raises PlacementError if no device satisfies the
     constraints of a node.
     """
     graph, train = program.graph, program.clients["train"]
@@ -97,7 +97,7 @@ def _rates(device: Device) -> tuple[str, float, float]:
 
 
 def _decided(feasible: Feasible, choice: Mapping[str, str]) -> dict[str, Sequence[str]]:
-    """Return the feasible devices after some groups have been decided."""
+    """Return the feasible devices of all groups after ``choice`` has decided some groups."""
     return {**feasible, **{group: [device] for group, device in choice.items()}}
 
 
@@ -119,15 +119,15 @@ def _needed_by_client(graph: Graph, client: Client) -> Graph:
 
 
 _LEAST_KNOWN = 0.75
-"""Smallest fraction of the nodes that a record must contain. A few nodes are missing because fusions differ between one
-and several devices; most are missing in the record of another network."""
+"""Smallest fraction of the nodes that a record must contain. A few nodes may be missing, because fusions differ between
+one and several devices; in the record of another network, most nodes are missing."""
 
 
 def measured_seconds(measured: Mapping[str, float], program: Program, cluster: Cluster, registry: Registry) -> Seconds:
-    """Return the durations of nodes by the record of a training step of the same network, split into the same parts.
+    """Return the durations of nodes from the record of a training step of the same network, split into the same parts.
 
-    measured: node name -> seconds. The record lacks fused nodes, transfers, and nodes of other strategies. Their
-    duration is the estimate, times the ratio of measured to estimated seconds of all nodes in the record. Raises
+    measured: node name -> seconds. For fused nodes, transfers, and nodes of other strategies, which the record
+    lacks, the duration is the estimate times the ratio of measured to estimated seconds of all recorded nodes. Raises
     ValueError if the record lacks more than a quarter of the nodes that one device would compute.
     """
     device = cluster.devices[0]
@@ -135,7 +135,7 @@ def measured_seconds(measured: Mapping[str, float], program: Program, cluster: C
     computed = [node for node in graph if node.op not in RESIDENT]
     known = [node for node in computed if node.name in measured]
     if len(known) < _LEAST_KNOWN * len(computed):
-        raise ValueError(f"it knows {len(known)} of {len(computed)} nodes of a step; expected at least 75 %")
+        raise ValueError(f"it has durations of {len(known)} of {len(computed)} nodes of a step; expected at least 75 %")
     estimated = sum(node_seconds(graph, node, device) for node in known)
     scale = sum(measured[node.name] for node in known) / estimated
 
@@ -147,7 +147,7 @@ def measured_seconds(measured: Mapping[str, float], program: Program, cluster: C
 
 
 def _as_on_one_device(program: Program, cluster: Cluster, registry: Registry) -> Graph:
-    """Return the training step as one device would run it, with the node names of a record."""
+    """Return the graph of the training step on one device, with the node names of a record."""
     alone = Graph()
     for node in program.graph:
         alone.insert(replace(node, device=cluster.devices[0].name, colocate_with=()))
@@ -160,9 +160,9 @@ def stages(
 ) -> list[dict[str, str]]:
     """Return a choice of devices, group -> device name, for each number of stages from 2 to the number of devices.
 
-    Groups are in the order of their first nodes with inputs; groups of sources only are omitted. Stage k is on device
+    Groups of sources only are omitted; the others are ordered by their first nodes with inputs. Stage k is on device
     k; a group that cannot run there is on its first feasible device. The cost of a stage is its compute time on the
-    first device plus the transfers at its beginning, in both directions; the largest cost of a stage is minimal. With G
+    first device plus the transfers at its beginning, in both directions. The cuts minimize the largest cost. With G
     groups and D devices, the search takes O(D^2 G^2) time.
     """
     order = list(dict.fromkeys(groups[node.name] for node in graph if needed_by(node)))
@@ -181,7 +181,7 @@ def stages(
 def _seconds_of(
     graph: Graph, cluster: Cluster, groups: Mapping[str, str], order: Sequence[str], seconds: Seconds
 ) -> list[float]:
-    """Return the seconds of compute of each group."""
+    """Return the compute time of each group in seconds."""
     total: dict[str, float] = defaultdict(float)
     for node in graph:
         total[groups[node.name]] += seconds(graph, node, cluster.devices[0])
@@ -189,21 +189,21 @@ def _seconds_of(
 
 
 def _seconds_at_cuts(graph: Graph, cluster: Cluster, groups: Mapping[str, str], order: Sequence[str]) -> list[float]:
-    """Return the seconds of the transfers over a cut before each group; each tensor counts once."""
+    """Return the transfer time in seconds across a cut before each group; each tensor counts once."""
     position = {group: i for i, group in enumerate(order)}
     change = [0.0] * (len(order) + 1)
     for tensor, readers in graph.consumers().items():
         if groups[tensor.node] not in position:
             continue
         places = [position[groups[name]] for name in (tensor.node, *(node.name for node in readers))]
-        # A cut before group c separates the places below c from c and the places above.
+        # A cut before group c separates the positions below c from the other positions.
         change[min(places) + 1] += cluster.transfer_s(graph.spec(tensor).nbytes)
         change[max(places) + 1] -= cluster.transfer_s(graph.spec(tensor).nbytes)
     return list(accumulate(change))[:-1]
 
 
 def _best_cuts(compute: Sequence[float], wire: Sequence[float], count: int) -> list[int]:
-    """Return the ``count`` + 1 boundaries of non-empty stages, from 0 to all groups, with minimal largest cost."""
+    """Return the ``count`` + 1 boundaries of non-empty stages that minimize the largest cost of a stage."""
     total = [0.0, *accumulate(compute)]
     groups = len(compute)
     slowest = [total[end] for end in range(groups + 1)]

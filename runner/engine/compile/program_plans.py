@@ -16,7 +16,7 @@ from runner.kernels.registry import Registry
 class ProgramPlans:
     """The compiled clients and the plans of one program, each made once.
 
-    Training clients are always planned first. Their plans decide the layouts of variables; other clients use these.
+    Training clients are always planned first. Their plans decide the layouts of variables for the other clients too.
     """
 
     def __init__(self, program: Program, cluster: Cluster, registry: Registry) -> None:
@@ -47,7 +47,7 @@ class ProgramPlans:
         return placed_graph(self._program.graph, self._cluster, self._registry)
 
     def plans(self, signature: Signature) -> Mapping[str, DevicePlan]:
-        """Return device name -> its plan, for the devices that a signature uses."""
+        """Return the plan of each device that a signature uses, by device name."""
         if not self._training_is_planned:
             for client in self._program.training:
                 training = self._plan(client.signature)
@@ -57,17 +57,17 @@ class ProgramPlans:
         return self._plan(signature)
 
     def layouts(self, device: str) -> Mapping[str, Layout]:
-        """Return the layouts of a device's variables that plans have decided so far."""
+        """Return the layouts that plans have decided so far for a device's variables."""
         return self._layouts.get(device, {})
 
     def _plan(self, signature: Signature) -> Mapping[str, DevicePlan]:
         if signature not in self._plans:
-            made = {}
+            plans = {}
             for device, part in self.compiled(signature).parts.items():
                 settled = self._layouts.setdefault(device, {})
-                made[device] = part.plan(device, self._registry, dict(settled))
-                settled.update(made[device].layouts)
-            self._plans[signature] = made
+                plans[device] = part.plan(device, self._registry, dict(settled))
+                settled.update(plans[device].layouts)
+            self._plans[signature] = plans
         return self._plans[signature]
 
 

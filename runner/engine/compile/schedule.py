@@ -5,12 +5,12 @@ nodes whose inputs have arrived, a free device runs the node nearest (in estimat
 the gradient of a layer is sent as soon as it exists. Of equally near nodes, an update of a variable goes first, because
 the update needs no additional memory and frees a gradient. The next criterion is the order of the graph.
 
-A Recv has no rank: it runs as late as possible, directly before the first node that reads its tensor. So no device
-waits for a tensor, or stores one, before it needs this tensor (TensorFlow whitepaper 2016, section 5.2). A node that
-reads a received tensor and precedes a later Send is delayed by a part of its slack, the longest delay that does not
-make the step longer. So if a tensor arrives later than estimated, its device does not wait while it has other work.
+A Recv is not ranked but runs as late as possible, directly before the first node that reads its tensor. So no device
+waits for a tensor or stores a tensor before a node needs it (TensorFlow whitepaper 2016, section 5.2). A node that
+reads a received tensor and precedes a later Send is delayed by a part of its slack (the longest delay that does not
+make the step longer). So if a tensor arrives later than estimated, the device does other work in the meantime.
 
-The orders of the devices are slices of one global topological order. Therefore the devices cannot deadlock.
+The order of each device is a subsequence of one global topological order. Therefore the devices cannot deadlock.
 """
 
 import heapq
@@ -26,18 +26,18 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
 
 PATIENCE = 0.5
-"""Fraction of its slack by which a node that reads a received tensor is delayed: 1 would be the latest start."""
+"""Fraction of the slack by which a node that reads a received tensor is delayed; 1 means the latest start."""
 
 
 def start_times(graph: Graph, cluster: Cluster, seconds: Seconds = node_seconds) -> dict[str, float]:
-    """Return the simulated start of every node of a placed and cut graph, in seconds since the step began, sorted."""
+    """Return the simulated start of every node of a placed and cut graph in seconds since the step began, in order."""
     work = _Work(graph, cluster, seconds)
     eager = _Simulation(work, {}).run()
     return _Simulation(work, _delays(work, eager)).run()
 
 
 def end_of(graph: Graph, starts: dict[str, float], cluster: Cluster, seconds: Seconds = node_seconds) -> float:
-    """Return the seconds until the last node of a simulated step has finished."""
+    """Return the seconds from the start of a simulated step to the end of the last node."""
     ends = (starts[node.name] + seconds(graph, node, cluster.device(node.device)) for node in graph)
     return max(ends, default=0.0)
 
@@ -109,7 +109,7 @@ class _Work:
         self.rank = {name: (self.to_send[name], not self._only_updates(name), self.index[name]) for name in graph.nodes}
 
     def link(self, recv: Node) -> tuple[str, str]:
-        """Return the link of a Recv: its source and its device."""
+        """Return the link of a Recv: the source device and the device of the Recv."""
         return recv.attributes["source"], recv.device
 
     def occupied_s(self, recv: Node) -> float:
@@ -161,7 +161,7 @@ class _Simulation:
         return dict(sorted(self.starts.items(), key=lambda item: item[1]))
 
     def _next_node(self, device: str, now: float) -> str | None:
-        """Return the node that a device starts now: the first by rank, or else the one with the shortest delay."""
+        """Return the node that a device starts now: the first by rank, or else the one whose delay ends first."""
         if self.busy_until[device] > now:
             return None
         delayed, ready = self.delayed[device], self.ready[device]
@@ -173,7 +173,7 @@ class _Simulation:
         return heapq.heappop(delayed)[2] if delayed else None
 
     def _start(self, device: str, name: str) -> None:
-        """Run a node, after the Recvs whose tensors it reads first."""
+        """Run a node, directly after those of its Recvs that have not run yet."""
         for each in (*self.work.receives[name], name):
             if each not in self.starts:
                 self.starts[each] = self.busy_until[device]

@@ -1,4 +1,4 @@
-"""Estimates of the transfers in a step, and of the part of their time that compute hides, without a run."""
+"""Estimates, without a run, of the transfers in a step and of the part of their time that compute hides."""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ class Transfer:
     """One transfer of a step.
 
     layer: name of the layer of its Send, or None. nbytes: bytes of the tensor. seconds: estimated time on the link.
-    hidden_s: the part of these seconds in which the destination computes: from the end of the Send to the start of the
-    first node that needs the tensor, in the simulation that chose the order of nodes.
+    hidden_s: the part of these seconds in which the destination computes, between the end of the Send and the start of
+    the first node that needs the tensor, in the simulation that chose the order of nodes.
     """
 
     source: str
@@ -55,7 +55,7 @@ def transfers(compiled: Compiled, cluster: Cluster) -> list[Transfer]:
 
 
 def _first_needs(compiled: Compiled) -> dict[str, float]:
-    """Return key of a transfer -> start of the first node that reads its tensor or waits for it."""
+    """Return, by transfer key, the start of the first node that reads the tensor or waits for its Recv."""
     needs: dict[str, float] = {}
     for part in compiled.parts.values():
         keys = {node.name: node.attributes["key"] for node in part.graph if node.op == "recv"}

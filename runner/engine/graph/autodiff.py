@@ -1,4 +1,4 @@
-"""Gradients by extending the graph (TensorFlow whitepaper 2016, section 4.1).
+"""Gradients, computed by nodes that extend the graph (TensorFlow whitepaper 2016, section 4.1).
 
 ``gradients`` walks back from the ys to the xs, adds gradient nodes by each op's rule, and sums gradients where several
 paths join. The result consists of ordinary nodes, which can be differentiated again, placed, cut and fetched.
@@ -34,7 +34,7 @@ def gradients(
         on_path = _nodes_on_path(graph, ys, xs)
         targets = set(xs)
         for node in reversed([graph.nodes[name] for name in on_path]):
-            # A tensor's gradient is complete here: every consumer on the path comes later in the graph.
+            # The outputs' gradients are complete: their consumers come later in the graph and were visited before.
             totals = [_total(graph, node, arrived, tensor) for tensor in node.tensors]
             leads_further = any(tensor in targets or tensor.node in on_path for tensor in node.inputs)
             if any(total is not None for total in totals) and leads_further:
@@ -135,7 +135,7 @@ def _total(graph: Graph, node: Node, arrived: dict[Tensor, list[Tensor]], tensor
 
 
 def _new_scope(graph: Graph, scope: str) -> str:
-    """Return the scope, numbered if the graph has one of this name, so that two calls never mix their nodes."""
+    """Return the scope, with a number appended if the graph has this scope, so that calls never mix their nodes."""
     taken = {name.split("/")[0] for name in graph.nodes}
     if "/" in scope or scope not in taken:
         return scope

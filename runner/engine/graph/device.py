@@ -43,7 +43,7 @@ class DeviceName:
         return None not in (self.job, self.task, self.type, self.index)
 
     def matches(self, constraint: "DeviceName") -> bool:
-        """Return whether this name satisfies every part that the constraint names."""
+        """Return whether this name satisfies every part that the constraint specifies."""
         wanted = (constraint.job, constraint.task, constraint.type, constraint.index)
         own = (self.job, self.task, self.type, self.index)
         return all(part in (None, mine) for part, mine in zip(wanted, own, strict=True))
@@ -53,7 +53,7 @@ class DeviceName:
 class GpuOptions:
     """Options of the GPUs of a run, the same for all GPUs in every process.
 
-    tf32: whether factors of float32 products and convolutions may be rounded to a mantissa of 10 bits. compare_plans:
+    tf32: whether inputs of float32 products and convolutions may be rounded to a mantissa of 10 bits. compare_plans:
     whether cuDNN's plans of each convolution are timed and the fastest is used; processes may choose different plans.
     code_folder: folder that caches compiled CUDA sources between runs, "" for no cache.
     """
@@ -93,7 +93,7 @@ class Device:
         if has_gpu != (self.type == GPU) or (self.use != DEFAULT_GPU_OPTIONS and not has_gpu):
             raise ValueError(
                 f"device {self.name!r} with gpu={self.gpu} and {self.use}: expected the index of a GPU, from "
-                "0, for type gpu, and neither for other types"
+                "0, for type gpu, and no index and no options for other types"
             )
 
     @property
@@ -102,7 +102,7 @@ class Device:
 
 
 COMPRESSIONS = ("none", "high16")
-"""Compressions of transfers: none, or the upper 16 bits of float32 tensors."""
+"""Compressions of transfers: none, or sending only the upper 16 bits of each float32 element."""
 
 NO_LIBRARY, NCCL = COLLECTIVES = ("none", "nccl")
 """Libraries that sum over devices: none (devices send parts like other tensors and add them), or NCCL."""
@@ -152,7 +152,7 @@ class Cluster:
             )
 
     def device(self, name: str) -> Device:
-        """Return the device with a full name; raises ValueError listing the devices if there is none."""
+        """Return the device with the full name ``name``; raises ValueError listing the devices if there is none."""
         for device in self.devices:
             if device.name == name:
                 return device
@@ -202,7 +202,7 @@ def device_slug(name: str) -> str:
 
 GPU_FLOPS_PER_S = 2e13
 GPU_BYTES_PER_S = 2e12
-"""Rates that the cost model assumes for every unshared GPU, so that plans do not depend on the model of the GPU."""
+"""Rates that the cost model assumes for every unshared GPU, so that plans do not depend on the GPU model."""
 
 GPU_LATENCY_S = 1e-5
 GPU_LINK_BYTES_PER_S = 2e10
@@ -244,8 +244,8 @@ def local_cluster(
 ) -> Cluster:
     """Return a cluster of ``workers`` tasks, then ``servers`` parameter-server tasks, with one device each.
 
-    cores: cores per CPU device, for estimates; below 1 if devices share a core. gpus: GPUs of the devices; devices that
-    share a GPU divide its rates. None if all devices are CPUs.
+    cores: cores per CPU device, for estimates; below 1 if devices share a core. gpus: GPUs of the devices, None if all
+    devices are CPUs. Devices that share a GPU divide its rates.
     """
     tasks = [*(worker_task(k) for k in range(workers)), *(server_task(j) for j in range(servers))]
     numbers = [None] * len(tasks) if gpus is None else gpus.by_device(workers, servers)

@@ -61,19 +61,19 @@ class Expr:
         return self._unary("abs")
 
     def exp(self) -> "Expr":
-        """Add e ** self."""
+        """Add a node for e ** self."""
         return self._unary("exp")
 
     def sign(self) -> "Expr":
-        """Add the sign of each element: -1, 0 or 1."""
+        """Add a node for the sign of each element: -1, 0 or 1."""
         return self._unary("sign")
 
     def sqrt(self) -> "Expr":
-        """Add the square root."""
+        """Add a node for the square root."""
         return self._unary("sqrt")
 
     def square(self) -> "Expr":
-        """Add self * self as one node."""
+        """Add a single node for self * self."""
         return self._unary("square")
 
     def scalar(self, value: float, dtype: str | None = None) -> "Expr":
@@ -90,7 +90,7 @@ class Expr:
 
 
 def apply(op: Callable[..., Tensor], *operands: Expr, **options: Any) -> Expr:
-    """Add a node with a function of :mod:`runner.engine.graph.ops`: ``apply(ops.maximum, x, y)``.
+    """Add a node by calling a function of :mod:`runner.engine.graph.ops`, for example ``apply(ops.maximum, x, y)``.
 
     operands: at least one. options: other arguments of the function.
     """

@@ -1,6 +1,6 @@
 """The dataflow graph: named nodes connected by tensors, with devices and layers stamped on them.
 
-A graph only grows: gradients, optimizers and strategies extend a graph, passes return new graphs. Insertion order is a
+A graph only grows: gradients, optimizers and strategies extend a graph; passes return new graphs. Insertion order is a
 topological order by construction, because the inputs of a node must exist before the node is added.
 """
 
@@ -78,7 +78,7 @@ class Graph:
         return self.insert(Node(full_name, op, tuple(inputs), checked, outputs, *where))
 
     def insert(self, node: Node) -> Node:
-        """Append a complete node unchanged, for passes; raises ShapeError if its name exists or an input does not."""
+        """Append a complete node unchanged; raises ShapeError if its name is taken or a node it needs is missing."""
         if node.name in self.nodes:
             raise ShapeError(f"node {node.name!r} is already in the graph")
         for needed in (*(t.node for t in node.inputs), *node.control_inputs, *node.colocate_with):
@@ -101,7 +101,7 @@ class Graph:
         return [self.spec(tensor) for tensor in node.inputs]
 
     def consumers(self) -> dict[Tensor, list[Node]]:
-        """Return consumed tensor -> the nodes that read this tensor, in graph order."""
+        """Return the nodes that read each tensor, in graph order; tensors without readers are omitted."""
         readers: dict[Tensor, list[Node]] = {}
         for node in self:
             for tensor in dict.fromkeys(node.inputs):
@@ -117,15 +117,15 @@ class Graph:
         return self._within(scope=scope)
 
     def device(self, device: str) -> AbstractContextManager[None]:
-        """Constrain nodes added inside to a full or partial device name; "" lifts the constraint."""
+        """Constrain nodes added inside the block to a full or partial device name; "" lifts the constraint."""
         return self._within(device=device)
 
     def layer(self, stamp: LayerStamp | None) -> AbstractContextManager[None]:
-        """Stamp nodes added inside with the layer they belong to."""
+        """Stamp nodes added inside the block with the layer they belong to."""
         return self._within(layer=stamp)
 
     def control_dependencies(self, names: Iterable[str]) -> AbstractContextManager[None]:
-        """Make nodes added inside run after the named ones."""
+        """Make nodes added inside the block run after the nodes ``names``."""
         return self._within(control_inputs=tuple(dict.fromkeys((*self._context.control_inputs, *names))))
 
     @contextmanager

@@ -54,7 +54,7 @@ class Uniform:
 def he_normal(fan: int) -> Normal:
     """Return the normal initializer with variance 2 / fan (He et al. 2015), for layers followed by ReLU.
 
-    fan: inputs per output (eq. 10, preserves the scale of activations) or outputs per input (eq. 14, of gradients).
+    fan: inputs per output (eq. 10, preserves the scale of activations) or outputs per input (eq. 14, for gradients).
     """
     return Normal((2.0 / fan) ** 0.5)
 

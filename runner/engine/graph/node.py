@@ -43,7 +43,7 @@ class Node:
 
     def __getitem__(self, port: int) -> Tensor:
         if not 0 <= port < len(self.outputs):
-            raise IndexError(f"node {self.name!r} ({self.op}) has {len(self.outputs)} outputs, not port {port}")
+            raise IndexError(f"node {self.name!r} ({self.op}) has {len(self.outputs)} outputs, but no port {port}")
         return Tensor(self.name, port)
 
     @property

@@ -1,7 +1,7 @@
 """The definition of an op: its shape rule, gradient, cost and attributes. Kernels compute ops.
 
 The mathematics of an op is defined once, by its :class:`OpDef`. Importing :mod:`runner.engine.graph.ops` fills the
-table ``OPS``. Plugins extend the table at the start of a process; it never changes afterwards.
+table ``OPS``. Plugins extend the table at the start of a process; the table never changes afterwards.
 """
 
 import sys
@@ -70,12 +70,12 @@ class Cost:
 
 
 def output_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    """Return the operations of an op that computes each element of its first output in one operation."""
+    """Return the number of floating-point operations of an op that needs one per element of its first output."""
     return outputs[0].size
 
 
 def no_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    """Return 0, the operations of an op that only moves data."""
+    """Return 0, the number of floating-point operations of an op that only moves data."""
     return 0
 
 
@@ -83,17 +83,17 @@ def no_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attrib
 class OpDef:
     """Definition of one op.
 
-    name: the key kernels are registered under.
-    infer: input specs and attributes -> output specs; checks its conditions with :func:`expect`.
+    name: the key under which kernels are registered.
+    infer: maps input specs and attributes to output specs; checks its conditions with :func:`expect`.
     gradient: adds nodes that map the gradients of the outputs (None for an output without a gradient) to the gradients
         of the inputs; or the declaration :class:`NotDifferentiable` or :class:`ByDecomposition`.
-    attributes: attribute name -> kind; a node has exactly these. Kinds: int, float, bool, str, dtype, bytes, ints.
+    attributes: attribute name -> kind (int, float, bool, str, dtype, bytes or ints); nodes have exactly these names.
     arity: number of inputs, or None for any number of at least one.
     flops: floating-point operations as a function of shapes.
     stateful: whether nodes read or write state besides their inputs; such nodes are never merged or folded.
     decompose: the same mathematics in simpler ops, for second derivatives and as the reference for fused kernels.
-    executed_by: "kernel"; "executor" for the engine's own instructions; or "communicator" for operations of a library
-        between devices, which have kernels only on devices with that library.
+    executed_by: "kernel"; "executor" for the engine's own instructions; or "communicator" for operations of a
+        communication library, which have kernels only on devices with that library.
     """
 
     name: str
@@ -143,16 +143,16 @@ def register(*definitions: OpDef) -> None:
         if definition.name in OPS:
             raise ValueError(f"op {definition.name!r} is defined twice")
         if isinstance(definition.gradient, ByDecomposition) and definition.decompose is None:
-            raise ValueError(f"op {definition.name!r}: gradient is by decomposition, but it has no decompose rule")
+            raise ValueError(f"op {definition.name!r}: a gradient by decomposition needs a decompose rule")
         OPS[definition.name] = definition
 
 
 def lookup(name: str) -> OpDef:
-    """Return the definition of an op; raises ShapeError listing all ops for an unknown name."""
+    """Return the definition of an op; raises ShapeError listing all ops if the name is unknown."""
     try:
         return OPS[name]
     except KeyError:
-        raise ShapeError(f"unknown op {name!r}; the ops are: {', '.join(sorted(OPS))}") from None
+        raise ShapeError(f"unknown op {name!r}; expected one of {', '.join(sorted(OPS))}") from None
 
 
 def _canonical(op: str, name: str, kind: str, value: object) -> object:
@@ -167,13 +167,13 @@ def _canonical(op: str, name: str, kind: str, value: object) -> object:
     plain = {"int": int, "bool": bool, "str": str, "bytes": bytes}
     if kind in plain and type(value) is plain[kind]:
         return value
-    raise ShapeError(f"op {op!r}: attribute {name}={value!r} is not of kind {kind!r}")
+    raise ShapeError(f"op {op!r}: attribute {name}={value!r}: expected a value of kind {kind!r}")
 
 
-def expect(condition: bool, named: str, came: object) -> None:
+def expect(condition: bool, named: str, actual: object) -> None:
     """Raise ShapeError with the expected and the actual value, unless the condition holds.
 
     Shape rules call this function; :meth:`OpDef.output_specs` adds the name of the op to the message.
     """
     if not condition:
-        raise ShapeError(f"expected {named}, came {came}")
+        raise ShapeError(f"expected {named}, got {actual}")

@@ -36,7 +36,7 @@ class TensorText:
 
 
 class GraphDocument:
-    """The schema of a graph: its document."""
+    """The schema of a graph; see :func:`to_document`."""
 
     def read(self, plain: Any, where: str) -> Graph:
         return from_document(plain)
@@ -46,7 +46,7 @@ class GraphDocument:
 
 
 class _Attributes(AnyMap):
-    """The attributes of a node; the op checks their values."""
+    """The schema of a node's attributes; the op checks their values."""
 
     def write(self, value: Any, where: str) -> dict[str, Any]:
         return {name: list(each) if isinstance(each, tuple) else each for name, each in value.items()}
@@ -76,7 +76,7 @@ def to_document(graph: Graph) -> list[Any]:
 
 
 def from_document(document: object) -> Graph:
-    """Build a graph from plain data of unknown origin; raises VerificationError for a malformed or illegal graph."""
+    """Build a graph from plain data of unknown origin; raises VerificationError for a malformed or invalid graph."""
     graph = Graph()
     where = ""
     try:

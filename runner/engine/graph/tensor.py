@@ -15,7 +15,7 @@ FLOATS = ("float32", "float64", "bfloat16")
 def state_dtype(dtype: str) -> str:
     """Return the dtype of variables, statistics, losses and weight gradients if activations have the float ``dtype``.
 
-    The result is float32 for bfloat16, whose 8 bits of precision would lose small updates, and ``dtype`` otherwise.
+    The result is float32 for bfloat16, because 8 bits of precision would lose small updates, and ``dtype`` otherwise.
     """
     return "float32" if dtype == "bfloat16" else dtype
 

@@ -1,4 +1,4 @@
-"""Variables of one copy of a network, on any devices, under their names in the unsharded network."""
+"""The variables of one copy of a network, on any devices, named as in the unsharded network."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,14 +29,14 @@ class Part:
         return TensorSpec(tuple(shape), self.whole.dtype)
 
     def cut(self, graph: Graph, whole: Tensor) -> Tensor:
-        """Add the slice of ``whole``, a value of the unsharded variable, that belongs to this part."""
+        """Add a node that cuts this part from ``whole``, a value of the unsharded variable."""
         begin = [0] * self.whole.rank
         begin[self.axis] = self.begin
         return ops.slice(graph, whole, begin=begin, size=self.spec.shape)
 
 
 class _MaybePart:
-    """The spec of a variable, and the part of the unsharded variable that it holds; None for all of it."""
+    """The spec of a variable, and its part of the unsharded variable; the part is None if the variable is whole."""
 
     spec: TensorSpec
     part: Part | None
@@ -54,7 +54,7 @@ class Variable(_MaybePart):
     name: name in the unsharded network, e.g. "conv1/weights"; checkpoints use it. tensor: the value at the start of the
     step. initial: name of the node that assigns the initial value. trainable: updated by gradients. decayed: subject to
     weight decay (weights are, biases and normalization parameters are not). part: the part of the unsharded variable
-    that this one holds; None for all of it. source: the variable that provides the initial value; None if none does.
+    that this one holds; None if it is whole. source: the variable that provides the initial value; None if none does.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Declaration(_MaybePart):
 
 
 class Variables:
-    """The variables of one replica, created on first request. Each name has a whole variable, or parts of it.
+    """The variables of one replica, created on first request. Each name has one whole variable, or parts of a variable.
 
     prefix: prefix of node names, so that replicas can share a graph; initial values do not depend on the prefix.
     device: device constraint of the variables, "" for none.
@@ -111,7 +111,7 @@ class Variables:
         return chain.from_iterable(parts.values() for parts in self._by_name.values())
 
     def __getitem__(self, name: str) -> Variable:
-        """Return the variable of a name; raises KeyError for an unknown name, ShapeError for one held in parts."""
+        """Return the variable of a name; raises KeyError if there is none, ShapeError if it is held in parts."""
         first, *others = self._by_name[name].values()
         if others:
             raise ShapeError(f"variable {name!r} is held in {1 + len(others)} parts; expected one")
@@ -192,7 +192,7 @@ class Variables:
 
 
 def _expect_of_one(held: Variable, declared: Declaration) -> None:
-    """Raise ShapeError unless both are whole, or both are parts along one axis, of one unsharded variable."""
+    """Raise ShapeError unless both are the whole of one variable, or both are parts of one variable along one axis."""
     if held.whole != declared.whole:
         raise ShapeError(f"variable {declared.name!r} is {held.whole}, but is requested as {declared.whole}")
     axes = [None if part is None else part.axis for part in (held.part, declared.part)]
@@ -202,7 +202,7 @@ def _expect_of_one(held: Variable, declared: Declaration) -> None:
 
 
 def _initial(graph: Graph, declared: Declaration, seed: int) -> Tensor:
-    """Add the initial value. A shard receives its part of the unsharded variable's initial value."""
+    """Add nodes for the initial value. A shard receives its part of the unsharded variable's initial value."""
     if declared.part is None:
         return declared.initializer.build(graph, declared.spec, seed=seed, key=declared.name)
     whole = declared.initializer.build(graph, declared.part.whole, seed=seed, key=declared.name)

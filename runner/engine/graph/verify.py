@@ -18,12 +18,12 @@ def verify(graph: Graph) -> None:
     seen: set[str] = set()
     for name, node in graph.nodes.items():
         if name != node.name:
-            raise VerificationError(f"node {node.name!r} is filed under {name!r}")
+            raise VerificationError(f"node {node.name!r} is stored under the name {name!r}")
         if not NODE_NAME.fullmatch(name):
             raise VerificationError(f"node name {name!r}: expected letters, digits and the characters _ . / -")
         for before in (*(t.node for t in node.inputs), *node.control_inputs):
             if before not in seen:
-                raise VerificationError(f"node {name!r} depends on {before!r}, which is not before it")
+                raise VerificationError(f"node {name!r} depends on {before!r}, which does not precede it")
         _verify_rule(graph, node)
         _verify_device(graph, node)
         seen.add(name)
@@ -41,7 +41,7 @@ def _verify_rule(graph: Graph, node: Node) -> None:
         raise VerificationError(f"node {node.name!r}: attributes {node.attributes} are not in canonical form")
     if outputs != node.outputs:
         claimed, inferred = [str(s) for s in node.outputs], [str(s) for s in outputs]
-        raise VerificationError(f"node {node.name!r} claims outputs {claimed}, its op infers {inferred}")
+        raise VerificationError(f"node {node.name!r} has outputs {claimed}, its op infers {inferred}")
 
 
 def _verify_device(graph: Graph, node: Node) -> None:
@@ -51,11 +51,11 @@ def _verify_device(graph: Graph, node: Node) -> None:
         raise VerificationError(f"node {node.name!r}: {error}") from None
     for partner in node.colocate_with:
         if partner not in graph:
-            raise VerificationError(f"node {node.name!r} is colocated with {partner!r}, which is not there")
+            raise VerificationError(f"node {node.name!r} is colocated with {partner!r}, which is not in the graph")
 
 
 def _verify_assignments(graph: Graph) -> None:
     variables = {node.name for node in graph if node.op == "variable"}
     for node in graph:
         if node.op == "assign" and node.inputs[0].node not in variables:
-            raise VerificationError(f"node {node.name!r} assigns to {node.inputs[0]}, which is no variable")
+            raise VerificationError(f"node {node.name!r} assigns to {node.inputs[0]}, which is not a variable")

@@ -5,6 +5,6 @@
 * ``storage``: variables and the arena; ``kernel_table``: the kernels of this process.
 * ``step_driver``: the choice of clients for an update; ``interleaving``: the order of launched clients.
 * ``rendezvous`` and ``wires``: transfers between devices.
-* ``inputs``: inputs, read ahead of the step and once for all devices.
+* ``inputs``: the inputs of a step, which are read ahead and once for all devices.
 * ``recording`` and ``timeline``: traces.
 """

@@ -1,6 +1,6 @@
 """Calls of a step: instructions fused into as few calls as possible, or called one by one and timed or checked.
 
-:class:`FiniteCheck` checks that every node's output is finite; it refuses other values before a variable stores them.
+:class:`FiniteCheck` checks that every node's output is finite; it rejects other values before a variable stores them.
 """
 
 from collections.abc import Callable, Sequence
@@ -106,7 +106,7 @@ class FiniteCheck:
     """The check of all node outputs of one device's bound plan. step: returns the number of the current step.
 
     A node may compute directly in a variable's memory. The check copies such a variable before the node runs and
-    restores it if the output is refused. The copies need as much memory as the variables of one node. Raises
+    restores the variable if the output is rejected. The copies need as much memory as the variables of one node. Raises
     ResourceError if this memory is not available.
     """
 

@@ -105,7 +105,7 @@ class DeviceExecutor:
         return self._platform.is_asynchronous
 
     def record(self, recorder: Recorder | None, plan: int = 0) -> None:
-        """Time every instruction from the next step on, or stop if ``recorder`` is None. plan: its number in a trace.
+        """Time every instruction from the next step on, or stop if ``recorder`` is None. plan: its number in the trace.
 
         While a trace is recorded, calls are not fused and each instruction reads the clock twice; steps take longer.
         """
@@ -129,7 +129,7 @@ class DeviceExecutor:
 
     def _call_all(self) -> None:
         """Call all groups; raises RunnerError naming the node that fails."""
-        # Infinities and NaNs are valid values, as on every other device; only FiniteCheck refuses them.
+        # Infinities and NaNs are valid values on every type of device; only FiniteCheck rejects them.
         with np.errstate(all="ignore"):
             for call_group in self._call_groups:
                 try:

@@ -2,8 +2,8 @@
 
 An :class:`~runner.engine.compile.program.InputSource` is a pure function of (split, step, share), so that reading
 early, late or twice gives the same examples. Inputs are read ahead on two levels. On the host, the source of a data
-set (``runner.data.source``) makes a share of step s + 1 in a background thread as soon as the share of step s has
-been read. On an asynchronous device, such as a GPU, :class:`ReadAhead` takes the next step's inputs from the source and
+set (``runner.data.source``) prepares a share of step s + 1 in a background thread as soon as the share of step s has
+been read. On an asynchronous device, such as a GPU, :class:`ReadAhead` reads the next step's inputs from the source and
 copies them to the device while the current step runs. Between the two levels, :class:`SharedReading` reads each share
 once for all devices of a process.
 """
@@ -63,7 +63,7 @@ class _PendingShare:
 
 
 class SharedReading:
-    """A thread-safe reader of one client's examples, which reads each share once and gives all devices its arrays.
+    """A thread-safe reader of one client's examples, which reads each share once and gives its arrays to all devices.
 
     slots: input slots of each device. A share is kept until every device with a slot of the share has requested it, or
     until another step is requested, because a step that failed or was read ahead may never be requested again.

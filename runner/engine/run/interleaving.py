@@ -56,7 +56,7 @@ Seconds = Callable[[str, str, int], float]
 
 @dataclass
 class _Part:
-    """A part of a launched client that has not run. arrival: latest arrival of a tensor so far."""
+    """A part of a launched client that has not run. arrival: time at which the latest of its tensors so far arrives."""
 
     launched: Launched
     device: str
@@ -107,7 +107,7 @@ class VirtualTime:
         if part is not None and (first is None or self._start(part) < ends[first]):
             return self._begin(part)
         if first is None:
-            raise RunnerError(f"virtual time stands still: {', '.join(self._running)} can neither begin nor end")
+            raise RunnerError(f"virtual time cannot advance: {', '.join(self._running)} can neither start nor end")
         self._now = max(self._now, ends[first])
         del self._running[first], self._ends[first]
         return End(first)
@@ -158,7 +158,7 @@ class Ending:
 
 @dataclass
 class Recorded:
-    """The interleaving of an earlier run: clients finish in the recorded order, and devices keep their order of turns.
+    """The interleaving of an earlier run: clients finish, and parts begin on each device, in the recorded order.
 
     endings: the endings in the recorded order. Raises RunnerError if the launches differ from the recorded ones.
     """
@@ -180,7 +180,7 @@ class Recorded:
         """Return the next recorded event; see :class:`Interleaving`."""
         if self._reported == len(self.endings):
             raise RunnerError(
-                f"the record ends after {self._reported} endings, but the run goes on: that run was "
+                f"the record ends after {self._reported} endings, but the run continues: the recorded run was "
                 "stopped or too long to record; only a completely recorded run can be repeated"
             )
         ending = self.endings[self._reported]
@@ -198,13 +198,13 @@ class Recorded:
     def _next_required(
         self, ending: Ending, device: str, awaiting: frozenset[tuple[str, int, str]] = frozenset()
     ) -> tuple[Ending, str]:
-        """Return the part that must begin before this one: an earlier turn or a sender, or the part itself.
+        """Return the part that must begin next: an earlier part on the device, a sender, or the part itself.
 
-        awaiting: parts that wait for this one.
+        awaiting: the parts that wait for this part.
         """
         own = (ending.client, ending.step, device)
         if own in awaiting:
-            raise RunnerError(f"the record contradicts itself: step {own[1]} of {own[0]!r} on {device} awaits itself")
+            raise RunnerError(f"the record is contradictory: step {own[1]} of {own[0]!r} on {device} waits for itself")
         awaiting |= {own}
         turn = self._turns.get(device, 0)
         if turn != ending.turns[device]:
@@ -215,7 +215,7 @@ class Recorded:
         if launched is None or launched.received.keys() != ending.turns.keys():
             raise RunnerError(
                 f"the record has step {ending.step} of {ending.client!r} on {', '.join(ending.turns)} next, but this "
-                "run has launched no such step: it is the record of another configuration"
+                "run has launched no such step: the record belongs to another configuration"
             )
         for source in launched.received[device]:
             if (ending.client, ending.step, source) not in self._begun:

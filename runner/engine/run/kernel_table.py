@@ -37,7 +37,7 @@ def load_kernels() -> Registry:
 def decomposed_kernel(definition: OpDef, decompose: Decomposition) -> Kernel:
     """Return the CPU kernel that computes an op by the NumPy functions of its decomposition.
 
-    Like these functions, the kernel computes bfloat16 in float32. Only outputs and results of a cast are rounded.
+    Like these functions, the kernel computes bfloat16 in float32 and rounds only its outputs and the results of casts.
     Raises KernelError when the kernel is bound, if an op of the decomposition has no NumPy function.
     """
 
@@ -104,5 +104,5 @@ def require_gpu_kernels(registry: Registry) -> None:
 
 @cache
 def native_libraries() -> tuple[NativeLibrary, ...]:
-    """Return the libraries of fast kernels: those in use, and the unavailable ones with the reason for each."""
+    """Return the libraries of fast kernels, each either in use or with the reason why it is not available."""
     return register(REGISTRY)

@@ -41,7 +41,7 @@ PROCESS = "main"
 
 
 class LocalSession:
-    """A session that runs a cluster's devices in this process: one in the caller's thread, several in a thread each.
+    """A session of devices in this process: a single device runs in the caller's thread, several in one thread each.
 
     check_finite: raise an error that names the first node whose output is not finite. interleaving: orders the parts
     of launched clients, which run one by one; by default each part takes one second of virtual time and a transfer 0 s.
@@ -83,32 +83,32 @@ class LocalSession:
         """Run one step of a client; see :class:`~runner.engine.run.session.Session`."""
         begin_ns = time.monotonic_ns()
         require_synchronized(f"client {client!r} was run", self._launched)
-        asked = self._planned.client(client)
-        ready = self._prepare(asked.signature)
-        fed = expand_feeds(asked, feeds or {})
+        planned = self._planned.client(client)
+        ready = self._prepare(planned.signature)
+        fed = expand_feeds(planned, feeds or {})
         number = ready.begin()
         fetched: dict[tuple[str, Tensor], Array] = {}
-        jobs = {device: self._feeds_of(ready, asked, device, step, fed) for device in ready.feeds}
-        for device, values in self._execute(ready, asked, step, jobs).items():
+        jobs = {device: self._feeds_of(ready, planned, device, step, fed) for device in ready.feeds}
+        for device, values in self._execute(ready, planned, step, jobs).items():
             fetched.update({(device, tensor): value for tensor, value in values.items()})
             self._sent[device] += ready.executors[device].plan.sent_bytes
         if self._trace is not None:
             self._trace.runs.add(client, number, step, begin_ns)
-        return ready.fetches(asked, fetched)
+        return ready.fetches(planned, fetched)
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
         """Begin one step of a client; see :class:`~runner.engine.run.step_driver.Clients`."""
-        asked = self._planned.client(client)
-        require_launchable(asked, self._launched)
-        ready = self._prepare(asked.signature)
-        fed = ready.copy_feeds(expand_feeds(asked, feeds or {}))
-        self._launched[client] = _LaunchedRun(asked, ready, step, fed, ready.begin(), time.monotonic_ns())
+        planned = self._planned.client(client)
+        require_launchable(planned, self._launched)
+        ready = self._prepare(planned.signature)
+        fed = ready.copy_feeds(expand_feeds(planned, feeds or {}))
+        self._launched[client] = _LaunchedRun(planned, ready, step, fed, ready.begin(), time.monotonic_ns())
         self._interleaving.launched(Launched(client, step, ready.received_bytes))
 
     def finished(self) -> Finished:
         """Run parts until a client has finished; see :class:`~runner.engine.run.step_driver.Clients`."""
         if not self._launched:
-            raise RunnerError("no client is under way: launch one first")
+            raise RunnerError("no client is running: launch one first")
         while True:
             match self._interleaving.next():
                 case Begin(client, device):

@@ -63,7 +63,7 @@ class Recorder:
         result = call()
         end = self._clock()
         if len(self.spans) == MAX_SPANS:
-            raise ResourceError(f"a trace holds at most {MAX_SPANS} spans of a device: record fewer steps")
+            raise ResourceError(f"a trace holds at most {MAX_SPANS} spans per device: record fewer steps")
         self.spans.append(RawSpan(*run, position, kind, begin, end))
         return result
 
@@ -107,7 +107,7 @@ def to_document(spans: Iterable[RawSpan]) -> dict[str, list[int]]:
 
 
 def from_document(document: object, source: str) -> list[RawSpan]:
-    """Read a document of :func:`to_document`; raises SecurityError naming ``source`` if the document is malformed."""
+    """Return the spans in a document of :func:`to_document`; raises SecurityError naming ``source`` if malformed."""
     columns = read_untrusted(_SCHEMA, document, f"spans of {source}")
     kinds = [KINDS[kind] for kind in columns.kind]
     named = {field: getattr(columns, field) for field in RawSpan._fields} | {"kind": kinds}

@@ -34,7 +34,7 @@ class Rendezvous(Protocol):
         """Return the memory of a received value; the value stays there from :meth:`receive` to the end of the step."""
 
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
-        """Send a value without waiting for a receiver; a value outside the :meth:`outgoing` memory is copied there."""
+        """Send a value without waiting for a receiver; first copy it to :meth:`outgoing` memory unless it is there."""
 
     def receive(self, step: int, key: str, source: str) -> Array:
         """Wait for a value; raises ClusterError if the time limit passes or a peer has failed."""
@@ -98,7 +98,7 @@ class LocalRendezvous:
                     )
                 begun, longest_s = time.monotonic(), min(left, _WAIT_S)
                 self._condition.wait(longest_s)
-                # If the process was stopped during the wait, the time stopped does not count.
+                # If the process was suspended during the wait, the time of suspension does not count.
                 left -= min(longest_s, time.monotonic() - begun)
             return self._values.pop((step, key))
 

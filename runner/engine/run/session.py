@@ -28,8 +28,8 @@ class Session(Clients, Protocol):
     def start_trace(self, clients: Collection[str]) -> None:
         """Record the activities of every device in each run of ``clients`` that begins from now on.
 
-        Recorded runs take a little longer. Launched clients may be running and continue. Raises RunnerError if
-        another trace is active, or if a client has not been planned while launched clients are running.
+        Recorded runs take a little longer. Launched clients that are running continue. Raises RunnerError if another
+        trace is active, or if launched clients are running and one of ``clients`` has not been planned yet.
         """
 
     def stop_trace(self) -> Timeline:
@@ -48,14 +48,14 @@ class Session(Clients, Protocol):
         """Return the kernel libraries in use by device type."""
 
     def close(self) -> None:
-        """Release everything the session holds."""
+        """Release all resources of the session."""
 
 
 def require_no_trace(trace: object, clients: Collection[str]) -> None:
-    """Raise RunnerError for a new trace of ``clients`` if ``trace`` is active."""
+    """Raise RunnerError if ``trace`` is active, because no trace of ``clients`` can be started meanwhile."""
     if trace is not None:
         raise RunnerError(
-            f"a trace of {', '.join(clients)} was requested while another one is being recorded: stop that one first"
+            f"a trace of {', '.join(clients)} was requested during another trace: stop the other trace first"
         )
 
 
@@ -97,15 +97,15 @@ def fed_array(tensor: Tensor, value: Any, spec: TensorSpec) -> Array:
         raise RunnerError(f"feed {tensor}: {error}") from None
 
 
-def require_launchable(client: Client, under_way: Collection[str]) -> None:
-    """Raise RunnerError unless a client can be launched next to the launched clients ``under_way``."""
+def require_launchable(client: Client, running: Collection[str]) -> None:
+    """Raise RunnerError unless a client can be launched next to the launched clients ``running``."""
     if not client.deferred:
-        raise RunnerError(f"client {client.name!r} was launched, but is not deferred: run it")
-    if client.name in under_way:
-        raise RunnerError(f"client {client.name!r} was launched, but is under way: wait until it has finished")
+        raise RunnerError(f"client {client.name!r} was launched, but is not deferred: call run()")
+    if client.name in running:
+        raise RunnerError(f"client {client.name!r} was launched while running: wait until it has finished")
 
 
-def require_synchronized(what: str, under_way: Collection[str]) -> None:
+def require_synchronized(what: str, running: Collection[str]) -> None:
     """Raise RunnerError if launched clients are running, because ``what`` must not happen meanwhile."""
-    if under_way:
-        raise RunnerError(f"{what} while {', '.join(sorted(under_way))} are under way: wait until they have finished")
+    if running:
+        raise RunnerError(f"{what} before {', '.join(sorted(running))} finished: wait for launched clients first")

@@ -1,7 +1,7 @@
 """Step drivers, which choose the clients of an update and their order: ``train`` alone, or several that overlap.
 
-A step driver decides only from the finished clients that the session reports, and reads no clock. The same order of
-finished clients thus leads to the same decisions, on a cluster, on a virtual clock and in a repetition.
+A step driver bases its decisions only on the finished clients that the session reports, and reads no clock. The same
+order of finished clients thus leads to the same decisions on a cluster, on a virtual clock and in a repeated run.
 """
 
 from abc import ABC, abstractmethod
@@ -38,7 +38,7 @@ class Clients(Protocol):
         """
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
-        """Begin one step of a deferred client and return. Several clients may run at once, but each only once.
+        """Begin one step of a deferred client and return. Several clients may run at once, but only one step of each.
 
         On every device, runs begin in launch order with one exception: while a run waits for tensors that it receives,
         later runs may begin.
@@ -73,7 +73,7 @@ class StepDriver(ABC):
         self.synchronize()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return metrics of the updates since the last call, by name, besides loss and accuracy."""
+        """Return metrics other than loss and accuracy, by name, of the updates since the last call."""
         return {}
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
@@ -112,7 +112,7 @@ def drives(settings: type[DriverSettings]) -> Callable[[Made], Made]:
 
 
 def bind(settings: DriverSettings, clients: Clients) -> StepDriver:
-    """Return the step driver of a program on the clients of a session."""
+    """Return the step driver for a program's settings, which runs the clients of a session."""
     return _DRIVERS[type(settings)](clients, settings)
 
 

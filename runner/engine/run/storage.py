@@ -25,7 +25,7 @@ class VariableStore:
     _variables: dict[str, _Variable] = field(default_factory=dict)
 
     def memory(self, name: str, slot: Slot) -> Bytes:
-        """Return a variable's memory, allocated on first use; raises RunnerError if its spec or layout differs."""
+        """Return a variable's memory, allocated on first use; raises RunnerError if the stored slot differs."""
         if name not in self._variables:
             self._variables[name] = _Variable(slot, allocate(self.platform, slot.layout.nbytes, f"variable {name!r}"))
         found = self._variables[name]

@@ -1,7 +1,7 @@
 """The timeline (the spans of all devices on one clock, with layers and transfers) and its recording in one process.
 
 Clients run one by one or, if launched, several at once. Every run of a client has a number that the session and the
-client's parts on all devices share. By this number a send is matched with its receive, and a part with its launch.
+client's parts on all devices share. This number matches a send with its receive, and a part with its client's launch.
 """
 
 import time
@@ -52,7 +52,7 @@ class Span:
 
 @dataclass(frozen=True)
 class ClientRun:
-    """One run of a client, from its start in the session to the last answer. process: the session's process.
+    """One run of a client, from its start until the session has all results. process: the session's process.
 
     launched: whether other clients may run at the same time; a part of a launched client begins only after all tensors
     that it receives have arrived.

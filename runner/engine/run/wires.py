@@ -27,7 +27,7 @@ class Wires(Protocol):
     """The interface between an executor and the wires of its device."""
 
     def outgoing(self, sent: str, nbytes: int) -> Bytes:
-        """Return the memory in which the value named ``sent`` is computed; the same in every step."""
+        """Return the memory in which the value named ``sent`` is computed; it is the same in every step."""
 
     def incoming(self, key: str, source: str, nbytes: int) -> Bytes:
         """Return the memory of a received value; the value stays there until the end of the step."""
@@ -46,7 +46,7 @@ class HostWires:
     rendezvous: Rendezvous
 
     def outgoing(self, sent: str, nbytes: int) -> Bytes:
-        """Return memory of the rendezvous, which the readers see."""
+        """Return memory of the rendezvous, which the receivers also access."""
         return self.rendezvous.outgoing(sent, nbytes)
 
     def incoming(self, key: str, source: str, nbytes: int) -> Bytes:

@@ -1,4 +1,4 @@
-"""Load the libraries of fast CPU kernels, and find out why a library is missing.
+"""Load the libraries of fast CPU kernels, and find the reason why a library is missing.
 
 Modules that need a package are imported when their library is loaded, because the package may be missing.
 """
@@ -13,7 +13,7 @@ _PACKAGES = ("cffi", "llvmlite")
 
 @dataclass(frozen=True)
 class NativeLibrary:
-    """A library of fast kernels. version: the version and the file. missing: why the library is not used, or ""."""
+    """A library of fast kernels. version: its version and file. missing: the reason why it is not used, or ""."""
 
     name: str
     version: str

@@ -20,7 +20,7 @@ _LEAST_VALUES = 4
 
 _WARP = 32
 _READ_AHEAD = 8
-"""Values that a thread loads before adding; adjacent threads load adjacent values."""
+"""The number of values that a thread loads before it adds them; adjacent threads load adjacent values."""
 
 _BLOCKS_OF_PIXELS = 8
 """Blocks per multiprocessor if a block has one channel: adding the splits of one channel is cheap."""
@@ -44,7 +44,7 @@ class Division:
 
     @property
     def splits(self) -> int:
-        """The number of runs of pixels with channels last, else of rows; at least one."""
+        """The number of runs into which the pixels (channels last) or the rows (C order) are divided; at least one."""
         return max(1, -(-(self.pixels if self.channels_last else self.rows) // self.run))
 
     @property
@@ -70,7 +70,7 @@ class Division:
 
 
 def division(multiprocessors: int, spec: Spec, channels_last: bool) -> Division:
-    """Return the division of a tensor (N, C) or (N, C, H, W). The division, and the rounding, depend on the GPU."""
+    """Return the division of a tensor (N, C) or (N, C, H, W). Division and rounding of sums depend on the GPU."""
     rows, channels, pixels = spec.shape[0], spec.shape[1], math.prod(spec.shape[2:])
     if channels_last:
         lanes = min(power_of_two(channels), _LINE_BYTES // numpy_dtype(spec.dtype).itemsize)
@@ -90,7 +90,7 @@ def _run(count: int, splits: int, least: int) -> int:
 
 
 def source(dtype: str, result: str | None = None) -> str:
-    """Return the source for tensors of a dtype. result: dtype of ``channel_totals``, by default the computed one."""
+    """Return the source for tensors of a dtype. result: dtype of final sums, by default the dtype of computations."""
     computed = computed_in(dtype)
     return text("channels", T=dtype, C=computed, R=result or computed)
 

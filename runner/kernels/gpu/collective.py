@@ -36,7 +36,7 @@ class NcclCommunicator:
     def enqueue(self, stream: Stream, source: int, target: int, count: int, dtype: str) -> None:
         """Enqueue the sum of ``count`` elements, which all GPUs must enqueue. Source and target may be equal.
 
-        Raises RuntimeError if NCCL returns an error or if an earlier sum failed meanwhile.
+        Raises RuntimeError if NCCL returns an error or if an earlier sum has failed.
         After an error no more sums are possible. Running sums are aborted, because they would wait for other GPUs
         forever.
         """
@@ -62,7 +62,7 @@ class NcclLibrary:
         self._lock = threading.Lock()
 
     def unique_id(self) -> bytes:
-        """Return the 128-byte id that processes join with. This process must not end before all have joined.
+        """Return the 128-byte id that processes pass to ``join``. This process must not end before all have joined.
 
         Raises RuntimeError if NCCL finds no network.
         """
@@ -72,23 +72,23 @@ class NcclLibrary:
             raise RuntimeError(f"NCCL cannot set up a communicator: {error}") from error
 
     def join(self, unique_id: bytes, rank: int, size: int) -> None:
-        """Join with this thread's GPU as ``rank`` of ``size``; returns when all GPUs have joined.
+        """Join the communicator with this thread's GPU as ``rank`` of ``size``; returns when all GPUs have joined.
 
         Raises RuntimeError if NCCL fails or the GPU has already joined.
         """
         gpu = self._current_gpu()
         if gpu in self._joined:
-            raise RuntimeError(f"GPU {gpu} cannot join {size} GPUs: it has joined {self._joined[gpu].size} before")
+            raise RuntimeError(f"GPU {gpu} cannot join {size} GPUs: it has already joined {self._joined[gpu].size}")
         try:
             native = self._nccl.NcclCommunicator(size, unique_id, rank)
         except RuntimeError as error:
             raise RuntimeError(f"GPU {gpu} cannot join {size} GPUs as number {rank}: {error}") from error
-        made = NcclCommunicator(native, rank, size, self._allocate(_TURN_BYTES))
+        communicator = NcclCommunicator(native, rank, size, self._allocate(_TURN_BYTES))
         with self._lock:
-            self._joined[gpu] = made
+            self._joined[gpu] = communicator
 
     def communicator(self) -> NcclCommunicator:
-        """Return the communicator of this thread's GPU; raises RuntimeError if the GPU has not joined one."""
+        """Return the communicator of this thread's GPU. Raises RuntimeError if the GPU has not joined one."""
         gpu = self._current_gpu()
         if gpu not in self._joined:
             raise RuntimeError(f"a sum over GPUs: GPU {gpu} has not joined a communicator")
@@ -123,16 +123,16 @@ def kernels(runtime: Runtime) -> list[Kernel]:
 
 
 def _bind(library: NcclLibrary, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-    """Return a call that is never captured: NCCL requires all GPUs to capture and replay the same sums at one time.
+    """Return a call that is never captured: NCCL requires all GPUs to capture and replay the same sums together.
 
-    But if the memory of one GPU is planned again, only that GPU captures new graphs.
+    This cannot be guaranteed: if the memory of one GPU is planned again, only that GPU captures new graphs.
     """
     (part,), (total,) = buffers.inputs, buffers.outputs
     communicator = library.communicator()
-    asked = (attributes["rank"], attributes["size"])
-    if asked != (communicator.rank, communicator.size):
+    rank, size = attributes["rank"], attributes["size"]
+    if (rank, size) != (communicator.rank, communicator.size):
         raise RuntimeError(
-            f"a sum as GPU {asked[0]} of {asked[1]}: this GPU joined as {communicator.rank} of {communicator.size}"
+            f"a sum as GPU {rank} of {size}: this GPU joined as {communicator.rank} of {communicator.size}"
         )
     count = prod(part.spec.shape)
 

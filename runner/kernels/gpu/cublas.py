@@ -1,6 +1,6 @@
 """Matrix products of cuBLAS on the GPUs of a process.
 
-CuPy's bindings create the handles. Products are called in cuBLAS directly, because CuPy's bindings set the stream of
+CuPy's bindings create the handles. Products call cuBLAS without the bindings, because CuPy's bindings set the stream of
 the handle to CuPy's current stream, which is not the caller's stream, and thereby reset the workspace.
 """
 
@@ -89,7 +89,7 @@ class CublasLibrary:
         """Enqueue a product of matrices at these addresses, with WORKSPACE_BYTES of scratch memory at ``workspace``.
 
         No extent may be 0. bfloat16 products are summed in float32 and rounded once. The order of additions is always
-        the same. The three calls with a handle must not interleave, so a lock is held. Raises RuntimeError with the
+        the same. A lock is held during the three calls with the handle. Raises RuntimeError with the
         status of a failed call.
         """
         with self._lock:

@@ -1,4 +1,4 @@
-"""The runtime of real GPUs, implemented with CuPy. The runtime is thin, because tests replace it by an emulated GPU."""
+"""The runtime of real GPUs, implemented with CuPy. It is thin, because tests replace it with an emulated GPU."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,32 +25,32 @@ _REPETITIONS = 4
 
 
 class GpusError(RuntimeError):
-    """There is no GPU, or a library for GPUs is missing; the message has the remedy."""
+    """There is no GPU, or a library for GPUs is missing; the message contains a remedy."""
 
 
 def open_gpus(tf32: bool, *, compare_plans: bool = False, code_folder: str = "", home: int = 0) -> Runtime:
-    """Open the GPUs of this process. tf32: whether float32 products may round factors. Raises GpusError without a GPU.
+    """Open the GPUs of this process. tf32: whether float32 products may round factors. Raises GpusError without GPUs.
 
     compare_plans: whether the plans of each convolution are timed and the fastest plan replaces cuDNN's first plan;
-    timing takes a while, and the fastest plan may differ between runs. code_folder: cache of machine code of our
-    sources, or "". home: the default GPU of a thread.
+    timing takes a while, and the fastest plan may differ between runs. code_folder: folder that caches the
+    machine code of our sources, or "" for no cache. home: the default GPU of a thread.
     """
     try:
         import cupy
     except ImportError as error:
         raise GpusError(
-            f"a GPU was asked for, but CuPy cannot be imported ({error}): pip install 'runner-dataflow[gpu]'"
+            f"a GPU was requested, but CuPy cannot be imported ({error}): pip install 'runner-dataflow[gpu]'"
         ) from error
     runtime = cupy.cuda.runtime
     try:
         count = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:
         raise GpusError(
-            f"a GPU was asked for, but CUDA finds none: {error}; `runner doctor` lists drivers and GPUs, "
+            f"a GPU was requested, but CUDA finds none: {error}; `runner doctor` lists drivers and GPUs, "
             "cluster.device=cpu needs none"
         ) from error
     if count == 0:
-        raise GpusError("a GPU was asked for, but CUDA finds none; look at CUDA_VISIBLE_DEVICES and `runner doctor`")
+        raise GpusError("a GPU was requested, but CUDA finds none; check CUDA_VISIBLE_DEVICES and run `runner doctor`")
     if not 0 <= home < count:
         raise GpusError(_absence(home, count))
     code = KeptCode(Path(code_folder) if code_folder else None)
@@ -62,7 +62,7 @@ def _capability(properties: Mapping[str, Any]) -> int:
 
 
 def _absence(gpu: int, count: int) -> str:
-    return f"GPU {gpu} was asked for; this process sees {count}, from 0"
+    return f"GPU {gpu} was requested; this process has GPUs 0 to {count - 1}"
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class CudaRuntime:
         return int(self._cuda.getDevice())
 
     def _reach(self, gpu: int, other: int) -> None:
-        """Let a GPU access the memory of another one directly."""
+        """Let a GPU access the memory of another GPU directly."""
         if self._cuda.deviceCanAccessPeer(gpu, other):
             self._cuda.setDevice(gpu)
             # Unlike cudaDeviceEnablePeerAccess, this function does not fail if access is already enabled.
@@ -173,7 +173,7 @@ class CudaRuntime:
             return CudaFunction(self._modules[key].get_function(name))
 
     def _code_for(self, gpu: int, source: str) -> bytes:
-        """Return the machine code of a source, which GPUs of equal compute capability share."""
+        """Return the machine code of a source; GPUs of equal compute capability share the code."""
         if gpu not in self._capabilities:
             self._capabilities[gpu] = _capability(self._cuda.getDeviceProperties(gpu))
         kind = self._capabilities[gpu], source
@@ -183,7 +183,7 @@ class CudaRuntime:
 
     def allocate(self, nbytes: int) -> DeviceMemory:
         """Allocate GPU memory without a pool: memory is planned once and freed with its owner."""
-        with self._allocating(nbytes, "memory of a GPU"):
+        with self._allocating(nbytes, "GPU memory"):
             memory = self._cupy.cuda.Memory(max(nbytes, 1))
         return DeviceMemory(int(memory.ptr), nbytes, memory)
 
@@ -220,7 +220,7 @@ class CudaRuntime:
         stream.native.wait_event(event)
 
     def copy(self, target: int, source: int, nbytes: int, stream: OwnStream) -> None:
-        """Enqueue a copy between any addresses; between GPUs without direct access the data pass through the host."""
+        """Enqueue a copy between any addresses. Between GPUs without direct access, the data pass through the host."""
         if nbytes:
             self._cuda.memcpyAsync(target, source, nbytes, self._cuda.memcpyDefault, stream.handle)
 

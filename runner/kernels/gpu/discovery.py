@@ -1,6 +1,6 @@
 """The GPUs and libraries of this machine, whether a run can use them, and the packages to install if not.
 
-GPUs are reported by the driver, libraries by the metadata of installed packages. Neither CuPy nor another package is
+The driver reports the GPUs, and the metadata of installed packages the libraries. No package, such as CuPy, is
 imported.
 """
 
@@ -61,7 +61,7 @@ class Found:
         return self.driver.gpus
 
 
-NO_GPUS = Found(DriverFacts(fault="no search for GPUs was made"), (), "no search for GPUs was made")
+NO_GPUS = Found(DriverFacts(fault="GPUs were not searched for"), (), "GPUs were not searched for")
 """The result for a run without GPUs."""
 
 
@@ -74,10 +74,10 @@ def discover(
     return Found(driver, _libraries(present), _obstacle(driver, present))
 
 
-_SLOWER = "convolutions take slower kernels"
+_SLOWER = "convolutions use slower kernels"
 _DISTRIBUTIONS = {
-    "cuBLAS": (("nvidia-cublas", "nvidia-cublas-cu12"), "that of the system is looked for"),
-    "NVRTC": (("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"), "that of the system is looked for"),
+    "cuBLAS": (("nvidia-cublas", "nvidia-cublas-cu12"), "the system is searched instead"),
+    "NVRTC": (("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"), "the system is searched instead"),
     "cuDNN": (("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"), _SLOWER),
     "cuDNN frontend": (("nvidia-cudnn-frontend",), _SLOWER),
     "NCCL": (("nvidia-nccl-cu13", "nvidia-nccl-cu12"), "combine=all_reduce sums without it"),
@@ -108,13 +108,13 @@ def _libraries(present: Mapping[str, str]) -> tuple[Library, ...]:
 def _obstacle(driver: DriverFacts, present: Mapping[str, str]) -> str:
     if driver.fault:
         return driver.fault
-    why = _unfit_cupy(driver, [name for name in (*CUPY, "cupy") if name in present], present)
-    there = ", ".join(gpu.name for gpu in driver.gpus)
-    return f"{there} cannot be used: {why}" if why else ""
+    reason = _unfit_cupy(driver, [name for name in (*CUPY, "cupy") if name in present], present)
+    names = ", ".join(gpu.name for gpu in driver.gpus)
+    return f"{names} cannot be used: {reason}" if reason else ""
 
 
 def _unfit_cupy(driver: DriverFacts, names: Sequence[str], present: Mapping[str, str]) -> str:
-    """Return why the installed CuPy cannot use the GPUs, or "". names: its distributions."""
+    """Return why the installed CuPy cannot use the GPUs, or "". names: the installed distributions of CuPy."""
     if not names:
         return f"CuPy is not installed; {INSTALL}"
     if len(names) > 1:
@@ -126,14 +126,14 @@ def _unfit_cupy(driver: DriverFacts, names: Sequence[str], present: Mapping[str,
     cuda = CUPY.get(name, driver.cuda // 1000)
     if driver.cuda < 1000 * cuda:
         return (
-            f"driver {driver}, and {name} is made for {cuda}.0 and newer; update the driver, or "
+            f"driver {driver}, but {name} needs CUDA {cuda}.0 or newer; update the driver, or "
             f"`{INSTALL_12}` instead of {name}"
         )
     oldest = MIN_CAPABILITY.get(cuda, min(MIN_CAPABILITY.values()))
     old = [str(gpu) for gpu in driver.gpus if gpu.capability < oldest]
     if old:
         return (
-            f"{old[0]}: CUDA {cuda} compiles for {oldest / 10:.1f} and newer; let CUDA_VISIBLE_DEVICES name newer "
+            f"{old[0]}: CUDA {cuda} compiles for {oldest / 10:.1f} and newer; set CUDA_VISIBLE_DEVICES to newer "
             "GPUs only, or use cluster.device=cpu"
         )
     return ""

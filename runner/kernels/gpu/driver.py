@@ -113,7 +113,7 @@ def ask_driver(
     except _Refusal as refusal:
         return DriverFacts(release, fault=str(refusal))
     known = (replace(gpu, free_bytes=each) for gpu, each in zip(gpus, free, strict=True))
-    return DriverFacts(release, cuda, tuple(known), "" if gpus else "the driver sees no GPU")
+    return DriverFacts(release, cuda, tuple(known), "" if gpus else "the driver finds no GPU")
 
 
 class _Refusal(Exception):
@@ -140,7 +140,7 @@ def _uuid(driver: ctypes.CDLL, number: int) -> bytes:
 
 
 def _int(driver: ctypes.CDLL, function: str, *arguments: Any) -> int:
-    """Return the int that a function writes to its first argument."""
+    """Return the int that a driver function writes to its first argument."""
     value = ctypes.c_int()
     _call(driver, function, ctypes.byref(value), *arguments)
     return value.value
@@ -150,6 +150,6 @@ def _call(driver: ctypes.CDLL, name: str, *arguments: Any) -> None:
     function: Callable[..., int] = getattr(driver, name)
     status = function(*arguments)
     if status == _NO_DEVICE:
-        raise _Refusal("the driver sees no GPU (CUDA_VISIBLE_DEVICES may hide them)")
+        raise _Refusal("the driver finds no GPU (CUDA_VISIBLE_DEVICES may hide them)")
     if status:
         raise _Refusal(f"{name} of the driver fails with CUDA error {status}; `nvidia-smi` should list the GPUs")

@@ -17,7 +17,7 @@ from runner.kernels.memory import numpy_dtype
 
 @dataclass(frozen=True)
 class Axis:
-    """A loop over one axis of a result without gaps. strides: of each input, in elements; 0 for a broadcast input."""
+    """A loop over one axis of a contiguous result. strides: for each input, its stride in elements, 0 if broadcast."""
 
     extent: int
     strides: tuple[int, ...]
@@ -32,7 +32,7 @@ class Broadcast:
 
     @property
     def wide(self) -> tuple[bool, ...] | None:
-        """For each input, True for the strides of the result, False for a scalar; None if an input is neither."""
+        """For each input, True if it has the strides of the result, False if it is a scalar; None if one is neither."""
         if len(self.axes) != 1 or not set(self.axes[0].strides) <= {0, 1}:
             return None
         return tuple(stride == 1 for stride in self.axes[0].strides)
@@ -80,7 +80,7 @@ ElementsOf = Callable[[Attributes, Sequence[Spec], Sequence[Spec]], Elements]
 class FlatCall(StreamCall):
     """A loop over adjacent elements, which can be combined with loops of the same program.
 
-    batch: source of the combined kernel. count: number of elements. addresses: of the inputs, then of the outputs.
+    batch: source of the combined kernel. count: number of elements. addresses: addresses of the inputs and outputs.
     """
 
     batch: str = field(kw_only=True, repr=False)
@@ -102,18 +102,18 @@ def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Off
     # For a cast, the requested layout of the output is offered as well; the kernel uses the layout of the input.
     offered = offered[: len(inputs)]
     layout = offered_layout(result, [offer for offer, each in zip(offered, full, strict=True) if each])
-    asked = [
+    layouts = [
         _in_layout(spec, layout if each else offer) for spec, each, offer in zip(inputs, full, offered, strict=True)
     ]
     given = [_in_layout(spec, layout) for spec in outputs]
-    if len(broadcast(list(zip(inputs, asked, strict=True)), (result, given[0])).axes) > AXES:
+    if len(broadcast(list(zip(inputs, layouts, strict=True)), (result, given[0])).axes) > AXES:
         return None
     replaceable = [
         (i, o)
         for (i, o) in product(range(len(inputs)), range(len(outputs)))
         if full[i] and numpy_dtype(inputs[i].dtype).itemsize == numpy_dtype(outputs[o].dtype).itemsize
     ]
-    return Arrangement(tuple(asked), tuple(given), in_place=tuple(replaceable))
+    return Arrangement(tuple(layouts), tuple(given), in_place=tuple(replaceable))
 
 
 def _in_layout(spec: Spec, like: Layout | None) -> Layout:
@@ -150,7 +150,7 @@ def _flat_call(runtime: Runtime, elements: Elements, wide: tuple[bool, ...], cou
 
 
 def _along(loops: Broadcast) -> list[Argument]:
-    """Return extent and strides of AXES axes; missing axes have extent 1."""
+    """Return the extent and the strides of each of AXES axes; missing axes have extent 1."""
     missing = [(1, *(0 for _ in loops.axes[0].strides))] * (AXES - len(loops.axes))
     rows = [*((axis.extent, *axis.strides) for axis in loops.axes), *missing]
     return [np.int64(number) for row in rows for number in row]

@@ -1,7 +1,7 @@
 """CUDA sources of loops over elements, generated from the operation on one element.
 
-A flat loop reads and writes adjacent elements, 16 bytes at once, and reads scalar inputs once. There is one source for
-single calls and one for combined calls, see :mod:`runner.kernels.gpu.streams`. A strided loop finds the elements of
+A flat loop reads and writes adjacent elements, 16 bytes at once, and reads each scalar input once. There is one source
+for single calls and one for combined calls (:mod:`runner.kernels.gpu.streams`). A strided loop finds the elements of
 broadcast inputs by strides along up to :data:`AXES` axes.
 """
 
@@ -24,8 +24,8 @@ _PACK_BYTES = 16
 class Elements:
     """The operation on one element.
 
-    inputs, outputs: stored dtypes. statements: C++ over the inputs x0, x1, ..., which have the computed dtype. results:
-    an expression for each output. helpers: C++ functions. All inputs are read before any output is written.
+    inputs, outputs: stored dtypes. statements: C++ statements on the inputs x0, x1, ..., in the dtype of computations.
+    results: a C++ expression for each output. helpers: C++ functions. All inputs are read before any output is written.
     """
 
     inputs: tuple[str, ...]
@@ -42,7 +42,7 @@ class Elements:
 
 @cache
 def flat(elements: Elements, wide: tuple[bool, ...]) -> str:
-    """Return the source of the kernel ``flat``. wide: for each input, False for a scalar."""
+    """Return the source of the kernel ``flat``. wide: for each input, False if it is a scalar."""
     return _with_loop(elements, wide) + (
         f'extern "C" __global__ void flat({_pointers(elements)}, int64 count) {{\n'
         f"    loop({', '.join(_names(elements))}, first_element(), stride_of_grid(), count);\n}}\n"

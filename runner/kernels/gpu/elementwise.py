@@ -1,9 +1,10 @@
 """Element-wise ops as generated sources: programs, single functions, sums, comparisons and selection.
 
 Every function of the element-wise language consists of IEEE operations that are rounded separately, because sources are
-compiled without contraction. Results equal the reference kernels bit for bit. exp, log, log1p, tanh, sigmoid and pow
-are CUDA's functions, in float32 for bfloat16, and differ from NumPy's by a few units in the last place. NaN propagates
-as in NumPy. The maximum or minimum of +0 and -0 is the second operand, as on the host. Integers wrap as in NumPy.
+compiled without contraction to fused multiply-adds. Results equal those of the reference kernels bit for bit. The other
+ops (exp, log, log1p, tanh, sigmoid, pow) use CUDA's functions, in float32 for bfloat16, and differ from NumPy by a few
+units in the last place. NaN propagates and integers wrap as in NumPy. The maximum or minimum of +0 and -0 is the second
+operand, as on the host.
 """
 
 import math
@@ -65,7 +66,7 @@ _UNSIGNED = {"int32": "unsigned int", "int64": "unsigned long long"}
 
 
 def expression(function: str, dtype: str, *operands: str) -> str:
-    """Return a function of operands, computed in ``dtype``, as a C++ expression; raises KeyError if unknown."""
+    """Return a C++ expression that applies a function to operands in ``dtype``; raises KeyError if it is unknown."""
     if dtype in _UNSIGNED:
         return _INTEGERS[function].format(*operands, c=C_TYPES[dtype], u=_UNSIGNED[dtype])
     return _FLOATS[function].format(*operands)
@@ -136,7 +137,7 @@ def _unary(function: str, attributes: Attributes, inputs: Specs, outputs: Specs)
 
 
 def _power(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
-    """Return a power; a square is one correctly rounded product."""
+    """Return x ** exponent; a square is computed as one correctly rounded product."""
     dtype, exponent = inputs[0].dtype, attributes["exponent"]
     computed = computed_in(dtype)
     if exponent == 2.0:

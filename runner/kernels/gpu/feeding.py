@@ -23,8 +23,8 @@ class PinnedStage:
         self._pinned = runtime.pinned(0)
         self._left = runtime.event()
 
-    def bring(self, value: Array, target: int, stream: Stream) -> None:
-        """Enqueue a copy of the value to an address; the value may change afterwards."""
+    def upload(self, value: Array, target: int, stream: Stream) -> None:
+        """Enqueue a copy of the value to an address. The value may change after the method returns."""
         runtime = self._runtime
         runtime.wait_on_host(self._left)
         if self._pinned.nbytes < value.nbytes:
@@ -36,7 +36,7 @@ class PinnedStage:
 
 @dataclass
 class _Landing:
-    """GPU memory for a value before its step. arrived, taken: events after the value is copied and after its use."""
+    """GPU memory for a value copied ahead. arrived: event after the copy from the host. taken: event after use."""
 
     stage: PinnedStage
     memory: DeviceMemory
@@ -48,9 +48,9 @@ class _Landing:
 class GpuWriter:
     """See :class:`~runner.kernels.platform.Writer`.
 
-    allocate: allocates GPU memory. stage: for values that are not copied ahead, shared by the writers of a device.
-    copies: the stream of transfers from the host. main: the stream of the device's work. The first value copied ahead
-    allocates two landings that alternate, so that the next value is copied while the current value is used.
+    allocate: allocates GPU memory. stage: pinned memory for values not copied ahead, shared by all writers of a device.
+    copies: the stream of transfers from the host. main: the stream of the device's work. The first call of
+    ``ahead`` allocates two alternating landings, so that the next value is copied while the current value is used.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class GpuWriter:
     def __call__(self, value: Array) -> None:
         """Put a value in place for later calls."""
         if not self._landings or self._landings[0].value is not value:
-            self._bring(value)
+            self._upload(value)
             return
         landing = self._landings[0]
         self._runtime.wait(self._main, landing.arrived)
@@ -83,19 +83,19 @@ class GpuWriter:
         landing.value = None
         self._landings.reverse()
 
-    def _bring(self, value: Array) -> None:
-        """Copy a value directly to the target. Values of every step get a separate stage and do not wait."""
+    def _upload(self, value: Array) -> None:
+        """Copy a value directly to the target. Values fed in every step get a separate stage and do not wait."""
         self._brought += 1
         if self._brought == _OFTEN:
             self._stage = PinnedStage(self._runtime)
-        self._stage.bring(value, self._target.address, self._main)
+        self._stage.upload(value, self._target.address, self._main)
 
     def ahead(self, value: Array) -> None:
-        """Start to copy the next value; it replaces an earlier value that was copied ahead but not used."""
+        """Start to copy the next value, which replaces an earlier value that was copied ahead but not used."""
         self._landings = self._landings or [self._landing(), self._landing()]
         landing = self._landings[0]
         self._runtime.wait(self._copies, landing.taken)
-        landing.stage.bring(value, landing.memory.address, self._copies)
+        landing.stage.upload(value, landing.memory.address, self._copies)
         self._runtime.record(landing.arrived, self._copies)
         landing.value = value
 

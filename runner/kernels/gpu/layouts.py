@@ -37,14 +37,14 @@ def strides_of(operand: Operand) -> tuple[int, ...]:
 
 
 def offered_layout(spec: Spec, offered: Offers) -> Layout:
-    """Return channels last if ``spec`` has four axes and one offer is channels last, else plain."""
+    """Return the layout with channels last if ``spec`` has four axes and one offer has this layout, else C order."""
     if len(spec.shape) == 4 and any(layout is not None and layout.tag == CHANNELS_LAST for layout in offered):
         return channels_last(spec)
     return plain(spec)
 
 
 def arrange_alike(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
-    """Arrange all tensors of four axes in channels last if one offer is channels last, else all in C order."""
+    """Arrange all tensors of four axes with channels last if one offer has channels last, else all in C order."""
     taken, given = ([offered_layout(spec, offered) for spec in specs] for specs in (inputs, outputs))
     return Arrangement(tuple(taken), tuple(given))
 

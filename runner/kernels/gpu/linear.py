@@ -37,14 +37,14 @@ from runner.kernels.gpu.source import text
 from runner.kernels.memory import address_of, numpy_dtype
 
 TILE = 64
-"""Rows, and columns, of the tile that one block of our own kernel computes."""
+"""The number of rows, and of columns, of the tile that one block of our own kernel computes."""
 
 _INT_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class Dense:
-    """A product. bias: whether a bias per column is added. relu: whether max(y, 0) follows."""
+    """A product y = A B. bias: whether a bias per column is added to y. relu: whether max(y, 0) follows."""
 
     product: Product
     bias: bool = False
@@ -220,7 +220,7 @@ def _bias_gradient(runtime: Runtime, multiplier: OwnProducts) -> Kernel:
 
     def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
         dense, sums = parts(inputs, attributes)
-        # Both calls share the memory, because they run one after the other.
+        # Both calls share the scratch memory, because they run one after the other.
         return _arrange(multiplier, dense, inputs, outputs, scratch_bytes(sums, inputs[1].dtype))
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:

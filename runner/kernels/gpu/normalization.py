@@ -30,7 +30,7 @@ from runner.kernels.gpu.source import text
 from runner.kernels.memory import address_of, numpy_dtype
 
 _MOMENTS, _SUMS = 3, 2
-"""Numbers stored per part of a channel: 3 for count, mean and squares; 2 for the sums of dy and of dy * z."""
+"""Numbers stored per part of a channel: count, mean and squares, or the sums of dy and of dy * (normalized x)."""
 
 _NO_MASK = np.uintp(0)
 
@@ -39,7 +39,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
     """Return the kernels of batch normalization, without and with ReLU, and of local response normalization."""
 
     def arrange(kept: int, replaced: int) -> Arrange:
-        """Fix ``kept``, numbers per part of a channel, and ``replaced``, the input the first output may replace."""
+        """Return an arrange function. kept: values per part of a channel. replaced: input that output 0 may replace."""
         return partial(_arrange, runtime.multiprocessors, kept, replaced)
 
     training, gradient = (arrange(_MOMENTS, 0), _bind_training), (arrange(_SUMS, -1), _bind_gradient)
@@ -137,12 +137,12 @@ def _bind_response_gradient(runtime: Runtime, attributes: Attributes, buffers: B
     scaled = np.uintp(address_of(buffers.scratch))
     ratio = np.uintp(scaled + _bytes_of_part(x.spec))
     size, weight, beta = attributes["size"], _weight(attributes), attributes["beta"]
-    made = (x, dy, scaled, ratio)
-    taken = (x, scaled, ratio, dx)
+    parts = (x, dy, scaled, ratio)
+    operands = (x, scaled, ratio, dx)
     return in_order(
         [
-            _launch_response(runtime, "response_gradient_parts", x, size, made, (weight, attributes["k"], -beta)),
-            _launch_response(runtime, "response_gradient", x, size, taken, (2 * weight * beta,)),
+            _launch_response(runtime, "response_gradient_parts", x, size, parts, (weight, attributes["k"], -beta)),
+            _launch_response(runtime, "response_gradient", x, size, operands, (2 * weight * beta,)),
         ]
     )
 

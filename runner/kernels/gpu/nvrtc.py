@@ -1,7 +1,7 @@
 """Compilation of CUDA C++ sources by the run-time compiler NVRTC, which needs no GPU, and a cache of machine code.
 
-With the cache, only the first run of a network compiles. The name of a file is a hash of the source, the options and
-the version of the compiler. A file starts with a digest of its code. Files may be deleted at any time.
+With the cache, only the first run of a network compiles. The name of a cached file is a hash of the source, the options
+and the version of the compiler. A file starts with a digest of its code. Files may be deleted at any time.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 CONTRACT = "// fmad"
-"""A line that marks sources whose products and sums may be contracted."""
+"""A line that marks sources whose products and sums may be contracted to fused multiply-adds."""
 
 
 class CompileError(RuntimeError):
@@ -49,7 +49,7 @@ def version() -> str:
 
 
 def options(source: str, capability: int) -> tuple[str, ...]:
-    """Return the compiler options. As on the CPU, every operation is rounded, unless the source is marked."""
+    """Return the compiler options. As on the CPU, each operation is rounded separately, unless the source is marked."""
     contract = CONTRACT in source.splitlines()
     return f"-arch=sm_{capability}", "-std=c++17", f"-fmad={'true' if contract else 'false'}"
 
@@ -63,7 +63,7 @@ class KeptCode:
     def compiled(self, source: str, capability: int) -> bytes:
         """Return the machine code of a source for a compute capability; raises the errors of :func:`compiled`.
 
-        Damaged files are replaced. If files cannot be written, the cache is disabled. Both are logged.
+        Damaged files are replaced. If files cannot be written, the cache is disabled. Both events are logged.
         """
         if self._folder is None:
             return compiled(source, capability)

@@ -126,15 +126,15 @@ class GpuPlatform:
             return failures.explain(status) if failures is not None else f"status {status}"
 
         def late() -> int:
-            told = [(number, int(failures.word[0])) for number, failures in failing]
+            statuses = [(number, int(failures.word[0])) for number, failures in failing]
             for _, failures in failing:
                 failures.word[0] = 0
-            return next(((1 + number) << 16 | status for number, status in told if status), 0)
+            return next(((1 + number) << 16 | status for number, status in statuses if status), 0)
 
         return Joined(replay, tuple(part[0] for part in parts), reason, late if failing else None)
 
     def _one(self, calls: Sequence[StreamCall]) -> StreamCall:
-        """Return one launch of combined calls."""
+        """Return one launch that runs all calls of a part."""
         flat = [call for call in calls if isinstance(call, FlatCall)]
         return together(self._runtime, flat) if len(flat) > 1 else calls[0]
 
@@ -161,7 +161,7 @@ class GpuPlatform:
     @staticmethod
     def _gpu_memory(data: Bytes) -> DeviceMemory:
         if not isinstance(data, DeviceMemory):
-            raise TypeError(f"expected GPU memory, came host memory: {type(data).__name__}")
+            raise TypeError(f"expected GPU memory, got host memory: {type(data).__name__}")
         return data
 
 

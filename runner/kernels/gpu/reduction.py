@@ -41,10 +41,10 @@ from runner.kernels.gpu.source import text
 from runner.kernels.memory import address_of, numpy_dtype
 
 RANK = 4
-"""The maximum number of kept axes and of reduced axes, after merging."""
+"""The maximum number of kept axes, and of reduced axes, after merging."""
 
 ENOUGH_BLOCKS = 512
-"""The number of blocks beyond which more slices are not faster."""
+"""The number of blocks from which on more slices are not faster."""
 
 LEAST_PER_THREAD, MOST_PER_THREAD = 8, 256
 """Limits of the elements per thread: with fewer, slices are not faster; with more, float32 sums lose digits."""
@@ -89,7 +89,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
 
 
 def reduced_shape(shape: Sequence[int], near: Sequence[int], axes: Sequence[int]) -> Reduction:
-    """Return the reduction over ``axes`` of a tensor with extents ``shape`` and strides ``near``, to C order."""
+    """Return the reduction over ``axes`` of a tensor of ``shape`` with strides ``near``; the result is in C order."""
     kept = [axis for axis in range(len(shape)) if axis not in axes]
     far = strides([shape[axis] for axis in kept], Layout("", 0))
     keeping = merged((shape[axis], there, near[axis]) for axis, there in zip(kept, far, strict=True))
@@ -100,7 +100,7 @@ def reduced_shape(shape: Sequence[int], near: Sequence[int], axes: Sequence[int]
 
 
 def scratch_bytes(reduction: Reduction, dtype: str) -> int:
-    """Return the bytes of the results of slices of a tensor of ``dtype``."""
+    """Return the bytes of scratch memory for the results of the slices. dtype: dtype of the reduced tensor."""
     if reduction.slices == 1:
         return 0
     return reduction.slices * reduction.outputs * numpy_dtype(computed_in(dtype)).itemsize

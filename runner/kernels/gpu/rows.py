@@ -101,7 +101,7 @@ def refusing(
     blocks: int,
     arguments: Sequence[Argument],
 ) -> StreamCall:
-    """Return the launch of a kernel that detects indices outside 0..rows-1, and of the kernel that records the first.
+    """Return the launches of a kernel that detects indices outside 0..rows-1 and of one that records the first of them.
 
     arguments: all arguments but the last, the address of the status.
     """

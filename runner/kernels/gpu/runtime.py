@@ -18,7 +18,7 @@ ALIGNMENT = 256
 
 Size = tuple[int, int, int]
 Argument = np.generic | Operand
-"""np.uintp for an address, np.int32, np.int64, np.float32 or np.float64: exactly the type that the kernel declares.
+"""A kernel argument of the declared type: np.uintp for an address, np.int32, np.int64, np.float32 or np.float64.
 
 An operand is passed as its address.
 """
@@ -35,9 +35,9 @@ class DeviceMemory:
     def __getitem__(self, part: slice) -> "DeviceMemory":
         """Return a part without copying; raises ValueError for a step and for a part outside the memory."""
         start, stop, step = part.indices(self.nbytes)
-        asked = (part.start or 0, self.nbytes if part.stop is None else part.stop)
-        if step != 1 or (start, stop) != asked or stop < start:
-            raise ValueError(f"bytes {asked[0]}..{asked[1]} of {self.nbytes} bytes of a GPU")
+        begin, end = part.start or 0, self.nbytes if part.stop is None else part.stop
+        if step != 1 or (start, stop) != (begin, end) or stop < start:
+            raise ValueError(f"bytes {begin}..{end} of {self.nbytes} bytes of GPU memory, expected a range within them")
         return DeviceMemory(self.address + start, stop - start, self.owner)
 
 
@@ -205,7 +205,7 @@ def in_order(calls: Sequence[StreamCall]) -> StreamCall:
 
     failing = [call.failures for call in calls if call.failures is not None]
     if len(failing) > 1:
-        raise ValueError("at most one of the calls of a node may have failures")
+        raise ValueError("at most one of the calls of a node may report failures")
     return StreamCall(enqueue, tuple(calls), failing[0] if failing else None)
 
 

@@ -1,4 +1,4 @@
-"""Copies between strided blocks of GPU memory, and rearrangements of such copies, in any layout."""
+"""Copies between strided blocks of GPU memory, and rearrangements that consist of such copies, in any layout."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -44,7 +44,7 @@ def copyable(axes: Iterable[Axis]) -> bool:
 
 
 def copy(runtime: Runtime, itemsize: int, axes: Iterable[Axis], source: int, target: int) -> StreamCall:
-    """Return the copy of a block of elements of ``itemsize`` bytes between addresses.
+    """Return the call that copies a block of elements of ``itemsize`` bytes between two addresses.
 
     axes: (extent, stride in the source, stride in the target). If source and target are equal, the call does nothing.
     """
@@ -70,7 +70,7 @@ def clear(runtime: Runtime, nbytes: int, target: int) -> StreamCall:
 
 
 def in_units(block: Sequence[Axis], itemsize: int, addresses: Sequence[int]) -> tuple[int, list[Axis]]:
-    """Return the largest unit, in bytes, in which a merged block can be copied, and the block in this unit."""
+    """Return the largest unit, in bytes, in which a merged block can be copied, and the block's axes in such units."""
     if not block or any(near != 1 for near in block[-1][1:]):
         return itemsize, list(block)
     *outer, (extent, *_) = block
@@ -185,14 +185,14 @@ def _copied(
     far: Sequence[int],
     start: int,
 ) -> StreamCall:
-    """Return the copy of a block from element ``first`` of the source to element ``start`` of the target."""
+    """Return the call that copies a block from element ``first`` of the source to element ``start`` of the target."""
     itemsize = numpy_dtype(block.dtype).itemsize
     axes = zip(block.shape, near, far, strict=True)
     return copy(runtime, itemsize, axes, source.address + first * itemsize, target.address + start * itemsize)
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:
-    """Return the start of each of several consecutive parts."""
+    """Return the start of each of several consecutive parts of these sizes."""
     return list(accumulate([0, *sizes[:-1]]))
 
 

@@ -1,9 +1,9 @@
 """The schedule of a step: streams for independent branches, and one launch for many element-wise calls.
 
-Both are computed before the first run, from the memory that works read and write. Two works that touch the same bytes
-keep their order if one of them writes, even if the bytes belong to different values. A launch costs some microseconds,
-however few elements it has. Calls whose results are not read by later calls of the step, such as updates of many small
-variables, are combined: these calls can wait for each other without delaying other work.
+Streams and launches are chosen before the first run, from the memory that works read and write. Two works that touch
+the same bytes keep their order if one of them writes, even if the bytes belong to different values. A launch costs some
+microseconds, however few elements it has. Calls whose results are not read by later calls of the step, such as updates
+of many small variables, are combined: these calls can wait for each other without delaying other work.
 """
 
 from bisect import bisect_left, bisect_right
@@ -42,7 +42,7 @@ def assign_streams(works: Sequence[Touched], streams: int) -> list[Turn]:
     """Return the turn of each work, in order; the first work is on stream 0.
 
     A work follows the latest work that it depends on and that is the last of its stream, so that chains stay together.
-    If there is none, the work is on the stream that has been idle longest. Redundant waits are omitted.
+    If there is no such work, the new work is on the stream that has been idle longest. Redundant waits are omitted.
     """
     turns: list[Turn] = []
     last = [-1] * streams
@@ -94,26 +94,26 @@ class _Latest:
         self._spans: list[tuple[int, int, int]] = []
 
     def touching(self, spans: Iterable[Span]) -> list[int]:
-        return [who for begin, end in spans for low, high, who in self._spans if low < end and begin < high]
+        return [number for begin, end in spans for low, high, number in self._spans if low < end and begin < high]
 
-    def add(self, span: Span, who: int) -> None:
+    def add(self, span: Span, number: int) -> None:
         if span[0] < span[1]:
-            self._spans.append((*span, who))
+            self._spans.append((*span, number))
 
     def forget(self, span: Span) -> None:
         """Remove a span, also from the middle of larger spans."""
         begin, end = span
         kept = []
-        for low, high, who in self._spans:
+        for low, high, number in self._spans:
             if low >= end or high <= begin:
-                kept.append((low, high, who))
+                kept.append((low, high, number))
                 continue
-            kept += [part for part in ((low, begin, who), (end, high, who)) if part[0] < part[1]]
+            kept += [part for part in ((low, begin, number), (end, high, number)) if part[0] < part[1]]
         self._spans = kept
 
-    def put(self, span: Span, who: int) -> None:
+    def put(self, span: Span, number: int) -> None:
         self.forget(span)
-        self.add(span, who)
+        self.add(span, number)
 
 
 class _Places:
@@ -152,7 +152,7 @@ def groups(touched: Sequence[Touched], programs: Sequence[Hashable | None]) -> l
     """Return groups of works that may be one launch. Running the groups in order gives the same results as running the
     works in order.
 
-    programs: only works of one program are combined; None is never combined. A group runs in place of its last work.
+    programs: each work's program, or None; only works of one program are combined. A group replaces its last work.
     """
     backwards: list[list[int]] = []
     homes: dict[Hashable, _Home] = {}

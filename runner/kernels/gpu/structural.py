@@ -1,7 +1,7 @@
 """Constants, random draws, copies in any layout, and changes of dtype.
 
-Draws use the same integers as :mod:`runner.kernels.philox`. Uniform draws and masks equal the host's bit for bit;
-normal draws differ from the host's by the errors of CUDA's functions.
+Draws use the random words of :mod:`runner.kernels.philox`. Uniform draws and masks equal those of the host bit for bit;
+normal draws differ by the errors of CUDA's functions.
 """
 
 import math
@@ -138,12 +138,12 @@ def _cast(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
     result = f"({C_TYPES[computed_in(target)]})x0"
     if source in FLOATS and target in ("int32", "int64"):
         bits = 8 * numpy_dtype(target).itemsize
-        # NaN and numbers out of range become the lowest integer, as on the host; CUDA would return the nearest.
+        # NaN and numbers out of range become the lowest integer, as on the host; CUDA would return the nearest integer.
         lowest = f"({C_TYPES[target]})(1ull << {bits - 1})"
         limit = f"({C_TYPES[computed_in(source)]})(1ull << {bits - 1})"
         result = f"(x0 >= -{limit} && x0 < {limit} ? ({C_TYPES[target]})x0 : {lowest})"
     elif source in FLOATS and target == "uint8":
-        # The result is the low byte of an int, as on the host. Numbers out of the range of int become 0.
+        # The result is the lowest byte of an int, as on the host. Numbers out of the range of int become 0.
         result = "(unsigned char)(x0 >= -2147483648.0 && x0 < 2147483648.0 ? (int)x0 : 0)"
     return Elements((source,), (target,), (), (result,))
 

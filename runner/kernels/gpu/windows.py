@@ -1,4 +1,4 @@
-"""Our own convolution, fused convolution, max and average pooling, and all gradients.
+"""Our own kernels of convolution, fused convolution, max and average pooling, and all their gradients.
 
 Each convolution, for any groups, strides, padding and float dtype, is a matrix product whose factors are gathered
 during the computation. The weight gradient, a small matrix of long sums, is cut into runs of pixels whose results are
@@ -33,13 +33,13 @@ from runner.kernels.memory import address_of, numpy_dtype
 Ints = tuple[int, ...]
 
 TILE = 64
-"""Rows, and columns, of the result that one block computes."""
+"""The number of rows, and of columns, of the tile that one block computes."""
 
 _BLOCKS = 4
 """Blocks per multiprocessor for a weight gradient."""
 
 _LEAST_DEPTH, _MOST_DEPTH = 256, 1 << 16
-"""Limits of the number of pixels that a block adds: enough to be efficient, few enough for float32 sums."""
+"""Limits of the number of pixels that a block adds: enough for speed, few enough for the precision of float32 sums."""
 
 _MOST_SPLITS = 1024
 
@@ -113,7 +113,7 @@ class Geometry:
 
 
 def source(dtype: str, result: str | None = None) -> str:
-    """Return the source for images of a dtype. result: dtype of filter gradients, by default the computed one."""
+    """Return the source for images of a dtype. result: dtype of filter gradients, by default that of computations."""
     computed = computed_in(dtype)
     return text("convolution", T=dtype, C=computed, R=result or computed)
 

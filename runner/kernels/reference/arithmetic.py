@@ -67,7 +67,7 @@ def matmul_elementwise(
     product: int,
 ) -> tuple[Array, ...]:
     y: Array = matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
-    # A bfloat16 product is rounded, as between separate nodes.
+    # A bfloat16 product is rounded before the program reads it, as it would be between separate nodes.
     inputs = [*operands[:product], np.asarray(y.astype(numpy_dtype(dtype)), computed_in(dtype)), *operands[product:]]
     return evaluate(parse(program, len(inputs), outputs), inputs)
 

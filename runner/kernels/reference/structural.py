@@ -1,6 +1,6 @@
 """Constants, random draws, copies, sums of several tensors, changes of dtype, and rearrangements.
 
-Random draws come from counter-based streams. They are computed in float64 and then cast, so every dtype has the same.
+Random draws come from counter-based streams. They are computed in float64 and then cast, so all dtypes share the draws.
 """
 
 import math

@@ -45,14 +45,14 @@ def inner(image: Array, padding: Ints) -> Array:
 
 
 def window_counts(image: Array, window: Ints, strides: Ints) -> Ints:
-    """Return the number of rows and of columns of windows in a padded image."""
+    """Return how many windows a padded image has vertically and horizontally."""
     rows = (image.shape[2] - window[0]) // strides[0] + 1
     columns = (image.shape[3] - window[1]) // strides[1] + 1
     return rows, columns
 
 
 def places(counts: Ints, window: Ints, strides: Ints) -> list[Place]:
-    """Return for each position in the window, row by row, the index of its elements in padded images."""
+    """Return for each position in a window, row by row, the slices that select it in all windows of padded images."""
     return [
         (slice(None), slice(None), _every(row, counts[0], strides[0]), _every(column, counts[1], strides[1]))
         for row in range(window[0])
@@ -68,7 +68,7 @@ _RUN_BYTES = 1 << 18
 
 
 def _runs(columns: Ints, itemsize: int) -> Iterator[slice]:
-    """Yield consecutive runs of examples of columns (N, ...): about ``_RUN_BYTES``, at least one example each."""
+    """Yield slices of the N examples, in order: about ``_RUN_BYTES`` of columns (N, ...) each, at least one example."""
     length = max(1, _RUN_BYTES // max(1, math.prod(columns[1:]) * itemsize))
     for start in range(0, columns[0], length):
         yield slice(start, start + length)

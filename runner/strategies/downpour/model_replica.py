@@ -53,7 +53,7 @@ class ModelReplica:
         self._index = index
         self._served = served
         self._options = options
-        # A step of a replica is a separate mini-batch, over whose examples alone gradients are means.
+        # A step of a replica has a separate mini-batch; the step's gradients are means over these examples alone.
         own = replace(task, batch_size=share[1] - share[0])
         self._replica = served.replica(index, CopiedVariables if options.copies else ReadVariables, task=own)
         computed = self._replica.compute_gradients(share, "train")
@@ -127,7 +127,7 @@ class ModelReplica:
         return [each for each in self._averages if shard.keeps(self._served[each.variable.name])]
 
     def _statistics(self, shard: PushedServer) -> list[StateUpdate]:
-        """Return the statistics of a push: n updates with decay a become one with decay a ** n and the mean."""
+        """Return the statistics of a push: n updates with decay a become one with their mean and decay a ** n."""
         graph, steps = self._served.graph, self._options.n_push
         updates = []
         for own in self._averages_of(shard):
@@ -151,7 +151,7 @@ class ModelReplica:
         return targets
 
     def _note(self, shards: Sequence[PushedServer]) -> list[str]:
-        """Record each shard's count at the fetch before the oldest accumulated gradient."""
+        """Record each shard's count of pushes at the fetch before the step of the oldest accumulated gradient."""
         graph = self._served.graph
         targets = []
         with self._scope("note"):

@@ -23,8 +23,8 @@ class Rules(DriverSettings):
 
     shards: number of parameter servers. fetches: whether replicas fetch copies. overlaps: whether replicas fetch and
     push while they compute. n_fetch, n_push: steps between fetches and between pushes. warmstart_steps: updates that
-    the first replica makes alone. most_ahead: most finished steps by which a replica may lead the slowest and start
-    another step; None for no limit. most_stale: largest staleness of a push that is applied, None for no limit.
+    the first replica makes alone. most_ahead: the largest lead over the slowest replica, in finished steps, at which a
+    replica may start a step; None for no limit. most_stale: largest staleness of an applied push; None for no limit.
     """
 
     replicas: int
@@ -42,8 +42,9 @@ class Rules(DriverSettings):
 class _Replica:
     """The state of a replica.
 
-    taken: steps finished since the start of the run or the last checkpoint. since_release: steps finished since all
-    replicas were released. fetching, pushing: shards with a running fetch or push.
+    released: whether the replica may start steps; during the warm start, only the first may. taken: steps finished
+    since the start of the run or the last checkpoint. since_release: steps finished since all replicas were released.
+    fetching, pushing: shards with a running fetch or push.
     """
 
     index: int
@@ -60,10 +61,10 @@ class _Replica:
 
 @drives(Rules)
 class Downpour(StepDriver):
-    """A step driver; an update is as many finished steps, of any replicas, as there are replicas.
+    """A step driver whose update is complete after as many steps, of any replicas, as there are replicas.
 
     Fetches, steps and pushes that are running when an update is complete continue; replicas do not wait for each other.
-    After :meth:`synchronize`, each replica may therefore have applied one step more than the updates count.
+    After :meth:`synchronize`, the variables may therefore include one step per replica that no update has counted.
     """
 
     def __init__(self, clients: Clients, rules: Rules) -> None:
@@ -84,7 +85,7 @@ class Downpour(StepDriver):
         self._endings = self._by_name()
 
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
-        """Run replicas until as many steps are finished as there are replicas; return their mean loss and accuracy.
+        """Run replicas until as many steps are finished as there are replicas; return the mean loss and accuracy.
 
         Every client launched meanwhile uses this learning rate. See
         :class:`~runner.engine.run.step_driver.StepDriver`.
@@ -139,7 +140,7 @@ class Downpour(StepDriver):
         return values
 
     def record(self) -> Mapping[str, Any]:
-        """Return the steps of each replica and, for each shard, its pushes by staleness and its dropped pushes."""
+        """Return the number of steps of each replica and, for each shard, of pushes by staleness and dropped pushes."""
         shards = [dict(sorted(counts.items())) for counts in self._staleness]
         most = self._rules.most_stale
         dropped = [sum(n for staleness, n in each.items() if most is not None and staleness > most) for each in shards]
@@ -185,7 +186,7 @@ class Downpour(StepDriver):
                 self._advance(each)
 
     def _advance(self, replica: _Replica) -> None:
-        """Launch the next push, fetch and step of a replica. It has at most one push and one fetch per shard."""
+        """Launch a replica's next push, fetch and step; at most one push and one fetch per shard run at a time."""
         waits = not self._rules.overlaps
         if replica.push_due:
             if replica.pushing:
@@ -227,6 +228,6 @@ class Downpour(StepDriver):
 
 
 def _mean(values: Sequence[Array]) -> Array:
-    """Return the mean, summed in the order in which steps ended, in the dtype of the values."""
+    """Return the mean of values, summed in the given order, in their dtype."""
     total = reduce(np.add, values)
     return np.asarray(total / len(values), dtype=total.dtype)

@@ -53,7 +53,7 @@ class Staleness:
 
     @property
     def most_ahead(self) -> int | None:
-        """The most finished steps by which a replica may lead the slowest and start another step; None for no limit."""
+        """The largest lead over the slowest replica, in finished steps, at which a step may start; None: no limit."""
         return self.limit if self.policy == "bounded" else None
 
     @property
@@ -77,7 +77,7 @@ class Pushed:
 
 @dataclass(frozen=True)
 class Applied:
-    """Nodes of one push on its shard. Run targets, feed learning_rate () and fetch staleness () int64."""
+    """The nodes of a push on its shard: targets to run, learning_rate () to feed, staleness () int64 to fetch."""
 
     targets: tuple[str, ...]
     learning_rate: Tensor
@@ -130,7 +130,7 @@ class PushedServer:
         return Applied(tuple(targets), rate, staleness)
 
     def _choice(self, staleness: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return a function of (new, old) that adds the new value if the push is applied, the old one if dropped."""
+        """Return a function of (new, old) whose result is new if the push is applied, and old if it is dropped."""
         graph, most = self._graph, self._staleness.most_stale
         if most is None:
             return lambda new, old: new

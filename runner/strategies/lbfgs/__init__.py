@@ -1,1 +1,1 @@
-"""Pieces of L-BFGS over several processes: portions of a batch, sharded vectors, and their step drivers."""
+"""Parts of L-BFGS over several processes: portions of a batch, sharded vectors, and step drivers."""

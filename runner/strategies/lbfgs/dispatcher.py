@@ -23,11 +23,11 @@ GATHER = "gather"
 class Portions:
     """The portions of one evaluation, numbered from 0, and their assignment (Dean et al. 2012, section 4.2).
 
-    The assignment depends on the order of the calls alone. Every worker works through a range of neighbouring portions
+    The assignment depends only on the order of the calls. Every worker works through a range of neighbouring portions
     from the front. The range is the same in each evaluation, so that its examples may still be cached. A worker that
-    has finished its range takes the last portion of the longest remaining range. If no portion is left, the worker
-    repeats an unfinished portion: of those with the fewest workers, the one given out first. A worker requests a
-    portion only after the end of its last one, so no worker repeats its own.
+    has finished its range takes the last portion of the longest remaining range. If all portions are assigned, the
+    worker repeats an unfinished one: of the portions with the fewest workers, the one assigned first. A worker requests
+    a portion only after the end of its last portion, so no worker repeats its own portion.
     """
 
     def __init__(self, count: int, workers: int) -> None:
@@ -64,7 +64,7 @@ class Portions:
         return True
 
     def _again(self) -> int | None:
-        """Return the portion with the fewest workers; of several, the one given out first."""
+        """Return the portion with the fewest workers; if there are several, the one assigned first."""
         return min(self._busy, key=lambda portion: self._busy[portion], default=None)
 
 
@@ -107,17 +107,17 @@ class _Busy:
 class Dispatcher(LbfgsStepDriver):
     """A driver whose replicas compute the batch in portions.
 
-    Clients of replica k: ``fetch_k`` copies the parameters to it, ``compute_k_n`` computes a portion of n examples and
-    sends its gradient to the servers, ``keep_k_p`` stores this gradient as the gradient of portion p.
+    Clients of replica k: ``fetch_k`` copies the parameters to the replica, ``compute_k_n`` computes a portion of n
+    examples and sends its gradient to the servers, ``keep_k_p`` stores this gradient as the gradient of portion p.
 
     A replica fetches the parameters once per evaluation, before its first portion. The first gradient of each portion
     to arrive is kept. The gradients are summed in the order of the portions, so that the sum does not depend on the
     assignment of portions or on the order of arrival. A late replica finishes its portion during later work, and its
     gradient is dropped.
 
-    Servers start clients without open inputs in the order of their launches. Therefore a replica's gradient is not
-    overwritten before it is kept, because its next portion is launched after the client that keeps it; and all
-    gradients are kept before :data:`GATHER` sums them.
+    A server starts clients that wait for no input in the order in which they were launched. A replica's next portion is
+    launched after the client that stores the gradient of the last one, and :data:`GATHER` is launched after all of
+    these clients. Therefore a gradient is stored before the next one overwrites it and before the gradients are summed.
     """
 
     def __init__(self, clients: Clients, settings: PortionedMinimisation) -> None:
@@ -171,7 +171,7 @@ class Dispatcher(LbfgsStepDriver):
         return {**found, "comm/duplicated_portions": float(sum(each["duplicated"] for each in recent))} if found else {}
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return step, first replica to finish each portion, fetches and repeated portions of every evaluation."""
+        """Return each evaluation's step, first replica to finish each portion, and counts of fetches and repeats."""
         return {"evaluations": list(self._records)}
 
     def _assign(self, worker: int, batch: _Batch) -> None:
@@ -195,7 +195,7 @@ class Dispatcher(LbfgsStepDriver):
         self._clients.launch(name, step=step, feeds={"step": number_of(self._step)})
 
     def _take(self, finished: Finished) -> None:
-        """Handle the end of a client of a replica, or of a client that keeps a gradient."""
+        """Handle the end of a replica's client, or of a client that stores a gradient."""
         if finished.client in self._keeping:
             self._keeping.remove(finished.client)
             return

@@ -64,10 +64,10 @@ class LbfgsStepDriver(StepDriver):
 
     @abstractmethod
     def order(self, client: str, feeds: Feeds) -> Mapping[str, Array]:
-        """Run a client of the vectors to its end; return its fetches."""
+        """Run a client that computes with the vectors, wait for its end and return its fetches."""
 
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
-        """Make an iteration; return loss and accuracy of its batch at the point where the iteration started."""
+        """Make one iteration; return the loss and accuracy of its batch at the point where the iteration started."""
         self._step, self._learning_rate, self._evaluations = step, learning_rate, []
         optimizer = self._settings.optimizer
         recalled = self.order(RECALL, {})
@@ -91,16 +91,16 @@ class LbfgsStepDriver(StepDriver):
         }
 
     def dot(self, a: str, b: str) -> float:
-        """Sum the products of all variables in their order, in 64 bits."""
+        """Return the dot product of two vectors, summed over the variables in order, in 64 bits."""
         products = self.order(str(Dot(a, b)), {})
         return reduce(operator.add, [float(products[name]) for name in self._settings.trained])
 
     def scale(self, into: str, factor: float, a: str) -> None:
-        """Set into <- factor * a."""
+        """Set ``into`` to factor * a."""
         self.order(str(Scale(into, a)), self._factor(factor))
 
     def add(self, into: str, a: str, factor: float, b: str) -> None:
-        """Set into <- a + factor * b."""
+        """Set ``into`` to a + factor * b."""
         self.order(str(Add(into, a, b)), self._factor(factor))
 
     def evaluate(self) -> float:

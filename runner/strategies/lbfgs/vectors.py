@@ -33,7 +33,7 @@ from runner.optimizers.lbfgs import (
 )
 
 RECALL, REMEMBER = "recall", "remember"
-"""Clients that read and write the numbers of the history."""
+"""Names of the clients that read and write the history's number of pairs and their products."""
 
 FACTOR, PAIRS, PRODUCTS = "factor", "lbfgs/pairs", "lbfgs/products"
 """Names of feeds and fetches; the last two are also names of variables."""
@@ -86,7 +86,7 @@ class Vectors:
     def objective(self, optimizer: Optimizer, totals: Sequence[Tensor]) -> Objective:
         """Add the gradient of the objective, loss + weight_decay / 2 * w'w over decayed variables.
 
-        totals: the gradient of the loss for each trained variable, in their order.
+        totals: the gradient of the loss for each variable in :attr:`trained`, in the same order.
         """
         graph, targets, penalties = self._graph, [], {}
         for variable, total, gradient in zip(self.trained, totals, self._pieces[GRADIENT], strict=True):

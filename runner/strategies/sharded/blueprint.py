@@ -1,4 +1,4 @@
-"""A forward pass in a separate graph, from which strategies add its layers in parts; units of sharded layers."""
+"""A forward pass in a separate graph, from which strategies copy nodes; the units of sharded layers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -18,9 +18,9 @@ class DenseLoss:
     The worker that has an example receives one or two values from each worker j with classes. For a softmax: the
     logarithm l_j of the sum of the exponentials, and the logit t_j of the label, or 0 if the label is not among the
     classes of j. The loss is log(sum_j exp(l_j)) - sum_j t_j, normalised across shards (Krizhevsky 2014, section 4).
-    For logistic units: the sum of the cross-entropies. For the prediction: the largest logit and its class. Therefore
-    every worker receives the labels of all examples. Sums are in the order of the workers; of equal logits the first
-    class is predicted, as without shards.
+    For logistic units: the sum of the cross-entropies. For the prediction: the largest logit and its class. The loss
+    requires that every worker with classes receives the labels of all examples. Sums are in the order of the workers;
+    if the largest logits are equal, the first class is predicted, as without shards.
 
     Bytes on the wire from worker j to each other worker k with n_k examples of the pass, values of b bytes: 2 n_k b for
     a softmax and n_k b back, for the gradient of l_j; n_k b for logistic units, and nothing back; n_k (b + 8) for
@@ -28,7 +28,7 @@ class DenseLoss:
     """
 
     def __init__(self, layers: ShardedLayers, counts: Sequence[int]) -> None:
-        """layers: a pass with logits by units and labels by examples. counts: each worker's examples in the pass."""
+        """layers: a pass with logits cut by units and labels by examples. counts: examples of the pass by worker."""
         self._layers = layers
         self._counts = counts
 
@@ -89,7 +89,7 @@ class DenseLoss:
         return [Spread(Cut.EXAMPLES, found)]
 
     def _received(self, node: Node, tensor: Tensor, value_of: OfUnits) -> dict[int, Tensor]:
-        """Return worker with examples -> the values of all workers with units, (n_k, workers), in their order."""
+        """Return, for each worker k with examples, the values (n_k, J) of the J workers with units, in their order."""
         values = {}
         for j, own in self._layers[tensor].parts.items():
             with self._layers.on(j, node.layer):
@@ -123,13 +123,13 @@ def _max(graph: Graph, x: Tensor) -> Tensor:
 
 
 def _place_of_max(graph: Graph, x: Tensor, first: int) -> Tensor:
-    """Add the number of the first largest unit of (N, M), (N, 1) int64; units are counted from ``first``."""
+    """Add, as (N, 1) int64, the index of the first largest unit of x (N, M), counted from ``first``."""
     place = ops.add(graph, ops.argmax(graph, x, axis=1), ops.fill(graph, float(first), (), "int64"))
     return ops.reshape(graph, place, (graph.spec(x).shape[0], 1))
 
 
 def _at_max(graph: Graph, values: Tensor, places: Tensor, name: str) -> Tensor:
-    """Add the entry of places (n, M) at the first maximum of values (n, M), (n,) int64."""
+    """Add, as (n,) int64, each row's entry of places (n, M) at the first maximum of values (n, M)."""
     spec = graph.spec(values)
     chosen = ops.one_hot(graph, ops.argmax(graph, values, axis=1), depth=spec.shape[1], dtype=spec.dtype)
     return ops.reduce_sum(graph, ops.mul(graph, ops.cast(graph, chosen, "int64"), places), axes=(1,), name=name)

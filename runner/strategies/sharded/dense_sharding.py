@@ -37,7 +37,7 @@ Rule = Callable[[Node], Sequence[Spread]]
 
 
 class ShardedLayers:
-    """Dense layers of one pass, sharded by output units: of U units worker j computes the j-th of ``shares(U, K)``.
+    """Dense layers of one pass, sharded by output units: worker j of K has the j-th range of ``shares(U, K)``.
 
     Weights (features, U) are sharded by columns, and so are variables with one value per unit; a worker without units
     takes no part. A matrix product needs all features, so each worker gathers the rows or columns of the other workers.
@@ -47,7 +47,7 @@ class ShardedLayers:
 
     Bytes on the wire, values of b bytes: for a product over N examples and F features, each worker with units receives
     the features it does not hold, and sends the same number of bytes in the backward pass. If the features are spread
-    over all K workers' examples or units, that is (K - 1) N F b bytes forward and the same backward. Dropout gathers
+    over all K workers' examples or units, that is (K - 1) N F b bytes forward and as many backward. Dropout gathers
     the indices of examples: 8 bytes for each example of other workers, to each worker with units.
     """
 
@@ -86,7 +86,7 @@ class ShardedLayers:
     def add(self, nodes: Sequence[Node], rules: Mapping[str, Rule] | None = None) -> None:
         """Add nodes of the blueprint, in graph order, each on all workers that have a part of it.
 
-        rules: for ops that dense layers do not have. Raises ConfigError for a layer that cannot be sharded by units.
+        rules: rules for ops outside dense layers. Raises ConfigError for a layer that cannot be sharded by units.
         """
         for declared in self._blueprint.declared_for(nodes):
             self._declare(declared)
@@ -95,11 +95,11 @@ class ShardedLayers:
             self._held.update(zip(node.tensors, outputs, strict=True))
 
     def rows(self, spread: Spread, counts: Sequence[int], layer: LayerStamp | None) -> dict[int, Tensor]:
-        """Exchange columns for rows: return worker with examples -> all units of its examples, (count, U).
+        """Exchange columns for rows: return, for each worker with examples, all units of these examples, (count, U).
 
         spread: (N, U_j) on each worker j with units. counts: examples of the pass by worker, in the order of the rows.
-        layer: the layer of the added nodes. Bytes on the wire: worker j sends N - n_j rows of its U_j columns, in total
-        (N U - sum_j n_j U_j) b; the same backward.
+        layer: the layer of the added nodes. Bytes on the wire: worker j sends N - n_j rows of its U_j columns; all
+        workers send (N U - sum_j n_j U_j) b forward and as many bytes backward.
         """
         owners = [worker for worker, count in enumerate(counts) if count]
         sent = {}
@@ -157,7 +157,7 @@ class ShardedLayers:
         )
 
     def _declare(self, declared: Declaration) -> None:
-        """Declare each worker's units of a variable in its store."""
+        """Declare each worker's units of a variable in the worker's store."""
         axis = declared.spec.rank - 1
         for j, (lo, hi) in self.shares(declared.spec.shape[axis]).items():
             part = Part(declared.spec, axis, lo, hi)

@@ -20,10 +20,10 @@ Pairs = Sequence[tuple[Variable, Tensor]]
 
 
 class DenseTraining:
-    """The dense layers of one step.
+    """The training of the dense layers in one step.
 
     updates: number of updates of the dense layers in the step. boundary: pairs of an input tensor of a pass and the
-    gradient of the batch's loss for it.
+    gradient of the batch's loss with respect to this tensor.
     """
 
     def __init__(
@@ -31,8 +31,8 @@ class DenseTraining:
     ) -> None:
         """Start a step.
 
-        parts_of: the network in training mode. lr_factor: factor of the learning rate. backward: whether gradients at
-        the boundary are needed.
+        parts_of: the network in training mode. lr_factor: factor of the learning rate. backward: whether the gradients
+        with respect to the inputs of the first dense layer (the boundary) are needed.
         """
         self._replicas = replicas
         self._task = replicas[0].task
@@ -74,7 +74,7 @@ class DenseTraining:
         return summed
 
     def update(self, clipped: Sequence[Pairs], number: int) -> None:
-        """Add update ``number`` of the step by each worker's gradients, which are already clipped."""
+        """Add update ``number`` of the step from each worker's gradients, which are already clipped."""
         for replica, latest, rate, pairs in zip(self._replicas, self._latest, self._rates, clipped, strict=True):
             scope = f"update/dense_{number}" if self.updates > 1 else "update"
             with replica.within(scope):
@@ -104,7 +104,7 @@ class DenseTraining:
         return parts
 
     def _score(self, added: DensePass, scope: str) -> list[Tensor]:
-        """Add each worker's part of the loss over the examples of an update, which is differentiated."""
+        """Add each worker's part of the loss to differentiate, which is the mean over the examples of an update."""
         losses = []
         for k, outputs in added.outputs.items():
             with self._replicas[k].within(scope):

@@ -38,7 +38,7 @@ class LayerCut:
 
 
 def dense_layers(blueprint: Blueprint) -> list[str]:
-    """Return the names of the dense layers of a network, in its order."""
+    """Return the names of the dense layers of a network, in graph order."""
     stamps = dict.fromkeys(node.layer for node in blueprint.forward if node.layer is not None)
     return [stamp.name for stamp in stamps if stamp.kind == "dense"]
 
@@ -47,8 +47,8 @@ def cut_layers(blueprint: Blueprint, ways: Mapping[str, Way], workers: int) -> d
     """Return layer -> cut, for each sharded layer.
 
     ways: dense layer -> the way in which it is sharded. Layers that compute each unit from the same unit of a layer
-    sharded by columns (activations, dropout) are sharded like it. Raises ConfigError for a layer in ``ways`` that is
-    more than a product and a bias.
+    sharded by columns (activations, dropout) are sharded like that layer. Raises ConfigError for a layer in ``ways``
+    that is more than a product and a bias.
     """
     graph = blueprint.graph
     cuts: dict[str, LayerCut] = {}
@@ -85,7 +85,7 @@ def _read_from_outside(nodes: Sequence[Node]) -> set[Tensor]:
 
 
 def _units_of_product(graph: Graph, layer: str, nodes: Sequence[Node], way: Way) -> int:
-    """Return the number of columns or rows of a dense layer's weights (features, units), whichever are sharded."""
+    """Return the number of sharded columns or sharded rows of a dense layer's weights (features, units)."""
     products = [node for node in nodes if node.op == "matmul"]
     turned = any(node.attributes[key] for node in products for key in ("transpose_a", "transpose_b"))
     plain = {node.op for node in nodes} <= {"variable", "cast", "matmul", "add"}
@@ -104,7 +104,7 @@ def _is_by_unit(node: Node) -> bool:
 
 
 def _units_passed_on(graph: Graph, nodes: Sequence[Node], columns: Collection[Tensor]) -> int | None:
-    """Return the units of a layer that treats every unit of tensors sharded by columns separately, else None."""
+    """Return the number of units if a layer treats each unit of column-sharded tensors separately; otherwise None."""
     if not all(_is_by_unit(node) for node in nodes):
         return None
     # A mask reads the step and the indices of examples, which every worker can read.

@@ -25,8 +25,8 @@ Examples = tuple[Share, ...]
 class Parts:
     """A forward pass in three parts, each in graph order.
 
-    body: the layers up to ``boundary`` (N, features), the input of the first dense layer. dense: the layers from there
-    to ``logits`` (N, classes), which read the boundary, the step and the indices of examples. head: the layers stamped
+    body: the layers up to ``boundary`` (N, features), the input of the first dense layer. dense: the layers that
+    compute ``logits`` (N, classes) from the boundary, the step and the indices of examples. head: the layers stamped
     "loss", which read logits and labels.
     """
 
@@ -41,7 +41,7 @@ class Parts:
     def of(cls, blueprint: Blueprint) -> "Parts":
         """Cut a forward pass by its layer stamps.
 
-        Raises ConfigError if there is no dense layer, or if a part reads anything but the results of the part before.
+        Raises ConfigError if there is no dense layer, or if a part reads tensors that :class:`Parts` does not list.
         """
         outputs = blueprint.outputs
         needed = blueprint.needed_for((outputs.losses, outputs.logits, outputs.predictions, outputs.correct))
@@ -50,7 +50,7 @@ class Parts:
         head = {name: node for name, node in needed.items() if _is(node, "loss")}
         dense = {name: node for name, node in needed.items() if name not in body and name not in head}
         given = {blueprint.step, blueprint.batch["index"], boundary}
-        _expect_reads(dense, given, "only the first dense layer reads what is before it")
+        _expect_reads(dense, given, "only the first dense layer reads from the layers before it")
         logits = _only([tensor for tensor in _read(head) if tensor.node in dense], "logits that the loss reads")
         _expect_reads(head, {logits, blueprint.batch["y"]}, "the loss reads logits and labels only")
         return cls(blueprint, list(body.values()), boundary, list(dense.values()), logits, list(head.values()))
@@ -65,7 +65,7 @@ class PartsOf:
         self._drawn: dict[int, Parts] = {}
 
     def __call__(self, examples: int) -> Parts:
-        """Return the parts of the network over this number of examples; they are built once."""
+        """Return the parts of the network over this number of examples, which are built at the first call."""
         if examples not in self._drawn:
             self._drawn[examples] = Parts.of(Blueprint.of(self._task, examples, training=self._training))
         return self._drawn[examples]
@@ -118,12 +118,12 @@ def _expect_reads(nodes: Mapping[str, Node], allowed: set[Tensor], rule: str) ->
 def dense_passes(scheme: str, batch_size: int, workers: int, fc_batch: int | None) -> list[Examples]:
     """Return the passes of a batch through the dense layers, in order.
 
-    a: one pass of all examples. b: the examples of one worker after those of another. c: the same fraction of every
-    worker's examples in each pass, up to whole examples. In b and c there are K passes if one update of the dense
-    layers uses the whole batch (``fc_batch`` None or the batch), otherwise batch_size / fc_batch passes of fc_batch
-    examples, with an update after each. With K passes, pass i of b is the share of worker i. With fewer, a pass has
-    examples of several workers; if fc_batch does not divide the shares, a pass has the last examples of one worker and
-    the first of the next.
+    a: one pass of all examples. b: the examples of all workers, one worker after another. c: in each pass, the same
+    fraction of every worker's examples, rounded to whole examples. In b and c there are K passes if one update of the
+    dense layers uses the whole batch (``fc_batch`` None or the batch size), otherwise batch_size / fc_batch passes of
+    fc_batch examples, with an update after each. With K passes, pass i of b is the share of worker i. With fewer, a
+    pass has examples of several workers; if fc_batch does not divide the shares, a pass has the last examples of one
+    worker and the first of the next.
 
     Raises ConfigError if fc_batch does not divide the batch, or if it is smaller than the batch in scheme a.
     """
@@ -136,7 +136,7 @@ def dense_passes(scheme: str, batch_size: int, workers: int, fc_batch: int | Non
 
 
 def updates_per_batch(scheme: str, batch_size: int, fc_batch: int | None) -> int:
-    """Return the number of updates of the dense layers in a step; raises as :func:`dense_passes`."""
+    """Return the number of updates of the dense layers in a step. Raises ConfigError like :func:`dense_passes`."""
     if fc_batch is None or fc_batch == batch_size:
         return 1
     if scheme == "a":

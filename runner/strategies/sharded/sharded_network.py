@@ -24,12 +24,12 @@ class ShardedNetwork:
     :func:`~runner.strategies.sharded.layer_cuts.shard_stamp`, by which they are placed later. Weights W (F, U) and
     biases are parts of the variables of the whole network.
 
-    column: of U units worker j has the j-th of ``shares(U, K)``, with these columns of W and entries of the bias. All F
-    features are sent to worker j. Layers that treat each unit separately run on the same worker; dropout uses the
-    columns of the whole layer's mask. All units are gathered once for all layers that are not sharded, on the device of
-    the first of them, and on each worker for its shard of another column layer.
-    row: of F features worker j has the j-th of ``shares(F, K)``, with these rows of W. After a column layer these
-    features are the worker's own units; otherwise the features are split on their device. The products (N, U) are
+    column: worker j has the j-th range of ``shares(U, K)`` of the U units, with these columns of W and entries of the
+    bias. All F features are sent to worker j. Layers that treat each unit separately run on the same worker; dropout
+    uses the columns of the whole layer's mask. All units are gathered once for all layers that are not sharded, on the
+    device of the first such layer, and once on each worker with a shard of a following column layer.
+    row: worker j has the j-th range of ``shares(F, K)`` of the F features, with these rows of W. After a column layer,
+    these are the worker's own units; otherwise the features are split on their device. The products (N, U) are
     summed in the order of the workers, and the bias is added to the sum. The sum is colocated with the layer that reads
     it, unless that layer is sharded.
 
@@ -61,7 +61,7 @@ class ShardedNetwork:
 
 
 class _ShardedPass:
-    """One forward pass: the tensors of the blueprint that were added, whole or in parts, and the rules to add more."""
+    """One forward pass: the added tensors of the blueprint, whole or in parts, and the rules for further nodes."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class _ShardedPass:
             self._rule(node)(node)
 
     def whole(self, tensor: Tensor, reader: LayerStamp | None = None) -> Tensor:
-        """Return a whole tensor of the blueprint; parts are gathered in the layer ``reader``, the first to read it."""
+        """Return a whole tensor of the blueprint; parts are gathered once, in the layer of the first ``reader``."""
         if tensor not in self._parts:
             return self._whole[tensor]
         if (tensor, None) not in self._gathered:

@@ -39,22 +39,22 @@ def with_backup_workers(task: Task, needed: int, cut: Sequence[Share], servers: 
     needed: m. cut: the share of every worker. replay: file that names the shares that count in each step; None for
     the first that arrive. Raises ConfigError if there are more servers than variables, or if the file does not fit.
 
-    TensorFlow (OSDI 2016), section 4.4; Chen et al. 2016. A step gives out ceil(B (m + b) / m) examples, B the batch,
-    cut into m + b shares as even as possible; the examples of a share that does not count are not seen in that pass
-    over the data. The servers keep the variables
+    TensorFlow (OSDI 2016), section 4.4; Chen et al. 2016. For a batch size B, a step hands out ceil(B (m + b) / m)
+    examples, cut into m + b shares of nearly equal size; the examples of a share that does not count are not seen in
+    that pass over the data. The servers keep the variables
     (:func:`~runner.strategies.synchronous.programs.with_servers`) and the last share that each worker sent. An update
     sums the m shares that count in worker order, ((g0 + g1) + g2) + ..., as ``single`` does with these shares as
-    microbatches, and applies the optimizer. If m does not divide B, the sums are multiplied by B over the examples that
-    count.
+    microbatches, and applies the optimizer. If m does not divide B, the sums are multiplied by B and divided by the
+    number of examples that count.
 
     Clients, all launched by :class:`~runner.strategies.synchronous.first_arrivals.FirstArrivals`: ``read_k`` copies the
-    variables to worker k, ``share_k`` computes its share and sends it to the servers, ``apply`` makes the update;
-    ``norm`` runs before it if gradients of several servers are clipped together.
+    variables to worker k, ``share_k`` computes the worker's share and sends it to the servers, ``apply`` makes the
+    update; ``norm`` runs before ``apply`` if gradients of several servers are clipped together.
 
     Bytes on the wire, values of v bytes, P of them trained and M statistics: P v for each reading and (P + M + 2) v for
     each share, the 2 for loss and accuracy; if all workers keep pace, (m + b) (2 P + M + 2) v in an update. Clipping
-    takes v from each trained variable that is not on the first server, to that server, and v from there to each other
-    server. The servers hold (m + b) (P + M + 2) v more bytes than without backup workers, and each worker P v.
+    sends v to the first server for each trained variable on another server, and v from there to each other server. The
+    servers hold (m + b) (P + M + 2) v more bytes than without backup workers, and each worker P v more.
     """
     replayed = None if replay is None else contributors_of(Path(replay), needed, len(cut) - needed)
     served = ServedVariables(task, servers)
@@ -87,7 +87,7 @@ def with_backup_workers(task: Task, needed: int, cut: Sequence[Share], servers: 
 class _Inbox:
     """The last share of one worker on the servers, each value on the server of its variable.
 
-    A worker begins its next share after the last one has arrived whole, so no value is written while it is summed.
+    A worker begins its next share only after all of its last share has arrived, so no value changes while it is summed.
     """
 
     def __init__(self, served: ServedVariables, index: int, first: str) -> None:
@@ -115,7 +115,7 @@ class _Inbox:
 
 
 class _Choice:
-    """The workers whose shares count; one server is fed their numbers in every update."""
+    """The numbers of the workers whose shares count, which are fed to one server in every update."""
 
     def __init__(self, graph: Graph, server: Server, counts: CountedShares) -> None:
         self._graph = graph
@@ -127,16 +127,16 @@ class _Choice:
                 self.scale = ops.placeholder(graph, (), counts.dtype, name="scale")
 
     def total(self, name: str, parts: Sequence[Tensor], layer: LayerStamp | None = None) -> Tensor:
-        """Add the sum of the parts that count, in worker order. parts: one of each worker."""
+        """Add the sum of the parts that count, in worker order. parts: one tensor per worker."""
         graph = self._graph
         with graph.absolute_scope(f"reduce/{name}"), graph.device(self._device), graph.layer(layer):
             total = ordered_sum(graph, [self._counted(i, parts) for i in range(len(self.workers))])
             return total if self.scale is None else ops.mul(graph, total, self.scale)
 
     def _counted(self, position: int, parts: Sequence[Tensor]) -> Tensor:
-        """Select the counted part at a position; with b backup workers it is one of b + 1 parts.
+        """Select the counted part at a position, which with b backup workers is one of b + 1 parts.
 
-        The other parts are not multiplied by zero, because they may not be finite.
+        The other parts are not multiplied by zero, because those parts may not be finite.
         """
         graph, chosen = self._graph, parts[position]
         backups = len(parts) - len(self.workers)
@@ -176,7 +176,7 @@ def _begun(worker: int, replayed: Mapping[int, Contributors] | None) -> float:
 def _update(
     served: ServedVariables, servers: Sequence[Server], sent: Sequence[Gradients], counts: CountedShares
 ) -> list[Client]:
-    """Add the sums of the shares that count and the update by them; return the clients that run it, in order."""
+    """Add the sums of the shares that count and the update by these sums; return the update's clients, in order."""
     graph, task = served.graph, served.task
     choices = {server.device: _Choice(graph, server, counts) for server in servers}
     first = choices[servers[0].device]

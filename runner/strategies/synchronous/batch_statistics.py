@@ -1,7 +1,7 @@
 """The statistics of batch normalisation if several workers compute one batch.
 
 Each option of ``parallelism.statistics`` is a function from the replicas and their forward passes to
-:class:`Normalised`. Networks without batch normalisation are the same under all options.
+:class:`Normalised`. If a network has no batch normalisation, all options give the same program.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,14 +38,14 @@ class Normalised:
 Statistics = Callable[[Sequence[Replica], Sequence[Pass]], Normalised]
 """A function of the replicas of one graph and their forward passes, which are not yet differentiated.
 
-It may rewrite the graph; afterwards, ``replica.graph`` is the rewritten graph.
+The function may rewrite the graph; afterwards, ``replica.graph`` is the rewritten graph.
 """
 
 
 def of_shares(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised:
-    """Normalise each share by its own statistics; moving averages advance by their mean, weighted by size.
+    """Normalise each share by its own statistics; moving averages advance by the shares' mean, weighted by size.
 
-    The weighted parts of that mean are summed together with the gradients.
+    The weighted statistics are summed together with the gradients.
     """
     parts = [replica.weighted(passed) for replica, passed in zip(replicas, passes, strict=True)]
     return Normalised(parts, _nothing(replicas))
@@ -55,12 +55,12 @@ def of_first_worker(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Norm
     """Normalise each share by its own statistics; moving averages advance by the first share's statistics.
 
     On Cloud TPU (Inception v3 guide, "Batch normalization") only shard 0 updates the averages, once a step. The decay a
-    of a network assumes K workers that update the averages one after the other, K times a step. Here it becomes a^K,
-    because K updates with decay a equal one with a^K if all shares have the same statistics: 0.9997 for eight GPUs is
-    0.9997^8 = 0.9976 for eight shards.
+    of a network assumes K workers that update the averages one after the other, K times a step. Here, the decay becomes
+    a^K, because K updates with decay a equal one with a^K if all shares have the same statistics: 0.9997 for eight GPUs
+    becomes 0.9997^8 = 0.9976 for eight shards.
 
     The first worker sends its statistics, n values of b bytes, in one message to each other worker: (K - 1) n b bytes.
-    If parameter servers keep the averages, it sends them to the servers instead, n b bytes.
+    If parameter servers keep the averages, the first worker sends its statistics only to the servers, n b bytes.
     """
     received = _sent_by_first(replicas, passes[0])
     settled = [_updates(passed, values, workers=len(replicas)) for passed, values in zip(passes, received, strict=True)]
@@ -68,7 +68,7 @@ def of_first_worker(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Norm
 
 
 def of_batch(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised:
-    """Normalise by the statistics of the whole batch, so that the workers compute the results of one worker.
+    """Normalise by the statistics of the whole batch, so that the workers compute the same results as one worker.
 
     Bytes: see :func:`pool_normalizations`. Nothing more is sent for the moving averages, because every worker already
     has the statistics of the batch.
@@ -166,16 +166,16 @@ def pool_normalizations(graph: Graph, devices: Sequence[str]) -> Rewrite:
     """Return the graph in which each ``batch_norm`` uses the statistics of all workers, and the replaced tensors.
 
     graph: K forward passes of one network, one on each of ``devices``, in training and not yet differentiated. The
-    added nodes can be differentiated; gradients take the same route back. Shares may differ in size, and other devices
-    may hold variables. The i-th batch_norm nodes of the workers belong together; their outputs (y, mean, variance) are
-    replaced by the outputs for the whole batch. Without a batch_norm, or with one worker, the graph stays unchanged.
+    added nodes can be differentiated. Shares may differ in size, and other devices may hold variables. The i-th
+    batch_norm nodes of all workers belong to one layer; their outputs (y, mean, variance) are replaced by the outputs
+    for the whole batch. Without a batch_norm, or with one worker, the graph stays unchanged.
 
     For each layer, worker k computes mean m_k and variance v_k of its n_k values per channel and sends both to the
     first worker, which pools them in worker order (Chan, Golub and LeVeque 1979) and sends the result to the others::
 
         mean = sum(n_k m_k) / n        variance = sum(n_k (v_k + (m_k - mean)^2)) / n
 
-    Unlike E[x^2] - mean^2, this keeps its precision if the mean is much larger than the deviation. In the backward
+    Unlike E[x^2] - mean^2, this formula is accurate even if the mean is much larger than the deviation. In the backward
     pass, the gradients of mean and variance are sent to the first worker and summed there from the last worker to the
     first; the gradients of m_k and v_k are sent back.
 
@@ -211,7 +211,7 @@ def _stages(nodes: Iterable[Node]) -> list[list[Node]]:
 
 
 def _pool(graph: Graph, norms: Sequence[Node]) -> Moved:
-    """Add one layer's normalisation by pooled statistics; norms: its node on each worker. Returns replaced tensors."""
+    """Add a layer's normalisation by pooled statistics; return the replaced tensors. norms: its node on each worker."""
     sent = []
     for k, node in enumerate(norms):
         with _on_worker(graph, norms, k):
@@ -241,7 +241,7 @@ def _on_worker(graph: Graph, norms: Sequence[Node], k: int) -> Iterator[None]:
 
 
 def _pooled(graph: Graph, sent: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """Pool (mean, variance) of ``counts`` values each; each pair, and the result, is one tensor (2 C,)."""
+    """Pool pairs (mean, variance), each over ``counts`` values; every pair and the result is one tensor (2 C,)."""
     weights = [count / sum(counts) for count in counts]
     means, variances = zip(*(_halves(graph, each) for each in sent), strict=True)
     mean = _weighted_sum(graph, means, weights)

@@ -23,15 +23,15 @@ NORM = "norm"
 CONTRIBUTORS = "contributors"
 """Name of the record: a line for each update, {"step", "contributors", "dropped": [{"worker", "examples"}, ...]}.
 
-contributors: the workers whose shares were summed, in that order. dropped: workers that started the step and did not
-deliver their share before the update. Workers in neither list were still computing an earlier step.
+contributors: the workers whose shares were summed, in summation order. dropped: workers that started the step but did
+not deliver their share before the update. Workers in neither list were still computing an earlier step.
 """
 
 Contributors = tuple[int, ...]
 
 
 def counted(position: int) -> str:
-    """Return the name under which a server is fed the worker whose share is summed at this position."""
+    """Return the name of the feed that holds the number of the worker whose share is summed at this position."""
     return f"worker_{position}"
 
 
@@ -59,10 +59,10 @@ class CountedShares(DriverSettings):
 
 @drives(CountedShares)
 class FirstArrivals(StepDriver):
-    """A step driver that updates by the first shares to arrive and drops the later shares of the step.
+    """A step driver that applies the first shares to arrive and drops the later shares of the step.
 
-    A late worker finishes its share, which is dropped, and then takes part in the step that is running at that time. A
-    worker that has only read the variables when its step ends does not compute the share. See
+    A late worker finishes its share, which is dropped, and then takes part in the step that is running at that time. If
+    a worker has only read the variables when its step ends, it does not compute the share. See
     :class:`~runner.engine.run.step_driver.StepDriver`.
     """
 
@@ -72,21 +72,21 @@ class FirstArrivals(StepDriver):
         workers = range(len(shares.examples))
         self._reads = {numbered("read", k): k for k in workers}
         self._computes = {numbered("share", k): k for k in workers}
-        self._under_way: set[str] = set()
+        self._running: set[str] = set()
         self._open: int | None = None
         self._wanted: Contributors = ()
-        self._came: list[int] = []
+        self._arrived: list[int] = []
         self._counted: dict[int, Contributors] = {}
         self._dropped: dict[int, list[int]] = {}
         self._since = {"comm/dropped_shares": 0, "comm/dropped_examples": 0, "comm/unseen_examples": 0}
 
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
-        """Wait for the shares that count and apply them; return "loss" and "accuracy" over their examples."""
+        """Wait for the shares that count and apply them; return the "loss" and "accuracy" of these shares."""
         self._begin(step)
-        while len(self._came) < self._shares.counted:
+        while len(self._arrived) < self._shares.counted:
             self._take(self._finished())
         self._open = None
-        contributors = tuple(sorted(self._came))
+        contributors = tuple(sorted(self._arrived))
         self._counted[step] = contributors
         held = sum(self._shares.examples[k] for k in contributors)
         self._since["comm/unseen_examples"] += sum(self._shares.examples) - held
@@ -99,17 +99,17 @@ class FirstArrivals(StepDriver):
 
     def synchronize(self) -> None:
         """Wait for the shares of late workers, and drop them."""
-        while self._under_way:
+        while self._running:
             self._take(self._finished())
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the numbers of dropped shares, of their examples, and of examples given out that are in no update."""
+        """Return the numbers of dropped shares, of their examples, and of examples handed out but used in no update."""
         since = dict(self._since)
         self._since = dict.fromkeys(since, 0)
         return since
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return the workers whose shares counted and were dropped in each update: lines of ``contributors.jsonl``."""
+        """Return, for each update, the workers whose shares counted or were dropped: lines of contributors.jsonl."""
         examples = self._shares.examples
         return {
             CONTRIBUTORS: [
@@ -123,10 +123,10 @@ class FirstArrivals(StepDriver):
         }
 
     def _begin(self, step: int) -> None:
-        self._open, self._came = step, []
+        self._open, self._arrived = step, []
         replayed = self._shares.replayed
         self._wanted = tuple(self._computes.values()) if replayed is None else _of_step(replayed, step)
-        busy = {self._worker(client) for client in self._under_way}
+        busy = {self._worker(client) for client in self._running}
         for worker in self._wanted:
             if worker not in busy:
                 self._launch(numbered("read", worker), step)
@@ -136,7 +136,7 @@ class FirstArrivals(StepDriver):
         worker, is_share = self._worker(ended.client), ended.client in self._computes
         if ended.step == self._open:
             if is_share:
-                self._came.append(worker)
+                self._arrived.append(worker)
             else:
                 self._launch(numbered("share", worker), ended.step, {"step": number_of(ended.step)})
             return
@@ -158,11 +158,11 @@ class FirstArrivals(StepDriver):
 
     def _launch(self, client: str, step: int, feeds: Mapping[str, Any] | None = None) -> None:
         self._clients.launch(client, step=step, feeds=feeds)
-        self._under_way.add(client)
+        self._running.add(client)
 
     def _finished(self) -> Finished:
         ended = self._clients.finished()
-        self._under_way.remove(ended.client)
+        self._running.remove(ended.client)
         return ended
 
     def _worker(self, client: str) -> int:
@@ -181,7 +181,7 @@ def _of_step(replayed: Mapping[int, Contributors], step: int) -> Contributors:
 def contributors_of(path: Path, workers: int, backups: int) -> dict[int, Contributors]:
     """Return step -> workers whose shares counted, from ``contributors.jsonl`` of an earlier run.
 
-    Raises ConfigError if the file cannot be read or is of a run with other numbers of workers.
+    Raises ConfigError if the file cannot be read or its run had other numbers of workers or of backup workers.
     """
     try:
         lines = read_decisions(path)

@@ -35,7 +35,7 @@ def with_collective(task: Task, workers: int, combine: str, bucket_bytes: int, c
 
 
 def held_back(replicas: Sequence[Replica], computed: Sequence[Gradients]) -> list[Gradients]:
-    """Return the replicas' gradients and statistics, held back by control edges until a worker has all of them.
+    """Return the replicas' gradients and statistics, held back by control edges until their worker has all of them.
 
     Each tensor is read through a node that waits for all other tensors of the same worker. Values and bytes on the wire
     do not change. Losses, accuracies and statistics that are not summed are not held back.
@@ -55,10 +55,10 @@ def _held(replica: Replica, computed: Gradients) -> Gradients:
 def with_servers(task: Task, workers: int, servers: int, compute: Compute) -> Program:
     """Return the program of K workers that read all variables from S servers and send them their gradients.
 
-    Whole variables are sharded over the servers by size
-    (:func:`~runner.strategies.servers.shard_by_size`), slots with their variable. In each step a
-    worker reads every variable it needs, computes the gradients of its share and sends each to the variable's server,
-    which adds them in worker order, ((g0 + g1) + g2) + ..., and applies the optimizer. Moving averages of batch
+    Whole variables are sharded over the servers by size, together with their slots
+    (:func:`~runner.strategies.servers.shard_by_size`). In each step a worker reads every variable that it needs,
+    computes the gradients of its share and sends each gradient to its variable's server, which adds the workers'
+    gradients in worker order, ((g0 + g1) + g2) + ..., and applies the optimizer. Moving averages of batch
     normalisation are treated like other variables; the parts of their statistics are sent and summed like gradients,
     and statistics that need no sum are sent by the first worker alone.
 
@@ -66,9 +66,9 @@ def with_servers(task: Task, workers: int, servers: int, compute: Compute) -> Pr
     sends K P_j b and each worker (P + M) b, in total K (2 P + M) b. With statistics of the first worker or of the whole
     batch only the first worker sends M b, in total (2 K P + M) b; pooled statistics add their exchange
     (:func:`~runner.strategies.synchronous.batch_statistics.pool_normalizations`). Only evaluations read moving
-    averages. Every worker but the first also sends the first its loss and its accuracy, 2 b. Clipping
-    by global norm takes b from each trained variable that is not on the first server, to that server, and b from there
-    to each other server.
+    averages. Every worker but the first also sends its loss and its accuracy, 2 b, to the first worker. Clipping by
+    global norm sends b to the first server for each trained variable on another server, and b from there to each other
+    server.
     """
     served = ServedVariables(task, servers)
     kept = [Server(served.graph, task, j) for j in range(servers)]
@@ -80,7 +80,7 @@ def with_servers(task: Task, workers: int, servers: int, compute: Compute) -> Pr
     def total(variable: Variable, parts: Sequence[Tensor]) -> Tensor:
         device = served.device_of(served[variable.name])
         with graph.absolute_scope(f"reduce/{variable.name}"), graph.device(device), graph.layer(variable.layer):
-            # Even for one worker, the sum is a node of the server, so that the nodes that read it are there too.
+            # Even for one worker, the sum is a node on the server, so that its readers are placed on the server too.
             return ops.identity(graph, ordered_sum(graph, parts), name="total")
 
     totals = summed(computed, total)

@@ -121,9 +121,9 @@ SLOT = ("inputs", 0)
         (FETCHES, ["back:0"], "the arena of worker-0 does not have the layout of the plan's sends and fetches"),
         (FEEDS, [], r"plan.part.feeds: \[\], expected a map"),
         (FEEDS, {"x:0": "x"}, "tensor reference 'x': expected 'node:port'"),
-        (FEEDS, {"x:0": X}, f"feeds enter at {X}, expected each placeholder once: {RATE}, {X}"),
-        (FEEDS, {"x:0": X, "y:0": X, "rate:0": RATE}, f"feeds enter at {RATE}, {X}, {X}, expected each"),
-        (FEEDS, {"x:0": "scaled:0", "rate:0": RATE}, f"feeds enter at {RATE}, scaled:0"),
+        (FEEDS, {"x:0": X}, f"feeds of {X}, expected each placeholder once: {RATE}, {X}"),
+        (FEEDS, {"x:0": X, "y:0": X, "rate:0": RATE}, f"feeds of {RATE}, {X}, {X}, expected each"),
+        (FEEDS, {"x:0": "scaled:0", "rate:0": RATE}, f"feeds of {RATE}, scaled:0"),
         (SLOT, ["x:0", "train"], r"plan.inputs\[0\]: .* expected a map"),
         ((*SLOT, "field"), "z", r"plan.inputs\[0\].field: 'z', expected one of x, y, index, mask"),
         ((*SLOT, "hi"), 3.0, r"plan.inputs\[0\].hi: 3.0, expected a whole number"),
@@ -142,8 +142,8 @@ SLOT = ("inputs", 0)
         ),
         (("layouts",), {3: {"tag": "", "nbytes": 24}}, "name in plan.layouts: 3, expected text"),
         (("layouts",), {"w": {"tag": "aB8b", "nbytes": 64}}, "no kernel converts .* from .*'aB8b'"),
-        (("arenas",), {}, "no arena of master-0, worker-0, worker-1, only of none"),
-        (("arenas", "worker-1", "owner"), "worker-2", "arenas of master-0, worker-0, worker-2 under the names"),
+        (("arenas",), {}, "arenas of none, expected also arenas of master-0, worker-0, worker-1"),
+        (("arenas", "worker-1", "owner"), "worker-2", "the names of their owners: master-0, worker-0, worker-2"),
         (("arenas", "worker-0", "sizes", "scaled:0"), 16, "the arena of worker-0 does not have the layout"),
         (("arenas", "worker-1", "sizes", "away:0"), 16, "the arena of worker-1 has 16 bytes for away:0, .* 24"),
         (("arenas", "worker-1", "sizes"), {}, "the arena of worker-1 has no bytes for away:0, which recv/away"),
@@ -252,7 +252,7 @@ def test_worker_reads_its_feeds(plan: RemotePlan) -> None:
     ],
 )
 def test_feed_of_wrong_shape_or_dtype_is_named(plan: RemotePlan, value: Any, came: str) -> None:
-    with pytest.raises(RunnerError, match=rf"^feed rate:0: came {came}, expected float64\[\]$"):
+    with pytest.raises(RunnerError, match=rf"^feed rate:0: got {came}, expected float64\[\]$"):
         plan.feed({RATE: value})
 
 

@@ -94,8 +94,8 @@ def test_restore_undoes_training(session: ClusterSession) -> None:
 @pytest.mark.parametrize(
     ("feeds", "message"),
     [
-        ({"learning_rate": np.ones(2)}, r"^feed replica_0/learning_rate:0: came float64\[2\], expected float64\[\]$"),
-        ({"learning_rate": np.float32(0.1)}, r"^feed replica_0/learning_rate:0: came float32\[\], expected float64"),
+        ({"learning_rate": np.ones(2)}, r"^feed replica_0/learning_rate:0: got float64\[2\], expected float64\[\]$"),
+        ({"learning_rate": np.float32(0.1)}, r"^feed replica_0/learning_rate:0: got float32\[\], expected float64"),
         ({"momentum": 0.9}, r"client 'train' was fed \['learning_rate', 'momentum', 'step'\], but takes"),
     ],
 )
@@ -114,7 +114,7 @@ def test_trace_has_the_steps_of_its_client_on_every_worker(session: ClusterSessi
     with pytest.raises(RunnerError, match="no trace is being recorded"):
         session.stop_trace()
     session.start_trace(["train"])
-    with pytest.raises(RunnerError, match="a trace of eval was requested while another one is being recorded"):
+    with pytest.raises(RunnerError, match="a trace of eval was requested during another trace: stop the other"):
         session.start_trace(["eval"])
     train(session, 0)
     session.run("eval", step=1, feeds={"step": np.int64(1)})
@@ -208,14 +208,14 @@ def launching(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> I
 
 def test_no_client_runs_or_loads_while_launched_clients_run(launching: ClusterSession) -> None:
     session = launching
-    with pytest.raises(RunnerError, match="no client is under way: launch one first"):
+    with pytest.raises(RunnerError, match="no client is running: launch one first"):
         session.finished()
-    with pytest.raises(RunnerError, match="client 'save' was launched, but is not deferred: run it"):
+    with pytest.raises(RunnerError, match="client 'save' was launched, but is not deferred: call run"):
         session.launch("save")
     session.launch("work_0")
-    with pytest.raises(RunnerError, match="client 'work_0' was launched, but is under way"):
+    with pytest.raises(RunnerError, match="client 'work_0' was launched while running"):
         session.launch("work_0")
-    waiting = "while work_0 are under way: wait until they have finished"
+    waiting = "before work_0 finished: wait for launched clients first"
     with pytest.raises(RunnerError, match=f"client 'save' was run {waiting}"):
         session.run("save")
     with pytest.raises(RunnerError, match=f"client 'save' was loaded {waiting}"):

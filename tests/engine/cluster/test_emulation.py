@@ -134,14 +134,14 @@ def test_only_workers_are_delayed_and_the_distributions_are_known() -> None:
 @pytest.mark.parametrize(
     ("emulation", "text"),
     [
-        (Emulation(), "bandwidth as it is, 0 ms, no stragglers"),
+        (Emulation(), "unlimited bandwidth, 0 ms, no stragglers"),
         (
             Emulation(Link(0.5e-3, 12.5e6), Stragglers("constant", 0.02, workers=(0, 2))),
             "100 Mbit/s, 0.5 ms, constant delay of worker 0, 2 with median 20 ms",
         ),
         (
             Emulation(stragglers=LOGNORMAL),
-            "bandwidth as it is, 0 ms, lognormal delay of all workers with median 20 ms, sigma 0.5",
+            "unlimited bandwidth, 0 ms, lognormal delay of all workers with median 20 ms, sigma 0.5",
         ),
     ],
 )

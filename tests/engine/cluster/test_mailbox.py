@@ -162,7 +162,7 @@ STEP_0 = "tensor a of plan p, step 0 from"
         (
             lambda i: i.send(messages.Run("q", 1)),
             lambda i: i.mailbox.wait(2.5, 4),
-            "arrived during step 4, while it was delayed",
+            "arrived during step 4, while the step was delayed",
         ),
     ],
 )
@@ -252,7 +252,7 @@ def test_step_beyond_the_limit_names_missing_tensors(
         assert queue.first() == (None, WAIT_S)
         inbox.read(1)
     inbox.read(1)
-    expected = r"^step 3 of plan 'p': 'a' from worker-1, 'b' from worker-2 did not arrive within 600 s of its launch$"
+    expected = r"^step 3 of plan 'p': 'a' from worker-1, 'b' from worker-2 did not arrive within 600 s of the launch$"
     with pytest.raises(ClusterError, match=expected):
         queue.first()
 
@@ -277,5 +277,5 @@ def test_limit_of_a_launch_restarts_after_the_worker_was_stopped(inbox: Inbox, q
         inbox.read(1)
         assert queue.first() == (None, WAIT_S)
     inbox.read(2)
-    with pytest.raises(ClusterError, match="did not arrive within 600 s of its launch"):
+    with pytest.raises(ClusterError, match="did not arrive within 600 s of the launch"):
         queue.first()

@@ -99,7 +99,7 @@ def test_death_is_noticed_while_waiting_for_messages(supervisor: Supervisor, sta
     expected = (
         rf"worker-0 \(pid {worker.pid}\) exited with code 5 \(NumericError\) after \d+\.\d s\. "
         r"Last lines of its log:\n  \| I am\\x1b\[2J ill\n"
-        rf"The whole log: {worker.log_path}"
+        rf"Full log: {worker.log_path}"
     )
     assert re.fullmatch(expected, str(caught.value))
 
@@ -112,7 +112,7 @@ ENDS = {
     "an unexpected exit, with any code": (["pass"], r"exited with code 0 after .* Its log is empty\."),
     "a crash is the cause, a ClusterError its consequence": (
         ["raise SystemExit(7)", "raise SystemExit(1)", "import os; os.abort()"],
-        r"(?s)^worker-2 .*After it, worker-1 .*After it, worker-0 .*ClusterError",
+        r"(?s)^worker-2 .*Later, worker-1 .*Later, worker-0 .*ClusterError",
     ),
 }
 
@@ -141,7 +141,7 @@ def test_first_failure_is_the_cause(supervisor: Supervisor, start: Start) -> Non
     with pytest.raises(ClusterError):
         supervisor.check()
     wait_until_dead(start("worker-0", "import os; os.abort()"))
-    expected = r"(?s)^worker-1 .* code 5 .*After it, worker-0 was killed by SIGABRT after [\d.]+ s\.$"
+    expected = r"(?s)^worker-1 .* code 5 .*Later, worker-0 was killed by SIGABRT after [\d.]+ s\.$"
     with pytest.raises(ClusterError, match=expected):
         supervisor.check()
 
@@ -192,7 +192,7 @@ def test_child_processes_of_a_worker_end_with_it(start: Start, supervisor: Super
 
 def test_workers_are_started_once_and_awaited(supervisor: Supervisor, start: Start) -> None:
     start("worker-0", "pass")
-    with pytest.raises(ValueError, match="worker-0 has been started already"):
+    with pytest.raises(ValueError, match="worker-0 is already started"):
         start("worker-0", "pass")
     assert supervisor.wait_for_exit(SOON_S)
     waiting = start("worker-1", WAITS)
@@ -283,4 +283,4 @@ def test_worker_dies_with_a_master_killed_during_the_imports(tmp_path: Path) -> 
 def test_worker_without_a_master_reports_it() -> None:
     script = "from runner.engine.cluster.processes import die_with_parent; die_with_parent(1)"
     orphan = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert "ClusterError: the master (pid 1) ended before this worker began" in orphan.stderr
+    assert "ClusterError: the master (pid 1) ended before this worker started" in orphan.stderr

@@ -204,7 +204,7 @@ def test_source_is_closed_after_a_failure(start: Start) -> None:
     with start(lambda description: source) as cluster:
         cluster.set_up()
         cluster.send(messages.Run("ghost", 0), ["worker-0"])
-        expect_failure(cluster, "worker-0", "SecurityError", 8, "step 0 of plan 'ghost' refused: loaded are none")
+        expect_failure(cluster, "worker-0", "SecurityError", 8, "step 0 refused: plan 'ghost', loaded plans: none")
     assert source.closed
 
 
@@ -237,7 +237,7 @@ def test_worker_without_inputs_needs_no_source(start: Start) -> None:
     ("message", "document", "text"),
     [
         (messages.Setup(), None, "setup refused: setup: None, expected a map"),
-        (messages.Load("run"), {}, "plan 'run' refused: expected a new one, after setup"),
+        (messages.Load("run"), {}, "plan 'run' refused: expected once, after setup"),
     ],
 )
 def test_violation_before_setup_ends_the_worker(
@@ -279,18 +279,18 @@ FAILURES: list[tuple[Break, tuple[str, int], str]] = [
         "'w' has no value",
     ),
     (lose_peer, ("ClusterError", 7), f"step 0: 'away:0->{worker_device(0)}' did not arrive from worker-1 within 600 s"),
-    (kill_peer, ("ClusterError", 7), "could not send 'tensor' to worker-1: it is gone"),
+    (kill_peer, ("ClusterError", 7), "could not send 'tensor' to worker-1: the peer has ended"),
 ]
 VIOLATIONS: list[tuple[Break, str]] = [
-    (lambda c: c.send(messages.Setup(), WORKER_0, SETUP), "setup refused: expected once, received again"),
-    (lambda c: load(c, "run", "worker-0"), "plan 'run' refused: expected a new one, after setup"),
+    (lambda c: c.send(messages.Setup(), WORKER_0, SETUP), "second setup refused: expected one setup"),
+    (lambda c: load(c, "run", "worker-0"), "plan 'run' refused: expected once, after setup"),
     (
         lambda c: load(c, "another", "worker-1"),
         f"plan 'another' refused: for {worker_device(1)}, expected the device of worker-0",
     ),
     (lambda c: load(c, "again", "worker-0"), "cannot open"),
     (lambda c: c.send(messages.Load("rubbish"), WORKER_0, {"graph": 3}), "plan refused: plan: missing ['device'"),
-    (lambda c: c.send(messages.Run("run-2", 4), WORKER_0), "step 4 of plan 'run-2' refused: loaded are run"),
+    (lambda c: c.send(messages.Run("run-2", 4), WORKER_0), "step 4 refused: plan 'run-2', loaded plans: run"),
     (
         lambda c: step(c, 0, "worker-0") or c.send(messages.Run("run", 1), WORKER_0),
         "'run' from master-0 arrived during step 0, while 'away:0->",

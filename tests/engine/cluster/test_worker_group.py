@@ -289,7 +289,7 @@ BYE_OF_0: list[Event] = [lambda stage: stage.send("worker-0", Bye()), lambda sta
         # The exit of the worker that reported the lost connection is not the cause.
         ([reports(1, LOST), dies(1), gather], ClusterError, OF_LOSS),
         ([reports(1, LOST), gather], ClusterError, OF_LOSS),
-        ([*LOSES_1, *RUNS_1], ClusterError, "could not send 'run' to worker-1: it is gone"),
+        ([*LOSES_1, *RUNS_1], ClusterError, "could not send 'run' to worker-1: the peer has ended"),
         ([*LOSES_1, dies(1), *RUNS_1], ClusterError, DEATH.format("worker-1")),
         ([reports(1, BROKEN), *LOSES_1, *RUNS_1], NumericError, VALUE.format(1)),
         (BYE_OF_0, ClusterError, "no 'bye' from worker-1 within 10 s"),
@@ -362,7 +362,7 @@ def fail_in_a_step(stage: Stage) -> None:
 
 def lose_a_worker(stage: Stage) -> None:
     stage.network.kill("worker-0")
-    with pytest.raises(ClusterError, match="it is gone"):
+    with pytest.raises(ClusterError, match="the peer has ended"):
         stage.group.send("worker-0", Run("p", 0))
 
 

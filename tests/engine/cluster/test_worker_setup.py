@@ -126,7 +126,7 @@ def test_members_of_the_communicator_are_the_workers_in_order(registry: Registry
 
 def test_missing_or_failing_library_is_reported(registry: Registry) -> None:
     cluster = local_cluster(2, gpus=Gpus((0, 1)), collectives="nccl")
-    missing = r"cluster\.collectives=nccl: the library is not available, .* see `runner doctor`"
+    missing = r"cluster\.collectives=nccl: the library is not available through CuPy; see `runner doctor`"
     with pytest.raises(ResourceError, match=missing):
         new_communicator_setup(cluster, kernels(registry, None))
     with pytest.raises(ResourceError, match=r"no network; set cluster\.collectives=none to run without nccl"):
@@ -244,5 +244,5 @@ def test_worker_that_cannot_join_reports_the_error(cluster: VirtualCluster, libr
 
 
 def test_worker_without_the_library_reports_the_error(registry: Registry) -> None:
-    with pytest.raises(ResourceError, match="nccl is not available here, but at the master; install"):
+    with pytest.raises(ResourceError, match="nccl is available to the master but not to worker-1; install"):
         COMMUNICATOR.join(registry, "worker-1")

@@ -104,7 +104,7 @@ def test_wrong_number_of_gpus_is_refused(gpus: Gpus) -> None:
     ("kind", "gpu", "tf32"), [("cpu", 0, False), ("gpu", None, False), ("gpu", -1, False), ("cpu", None, True)]
 )
 def test_gpu_index_is_refused_for_other_types_and_required_for_gpus(kind: str, gpu: int | None, tf32: bool) -> None:
-    with pytest.raises(ValueError, match="expected the index of a GPU, from 0, for type gpu, and neither for other"):
+    with pytest.raises(ValueError, match="expected the index of a GPU, from 0, for type gpu, and no index and no"):
         Device(worker_device(0, kind), gpu=gpu, use=GpuOptions(tf32))
 
 

@@ -73,5 +73,5 @@ def test_numbers_get_the_dtype_of_the_tensor() -> None:
 
 def test_operands_of_different_dtypes_are_refused() -> None:
     _, x, _ = operands()
-    with pytest.raises(ShapeError, match=r"op 'add': expected inputs of one dtype, came float64\[2\], float32\[\]"):
+    with pytest.raises(ShapeError, match=r"op 'add': expected inputs of one dtype, got float64\[2\], float32\[\]"):
         _ = x + x.scalar(1.0, "float32")

@@ -79,15 +79,15 @@ def ghost(graph: Graph, **fields: Any) -> Node:
 
 ABSENT = "node 'r' refers to 'ghost', which is not in the graph yet"
 ACTS: list[tuple[str, Callable[[Graph, Tensor], object]]] = [
-    (r"node 't/matmul': op 'matmul': .*, came .*float32\[2,3\]", lambda graph, x: ops.matmul(graph, x, x)),
-    ("node 't/add': op 'add': expected 2 inputs, came 1", lambda graph, x: graph.add("add", [x])),
-    ("'t/add_n': op 'add_n': expected at least one input, came none", lambda graph, x: ops.add_n(graph, [])),
+    (r"node 't/matmul': op 'matmul': .*, got .*float32\[2,3\]", lambda graph, x: ops.matmul(graph, x, x)),
+    ("node 't/add': op 'add': expected 2 inputs, got 1", lambda graph, x: graph.add("add", [x])),
+    ("'t/add_n': op 'add_n': expected at least one input, got none", lambda graph, x: ops.add_n(graph, [])),
     (
         r"op 'reshape': unknown attributes \['to'\], missing .*\['shape'\].*'shape': 'ints'",
         lambda graph, x: graph.add("reshape", [x], {"to": (2,)}),
     ),
-    ("attribute shape=2 is not of kind 'ints'", lambda graph, x: graph.add("reshape", [x], {"shape": 2})),
-    (r"unknown op 'relux'; the ops are: abs, add, .*relu, .*variable", lambda graph, x: graph.add("relux")),
+    ("attribute shape=2: expected a value of kind 'ints'", lambda graph, x: graph.add("reshape", [x], {"shape": 2})),
+    (r"unknown op 'relux'; expected one of abs, add, .*relu, .*variable", lambda graph, x: graph.add("relux")),
     ("node 't/relu': tensor ghost:0 is not in the graph", lambda graph, x: ops.relu(graph, Tensor("ghost"))),
     (r"tensor x:1: node 'x' \(placeholder\) has 1 outputs", lambda graph, x: ops.relu(graph, Tensor("x", 1))),
     ("node 'x' is already in the graph", lambda graph, x: graph.insert(graph.nodes["x"])),
@@ -105,7 +105,7 @@ def test_node_that_breaks_a_rule_is_named_and_not_added(
     with graph.name_scope("t"), pytest.raises(ShapeError, match=message):
         act(graph, x)
     assert list(graph.nodes) == ["x"]
-    with pytest.raises(IndexError, match=r"node 'x' \(placeholder\) has 1 outputs, not port 1"):
+    with pytest.raises(IndexError, match=r"node 'x' \(placeholder\) has 1 outputs, but no port 1"):
         graph.nodes["x"][1]
 
 

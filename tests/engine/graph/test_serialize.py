@@ -75,7 +75,7 @@ def place_of(field: str, node: str = "y") -> tuple[Any, ...]:
         ((), {}, "graph document: {}, expected a list of at most 1000000"),
         ((0,), [], r"graph document\[0\]: \[\], expected a map"),
         (place_of("comment"), "", r"graph document\[2\]: unknown \['comment'\]"),
-        (place_of("op"), "run_shell", "node 2: unknown op 'run_shell'; the ops are: abs"),
+        (place_of("op"), "run_shell", "node 2: unknown op 'run_shell'; expected one of abs"),
         (place_of("op"), 3, r"graph document\[2\]\.op: 3, expected text"),
         (place_of("name"), "x", "node 2: node 'x' is already in the graph"),
         (place_of("name", "total"), "a:0", "node name 'a:0': expected letters"),
@@ -84,16 +84,16 @@ def place_of(field: str, node: str = "y") -> tuple[Any, ...]:
         (place_of("inputs"), ["x:0", "w:1"], "node 'y': tensor w:1: node 'w' .* has 1 outputs"),
         (place_of("inputs"), ["x", "w:0"], "tensor reference 'x': expected 'node:port'"),
         (place_of("inputs"), ["x:00", "w:0"], r"\[2\]\.inputs\[0\]: tensor reference 'x:00', expected x:0"),
-        (place_of("inputs"), ["x:0"], "node 'y': op 'matmul': expected 2 inputs, came 1"),
+        (place_of("inputs"), ["x:0"], "node 'y': op 'matmul': expected 2 inputs, got 1"),
         (place_of("attributes"), {"transpose_a": False}, "unknown attributes .*, missing .*'transpose_b'"),
-        ((*place_of("attributes"), "transpose_a"), 0, "attribute transpose_a=0 is not of kind 'bool'"),
+        ((*place_of("attributes"), "transpose_a"), 0, "attribute transpose_a=0: expected a value of kind 'bool'"),
         ((*place_of("attributes"), "key"), "k", r"unknown attributes \['key'\]"),
-        ((*place_of("attributes", "w"), "shape"), [3, 2.0], "is not of kind 'ints'"),
-        ((*place_of("attributes", "w"), "dtype"), "object", "is not of kind 'dtype'"),
-        ((*place_of("outputs"), 0, "shape"), [2, 3], r"claims outputs .*float64\[2,3\].* infers .*float64\[2,2\]"),
-        ((*place_of("outputs"), 0, "dtype"), "float32", "node 'y' claims outputs"),
+        ((*place_of("attributes", "w"), "shape"), [3, 2.0], ": expected a value of kind 'ints'"),
+        ((*place_of("attributes", "w"), "dtype"), "object", ": expected a value of kind 'dtype'"),
+        ((*place_of("outputs"), 0, "shape"), [2, 3], r"has outputs .*float64\[2,3\].* infers .*float64\[2,2\]"),
+        ((*place_of("outputs"), 0, "dtype"), "float32", "node 'y' has outputs"),
         ((*place_of("outputs"), 0, "dtype"), "object", "expected one of float32, float64"),
-        (place_of("outputs"), [], "node 'y' claims outputs"),
+        (place_of("outputs"), [], "node 'y' has outputs"),
         ((*place_of("outputs"), 0, "shape"), [2, -2], r"outputs\[0\]\.shape\[1\]: -2, expected a whole number from 0"),
         (place_of("outputs"), [[[2, 2]]], r"outputs\[0\]: .* expected a map"),
         (place_of("device"), "gpu", "node 'y': device 'gpu': expected '/job:NAME"),
@@ -115,13 +115,13 @@ def test_malformed_document_is_refused_with_the_node_and_the_expectation(
 
 def test_assign_to_a_node_that_is_not_a_variable_is_refused() -> None:
     graph = Text.parse("x = input(2); n = neg(x); set = assign(x, n)").graph
-    with pytest.raises(VerificationError, match="node 'set' assigns to x:0, which is no variable"):
+    with pytest.raises(VerificationError, match="node 'set' assigns to x:0, which is not a variable"):
         from_document(to_document(graph))
 
 
 def test_true_is_refused_as_an_integer() -> None:
     document = to_document(Text.parse("x = input(2, 2); y = concat(x, x, axis=1)").graph)
-    with pytest.raises(VerificationError, match="attribute axis=True is not of kind 'int'"):
+    with pytest.raises(VerificationError, match="attribute axis=True: expected a value of kind 'int'"):
         from_document(put(document, (1, "attributes", "axis"), True))
 
 
@@ -176,12 +176,12 @@ def test_graph_in_memory_is_refused_with_the_name_of_the_node() -> None:
     """No document can express these graphs: wrong names, a wrong order, or attributes in non-canonical form."""
     graph = small_graph()
     verify(graph)
-    refused(changed(graph, "y", name="q"), "node 'q' is filed under 'y'")
+    refused(changed(graph, "y", name="q"), "node 'q' is stored under the name 'y'")
     refused(
-        Graph({name: graph.nodes[name] for name in ("w", "y", "x")}), "node 'y' depends on 'x', which is not before"
+        Graph({name: graph.nodes[name] for name in ("w", "y", "x")}), "node 'y' depends on 'x', which does not precede"
     )
-    refused(changed(graph, "y", control_inputs=("total",)), "node 'y' depends on 'total', which is not before it")
-    refused(changed(graph, "y", colocate_with=("ghost",)), "node 'y' is colocated with 'ghost', which is not")
+    refused(changed(graph, "y", control_inputs=("total",)), "node 'y' depends on 'total', which does not precede it")
+    refused(changed(graph, "y", colocate_with=("ghost",)), "node 'y' is colocated with 'ghost', which is not in the")
     axes = {"axes": [0, 1], "keepdims": False}
     refused(changed(graph, "total", attributes=axes), r"node 'total': .*\[0, 1\].* canonical form")
     refused(changed(graph, "total", attributes={"axes": (2,), "keepdims": False}), "'reduce_sum': expected rising axes")
@@ -224,7 +224,7 @@ def refused_parts(broken: dict[str, Graph], message: str) -> None:
 
 def test_part_with_an_illegal_node_or_a_node_of_another_device_is_refused() -> None:
     lie = {"outputs": (TensorSpec((3,), "float64"),)}
-    refused_parts({**parts(), CPU_0: changed(parts()[CPU_0], "x", **lie)}, "node 'x' claims outputs")
+    refused_parts({**parts(), CPU_0: changed(parts()[CPU_0], "x", **lie)}, "node 'x' has outputs")
     moved = {**parts(), CPU_1: changed(parts()[CPU_1], "recv", device=CPU_0)}
     refused_parts(moved, f"node 'recv' of '{CPU_0}' stands in the part of '{CPU_1}'")
 

@@ -50,7 +50,7 @@ def test_fetches_are_computed_from_feeds(graph: Graph, registry: Registry) -> No
 def test_feed_of_wrong_shape_or_dtype_is_refused_with_its_name(
     graph: Graph, registry: Registry, value: Array, came: str
 ) -> None:
-    with pytest.raises(RunnerError, match=rf"feed x:0: came {came}, expected float64\[2\]"):
+    with pytest.raises(RunnerError, match=rf"feed x:0: got {came}, expected float64\[2\]"):
         Bench(graph, registry).run({X: value})
 
 
@@ -231,5 +231,5 @@ def test_received_value_is_checked_against_its_spec(registry: Registry) -> None:
     with pytest.raises(ValueError, match="'in': memory of 16 bytes, expected 24"):
         bench.rendezvous.send(0, "in", CPU_0, np.ones(3))
     bench.rendezvous.send(0, "in", CPU_0, np.ones(4, np.float32))
-    with pytest.raises(RunnerError, match=r"node 'r' .* came float32\[4\], expected float64\[2\]"):
+    with pytest.raises(RunnerError, match=r"node 'r' .* got float32\[4\], expected float64\[2\]"):
         bench.run()

@@ -85,7 +85,7 @@ def test_time_restarts_when_no_client_runs_so_that_rounding_is_the_same() -> Non
 def test_parts_that_wait_for_each_other_are_refused() -> None:
     time = clock({})
     time.launched(Launched("p", 0, {"w": {"s": 1}, "s": {"w": 1}}))
-    with pytest.raises(RunnerError, match="virtual time stands still: p can neither begin nor end"):
+    with pytest.raises(RunnerError, match="virtual time cannot advance: p can neither start nor end"):
         time.next()
 
 
@@ -121,7 +121,7 @@ def test_client_may_be_launched_again_after_its_end() -> None:
 @pytest.mark.parametrize(
     ("endings", "text"),
     [
-        ([], "the record ends after 0 endings, but the run goes on"),
+        ([], "the record ends after 0 endings, but the run continues"),
         ([ending("b:x0")], "the record has step 0 of 'b' on x next, but this run has launched no such step"),
         ([ending("a:x0", step=1)], "the record has step 1 of 'a' on x next"),
         ([ending("a:y0")], "the record has step 0 of 'a' on y next"),
@@ -210,14 +210,14 @@ def test_interleaving_is_a_function_of_the_seed_and_its_record_replays_it(opened
 
 def test_launch_run_or_wait_at_a_wrong_time_is_refused(opened: Opened) -> None:
     session = opened()
-    with pytest.raises(RunnerError, match="no client is under way: launch one first"):
+    with pytest.raises(RunnerError, match="no client is running: launch one first"):
         session.finished()
-    with pytest.raises(RunnerError, match="client 'save' was launched, but is not deferred: run it"):
+    with pytest.raises(RunnerError, match="client 'save' was launched, but is not deferred: call run"):
         session.launch("save")
     session.launch("work_0")
-    with pytest.raises(RunnerError, match="client 'work_0' was launched, but is under way: wait until it has finished"):
+    with pytest.raises(RunnerError, match="client 'work_0' was launched while running: wait until it has finished"):
         session.launch("work_0")
-    with pytest.raises(RunnerError, match="client 'save' was run while work_0 are under way: wait until they have fin"):
+    with pytest.raises(RunnerError, match="client 'save' was run before work_0 finished: wait for launched clients"):
         session.run("save")
     session.finished()
     session.run("save")
@@ -251,8 +251,8 @@ def fed() -> Program:
 
 def test_feeds_are_checked_and_copied_at_the_launch(opened: Opened) -> None:
     session = opened(program=fed())
-    for wrong, came in ((np.ones(3), r"float64\[3\]"), (np.ones(2, "float32"), r"float32\[2\]")):
-        with pytest.raises(RunnerError, match=rf"^feed .*: came {came}, expected float64\[2\]$"):
+    for wrong, got in ((np.ones(3), r"float64\[3\]"), (np.ones(2, "float32"), r"float32\[2\]")):
+        with pytest.raises(RunnerError, match=rf"^feed .*: got {got}, expected float64\[2\]$"):
             session.launch("double", feeds={"x": wrong})
     value = np.ones(2)
     session.launch("double", feeds={"x": value})

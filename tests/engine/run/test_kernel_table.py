@@ -77,13 +77,13 @@ ON_GPUS = local_cluster(1, gpus=Gpus((2,), use=USE)).devices
 
 
 def test_gpus_are_opened_once_and_only_if_a_device_needs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opening = Mock(side_effect=[GpusError("CUDA finds none; look at CUDA_VISIBLE_DEVICES"), EmulatedRuntime(tmp_path)])
+    opening = Mock(side_effect=[GpusError("CUDA finds none; check CUDA_VISIBLE_DEVICES"), EmulatedRuntime(tmp_path)])
     monkeypatch.setattr(kernel_table, "open_gpus", opening)
     load_gpu_kernels.cache_clear()
     try:
         assert kernels_for(local_cluster(1).devices) is load_kernels()
         opening.assert_not_called()
-        with pytest.raises(ResourceError, match=r"^CUDA finds none; look at CUDA_VISIBLE_DEVICES$"):
+        with pytest.raises(ResourceError, match=r"^CUDA finds none; check CUDA_VISIBLE_DEVICES$"):
             kernels_for(ON_GPUS)
         found = kernels_for(ON_GPUS)
         assert kernels_for(ON_GPUS) is found

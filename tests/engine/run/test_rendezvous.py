@@ -225,7 +225,7 @@ def test_gpu_and_host_exchange_values(runtime: EmulatedRuntime, alone: bool) -> 
 def test_value_of_wrong_dtype_from_host_is_refused(runtime: EmulatedRuntime) -> None:
     gpu = End(runtime, LocalRendezvous())
     _, take = gpu.wires.receiver("y->GPU 0", "host", gpu.incoming("y->GPU 0", "host"))
-    with pytest.raises(ValueError, match=r"came float64\[3, 5\], expected float32\[3, 5\]"):
+    with pytest.raises(ValueError, match=r"got float64\[3, 5\], expected float32\[3, 5\]"):
         take(np.zeros((3, 5)))
 
 

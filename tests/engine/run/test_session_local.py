@@ -150,7 +150,7 @@ def test_session_works_after_a_failed_step(registry: Registry, rendezvous_made: 
             for feed, text in (
                 (-VALUE, rf"^node 'away' \(op 'exp'\) on {CPU_1} failed in step 9: "),
                 (9 * VALUE, rf"^node 'back' \(op 'neg'\) on {CPU_0} failed in step 9: "),
-                (VALUE[:1], "feed x:0: came"),
+                (VALUE[:1], "feed x:0: got"),
             ):
                 with pytest.raises(RunnerError, match=text):
                     opened.run("run", step=9, feeds={"x:0": feed})

@@ -100,7 +100,7 @@ def test_recording_ends_when_the_trace_stops(registry: Registry, monkeypatch: py
         with pytest.raises(RunnerError, match="no trace is being recorded"):
             trainer.session.stop_trace()
         trainer.session.start_trace(["train"])
-        with pytest.raises(RunnerError, match="a trace of eval was requested while another one is being recorded"):
+        with pytest.raises(RunnerError, match="a trace of eval was requested during another trace: stop the other"):
             trainer.session.start_trace(["eval"])
         assert trainer.session.stop_trace() == Timeline((), ())
     assert chosen == [True, True, False, False]
@@ -146,7 +146,7 @@ def test_too_many_spans_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
     for _ in range(2):
         recorder.timed(PlanRun(0, 0, 0), 0, COMPUTE, lambda: None)
-    with pytest.raises(ResourceError, match="at most 2 spans of a device: record fewer steps"):
+    with pytest.raises(ResourceError, match="at most 2 spans per device: record fewer steps"):
         recorder.timed(PlanRun(0, 0, 0), 0, COMPUTE, lambda: None)
 
 

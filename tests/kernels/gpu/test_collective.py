@@ -122,7 +122,7 @@ def test_sums_and_joins_that_do_not_match_the_communicator_are_refused(gpus: Emu
         with pytest.raises(RuntimeError, match=message):
             bound(gpus, 0, size, part, part)
     gpus.use(1)
-    with pytest.raises(RuntimeError, match="GPU 1 cannot join 3 GPUs: it has joined 2 before"):
+    with pytest.raises(RuntimeError, match="GPU 1 cannot join 3 GPUs: it has already joined 2"):
         gpus.library("nccl").join(bytes(128), 0, 3)
 
 

@@ -34,8 +34,8 @@ def runtime(cupy: FakeCupy) -> CudaRuntime:
     [
         (None, 0, r"CuPy cannot be imported .*: pip install 'runner-dataflow\[gpu\]'"),
         (FakeCupy(-35), 0, "CUDA finds none: cudaError 35; `runner doctor` lists"),
-        (FakeCupy(0), 0, "CUDA finds none; look at CUDA_VISIBLE_DEV"),
-        (FakeCupy(), 2, "GPU 2 was asked for; this process sees 2, from 0"),
+        (FakeCupy(0), 0, "CUDA finds none; check CUDA_VISIBLE_DEV"),
+        (FakeCupy(), 2, "GPU 2 was requested; this process has GPUs 0 to 1"),
     ],
 )
 def test_a_missing_gpu_is_refused_with_advice(
@@ -56,7 +56,7 @@ def test_the_home_gpu_describes_the_gpus_of_the_process(monkeypatch: pytest.Monk
 def test_a_missing_gpu_cannot_be_used(runtime: CudaRuntime) -> None:
     runtime.use(1)
     for gpu in (-1, 2):
-        with pytest.raises(RuntimeError, match=f"GPU {gpu} was asked for; this process sees 2, from 0"):
+        with pytest.raises(RuntimeError, match=f"GPU {gpu} was requested; this process has GPUs 0 to 1"):
             runtime.use(gpu)
 
 
@@ -122,7 +122,7 @@ def test_streams_events_and_memory(runtime: CudaRuntime) -> None:
 
 
 def test_failed_allocations_raise_memory_error_and_other_faults_are_passed_on(runtime: CudaRuntime) -> None:
-    for allocate, what in ((runtime.allocate, "memory of a GPU"), (runtime.pinned, "pinned memory")):
+    for allocate, what in ((runtime.allocate, "GPU memory"), (runtime.pinned, "pinned memory")):
         with pytest.raises(MemoryError, match=rf"2,000,000 bytes of {what}: cudaError 2"):
             allocate(2_000_000)
     with pytest.raises(CUDARuntimeError, match="700"):

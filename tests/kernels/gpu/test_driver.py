@@ -102,10 +102,10 @@ def test_memory_of_closed_sessions_counts_as_free(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "fault"),
     [
-        ({"init": 100}, "the driver sees no GPU (CUDA_VISIBLE_DEVICES may hide them)"),
+        ({"init": 100}, "the driver finds no GPU (CUDA_VISIBLE_DEVICES may hide them)"),
         ({"init": 803}, "cuInit of the driver fails with CUDA error 803; `nvidia-smi` should list the GPUs"),
         ({"memory": 999}, "cuDeviceGetAttribute of the driver fails with CUDA error 999; `nvidia-smi` should list"),
-        ({"gpus": 0}, "the driver sees no GPU"),
+        ({"gpus": 0}, "the driver finds no GPU"),
     ],
 )
 def test_a_driver_without_a_gpu_reports_the_reason(settings: dict[str, int], fault: str, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_gpu_with_its_libraries_can_be_used() -> None:
         "NCCL: 2.32.3",
     ]
     slower = [str(each) for each in found({"cupy-cuda13x": "14.2.0"}).libraries if each.fast]
-    assert slower == 2 * [f"not installed, convolutions take slower kernels: {INSTALL}"]
+    assert slower == 2 * [f"not installed, convolutions use slower kernels: {INSTALL}"]
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_a_gpu_with_its_libraries_can_be_used() -> None:
         ({"cupy-cuda13x": "13.6.0"}, 13000, 90, f"cupy-cuda13x 13.6.0 is installed, expected 14.*; {INSTALL}"),
         ({"cupy-cuda12x": "15.0.0"}, 13000, 90, f"cupy-cuda12x 15.0.0 is installed, expected 14.*; {INSTALL}"),
         (ALL | {"cupy": "14.0"}, 13000, 90, "cupy-cuda13x and cupy are installed and overwrite each other; keep one"),
-        (ALL, 12080, 90, "driver 580.1 for CUDA up to 12.8, and cupy-cuda13x is made for 13.0 and newer; update the"),
+        (ALL, 12080, 90, "driver 580.1 for CUDA up to 12.8, but cupy-cuda13x needs CUDA 13.0 or newer; update the"),
         (ALL, 12080, 90, f"or `{INSTALL_12}` instead of cupy-cuda13x"),
-        (ALL, 13000, 70, "compute capability 7.0, 80.0 GiB: CUDA 13 compiles for 7.5 and newer; let CUDA_VISIBLE_"),
+        (ALL, 13000, 70, "compute capability 7.0, 80.0 GiB: CUDA 13 compiles for 7.5 and newer; set CUDA_VISIBLE_"),
     ],
 )
 def test_the_obstacle_of_an_unusable_gpu_is_reported(

@@ -208,7 +208,7 @@ def test_memory_of_closed_sessions_is_freed_for_the_next(runtime: EmulatedRuntim
 
 
 def test_memory_of_the_host_is_refused(platform: GpuPlatform) -> None:
-    with pytest.raises(TypeError, match="expected GPU memory, came host memory: ndarray"):
+    with pytest.raises(TypeError, match="expected GPU memory, got host memory: ndarray"):
         platform.copier(platform.allocate(4), np.zeros(4, np.uint8))
 
 
@@ -229,5 +229,5 @@ def test_slices_of_memory(platform: GpuPlatform) -> None:
     assert (address_of(part), part.nbytes) == (address_of(memory) + 20, 40)
     assert memory[:10].nbytes == 10
     for wrong in (slice(0, 101), slice(60, 20), slice(0, 10, 2), slice(-5, None)):
-        with pytest.raises(ValueError, match="of 100 bytes of a GPU"):
+        with pytest.raises(ValueError, match="of 100 bytes of GPU memory"):
             memory[wrong]

@@ -195,7 +195,7 @@ def test_calls_of_a_node_are_enqueued_in_order_and_at_most_one_can_fail(runtime:
     assert log == [("first", stream.handle), ("second", stream.handle)]
     assert both.failures is word
     assert in_order([noting("first")]).failures is None
-    with pytest.raises(ValueError, match="at most one of the calls of a node may have failures"):
+    with pytest.raises(ValueError, match="at most one of the calls of a node may report failures"):
         in_order([noting("first", other), both])
 
 

@@ -121,7 +121,7 @@ def summed_over_examples(net: NetworkBuilder, batch: Batch) -> Outputs:
         (bypassed, "layer 'gate' (activation) follows a dense layer, and its op 'relu' cannot be sharded"),
         (
             bypassed_from_below,
-            "layer 'pool' reads conv1/add:0; expected a network where only the first dense layer reads what is",
+            "layer 'pool' reads conv1/add:0; expected a network where only the first dense layer reads from",
         ),
         (penalised, "layer 'penalty' reads flat/reshape:0; expected a network where the loss reads logits and labels"),
         (mixed, "layer 'squash' (activation) follows a dense layer, and its op 'softmax' cannot"),

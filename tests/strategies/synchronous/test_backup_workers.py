@@ -361,7 +361,7 @@ def test_programs_have_backup_workers_and_name_the_clients_that_may_be_slowed() 
 def test_run_refuses_a_client_while_shares_are_running(registry: Registry) -> None:
     with running(backed(2, 1), task_for("dense"), registry, late(0, {0: 50.0})) as run:
         run.step_driver.update(0, rate_of(0, run.dtype))
-        with pytest.raises(RunnerError, match="client 'save' was run while share_0"):
+        with pytest.raises(RunnerError, match="client 'save' was run before share_0"):
             run.session.run("save")
         run.step_driver.synchronize()
         run.session.run("save")

@@ -1,9 +1,9 @@
-"""Messages between the processes of a run: closed schemas, checked references, deadlines everywhere.
+"""Messages between the processes of a run, with closed schemas, checked references and time limits for all waits.
 
 Read in this order:
 
 * ``messages`` and ``encoding``: the messages, the names of peers, and the frames.
-* ``endpoint``: the interface; ``admission``: acceptance of senders, and of each message once and in order.
+* ``endpoint``: the interface; ``admission``: accepts senders, and each of their messages once and in order.
 * ``zmq_endpoint``, with ``zmq_sockets``: the endpoint between processes.
 * ``shared_memory``: the bytes of tensors, and references to them.
 * ``heartbeat``: detection of silent and stuck workers.

@@ -50,7 +50,7 @@ class _Caller:
 
 
 class Admission:
-    """The state of all connections into one inbox. A pure state machine: no clock, no socket.
+    """The state of all connections into one inbox. A pure state machine without a clock or a socket.
 
     ``connection`` is the transport's identifier of a connection; it is never used as a peer name.
     """
@@ -108,7 +108,7 @@ class Admission:
         if envelope.src != name or envelope.seq != 0 or frames:
             raise SecurityError(
                 f"hello of {name}: sent as {source}, number {envelope.seq}, with {len(frames)} frames; "
-                f"expected {name}, number 0, none"
+                f"expected {name}, number 0, no frames"
             )
         if any(caller.name == name for caller in self._callers.values()):
             raise SecurityError(f"second connection of {name} to {self._identity.name} in one epoch")
@@ -130,10 +130,10 @@ class Admission:
         if envelope.seq > caller.expected:
             raise ClusterError(
                 f"{envelope.seq - caller.expected} messages from {caller.name} to {self._identity.name} "
-                f"were lost: number {caller.expected} expected, {envelope.seq} ({message.kind}) arrived"
+                f"were lost: received number {envelope.seq} ({message.kind}), expected {caller.expected}"
             )
         if isinstance(message, messages.Hello) or caller.role not in message.senders:
-            raise SecurityError(f"{caller.name} sent {message.kind!r}, which its role must not send here")
+            raise SecurityError(f"{caller.name} sent {message.kind!r}, which its role may not send here")
         try:
             check_frames(message, frames)
         except Violation as violation:

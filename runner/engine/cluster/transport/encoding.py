@@ -1,7 +1,7 @@
 """Encoding of messages: strict msgpack, header frames and document frames.
 
-msgpack alone keeps the last of two equal keys and builds extension types, so one message could have two meanings. Here
-only maps with text keys, lists, text, bytes, whole numbers, floats, booleans and None are accepted.
+msgpack alone keeps the last of two equal keys and builds extension types, so one message could have two meanings. This
+module accepts only maps with text keys, lists, text, bytes, whole numbers, floats, booleans and None.
 
 A header is one msgpack map: the envelope ``{v, run, epoch, src, seq}``, the ``kind``, and that kind's fields. A
 document is plain data too large for a header, such as the graph of a device: one msgpack value with a size limit. The
@@ -29,7 +29,7 @@ def encode_document(document: object) -> bytes:
     """
     frame = pack(document)
     if len(frame) > MAX_DOCUMENT_BYTES:
-        raise ValueError(f"document of {len(frame)} bytes, at most {MAX_DOCUMENT_BYTES} can be sent in one frame")
+        raise ValueError(f"document of {len(frame)} bytes, expected at most {MAX_DOCUMENT_BYTES}, the limit of a frame")
     return frame
 
 
@@ -50,7 +50,7 @@ def pack(value: object) -> bytes:
 def unpack(data: bytes | memoryview, max_bytes: int) -> object:
     """Return the single value in ``data``; raises :class:`Violation` unless ``data`` is one accepted value."""
     if len(data) > max_bytes:
-        raise Violation(f"{len(data)} bytes, at most {max_bytes} allowed")
+        raise Violation(f"{len(data)} bytes, expected at most {max_bytes}")
     try:
         return msgpack.unpackb(
             data,
@@ -62,7 +62,7 @@ def unpack(data: bytes | memoryview, max_bytes: int) -> object:
             ext_hook=_no_extension,
         )
     except ValueError as error:
-        raise Violation(f"not one msgpack value: {type(error).__name__}: {str(error)[:120]}") from error
+        raise Violation(f"expected one msgpack value: {type(error).__name__}: {str(error)[:120]}") from error
 
 
 def _unique_map(pairs: list[tuple[object, object]]) -> dict[str, object]:
@@ -108,7 +108,7 @@ def encode_header(envelope: Envelope, message: Message) -> bytes:
     }
     header = pack(plain)
     if len(header) > MAX_HEADER_BYTES:
-        raise ValueError(f"header of {message.kind!r} takes {len(header)} bytes, at most {MAX_HEADER_BYTES} allowed")
+        raise ValueError(f"header of {message.kind!r} takes {len(header)} bytes, expected at most {MAX_HEADER_BYTES}")
     return header
 
 
@@ -124,7 +124,7 @@ def decode_header(header: bytes | memoryview) -> tuple[Envelope, Message]:
         version, kind = plain.pop("v", None), plain.pop("kind", None)
         if type(version) is not int or version != PROTOCOL_VERSION:
             raise Violation(
-                f"protocol version {printable(repr(version))}, expected {PROTOCOL_VERSION}: use one runner version"
+                f"protocol version {printable(repr(version))}, expected {PROTOCOL_VERSION}: use one version of runner"
             )
         if not isinstance(kind, str) or kind not in KINDS:
             raise Violation(f"kind {printable(repr(kind))}, expected one of {', '.join(KINDS)}")

@@ -22,7 +22,7 @@ Frame = bytes | memoryview
 
 @dataclass(frozen=True)
 class Identity:
-    """The name of an endpoint, its run and epoch (number of the run's start), and the secret of the run."""
+    """The name of an endpoint, its run, its epoch (number of this start of the run), and the secret of the run."""
 
     run: str
     epoch: int
@@ -44,9 +44,9 @@ class Identity:
 class Limits:
     """The limits of an endpoint's traffic; all are enforced.
 
-    peers: indices of a role range from 0 to ``peers`` - 1; a peer opens at most three connections. servers: the same
-    for parameter servers. queued_messages: how many messages one peer may send before the receiver reads, at least
-    those of a step. connect_timeout_s, send_timeout_s: times after which a peer counts as unreachable.
+    peers: number of peers of each role except parameter servers; a peer opens at most three connections. servers:
+    number of parameter servers. queued_messages: how many messages one peer may send before the receiver reads, at
+    least as many as a step has. connect_timeout_s, send_timeout_s: times after which a peer counts as unreachable.
     """
 
     peers: int

@@ -27,7 +27,7 @@ _STOP_S = 15.0
 
 
 class HeartbeatOutbox(Protocol):
-    """The outbox of the thread, connected to the master."""
+    """The outbox of the heartbeat thread, connected to the master."""
 
     def offer(self, peer: str, message: Heartbeat) -> bool:
         """Queue the message if there is room; return whether it was queued."""
@@ -61,7 +61,7 @@ class HeartbeatThread:
     def __init__(
         self, open_outbox: Callable[[], HeartbeatOutbox], progress: Progress, interval_s: float = INTERVAL_S
     ) -> None:
-        """``open_outbox``: connects; called in the heartbeat thread, because a socket belongs to its thread."""
+        """``open_outbox``: opens and connects the outbox in the new thread, because a socket belongs to its thread."""
         self._open_outbox = open_outbox
         self._progress = progress
         self._interval_s = interval_s
@@ -88,8 +88,8 @@ class HeartbeatThread:
         try:
             with closing(self._open_outbox()) as outbox:
                 while True:
-                    # If the queue is full, this heartbeat is skipped. A master that does not read checks no
-                    # heartbeats, and finds the queued heartbeats when it reads again.
+                    # If the queue is full, this heartbeat is skipped. A master that reads no messages does not check
+                    # heartbeats either, and receives the queued heartbeats when it reads again.
                     outbox.offer(MASTER, self._progress.now)
                     if self._stopping.wait(self._interval_s):
                         return
@@ -162,7 +162,7 @@ class HeartbeatMonitor:
         self._watched[worker] = _Watched(SETUP, 0, progressed=now)
 
     def restart(self, now: float) -> None:
-        """Count silence and missing progress of all workers from ``now``; the caller did not observe them before."""
+        """Restart the time limits of all workers at ``now``, because the caller did not observe the workers before."""
         for watched in self._watched.values():
             watched.progressed = now
             watched.heard = None if watched.heard is None else now

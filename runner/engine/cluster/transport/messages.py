@@ -1,10 +1,10 @@
-"""The closed set of messages between the processes of a run: each kind is a dataclass that is also the schema.
+"""The closed set of messages between the processes of a run: each kind is a dataclass that also defines its schema.
 
-One document frame follows the header of some kinds. :mod:`runner.engine.cluster.transport.encoding` encodes messages.
+In some kinds, one document frame follows the header. :mod:`runner.engine.cluster.transport.encoding` encodes messages.
 
 Peers are named ``<role>-<index>``, such as ``master-0``, ``worker-3`` and ``ps-0``. A process that runs a device is
-named after the device's job and task: ``/job:ps/task:0`` runs in ``ps-0``. Its heartbeat thread is a separate peer,
-such as ``ps_heartbeat-0``, because it has a separate connection.
+named after the device's job and task: ``/job:ps/task:0`` runs in ``ps-0``. The heartbeat thread of a process is a
+separate peer, such as ``ps_heartbeat-0``, because the thread has a separate connection.
 """
 
 import re
@@ -47,7 +47,7 @@ def split_name(name: str) -> tuple[str, int]:
 
 
 def process_names(workers: int, servers: int = 0) -> list[str]:
-    """Return the names of all processes of a run but the master: workers first, then parameter servers."""
+    """Return the names of all processes of a run except the master: workers first, then parameter servers."""
     counts = {WORKER_ROLE: workers, SERVER_ROLE: servers}
     return [peer_name(role, index) for role, count in counts.items() for index in range(count)]
 
@@ -87,7 +87,7 @@ KINDS: "dict[str, type[Message]]" = {}
 
 
 class Message:
-    """Base of all kinds. senders: roles that may send the kind. has_document: whether one document frame follows."""
+    """The base of all messages. senders: roles that may send this kind. has_document: whether a document follows."""
 
     kind: ClassVar[str]
     senders: ClassVar[tuple[str, ...]]
@@ -130,7 +130,7 @@ class Load(Message, kind="load", senders=MASTERS, has_document=True):
 
 @dataclass(frozen=True)
 class Loaded(Message, kind="loaded", senders=DEVICE_ROLES):
-    """The notice that the plan is bound and its arenas are open: their files may be unlinked."""
+    """The notice that the plan is bound and its arenas are open, so that their files may be unlinked."""
 
     plan: PlanId
 
@@ -149,10 +149,10 @@ class Run(Message, kind="run", senders=MASTERS):
 
 @dataclass(frozen=True)
 class Launch(Message, kind="launch", senders=MASTERS):
-    """The request to execute one step of a plan after all its tensors have arrived; other steps may go first.
+    """The request to execute one step of a plan after all its tensors have arrived; other steps may run first.
 
-    delay_s: see :class:`Run`; the delay begins when the worker reads the message, also during another step, and
-    tensors may arrive meanwhile.
+    delay_s: see :class:`Run`; the delay begins when the worker reads the message, even during another step, and
+    tensors may arrive during the delay.
     """
 
     plan: PlanId
@@ -188,8 +188,8 @@ class Traced(Message, kind="traced", senders=DEVICE_ROLES, has_document=True):
 class TensorReady(Message, kind="tensor", senders=(MASTER_ROLE, *DEVICE_ROLES)):
     """A reference to the value of a Send, for the Recv with the same (plan, step, key).
 
-    due: earliest time of delivery in seconds of CLOCK_MONOTONIC, which all processes of a machine share; 0 for now.
-    The receiver refuses a time more than ``LONGEST_WAIT_S`` in the future.
+    due: earliest time of delivery in seconds of CLOCK_MONOTONIC, which all processes of a machine share; 0 for no
+    delay. The receiver rejects a time more than ``LONGEST_WAIT_S`` in the future.
     """
 
     plan: PlanId
@@ -227,4 +227,4 @@ class Shutdown(Message, kind="shutdown", senders=MASTERS):
 
 @dataclass(frozen=True)
 class Bye(Message, kind="bye", senders=DEVICE_ROLES):
-    """The notice that the worker exits after Shutdown; its exit is no failure."""
+    """The notice that the worker exits after Shutdown; this exit does not count as a failure."""

@@ -36,8 +36,8 @@ _NAME = re.compile(rf"{_PREFIX}[0-9a-f]{{16}}")
 def private_directory(parent: Path | None = None) -> Iterator[Path]:
     """Create a directory locked by this process, and remove the directory and its files on exit.
 
-    parent: by default shared memory, or the temporary directory with a warning. Directories of dead runs of this user
-    in ``parent`` are removed. Raises ResourceError if no directory can be created.
+    parent: by default shared memory or, with a warning, the temporary directory. Directories in ``parent`` that dead
+    runs of this user have left behind are removed. Raises ResourceError if no directory can be created.
     """
     parent = parent or _default_parent()
     try:
@@ -50,7 +50,7 @@ def private_directory(parent: Path | None = None) -> Iterator[Path]:
     except OSError as error:
         raise ResourceError(
             f"no private directory for sockets and shared memory in {parent}: {error.strerror}; "
-            "it must be writable and have room"
+            "expected a writable directory with free space"
         ) from error
     try:
         yield path
@@ -72,7 +72,7 @@ def check_private(directory: Path) -> None:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove the directories in ``parent`` that killed runs of this user have left."""
+    """Remove the directories in ``parent`` that killed runs of this user have left behind."""
     for entry in os.scandir(parent):
         if not _NAME.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
             continue

@@ -4,8 +4,8 @@ An arena belongs to one sending process and one plan. The master creates the fil
 file, and the master then unlinks the file. The kernel frees the memory when the last process ends. Only a message with
 a reference (arena, offset, length, epoch) is sent over the socket.
 
-Every key has one slot. In each step, the owner writes a slot only before it sends the reference to the slot. The rules
-for safe reuse and for the validity of views are those of :class:`~runner.engine.run.rendezvous.Rendezvous`.
+Every key has one slot. In each step, the owner writes a slot only before it sends the reference to the slot. See
+:class:`~runner.engine.run.rendezvous.Rendezvous` for the rules of safe reuse and for the validity of views.
 """
 
 import math
@@ -77,15 +77,15 @@ def dtype_name(array: NDArray[Any]) -> str:
 
 
 def view_bytes(data: memoryview, dtype: str, shape: tuple[int, ...], where: str) -> NDArray[Any]:
-    """Return a read-only array over ``data`` without copying; it keeps the memory behind ``data`` alive.
+    """Return a read-only array over ``data`` without copying; the array keeps the memory behind ``data`` alive.
 
     Raises Violation if the number of bytes does not match the shape, if the shape is too large for NumPy, or if a
     boolean is neither 0 nor 1.
     """
-    # NumPy refuses a shape such as (0, 2**62) because of the product of its other sizes.
+    # NumPy rejects a shape such as (0, 2**62) because of the product of its nonzero sizes.
     if nbytes_of(dtype, [size for size in shape if size]) > MAX_INTEGER:
         raise Violation(
-            f"{where}: {dtype}{list(shape)}, expected at most {MAX_INTEGER} bytes even without its sizes of 0"
+            f"{where}: {dtype}{list(shape)}, expected at most {MAX_INTEGER} bytes even without dimensions of size 0"
         )
     expected = nbytes_of(dtype, shape)
     if data.nbytes != expected:

@@ -64,7 +64,7 @@ class Outbox:
         """
         self._check_thread()
         if peer in self._connections:
-            raise ValueError(f"{self._identity.name} is connected to {peer} already")
+            raise ValueError(f"{self._identity.name} is already connected to {peer}")
         if address.startswith("ipc://") and not inbox_path(address).exists():
             raise ClusterError(f"{self._identity.name} cannot reach {peer}: no process listens on {address}")
         self._connections[peer] = _Connection(self._shake_hands(peer, address), address)
@@ -76,8 +76,8 @@ class Outbox:
         if not self._queue(peer, message, frames, flags=0):
             raise ClusterError(
                 f"{self._identity.name} could not send {message.kind!r} to {peer} for "
-                f"{self._limits.send_timeout_s:g} s: it is gone, or its queue of "
-                f"{self._limits.queued_messages} messages stays full"
+                f"{self._limits.send_timeout_s:g} s: the peer has ended, or its queue of "
+                f"{self._limits.queued_messages} messages is full"
             )
 
     def offer(self, peer: str, message: Message) -> bool:
@@ -163,7 +163,7 @@ class ZmqEndpoint(Outbox):
         return self._admission.drops
 
     def wake_on(self, descriptors: Sequence[int]) -> None:
-        """End a wait in :meth:`receive` also when one of ``descriptors``, such as a pidfd, becomes readable."""
+        """Also end a wait in :meth:`receive` when one of ``descriptors``, such as a pidfd, becomes readable."""
         self._check_thread()
         for descriptor in descriptors:
             self._poller.register(descriptor, zmq.POLLIN)
@@ -208,7 +208,7 @@ class ZmqEndpoint(Outbox):
     def _take(self) -> list[zmq.Frame] | None:
         """Return the parts of one message, or None if no message has arrived.
 
-        If a message has too many parts, one more than allowed is kept, so that admission refuses the message.
+        If a message has too many parts, one part more than allowed is kept, so that admission rejects the message.
         """
         try:
             parts = [self._socket.recv(zmq.NOBLOCK, copy=False)]

@@ -1,4 +1,4 @@
-"""The ZeroMQ context of a process, and the options of its sockets. Times of options are in milliseconds, as in libzmq.
+"""The ZeroMQ context of a process, and the options of its sockets. Options with a time are in milliseconds.
 
 There is no global context: a context is created explicitly, passed as an argument, and ended in limited time. Threads
 may share a context but not its sockets: each socket belongs to the thread that created it.
@@ -54,13 +54,13 @@ def open_context(connections: int) -> Iterator[Context]:
 
 
 def _require_descriptors(count: int) -> None:
-    """Raise the soft limit of open files to at least ``count``; raises ResourceError above the hard limit."""
+    """Raise the soft limit of open files to at least ``count``; raises ResourceError if the hard limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= count:
         return
     if hard != resource.RLIM_INFINITY and hard < count:
         raise ResourceError(
-            f"{count} open files needed, the limit is {hard}: raise it (ulimit -Hn) or use fewer workers"
+            f"{count} open files needed, the limit is {hard}: raise the limit (ulimit -Hn) or use fewer workers"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 

@@ -23,7 +23,7 @@ from runner.kernels.registry import Registry
 Array = NDArray[Any]
 
 MAX_BYTES = 4096
-"""Size in bytes of the largest table, and of the largest input of a node that becomes one."""
+"""Size in bytes of the largest table, and of the largest input of a node that becomes a table."""
 
 UNIFORM = frozenset(
     (

@@ -18,7 +18,7 @@ def fuse_elementwise(graph: Graph, roots: Roots) -> Rewrite:
     """Return the graph with groups of element-wise nodes fused, and the tensors that have moved.
 
     A group has one shape, one dtype and one device. A node joins the group of its readers if all readers are in the
-    same group. Assigns of its value do not count as readers, so that the update of a variable and its slots is one
+    same group. Assigns of the node's value do not count as readers, so that updates of a variable and its slots are one
     group. The fused node has the place and the name of the last node of its group, whose value is output 0.
     """
     uses = Uses(graph, roots)

@@ -87,7 +87,7 @@ UNROUNDED_SUMS = tuple(
     )
 )
 """Sums of bfloat16 products that are only read as float32: the sums are computed in float32 without rounding.
-The ops refuse other dtypes: only sums of bfloat16 products may have the dtype float32.
+The rules apply to no other dtypes, because the ops accept a float32 result only for float32 or bfloat16 products.
 
 The rules are meant for gradients of weights; they also apply to logits.
 """
@@ -106,15 +106,15 @@ RELU_GRADIENTS = (
         where=_same_windows,
     ),
 )
-"""The gradient of a ReLU before a max pooling is taken of the pooled tensor, which is smaller than the pooling's input.
+"""The gradient of a ReLU before a max pooling is computed from the pooled tensor, which is smaller than z.
 
 A window passes dy to the maximal element, where z > 0 if and only if pooled > 0. No bit changes, including the signs of
 zeros: the same dy are added in the same order, with zeros in between, which do not change a sum that begins at +0. Only
-if z contains NaN, another element of a window may receive dy: argmax then points at an element that was not pooled.
+if z contains NaN may another element of a window receive dy: argmax then points to an element that was not pooled.
 """
 
 SMALLEST_BYTES = 4 << 20
-"""Size in bytes of a product from which :func:`fuse_updates` pays: smaller products stay in a cache between nodes."""
+"""Smallest size in bytes of a product that is worth fusing: smaller products stay in a cache between nodes."""
 
 
 def fuse_updates(
@@ -128,10 +128,10 @@ def fuse_updates(
     """
 
     def updates_variables(match: Match) -> bool:
-        """Return whether the product is large, and all other operands of its size are variables of the device.
+        """Return whether the product is large, and all other operands of its size are variables of its device.
 
-        The node would have to wait for an operand from another device. Parts of a gradient that are summed are not
-        fused, so that the same kernel computes all parts on any number of devices, because kernels differ in rounding.
+        The fused node would have to wait for an operand from another device. Parts of a gradient that are summed are
+        not fused: kernels differ in rounding, so one kernel computes all parts on any number of devices.
         """
         product, operands = match.spec("dw"), (*match.tensors["*left"], *match.tensors["*right"])
         others = (graph.nodes[t.node] for t in operands if graph.spec(t).shape == product.shape)
@@ -162,7 +162,7 @@ def fuse_updates(
 
 
 def _faster_by(registry: Registry | None) -> Accept | None:
-    """Return a condition: the registry has a faster kernel for a node than the reference, with undecided layouts."""
+    """Return the condition that the registry has a faster kernel than the reference, if layouts are undecided."""
     if registry is None:
         return None
 

@@ -14,7 +14,7 @@ from runner.engine.graph.graph import Graph
 
 
 def home_layers(graph: Graph) -> dict[str, str]:
-    """Return node name -> name of the layer it belongs to. Empty for a graph without layers.
+    """Return the name of each node's layer, by node name; the result is empty for a graph without layers.
 
     A node belongs to the layer stamped on it. A node without a stamp belongs to the layer of its first input that has
     one: a gradient that is summed over parts or clipped, a loss that is averaged, an assigned value. A node that reads
@@ -57,6 +57,6 @@ def colocate_layers(graph: Graph, constraints: Mapping[str, str]) -> Graph:
 
 
 def devices_of_layers(graph: Graph) -> dict[str, str]:
-    """Return layer -> device of a placed graph whose layers are colocated, in the order of the graph."""
+    """Return the device of each layer of a placed graph whose layers are colocated, in the order of the graph."""
     homes = home_layers(graph)
     return {home: graph.nodes[name].device for name, home in homes.items()}

@@ -1,13 +1,13 @@
-"""Sums over workers as collective operations of a library between GPUs, if the cluster has one.
+"""Sums over workers as collective operations between GPUs, if the cluster has a library for these.
 
 Before this pass, every device reads the parts of all devices and adds them (op ``all_reduce``). Afterwards, each device
 passes its own part to the library and receives the sum (op ``collective_sum``); no edge between devices remains.
 
 The library requires all devices to start their sums in the same order. A device that waits in a sum can do nothing
 else, for example send a tensor that another device needs before this sum. So control edges keep the sums of every
-device in the order of their groups, and in the order of execution the nodes of a group are neighbors
-(:func:`gathered`). The order of each device is a slice of this global order, so by induction over the global order no
-device waits forever.
+device in the order of their groups, and in the order of execution the nodes of a group are adjacent
+(:func:`gathered`). The order of each device is a subsequence of this global order, so by induction over it no device
+waits forever.
 """
 
 import heapq
@@ -27,7 +27,7 @@ def lower_collectives(graph: Graph, roots: Roots, members: Sequence[str]) -> Rew
     """Return a placed graph in which sums over ``members`` are collective operations; no tensor moves.
 
     members: the devices with the library, in the order of their ranks. A group is lowered if every member computes the
-    sum of the same parts, and each part is on its member. Other groups, such as a sum that a step needs on one device
+    sum of the same parts, and part k is on member k. Other groups, such as a sum that a step needs on one device
     only, stay as they are.
     """
     lowered = {node.name: _lowered(node) for group in _complete_groups(graph, members) for node in group}
@@ -50,7 +50,7 @@ def lower_collectives(graph: Graph, roots: Roots, members: Sequence[str]) -> Rew
 
 
 def gathered(graph: Graph, order: Sequence[str]) -> list[str]:
-    """Return a topological order near ``order`` in which the nodes of each group are neighbors.
+    """Return a topological order near ``order`` in which the nodes of each group are adjacent.
 
     A group has the place of its last node. Raises ShapeError if groups wait for each other.
     """

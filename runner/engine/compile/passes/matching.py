@@ -6,7 +6,7 @@ A text holds one statement per node, ``OUTPUTS = OP(INPUTS, ATTRIBUTE=VALUE)``, 
 Equal names are equal tensors, ``*names`` stands for any number of tensors, and ``_`` for any tensor. Calls may be
 nested. An attribute in the text ``before`` must have the stated value.
 
-A rule applies where all of the following conditions hold:
+A rule applies if all of the following conditions hold:
 
 - All matched nodes are on one device, and none of them is part of another match.
 - A tensor that only ``before`` names is neither fetched nor read by other nodes. A tensor that both texts name keeps
@@ -100,7 +100,7 @@ class Rule:
 def rewrite(
     graph: Graph, roots: Roots, rules: Sequence[Rule], *, from_end: bool = False, accept: Accept | None = None
 ) -> Rewrite:
-    """Apply rules until none applies; if several rules match from the same node, the first rule applies.
+    """Apply rules until none applies; if several rules match with the same first node, the first rule applies.
 
     from_end: of two matches that share a node, prefer the one whose first node comes later in the graph.
     """

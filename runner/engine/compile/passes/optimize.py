@@ -45,7 +45,7 @@ FUSIONS = (
     Pass("relu gradients", partial(rewrite, rules=RELU_GRADIENTS)),
     Pass("elementwise", fuse_elementwise),
 )
-"""Passes that join nodes. Layers come first; the element-wise nodes that remain are joined with each other.
+"""Passes that join nodes: first the nodes of a layer, then the remaining element-wise nodes with each other.
 
 The pass "relu gradients" runs after layers have absorbed ReLU gradients, and before element-wise chains absorb others.
 """
@@ -58,7 +58,7 @@ COMPRESSION = Pass("compression", compress_transfers)
 def default_passes(registry: Registry) -> tuple[Pass, ...]:
     """Return the passes that a session runs.
 
-    registry: its reference kernels compute constants, and its faster kernels determine the fused updates.
+    registry: its reference kernels compute constants, and its faster kernels determine which updates are fused.
     """
     return (
         Pass("constants", partial(fold_constants, registry=registry)),

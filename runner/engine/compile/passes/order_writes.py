@@ -1,4 +1,4 @@
-"""Control edges that let all reads of a variable run before its write.
+"""Control edges that make all reads of a variable run before its write.
 
 In a step, reads of a variable return its value at the start of the step, and an ``assign`` replaces this value. A
 variable has memory for one value, so all reads, including reads through aliases, must run before the write. The write
@@ -43,7 +43,7 @@ def order_writes(graph: Graph) -> Graph:
 
 
 def _with_copies_of_assigned_variables(graph: Graph) -> tuple[Graph, Mapping[str, list[str]]]:
-    """Return the graph with copies of assigned tensors of variables, and the readers of each variable.
+    """Return the graph, with a copy of each variable's tensor that is assigned, and the readers of each variable.
 
     An alias counts as a reader too, because the planner may copy it.
     """
@@ -101,7 +101,7 @@ class _Order:
 
     def refuse_cycle(self, assign: Node, readers: Iterable[str]) -> None:
         """Raise ShapeError if a reader of the assigned variable has to wait for the assign."""
-        # A cycle has at least one edge that leads back in the graph, so only later readers can be on one.
+        # A cycle has at least one edge that leads back in the graph, so only later readers can be on a cycle.
         late = [reader for reader in readers if self.position[reader] > self.position[assign.name]]
         for reader in late:
             if self.leads_to(assign.name, {reader}):
@@ -112,7 +112,7 @@ class _Order:
                 )
 
     def let_producer_write(self, producer: Node, assign: Node, readers: Iterable[str]) -> None:
-        """Make the producer of the assigned value wait instead of the assign, if this closes no cycle."""
+        """Let the assigned value's producer wait for the readers in place of the assign, if this closes no cycle."""
         others = [name for name in readers if name != producer.name]
         if not self.leads_to(producer.name, set(others)):
             self.added.pop(assign.name, None)

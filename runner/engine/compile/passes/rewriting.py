@@ -15,12 +15,12 @@ Rewrite = tuple[Graph, Moved]
 """The new graph, and the tensors that have moved."""
 
 ALIASES = frozenset({"identity", "stop_gradient", "reshape"})
-"""Ops whose output is another view of their input: a device does nothing for them."""
+"""Ops whose output is another view of their input: devices execute nothing for these ops."""
 
 
 @dataclass(frozen=True)
 class Roots:
-    """The required results of a graph besides its effects: tensors to fetch, and nodes to run under their names."""
+    """The required results of a graph besides its effects: tensors to fetch, and nodes to run that keep their names."""
 
     fetches: frozenset[Tensor] = frozenset()
     targets: frozenset[str] = frozenset()
@@ -38,7 +38,7 @@ class Roots:
 class Uses:
     """The readers and waiters of a graph's nodes.
 
-    readers: for every tensor that is read, the nodes that read it. position: of each node in the graph. awaited: names
+    readers: tensor -> the nodes that read it. position: position of each node in the graph. awaited: names
     of nodes that other nodes wait for or are colocated with. pinned: ``awaited`` and the targets, which are the nodes
     that must keep their names.
     """
@@ -68,7 +68,7 @@ def merged(
     attributes: Mapping[str, Any],
     outputs: Sequence[TensorSpec],
 ) -> Node:
-    """Return a node that replaces ``members``, with the first member's device and layer and all control inputs.
+    """Return a node that replaces ``members``, with the device and layer of the first and the control inputs of all.
 
     No member may wait for another.
     """
@@ -86,7 +86,7 @@ def rewired(node: Node, moved: Mapping[Tensor, Tensor]) -> Node:
 
 
 def followed(first: Moved, then: Moved) -> Moved:
-    """Return the tensors that two rewrites have moved, the second after the first."""
+    """Return the tensors that two rewrites in a row have moved, ``first`` and ``then``."""
     return {**then, **{old: then.get(new, new) for old, new in first.items()}}
 
 

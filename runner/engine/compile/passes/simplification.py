@@ -16,7 +16,7 @@ from runner.engine.graph.op import ShapeError
 from runner.engine.graph.tensor import Tensor
 
 Source = Callable[[Graph, Node], Tensor | None]
-"""The tensor that the output of a node equals; None if there is none."""
+"""A function that returns another tensor that equals a node's output; None if there is none."""
 
 
 def remove_identities(graph: Graph, roots: Roots) -> Rewrite:
@@ -51,7 +51,7 @@ def _input_of_equal_spec(graph: Graph, node: Node) -> Tensor | None:
 
 
 def _unchanged_by(neutral: float, *, commutes: bool = False) -> Source:
-    """Return a function that returns the operand next to a fill with ``neutral``, if it has the result's spec."""
+    """Return a function that returns the operand combined with a fill of ``neutral``, if it has the result's spec."""
 
     def source(graph: Graph, node: Node) -> Tensor | None:
         a, b = node.inputs
@@ -204,7 +204,7 @@ def _needed(graph: Graph, moved: Mapping[Tensor, Tensor], start: set[str]) -> di
 
 
 def _rewired(graph: Graph, node: Node, moved: Mapping[Tensor, Tensor]) -> Node:
-    """Return the node with the placeholders of feeds as inputs, and as control inputs for fed placeholders."""
+    """Return the node with fed inputs, and fed placeholders in control inputs, replaced by the feeds' placeholders."""
     variable = node.inputs[:1] if node.op == "assign" else ()
     inputs = (*variable, *(moved.get(tensor, tensor) for tensor in node.inputs[len(variable) :]))
     controls = tuple(

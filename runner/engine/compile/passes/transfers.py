@@ -1,7 +1,7 @@
 """Edges between devices as pairs of Send and Recv (TensorFlow whitepaper 2016, section 3.2.2).
 
 There is one pair per (tensor, destination device), however many nodes read the tensor there. A control edge between
-devices becomes the transfer of an empty tensor. Constants are not sent but repeated on the devices that read them.
+devices becomes the transfer of an empty tensor. Constants are not sent but duplicated on the devices that read them.
 """
 
 from dataclasses import replace
@@ -88,7 +88,7 @@ class _Cut:
 
 
 STATE = frozenset({"variable", "assign"})
-"""Ops whose output is the value of a variable, which is read in full precision on its own device."""
+"""Ops whose output is the value of a variable, which is read in full precision on the variable's device."""
 
 
 def compress_transfers(graph: Graph, roots: Roots) -> Rewrite:
@@ -105,10 +105,10 @@ def compress_transfers(graph: Graph, roots: Roots) -> Rewrite:
     updates would otherwise be lost permanently.
 
     Tensors of other dtypes, empty tensors and scalars are not compressed. Scalars are mostly metrics such as the loss,
-    and two saved bytes do not pay for two nodes.
+    and two saved bytes are not worth two nodes.
 
-    This pass runs before edges are cut. Fetches move to the widened tensor, on the same device. The new nodes have the
-    layer of the tensor's node. A second run changes nothing, because then only bfloat16 tensors are sent.
+    This pass runs before :func:`insert_transfers`. Fetches move to the widened tensor, on the same device. The new
+    nodes have the layer of the tensor's node. A rerun changes nothing, because then only bfloat16 tensors are sent.
     """
     compression = _Compression(graph)
     for node in graph:

@@ -1,4 +1,4 @@
-"""The ops. Importing this package fills the table ``OPS``; each of its functions adds nodes of one op.
+"""The ops. Importing this package fills the table ``OPS``. Its functions add nodes; "Add y" means "Add a node for y".
 
 from runner.engine.graph import ops
 y = ops.relu(graph, ops.matmul(graph, x, w))
@@ -10,7 +10,7 @@ add have no functions; the docstrings of their files define these ops. Read in t
 * ``arithmetic``, ``structural``, ``shape``, ``reduction``, ``indexing``: the basic ops.
 * ``activation``, ``linear``, ``convolution``, ``pooling``, ``random``, ``loss``: the layers of networks.
 * ``batch_normalization``, ``local_response_normalization``: layers with decompositions.
-* ``elementwise``: chains of element-wise ops, which passes join.
+* ``elementwise``: chains of element-wise ops, which passes fuse.
 * ``executor``: feeds, variables, transfers, and sums over workers.
 """
 

@@ -49,12 +49,12 @@ sign = unary(
 
 
 def pow(graph: Builder, x: Tensor, exponent: float, *, name: str | None = None) -> Tensor:  # noqa: A001 - the op's name
-    """Add x ** exponent for a fixed exponent."""
+    """Add a node for x ** exponent, with a fixed exponent."""
     return graph.add("pow", [x], {"exponent": exponent}, name=name)[0]
 
 
 def scale(graph: Builder, x: Tensor, factor: float) -> Tensor:
-    """Add x * factor for a fixed factor."""
+    """Add nodes for x * factor, with a fixed factor."""
     return (Expr(graph, x) * factor).tensor
 
 
@@ -73,7 +73,7 @@ register(OpDef("pow", like_input(), _pow_gradient, 1, {"exponent": "float"}))
 
 
 def select(graph: Builder, condition: Tensor, a: Tensor, b: Tensor, *, name: str | None = None) -> Tensor:
-    """Add a where the bool ``condition`` holds and b elsewhere; a and b have one dtype."""
+    """Add a node that selects a where the bool ``condition`` is true and b elsewhere; a and b have one dtype."""
     return graph.add("select", [condition, a, b], name=name)[0]
 
 

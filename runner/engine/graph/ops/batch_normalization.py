@@ -25,7 +25,7 @@ from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec, state_dtype
 def batch_norm(
     graph: Builder, x: Tensor, gamma: Tensor, beta: Tensor, *, epsilon: float, name: str | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Add (y, mean, variance): y = gamma * (x - mean) / sqrt(variance + epsilon) + beta, channel by channel.
+    """Add a node for (y, mean, variance): y = gamma * (x - mean) / sqrt(variance + epsilon) + beta, channel by channel.
 
     x, y: (N, C) or (N, C, H, W); gamma, beta, mean, variance: (C,), in x's dtype, or float32 if x is bfloat16.
     Mean and (biased) variance are computed over all values of a channel in the batch.
@@ -45,7 +45,7 @@ def batch_norm_gradient(
     epsilon: float,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Add (dx, dgamma, dbeta) for the gradient dy of batch_norm's y.
+    """Add a node for (dx, dgamma, dbeta), given the gradient dy of batch_norm's y.
 
     With z = (x - mean) / sqrt(variance + epsilon) and means over the m values of a channel:
     dbeta = sum(dy), dgamma = sum(dy * z) and
@@ -67,7 +67,7 @@ def batch_norm_inference(
     epsilon: float,
     name: str | None = None,
 ) -> Tensor:
-    """Add y = gamma * (x - mean) / sqrt(variance + epsilon) + beta for given statistics; shapes as in batch_norm."""
+    """Add a node for batch_norm's y = gamma * (x - mean) / sqrt(variance + epsilon) + beta, with given statistics."""
     return graph.add("batch_norm_inference", [x, gamma, beta, mean, variance], {"epsilon": epsilon}, name=name)[0]
 
 
@@ -173,7 +173,7 @@ def _gradient(graph: Builder, node: Node, totals: Sequence[Tensor | None]) -> Se
 def _statistics_gradients(
     graph: Builder, given: Tensor, mean_of: Tensor, dmean: Tensor | None, dvariance: Tensor | None
 ) -> list[Tensor]:
-    """Return gradients that reach x through its mean, dmean / m, and variance, 2 (x - mean) dvariance / m."""
+    """Return the gradients that reach x through its mean (dmean / m) and variance (2 (x - mean) dvariance / m)."""
     mean = Expr(graph, mean_of)
     x = _in_state_dtype(Expr(graph, given))
     count = x.spec.size // mean.spec.size

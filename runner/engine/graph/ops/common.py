@@ -1,6 +1,6 @@
 """The parts that all op families share: shape conditions, adapters for formulas, and unbroadcasting.
 
-Functions that add nodes use the names of ops (``graph.add("fill", ...)``) and import no family, because all families
+The functions here add nodes by op name (``graph.add("fill", ...)``) and import no op family, because all families
 import this module.
 """
 
@@ -35,7 +35,7 @@ Formula = Callable[..., Expr | Sequence[Expr | None] | None]
 """A gradient formula: see :func:`elementwise_gradient`."""
 
 NO_INPUTS = NotDifferentiable("it has no inputs")
-MADE_BY_PASSES = NotDifferentiable("it is made by passes after gradients exist")
+MADE_BY_PASSES = NotDifferentiable("passes add it after differentiation")
 
 
 def expect_dtype(spec: TensorSpec, allowed: Sequence[str], role: str = "input") -> None:
@@ -60,7 +60,7 @@ def expect_floats(specs: Sequence[TensorSpec]) -> None:
 
 
 def expect_result_dtype(dtype: str, spec: TensorSpec) -> None:
-    """Require that the result of a sum of products has the input's dtype or the state dtype for this dtype."""
+    """Require that the result of a sum of products has the input's dtype or the corresponding state dtype."""
     allowed = dict.fromkeys((spec.dtype, state_dtype(spec.dtype)))
     expect(dtype in allowed, f"a result of dtype {' or '.join(allowed)} for {spec}", dtype)
 
@@ -71,13 +71,13 @@ def expect_rank(spec: TensorSpec, rank: int, role: str) -> None:
 
 
 def expect_axes(axes: Sequence[int], rank: int) -> None:
-    """Require strictly rising axes within 0..rank-1, the canonical form that builders produce."""
+    """Require strictly increasing axes within 0..rank-1, the canonical form of axes in attributes."""
     canonical = list(axes) == sorted(set(axes)) and all(0 <= axis < rank for axis in axes)
     expect(canonical, f"rising axes within 0..{rank - 1}", tuple(axes))
 
 
 def canonical_axis(axis: int, rank: int) -> int:
-    """Count a negative axis from the end; the shape rule refuses an axis that is out of range."""
+    """Return ``axis``, or ``axis + rank`` if it is negative; the shape rule refuses an axis that is out of range."""
     return axis + rank if axis < 0 else axis
 
 
@@ -94,12 +94,12 @@ def declared_spec(attributes: Attributes) -> TensorSpec:
 
 
 def declared(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    """Return the one output spec that the attributes ``shape`` and ``dtype`` declare; a shape rule."""
+    """Return the spec of the only output from the attributes ``shape`` and ``dtype``; a shape rule."""
     return [declared_spec(attributes)]
 
 
 def like_input(dtypes: Sequence[str] = FLOATS) -> InferRule:
-    """Return the shape rule of ops with one input, of one of ``dtypes``, and one output of the same spec."""
+    """Return the shape rule of ops with one input, whose dtype is in ``dtypes``, and one output of the same spec."""
 
     def infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
         expect_dtype(specs[0], dtypes)
@@ -109,7 +109,7 @@ def like_input(dtypes: Sequence[str] = FLOATS) -> InferRule:
 
 
 def broadcast_inputs(dtypes: Sequence[str] = DTYPES, result: str | None = None) -> InferRule:
-    """Return the shape rule of inputs of one of ``dtypes`` that broadcast; the output has this dtype or ``result``."""
+    """Return the shape rule for broadcast inputs of one of ``dtypes``; the output has their dtype or ``result``."""
 
     def infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
         expect_same_dtype(specs)
@@ -125,7 +125,7 @@ def broadcast_shape(specs: Sequence[TensorSpec]) -> tuple[int, ...]:
         return np.broadcast_shapes(*(spec.shape for spec in specs))
     except ValueError:
         shapes = ", ".join(str(spec.shape) for spec in specs)
-        raise ShapeError(f"expected shapes that broadcast together, came {shapes}") from None
+        raise ShapeError(f"expected shapes that broadcast together, got {shapes}") from None
 
 
 def expect_window_attributes(strides: Sequence[int], padding: Sequence[int]) -> None:
@@ -137,7 +137,7 @@ def expect_window_attributes(strides: Sequence[int], padding: Sequence[int]) -> 
 def window_counts(
     image: TensorSpec, window: Sequence[int], strides: Sequence[int], padding: Sequence[int]
 ) -> tuple[int, int]:
-    """Return the numbers of windows down and across an (N, C, H, W) image; at least one each way.
+    """Return the numbers of windows down and across an (N, C, H, W) image; raises ShapeError if one of them is 0.
 
     Windows slide over the padded image. strides: (rows, columns); padding: (top, bottom, left, right). A window that
     would reach beyond the padded image is left out: out = (in + padding - window) // stride + 1.
@@ -161,12 +161,12 @@ def input_flops(per_element: int) -> FlopsRule:
 
 
 def sum_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    """Return the operations of a sum of all inputs, element by element; a cost rule."""
+    """Return the number of floating-point operations of an element-wise sum of all inputs."""
     return (len(inputs) - 1) * outputs[0].size
 
 
 def single_output(rule: Callable[[Builder, Node, Tensor], Sequence[Tensor | None]]) -> GradientRule:
-    """Adapt the gradient rule of an op with one output."""
+    """Return the gradient rule of an op with one output; ``rule`` receives only the gradient of this output."""
 
     def adapted(graph: Builder, node: Node, totals: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         (dy,) = totals
@@ -177,10 +177,10 @@ def single_output(rule: Callable[[Builder, Node, Tensor], Sequence[Tensor | None
 
 
 def elementwise_gradient(formula: Formula) -> GradientRule:
-    """Adapt the gradient formula of an element-wise op: formula(dy, y, *inputs) returns a partial for each input.
+    """Return the gradient rule for an element-wise op's formula: formula(dy, y, *inputs) returns partial gradients.
 
-    A single partial may be returned without a list. A partial is summed over the axes its input was broadcast along;
-    None means that no gradient flows to that input.
+    There is one partial per input; a single one may be returned without a list. A partial is summed over the axes along
+    which its input was broadcast; None means that no gradient flows to that input.
     """
 
     def rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
@@ -215,9 +215,9 @@ def unary(
     infer: InferRule | None = None,
     flops: FlopsRule = output_flops,
 ) -> Unary:
-    """Register an element-wise op of one input and return the function that adds it. gradient: gradient formula.
+    """Register an element-wise op of one input and return the function that adds its nodes. gradient: gradient formula.
 
-    infer: shape rule; by default the output has the spec of the input, of one of ``dtypes``.
+    infer: shape rule; by default the input has a dtype in ``dtypes`` and the output has the spec of the input.
     """
     register(OpDef(op, infer or like_input(dtypes), elementwise_gradient(gradient), 1, flops=flops))
 
@@ -236,9 +236,9 @@ def binary(
     *,
     result: str | None = None,
 ) -> Binary:
-    """Register an element-wise op of two inputs that broadcast and return the function that adds it.
+    """Register an element-wise op of two broadcast inputs, and return the function that adds its nodes.
 
-    gradient: gradient formula. result: dtype of the output, by default the dtype of the inputs, one of ``dtypes``.
+    gradient: gradient formula. dtypes: allowed input dtypes. result: output dtype, by default the dtype of the inputs.
     """
     rule = gradient if isinstance(gradient, NotDifferentiable) else elementwise_gradient(gradient)
     register(OpDef(op, broadcast_inputs(dtypes, result), rule, 2))
@@ -251,7 +251,7 @@ def binary(
 
 
 def decomposition(formula: Callable[..., Sequence[Expr]]) -> Decomposition:
-    """Adapt the formula of a decomposition: formula(attributes, *inputs) returns an expression for each output."""
+    """Return the decomposition by a formula: formula(attributes, *inputs) returns an expression for each output."""
 
     def decompose(graph: Builder, inputs: Sequence[Tensor], attributes: Attributes) -> Sequence[Tensor]:
         return [output.tensor for output in formula(attributes, *(Expr(graph, tensor) for tensor in inputs))]

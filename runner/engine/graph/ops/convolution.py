@@ -1,10 +1,10 @@
-"""Convolution (cross-correlation) of images and its two adjoints, which are closed under differentiation.
+"""Convolution (cross-correlation) of images, and its two adjoints. The gradients of these three ops use only these ops.
 
 Two ops combine several operations in one pass over memory:
 
 * ``conv2d_fused``: y = conv2d(x, w) + bias + residual, summed in this order, then max(y, 0) if ``relu``. bias: (O,),
-  one number per output channel. residual: y's shape. The attributes ``bias`` and ``residual`` add these inputs.
-* ``conv2d_weight_bias_gradient``: maps dy and x to dw, as conv2d_weight_gradient, and db (O,), the sum of dy over
+  one number per output channel. residual: y's shape. The attributes ``bias`` and ``residual`` enable these inputs.
+* ``conv2d_weight_bias_gradient``: maps dy and x to dw, as conv2d_weight_gradient does, and db (O,), the sum of dy over
   examples and pixels. dtype: dtype of dw and db; float32 is possible for bfloat16 inputs.
 """
 
@@ -53,7 +53,7 @@ def complete(geometry: Geometry) -> dict[str, Any]:
 
 
 def conv2d(graph: Builder, x: Tensor, w: Tensor, *, name: str | None = None, **geometry: Unpack[Geometry]) -> Tensor:
-    """Add y[n, o, r, c] = sum over i, u, v of x[n, i, r*sr + u - top, c*sc + v - left] * w[o, i, u, v].
+    """Add a node for y[n, o, r, c] = sum over i, u, v of x[n, i, r*sr + u - top, c*sc + v - left] * w[o, i, u, v].
 
     x: (N, C, H, W); w: (O, C/groups, R, S); y: (N, O, (H + top + bottom - R) // sr + 1, likewise for columns).
     """
@@ -69,7 +69,7 @@ def conv2d_input_gradient(
     name: str | None = None,
     **geometry: Unpack[Geometry],
 ) -> Tensor:
-    """Add dx of ``input_shape`` with <conv2d(x, w), dy> = <x, dx> for every x: the transposed convolution."""
+    """Add a node for dx of ``input_shape`` with <conv2d(x, w), dy> = <x, dx> for all x: the transposed convolution."""
     attributes = {**complete(geometry), "input_shape": tuple(input_shape)}
     return graph.add("conv2d_input_gradient", [dy, w], attributes, name=name)[0]
 
@@ -84,7 +84,7 @@ def conv2d_weight_gradient(
     name: str | None = None,
     **geometry: Unpack[Geometry],
 ) -> Tensor:
-    """Add dw of ``weight_shape`` with <conv2d(x, w), dy> = <w, dw> for every w; examples are summed in order.
+    """Add a node for dw of ``weight_shape`` with <conv2d(x, w), dy> = <w, dw> for all w; examples are summed in order.
 
     dtype: dtype of dw, by default the dtype of dy; float32 is possible for bfloat16 dy and x.
     """
@@ -119,7 +119,7 @@ def _infer_input_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -
 
 
 def weight_spec(specs: Sequence[TensorSpec], attributes: Attributes) -> TensorSpec:
-    """Return the spec of the filters whose gradient dy and x determine, after checking that all are compatible."""
+    """Return the spec of the filters whose gradient is computed from dy and x; raises ShapeError if they do not fit."""
     dy, x = specs
     expect_floats(specs)
     expect_result_dtype(attributes["dtype"], dy)
@@ -151,8 +151,8 @@ def _y(graph: Builder, node: Node, x: Tensor, w: Tensor) -> Tensor:
     return graph.add("conv2d", [x, w], _geometry(node))[0]
 
 
-# <y(x, w), dy> is linear in each of x, w and dy, and each op is the derivative by one of these. So the gradient of each
-# op consists of the other two ops, with the gradient of its output as the operand that the op lacks.
+# <y(x, w), dy> is linear in each of x, w and dy, and each op is its derivative with respect to one of the three. So the
+# gradient of each op consists of the other two ops; in these, the gradient of its output is the missing operand.
 
 
 @single_output
@@ -175,7 +175,7 @@ def _weight_gradient_rule(graph: Builder, node: Node, w: Tensor) -> Sequence[Ten
 
 
 def convolution_flops(y: TensorSpec, w: TensorSpec) -> int:
-    """Return the operations of a convolution with this output and these filters, and of each of its gradients."""
+    """Return the number of floating-point operations of a convolution with these y and w, and of each gradient."""
     return 2 * y.size * math.prod(w.shape[1:])
 
 

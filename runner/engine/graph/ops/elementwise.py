@@ -25,8 +25,8 @@ def _infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[Tens
     shape = shapes.pop() if shapes else ()
     program = parse(attributes["program"], len(specs), attributes["outputs"])
     wide = program.widened([spec.shape == shape for spec in specs])
-    came = f"outputs {program.outputs} of {program.text!r}"
-    expect(all(wide[number] for number in program.outputs), f"outputs computed from inputs of shape {shape}", came)
+    actual = f"outputs {program.outputs} of {program.text!r}"
+    expect(all(wide[number] for number in program.outputs), f"outputs computed from inputs of shape {shape}", actual)
     return [TensorSpec(shape, specs[0].dtype)] * len(program.outputs)
 
 
@@ -48,7 +48,7 @@ def _operand(graph: Builder, values: Sequence[Tensor], operand: Operand) -> Tens
 
 
 def _of_one_shape(graph: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
-    """Return the operands of an op that does not broadcast, with a scalar among them broadcast."""
+    """Return the operands with scalars broadcast to the shape of the others, for an op that does not broadcast."""
     shape = max((graph.spec(tensor).shape for tensor in operands), key=len)
     return [
         tensor if graph.spec(tensor).shape == shape else graph.add("broadcast_to", [tensor], {"shape": shape})[0]

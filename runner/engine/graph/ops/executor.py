@@ -31,9 +31,9 @@ def variable(graph: Builder, shape: Sequence[int], dtype: str, *, name: str | No
 
 
 def assign(graph: Builder, variable: Tensor, value: Tensor, *, name: str | None = None) -> Tensor:
-    """Commit ``value`` (shape and dtype of the variable) as the variable's value after the step; return the value.
+    """Add a node that makes ``value``, of the variable's shape and dtype, the variable's value after the step.
 
-    The node runs on the variable's device, after every reader of the variable.
+    The node runs on the variable's device, after every reader of the variable. Its output is ``value``.
     """
     return graph.add("assign", [variable, value], name=name, colocate_with=[variable.node])[0]
 
@@ -44,7 +44,7 @@ def send(graph: Builder, x: Tensor, *, key: str, destination: str, name: str | N
 
 
 def recv(graph: Builder, *, key: str, source: str, shape: Sequence[int], dtype: str, name: str | None = None) -> Tensor:
-    """Add the tensor that device ``source`` sends under ``key`` in this step."""
+    """Add a node that receives the tensor that device ``source`` sends under ``key`` in this step."""
     attributes = {"key": key, "source": source, "shape": tuple(shape), "dtype": dtype}
     return graph.add("recv", (), attributes, name=name)[0]
 
@@ -56,10 +56,10 @@ def _infer_assign(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequen
 
 
 def all_reduce(graph: Builder, parts: Sequence[Tensor], *, group: str, rank: int, name: str | None = None) -> Tensor:
-    """Add y = ((p0 + p1) + p2) + ... on worker ``rank``, the sum of all workers' parts, of one shape and dtype.
+    """Add a node on worker ``rank`` that sums all workers' parts, of one shape and dtype: ((p0 + p1) + p2) + ...
 
     group: name of the sum, shared by the nodes of all workers that sum these parts, and by no other node. The name
-    changes no value.
+    does not affect values.
     """
     return graph.add("all_reduce", parts, {"group": group, "rank": rank}, name=name)[0]
 
@@ -67,10 +67,10 @@ def all_reduce(graph: Builder, parts: Sequence[Tensor], *, group: str, rank: int
 def collective_sum(
     graph: Builder, part: Tensor, *, group: str, rank: int, size: int, name: str | None = None
 ) -> Tensor:
-    """Add the sum of the parts that ``size`` devices contribute under ``group``; this device has rank ``rank``.
+    """Add a node that sums the parts of ``size`` devices under the name ``group``; this device has rank ``rank``.
 
-    The pass :mod:`runner.engine.compile.passes.lower_collectives` replaces ``all_reduce`` by this op. The library
-    chooses the order of the sum; all devices receive the same bits.
+    The pass :mod:`runner.engine.compile.passes.lower_collectives` replaces ``all_reduce`` by this op. The
+    communication library chooses the order of the sum; all devices receive the same bits.
     """
     return graph.add("collective_sum", [part], {"group": group, "rank": rank, "size": size}, name=name)[0]
 
@@ -90,7 +90,7 @@ def _infer_collective_sum(specs: Sequence[TensorSpec], attributes: Attributes) -
 
 
 def _expect_rank(rank: int, size: int) -> None:
-    expect(0 <= rank < size, f"a rank of {size} parts, from 0", rank)
+    expect(0 <= rank < size, f"a rank from 0 to {size - 1}", rank)
 
 
 _SPEC = {"shape": "ints", "dtype": "dtype"}
@@ -100,7 +100,7 @@ _GROUP = {"group": "str", "rank": "int"}
 _MEMBER = {**_GROUP, "size": "int"}
 _COMMITS = NotDifferentiable("it commits a value for the next step; differentiate the value instead")
 _IS_CUT = NotDifferentiable("gradients are taken before a graph is cut into devices")
-_LOWERED = NotDifferentiable("it is made of all_reduce by a pass, after gradients exist")
+_LOWERED = NotDifferentiable("a pass replaces all_reduce by it, after differentiation")
 
 register(
     OpDef("placeholder", declared, NO_INPUTS, 0, _SPEC, no_flops, executed_by="executor"),

@@ -9,15 +9,15 @@ from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 
 
 def gather(graph: Builder, params: Tensor, indices: Tensor, *, name: str | None = None) -> Tensor:
-    """Add params[indices] along axis 0: (R, ...) and integer indices of shape I give I + (...).
+    """Add a node for params[indices] along axis 0: params (R, ...) and integer indices of shape I give I + (...).
 
-    An index outside 0..R-1 is an error when the step runs.
+    An index outside 0..R-1 raises an error when the step runs.
     """
     return graph.add("gather", [params, indices], name=name)[0]
 
 
 def scatter_add(graph: Builder, indices: Tensor, updates: Tensor, *, rows: int, name: str | None = None) -> Tensor:
-    """Add a (rows, ...) tensor where row r is the sum of all updates whose index is r; the adjoint of gather.
+    """Add a node for a (rows, ...) tensor; row r is the sum of all updates with index r. This is the adjoint of gather.
 
     indices: integers of shape I within 0..rows-1; updates: I + (...). Updates of a row are added in index order.
     """
@@ -25,9 +25,9 @@ def scatter_add(graph: Builder, indices: Tensor, updates: Tensor, *, rows: int, 
 
 
 def one_hot(graph: Builder, indices: Tensor, *, depth: int, dtype: str, name: str | None = None) -> Tensor:
-    """Add a new last axis of extent ``depth`` that is 1 at the index and 0 elsewhere.
+    """Add a node that encodes each index along a new last axis of extent ``depth``: 1 at the index, 0 elsewhere.
 
-    indices: integers within 0..depth-1; other values are an error when the step runs.
+    indices: integers within 0..depth-1; other values raise an error when the step runs.
     """
     return graph.add("one_hot", [indices], {"depth": depth, "dtype": dtype}, name=name)[0]
 

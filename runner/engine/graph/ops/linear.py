@@ -39,13 +39,13 @@ def matmul(
     transpose_b: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Add the matrix product A B, where A (m, k) is a or its transpose and B (k, n) is b or its transpose."""
+    """Add a node for the product A B, where A (m, k) is a or its transpose and B (k, n) is b or its transpose."""
     attributes = {"transpose_a": transpose_a, "transpose_b": transpose_b}
     return graph.add("matmul", [a, b], attributes, name=name)[0]
 
 
 def product_spec(specs: Sequence[TensorSpec], attributes: Attributes) -> TensorSpec:
-    """Return the spec of the product of two matrices, each possibly transposed; raises ShapeError for a misfit."""
+    """Return the spec of the product of two matrices, each possibly transposed; raises ShapeError on a mismatch."""
     a, b = specs
     expect_floats(specs)
     expect_rank(a, 2, "a")
@@ -73,7 +73,7 @@ def _gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]
 
 
 def product_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    """Return the operations of a matrix product: a multiplication and an addition per term."""
+    """Return the number of floating-point operations of a matrix product: a multiplication and an addition per term."""
     inner = inputs[0].shape[0 if attributes["transpose_a"] else 1]
     return 2 * outputs[0].size * inner
 

@@ -10,7 +10,7 @@ from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 
 
 def channel_window_sum(graph: Builder, x: Tensor, *, size: int, name: str | None = None) -> Tensor:
-    """Add y[n, c] = sum of x[n, c'] over |c' - c| <= size // 2, where channels beyond the ends are zero.
+    """Add a node for y[n, c] = sum of x[n, c'] over |c' - c| <= size // 2, where channels beyond the ends are zero.
 
     x, y: (N, C, ...) float; size is odd, which makes the op its own adjoint.
     """
@@ -34,7 +34,7 @@ class Response(TypedDict):
 def local_response_normalization(
     graph: Builder, x: Tensor, *, name: str | None = None, **response: Unpack[Response]
 ) -> Tensor:
-    """Add y = x / (k + a * channel_window_sum(x ** 2)) ** beta, a = alpha or alpha / size.
+    """Add a node for y = x / (k + a * channel_window_sum(x ** 2)) ** beta, with a = alpha or alpha / size.
 
     x, y: (N, C, ...) float.
     """
@@ -44,7 +44,7 @@ def local_response_normalization(
 def local_response_normalization_gradient(
     graph: Builder, x: Tensor, dy: Tensor, *, name: str | None = None, **response: Unpack[Response]
 ) -> Tensor:
-    """Add dx = dy * d ** -beta - 2 a beta x * channel_window_sum(dy * x * d ** (-beta - 1)).
+    """Add a node for dx = dy * d ** -beta - 2 a beta x * channel_window_sum(dy * x * d ** (-beta - 1)).
 
     d = k + a * channel_window_sum(x ** 2) is the denominator of :func:`local_response_normalization`.
     """

@@ -23,9 +23,9 @@ from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 def softmax_cross_entropy(
     graph: Builder, logits: Tensor, labels: Tensor, *, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Add (loss, probabilities): loss[n] = -log p[n, labels[n]] in nats, p = softmax(logits) over classes.
+    """Add a node for (loss, probabilities): loss[n] = -log p[n, labels[n]] in nats, p = softmax(logits) over classes.
 
-    logits, probabilities: (N, C) float; loss: (N,); labels: (N,) integers within 0..C-1; other labels are an
+    logits, probabilities: (N, C) float; loss: (N,); labels: (N,) integers within 0..C-1; other labels raise an
     error when the step runs.
     """
     node = graph.add("softmax_cross_entropy", [logits, labels], name=name)
@@ -35,19 +35,19 @@ def softmax_cross_entropy(
 def softmax_cross_entropy_gradient(
     graph: Builder, probabilities: Tensor, labels: Tensor, dloss: Tensor, *, name: str | None = None
 ) -> Tensor:
-    """Add dlogits[n] = (probabilities[n] - e) * dloss[n], where e is 1 at labels[n] and 0 elsewhere.
+    """Add a node for dlogits[n] = (probabilities[n] - e) * dloss[n], where e is 1 at labels[n] and 0 elsewhere.
 
-    probabilities, dlogits: (N, C) float; labels: (N,) integers within 0..C-1; other labels are an error when the step
+    probabilities, dlogits: (N, C) float; labels: (N,) integers within 0..C-1; other labels raise an error when the step
     runs. dloss: (N,), the gradient of the loss.
     """
     return graph.add("softmax_cross_entropy_gradient", [probabilities, labels, dloss], name=name)[0]
 
 
 def sigmoid_cross_entropy(graph: Builder, logits: Tensor, targets: Tensor, *, name: str | None = None) -> Tensor:
-    """Add -t log s(x) - (1 - t) log(1 - s(x)) in nats, element by element, where s is the logistic function.
+    """Add a node for -t log s(x) - (1 - t) log(1 - s(x)) in nats, element by element; s is the logistic function.
 
     The logits x and targets t (probabilities) have one shape and one float dtype.
-    Computed as max(x, 0) - x t + log1p(e ** -|x|).
+    The loss is computed as max(x, 0) - x t + log1p(e ** -|x|).
     """
     return graph.add("sigmoid_cross_entropy", [logits, targets], name=name)[0]
 

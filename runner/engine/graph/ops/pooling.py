@@ -1,6 +1,6 @@
 """Max and average pooling over (N, C, H, W) images, and the linear maps that are their adjoints.
 
-Padding is smaller than the window on every side, so that every window overlaps the image.
+Padding must be smaller than the window on every side, so that every window overlaps the image.
 """
 
 import math
@@ -21,7 +21,7 @@ from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 
 
 class Pooling(TypedDict):
-    """Attributes of all pools: window (rows, columns), strides (rows, columns), padding (top, bottom, left, right)."""
+    """Attributes of all pooling ops: window and strides (rows, columns), padding (top, bottom, left, right)."""
 
     window: Sequence[int]
     strides: Sequence[int]
@@ -31,10 +31,10 @@ class Pooling(TypedDict):
 def max_pool(
     graph: Builder, x: Tensor, *, name: str | None = None, **pooling: Unpack[Pooling]
 ) -> tuple[Tensor, Tensor]:
-    """Add (y, argmax): the maximum of every window and its int32 position in it, counted row by row.
+    """Add a node for (y, argmax): the maximum of every window, and its int32 position, counted by rows in the window.
 
-    x: (N, C, H, W) float; y, argmax: (N, C, H', W'). Padding is never the maximum. Among equal values, the position is
-    the first. The maximum of a window with a NaN is NaN.
+    x: (N, C, H, W) float; y, argmax: (N, C, H', W'). Padding is never the maximum. Of equal maxima, argmax
+    is the position of the first. The maximum of a window with a NaN is NaN.
     """
     node = graph.add("max_pool", [x], _complete(pooling), name=name)
     return node[0], node[1]
@@ -49,7 +49,7 @@ def max_pool_gradient(
     name: str | None = None,
     **pooling: Unpack[Pooling],
 ) -> Tensor:
-    """Add dx of ``input_shape``: each dy is added at the position in its argmax; the adjoint of max_pool_gather."""
+    """Add a node for dx of ``input_shape``: each dy is added at the position in argmax; adjoint of max_pool_gather."""
     attributes = {**_complete(pooling), "input_shape": tuple(input_shape)}
     return graph.add("max_pool_gradient", [dy, argmax], attributes, name=name)[0]
 
@@ -57,14 +57,14 @@ def max_pool_gradient(
 def max_pool_gather(
     graph: Builder, x: Tensor, argmax: Tensor, *, name: str | None = None, **pooling: Unpack[Pooling]
 ) -> Tensor:
-    """Add the value of every window of x at the position in ``argmax``; the adjoint of max_pool_gradient."""
+    """Add a node for the value of every window of x at the position in ``argmax``; the adjoint of max_pool_gradient."""
     return graph.add("max_pool_gather", [x, argmax], _complete(pooling), name=name)[0]
 
 
 def avg_pool(
     graph: Builder, x: Tensor, *, count_padding: bool = False, name: str | None = None, **pooling: Unpack[Pooling]
 ) -> Tensor:
-    """Add the mean of every window of x, (N, C, H, W) float.
+    """Add a node for the mean of every window of x, (N, C, H, W) float.
 
     count_padding: whether to divide by the size of the window; if not, by the number of its pixels inside the image.
     """
@@ -80,7 +80,7 @@ def avg_pool_gradient(
     name: str | None = None,
     **pooling: Unpack[Pooling],
 ) -> Tensor:
-    """Add dx of ``input_shape`` with <avg_pool(x), dy> = <x, dx> for every x."""
+    """Add a node for dx of ``input_shape`` with <avg_pool(x), dy> = <x, dx> for every x."""
     attributes = {**_complete(pooling), "count_padding": count_padding, "input_shape": tuple(input_shape)}
     return graph.add("avg_pool_gradient", [dy], attributes, name=name)[0]
 

@@ -1,4 +1,4 @@
-"""Random draws: on every device, pure functions of the attributes and inputs of a node (counter-based Philox)."""
+"""Random draws by counter-based Philox: pure functions of a node's attributes and inputs, the same on every device."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def random_uniform(
     high: float = 1.0,
     name: str | None = None,
 ) -> Tensor:
-    """Add uniform draws from [low, high): a function of (seed, key), drawn in float64, then cast to ``dtype``."""
+    """Add a node for uniform draws from [low, high), a function of (seed, key), drawn in float64, cast to ``dtype``."""
     attributes = {**_stream(shape, dtype, seed, key), "low": low, "high": high}
     return graph.add("random_uniform", (), attributes, name=name)[0]
 
@@ -34,7 +34,7 @@ def random_normal(
     stddev: float = 1.0,
     name: str | None = None,
 ) -> Tensor:
-    """Add normal draws: a function of (seed, key), drawn in float64, then cast to ``dtype``."""
+    """Add a node for normal draws, a function of (seed, key), drawn in float64, cast to ``dtype``."""
     attributes = {**_stream(shape, dtype, seed, key), "mean": mean, "stddev": stddev}
     return graph.add("random_normal", (), attributes, name=name)[0]
 
@@ -52,7 +52,7 @@ def dropout_mask(
     first: int = 0,
     name: str | None = None,
 ) -> Tensor:
-    """Add a mask that is 0 with probability ``rate`` and 1 / (1 - rate) otherwise (inverted dropout).
+    """Add a node for a mask; each element is 0 with probability ``rate``, otherwise 1 / (1 - rate) (inverted dropout).
 
     step: int64 scalar; index: (N,) int64 global example indices; shape: (N, ...). The draws of a row are a function of
     (seed, key, step, index of the row), independent of the other rows and of N. first: number of draws to skip in
@@ -83,7 +83,7 @@ def _infer_mask(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence
     return [mask]
 
 
-_A_DRAW = NotDifferentiable("it is a draw of random numbers")
+_A_DRAW = NotDifferentiable("its output is random")
 _STREAM = {"shape": "ints", "dtype": "dtype", "seed": "int", "key": "str"}
 
 register(

@@ -24,9 +24,9 @@ from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 def reduce_sum(
     graph: Builder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """Add the sum of x over ``axes`` (None: all axes; negative axes count from the end).
+    """Add a node for the sum of x over ``axes`` (None: all axes; negative axes count from the end).
 
-    ``keepdims`` leaves reduced axes with extent 1. The order of additions depends on the shape only.
+    ``keepdims`` keeps reduced axes with extent 1. The order of additions depends on the shape only.
     """
     return _reduce(graph, "reduce_sum", x, axes, keepdims, name)
 
@@ -34,25 +34,25 @@ def reduce_sum(
 def reduce_mean(
     graph: Builder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """Add the mean of the float tensor x over ``axes``, as :func:`reduce_sum`; raises ShapeError for an empty axis."""
+    """Add a node for the mean of the float x over ``axes``; see reduce_sum. Raises ShapeError for an empty axis."""
     return _reduce(graph, "reduce_mean", x, axes, keepdims, name)
 
 
 def reduce_max(
     graph: Builder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """Add the maximum of x over ``axes``, as :func:`reduce_sum`; tied elements share the gradient evenly."""
+    """Add a node for the maximum of x over ``axes``; see reduce_sum. Tied elements share the gradient evenly."""
     return _reduce(graph, "reduce_max", x, axes, keepdims, name)
 
 
 def argmax(graph: Builder, x: Tensor, axis: int, *, name: str | None = None) -> Tensor:
-    """Add the int64 position of the first maximum along ``axis``; the output lacks this axis."""
+    """Add a node for the int64 position of the first maximum along ``axis``; the output lacks this axis."""
     attributes = {"axis": canonical_axis(axis, graph.spec(x).rank)}
     return graph.add("argmax", [x], attributes, name=name)[0]
 
 
 def broadcast_to(graph: Builder, x: Tensor, shape: Sequence[int], *, name: str | None = None) -> Tensor:
-    """Add x repeated to ``shape`` by NumPy's broadcasting."""
+    """Add a node that broadcasts x to ``shape`` by NumPy's rules."""
     return graph.add("broadcast_to", [x], {"shape": tuple(shape)}, name=name)[0]
 
 

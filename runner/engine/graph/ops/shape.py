@@ -1,4 +1,4 @@
-"""Ops that rearrange elements without arithmetic. Their gradients only rearrange elements too."""
+"""Ops that rearrange elements without arithmetic. Their gradients also only rearrange elements."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from runner.engine.graph.tensor import Tensor, TensorSpec
 
 
 def reshape(graph: Builder, x: Tensor, shape: Sequence[int], *, name: str | None = None) -> Tensor:
-    """Add the elements of x, in row-major order, in another shape; one extent may be -1 and is then inferred."""
+    """Add a node that reshapes x to ``shape`` in row-major order; one extent may be -1 and is then inferred."""
     shape = tuple(shape)
     known = math.prod(extent for extent in shape if extent != -1)
     size = graph.spec(x).size
@@ -21,18 +21,18 @@ def reshape(graph: Builder, x: Tensor, shape: Sequence[int], *, name: str | None
 
 
 def transpose(graph: Builder, x: Tensor, perm: Sequence[int], *, name: str | None = None) -> Tensor:
-    """Add x with permuted axes: axis i of the output is axis perm[i] of x."""
+    """Add a node that permutes the axes of x: axis i of the output is axis perm[i] of x."""
     return graph.add("transpose", [x], {"perm": tuple(perm)}, name=name)[0]
 
 
 def concat(graph: Builder, tensors: Sequence[Tensor], axis: int, *, name: str | None = None) -> Tensor:
-    """Add the tensors joined along ``axis``; all other extents must be equal."""
+    """Add a node that joins the tensors along ``axis``; all other extents must be equal."""
     rank = graph.spec(tensors[0]).rank if tensors else 0
     return graph.add("concat", tensors, {"axis": canonical_axis(axis, rank)}, name=name)[0]
 
 
 def split(graph: Builder, x: Tensor, axis: int, sizes: Sequence[int], *, name: str | None = None) -> tuple[Tensor, ...]:
-    """Add one tensor per entry of ``sizes``: x cut along ``axis`` into consecutive parts of these extents."""
+    """Add a node that cuts x along ``axis`` into consecutive parts, whose extents are ``sizes``."""
     attributes = {"axis": canonical_axis(axis, graph.spec(x).rank), "sizes": tuple(sizes)}
     return graph.add("split", [x], attributes, name=name).tensors
 
@@ -40,12 +40,12 @@ def split(graph: Builder, x: Tensor, axis: int, sizes: Sequence[int], *, name: s
 def slice(  # noqa: A001 - the op's name
     graph: Builder, x: Tensor, begin: Sequence[int], size: Sequence[int], *, name: str | None = None
 ) -> Tensor:
-    """Add the block of x that starts at ``begin`` and has shape ``size``."""
+    """Add a node for the block of x that starts at ``begin`` and has shape ``size``."""
     return graph.add("slice", [x], {"begin": tuple(begin), "size": tuple(size)}, name=name)[0]
 
 
 def pad(graph: Builder, x: Tensor, low: Sequence[int], high: Sequence[int], *, name: str | None = None) -> Tensor:
-    """Add x with ``low[i]`` zeros before and ``high[i]`` zeros after axis i."""
+    """Add a node that pads each axis i of x with ``low[i]`` zeros at its start and ``high[i]`` zeros at its end."""
     return graph.add("pad", [x], {"low": tuple(low), "high": tuple(high)}, name=name)[0]
 
 
@@ -69,7 +69,7 @@ def _infer_concat(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequen
     expect_same_dtype(specs)
     expect_axes([axis], first.rank)
     rests = {_with_extent(spec.shape, axis, 0) for spec in specs}
-    expect(len(rests) == 1, f"shapes that agree off axis {axis}", [spec.shape for spec in specs])
+    expect(len(rests) == 1, f"shapes that differ only on axis {axis}", [spec.shape for spec in specs])
     joined = sum(spec.shape[axis] for spec in specs)
     return [TensorSpec(_with_extent(first.shape, axis, joined), first.dtype)]
 

@@ -1,4 +1,4 @@
-"""Ops that hold a graph together: constants, copies, sums of many tensors, casts, and stops for gradients."""
+"""Structural ops: constants, copies, sums of many tensors, casts, and ops that stop gradients."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,12 +23,12 @@ from runner.engine.graph.tensor import DTYPES, FLOATS, Tensor, TensorSpec
 
 
 def identity(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
-    """Add y = x, any shape and dtype."""
+    """Add a node for y = x, of any shape and dtype."""
     return graph.add("identity", [x], name=name)[0]
 
 
 def convert(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
-    """Add y = x in separate memory, perhaps in another physical layout; any shape and dtype.
+    """Add a node that copies x, of any shape and dtype, to separate memory, perhaps in another physical layout.
 
     Passes and the planner insert this op to copy a value before an alias is overwritten, or to change a layout.
     """
@@ -36,34 +36,34 @@ def convert(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
 
 
 def stop_gradient(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
-    """Add y = x through which no gradient flows back."""
+    """Add a node for y = x, through which no gradient flows back."""
     return graph.add("stop_gradient", [x], name=name)[0]
 
 
 def fill(graph: Builder, value: float, shape: Sequence[int], dtype: str, *, name: str | None = None) -> Tensor:
-    """Add a tensor of ``shape`` whose every element is ``value``; integer dtypes take whole values only."""
+    """Add a tensor of ``shape`` in which every element is ``value``; integer dtypes require a whole number."""
     return graph.add("fill", (), {"value": value, "shape": tuple(shape), "dtype": dtype}, name=name)[0]
 
 
 def constant(graph: Builder, value: NDArray[Any], *, name: str | None = None) -> Tensor:
     """Add a tensor that always holds ``value``, an array of one of the engine's dtypes.
 
-    The node carries the elements as little-endian bytes in C order. Meant for small tables, not for data.
+    The node carries the elements as little-endian bytes in C order. The op is meant for small tables, not for data.
     """
     if value.dtype.name not in DTYPES:
-        raise ShapeError(f"op 'constant': expected an array of dtype {', '.join(DTYPES)}, came {value.dtype}")
+        raise ShapeError(f"op 'constant': expected an array of dtype {', '.join(DTYPES)}, got {value.dtype}")
     data = value.astype(value.dtype.newbyteorder("<")).tobytes()
     attributes = {"value": data, "shape": value.shape, "dtype": value.dtype.name}
     return graph.add("constant", (), attributes, name=name)[0]
 
 
 def add_n(graph: Builder, tensors: Sequence[Tensor], *, name: str | None = None) -> Tensor:
-    """Add y = ((t0 + t1) + t2) + ...: tensors of one shape and dtype, summed strictly from left to right."""
+    """Add a node that sums tensors of one shape and dtype, strictly from left to right: ((t0 + t1) + t2) + ..."""
     return graph.add("add_n", tensors, name=name)[0]
 
 
 def cast(graph: Builder, x: Tensor, dtype: str, *, name: str | None = None) -> Tensor:
-    """Add x converted to ``dtype``; floats become integers by truncation, numbers become bool by x != 0."""
+    """Add a node that converts x to ``dtype``; floats become integers by truncation, numbers become bool by x != 0."""
     return graph.add("cast", [x], {"dtype": dtype}, name=name)[0]
 
 
@@ -73,7 +73,7 @@ def as_dtype(graph: Builder, x: Tensor, dtype: str) -> Tensor:
 
 
 def truncate_to_bfloat16(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
-    """Add the upper 16 bits of each element of x, float32, as bfloat16. This op truncates; a cast rounds.
+    """Add a node that keeps the upper 16 bits of each float32 element, as bfloat16. This op truncates; a cast rounds.
 
     A cast back to float32 fills in zeros. Sign, exponent and the upper 7 bits of the mantissa are kept, and so are
     signed zeros, infinities and subnormal numbers; a NaN stays a NaN and becomes quiet.
@@ -114,7 +114,7 @@ def _cast_back(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None
     return [cast(graph, dy, source.dtype) if source.is_float else None]
 
 
-FOR_TRANSFERS = NotDifferentiable("it is put before transfers by a pass, after gradients exist")
+FOR_TRANSFERS = NotDifferentiable("a pass adds it before transfers, after differentiation")
 
 _FILL = {"value": "float", "shape": "ints", "dtype": "dtype"}
 _CONSTANT = {"value": "bytes", "shape": "ints", "dtype": "dtype"}

@@ -3,7 +3,7 @@
 Read in this order:
 
 * ``compiler``: compilation for this CPU, and the loop over calls. ``instructions``: LLVM instructions.
-* ``loops``: element-wise programs as loops. ``elementwise``: kernels of these loops. ``threads``: parallel loops.
+* ``loops``: element-wise programs as loops. ``elementwise``: kernels with these loops. ``threads``: parallel loops.
 * ``rows``: sums, and kernels that process rows. ``classification``: cross-entropies.
-* ``pooling``: max pooling. ``products``: matrix products that element-wise programs read.
+* ``pooling``: max pooling. ``products``: matrix products fused with the element-wise programs that read them.
 """

@@ -39,7 +39,7 @@ LOSS_PRIORITY = 30
 """Priority of the cross-entropy: higher than the library kernel's, which is meant for many classes."""
 
 LARGEST = 2048
-"""The number of logits up to which one thread with scalar exponentials is fastest."""
+"""The largest number of logits for which one thread with scalar exponentials is fastest."""
 
 _LABEL_BITS = {"int32": 32, "int64": 64}
 _NO_CLASS = 1
@@ -73,7 +73,7 @@ def _bind(
 
 
 def _explanation(op: str, labels: Operand, classes: int) -> Callable[[int], str]:
-    """Return the message of the reference kernel for the current labels."""
+    """Return a function that returns the reference kernel's error message for the current labels."""
 
     def explain(status: int) -> str:
         error = outside_range(op, labels.array, classes)
@@ -93,7 +93,7 @@ def _compiled_loss(label_dtype: str) -> MachineCode:
         own = row.load(0, _ONE, label)
         total = _store_exponentials(row, largest)
         builder = row.builder
-        # float64 keeps the loss of a label with a probability near 1 small but not 0.
+        # In float64, the loss of a label with a probability near 1 is small but not 0.
         distance = builder.fsub(_double(builder, own), _double(builder, largest))
         loss = builder.fsub(builder.call(_declared(builder, "log", _DOUBLE.type), [total]), distance)
         _store(row, builder.fptrunc(loss, _ONE.type), row.of_vector(2, _ONE.type, row.number))
@@ -139,7 +139,7 @@ def _divide(row: Row, total: Value) -> None:
 
 @cache
 def _compiled_gradient(label_dtype: str) -> MachineCode:
-    """Compile dlogits = (probabilities - (1 at the label, else 0)) * dloss; dlogits may replace the probabilities."""
+    """Compile dlogits = (probabilities - (1 at the label, else 0)) * dloss. dlogits may overwrite the probabilities."""
 
     def row_gradient(row: Row) -> None:
         builder = row.builder

@@ -15,7 +15,7 @@ _LEVEL = 2  # The input is vectorized already; level 3 takes longer and gives th
 
 _VECTOR_BYTES = {"avx512f": 64, "avx": 32}
 _BASELINE_VECTOR_BYTES = 16
-# On some CPUs LLVM prefers half registers. These kernels are bound by memory and are faster with whole registers.
+# On some CPUs LLVM prefers vectors of half a register. These kernels are bound by memory: whole registers are faster.
 _WHOLE_REGISTERS = ",-prefer-256-bit"
 
 
@@ -70,7 +70,7 @@ class MachineCode:
         self._names = frozenset(function.name for function in module.functions if not function.is_declaration)
 
     def address(self, name: str) -> int:
-        """Return the address of a function; raises KeyError if the module has none of this name."""
+        """Return the address of a function; raises KeyError if the module has no function of this name."""
         if name not in self._names:
             raise KeyError(f"no function {name!r} in the module; it has {sorted(self._names)}")
         return int(self._engine.get_function_address(name))
@@ -90,7 +90,7 @@ def join(calls: Sequence[NativeCall]) -> Callable[[], int]:
 
 
 class _Joined(partial[int]):
-    """A machine-code call without arguments; a ``partial`` has the least overhead."""
+    """A machine-code call without arguments; calling a ``partial`` has the least overhead."""
 
     keep: object
 

@@ -15,7 +15,7 @@ from runner.kernels.elementwise import FUNCTIONS, Operand, Program, Step, comput
 from runner.kernels.registry import Registry
 
 Sign = int | None
-"""-1, 0 or 1; None is an unknown value, which may be infinite or NaN."""
+"""The sign of a finite value: -1, 0 or 1. None: the value is unknown and may be infinite or NaN."""
 
 Signs = frozenset[Sign]
 
@@ -25,7 +25,7 @@ _UNKNOWN: Signs = frozenset({None})
 
 
 def keeps_zeros(program: Program, wide: Sequence[bool], dtype: str) -> bool:
-    """Return whether all outputs are zero if all ``wide`` inputs are zero. wide: False for each scalar input."""
+    """Return whether all outputs are zero if all array inputs are zero. wide: for each input, False for a scalar."""
     known = [_ZERO if each else _NOT_ZERO for each in wide]
     for step in program.steps:
         operands = [known[o] if isinstance(o, int) else _of_literal(o, dtype) for o in step.operands]
@@ -40,7 +40,7 @@ def _of_literal(value: Operand, dtype: str) -> Signs:
 
 
 def _apply(function: str, operands: Sequence[Signs]) -> Signs:
-    """Return all signs that the result may have."""
+    """Return the signs that the result may have for operands of these signs."""
     return frozenset().union(*(_SIGNS[function](*signs) for signs in product(*operands)))
 
 
@@ -77,7 +77,7 @@ _SIGNS: dict[str, Callable[..., set[Sign]]] = {
 LIBRARY = "llvm"
 PRIORITY = 10
 DTYPES = frozenset({"float32", "float64", "bfloat16"})
-"""float64 is for scalars only: float32 programs have a few, and tests compare these kernels in float64."""
+"""float64 is supported for scalars only. Graphs in float32 have a few float64 scalars, and tests use float64."""
 
 ProgramOf = Callable[[Attributes, int], Program | None]
 """(attributes, number of inputs) -> the program of a node, or None if the node has no program."""
@@ -94,12 +94,12 @@ def register(registry: Registry) -> None:
 
 
 def _sum(attributes: Attributes, inputs: int) -> Program | None:
-    """Return the program of a sum, or None for a single term."""
+    """Return the program that adds the inputs, or None for a single input."""
     return sum_of(inputs) if inputs > 1 else None
 
 
 def _filled(attributes: Attributes, inputs: int) -> Program:
-    """Return a product with 1, which keeps every value including the sign of zeros."""
+    """Return the program value * 1, which keeps every value, including the sign of zeros."""
     return Program(inputs, (Step("mul", (attributes["value"], 1.0)),), (inputs,))
 
 
@@ -110,7 +110,7 @@ def _arrange(
     outputs: Specs,
     offered: Offers,
 ) -> Arrangement | None:
-    """Arrange all tensors in one layout. Return None if shapes or dtypes differ, and for float64 arrays."""
+    """Arrange all tensors but scalars in one layout. Return None if shapes or dtypes differ, and for float64 arrays."""
     result = outputs[0]
     alike = all(spec.dtype == result.dtype and spec.shape in (result.shape, ()) for spec in (*inputs, *outputs))
     if not alike or result.dtype not in DTYPES or (result.dtype == "float64" and result.shape):
@@ -133,7 +133,7 @@ def _wide(inputs: Sequence[Spec], result: Spec) -> tuple[bool, ...]:
 
 
 def _layout(program: Program, wide: Sequence[bool], result: Spec, offered: Offers) -> Layout:
-    """Return the first offered layout that the program supports, else plain."""
+    """Return the first offered layout that the program supports, else C order."""
     offers = [layout for layout, each in zip(offered, wide, strict=True) if each and layout is not None]
     for layout in offers:
         if not layout.is_plain and (
@@ -146,7 +146,7 @@ def _layout(program: Program, wide: Sequence[bool], result: Spec, offered: Offer
 def _bind(program_of: ProgramOf, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
     result = buffers.outputs[0]
     program = program_of(attributes, len(buffers.inputs))
-    assert program is not None, "only what was arranged is bound"
+    assert program is not None, "bound without an arrangement"
     wide = _wide([operand.spec for operand in buffers.inputs], result.spec)
     code = _compiled(program.text, program.inputs, program.outputs, result.spec.dtype, wide)
     itemsize = ITEMSIZE[result.spec.dtype]
@@ -156,5 +156,5 @@ def _bind(program_of: ProgramOf, attributes: Attributes, arrangement: Arrangemen
 
 @cache
 def _compiled(text: str, inputs: int, outputs: tuple[int, ...], dtype: str, wide: tuple[bool, ...]) -> MachineCode:
-    """Compile a program. The cache key is its text, because literal 1.0 and value number 1 compare equal."""
+    """Compile a program. The cache key is the program's text: the literal 1.0 and the value number 1 compare equal."""
     return MachineCode(write_module(ElementLoop(parse(text, inputs, outputs), dtype, wide), host().vector_bytes))

@@ -53,7 +53,7 @@ class Lanes:
         return ir.Constant(self.type, rounded if self.count == 1 else [rounded] * self.count)
 
     def spread(self, builder: ir.IRBuilder, number: Value) -> Value:
-        """Append the copy of a scalar to every lane."""
+        """Append instructions that copy a scalar to every lane."""
         if self.count == 1:
             return number
         first = builder.insert_element(ir.Constant(self.of(number.type), ir.Undefined), number, ir.IntType(32)(0))
@@ -61,7 +61,7 @@ class Lanes:
         return builder.shuffle_vector(first, first, nowhere)
 
     def intrinsic(self, builder: ir.IRBuilder, name: str, *operands: Value) -> Value:
-        """Call ``llvm.<name>``."""
+        """Append a call of the intrinsic ``llvm.<name>``."""
         suffix = _ELEMENTS[self.dtype][1]
         full = f"llvm.{name}.{suffix}" if self.count == 1 else f"llvm.{name}.v{self.count}{suffix}"
         kind = ir.FunctionType(self.type, [self.type] * len(operands))
@@ -118,7 +118,7 @@ _HALF_BITS = 16
 
 
 def load(builder: ir.IRBuilder, lanes: Lanes, dtype: str, place: Value) -> Value:
-    """Append a load of one adjacent element per lane."""
+    """Append a load of adjacent elements, one per lane."""
     stored = builder.load(place, typ=lanes.of(STORED[dtype]), align=ITEMSIZE[dtype])
     if dtype != "bfloat16":
         return stored
@@ -145,13 +145,13 @@ _FOR_WRITING, _INTO_ALL_CACHES, _DATA = 1, 3, 1
 
 
 def _rounded(builder: ir.IRBuilder, lanes: Lanes, value: Value) -> Value:
-    """Append the rounding of float32 numbers to upper halves, ties to even; NaN stays NaN."""
+    """Append instructions that round float32 numbers to their upper halves, ties to even; NaN stays NaN."""
     bits = builder.bitcast(value, lanes.of(ir.IntType(32)))
     last = builder.and_(builder.lshr(bits, lanes.integer(_HALF_BITS)), lanes.integer(1))
     # Adding 0x7FFF carries if more than half a unit of the last kept place is cut off. Adding the last kept bit as well
     # carries if exactly half a unit is cut off and this bit is 1. A carry from the largest number gives infinity.
     nearest = builder.add(bits, builder.add(last, lanes.integer(0x7FFF)))
-    # A carry could overflow a NaN, so one kept bit is set, which keeps the number a NaN.
+    # A carry could overflow a NaN. A NaN is therefore cut off, and one of its kept bits is set, so that it stays a NaN.
     quiet = builder.or_(bits, lanes.integer(0x400000))
     is_nan = builder.fcmp_unordered("uno", value, value)
     chosen = builder.select(is_nan, quiet, nearest)
@@ -162,7 +162,7 @@ INDEX = ir.IntType(64)
 """Type of loop counters."""
 
 Body = Callable[[Value, list[Value]], Sequence[Value]]
-"""(index, values of the previous iteration) -> values for the next one; appends the instructions of one iteration."""
+"""(index, values before an iteration) -> values after the iteration; appends the instructions of one iteration."""
 
 
 def fold(
@@ -204,5 +204,5 @@ def repeat(builder: ir.IRBuilder, begin: Value, stop: Value, stride: int, body: 
 
 
 def whole_part(builder: ir.IRBuilder, count: Value, lanes: int) -> Value:
-    """Return the largest multiple of ``lanes``, a power of two, up to ``count``."""
+    """Return the largest multiple of ``lanes`` that is at most ``count``; ``lanes`` must be a power of two."""
     return builder.and_(count, INDEX(-lanes))

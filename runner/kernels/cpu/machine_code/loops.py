@@ -1,6 +1,6 @@
 """Element-wise programs as loops of machine code.
 
-The function ``slice(arrays, begin, end)`` of a module computes a range of elements: whole vectors first, then single
+The compiled function ``slice(arrays, begin, end)`` computes a range of elements: whole vectors first, then single
 elements. ``arrays`` points to the addresses of the inputs and outputs. An output may share the memory of an input,
 because all inputs of an element are read before its outputs are written.
 """
@@ -81,7 +81,7 @@ def sweep(
 
 
 def shared_values(builder: ir.IRBuilder, loop: ElementLoop, bases: Sequence[Value]) -> dict[int, Value]:
-    """Append, before the loop, the values that are the same for all elements; return them by number."""
+    """Append instructions, before the loop, for the values that all elements share; return these values by number."""
     lanes = Lanes(computed_in(loop.dtype), 1)
     wide = loop.program.widened(loop.wide)
     values = {k: load(builder, lanes, loop.dtype, bases[k]) for k in range(len(loop.wide)) if not wide[k]}
@@ -111,7 +111,7 @@ def _body(
 def emit_steps(
     builder: ir.IRBuilder, loop: ElementLoop, lanes: Lanes, values: dict[int, Value], chosen: Sequence[bool]
 ) -> None:
-    """Append the instructions of the chosen steps and add the results to ``values``."""
+    """Append the instructions of the chosen steps and add the results to ``values``, by value number."""
     for number, step in enumerate(loop.program.steps, loop.program.inputs):
         if chosen[number]:
             operands = [values[o] if isinstance(o, int) else lanes.constant(o) for o in step.operands]
@@ -119,5 +119,5 @@ def emit_steps(
 
 
 def element(builder: ir.IRBuilder, base: Value, kind: ir.Type, index: Value) -> Value:
-    """Append the address of an element of an array."""
+    """Append instructions for the address of an array element; return the address."""
     return builder.gep(base, [index], source_etype=kind)

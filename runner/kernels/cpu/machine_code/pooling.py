@@ -2,7 +2,7 @@
 
 Images are plain, channels last, or in oneDNN's blocks of channels; results have the layout of the images. The compiled
 function computes a range of rows of the result, over all images (and blocks of channels). The code for a window inside
-its image is unrolled; for a window that overlaps the border, a loop visits the places inside.
+its image is unrolled; for a window that overlaps the border, a loop visits the pixels inside the image.
 """
 
 import math
@@ -67,12 +67,12 @@ def _is_known(layout: Layout) -> bool:
 
 
 def _columns(layout: Layout, x: Spec) -> int:
-    """Return the count of numbers of all examples at one pixel, padding of blocks included."""
+    """Return how many numbers all examples together store for one pixel, including the padding of blocks."""
     return layout.nbytes // (ITEMSIZE[x.dtype] * math.prod(x.shape[2:]))
 
 
 def _inner(layout: Layout, x: Spec) -> int:
-    """Return the count of adjacent numbers in memory that belong to one pixel."""
+    """Return how many adjacent numbers in memory belong to one pixel."""
     blocks = _BLOCKS.fullmatch(layout.tag)
     if blocks:
         return int(blocks[1])
@@ -91,7 +91,7 @@ def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) ->
 
 
 def _lanes(inner: int) -> int:
-    """Return the count of numbers that are computed together, at most one vector."""
+    """Return how many numbers are computed together, at most one vector."""
     most = host().vector_bytes // ITEMSIZE["float32"]
     return min(most, 1 << (inner.bit_length() - 1))
 
@@ -104,9 +104,9 @@ def _compiled(pooling: "Pooling") -> MachineCode:
 Ints = tuple[int, ...]
 
 SIZES = 4
-"""The number of size arguments of a call: height and width of the image, then of the result."""
+"""The number of sizes that a call receives: height and width of the image, then of the result."""
 
-_WRITTEN_OUT = 25  # places of a window
+_WRITTEN_OUT = 25  # the largest window, in pixels, whose loop is unrolled
 _POINTER = ir.PointerType()
 _COMPUTED = "float32"
 _NAN = float("nan")
@@ -117,7 +117,7 @@ _LOWEST = -float("inf")
 class Pooling:
     """A pooling to compile.
 
-    inner: count of adjacent numbers of a pixel in memory. lanes: maximum count of numbers computed together. in_bytes:
+    inner: number of adjacent numbers of a pixel in memory. lanes: the maximum of numbers computed together. in_bytes:
     whether positions are stored as uint8; otherwise as int32.
     """
 
@@ -131,7 +131,7 @@ class Pooling:
 
     @property
     def offsets(self) -> list[tuple[Lanes, int, int]]:
-        """The division of the numbers of a pixel: lanes, begin and end of each part."""
+        """The division of the numbers of a pixel into parts: lanes, begin and end of each part."""
         whole = self.inner // self.lanes * self.lanes
         parts = [(Lanes(_COMPUTED, self.lanes), 0, whole), (Lanes(_COMPUTED, 1), whole, self.inner)]
         return [part for part in parts if part[1] < part[2]]
@@ -152,7 +152,7 @@ def write_module(pooling: Pooling) -> str:
 
 @dataclass(frozen=True)
 class _Window:
-    """The places of a window inside its image. start: address of the first place. rows, columns: begin and end."""
+    """The part of a window inside its image. start: address of the first pixel. rows, columns: begin and end."""
 
     start: Value
     rows: tuple[Value, Value]
@@ -201,7 +201,7 @@ class _Loops:
         return element(self.builder, array, kind, index)
 
     def _clipped(self, start: Value, extent: Value, window: int) -> tuple[Value, Value]:
-        """Return begin and end of the places of a window inside the image."""
+        """Return begin and end of the part of a window that is inside the image, along one axis."""
         b = self.builder
         before, behind = b.neg(start), b.sub(extent, start)
         zero, whole = INDEX(0), INDEX(window)
@@ -252,11 +252,11 @@ class _Loops:
         best = _Best(numbers[0], lanes.integer(0), is_broken)
         for position, number in enumerate(numbers[1:], 1):
             best = self._better(best, number, lanes.integer(position))
-        # If no number is above minus infinity, the first place is the maximum.
+        # If no number is above minus infinity, the position is that of the first pixel.
         return best
 
     def _of_some(self, lanes: Lanes, window: _Window) -> _Best:
-        """Return the greatest number at the places of a window that are inside the image."""
+        """Return the greatest number of a window that overlaps the border of the image."""
         b = self.builder
 
         def row(number: Value, values: list[Value]) -> Sequence[Value]:
@@ -276,7 +276,7 @@ class _Loops:
         return _Best(*fold(b, *window.rows, 1, [lanes.constant(_LOWEST), lanes.integer(0), nothing], row))
 
     def _line(self, window: _Window, row: Value) -> Value:
-        """Return the address of the first place of a row of a window."""
+        """Return the address of the first pixel of a row of a window."""
         offset = self.builder.mul(row, self.builder.mul(self.width, INDEX(self.pooling.inner)))
         return self._place(window.start, STORED[self.pooling.dtype], offset)
 
@@ -285,7 +285,7 @@ class _Loops:
         return load(self.builder, lanes, self.pooling.dtype, place)
 
     def _better(self, best: _Best, candidate: Value, position: Value) -> _Best:
-        """Return the greater of ``best`` and a candidate; ``best`` if both are equal."""
+        """Return the greater of ``best`` and a candidate, or ``best`` if both are equal."""
         b = self.builder
         greater = b.fcmp_ordered(">", candidate, best.value)
         value, found = b.select(greater, candidate, best.value), b.select(greater, position, best.position)

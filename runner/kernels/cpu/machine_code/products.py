@@ -34,13 +34,13 @@ from runner.kernels.registry import Registry
 OP = "matmul_elementwise"
 DTYPE = "float32"
 MOST_TERMS = 64
-"""Rows of x and dy up to which the product costs less than the memory traffic that it saves."""
+"""The largest number of rows of x and dy for which the product costs less than the memory traffic that it saves."""
 
 BLOCK_OF_VECTOR_BYTES = {64: (8, 3)}
-"""Rows and vectors of a block of the product, in 24 of 32 registers; 8 registers are left for parts of dy and x."""
+"""Vector bytes -> (rows, vectors) of a block of the product. A block takes 24 of 32 registers; dy and x take 8."""
 
 SMALL_BLOCK = (4, 3)
-"""Rows and vectors of a block on CPUs with 16 registers."""
+"""(rows, vectors) of a block on CPUs with 16 registers."""
 
 GRAIN = 8
 """The minimum number of rows per thread; a multiple of the rows of a block."""
@@ -48,8 +48,8 @@ GRAIN = 8
 
 @dataclass(frozen=True)
 class Update:
-    """An update to compile, for x (terms, rows) and dy (terms, columns). loop: the loop of the program. place: number
-    of the program's input that is the product."""
+    """An update to compile, for x (terms, rows) and dy (terms, columns). loop: the loop of the program. place: index of
+    the product among the inputs of the program."""
 
     loop: ElementLoop
     place: int
@@ -108,7 +108,7 @@ def write_module(update: Update, vector_bytes: int) -> str:
 
 
 class _Writer:
-    """A writer of the function ``slice(arrays, begin, end)``; arrays are x, dy, the operands, the outputs."""
+    """A writer of the function ``slice(arrays, begin, end)``. arrays: x, dy, the other operands, the outputs."""
 
     def __init__(self, update: Update, function: ir.Function, vector_bytes: int) -> None:
         self._update = update
@@ -158,7 +158,7 @@ class _Writer:
         zeros = [lanes.constant(0.0)] * (block.rows * block.vectors)
 
         def add_term(term: Value, sums: Sequence[Value]) -> Sequence[Value]:
-            if block.rows > 1:  # single rows are few
+            if block.rows > 1:  # Single rows are few, so their memory is not prefetched.
                 self._fetch_ahead(block, column, term)
             return self._term(block, column, term, sums)
 
@@ -192,7 +192,7 @@ class _Writer:
         return [number for number, wide in enumerate(self._update.loop.wide) if wide and number != self._update.place]
 
     def _term(self, block: "_Block", column: Value, term: Value, sums: Sequence[Value]) -> list[Value]:
-        """Return the sums after adding one more row of x times a row of dy."""
+        """Return the sums with one more term: the product of an element of x and an element of dy."""
         builder, update, lanes = self._builder, self._update, block.lanes
         start = builder.add(builder.mul(term, INDEX(update.columns)), column)
         dy = [self._factor(lanes, self._dy, self._plus(start, v * lanes.count)) for v in range(block.vectors)]
@@ -208,7 +208,7 @@ class _Writer:
         return load(self._builder, lanes, DTYPE, element(self._builder, base, STORED[DTYPE], index))
 
     def _run_program(self, lanes: Lanes, index: Value, total: Value, spread: Mapping[int, Value]) -> None:
-        """Append the program for the elements from ``index`` on. total: these elements of the product."""
+        """Append the program for the elements from ``index`` on. total: the product at these elements."""
         builder, loop = self._builder, self._update.loop
         kind = STORED[DTYPE]
         values = {**spread, self._update.place: total}

@@ -1,8 +1,8 @@
-"""Kernels that process matrices row by row on the calling thread, and sums.
+"""The common part of kernels that process matrices row by row on the calling thread, and kernels of sums.
 
-The function ``rows(arrays, rows, columns, 0)`` of a module returns 0, or the status of an invalid row. ``arrays``
-points to the addresses of the inputs and outputs. Sums are over the first axis, or over trailing axes if there are so
-few numbers that a call of NumPy costs more.
+The compiled function ``rows(arrays, rows, columns, 0)`` processes all rows and returns 0, or stops at an invalid row
+and returns its status. ``arrays`` points to the addresses of the inputs, then of the outputs. The kernels of sums add
+over the first axis or, for few numbers, over trailing axes, where a call of NumPy would cost more than the sum.
 """
 
 import math
@@ -47,7 +47,7 @@ from runner.kernels.registry import Registry
 STATUS = ir.IntType(32)
 
 LANES = 8
-"""Numbers computed together: the same on every CPU, so that the order of additions does not depend on the CPU."""
+"""The length of vectors. It is the same on every CPU, so that the order of additions does not depend on the CPU."""
 
 _POINTER = ir.PointerType()
 _ROWS = ir.FunctionType(STATUS, [_POINTER, INDEX, INDEX, INDEX])
@@ -55,7 +55,7 @@ _ROWS = ir.FunctionType(STATUS, [_POINTER, INDEX, INDEX, INDEX])
 
 @dataclass(frozen=True)
 class Row:
-    """A writer of the instructions for one row. number: index of the row. columns: columns of the matrices."""
+    """A writer of the instructions for one row. number: index of the row. columns: the number of columns."""
 
     builder: ir.IRBuilder
     bases: Sequence[Value]
@@ -63,12 +63,12 @@ class Row:
     columns: Value
 
     def element(self, array: int, kind: ir.Type, column: Value) -> Value:
-        """Return the address of an element of a matrix."""
+        """Return the address of the element in this row and a column of a matrix."""
         start = self.builder.mul(self.number, self.columns)
         return self.of_vector(array, kind, self.builder.add(start, column))
 
     def of_vector(self, array: int, kind: ir.Type, position: Value) -> Value:
-        """Return the address of an element of a vector, such as the element for the row."""
+        """Return the address of the element of a vector at a position, such as the number of this row."""
         return self.builder.gep(self.bases[array], [position], source_etype=kind)
 
     def load(self, array: int, lanes: Lanes, column: Value) -> Value:
@@ -76,7 +76,7 @@ class Row:
         return load(self.builder, lanes, lanes.dtype, self.element(array, STORED[lanes.dtype], column))
 
     def for_columns(self, dtype: str, body: Callable[[Lanes, Value], None]) -> None:
-        """Append ``body(lanes, column)`` for all columns: vectors first, then one by one."""
+        """Append ``body(lanes, column)`` for all columns: whole vectors first, then single columns."""
         whole = whole_part(self.builder, self.columns, LANES)
         for lanes, begin, stop in ((Lanes(dtype, LANES), INDEX(0), whole), (Lanes(dtype, 1), whole, self.columns)):
             repeat(self.builder, begin, stop, lanes.count, _with(lanes, body))
@@ -88,7 +88,7 @@ class Row:
         value: Callable[[Lanes, Value], Value],
         combine: Callable[[Value, Value], Value],
     ) -> Value:
-        """Append the reduction of ``value(lanes, column)``, numbers of ``dtype``, over all columns.
+        """Append the reduction of ``value(lanes, column)``, of dtype ``dtype``, over all columns; return the result.
 
         The whole vectors are combined lane by lane, then the lanes from first to last, then the remaining columns from
         first to last.
@@ -106,7 +106,7 @@ class Row:
         return fold(builder, whole, self.columns, 1, [total], step(one))[0]
 
     def refuse(self, wrong: Value, status: int) -> None:
-        """Append a return of the status if ``wrong`` is true."""
+        """Append instructions that return the status if ``wrong`` is true."""
         refused, fine = self.builder.append_basic_block("refused"), self.builder.append_basic_block("fine")
         self.builder.cbranch(wrong, refused, fine)
         self.builder.position_at_end(refused)
@@ -132,7 +132,7 @@ def bound(
     shape: tuple[int, int],
     explain: Callable[[int], str] | None = None,
 ) -> NativeCall:
-    """Return the call of a module's ``rows`` on operands. shape: (rows, columns)."""
+    """Return the call of the compiled function ``rows`` on operands. shape: (rows, columns) of the matrices."""
     addresses = np.array([operand.address for operand in operands], np.intp)
     arguments = (int(addresses.ctypes.data), *shape, 0)
     return NativeCall(code.address("rows"), arguments, (code, addresses, operands), explain)
@@ -145,10 +145,10 @@ def _with(lanes: Lanes, body: Callable[[Lanes, Value], None]) -> Callable[[Value
 DTYPE = "float32"
 
 LARGEST = 1 << 16
-"""The number of elements up to which sequential sums on one thread are used; NumPy adds longer sums pairwise."""
+"""The largest array, in elements, whose trailing axes this kernel sums; NumPy adds larger arrays pairwise."""
 
 MOST_ROWS = 256
-"""The number of rows up to which adding column by column is faster than NumPy, which adds along the rows."""
+"""The largest number of rows for which a loop per column is faster than NumPy, which adds whole rows."""
 
 _WIDE = "float64"
 
@@ -172,7 +172,7 @@ def _are_trailing(attributes: Attributes, x: Spec) -> bool:
 
 
 def _is_first(attributes: Attributes, x: Spec) -> bool:
-    """Return whether the sum is over the first axis of at most ``MOST_ROWS`` rows with more than one number each."""
+    """Return whether the sum is over the first axis, of at most ``MOST_ROWS`` rows with two or more numbers each."""
     rows, columns = x.shape[0] if x.shape else 0, math.prod(x.shape[1:])
     return tuple(attributes["axes"]) == (0,) and columns > 1 and rows <= MOST_ROWS
 
@@ -188,7 +188,7 @@ def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) ->
 
 @cache
 def _compiled() -> MachineCode:
-    """Compile sums of rows, added in float64 in the order of ``Row.reduced`` and rounded once."""
+    """Compile the sum of each row, added in float64 in the order of ``Row.reduced`` and rounded once."""
 
     def row_sum(row: Row) -> None:
         def value(lanes: Lanes, column: Value) -> Value:
@@ -207,9 +207,9 @@ def _widened(builder: ir.IRBuilder, lanes: Lanes, value: Value) -> Value:
 
 
 def column_sums(x: Operand, result: Operand) -> NativeCall:
-    """Return the call that sums x (m, ...) over its first axis; x and the result are plain float32.
+    """Return the call that sums x (m, ...) over its first axis. Both x and the result are float32 in C order.
 
-    If a row has more than one number, the result equals NumPy's sum bit for bit: +0 plus one row after another.
+    The rows are added to +0 one after another. If rows have two or more numbers, NumPy's sum is equal bit for bit.
     """
     rows, columns = x.spec.shape[0], math.prod(x.spec.shape[1:])
     code = _compiled_columns(x.spec.dtype, rows, columns)

@@ -1,6 +1,6 @@
 """Calls of compiled loops over a range of elements, on the calling thread or on all threads of GNU OpenMP.
 
-oneDNN uses the same pool of threads, so that the two do not compete for cores."""
+oneDNN uses the same pool of threads, so that these loops and oneDNN do not compete for cores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _FUNCTIONS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 @cache
 def load_openmp() -> dict[str, int] | None:
-    """Return the addresses of functions of OpenMP, or None without OpenMP; loops then run on one thread."""
+    """Return the addresses of OpenMP functions, or None if OpenMP is missing; loops then run on one thread."""
     ffi = cffi.FFI()
     ffi.cdef(_DECLARATIONS)
     try:
@@ -40,7 +40,7 @@ LINE_BYTES = 64
 """Bytes of a cache line."""
 
 PARALLEL_BYTES = 512 * 1024
-"""The memory that a call must touch before several threads are faster than one."""
+"""The number of bytes that a call must read and write before several threads are faster than one."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class Loop:
 def over(
     code: MachineCode, operands: Sequence[Operand], count: int, grain: int, sizes: NDArray[np.int64] | None = None
 ) -> NativeCall:
-    """Return the call of ``slice`` of ``code`` on tensors, on all threads if ``PARALLEL_BYTES`` are touched.
+    """Return the call of the function ``slice`` of ``code`` on tensors.
 
-    sizes: integers that the code receives as its last array, if any.
+    The call uses all threads if the tensors have ``PARALLEL_BYTES`` or more. sizes: integers passed as the last array.
     """
-    told = [] if sizes is None else [int(sizes.ctypes.data)]
-    addresses = np.array([*(operand.address for operand in operands), *told], np.intp)
+    last = [] if sizes is None else [int(sizes.ctypes.data)]
+    addresses = np.array([*(operand.address for operand in operands), *last], np.intp)
     keep = (code, addresses, sizes, tuple(operands))
     loop = Loop(code.address("slice"), int(addresses.ctypes.data), count, grain, keep)
     touched = sum(operand.layout.nbytes for operand in operands)
@@ -80,7 +80,7 @@ def on_one(loop: Loop) -> NativeCall:
 
 
 def on_all(loop: Loop) -> NativeCall:
-    """Return the call that runs one contiguous share on each OpenMP thread; without OpenMP, all on one thread."""
+    """Return the call that runs a contiguous part of the loop on each OpenMP thread, or all on one without OpenMP."""
     return _call("parallel" if load_openmp() else "serial", loop)
 
 

@@ -1,7 +1,7 @@
 """Constants of oneDNN's C interface, version 3 (dnnl_types.h)."""
 
 TYPES = {"bfloat16": 2, "float32": 3, "int32": 4, "uint8": 6, "bool": 6}
-"""dtype -> dnnl_data_type_t. A bool is a byte."""
+"""dtype -> dnnl_data_type_t. A bool is stored as a byte."""
 
 ANY = 1
 """dnnl_format_tag_any: oneDNN chooses the memory format."""

@@ -36,15 +36,15 @@ from runner.kernels.registry import Registry
 
 
 def register(registry: Registry, library: Library) -> None:
-    """Add the kernel of op ``convert``, which is offered the current and the requested layout."""
+    """Add the kernel of op ``convert``, whose two offered layouts are the current and the requested layout."""
 
     def arrange(node: Node, offered: Layouts) -> Arrangement | None:
         (spec,), (source, wanted) = node.inputs, offered
         if source is None or wanted is None or _common_view(library, _unpacked(source), wanted) is None:
             return None
-        made, _ = _reorder(library, spec, _unpacked(source), spec, wanted)
+        desc, _ = _reorder(library, spec, _unpacked(source), spec, wanted)
         unpacked_bytes = _unpacked(source).nbytes if source.tag.startswith(BITS) else 0
-        return Arrangement((source,), (wanted,), unpacked_bytes + made.scratch_bytes)
+        return Arrangement((source,), (wanted,), unpacked_bytes + desc.scratch_bytes)
 
     def bind(node: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
         source, result = buffers.inputs[0], buffers.outputs[0]
@@ -60,7 +60,7 @@ def register(registry: Registry, library: Library) -> None:
 
 
 def _register_cast(registry: Registry, library: Library) -> None:
-    """Add the kernel of op ``cast`` between floats. The layout of the result can be offered as well."""
+    """Add the kernel of op ``cast`` between floating dtypes. A second offered layout is that of the result."""
 
     def arrange(node: Node, offered: Layouts) -> Arrangement | None:
         (x,), (y,) = node.inputs, node.outputs
@@ -70,8 +70,8 @@ def _register_cast(registry: Registry, library: Library) -> None:
         wanted = (offered[1] if len(offered) > 1 else None) or _alike(library, source, y)
         if wanted is None or _common_view(library, source, wanted) is None:
             return None
-        made, _ = _reorder(library, x, source, y, wanted)
-        return Arrangement((source,), (wanted,), made.scratch_bytes)
+        desc, _ = _reorder(library, x, source, y, wanted)
+        return Arrangement((source,), (wanted,), desc.scratch_bytes)
 
     def bind(node: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
         return _reordering(library, buffers.inputs[0], buffers.outputs[0], buffers.host_scratch)
@@ -80,7 +80,7 @@ def _register_cast(registry: Registry, library: Library) -> None:
 
 
 def _alike(library: Library, layout: Layout, spec: Spec) -> Layout | None:
-    """Return the same memory format for the dtype of ``spec``, or None if there is none."""
+    """Return the layout of ``spec`` in the memory format of ``layout``, or None if oneDNN has none."""
     prefix, name = split_tag(layout.tag)
     if layout.is_plain or name not in library.tags:
         return plain(spec) if layout.is_plain else None
@@ -101,15 +101,15 @@ def _common_view(library: Library, *layouts: Layout) -> str | None:
 
 def _reorder(library: Library, x: Spec, source: Layout, y: Spec, wanted: Layout) -> tuple[Description, tuple[Any, Any]]:
     view = _common_view(library, source, wanted)
-    assert view is not None, "only what was arranged is bound"
+    assert view is not None, "bound without an arrangement"
     before, after = described(library, x, source, view), described(library, y, wanted, view)
-    made = Description(library, "reorder", before, library.engine, after, library.engine)
-    return made, (before, after)
+    desc = Description(library, "reorder", before, library.engine, after, library.engine)
+    return desc, (before, after)
 
 
 def _reordering(library: Library, source: Operand, result: Operand, scratch: Array) -> NativeCall:
-    made, (before, after) = _reorder(library, source.spec, source.layout, result.spec, result.layout)
-    return bound(made, {dnnl.SRC: (before, source), dnnl.DST: (after, result)}, scratch)
+    desc, (before, after) = _reorder(library, source.spec, source.layout, result.spec, result.layout)
+    return bound(desc, {dnnl.SRC: (before, source), dnnl.DST: (after, result)}, scratch)
 
 
 def _unpacked(layout: Layout) -> Layout:
@@ -130,4 +130,4 @@ def _unpacking(bits: Array, values: Array, then: PythonCall) -> PythonCall:
 
 
 _VALUES_OF_BYTE = np.unpackbits(np.arange(256, dtype=np.uint8), bitorder="little").view(np.uint64)
-"""The bits of every byte as eight bytes."""
+"""For every byte, its eight bits as the eight bytes of a uint64."""

@@ -35,8 +35,8 @@ def preferred_layout(library: Library, images: Spec) -> Layout:
     shapes = (images.shape, (channels, channels, 3, 3), images.shape)
     x, w, y = (free(library, shape, images.dtype) for shape in shapes)
     node = Node({"strides": (1, 1), "padding": (1, 1, 1, 1)}, [], [])
-    made = _describe_forward(library, node, x, w, library.ffi.NULL, y)
-    return layout_of(library, made.descriptor(dnnl.DST), images)
+    desc = _describe_forward(library, node, x, w, library.ffi.NULL, y)
+    return layout_of(library, desc.descriptor(dnnl.DST), images)
 
 
 def _request_nothing(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
@@ -50,11 +50,11 @@ def _request_forward(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
 
 def _request_input_gradient(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
     (dy, w), (dx,) = _request_nothing(node, offered)
-    came = offered[0]
+    gradient_layout = offered[0]
     # oneDNN itself chooses channels last for strided convolutions. Channels last is not faster and would need
     # conversions on both sides, because the neighbouring convolutions use blocks.
-    if max(node.attributes["strides"]) > 1 and came is not None and came.tag == "aBcd16b":
-        dy, dx = came, Layout(came.tag, UNKNOWN)
+    if max(node.attributes["strides"]) > 1 and gradient_layout is not None and gradient_layout.tag == "aBcd16b":
+        dy, dx = gradient_layout, Layout(gradient_layout.tag, UNKNOWN)
     return [dy, w], [dx]
 
 
@@ -110,14 +110,14 @@ def _fused(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> R
         added = y = bare.descriptor(dnnl.DST)
         x, w = bare.descriptor(dnnl.SRC), bare.descriptor(dnnl.WEIGHTS)
     attr = attributes(library, relu=node.attributes["relu"], added=added)
-    made = _describe_forward(library, node, x, w, bias or library.ffi.NULL, y, attr)
-    ports = [made.port(dnnl.SRC), made.port(dnnl.WEIGHTS, prefix)]
+    desc = _describe_forward(library, node, x, w, bias or library.ffi.NULL, y, attr)
+    ports = [desc.port(dnnl.SRC), desc.port(dnnl.WEIGHTS, prefix)]
     if bias is not None:
         ports.append(Port(dnnl.BIAS, bias))
     if added is not None:
         # The result cannot share memory with the residual: partial sums are written before the residual is read.
-        ports.append(Port(dnnl.POST_OP_BASE | dnnl.SRC_1, made.descriptor(dnnl.DST)))
-    return Recipe(made, ports, [made.port(dnnl.DST)])
+        ports.append(Port(dnnl.POST_OP_BASE | dnnl.SRC_1, desc.descriptor(dnnl.DST)))
+    return Recipe(desc, ports, [desc.port(dnnl.DST)])
 
 
 def _hint(library: Library, node: Node, x: Spec, w: Spec, y: Spec) -> Description:
@@ -134,8 +134,8 @@ def _input_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layo
     dx = _tensor(library, node.outputs[0], outputs[0])
     hint = _hint(library, node, node.outputs[0], node.inputs[1], node.inputs[0])
     what = (dnnl.CONVOLUTION_DIRECT, dx, w, dy, *_geometry(library, node), hint.handle)
-    made = Description(library, "convolution_backward_data", *what)
-    return Recipe(made, [made.port(dnnl.DIFF_DST), made.port(dnnl.WEIGHTS, prefix)], [made.port(dnnl.DIFF_SRC)])
+    desc = Description(library, "convolution_backward_data", *what)
+    return Recipe(desc, [desc.port(dnnl.DIFF_DST), desc.port(dnnl.WEIGHTS, prefix)], [desc.port(dnnl.DIFF_SRC)])
 
 
 def _weight_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
@@ -146,6 +146,6 @@ def _weight_gradient(library: Library, node: Node, inputs: Layouts, outputs: Lay
     db = [in_c_order(library, each.shape, each.dtype) for each in node.outputs[1:]]
     hint = _hint(library, node, node.inputs[1], node.outputs[0], node.inputs[0])
     what = (x, dw, db[0] if db else library.ffi.NULL, dy, *_geometry(library, node), hint.handle)
-    made = Description(library, "convolution_backward_weights", dnnl.CONVOLUTION_DIRECT, *what)
-    gradients = [made.port(dnnl.DIFF_WEIGHTS, prefix), *(Port(dnnl.DIFF_BIAS, each) for each in db)]
-    return Recipe(made, [made.port(dnnl.DIFF_DST), made.port(dnnl.SRC)], gradients)
+    desc = Description(library, "convolution_backward_weights", dnnl.CONVOLUTION_DIRECT, *what)
+    gradients = [desc.port(dnnl.DIFF_WEIGHTS, prefix), *(Port(dnnl.DIFF_BIAS, each) for each in db)]
+    return Recipe(desc, [desc.port(dnnl.DIFF_DST), desc.port(dnnl.SRC)], gradients)

@@ -158,7 +158,7 @@ class Library:
             raise (Unimplemented if status == _UNIMPLEMENTED else OneDnnError)(f"dnnl_{function}: {text}")
 
     def owned(self, handle: Any, destroy: str) -> Any:
-        """Return a handle that oneDNN destroys with the last reference to the handle."""
+        """Return a handle whose object oneDNN destroys when the last reference to the handle is gone."""
         return self.ffi.gc(handle, getattr(self.c, f"dnnl_{destroy}_destroy"))
 
     def ints(self, values: Any) -> Any:
@@ -170,7 +170,7 @@ class Library:
         return int(self.ffi.cast("intptr_t", pointer))
 
     def threads(self) -> int:
-        """Return the number of threads of a primitive that this Python thread creates."""
+        """Return the number of threads that a primitive uses if this Python thread creates the primitive."""
         return int(self.openmp.omp_get_max_threads())
 
 
@@ -210,7 +210,7 @@ def _open(ffi: Any) -> tuple[str, Any]:
             return path, ffi.dlopen(path)
         except OSError as error:
             tried.append(f"{path}: {error}")
-    advice = f"{SETTING} names a file; let it name another, or unset it" if named else f"pip install {PACKAGE}"
+    advice = f"set {SETTING} to another file, or unset it" if named else f"pip install {PACKAGE}"
     raise OneDnnUnavailable(f"libdnnl.so.3 could not be loaded; tried {'; '.join(tried)}; {advice}")
 
 

@@ -1,7 +1,7 @@
 """Matrix products, optionally with bias and ReLU, and both gradients of a dense layer.
 
-Every matrix is plain. oneDNN can also store weights in blocks, but with the right primitive for each product, plain
-weights are as fast forward and faster backward (two AVX-512 cores, 1 to 512 rows, float32 and bfloat16).
+Every matrix is in C order. oneDNN can also store weights in blocks, but with the right primitive for each product, C
+order is as fast forward and faster backward (measured on two AVX-512 cores: 1 to 512 rows, float32 and bfloat16).
 """
 
 import math
@@ -18,21 +18,21 @@ from runner.kernels.memory import ALIGNMENT
 from runner.kernels.registry import Registry
 
 LARGE = 1 << 17
-"""The number of weights from which on the memory access pattern determines the speed."""
+"""The smallest number of weights for which the memory access pattern determines the speed."""
 
 FEW_ROWS = 4
-"""Rows of dy up to which dy W' is computed as an inner product."""
+"""The largest number of rows of dy for which dy W' is computed as an inner product."""
 
 TURNED_ROWS = range(8, 257)
-"""Rows of dy for which dy W' is computed as the transpose of W dy' if W is large."""
+"""The numbers of rows of dy for which dy W' is computed as the transpose of W dy' if W is large."""
 
 TRANSPOSED = "t:"
-"""The prefix under which oneDNN reads a plain matrix with exchanged axes."""
+"""The prefix under which oneDNN reads a matrix in C order with exchanged axes."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One primitive and its tensors: DNNL_ARG number -> (descriptor, position).
+    """One primitive and its arguments. tensors: DNNL_ARG number -> (descriptor, position of the tensor).
 
     Positions count the inputs of the node, then its outputs, then intermediate results.
     """
@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Product:
-    """The steps of a product, in order. between: intermediate result."""
+    """The steps of a product, in order. between: the intermediate result, if there is one."""
 
     steps: Sequence[Step]
     between: Spec | None = None
@@ -96,7 +96,7 @@ def _bound(library: Library, product: Product, buffers: Buffers) -> Bound:
 
 
 def _product(library: Library, node: Node) -> Product:
-    """Return the product of inputs a, b and, with ``bias``, bias: y = A B + bias, then max(y, 0) with ``relu``."""
+    """Return the product y = A B of inputs a and b, plus a third input with ``bias``, then max(y, 0) with ``relu``."""
     turned = (node.attributes["transpose_a"], node.attributes["transpose_b"])
     rows, large = node.outputs[0].shape[0], math.prod(node.inputs[1].shape) >= LARGE
     if turned == (False, False) and large:
@@ -114,21 +114,21 @@ def _has(node: Node, part: str) -> bool:
     return bool(node.attributes.get(part, False))
 
 
-def _seen(library: Library, spec: Spec, turned: bool = False) -> Any:
-    """Return the descriptor of a plain matrix or of its transpose."""
+def _matrix(library: Library, spec: Spec, turned: bool = False) -> Any:
+    """Return the descriptor of a matrix in C order or of its transpose."""
     return described(library, spec, plain(spec), TRANSPOSED if turned else "")
 
 
 def _matrix_product(library: Library, node: Node) -> Product:
-    a = _seen(library, node.inputs[0], node.attributes["transpose_a"])
-    b = _seen(library, node.inputs[1], node.attributes["transpose_b"])
+    a = _matrix(library, node.inputs[0], node.attributes["transpose_a"])
+    b = _matrix(library, node.inputs[1], node.attributes["transpose_b"])
     return _forward(library, node, "matmul", (), a, b, (1, node.outputs[0].shape[1]))
 
 
 def _inner_product(library: Library, node: Node) -> Product:
-    # An inner product reads weights as (outputs, inputs), so the axes of ours are exchanged. oneDNN's matrix product
-    # would reorder large weights in every step.
-    a, b = _seen(library, node.inputs[0]), _seen(library, node.inputs[1], turned=True)
+    # An inner product reads weights as (outputs, inputs), so the axes of our weights are exchanged. oneDNN's matrix
+    # product would reorder large weights in every step.
+    a, b = _matrix(library, node.inputs[0]), _matrix(library, node.inputs[1], turned=True)
     goal = (dnnl.FORWARD_TRAINING,)
     return _forward(library, node, "inner_product_forward", goal, a, b, node.outputs[0].shape[1:])
 
@@ -137,24 +137,24 @@ def _forward(
     library: Library, node: Node, kind: str, goal: Sequence[int], a: Any, b: Any, bias_dims: Sequence[int]
 ) -> Product:
     (y,) = node.outputs
-    result = _seen(library, y)
+    result = _matrix(library, y)
     bias = in_c_order(library, bias_dims, node.inputs[2].dtype) if _has(node, "bias") else None
     attr = attributes(library, relu=_has(node, "relu"))
-    made = Description(library, kind, *goal, a, b, bias or library.ffi.NULL, result, attr=attr)
+    desc = Description(library, kind, *goal, a, b, bias or library.ffi.NULL, result, attr=attr)
     tensors = {dnnl.SRC: (a, 0), dnnl.WEIGHTS: (b, 1), dnnl.DST: (result, len(node.inputs))}
     if bias is not None:
         tensors[dnnl.BIAS] = (bias, 2)
-    return Product([Step(made, tensors)])
+    return Product([Step(desc, tensors)])
 
 
 def _input_gradient(library: Library, node: Node) -> Product:
     """Return dx = dy W' as the gradient of an inner product, which does not transpose W first."""
-    dy, w = _seen(library, node.inputs[0]), _seen(library, node.inputs[1], turned=True)
-    dx, kind = _seen(library, node.outputs[0]), "inner_product"
+    dy, w = _matrix(library, node.inputs[0]), _matrix(library, node.inputs[1], turned=True)
+    dx, kind = _matrix(library, node.outputs[0]), "inner_product"
     goal, none = dnnl.FORWARD_TRAINING, library.ffi.NULL
     forward = Description(library, f"{kind}_forward", goal, dx, w, none, dy)
-    made = Description(library, f"{kind}_backward_data", dx, w, dy, forward.handle)
-    return Product([Step(made, {dnnl.DIFF_DST: (dy, 0), dnnl.WEIGHTS: (w, 1), dnnl.DIFF_SRC: (dx, 2)})])
+    desc = Description(library, f"{kind}_backward_data", dx, w, dy, forward.handle)
+    return Product([Step(desc, {dnnl.DIFF_DST: (dy, 0), dnnl.WEIGHTS: (w, 1), dnnl.DIFF_SRC: (dx, 2)})])
 
 
 def _turned_product(library: Library, node: Node) -> Product:
@@ -164,8 +164,8 @@ def _turned_product(library: Library, node: Node) -> Product:
     same.
     """
     dy, w, dx, across = 0, 1, 2, 3
-    large, small = _seen(library, node.inputs[w]), _seen(library, node.inputs[dy], turned=True)
-    end = _seen(library, node.outputs[0], turned=True)
+    large, small = _matrix(library, node.inputs[w]), _matrix(library, node.inputs[dy], turned=True)
+    end = _matrix(library, node.outputs[0], turned=True)
     middle = in_c_order(library, node.outputs[0].shape[::-1], node.outputs[0].dtype)
     multiply = Description(library, "matmul", large, small, library.ffi.NULL, middle)
     turn = Description(library, "reorder", middle, library.engine, end, library.engine)
@@ -180,14 +180,14 @@ def _turned_product(library: Library, node: Node) -> Product:
 
 def _weight_and_bias_gradient(library: Library, node: Node) -> Product:
     """Return the product of inputs x, dy with outputs dw = x' dy and db, the sum of dy over rows."""
-    x, dy = (_seen(library, spec) for spec in node.inputs)
-    dw = _seen(library, node.outputs[0], turned=True)
+    x, dy = (_matrix(library, spec) for spec in node.inputs)
+    dw = _matrix(library, node.outputs[0], turned=True)
     db = in_c_order(library, node.outputs[1].shape, node.outputs[1].dtype)
     kind = "inner_product"
     # If x and dy are bfloat16, the forward product has bfloat16 weights, even if the gradients are float32.
     (inner, columns), dtype = node.outputs[0].shape, node.inputs[0].dtype
     w, bias = strided(library, (columns, inner), dtype, (1, columns)), in_c_order(library, (columns,), dtype)
     forward = Description(library, f"{kind}_forward", dnnl.FORWARD_TRAINING, x, w, bias, dy)
-    made = Description(library, f"{kind}_backward_weights", x, dw, db, dy, forward.handle)
+    desc = Description(library, f"{kind}_backward_weights", x, dw, db, dy, forward.handle)
     tensors = {dnnl.SRC: (x, 0), dnnl.DIFF_DST: (dy, 1), dnnl.DIFF_WEIGHTS: (dw, 2), dnnl.DIFF_BIAS: (db, 3)}
-    return Product([Step(made, tensors)])
+    return Product([Step(desc, tensors)])

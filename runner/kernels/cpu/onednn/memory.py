@@ -78,7 +78,7 @@ def strided(library: Library, dims: Dims, dtype: str, strides: Dims) -> Any:
 
 
 def in_c_order(library: Library, dims: Dims, dtype: str) -> Any:
-    """Return a descriptor of a plain array."""
+    """Return a descriptor of an array in C order."""
     return strided(library, dims, dtype, c_order(dims))
 
 
@@ -102,7 +102,7 @@ def described(library: Library, spec: Spec, layout: Layout, prefix: str = "") ->
 
 
 def formatted(library: Library, dims: Dims, dtype: str, name: str) -> Any:
-    """Return a descriptor of the named format, or of a plain array if the name is ""."""
+    """Return a descriptor of the named format, or of C order if the name is ""."""
     return _with_tag(library, dims, dtype, library.tags[name]) if name else in_c_order(library, dims, dtype)
 
 
@@ -138,7 +138,7 @@ def _plain_strides(shape: Dims, prefix: str) -> list[int]:
 
 
 def _format_name(library: Library, strides: Dims, blocks: Sequence[tuple[int, int]]) -> str:
-    """Return the name of a format, such as "ABcd16b16a": outer axes by falling stride, then inner blocks (size, axis).
+    """Return the name of a format, such as "ABcd16b16a": axes by decreasing stride, then inner blocks (size, axis).
 
     Axes of extent 1 may have equal strides and appear in any order, but not every order has a name.
     """

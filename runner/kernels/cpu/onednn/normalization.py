@@ -1,6 +1,6 @@
 """Batch normalization and local response normalization across channels, and their gradients.
 
-The kernels are bound by memory, so x keeps its layout and all tensors of its shape have the same layout.
+The kernels are bound by memory, so x keeps its layout, and all tensors of the shape of x have this layout.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ from runner.kernels.registry import Registry
 
 _SCALED = dnnl.USE_SCALE | dnnl.USE_SHIFT
 _WIDEST_IN_BFLOAT16 = 5
-_NAN_BYTE = 0xFF  # a float32 or bfloat16 number of these bytes is NaN
+_NAN_BYTE = 0xFF  # a float32 or bfloat16 number is NaN if all of its bytes have this value
 
 
 def register(registry: Registry, library: Library) -> None:
@@ -66,21 +66,21 @@ def _vectors(library: Library, specs: Sequence[Spec], numbers: Sequence[int]) ->
 
 def _training(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
     """Return the recipe with inputs x, gamma, beta and outputs y, mean, variance."""
-    made = _forward(library, node, format_of(inputs[0]), dnnl.FORWARD_TRAINING, _SCALED)
-    return _training_recipe(library, node, made)
+    desc = _forward(library, node, format_of(inputs[0]), dnnl.FORWARD_TRAINING, _SCALED)
+    return _training_recipe(library, node, desc)
 
 
-def _training_recipe(library: Library, node: Node, made: Description, *mask: Port) -> Recipe:
-    inputs = [made.port(dnnl.SRC), *_vectors(library, node.inputs[1:], (dnnl.SCALE, dnnl.SHIFT))]
-    outputs = [made.port(dnnl.DST), *_vectors(library, node.outputs[1:3], (dnnl.MEAN, dnnl.VARIANCE)), *mask]
-    return Recipe(made, inputs, outputs, in_place=((0, 0),))
+def _training_recipe(library: Library, node: Node, desc: Description, *mask: Port) -> Recipe:
+    inputs = [desc.port(dnnl.SRC), *_vectors(library, node.inputs[1:], (dnnl.SCALE, dnnl.SHIFT))]
+    outputs = [desc.port(dnnl.DST), *_vectors(library, node.outputs[1:3], (dnnl.MEAN, dnnl.VARIANCE)), *mask]
+    return Recipe(desc, inputs, outputs, in_place=((0, 0),))
 
 
 def _training_with_relu(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
     """Return the recipe with inputs x, gamma, beta and outputs y, mean, variance, mask."""
     name = format_of(inputs[0])
-    made = _forward(library, node, name, dnnl.FORWARD_TRAINING, _SCALED | dnnl.FUSE_NORM_RELU)
-    return _training_recipe(library, node, made, _mask(library, made, node.outputs[3], name))
+    desc = _forward(library, node, name, dnnl.FORWARD_TRAINING, _SCALED | dnnl.FUSE_NORM_RELU)
+    return _training_recipe(library, node, desc, _mask(library, desc, node.outputs[3], name))
 
 
 def _let_nan_through(buffers: Buffers) -> PythonCall:
@@ -118,9 +118,9 @@ def _mask(library: Library, normalisation: Description, spec: Spec, name: str) -
 def _inference(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
     """Return the recipe with inputs x, gamma, beta, mean, variance and output y."""
     flags = _SCALED | dnnl.USE_GLOBAL_STATS
-    made = _forward(library, node, format_of(inputs[0]), dnnl.FORWARD_INFERENCE, flags)
+    desc = _forward(library, node, format_of(inputs[0]), dnnl.FORWARD_INFERENCE, flags)
     vectors = _vectors(library, node.inputs[1:], (dnnl.SCALE, dnnl.SHIFT, dnnl.MEAN, dnnl.VARIANCE))
-    return Recipe(made, [made.port(dnnl.SRC), *vectors], [made.port(dnnl.DST)], in_place=((0, 0),))
+    return Recipe(desc, [desc.port(dnnl.SRC), *vectors], [desc.port(dnnl.DST)], in_place=((0, 0),))
 
 
 def _backward(library: Library, node: Node, name: str, flags: int) -> Description:
@@ -138,29 +138,29 @@ def _gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -
 def _gradient_with_relu(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
     """Return the recipe with inputs x, gamma, mean, variance, mask, dy and outputs dx, dgamma, dbeta."""
     name = format_of(inputs[0])
-    made = _backward(library, node, name, _SCALED | dnnl.FUSE_NORM_RELU)
-    mask = _mask(library, made, node.inputs[4], name)
-    assert mask.layout is not None, "a mask always says how it lies"
+    desc = _backward(library, node, name, _SCALED | dnnl.FUSE_NORM_RELU)
+    mask = _mask(library, desc, node.inputs[4], name)
+    assert mask.layout is not None, "a mask always has a layout"
     if mask.layout.tag.startswith(BITS) and inputs[4] != mask.layout:
         raise Unimplemented("a mask in another order than x's cannot be packed into bits")
-    return _gradient_recipe(library, node, made, mask)
+    return _gradient_recipe(library, node, desc, mask)
 
 
-def _gradient_recipe(library: Library, node: Node, made: Description, *mask: Port) -> Recipe:
+def _gradient_recipe(library: Library, node: Node, desc: Description, *mask: Port) -> Recipe:
     ports = [
-        made.port(dnnl.SRC),
+        desc.port(dnnl.SRC),
         *_vectors(library, node.inputs[1:4], (dnnl.SCALE, dnnl.MEAN, dnnl.VARIANCE)),
         *mask,
-        made.port(dnnl.DIFF_DST),
+        desc.port(dnnl.DIFF_DST),
     ]
-    outputs = [made.port(dnnl.DIFF_SRC), *_vectors(library, node.outputs[1:], (dnnl.DIFF_SCALE, dnnl.DIFF_SHIFT))]
-    return Recipe(made, ports, outputs, in_place=((len(ports) - 1, 0),))
+    outputs = [desc.port(dnnl.DIFF_SRC), *_vectors(library, node.outputs[1:], (dnnl.DIFF_SCALE, dnnl.DIFF_SHIFT))]
+    return Recipe(desc, ports, outputs, in_place=((len(ports) - 1, 0),))
 
 
 def _response(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
     """Return the recipe with input x and output y."""
-    made = _response_forward(library, node, _format(node, inputs), dnnl.FORWARD_INFERENCE)
-    return Recipe(made, [made.port(dnnl.SRC)], [made.port(dnnl.DST)])
+    desc = _response_forward(library, node, _format(node, inputs), dnnl.FORWARD_INFERENCE)
+    return Recipe(desc, [desc.port(dnnl.SRC)], [desc.port(dnnl.DST)])
 
 
 def _format(node: Node, layouts: Layouts) -> str:

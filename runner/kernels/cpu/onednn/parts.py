@@ -61,13 +61,13 @@ def _concat(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> 
     ]
     joined = formatted(library, y.shape, y.dtype, _joined_format(node, inputs))
     parts_in_c = library.ffi.new("object[]", parts)
-    made = Description(library, "concat", joined, len(parts), axis, parts_in_c)
+    desc = Description(library, "concat", joined, len(parts), axis, parts_in_c)
     ports = [Port(dnnl.MULTIPLE_SRC + number, part) for number, part in enumerate(parts)]
-    return Recipe(made, ports, [Port(dnnl.DST, joined)])
+    return Recipe(desc, ports, [Port(dnnl.DST, joined)])
 
 
 def _joined_format(node: Node, inputs: Layouts) -> str:
-    """Return the format of the largest input if all inputs but the last end at its blocks, else C order."""
+    """Return the format of the largest input if all inputs but the last fill whole blocks of it, else C order."""
     largest = max(range(len(inputs)), key=lambda each: node.inputs[each].nbytes)
     name, axis = format_of(inputs[largest]), node.attributes["axis"]
     whole = all(spec.shape[axis] % block_along(name, axis) == 0 for spec in node.inputs[:-1])
@@ -79,8 +79,8 @@ def _broadcast(library: Library, node: Node, inputs: Layouts, outputs: Layouts) 
     (x,), (y,) = node.inputs, node.outputs
     repeated = _repeated(library, x, y.shape)
     result = described(library, y, outputs[0] or _result_layout(library, x, y))
-    made = Description(library, "reorder", repeated, library.engine, result, library.engine)
-    return Recipe(made, [Port(dnnl.SRC, repeated, layout=plain(x))], [Port(dnnl.DST, result)])
+    desc = Description(library, "reorder", repeated, library.engine, result, library.engine)
+    return Recipe(desc, [Port(dnnl.SRC, repeated, layout=plain(x))], [Port(dnnl.DST, result)])
 
 
 def _repeated(library: Library, x: Spec, shape: Dims) -> Any:
@@ -93,7 +93,7 @@ def _repeated(library: Library, x: Spec, shape: Dims) -> Any:
 
 
 def _result_layout(library: Library, x: Spec, y: Spec) -> Layout:
-    """Return the preferred layout of convolutions if x, (N, C, 1, 1), becomes images, else C order."""
+    """Return the layout that convolutions prefer if x (N, C, 1, 1) is broadcast to images, else C order."""
     is_pixels = len(x.shape) == 4 and x.shape[2:] == (1, 1) != y.shape[2:] and x.shape[1] == y.shape[1]
     return preferred_layout(library, y) if is_pixels and y.dtype in FLOATS else plain(y)
 
@@ -106,7 +106,7 @@ class _Block:
     size: Dims
 
     def is_cut_between(self, name: str, extents: Dims) -> bool:
-        """Return whether the part begins and ends at blocks of the named format."""
+        """Return whether the part begins and ends at block boundaries of the named format."""
         return all(
             begin % block_along(name, axis) == 0
             and (size % block_along(name, axis) == 0 or begin + size == extents[axis])
@@ -144,7 +144,7 @@ def _add(registry: Registry, library: Library, op: str, blocks: _Blocks, *, into
         return Arrangement(
             tuple(_layout(library, spec, name) for spec in node.inputs),
             tuple(_layout(library, spec, name) for spec in node.outputs),
-            max(copy.made.scratch_bytes for copy in copies),
+            max(copy.desc.scratch_bytes for copy in copies),
         )
 
     def bind(given: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
@@ -157,7 +157,7 @@ def _add(registry: Registry, library: Library, op: str, blocks: _Blocks, *, into
             inside = replace(whole, data=whole.data[copy.offset :])
             first, last = (piece, inside) if into else (inside, piece)
             ends = {dnnl.SRC: (copy.source, first), dnnl.DST: (copy.result, last)}
-            calls.append(bound(copy.made, ends, buffers.host_scratch))
+            calls.append(bound(copy.desc, ends, buffers.host_scratch))
         if into:
             return _after_clearing(buffers.outputs[0], in_turn(library, calls))
         return calls
@@ -173,7 +173,7 @@ def _layout(library: Library, spec: Spec, name: str) -> Layout:
 class _Copy:
     """A copy with the descriptors of source and result; the whole tensor is addressed from ``offset`` bytes on."""
 
-    made: Description
+    desc: Description
     source: Any
     result: Any
     offset: int

@@ -72,8 +72,8 @@ def _request_maxima(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
 
 def _max(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
     """Return the recipe with input x and outputs y and argmax."""
-    made = _forward(library, node, dnnl.POOLING_MAX, format_of(inputs[0]), node.inputs[0], node.outputs[0])
-    return Recipe(made, [made.port(dnnl.SRC)], [made.port(dnnl.DST), _positions(library, made)])
+    desc = _forward(library, node, dnnl.POOLING_MAX, format_of(inputs[0]), node.inputs[0], node.outputs[0])
+    return Recipe(desc, [desc.port(dnnl.SRC)], [desc.port(dnnl.DST), _positions(library, desc)])
 
 
 def _max_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
@@ -81,8 +81,8 @@ def _max_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layout
     dy, positions = inputs
     name = format_of(positions, dy)
     forward = _forward(library, node, dnnl.POOLING_MAX, name, node.outputs[0], node.inputs[0])
-    made = _backward(library, node, dnnl.POOLING_MAX, forward)
-    return Recipe(made, [made.port(dnnl.DIFF_DST), _positions(library, made)], [made.port(dnnl.DIFF_SRC)])
+    desc = _backward(library, node, dnnl.POOLING_MAX, forward)
+    return Recipe(desc, [desc.port(dnnl.DIFF_DST), _positions(library, desc)], [desc.port(dnnl.DIFF_SRC)])
 
 
 def _averaging(node: Node) -> int:
@@ -92,16 +92,16 @@ def _averaging(node: Node) -> int:
 
 def _average(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
     """Return the recipe with input x and output y."""
-    made = _forward(library, node, _averaging(node), format_of(inputs[0]), node.inputs[0], node.outputs[0])
-    return Recipe(made, [made.port(dnnl.SRC)], [made.port(dnnl.DST)])
+    desc = _forward(library, node, _averaging(node), format_of(inputs[0]), node.inputs[0], node.outputs[0])
+    return Recipe(desc, [desc.port(dnnl.SRC)], [desc.port(dnnl.DST)])
 
 
 def _average_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
     """Return the recipe with input dy and output dx."""
     algorithm = _averaging(node)
     forward = _forward(library, node, algorithm, format_of(inputs[0]), node.outputs[0], node.inputs[0])
-    made = _backward(library, node, algorithm, forward)
-    return Recipe(made, [made.port(dnnl.DIFF_DST)], [made.port(dnnl.DIFF_SRC)])
+    desc = _backward(library, node, algorithm, forward)
+    return Recipe(desc, [desc.port(dnnl.DIFF_DST)], [desc.port(dnnl.DIFF_SRC)])
 
 
 def _request_whole_images(node: Node, offered: Layouts) -> tuple[Layouts, Layouts] | None:
@@ -119,12 +119,12 @@ def _mean_of_image(library: Library, node: Node, inputs: Layouts, outputs: Layou
     pixel = formatted(library, (*x.shape[:2], 1, 1), x.dtype, name)
     what = (dnnl.FORWARD_INFERENCE, dnnl.POOLING_AVG_INCLUDE_PADDING, image, pixel)
     geometry = map(library.ints, ((1, 1), x.shape[2:], (0, 0), (0, 0), (0, 0)))
-    made = Description(library, "pooling_forward", *what, *geometry)
-    return Recipe(made, [Port(dnnl.SRC, image)], [Port(dnnl.DST, pixel, layout=plain(y))])
+    desc = Description(library, "pooling_forward", *what, *geometry)
+    return Recipe(desc, [Port(dnnl.SRC, image)], [Port(dnnl.DST, pixel, layout=plain(y))])
 
 
 def _is_array_of_pixels(library: Library, x: Spec, name: str) -> bool:
-    """Return whether images of one pixel have the same memory in the named format and in C order."""
+    """Return whether images of one pixel have equal bytes in memory in the named format and in C order."""
     dims = (*x.shape[:2], 1, 1)
     pixel, array = formatted(library, dims, x.dtype, name), in_c_order(library, dims, x.dtype)
     return name.rfind("a") <= 0 and nbytes(library, pixel) == nbytes(library, array)

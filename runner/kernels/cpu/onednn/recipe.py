@@ -75,8 +75,8 @@ def attributes(library: Library, *, relu: bool = False, added: Any = None) -> An
     added: descriptor of a tensor that is added to the result. relu: whether max(result, 0) follows, in which NaN
     stays NaN, minus infinity becomes NaN, and a zero may be -0.
     """
-    made = library.owned(library.create("primitive_attr_create"), "primitive_attr")
-    library.check("scratchpad", library.c.dnnl_primitive_attr_set_scratchpad_mode(made, dnnl.SCRATCHPAD_BY_USER))
+    attr = library.owned(library.create("primitive_attr_create"), "primitive_attr")
+    library.check("scratchpad", library.c.dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl.SCRATCHPAD_BY_USER))
     if relu or added is not None:
         post_ops = library.owned(library.create("post_ops_create"), "post_ops")
         if added is not None:
@@ -86,16 +86,16 @@ def attributes(library: Library, *, relu: bool = False, added: Any = None) -> An
             # x itself from 3e-39 on; smaller float32 numbers are subnormal.
             kind = dnnl.ELTWISE_HARDSWISH
             library.check("relu", library.c.dnnl_post_ops_append_eltwise(post_ops, kind, LARGEST, 0.0))
-        library.check("post_ops", library.c.dnnl_primitive_attr_set_post_ops(made, post_ops))
-    return made
+        library.check("post_ops", library.c.dnnl_primitive_attr_set_post_ops(attr, post_ops))
+    return attr
 
 
 Argument = tuple[Any, Operand]
-"""A memory descriptor and the tensor whose bytes it describes."""
+"""A memory descriptor, and the tensor whose memory the descriptor describes."""
 
 
 def bound(description: Description, arguments: Mapping[int, Argument], scratch: Array) -> NativeCall:
-    """Build the primitive and fix its arguments: DNNL_ARG number -> (descriptor, tensor).
+    """Create the primitive and bind its arguments. arguments: DNNL_ARG number -> (descriptor, tensor).
 
     Raises ValueError if ``scratch`` has fewer than ``description.scratch_bytes`` bytes.
     """
@@ -104,7 +104,7 @@ def bound(description: Description, arguments: Mapping[int, Argument], scratch: 
         # oneDNN receives an address without a size and would write past the end.
         raise ValueError(
             f"a primitive for {library.threads()} threads needs {description.scratch_bytes} bytes of scratch memory, "
-            f"came {scratch.nbytes}: it was planned for other threads; plan and bind under one budget of threads"
+            f"got {scratch.nbytes}: planned for another thread count; plan and bind with the same thread count"
         )
     ffi = library.ffi
     primitive = library.owned(library.create("primitive_create", description.handle), "primitive")
@@ -125,7 +125,7 @@ def bound(description: Description, arguments: Mapping[int, Argument], scratch: 
 
 
 def in_turn(library: Library, calls: Sequence[NativeCall]) -> PythonCall:
-    """Return a function that runs calls in order, for kernels that continue in Python; a failure is a OneDnnError."""
+    """Return a function that runs calls in order, for kernels that continue in Python. It raises OneDnnError."""
     joined = join_in_python(calls)
 
     def run() -> None:
@@ -182,7 +182,7 @@ Request = Callable[[Node, Layouts], tuple[Layouts, Layouts] | None]
 """(node, offered layouts) -> requested layouts of inputs and outputs, or None if the node is not supported."""
 
 Finish = Callable[[Buffers], PythonCall]
-"""(memory of a node) -> the function that runs after the primitive."""
+"""(buffers of a node) -> the function that runs after the primitive."""
 
 
 def add_kernel(
@@ -234,13 +234,13 @@ def answering(library: Library, arrange: Callable[[Node, Layouts], Arrangement |
     def answer(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Layouts) -> Arrangement | None:
         key = (library.threads(), tuple(sorted(attributes.items())), tuple(inputs), tuple(outputs), tuple(offered))
         if key not in known:
-            known[key] = _asked(library, arrange, Node(attributes, inputs, outputs), offered)
+            known[key] = _arrange_or_none(library, arrange, Node(attributes, inputs, outputs), offered)
         return known[key]
 
     return answer
 
 
-def _asked(
+def _arrange_or_none(
     library: Library, arrange: Callable[[Node, Layouts], Arrangement | None], node: Node, offered: Layouts
 ) -> Arrangement | None:
     # oneDNN has no primitives for empty tensors or tensors without axes.

@@ -60,8 +60,8 @@ def _add_function(registry: Registry, library: Library, op: str, algorithm: int)
     def describe(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
         (spec,) = node.inputs
         x = formatted(library, spec.shape, spec.dtype, format_of(*inputs))
-        made = Description(library, "eltwise_forward", dnnl.FORWARD_INFERENCE, algorithm, x, x, 0.0, 0.0)
-        return Recipe(made, [Port(dnnl.SRC, x)], [Port(dnnl.DST, x)], in_place=((0, 0),))
+        desc = Description(library, "eltwise_forward", dnnl.FORWARD_INFERENCE, algorithm, x, x, 0.0, 0.0)
+        return Recipe(desc, [Port(dnnl.SRC, x)], [Port(dnnl.DST, x)], in_place=((0, 0),))
 
     add_kernel(registry, library, op, describe, request)
 
@@ -77,8 +77,8 @@ def _description(library: Library, x: Spec) -> Description:
 
 
 def _softmax(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    made = _description(library, node.inputs[0])
-    return Recipe(made, [made.port(dnnl.SRC)], [made.port(dnnl.DST)], in_place=((0, 0),))
+    desc = _description(library, node.inputs[0])
+    return Recipe(desc, [desc.port(dnnl.SRC)], [desc.port(dnnl.DST)], in_place=((0, 0),))
 
 
 def _add_cross_entropy(registry: Registry, library: Library) -> None:
@@ -94,12 +94,12 @@ def _add_cross_entropy(registry: Registry, library: Library) -> None:
     def bind(given: Attributes, arrangement: Arrangement, buffers: Buffers) -> PythonCall:
         logits, labels = buffers.inputs
         loss, probabilities = buffers.outputs
-        made = _description(library, logits.spec)
+        desc = _description(library, logits.spec)
         tensors = {
-            dnnl.SRC: (made.descriptor(dnnl.SRC), logits),
-            dnnl.DST: (made.descriptor(dnnl.DST), probabilities),
+            dnnl.SRC: (desc.descriptor(dnnl.SRC), logits),
+            dnnl.DST: (desc.descriptor(dnnl.DST), probabilities),
         }
-        normalise = in_turn(library, [bound(made, tensors, buffers.host_scratch)])
+        normalise = in_turn(library, [bound(desc, tensors, buffers.host_scratch)])
         return _cross_entropy(normalise, logits.array, labels.array, loss.array, probabilities.array)
 
     # The loss is computed in float32 only.
@@ -112,7 +112,7 @@ def _cross_entropy(
 ) -> Callable[[], None]:
     """Return the function that computes the loss; ``normalise`` computes the probabilities.
 
-    loss = (largest logit - logit of the label) - log(probability of the largest), which does not overflow.
+    loss = (largest logit - logit of the label) - log(probability of the largest logit), which does not overflow.
     """
     count, classes = logits.shape
     unsigned = labels.view(f"u{labels.dtype.itemsize}")  # read as unsigned, a negative label is out of range

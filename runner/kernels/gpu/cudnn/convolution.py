@@ -80,8 +80,8 @@ def _needed(planner: CudnnLibrary, convolution: Convolution, room: int) -> Built
     plan = planner.plan(convolution, room)
     if plan is None:
         raise ValueError(
-            f"cuDNN has no plan for {convolution} with {room} bytes of workspace, as arranged: the GPUs of "
-            "one run must be alike and its processes must have the same cuDNN"
+            f"cuDNN has no plan for {convolution} with {room} bytes of workspace, as arranged: all GPUs of "
+            "a run must be of one model, and its processes must have the same cuDNN"
         )
     return plan
 
@@ -116,7 +116,7 @@ def _one_call(planner: CudnnLibrary, op: str, describe: Describe, first: tuple[R
 
 
 def _of_weights(runtime: Runtime, planner: CudnnLibrary, op: str) -> Kernel:
-    """Return the kernel for the gradient of the filters and, if there is a second output, of the bias.
+    """Return the kernel of the filter gradient and, if there is a second output, of the bias gradient.
 
     cuDNN computes filter gradients only in the dtype of the image. If the image is bfloat16 and the result is float32,
     the filter gradient is rounded to bfloat16 and converted to float32. The bias gradient is summed in float32 and
@@ -162,7 +162,7 @@ class _Scratch:
 
     @staticmethod
     def room(buffers: Buffers, *others: int) -> int:
-        """Return the bytes of scratch memory that remain for one part next to parts of sizes ``others``."""
+        """Return the bytes of scratch memory that remain for one part if the other parts have sizes ``others``."""
         return max(0, buffers.scratch.nbytes - ALIGNMENT - sum(map(aligned, others)))
 
     def within(self, buffers: Buffers) -> list[int]:

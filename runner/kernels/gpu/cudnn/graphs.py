@@ -20,7 +20,7 @@ WEIGHT_GRADIENT = "weight_gradient"
 
 
 class Role(IntEnum):
-    """A tensor of a convolution. The value is its number in cuDNN. A gradient has the role of its tensor."""
+    """A tensor of a convolution; the value is its number in cuDNN. The gradient of a tensor has the same role."""
 
     X = 1
     W = 2
@@ -36,7 +36,7 @@ class Convolution:
     kind: FORWARD (X, W -> Y), INPUT_GRADIENT (Y, W -> X) or WEIGHT_GRADIENT (X, Y -> W).
     x, w, y: shapes (N, C, H, W), (O, C/groups, R, S), (N, O, H', W'), which determine the number of groups.
     strides: (rows, columns). padding: (top, bottom, left, right).
-    bias, residual, relu: whether bias (O,), a tensor like y, and max(., 0) follow a forward convolution, in this order.
+    bias, residual, relu: whether bias (O,), a tensor like y, and max(., 0) follow a forward convolution in this order.
     """
 
     kind: str

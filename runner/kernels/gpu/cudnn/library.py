@@ -46,7 +46,7 @@ class BuiltPlan:
     target: Target = field(repr=False)
 
     def enqueue(self, stream: Stream, addresses: Mapping[Role, int], workspace: int) -> None:
-        """Enqueue an execution on tensors at these addresses."""
+        """Enqueue an execution of the plan on tensors at these addresses."""
         self.library.execute(self, stream, {int(role): address for role, address in addresses.items()}, workspace)
 
 
@@ -82,7 +82,7 @@ class CudnnLibrary:
 
     @property
     def version(self) -> str:
-        """The version of cuDNN, such as "9.28.0"; not of the front end."""
+        """The version of cuDNN (not of its front end), such as "9.28.0"."""
         return str(self._cudnn.backend_version_string())
 
     def plan(self, convolution: Convolution, room: int = WORKSPACE_LIMIT) -> BuiltPlan | None:
@@ -102,7 +102,7 @@ class CudnnLibrary:
         return found if found is None or found.workspace_bytes <= room else None
 
     def execute(self, plan: BuiltPlan, stream: Stream, addresses: Mapping[int, int], workspace: int) -> None:
-        """Enqueue a plan. Both calls with the handle must not interleave with other calls, so a lock is held."""
+        """Enqueue a plan. No other call may use the handle between the two calls here, so a lock is held."""
         handle = plan.target["handle"]
         with self._lock:
             self._cudnn.set_stream(handle=handle, stream=stream.handle)

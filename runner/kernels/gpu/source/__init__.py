@@ -1,4 +1,4 @@
-"""CUDA C++ sources of our kernels as text. When a Plan is bound, a source is compiled for each set of dtypes.
+"""CUDA C++ sources of our kernels as text. When a plan is bound, a source is compiled for each set of dtypes.
 
 A file ``NAME.cu`` uses types that are undefined in the file: ``text("softmax", T="float32")`` prepends ``typedef float
 T;`` and ``common.cuh``, which defines bfloat16 and common functions.
@@ -29,7 +29,7 @@ def text(name: str, /, **types: str) -> str:
 
 
 def with_common(code: str) -> str:
-    """Return code after ``common.cuh``."""
+    """Return ``common.cuh`` followed by the code."""
     return f"{_read('common.cuh')}\n{code}"
 
 

@@ -1,17 +1,17 @@
-// What is added up and mapped channel by channel: batch normalisation, and sums. A tensor in C order is
-// (rows, channels, pixels), where rows are the examples; with the channels last it is one row (pixels, channels).
-// T: of tensors. C: computed in, and of what there is one of for each channel. R: of sums that are a result.
+// Sums over each channel, and batch normalization. A tensor in C order is (rows, channels, pixels), where rows are the
+// examples; a tensor with channels last has one row, (pixels, channels).
+// T: dtype of tensors. C: dtype of computations and of values per channel. R: dtype of sums that are results.
 //
-// A block works on a run of rows or of pixels, a split, of one channel or of a few. In C order its threads are lines of
-// `lanes` pixels, a line for each of some rows; with the channels last they are lines of `lanes` channels, a line for
-// each of some pixels. A sum over a channel is made in two launches: a partial one of each split, and their total,
-// which every block of the second makes for its channels.
+// A block processes one split, a run of rows or of pixels, of one channel or of several. In C order, its threads form
+// lines of `lanes` pixels, each line in a different row; with channels last, they form lines of `lanes` channels, each
+// line at a different pixel. The sum over a channel takes two launches: the first computes a partial sum per split; in
+// the second, every block adds the partial sums of its channels.
 
 #define THREADS 1024
 #define SHAPE int64 rows, int64 pixels, int channels, int lanes, int last, int64 run, int splits
 #define GIVEN rows, pixels, channels, lanes, last, run
 
-// The elements of one thread, `AHEAD` at a time, so that all of them are asked for before one is waited for.
+// The elements of one thread, `AHEAD` at a time, so that all loads are issued before the first value is needed.
 template <int AHEAD>
 struct Walk {
     int channel, step, rows_apart;
@@ -35,7 +35,7 @@ struct Walk {
     }
 
     __device__ __forceinline__ bool more() const { return row < last_row; }
-    // How far the next ones can be from the first of them, in pixels.
+    // The number of pixels from the current one to the end of the run or row, limited so that it fits into an int.
     __device__ __forceinline__ int room() const { return (int)min(last_pixel - pixel, (int64)AHEAD * THREADS); }
     __device__ __forceinline__ int64 here() const { return row * row_distance + start + pixel * pixel_distance; }
     __device__ __forceinline__ void next() {
@@ -46,7 +46,7 @@ struct Walk {
     }
 };
 
-// Number, mean and sum of squared distances from the mean.
+// The count and the mean of some values, and the sum of their squared distances from the mean.
 struct Moments {
     C count, mean, squares;
 };
@@ -57,7 +57,7 @@ struct Sum {
     C value;
 };
 
-// Chan, Golub and LeVeque (1979): no difference of large sums.
+// The formula of Chan, Golub and LeVeque (1979), which avoids differences of large sums.
 __device__ __forceinline__ Moments merged(Moments a, Moments b) {
     if (b.count == 0) return a;
     C count = a.count + b.count, distance = b.mean - a.mean, share = b.count / count;
@@ -66,7 +66,7 @@ __device__ __forceinline__ Moments merged(Moments a, Moments b) {
 __device__ __forceinline__ Sums merged(Sums a, Sums b) { return {a.dy + b.dy, a.dy_z + b.dy_z}; }
 __device__ __forceinline__ Sum merged(Sum a, Sum b) { return {a.value + b.value}; }
 
-// What all threads of a block found for the channel of this one, put together as a tree.
+// Merge the results of all threads of the block for the channel of this thread, as a binary tree.
 template <typename Found>
 __device__ Found of_block(Found mine, int width) {
     __shared__ Found found[THREADS];
@@ -94,16 +94,16 @@ __device__ Found of_splits(const Found *partials, int channel, int channels, int
     return of_block(total, width);
 }
 
-// Whether this thread is the one that writes what there is one of for its channel.
+// Return whether this thread writes the results of its channel.
 __device__ __forceinline__ bool speaks(int channel, int channels, int width) {
     return blockIdx.y == 0 && threadIdx.x < width && channel < channels;
 }
 
-// How many channels a block has.
+// Return the number of channels of a block.
 __device__ __forceinline__ int width_of(int lanes, int last) { return last ? lanes : 1; }
 
-// The next values of a thread, zeros where there are no more of them; returns how many there are. The first is read
-// again in the place of one that is not there, so that no branch keeps the others waiting.
+// Read the next values of a thread, and zeros after the last value; return the number of values. In place of a missing
+// value, the first value is read again, so that no branch delays the other loads.
 template <int AHEAD>
 __device__ __forceinline__ int read(C *values, const T *x, const Walk<AHEAD> &at) {
     int count = 0, room = at.room();
@@ -137,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) channel_totals(const Sum *
     if (speaks(at.channel, channels, width_of(lanes, last))) sums[at.channel] = (R)total.value;
 }
 
-// The mean of values that are read together is known before their distances from it are squared.
+// Values that are read together are averaged first, and their distances from this mean are squared.
 extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_moments(const T *x, Moments *partials, SHAPE) {
     Walk<8> at(GIVEN);
     Moments total = {0, 0, 0};
@@ -157,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_moments(const T
     write_partial(partials, total, at.channel, channels, width_of(lanes, last));
 }
 
-// y may be where x is. mask: where y is positive, and nothing less is let through; 0 where all of it is.
+// y may share memory with x. mask: receives whether each y is positive, and then y = max(y, 0); null for no ReLU.
 __device__ __forceinline__ void normalise(const T *x, T *y, bool *mask, Walk<8> at, C mean, C factor, C shift) {
     for (; at.more(); at.next()) {
         C values[8];
@@ -167,7 +167,7 @@ __device__ __forceinline__ void normalise(const T *x, T *y, bool *mask, Walk<8> 
         for (int k = 0; k < 8; ++k) {
             C value = (values[k] - mean) * factor + shift;
             if (mask && k < count) mask[place] = value > 0;
-            // Asked like this NaN stays NaN.
+            // A comparison with NaN is false, so NaN stays NaN.
             if (mask && value <= 0) value = 0;
             if (k < count) y[place] = (T)value;
             place += at.apart;
@@ -197,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_inference(const
     normalise(x, y, 0, at, mean[at.channel], gamma[at.channel] / deviation, beta[at.channel]);
 }
 
-// Values of x and of the gradient that arrives, where the mask lets it through.
+// Read values of x and of dy, where dy counts as 0 if the mask is false; return the number of values.
 __device__ __forceinline__ int read_both(C *values, C *gradients, const T *x, const T *dy, const bool *mask,
             const Walk<4> &at) {
     int count = read(values, x, at);
@@ -233,7 +233,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_gradient_sums(c
     write_partial(partials, total, at.channel, channels, width_of(lanes, last));
 }
 
-// dx may be where dy is.
+// dx may share memory with dy.
 extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_gradient(const T *x, const C *gamma, const C *mean,
             const C *variance, const bool *mask, const T *dy, const Sums *partials, T *dx, C *dgamma, C *dbeta,
             C epsilon, SHAPE) {

@@ -1,10 +1,10 @@
-// What all sources use. No headers: the run-time compiler has the built-in functions of CUDA and nothing else.
+// Common declarations of all sources. They include no headers: NVRTC provides only CUDA's built-in functions.
 
 typedef unsigned int uint32;
 typedef unsigned long long uint64;
 typedef long long int64;
 
-// bfloat16 is stored only; arithmetic is float's. The rounding is to nearest, ties to even; NaN stays NaN.
+// bfloat16 is a storage type; arithmetic is in float. Values are rounded to nearest, ties to even; NaN stays NaN.
 struct bfloat16 {
     unsigned short bits;
 
@@ -19,11 +19,11 @@ struct bfloat16 {
     __device__ __forceinline__ operator float() const { return __uint_as_float((uint32)bits << 16); }
 };
 
-// First element of this thread and the distance to its next, in a loop that strides by the grid.
+// The first element of this thread, and the distance to its next element, in a grid-stride loop.
 __device__ __forceinline__ int64 first_element() { return (int64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ __forceinline__ int64 stride_of_grid() { return (int64)gridDim.x * blockDim.x; }
 
-// a / b of numbers that are not negative: the GPU divides 32 bits much faster than 64.
+// Return a / b for numbers that are not negative. GPUs divide 32-bit numbers much faster than 64-bit numbers.
 __device__ __forceinline__ int64 quotient(int64 a, int64 b) {
     return (uint64)(a | b) >> 32 ? a / b : (int64)((uint32)a / (uint32)b);
 }

@@ -1,9 +1,9 @@
 // fmad
-// Convolution and its two adjoints, each as a product of matrices (M, K) and (K, N) for every group. The matrices are
-// never in memory: a block gathers tiles of them from images and filters, TILE x DEPTH and DEPTH x TILE at a time.
+// Convolution and its two gradients, each as one product of matrices (M, K) and (K, N) per group. The matrices are
+// never stored: a block gathers tiles of TILE x DEPTH and DEPTH x TILE from images and filters.
 // x: (examples, channels, height, width); filters: (outputs, channels / groups, window_rows, window_columns); y:
-// (examples, outputs, rows, columns). All of them lie with their channels last, or all in C order.
-// T: of images and filters. C: computed in. R: of gradients of filters.
+// (examples, outputs, rows, columns). Either all three have channels last, or all three are in C order.
+// T: dtype of images and filters. C: dtype of computations. R: dtype of filter gradients.
 
 #define TILE 64
 #define DEPTH 16
@@ -18,7 +18,7 @@
     examples, channels, height, width, outputs, rows, columns, window_rows, window_columns, stride_rows,    \
         stride_columns, top, left, groups, last
 
-// Distances of neighbours in memory.
+// Strides in memory, in elements.
 struct Strides {
     int64 example, channel, row, column;
 
@@ -40,7 +40,7 @@ __device__ __forceinline__ Pixel pixel_of(int64 index, int rows, int columns) {
     return {line / rows, (int)(line % rows), (int)(index % columns)};
 }
 
-// A place in a window, in one of some channels; counted so that neighbours are neighbours in memory.
+// A position in a window and one of several channels. Taps are numbered in the order of memory.
 struct Tap {
     int channel, row, column;
 };
@@ -51,7 +51,7 @@ __device__ __forceinline__ Tap tap_of(int64 index, int channels, int window_rows
             (int)(place % window_columns)};
 }
 
-// The part of a convolution that one group is.
+// One group of a convolution.
 struct Group {
     int64 examples;
     int height, width, rows, columns, window_rows, window_columns, stride_rows, stride_columns, top, left, last;
@@ -74,8 +74,8 @@ struct Group {
     }
 };
 
-// What an index of one axis of a matrix says of a place in a tensor: its offset, and its row and column in a grid
-// `step` times as fine as that of the tensor. What is outside of the tensor or between its lines is zero.
+// The part of an element's position in a tensor that follows from one matrix index: an offset, and a row and a column
+// in a grid that is `step` times as fine as the tensor. Values outside the tensor or between its elements are 0.
 struct alignas(16) Spot {
     int64 offset;
     int row, column;
@@ -99,11 +99,11 @@ struct View {
         return (C)data[a.offset + b.offset + row * row_distance + column * column_distance];
     }
 };
-// Of a tensor in which offsets say everything.
+// Return a view of a tensor whose elements are found by offsets alone.
 __device__ __forceinline__ View flat(const T *data) { return {data, 1, 1, 1, 1, 0, 0}; }
 
-// The values of a tile that a thread brings, and where each belongs. by_depth: neighbouring threads bring neighbours
-// along K, else along the other axis.
+// The number of values of a tile that each thread gathers; the functions return the position of a value in the tile.
+// by_depth: adjacent threads gather adjacent values along K, else along the other axis.
 #define HELD (TILE * DEPTH / THREADS)
 
 __device__ __forceinline__ int across_of(int value, bool by_depth) {
@@ -121,7 +121,7 @@ __device__ __forceinline__ void gather(C *values, const View &view, const Spot *
     for (int v = 0; v < HELD; ++v) values[v] = view.at(across[across_of(v, by_depth)], depth[depth_of(v, by_depth)]);
 }
 
-// Four more than the tile, so that columns do not share a bank and four neighbours are still read at once.
+// Four elements of padding avoid bank conflicts and still let a thread read four adjacent elements at once.
 #define PITCH (TILE + 4)
 
 __device__ __forceinline__ void keep(C (*tile)[PITCH], const C *values, bool by_depth) {
@@ -129,9 +129,8 @@ __device__ __forceinline__ void keep(C (*tile)[PITCH], const C *values, bool by_
     for (int v = 0; v < HELD; ++v) tile[depth_of(v, by_depth)][across_of(v, by_depth)] = values[v];
 }
 
-// Multiplies one tile. The problem says what the matrices are: a and b, what each index of m, k and n says of places in
-// them, and what is done with a result. across: neighbouring threads have neighbours along N of the result, else
-// along M.
+// Compute one tile of a product. The problem defines the matrices a and b, the spot of each index m, k and n in their
+// tensors, and how a result is stored. across: adjacent threads compute adjacent results along N, else along M.
 template <typename Problem>
 __device__ void multiply(const Problem &problem, int64 k_begin, int64 k_end, bool a_by_depth, bool b_by_depth,
                          bool across) {
@@ -175,7 +174,7 @@ __device__ void multiply(const Problem &problem, int64 k_begin, int64 k_end, boo
         }
 }
 
-// M: pixels of y. N: outputs. K: taps of a filter, as they lie.
+// M: pixels of y. N: outputs. K: taps of a filter, in the order of memory.
 struct Forward {
     Group of;
     View a, b;
@@ -202,13 +201,13 @@ struct Forward {
                       pixel.column * of.y.column;
         if (bias) value += (C)bias[output];
         if (residual) value += (C)residual[place];
-        // Asked like this NaN stays NaN.
+        // A comparison with NaN is false, so NaN stays NaN.
         if (relu && value <= 0) value = 0;
         result[place] = (T)value;
     }
 };
 
-// M: pixels of x. N: channels. K: taps of the filters that a channel is in, over outputs.
+// M: pixels of x. N: channels. K: positions in the window, for every output.
 struct InputGradient {
     Group of;
     View a, b;
@@ -238,7 +237,7 @@ struct InputGradient {
     }
 };
 
-// M: outputs. N: taps of a filter, as they lie. K: pixels of y.
+// M: outputs. N: taps of a filter, in the order of memory. K: pixels of y.
 struct FilterGradient {
     Group of;
     View a, b;
@@ -262,7 +261,7 @@ struct FilterGradient {
     __device__ void store(int64 m, int64 n, C value) const { result[(of.first_output + m) * n_count + n] = value; }
 };
 
-// bias and residual are 0 where there are none; y may be where the residual is.
+// bias and residual may be null. y may share memory with the residual.
 extern "C" __global__ void __launch_bounds__(THREADS) conv2d(const T *x, const T *filters, const T *bias,
                                                              const T *residual, T *y, int relu, GEOMETRY) {
     Group of(GIVEN, blockIdx.z);
@@ -280,7 +279,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) conv2d_input_gradient(cons
     multiply(problem, 0, of.taps(of.outputs), last, !last, last);
 }
 
-// Of each split, a run of `depth` pixels: partials (splits, filters).
+// Compute the gradient of each split, a run of `depth` pixels. partials: (splits, filters).
 extern "C" __global__ void __launch_bounds__(THREADS) conv2d_weight_gradient(const T *dy, const T *x, C *partials,
                                                                              int64 depth, GEOMETRY) {
     int64 split = blockIdx.z / groups, pixels = examples * rows * columns;

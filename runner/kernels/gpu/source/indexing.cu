@@ -1,9 +1,9 @@
-// Rows by number. T is a unit of memory where it is only moved, A what sums are computed in, I the dtype of indices.
-// A kernel that meets an index that is none sets *failure and leaves it to report to say which one came first.
+// Rows selected by index. T: dtype of values, or a unit of memory if rows are only copied. A: dtype of sums. I: dtype
+// of indices. A kernel that reads an invalid index sets *failure; the kernel report then finds the first invalid index.
 
 __device__ __forceinline__ bool is_row(int64 index, int64 rows) { return index >= 0 && index < rows; }
 
-// One block. found: position and value of the first index that is none, written when there is one.
+// Launched with one block. found: receives the position and the value of the first invalid index, if there is one.
 extern "C" __global__ void report(const I *indices, int64 count, int64 rows, const int *failure, int64 *found) {
     __shared__ int64 firsts[256];
     if (*(const volatile int *)failure == 0) return;
@@ -31,8 +31,8 @@ extern "C" __global__ void gather(const T *table, const I *indices, T *y, int64 
     }
 }
 
-// One block for every index: that of the first of several that are equal adds up the updates of all of them, in their
-// order. The rows that nobody names are set to 0 before.
+// Launched with one block per index. The block of the first of several equal indices adds the updates of all of them,
+// in order. Rows without an index must be set to 0 before the launch.
 extern "C" __global__ void scatter_add(const I *indices, const T *updates, T *y, int64 count, int64 columns,
                                        int64 rows, int *failure) {
     __shared__ int earlier;

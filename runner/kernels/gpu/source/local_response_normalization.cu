@@ -1,10 +1,10 @@
-// Local response normalisation. A tensor is (outer, channels, inner): with the channels last inner is 1, in C order
-// outer are the examples and inner the pixels. Neighbouring threads have neighbouring elements; windows add up from the
-// lowest channel to the highest. T: of tensors. C: computed in.
+// Local response normalization. A tensor is (outer, channels, inner): with channels last, inner is 1; in C order, outer
+// is the number of examples, and inner the number of pixels. Adjacent threads process adjacent elements. Windows are
+// summed from the lowest channel to the highest. T: dtype of tensors. C: dtype of computations.
 
 #define SHAPE int64 count, int64 inner, int64 channels, int64 reach
 
-// The channels of a window around that of an element, as distances from it, from `first` to `last`.
+// The first and the last channel in the window of an element, as distances from the channel of the element.
 struct Window {
     int64 first, last;
 };
@@ -41,7 +41,7 @@ extern "C" __global__ void local_response_normalization(const T *x, T *y, SHAPE,
     }
 }
 
-// scaled = dy * denominator^exponent, and ratio = scaled * x / denominator, of which the gradient takes windows.
+// scaled = dy * denominator^exponent; ratio = scaled * x / denominator, which response_gradient sums over windows.
 extern "C" __global__ void response_gradient_parts(const T *x, const T *dy, C *scaled, C *ratio, SHAPE, C weight, C k,
                                                    C exponent) {
     for (int64 i = first_element(); i < count; i += stride_of_grid()) {

@@ -1,12 +1,12 @@
-// Moving and setting elements of type T, an unsigned integer as wide as the dtype.
+// Kernels that move and set elements. T: an unsigned integer of the size of the dtype.
 
-// All elements are the lowest bits of a word.
+// Set all elements to the lowest bits of a word.
 extern "C" __global__ void fill(T *y, int64 count, uint64 bits) {
     for (int64 i = first_element(); i < count; i += stride_of_grid()) y[i] = (T)bits;
 }
 
-// y (count, columns, rows) of x (count, rows, columns), in squares that are read and written along their rows. A block
-// has 32 * 8 threads; the additional column keeps the threads of a warp off the same bank.
+// Transpose x (count, rows, columns) to y (count, columns, rows) by squares, which are read and written row by row. A
+// block has 32 * 8 threads. The additional column of a square avoids bank conflicts within a warp.
 extern "C" __global__ void turn(const T *x, T *y, int64 count, int64 rows, int64 columns) {
     __shared__ T square[32][33];
     const int lane = threadIdx.x % 32, line = threadIdx.x / 32;

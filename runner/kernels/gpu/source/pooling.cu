@@ -1,7 +1,7 @@
-// Pooling of images (images, height, width, channels) whose channels are innermost; in C order every channel is an
-// image of one. PACK neighbouring channels, one or 16 bytes of them, are read and written at once, and counted as one
-// here.
-// T: of the images. C: computed in.
+// Pooling of images (images, height, width, channels) with channels innermost; in C order, every channel counts as an
+// image of one channel. A pack of PACK adjacent channels (one channel, or 16 bytes of channels) is read and written at
+// once, and `channels` counts packs.
+// T: dtype of images. C: dtype of computations.
 
 struct alignas(PACK * sizeof(T)) Values {
     T of[PACK];
@@ -28,7 +28,7 @@ __device__ __forceinline__ int64 element_of(Place at, int row, int column, int h
     return ((at.image * height + row) * width + column) * channels + at.channel;
 }
 
-// The windows over a place of the padded image: from the first to the last.
+// Return the first, and the last, of the windows that contain a place of the padded image.
 __device__ __forceinline__ int first_window(int place, int window, int stride) {
     return place < window ? 0 : (place - window) / stride + 1;
 }
@@ -36,7 +36,7 @@ __device__ __forceinline__ int last_window(int place, int stride, int windows) {
     return min(place / stride, windows - 1);
 }
 
-// How many places of a window that begins at `start` are inside the image.
+// Return how many places of a window are inside the image. start: the first place of the window.
 __device__ __forceinline__ int inside(int start, int window, int extent) {
     return min(start + window, extent) - max(start, 0);
 }
@@ -57,7 +57,7 @@ extern "C" __global__ void max_pool(const Values *x, Values *y, Positions *argma
 #pragma unroll
                 for (int k = 0; k < PACK; ++k) {
                     C value = (C)values.of[k];
-                    // NaN is no greater than anything, but stays.
+                    // Comparisons with NaN are false: NaN becomes `best` and stays, but its position is not recorded.
                     if (value > best[k]) found.of[k] = u * window_columns + v;
                     if (value > best[k] || value != value) best[k] = value;
                 }
@@ -69,7 +69,7 @@ extern "C" __global__ void max_pool(const Values *x, Values *y, Positions *argma
     }
 }
 
-// Windows in the order of rising positions in them, as on the host: what is added first is what is added first there.
+// Gradients are added in the order of the reference kernel: by the pixel's position in each window, lowest first.
 extern "C" __global__ void max_pool_gradient(const Values *dy, const Positions *argmax, Values *dx, int64 count,
                                              GEOMETRY) {
     for (int64 i = first_element(); i < count; i += stride_of_grid()) {

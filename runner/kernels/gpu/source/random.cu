@@ -1,10 +1,10 @@
-// Draws of counter-based streams, to the bit those of runner/kernels/philox.py. Philox4x32-10 (Salmon et al. 2011).
+// Random draws from the words of Philox4x32-10 (Salmon et al. 2011), equal to the words of runner/kernels/philox.py.
 
 struct Words {
     uint32 of[4];
 };
 
-// The words 4 * group .. 4 * group + 3 that an index draws in a step.
+// Return the words 4 * group to 4 * group + 3 of an index in a step.
 __device__ __forceinline__ Words draw(uint32 key0, uint32 key1, uint64 group, uint64 index, uint32 step) {
     uint32 c0 = (uint32)group, c1 = (uint32)index, c2 = (uint32)(index >> 32), c3 = step;
 #pragma unroll
@@ -21,7 +21,7 @@ __device__ __forceinline__ Words draw(uint32 key0, uint32 key1, uint64 group, ui
     return {{c0, c1, c2, c3}};
 }
 
-// Uniform in [0, 1): the word at a position of index 0 in step 0.
+// Return a uniform number in [0, 1) from the word at a position of index 0 in step 0.
 __device__ __forceinline__ double uniform_at(uint32 key0, uint32 key1, int64 position) {
     const Words words = draw(key0, key1, (uint64)position / 4, 0, 0);
     const int which = (int)(position % 4);
@@ -34,7 +34,7 @@ extern "C" __global__ void uniform(T *y, int64 count, int64 key0, int64 key1, do
         y[i] = (T)(C)(low + width * uniform_at((uint32)key0, (uint32)key1, i));
 }
 
-// Box and Muller: the first half of the draws gives the radii, the second the angles.
+// The Box-Muller transform: the first half of the uniform draws gives the radii, the second half the angles.
 extern "C" __global__ void normal(T *y, int64 count, int64 key0, int64 key1, double mean, double deviation) {
     const int64 pairs = (count + 1) / 2;
     for (int64 i = first_element(); i < pairs; i += stride_of_grid()) {
@@ -45,8 +45,8 @@ extern "C" __global__ void normal(T *y, int64 count, int64 key0, int64 key1, dou
     }
 }
 
-// mask (rows, columns): 0 where a draw is below the threshold, of 2**32, else what is kept. A row is drawn by its index,
-// from a first position on; a thread makes what one group of four words gives.
+// mask (rows, columns): 0 if the 32-bit word of an element is below the threshold, else `kept`. A row has the words of
+// its index from position `first` on. A thread computes the elements of one group of four words.
 extern "C" __global__ void dropout_mask(const int64 *step, const int64 *index, T *mask, int64 rows, int64 columns,
                                         int64 key0, int64 key1, int64 first, int64 threshold, double kept) {
     const int64 group0 = first / 4, groups = columns ? (first + columns + 3) / 4 - group0 : 0;

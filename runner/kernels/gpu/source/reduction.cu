@@ -1,7 +1,7 @@
-// Sums, means, maxima and positions of maxima. T is stored, A computed in, R the result.
+// Sums, means, maxima and positions of maxima. T: stored dtype. A: dtype of computations. R: dtype of the result.
 //
-// A block is `across` outputs wide and 256 / across threads deep: its threads take every so many elements of a slice
-// of what is reduced, then their results are combined two by two. The order is a function of the arguments alone.
+// A block computes `across` outputs with 256 / across threads each. The threads of an output stride through a slice of
+// the reduced elements; then their results are combined in pairs. The order depends only on the arguments.
 
 struct Sum {
     static __device__ __forceinline__ A start() { return A(0); }
@@ -13,13 +13,13 @@ __device__ __forceinline__ double lowest(double) { return (double)__uint_as_floa
 __device__ __forceinline__ int lowest(int) { return (int)0x80000000u; }
 __device__ __forceinline__ int64 lowest(int64) { return (int64)0x8000000000000000ull; }
 
-// As NumPy has it, NaN is larger than all.
+// As in NumPy, the maximum of values with NaN is NaN.
 struct Largest {
     static __device__ __forceinline__ A start() { return lowest(A()); }
     static __device__ __forceinline__ A combined(A a, A b) { return a > b || a != a ? a : b; }
 };
 
-// Where number i of up to four axes lies: eN are extents, sN distances. Extents of 1 cost nothing.
+// Return the offset of element i of up to four axes. eN: extents. sN: strides. Axes of extent 1 cost nothing.
 __device__ __forceinline__ int64 offset(int64 i, int64 e1, int64 e2, int64 e3, int64 s0, int64 s1, int64 s2, int64 s3) {
     const int64 extents[4] = {0, e1, e2, e3};
     const int64 distances[4] = {s0, s1, s2, s3};
@@ -34,8 +34,8 @@ __device__ __forceinline__ int64 offset(int64 i, int64 e1, int64 e2, int64 e3, i
     return found + i * s0;
 }
 
-// kN: extents of the axes that are kept, with distances yN and xN; rN: of those that are reduced, with distances zN.
-// A slice has `length` elements, and its own outputs, `apart` from those of the next. mean: 1 where a mean is asked for.
+// kN: extents of the kept axes, with strides yN and xN. rN: extents of the reduced axes, with strides zN. A slice has
+// `length` elements. Each slice has separate outputs, `apart` elements after the outputs of the previous slice.
 #define ARGUMENTS                                                                                                    \
     const T *x, R *y, int64 outputs, int64 count, int64 length, int64 apart, int across, int64 k1, int64 k2,         \
         int64 k3, int64 y0, int64 y1, int64 y2, int64 y3, int64 x0, int64 x1, int64 x2, int64 x3, int64 r1,          \
@@ -70,14 +70,14 @@ extern "C" __global__ void reduce_mean(ARGUMENTS, int64 of) { reduce<Sum>(PASSED
 
 extern "C" __global__ void reduce_max(ARGUMENTS) { reduce<Largest>(PASSED, A(1)); }
 
-// Whether (b, place) comes before (a, best): larger, or as large and earlier. NaN is larger than all.
+// Return whether (b, place) precedes (a, best): whether b is larger, or equal and earlier. NaN counts as largest.
 __device__ __forceinline__ bool before(A a, int64 best, A b, int64 place) {
     bool a_nan = a != a, b_nan = b != b;
     if (a_nan || b_nan) return b_nan && (!a_nan || place < best);
     return b > a || (b == a && place < best);
 }
 
-// The first largest element along one axis, of extent count and distance z; the rest as above.
+// Find the first maximum along one axis of extent `count` and stride `z`. For the other arguments, see ARGUMENTS.
 extern "C" __global__ void argmax(const T *x, int64 *y, int64 outputs, int64 count, int64 z, int across, int64 k1,
                                   int64 k2, int64 k3, int64 y0, int64 y1, int64 y2, int64 y3, int64 x0, int64 x1,
                                   int64 x2, int64 x3) {
@@ -85,7 +85,7 @@ extern "C" __global__ void argmax(const T *x, int64 *y, int64 outputs, int64 cou
     __shared__ int64 places[256];
     int thread = threadIdx.x, row = thread / across, depth = 256 / across;
     int64 output = (int64)blockIdx.x * across + thread % across;
-    // A thread without elements says what every element comes before.
+    // Every element precedes this initial pair, which is the result of a thread without elements.
     A largest = lowest(A());
     int64 best = count;
     if (output < outputs) {

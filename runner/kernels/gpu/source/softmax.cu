@@ -1,6 +1,6 @@
-// Softmax and its cross-entropy over rows of a matrix. T is stored, A computed in, I the dtype of labels.
+// Softmax and its cross-entropy over rows of a matrix. T: stored dtype. A: dtype of computations. I: dtype of labels.
 //
-// A block has 256 / depth rows, each the work of `depth` threads, a power of two; each waits for all of its block.
+// A block processes 256 / depth rows, with `depth` threads per row, a power of two. All threads of a block synchronize.
 
 struct Place {
     int thread, depth, column;
@@ -14,7 +14,7 @@ __device__ __forceinline__ Place place_of(int64 rows, int depth) {
     return {thread, depth, thread % depth, row, row < rows};
 }
 
-// The largest value of the row, for all of its threads. It passes over NaN, which makes the sum of powers NaN.
+// Return the largest value of the row in all of the row's threads. NaN is skipped; it makes the sum of powers NaN.
 __device__ __forceinline__ A largest_of(const T *x, int64 columns, Place at, A *held) {
     A largest = A(__uint_as_float(0xff800000u));
     if (at.inside)
@@ -35,8 +35,8 @@ __device__ __forceinline__ A largest_of(const T *x, int64 columns, Place at, A *
     return held[at.thread - at.column];
 }
 
-// The sum of e ** (x - largest) over the row, for all of its threads. In float64: a label that is far more probable
-// than the others costs little, but not nothing.
+// Return the sum of e ** (x - largest) over the row in all of the row's threads. The sum is in float64, so that the
+// loss of a label with a probability near 1 is small but not 0.
 __device__ __forceinline__ double sum_of_powers(const T *x, int64 columns, Place at, A largest, double *held) {
     double total = 0;
     if (at.inside)
@@ -96,7 +96,7 @@ extern "C" __global__ void cross_entropy(const T *x, const I *labels, T *losses,
     }
 }
 
-// dlogits may lie where probabilities do.
+// dlogits may share memory with probabilities.
 extern "C" __global__ void cross_entropy_gradient(const T *probabilities, const I *labels, const T *dlosses,
                                                   T *dlogits, int64 count, int64 columns, int *failure) {
     for (int64 i = first_element(); i < count; i += stride_of_grid()) {

@@ -151,7 +151,7 @@ class FakeEndpoint:
         """Put a message for a connected peer on the wire."""
         check_frames(message, [memoryview(frame) for frame in frames])
         if not (peer in self._network.present and self.name in self._network.present):
-            raise ClusterError(f"{self.name} could not send {message.kind!r} to {peer}: it is gone")
+            raise ClusterError(f"{self.name} could not send {message.kind!r} to {peer}: the peer has ended")
         header = encode_header(self._identity.envelope(self._sequences[peer]), message)
         copies = tuple(bytes(frame) for frame in frames)
         self._network.post((self.name, peer), self._connections[peer], header, copies)

@@ -69,7 +69,7 @@ def test_message_round_trip(message: messages.Message) -> None:
 
 
 REFUSED: list[tuple[messages.Message, dict[str, Any], str]] = [
-    (HEARTBEAT, {"v": 2}, "protocol version 2, expected 1: use one runner version"),
+    (HEARTBEAT, {"v": 2}, "protocol version 2, expected 1: use one version of runner"),
     (HEARTBEAT, {"v": True}, "protocol version True"),
     (HEARTBEAT, {"kind": "exec"}, "kind 'exec', expected one of hello, welcome"),
     (HEARTBEAT, {"kind": ["run"]}, r"kind \['run'\]"),
@@ -120,7 +120,7 @@ def test_header_is_exactly_one_map_of_limited_size() -> None:
     for header, reason in (
         (msgpack.packb([plain_header(HEARTBEAT)]), "list at the top, expected a map"),
         (msgpack.packb(plain_header(HEARTBEAT)) + b"\x00", "ExtraData"),
-        (bytes(MAX_HEADER_BYTES + 1), "65537 bytes, at most 65536 allowed"),
+        (bytes(MAX_HEADER_BYTES + 1), "65537 bytes, expected at most 65536"),
     ):
         with pytest.raises(SecurityError, match=reason):
             decode_header(header)
@@ -214,11 +214,11 @@ def test_document_round_trip(document: object) -> None:
         (b"\x81\xa1a\x01\x01", "ExtraData"),
         (b"\xd4\x01\x01", "exceeds max_ext_len"),
         (b"\xc7\x00\x01", "extension type 1"),
-        (b"\xc7\x00\xff", "not one msgpack value"),
-        (b"\xd6\xff\x00\x00\x00\x00", "not one msgpack value"),
+        (b"\xc7\x00\xff", "expected one msgpack value"),
+        (b"\xd6\xff\x00\x00\x00\x00", "expected one msgpack value"),
         (b"\x81\xc4\x01a\x01", "a key of a map is not text"),
         (b"\x91" * 5000 + b"\xc0", "StackError"),
-        (b"", "not one msgpack value"),
+        (b"", "expected one msgpack value"),
     ],
 )
 def test_ambiguous_msgpack_is_refused(data: bytes, reason: str) -> None:
@@ -228,9 +228,9 @@ def test_ambiguous_msgpack_is_refused(data: bytes, reason: str) -> None:
 
 def test_size_limit_holds_for_encoding_and_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "MAX_DOCUMENT_BYTES", 100)
-    with pytest.raises(ValueError, match="document of 103 bytes, at most 100"):
+    with pytest.raises(ValueError, match="document of 103 bytes, expected at most 100"):
         encode_document(b"x" * 101)
-    with pytest.raises(SecurityError, match="103 bytes, at most 100 allowed"):
+    with pytest.raises(SecurityError, match="103 bytes, expected at most 100"):
         decode_document(memoryview(msgpack.packb(b"x" * 101)))
 
 

@@ -167,7 +167,7 @@ def test_lost_peer_is_reported_and_not_reconnected(context: Context, master: Zmq
         while True:
             master.send("worker-0", Shutdown())
 
-    gone_text = r"could not send 'shutdown' to worker-0 for 0\.2 s: it is gone, or its queue of 64"
+    gone_text = r"could not send 'shutdown' to worker-0 for 0\.2 s: the peer has ended, or its queue of 64"
     with ZmqEndpoint(context, identity("worker-0"), worker_address, LIMITS) as successor:
         with pytest.raises(ClusterError, match=gone_text):
             send_until_noticed()
@@ -237,7 +237,7 @@ def test_wrong_use_of_connections_is_refused(master: ZmqEndpoint, context: Conte
         master.connect("worker-0", worker_address)
     with ZmqEndpoint(context, identity("worker-0"), worker_address, LIMITS):
         master.connect("worker-0", worker_address)
-        with pytest.raises(ValueError, match="master-0 is connected to worker-0 already"):
+        with pytest.raises(ValueError, match="master-0 is already connected to worker-0"):
             master.connect("worker-0", worker_address)
         with pytest.raises(ValueError, match=r"load: 1 frames of .* expected one document of at most 67108864"):
             master.send("worker-0", Load("p"), [bytes(MAX_DOCUMENT_BYTES + 1)])
@@ -282,7 +282,7 @@ def test_limit_of_open_files_is_raised_or_reported(monkeypatch: pytest.MonkeyPat
     with open_context(connections=10):
         assert limits["now"] == (276, 400)
     with (
-        pytest.raises(ResourceError, match=r"2256 open files needed, the limit is 400: raise it \(ulimit -Hn\)"),
+        pytest.raises(ResourceError, match=r"2256 open files needed, the limit is 400: raise the limit \(ulimit -Hn\)"),
         open_context(connections=1000),
     ):
         pass

@@ -159,7 +159,7 @@ def test_only_the_library_named_in_the_environment_is_tried(
     with pytest.raises(OneDnnUnavailable) as refusal:
         fresh()
     assert str(refusal.value).startswith(f"libdnnl.so.3 could not be loaded; tried {named}: ")
-    assert str(refusal.value).endswith("RUNNER_LIBDNNL names a file; let it name another, or unset it")
+    assert str(refusal.value).endswith("set RUNNER_LIBDNNL to another file, or unset it")
     named.symlink_to(load().path)
     assert fresh().path == str(named)
 
@@ -278,7 +278,7 @@ def _doubling() -> tuple[Description, dict[int, object]]:
 def test_too_little_scratch_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Description, "scratch_bytes", 128)
     made, arguments = _doubling()
-    expected = "a primitive for 1 threads needs 128 bytes of scratch memory, came 64: it was planned for other threads"
+    expected = "a primitive for 1 threads needs 128 bytes of scratch memory, got 64: planned for another thread count"
     with pytest.raises(ValueError, match=expected):
         bound(made, arguments, allocate(64))
 
