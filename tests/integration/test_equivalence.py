@@ -190,4 +190,4 @@ def test_a_run_is_found_by_its_id_in_the_store(tmp_path: Path) -> None:
     run_id = summary_of(tmp_path / "far" / "away").run_id
     succeed(tmp_path, "rerun", run_id, "--output", "second")
     compared = succeed(tmp_path, "compare", run_id, "second")
-    assert "equal: " in compared.output
+    assert "equal entries: " in compared.output
