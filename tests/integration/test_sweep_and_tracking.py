@@ -81,7 +81,7 @@ def test_a_sweep_is_a_parent_run_with_a_child_per_job_and_a_table_with_the_best_
     best = children[2][2]
     assert_complete(tmp_path, best, "0.05")
     artifacts = {path.name for path in (tmp_path / "mlruns" / "runner" / best / "artifacts").rglob("*.*")}
-    assert artifacts == {"config.yaml", "graph.dot", "graph.png", "learning_curves.png", "confusion_matrix.png"}
+    assert artifacts - {"code.diff"} == {"config.yaml", "graph.dot", "graph.png", "learning_curves.png", "confusion_matrix.png"}
 
 
 def test_a_killed_run_resumes_into_the_same_run_with_contiguous_curves(start: Start, tmp_path: Path) -> None:
