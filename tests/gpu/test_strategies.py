@@ -160,7 +160,7 @@ def test_sandblaster_makes_the_same_iterations_as_on_cpus(gpu: Gpu, workers: int
 
 
 @pytest.mark.parametrize("optimizer", [momentum(), Adam(lr=0.01)], ids=["momentum", "adam"])
-def test_equal_runs_are_equal_bit_for_bit(gpu: Gpu, optimizer: Optimizer) -> None:
+def test_repeated_runs_are_equal_bit_for_bit(gpu: Gpu, optimizer: Optimizer) -> None:
     """Reductions have one order, which does not depend on the scheduling of the GPU."""
     registry, task = gpu.registry(), task_for("batch_normalised", "float32", optimizer=optimizer)
     first, second = (trained(Single(), task, registry, STEPS, gpus=True) for _ in range(2))

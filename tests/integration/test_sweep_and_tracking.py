@@ -21,7 +21,7 @@ ONE_PROCESS = ("parallelism=single", "cluster.threads_per_worker=1")
 
 
 def stored(folder: Path, query: str, *values: Any) -> list[Any]:
-    """Return rows of a folder's store; for queries of one column, the values."""
+    """Return the rows that a query finds in a folder's store. A row of one column is returned as its value."""
     with closing(sqlite3.connect(f"file:{folder / 'mlflow.db'}?mode=rw", uri=True)) as database:
         rows = database.execute(query, values).fetchall()
     return [row[0] if len(row) == 1 else row for row in rows]
@@ -130,7 +130,7 @@ def test_resuming_a_finished_run_writes_its_pending_records(tmp_path: Path) -> N
 
 
 def _has_rows(database: Path) -> bool:
-    """Return whether MLflow has created its tables. It creates them one by one, the runs last."""
+    """Return whether MLflow has created its tables. It creates them one by one; the table of runs is the last."""
     try:
         return bool(stored(database.parent, "SELECT 1 FROM runs"))
     except sqlite3.OperationalError:
