@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from benchmarks.process import SubjectError
 
 SETTLING = 1
-"""Runs at the start of a turn that are not counted: the caches and cores were last used by another subject."""
+"""Number of uncounted runs at the start of a turn, because another subject was the last to use the caches and cores."""
 
 
 class Asked(Protocol):

@@ -42,13 +42,13 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "4 workers": (*SERVERS, *NETWORK, *STRAGGLERS),
     "4 workers and 1 backup worker": (*SERVERS, *NETWORK, *STRAGGLERS, "parallelism.backup_workers=1"),
 }
-"""Name -> overrides of a configuration that is compared."""
+"""The compared configurations: name -> overrides."""
 
 
 @dataclass
 class Subject:
-    """One running configuration. seconds: times of the counted steps. record: which shares were applied, if any were
-    dropped. emulated: description of its network.
+    """One running configuration. seconds: times of the counted steps. record: the workers whose gradients were applied
+    in each step; empty without backup workers. emulated: description of the emulated network.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Subject:
         self._step = 0
 
     def take_turn(self, steps: int) -> None:
-        """Time some steps but the first. No step is running when the method returns."""
+        """Run :data:`SETTLING` uncounted steps and time ``steps`` more. All steps have ended on return."""
         for number in range(SETTLING + steps):
             started = time.perf_counter()
             train_step(self._step_driver, self._experiment, self._step, self._experiment.learning_rate(self._step))

@@ -3,7 +3,7 @@
 The comparison is between one step of runner that sums one vector per worker in place, and one blocking call of another
 library with the same result. The master of runner times the step, from the start order until the last worker's answer.
 The other libraries need no such round trip through the master, but every training step of runner has one. The row of 4
-bytes shows its cost.
+bytes shows the cost of the round trip.
 """
 
 import tempfile
@@ -29,10 +29,10 @@ COLLECTIVE_CASES = {
 """Name on the command line -> exchange. Exchanges are measured only if they are named: their tables are long."""
 
 SIZES = (ITEM_BYTES, 1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
-"""Bytes of one worker's vector."""
+"""The measured sizes of one worker's vector in bytes."""
 
 LARGE = 16 << 20
-"""From this many bytes on, bandwidth determines the time, not the cost of a message."""
+"""Smallest size in bytes at which bandwidth, not the cost of a message, determines the time."""
 
 _TURN_BYTES = 256 << 20
 
@@ -71,7 +71,7 @@ def measure_collective(
 
 
 def steps_in_a_turn(nbytes: int) -> int:
-    """Return the number of exchanges in a turn: for every size about the same total of bytes, but from 5 to 50."""
+    """Return the number of exchanges in a turn: 5 to 50, such that most sizes exchange the same total of bytes."""
     return max(5, min(50, _TURN_BYTES // nbytes))
 
 

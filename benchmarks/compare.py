@@ -20,7 +20,7 @@ from benchmarks.timed_single import CLIENTS
 from benchmarks.work import multiply_adds
 
 WARM_UP = 2
-"""Warm-up runs of a phase. Before the step, the runs whose losses are compared come in addition."""
+"""Number of warm-up runs of a phase. The phase "step" runs more often, because its first losses are compared."""
 
 
 @dataclass(frozen=True)

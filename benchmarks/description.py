@@ -12,7 +12,7 @@ from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 
 _SAME_KIND = {"relu": "relu", "add": "add", "add_n": "add", "concat": "concat", "pad": "pad", "slice": "slice"}
-"""Ops that correspond to one kind of layer: all inputs are tensors, there is one output, attributes become settings."""
+"""Ops that correspond directly to a kind of layer: tensors as inputs, one output, attributes that become settings."""
 
 
 @dataclass

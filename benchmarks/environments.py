@@ -22,7 +22,7 @@ _STAMP = "installed.txt"
 
 
 class MissingEnvironmentError(Exception):
-    """The environment of a subject is missing or has other versions."""
+    """The environment of a subject is missing or does not have the required versions."""
 
     def __init__(self, environment: str) -> None:
         super().__init__(f"not installed: make bench-peers ARGS={environment}")

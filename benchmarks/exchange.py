@@ -53,7 +53,7 @@ def push_pull(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], nam
     """Sum one tensor per worker on the first server, in worker order; every worker reads the sum from there.
 
     :func:`~runner.strategies.synchronous.programs.with_servers` sums gradients in the same way. A tensor of n bytes is
-    sent once by each worker and once to each worker, 2 K n bytes in total.
+    sent once by each worker and once to each worker, 2 K n bytes in total for K workers.
     """
     with graph.device(server_task(0)), graph.absolute_scope(f"reduce/{name}"):
         total = ordered_sum(graph, parts)

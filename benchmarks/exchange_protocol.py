@@ -3,9 +3,9 @@
 {"do": "start"}                                    -> {"versions": {name: version}}
 {"do": "exchange", "nbytes": 1024, "times": 5}     -> {"seconds": [...], "deviation": largest |sum - expected|}
 
-Every worker holds the float32 vector :func:`given`. An exchange leaves the sum of all vectors on every worker. For each
-request the sums are checked once, after the timed exchanges. The process ends when its input ends. This module imports
-only NumPy, because peers use it in other environments.
+Every worker holds the float32 vector that :func:`given` returns. An exchange leaves the sum of all vectors on every
+worker. For each request the sums are checked once, after the timed exchanges. The process ends when its input ends.
+This module imports only NumPy, because peers use it in other environments.
 """
 
 import json

@@ -24,7 +24,7 @@ from runner.training.experiment import Experiment
 
 
 def configuration(overrides: Sequence[str]) -> Config:
-    """Return the checked configuration of overrides, on the CPU as for the peers. Raises ConfigError."""
+    """Return the checked configuration for some overrides. It uses the CPU, as the peers do. Raises ConfigError."""
     return fix_machine_values(compose([*overrides, "cluster.device=cpu"]).config(), usable_cores())
 
 

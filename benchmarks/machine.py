@@ -30,7 +30,7 @@ CONV_MULTIPLY_ADDS = 32 * 256 * 28 * 28 * 256 * 3 * 3
 
 ADDED = 48 << 20
 ADD_BYTES = 3 * 4 * ADDED
-"""Bytes of an addition: two arrays are read and one is written, in place, without reading it again."""
+"""Bytes that one addition moves: it reads two arrays and overwrites one of them."""
 
 
 class Machine:

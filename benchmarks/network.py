@@ -32,7 +32,7 @@ def forward_layers(task: Task) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
 
 
 def random_batch(case: Case) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return images (N, C, H, W), drawn from a normal distribution, and labels (N,), equal in every call."""
+    """Return images (N, C, H, W), drawn from a normal distribution, and labels (N,), the same in every call."""
     random = np.random.default_rng(_SEED)
     x = random.standard_normal((case.batch, *case.shape), np.float32)
     labels: NDArray[Any] = random.integers(0, case.classes, case.batch)

@@ -83,7 +83,7 @@ def _hidden(seconds: Mapping[str, Sequence[float]]) -> float:
 def measure_overlap(name: str, *, rounds: int, turn: int | None) -> OverlapResult:
     """Time the training step of a case of :data:`OVERLAP_CASES` in every variant.
 
-    Raises SubjectError if a variant fails or computes other values.
+    Raises SubjectError if a variant fails or if the losses of the variants differ.
     """
     combine, turn = OVERLAP_CASES[name], turn or TURN
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, ExitStack() as stack:

@@ -17,7 +17,7 @@ from runner.training.experiment import Experiment
 def prepare(case: Case, folder: Path, *, threads: int, precision: str) -> Problem:
     """Write the problem of a case and return it. Raises ConfigError for an unknown model.
 
-    The description and the initial values are the float32 network's in every precision.
+    In every precision, the description and the initial values are those of the float32 network.
     """
     experiment = timed_experiment(case.overrides(threads=threads, precision="float32"))
     layers, trainable = forward_layers(task_of(experiment.config, experiment.facts))

@@ -1,7 +1,7 @@
 """A problem that every subject solves: a neutral description of a network, its initial values and one batch.
 
 The folder has ``problem.json``, ``x.npy``, ``y.npy`` and one file ``variables/NAME.npy`` per variable, which a subject
-loads one at a time. This module imports nothing of runner, because peers use the module too.
+loads one at a time. This module imports nothing from runner, because peers use the module too.
 """
 
 import json
@@ -39,7 +39,7 @@ sizes of the image (H, W) and the kernel (R, S). dense: variables weights (featu
 image: (C, H, W) of a flattened input, else null. batch_norm: variables gamma, beta, moving_mean, moving_variance (C,);
 settings epsilon, and decay of the moving averages. max_pool, avg_pool: settings window, strides, padding, image (H, W)
 of the input, and for avg_pool count_padding. subsample: setting strides. concat: setting axis. pad: settings low and
-high, zeros by axis. slice: settings begin and size by axis. The other kinds have neither.
+high, zeros by axis. slice: settings begin and size by axis. The other kinds have no variables and no settings.
 """
 
 

@@ -116,7 +116,7 @@ class SubjectProcess:
             pidfd = os.pidfd_open(pid)
             select.select([pidfd], [], [], timeout_s)
             os.close(pidfd)
-            # Kill before the wait: until then the system gives the group's number to no other group.
+            # Kill before the wait: the system can reuse the group's number only after the wait.
             os.killpg(pid, signal.SIGKILL)
         return self._process.wait()
 

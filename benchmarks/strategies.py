@@ -20,7 +20,7 @@ STRATEGY_CASES = {f"{PREFIX}{name}": CASES[name] for name in ("mlp", "lenet", "c
 
 
 BATCHES = 16
-"""Number of batches of synthetic examples, whose order changes with every pass."""
+"""Number of batches of synthetic examples. The order of the examples changes with every pass."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ PEERS = (
     _peer("tensorflow", "graph"),
     _peer("tensorflow", "xla"),
 )
-"""The peers of runner in the training of networks."""
+"""The peers with which runner is compared in the training of networks."""
 
 EXCHANGE_OURS = SubjectSpec("runner", "", "benchmarks.exchange")
 
@@ -45,4 +45,4 @@ EXCHANGE_PEERS = (
     SubjectSpec("mpi", "mpi", "benchmarks.peers.exchange_peer", ("mpi",)),
     SubjectSpec("gloo", "torch", "benchmarks.peers.exchange_peer", ("gloo",)),
 )
-"""The peers of runner in collectives."""
+"""The peers with which runner is compared in collectives."""

@@ -35,7 +35,7 @@ TRAINING = (
     *("model=cifar_convnet", "data=synthetic", "data.shape=[3,32,32]", "data.examples=640", "parallelism=single"),
     *("cluster.threads_per_worker=1", "train.epochs=1000000", "train.log_every=1", "train.eval_every=1000000000"),
 )
-"""One thread, so that other processes have the other core."""
+"""One kernel thread, so that one of two cores is free for other processes."""
 
 _METHOD = """`runner {training}`
 

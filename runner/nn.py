@@ -124,7 +124,7 @@ def dense(
     bias: float | None = 0.0,
     initializer: Initializer | None = None,
 ) -> Tensor:
-    """Add x W + b: (N, features) -> (N, units).
+    """Add a dense layer, which computes x W + b: (N, features) -> (N, units).
 
     bias: the initial value of b; None for no bias. initializer: for W (features, units), He's normal by default.
     """
@@ -146,7 +146,7 @@ def max_pool(
     padding: Padding = "valid",
     ceil: bool = False,
 ) -> Tensor:
-    """Add the maximum of every ``window`` x ``window`` window, whose stride is its size by default.
+    """Add max pooling with ``window`` x ``window`` windows. By default the stride is the size of a window.
 
     Padding is never the maximum. There are (size + padding - window) // stride + 1 windows along a side. With ``ceil``,
     the division rounds up, as in Caffe and cuda-convnet: the last window may reach beyond the padded image, but starts
@@ -168,7 +168,7 @@ def avg_pool(
     padding: Padding = "valid",
     ceil: bool = False,
 ) -> Tensor:
-    """Add the mean of every window over its pixels inside the image; windows as in :func:`max_pool`."""
+    """Add average pooling over the pixels of each window that are inside the image; windows as in :func:`max_pool`."""
     with new_layer(net, name, "pool"):
         windows = _place(net, x, window, stride or window, padding, ceil=ceil)
         y = ops.avg_pool(net.graph, x, window=windows.size, strides=windows.strides, padding=windows.padding)
@@ -176,27 +176,27 @@ def avg_pool(
 
 
 def global_avg_pool(net: NetworkBuilder, x: Tensor, *, name: str) -> Tensor:
-    """Add the mean of every channel: (N, C, H, W) -> (N, C)."""
+    """Add global average pooling, the mean of every channel: (N, C, H, W) -> (N, C)."""
     with new_layer(net, name, "pool"):
         _expect_rank(net, x, 4, "(N, C, H, W)")
         return net.output(ops.reduce_mean(net.graph, x, axes=(2, 3)))
 
 
 def relu(net: NetworkBuilder, x: Tensor, *, name: str) -> Tensor:
-    """Add max(x, 0), any shape."""
+    """Add a ReLU, max(x, 0), for x of any shape."""
     with new_layer(net, name, "activation"):
         return net.output(ops.relu(net.graph, x))
 
 
 def flatten(net: NetworkBuilder, x: Tensor, *, name: str) -> Tensor:
-    """Add x with the features of each example flattened: (N, ...) -> (N, features)."""
+    """Add a layer that flattens the features of each example: (N, ...) -> (N, features)."""
     with new_layer(net, name, "shape"):
         examples, *rest = net.graph.spec(x).shape
         return net.output(x if len(rest) == 1 else ops.reshape(net.graph, x, (examples, -1)))
 
 
 def dropout(net: NetworkBuilder, x: Tensor, rate: float, *, name: str) -> Tensor:
-    """Add x (N, ...) in which each value is set to 0 with probability ``rate`` and otherwise divided by 1 - rate.
+    """Add dropout: each value of x (N, ...) is set to 0 with probability ``rate`` and otherwise divided by 1 - rate.
 
     Evaluation returns x, which is the expectation of the result (Srivastava et al. 2014, section 10, in its inverted
     form). The draws are a function of seed, layer name, step and global example index.
@@ -218,12 +218,12 @@ def dropout(net: NetworkBuilder, x: Tensor, rate: float, *, name: str) -> Tensor
 
 
 def batch_norm(net: NetworkBuilder, x: Tensor, *, name: str, decay: float = 0.9, epsilon: float = 1e-5) -> Tensor:
-    """Add gamma * (x - mean) / sqrt(variance + epsilon) + beta, channel by channel (Ioffe and Szegedy 2015).
+    """Add batch normalization of each channel: gamma * (x - mean) / sqrt(variance + epsilon) + beta.
 
-    x: (N, C) or (N, C, H, W). Training uses mean and variance of the batch and requests that the moving averages be
-    advanced, average <- decay * average + (1 - decay) * batch; evaluation uses the averages. The variance is the mean
-    squared deviation in both, without the paper's m / (m - 1) for evaluation, so that a batch of one value per channel
-    is not a special case. Variables (C,): gamma, beta, moving_mean, moving_variance.
+    Ioffe and Szegedy 2015. x: (N, C) or (N, C, H, W). Training uses mean and variance of the batch and requests that
+    the moving averages be advanced, average <- decay * average + (1 - decay) * batch; evaluation uses the averages. The
+    variance is the mean squared deviation in both, without the paper's m / (m - 1) for evaluation, so that a batch of
+    one value per channel is not a special case. Variables (C,): gamma, beta, moving_mean, moving_variance.
     """
     with new_layer(net, name, "norm"):
         channels = net.graph.spec(x).shape[1]
@@ -254,7 +254,7 @@ def local_response_normalization(
     k: float = 2.0,
     divide_by_size: bool = False,
 ) -> Tensor:
-    """Add x / (k + alpha * sum of squares over ``size`` neighbouring channels) ** beta.
+    """Add the normalization x / (k + alpha * sum of squares over ``size`` neighbouring channels) ** beta.
 
     Krizhevsky et al. 2012, section 3.3. divide_by_size: divide alpha by ``size``, as cuda-convnet does.
     """
@@ -310,7 +310,7 @@ def _expect_rank(net: NetworkBuilder, x: Tensor, rank: int, named: str) -> None:
 
 
 def add(net: NetworkBuilder, x: Tensor, shortcut: Tensor, *, name: str) -> Tensor:
-    """Add x + shortcut, both of one shape: the end of a residual unit (He et al. 2016, eq. 1)."""
+    """Add the sum of x and a shortcut of the same shape, which ends a residual unit (He et al. 2016, eq. 1)."""
     with new_layer(net, name, "merge"):
         left, right = net.graph.spec(x), net.graph.spec(shortcut)
         if left != right:
@@ -319,13 +319,13 @@ def add(net: NetworkBuilder, x: Tensor, shortcut: Tensor, *, name: str) -> Tenso
 
 
 def concat(net: NetworkBuilder, branches: Sequence[Tensor], *, name: str) -> Tensor:
-    """Add the channels of all branches (N, C_i, H, W) one after the other: (N, sum of C_i, H, W)."""
+    """Add a layer that concatenates the channels of all branches: (N, C_i, H, W) -> (N, sum of C_i, H, W)."""
     with new_layer(net, name, "merge"):
         return net.output(ops.concat(net.graph, branches, axis=1))
 
 
 def zero_padded_shortcut(net: NetworkBuilder, x: Tensor, channels: int, *, name: str, stride: int = 1) -> Tensor:
-    """Add every stride-th pixel of x (N, C, H, W), padded by channels of zeros: (N, channels, H', W').
+    """Add a shortcut: every stride-th pixel of x (N, C, H, W), with channels of zeros appended: (N, channels, H', W').
 
     H' = (H - 1) // stride + 1, likewise W', as for a convolution padded to keep the size. He et al. 2015, "Deep
     residual learning", section 3.3, option A.

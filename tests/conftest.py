@@ -1,4 +1,4 @@
-"""Fixtures and settings of all tests: the search for examples, the kernels, and a command line that does not train."""
+"""Fixtures and settings of all tests: Hypothesis's examples, the kernels, and a command line that does not train."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""A training entry that does not train: it records its calls and returns, or raises, what a test sets."""
+"""A training entry point that does not train: it records its calls and returns, or raises, what a test sets."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -49,7 +49,7 @@ class FakeTraining:
 
     @property
     def only(self) -> Call:
-        """Return the only call; fail if there was another number of calls."""
+        """Return the only call; fail unless there was exactly one."""
         (call,) = self.calls
         return call
 

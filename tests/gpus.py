@@ -39,7 +39,7 @@ def gpu_kernels(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture
 def nccl_kernels(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As :func:`gpu_kernels`, with sums over GPUs."""
+    """Replace the kernels like :func:`gpu_kernels`, and also emulate NCCL."""
     runtime = EmulatedRuntime(compiled_sources, gpus=2)
     with_nccl(runtime)
     registry = registry_of(runtime)

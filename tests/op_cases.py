@@ -126,7 +126,7 @@ def _consumed_product(
     a: bool = True,
     b: bool = False,
 ) -> Case:
-    """Return a program that reads a product, by default the product with a', as one of its operands."""
+    """Return a case of an element-wise program with a matrix product among its operands. a, b: transpose flags."""
     turned = {"transpose_a": a, "transpose_b": b}
     attributes = {**turned, "dtype": PRECISION, "program": text, "outputs": outputs, "product": product}
     return Case((normal(*a_shape), normal(*b_shape), *operands), attributes, 0)

@@ -23,7 +23,7 @@ TOLERANCE = 1e-8
 
 
 def evaluate(graph: Graph, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Array]) -> list[Array]:
-    """Compute the fetched tensors with the reference kernels, node after node in graph order.
+    """Compute the fetched tensors with the reference kernels, node by node in graph order.
 
     ``feeds`` holds the values of placeholders, and optionally of other tensors. Every array is made read-only, so that
     a kernel that writes to its inputs fails, and every output is compared with its spec.
@@ -104,7 +104,7 @@ def _assert_directional(
     feeds: Mapping[Tensor, Array],
     rng: np.random.Generator,
 ) -> None:
-    """Compare the gradient of sum of <weight, y> with its derivative along a random direction of all xs."""
+    """Compare the gradient of the sum of <weight, y> with its derivative along a random direction of all xs."""
     direction = {x: rng.uniform(-1, 1, graph.spec(x).shape) for x in found}
 
     def moved(distance: float) -> float:

@@ -34,5 +34,5 @@ def restored_tables() -> Iterator[None]:
 
 
 def example(path: str) -> Plugin:
-    """Return the plugin of a file below ``examples``, executed and not installed."""
+    """Return the plugin of a file below ``examples``, executed but not installed."""
     return execute(locate(str(EXAMPLES / path)))

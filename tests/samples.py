@@ -116,7 +116,7 @@ def numbered(*shape: int, dtype: str = "float64") -> Sample:
 
 
 def but(sample: Sample, **places: Any) -> Sample:
-    """Return a sample with some values replaced. nan, inf: index of that value; at: (index, value)."""
+    """Return a sample with some values replaced. nan, inf: index that gets this value; at: (index, value)."""
 
     def draw(rng: np.random.Generator) -> Array:
         array = np.asarray(sample(rng)).copy()

@@ -33,5 +33,5 @@ def _composed(overrides: tuple[str, ...]) -> Config:
 
 
 def typed(text: str) -> tuple[str, ...]:
-    """Return the overrides in a command line without quotes."""
+    """Return the overrides of a command line that contains no quotes."""
     return tuple(text.split())

@@ -132,7 +132,7 @@ def test_the_bounds_themselves_are_accepted_unless_excluded(number: Number):
         (Bounds(0, 1, above=True, below=True), "above 0 and below 1"),
     ],
 )
-def test_bounds_as_text(bounds: Bounds, text: str):
+def test_bounds_are_written_as_text(bounds: Bounds, text: str):
     assert str(bounds) == text
 
 

@@ -67,7 +67,7 @@ def test_every_verb_has_its_own_help(verb: str, capsys: Capture):
         assert f" runner {verb}" in text.partition("example")[2]
 
 
-def test_a_command_that_runs_out_of_memory_exits_like_one_without_resources(
+def test_a_command_that_runs_out_of_memory_exits_with_a_resource_error(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     def run(_: object) -> int:

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "bounds": "",
     "errors": "",
     "system": "errors",
-    # Arrays: NumPy and no other module of runner. A reference kernel registers itself.
+    # Arrays: NumPy, and no module of runner outside ``kernels``. A reference kernel registers itself.
     "kernels": "",
     "kernels.philox": "",
     "kernels.platform": "kernels.contract kernels.memory",
@@ -38,7 +38,8 @@ MAY_IMPORT = {
     # Kernels of a GPU: they use CUDA through one protocol, except for the module that implements it.
     "kernels.gpu": "kernels.memory kernels.contract kernels.functions kernels.registry kernels.platform"
     " kernels.elementwise kernels.philox",
-    # The engine: a folder imports only folders above it. A graph describes the computation, a plan its execution.
+    # The engine: a folder imports only folders listed above it. A graph describes the computation, a plan its
+    # execution.
     "engine": "",
     "engine.graph": "errors kernels.elementwise system.schema",
     "engine.compile": "engine.graph errors kernels.contract kernels.registry kernels.memory kernels.elementwise",
@@ -167,7 +168,7 @@ def statements(tree: ast.AST, at_start: bool = True) -> Iterator[tuple[ast.stmt,
 
 
 def targets(statement: ast.stmt, known: Mapping[str, Path]) -> Iterator[str]:
-    """Yield the imported modules: ``from runner.engine import ops`` means the module ``runner.engine.graph.ops``."""
+    """Yield the imported modules: ``from runner.engine.graph import ops`` imports ``runner.engine.graph.ops``."""
     if isinstance(statement, ast.Import):
         yield from (alias.name for alias in statement.names)
     elif isinstance(statement, ast.ImportFrom):
@@ -236,7 +237,7 @@ def too_early(found: list[Import]) -> list[str]:
 
 
 def strangers(found: list[Import]) -> list[str]:
-    """Return the libraries that are imported outside their packages. Kernels import NumPy only."""
+    """Return the libraries that are imported outside their packages."""
     return [
         str(each)
         for each in found

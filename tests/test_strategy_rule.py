@@ -1,4 +1,4 @@
-"""No file outside ``runner/strategies`` depends on a strategy's name or type: all of them use the contract.
+"""Files outside ``runner/strategies`` use the contract of strategies and never depend on a strategy's name or type.
 
 The test reads the syntax tree and executes nothing.
 """

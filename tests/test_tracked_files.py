@@ -25,7 +25,7 @@ def tracked() -> Iterator[tuple[str, Path]]:
 
 
 def machine_paths(text: str) -> list[str]:
-    """Return the lines that contain such a path, each with its number."""
+    """Return the lines that contain a path of one machine, each with its number."""
     return [f"{number}: {line}" for number, line in enumerate(text.splitlines(), 1) if MACHINE_PATH.search(line)]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SHORTEST_S = 0.5
-"""The shortest timeout of an answer."""
+"""The shortest timeout for an answer."""
 
 
 class Deadline:

@@ -14,7 +14,7 @@ from runner.strategies.clients import program
 from runner.strategies.replica import Replica, Share, placeholders
 
 LOAD = "load"
-"""The client that loads the batch once. It is fed by the names of the fields."""
+"""The client that loads the batch once. The names of its feeds are the fields of the batch."""
 
 
 @dataclass

@@ -24,7 +24,7 @@ Results = Mapping[Key, Measured]
 
 
 def document(store: Store, command: str) -> str:
-    """Return all results as one document. The networks for tests are left out unless the command names them."""
+    """Return all results as one document; the network ``smoke``, for tests, is left out unless it has results."""
     names = [name for name in GPU_CASES if name != "smoke" or any(key[0] == name for key in store.results)]
     results = store.results
     parts = [heading(store, command), overview(results, names), forward_and_backward(results, names)]

@@ -17,8 +17,8 @@ TO_NHWC = (0, 2, 3, 1)
 def channels_last(layer: Layer, role: str, values: Array) -> Array:
     """Return a variable of a layer for a network whose images are (N, H, W, C).
 
-    Filters (O, C, R, S) become (R, S, C, O). The rows of a dense layer after a flattened image are reordered like the
-    features of that network, so that the layer computes the same function.
+    Filters (O, C, R, S) become (R, S, C, O). The weights of a dense layer whose input is a flattened image have their
+    rows reordered from (C, H, W) to (H, W, C), so that the layer computes the same function.
     """
     if role == "weights" and layer.kind == "conv":
         return np.ascontiguousarray(values.transpose(2, 3, 1, 0))

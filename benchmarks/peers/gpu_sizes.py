@@ -6,7 +6,7 @@ PRODUCTS = ("float32", "tf32", "bfloat16")
 COPY = "copy"
 
 REPEATS = 10
-"""Products, or copies, in one run."""
+"""Number of matrix products or of copies in one run."""
 
 
 def side(device: str) -> int:

@@ -53,7 +53,7 @@ def run_rank(library: Library, exchange: Exchange, folder: str) -> None:
 
 
 def _exchange(library: Library, exchange: Exchange, nbytes: int, times: int) -> tuple[list[float], float]:
-    """Time some exchanges, each of the sums of the one before; then check the sums of one more exchange."""
+    """Time some exchanges, each of which sums the results of the previous one; then check one more exchange."""
     vector = given(library.rank, nbytes)
     received = [given(k, nbytes) for k in range(exchange.workers)] if _serves(library, exchange) else []
     seconds = []

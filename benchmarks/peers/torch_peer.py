@@ -214,7 +214,7 @@ _MODULES: Mapping[str, Callable[[Problem, Layer, bool], nn.Module]] = {
     "pad": lambda problem, layer, private: Pad(layer.settings["low"], layer.settings["high"]),
     "slice": lambda problem, layer, private: Slice(layer.settings["begin"], layer.settings["size"]),
 }
-"""Kind of layer -> its module. private: no other layer reads the memory of the layer's input."""
+"""Kind of layer -> function that returns a module. private: no other layer reads the memory of the layer's input."""
 
 
 class Torch:

@@ -17,7 +17,7 @@ CLASSES = ("lying", "standing")
 
 @dataclass
 class Bars(DatasetSettings):
-    """Square images with bars in one direction, which is the class.
+    """Square images with bars in one direction. The direction is the class.
 
     side: height and width of an image in pixels. bars: number of bars in each image. examples: size of the train split;
     the test split has a quarter as many. data_seed: seed of all draws, independent of the run's seed.

@@ -12,7 +12,7 @@ from runner.plugin import Plugin
 
 @dataclass
 class AllConv(Model):
-    """Stages of a 3x3 convolution and one with stride 2; then a 1x1 convolution to the classes and global averaging.
+    """Stages of two 3x3 convolutions, the second of stride 2; then a 1x1 convolution to classes and a global mean.
 
     filters: number of filters in the first stage, doubled in each later stage. stages: number of times the image is
     halved. dropout: dropout rate after each stage.

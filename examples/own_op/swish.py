@@ -42,14 +42,14 @@ SWISH = OpDef(
 
 
 def swish_layer(net: NetworkBuilder, x: Tensor, *, name: str) -> Tensor:
-    """Add swish(x) as a layer, for x of any shape."""
+    """Add a layer that computes swish(x), for x of any shape."""
     with net.layer(name, "activation"):
         return net.output(net.graph.add("swish", [x])[0])
 
 
 @dataclass
 class SwishMlp(Model):
-    """Dense layers with swish on the flattened image, and one more for the logits. hidden: units of hidden layers."""
+    """Dense layers with swish on the flattened image, and a dense output layer. hidden: units of each hidden layer."""
 
     name: str = "swish_mlp"
     hidden: list[Count] = field(default_factory=lambda: [64])

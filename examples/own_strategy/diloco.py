@@ -72,7 +72,7 @@ class DiLoCo(Strategy):
     def _outer(
         self, replicas: Sequence[Replica], computed: Sequence[Gradients], anchors: Sequence[Variables]
     ) -> list[str]:
-        """Add an outer step of every trained variable and the mean of each moving average; return the nodes to run."""
+        """Build an outer step for each trained variable and average each moving average; return the nodes to run."""
         graph, targets = replicas[0].graph, []
         for variables in zip(*([v for v, _ in each.gradients] for each in computed), strict=True):
             starts = [store.copy(variable, "anchor") for store, variable in zip(anchors, variables, strict=True)]
@@ -98,7 +98,7 @@ class DiLoCo(Strategy):
 
 
 def _over_workers(replicas: Sequence[Replica], name: str, parts: Sequence[Tensor]) -> list[Tensor]:
-    """Add the mean of one tensor per worker to every worker, and return it for each."""
+    """Build the mean of one tensor per worker, computed on every worker; return one mean tensor per worker."""
     graph = replicas[0].graph
     means = []
     for replica, total in zip(

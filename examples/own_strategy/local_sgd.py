@@ -27,8 +27,8 @@ class LocalSgd(Strategy):
     their bytes; ``sync_data`` sends 2 (K - 1) times the bytes of all gradients in every step. The networks are also
     averaged before an evaluation and a checkpoint, so that one network is scored, saved and resumed.
 
-    With ``every=1``, shares of one size and an optimizer that is linear in the gradient (sgd, momentum), a step equals
-    a step of ``single``. ``optimizer.clip_norm`` clips the gradients of each worker separately.
+    With ``every=1``, equal shares and an optimizer that is linear in the gradient (sgd, momentum), a step equals a step
+    of ``single``. ``optimizer.clip_norm`` clips the gradients of each worker separately.
     """
 
     name: str = "local_sgd"
@@ -55,7 +55,7 @@ class LocalSgd(Strategy):
 
 
 def _average(replicas: Sequence[Replica]) -> list[str]:
-    """Add the mean of every variable and slot and assign it to each replica; return the nodes to run."""
+    """Average every variable and slot over the replicas, and assign the mean to each; return the nodes to run."""
     graph, devices = replicas[0].graph, [each.device for each in replicas]
     targets = []
     for variables in zip(*(each.variables for each in replicas), strict=True):

@@ -84,7 +84,7 @@ class CheckpointMeta:
     (not an epoch of the data). examples: training examples consumed so far. progress: finite numbers that the loop
     continues from, such as the best metric so far or the seconds spent, named like variables; the entry
     :data:`BEST_STEP` is the step of the best checkpoint so far, which is this one or an earlier one.
-    Raises NumericError for a progress that is not finite.
+    Raises NumericError if a number in ``progress`` is not finite.
     """
 
     config_hash: _FileName

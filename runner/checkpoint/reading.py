@@ -133,7 +133,7 @@ def find(path: Path, which: str | None = None) -> Path:
 
 
 def _best(folder: Path, latest: Path, *, required: bool) -> Path:
-    """Return the best checkpoint that the newest one names; if that is unusable, the newest unless ``required``."""
+    """Return the best checkpoint that ``latest`` names or, if it is unusable and not ``required``, ``latest``."""
     step = load(latest).manifest.meta.best_step
     best = None if step is None else layout.committed_path(folder, step)
     if best == latest:
@@ -242,7 +242,7 @@ def _require_fit(found: Manifest, expected: Expected) -> None:
 
 
 def _listed(kind: str, entries: list[str]) -> str:
-    """Return "kind N: a, b, ..." with the first few entries, nothing for none."""
+    """Return "N kind: a, b, ..." with the first few entries; "" if there are no entries."""
     if not entries:
         return ""
     more = f" and {len(entries) - _NAMES_SHOWN} more" if len(entries) > _NAMES_SHOWN else ""

@@ -32,14 +32,14 @@ def save(
 ) -> Path:
     """Write ``variables``, unsharded name -> array of any layout, as ``directory/step-N``; return its path.
 
-    On return, the checkpoint is on the disk and has been read back, and older ones are deleted except the newest
-    ``keep``, this one included, and the best according to ``meta``. A committed checkpoint with the same variables is
-    not changed. The caller must hold the lock of the run directory; ``meta.epoch`` is the directory's epoch.
+    On return, the checkpoint is on the disk and has been read back. Only the newest ``keep`` checkpoints, this one
+    included, and the best one according to ``meta`` are left. A committed checkpoint with the same variables is not
+    changed. The caller must hold the lock of the run directory; ``meta.epoch`` is the directory's epoch.
 
     Raises NumericError for a value that is not finite; ConfigError for ``keep`` below 3; ResourceError if the disk is
-    full or fails; CheckpointError for values that the format cannot hold, for other variables of the same step, and if
-    the read-back fails; DirectoryInUseError if a later epoch of the run has written here. Older checkpoints survive all
-    of these errors.
+    full or fails; CheckpointError if the format cannot hold a value, if other variables are committed for this step, or
+    if the read-back fails; DirectoryInUseError if a later epoch of the run has written here. No error damages older
+    checkpoints.
     """
     if keep < MINIMUM_KEEP:
         raise ConfigError(f"checkpoint.keep={keep}: expected {MINIMUM_KEEP} or more")
@@ -136,8 +136,8 @@ def _read_back(final: Path, manifest: Manifest) -> None:
 def _prune(directory: Path, newest: Manifest, keep: int) -> None:
     """Discard checkpoints older than the newest, except the ``keep`` - 1 newest of them and the best.
 
-    Checkpoints of later steps are damaged ones that the resumed run has not reached again; they do not count, so that
-    they cannot displace an intact one.
+    Checkpoints of later steps are damaged, and the resumed run has not reached these steps again. They do not count, so
+    that they cannot displace an intact checkpoint.
     """
     older = [(step, path) for step, path in layout.committed(directory) if step < newest.step]
     for step, path in older[keep - 1 :]:

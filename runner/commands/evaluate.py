@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
     device = one_device(device_config, usable_cores())
     scored = score(device, network.checkpoint, config.data, network.normalisation())
     results = _results(network, config, device, scored)
-    # The folder of YAML files counts, because an option can have different values in different folders.
+    # The folder of YAML files is part of the file name: an option can have different values in different folders.
     words = [*options.overrides, *([str(options.config_dir.absolute())] if options.config_dir else [])]
     path = options.output or network.run_dir / _file_name(network, config, words)
     write_output(path, json.dumps(results, indent=1) + "\n")

@@ -32,7 +32,7 @@ def run_planned(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], *, debu
     """Run ``jobs`` of a sweep, then report on the whole sweep; return the exit code.
 
     The caller holds the lock of the sweep. Raises Interrupted, after the report, if a job in this process was
-    interrupted; ResourceError if the launcher leaves jobs undone.
+    interrupted; ResourceError if the launcher returns before all jobs have ended.
     """
     try:
         _run_all(plan, sweep_dir, jobs, debug)

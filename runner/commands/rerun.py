@@ -26,7 +26,7 @@ class Repetition:
     """A plan to repeat a run.
 
     config: the configuration to train. replayed: the record of decisions that the configuration does not determine;
-    None without decisions or record. doubt: the reason why the same weights are not guaranteed, "" if they are.
+    None if there is no record. doubt: the reason why the same weights are not guaranteed, "" if they are.
     """
 
     config: Config
@@ -77,7 +77,7 @@ def repetition_of(config: Config, run: StoredRun) -> Repetition:
 
 
 SAME, OTHER = 0, 1
-"""Exit codes: the weights are the same; or they differ or cannot be compared."""
+"""Exit codes. SAME: the weights are the same. OTHER: the weights differ or cannot be compared."""
 
 _EXAMPLE = """\
 The run starts from step 0 with its stored configuration, in a new directory. If its workers raced, the record of their

@@ -120,8 +120,8 @@ def split_device(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
 def with_device(stored: Config, device_overrides: Sequence[str]) -> Config:
     """Return the configuration of a trained network with a cluster of one device, by default ``auto``.
 
-    Of the stored cluster only ``tf32`` is kept, unless ``asked`` sets it. Raises ConfigError for an unknown device, or
-    if ``cluster.gpus`` is neither null nor one GPU.
+    Of the stored cluster only ``tf32`` is kept, unless ``device_overrides`` set it. Raises ConfigError for an unknown
+    device, or if ``cluster.gpus`` is neither null nor one GPU.
     """
     tf32 = stored.cluster.tf32 and f"cluster.device={CPU}" not in device_overrides
     fresh = replace(stored, cluster=LocalCluster(tf32=tf32))

@@ -73,7 +73,7 @@ def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:
     Plan.read(sweep_dir)  # raises before a lock is created in a directory without a sweep
     with sweep_lock(sweep_dir):
         plan = Plan.read(sweep_dir)
-        # No plan may choose the working directory.
+        # A stored plan must not choose the working directory.
         if Path(plan.folder).resolve() != Path.cwd().resolve():
             raise ConfigError(
                 f"{sweep_dir}: the sweep was started in {plan.folder!r}, to which its relative paths refer; the "

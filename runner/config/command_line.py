@@ -48,7 +48,7 @@ def misplaced_verb(arguments: Sequence[str], verbs: Collection[str]) -> str | No
 
 
 def quoted(text: str, sign: str = "'") -> str:
-    """Return a value of an override in quotation marks, so that Hydra reads it as plain text. sign: the mark."""
+    """Return a value of an override in quotation marks, so that Hydra reads it as plain text. sign: the quote."""
     # A backslash is doubled only before a quote and at the end.
     doubled = re.sub(rf"(\\+)(?={sign}|\Z)", r"\1\1", text)
     return sign + doubled.replace(sign, f"\\{sign}") + sign

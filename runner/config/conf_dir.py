@@ -26,7 +26,7 @@ def conf_dir() -> Path:
 
 @dataclass(frozen=True)
 class NestedGroup:
-    """A group that only some options of another group have, such as ``parallelism/staleness``: a folder in its folder.
+    """A group inside another group, for only some options of the outer group, such as ``parallelism/staleness``.
 
     name: "GROUP/FOLDER". options: names of its YAML files. owners: option of the outer group -> option of this group
     that its defaults list chooses.

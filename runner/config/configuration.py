@@ -114,11 +114,11 @@ def release_other_limit(plain: dict[str, Any], overrides: Sequence[str]) -> None
 
 
 def fix_machine_values(config: Config, cores: int, look: Look = discover, share: GpuShare = ALL_GPUS) -> Config:
-    """Return ``config`` with machine-dependent values for ``cores`` cores filled in, and with absolute paths.
+    """Return ``config`` with absolute paths, and with all machine-dependent values filled in.
 
     A run stores the result, so a resumed run with the same threads and devices has equal values bit for bit.
-    ``cluster.filled_in`` names the keys that were null before. look: finds the GPUs. share: the job's share of the GPUs
-    if other jobs run at the same time; ``cores`` is then the job's share of the cores.
+    ``cluster.filled_in`` names the keys that were null before. cores: number of cores that the run may use. look: finds
+    the GPUs. share: the job's share of the GPUs if other jobs run at the same time.
     Raises ResourceError for a requested GPU that does not exist.
     """
     workers = worker_processes(config)

@@ -143,7 +143,7 @@ def take_devices(config: Config, look: Look = discover, share: GpuShare = ALL_GP
 
 
 def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
-    """Return a stored configuration adapted to this machine, and a text on the difference, "" if there is none.
+    """Return a stored configuration adapted to this machine, and the difference as text, "" if there is none.
 
     If ``auto`` had chosen a GPU and there is none, the CPU is used; if some GPUs do not exist, all are reassigned.
     Raises ResourceError for a requested GPU that does not exist.
@@ -229,7 +229,7 @@ def _absent_gpus(cluster: LocalCluster, found: Found) -> list[int]:
 
 
 def reason(cluster: LocalCluster, found: Found) -> str:
-    """Return the reason for the devices of a run. found: the GPUs of this machine."""
+    """Return the reason why a run uses its devices. found: the GPUs of this machine."""
     names = ", ".join(gpu.name for gpu in found.gpus)
     if cluster.device != AUTO:
         return f"cluster.device={cluster.device}"

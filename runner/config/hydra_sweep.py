@@ -124,7 +124,7 @@ def _installed(target: str) -> str:
 
 _PRIMARY = "planned_sweep"
 JOB = "job"
-"""Key of the number of the job, as text."""
+"""The key whose value is the job's number as text."""
 
 
 def launch_planned(

@@ -19,7 +19,7 @@ STORED_LAUNCHERS = (IN_PROCESS, JOBLIB)
 """Launchers that a stored sweep may name. Other launchers can have code as settings, such as submitit's commands."""
 
 _STORED_WORDS = {"prefer": "processes", "pre_dispatch": "2*n_jobs", "batch_size": "auto", "mmap_mode": "r"}
-"""Text settings that a stored sweep may have for joblib: the defaults."""
+"""The text settings of joblib, each with the only value that a stored sweep may give it: the default."""
 
 
 @dataclass(frozen=True)

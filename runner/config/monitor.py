@@ -19,7 +19,7 @@ class Monitor:
 
     @property
     def highest(self) -> bool:
-        """Whether high values are better, as for accuracies; of losses, low values are better."""
+        """Whether high values are better, as for accuracies. For losses, low values are better."""
         return self.metric.endswith("/accuracy")
 
     def better(self, value: float, than: float) -> bool:

@@ -34,8 +34,8 @@ class Arrays(OwnFiles):
     (N, H, W, C). y_train, y_test: (N,) integers, labels from 0. class_names: text, (classes,); without it, classes are
     named by their numbers, and the last class is the largest label of both splits. Other arrays are not read.
 
-    layout: "nchw" or "nhwc" for images with four axes; null for the layout with 4 channels or fewer, if the other
-    layout would have more. To train on rows of F features, store images (N, F, 1, 1) and set layout=nchw.
+    layout: "nchw" or "nhwc" for images with four axes; null to choose the layout in which images have at most 4
+    channels, if only one layout does. To train on rows of F features, store images (N, F, 1, 1) and set layout=nchw.
     """
 
     name: str = "arrays"
@@ -78,7 +78,7 @@ class Arrays(OwnFiles):
         return Dataset(self.name, train, test, facts.class_names, normalisation)
 
     def _headers(self) -> dict[str, ArrayHeader]:
-        """Return the headers of all arrays. Raises DataError if those of the images are invalid."""
+        """Return the headers of all arrays. Raises DataError if a header of images is invalid."""
         headers = read_headers(Path(self.path))
         missing = [key for key in KEYS if key not in headers]
         if missing:

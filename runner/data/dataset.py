@@ -1,4 +1,4 @@
-"""A dataset, before and after it is loaded, and splits of a dataset that keep the share of every class."""
+"""A dataset before and after it is loaded, and functions that split it and keep the share of every class."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ def stratified_split(
 def validation_split(
     labels: NDArray[np.int64], examples: int, seed: int, name: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the sorted indices (kept, held out) of a split that holds out ``examples`` examples, fewer than there are.
+    """Return the sorted indices (kept, held out) of a split that holds out ``examples`` (fewer than all) examples.
 
     The share of every class is rounded by the method of largest remainders, with random choice among equal remainders;
     a class is emptied only if necessary. The choice of examples depends on (seed, name, labels) only.

@@ -166,7 +166,7 @@ def _require_text(path: Path, name: str, values: NDArray[np.str_]) -> None:
 
 
 def _fill(buffer: memoryview, stream: BinaryIO) -> None:
-    """Read until the buffer is full, which is at the end of the member, where zipfile compares its checksum."""
+    """Read the rest of the member into the buffer. At the end of the member, zipfile verifies its checksum."""
     done = 0
     while done < len(buffer):
         count = stream.readinto(buffer[done:])  # type: ignore[attr-defined]

@@ -94,7 +94,7 @@ def read_pictures(
 ) -> list[Picture]:
     """Read images of ``shape`` (C, H, W), for a network whose dataset has this ``normalisation``.
 
-    Pixels of PNG and JPEG files are 0 to 255; a network for pixels of any range takes arrays only. Values of an array
+    Pixels of PNG and JPEG files are 0 to 255; a network for pixels of any range accepts only arrays. Values of an array
     are in the range of the dataset. Its shape is (C, H, W) or (N, C, H, W), or (H, W) or (N, H, W) for one channel.
     fit: convert images, not arrays, to the given size and channels, as :func:`read_image` does; False to refuse other
     sizes and channels.

@@ -3,7 +3,7 @@
 A program is a list of steps over numbered values: first the inputs, then the result of each step. Every step is one
 correctly rounded operation, so the result of a program equals the result of separate nodes bit for bit.
 
-Programs on bfloat16 values instead compute in float32, also with literals, and round once, when outputs are written. A
+Programs on bfloat16 values instead compute in float32, literals included, and round once, when outputs are written. A
 program of one step therefore equals its op bit for bit, and a longer program is more precise than separate nodes.
 
 In text form, steps are joined by "; ". A step is a function and operands: value numbers, or literals after a #.

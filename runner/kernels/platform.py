@@ -53,8 +53,8 @@ class Joined:
     """Several calls that run as one.
 
     call: returns 0 or None, or (1 + index of the failed part) << 16 | status. Raises PartError if one of several parts
-    could not be started. owners: the work index of each part. reason: (part, status) -> message; called directly
-    after the failure. late: returns, and clears, the code of a failure that the device detected after ``call``
+    could not be started. owners: for each part, the index of its work. reason: (part, status) -> message; called
+    directly after the failure. late: returns, and clears, the code of a failure that the device detected after ``call``
     returned; called after :meth:`Platform.finish`. ``late`` is None if no call can fail late.
     """
 

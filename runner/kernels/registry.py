@@ -21,7 +21,7 @@ from runner.kernels.platform import CommunicatorLibrary, PlatformOf
 class Registry:
     """The kernels of one process, registered by kernel modules and plugins, read by the planner and the executor.
 
-    join: joins adjacent machine-code calls. platforms: constructor of the platform of each device type but the host.
+    join: joins adjacent machine-code calls. platforms: device type -> constructor of its platform, except for the host.
     Both are set by the modules that register the kernels. communicators: collective libraries by name.
     """
 

@@ -89,7 +89,7 @@ class ResNetCifar(Model):
                 yield Unit(stage, number, width)
 
     def _original(self, net: NetworkBuilder, x: Tensor, unit: Unit) -> Tensor:
-        """Add ReLU(shortcut + branch), the branch ending in a normalization (2016, figure 4 a)."""
+        """Add an original unit, ReLU(shortcut + branch); its branch ends in a normalization (2016, figure 4 a)."""
         h = x
         for i, (filters, kernel, stride) in enumerate(self._convolutions(unit), start=1):
             if i > 1:
@@ -100,7 +100,7 @@ class ResNetCifar(Model):
         return nn.relu(net, h, name=f"{unit.name}_relu{BLOCKS[self.block]}")
 
     def _preactivation(self, net: NetworkBuilder, x: Tensor, unit: Unit) -> Tensor:
-        """Add shortcut + branch, the branch ending in a convolution (2016, figure 4 e)."""
+        """Add a preactivation unit, shortcut + branch; its branch ends in a convolution (2016, figure 4 e)."""
         h = source = x
         for i, (filters, kernel, stride) in enumerate(self._convolutions(unit), start=1):
             h = nn.relu(net, self._norm(net, h, f"{unit.name}_norm{i}"), name=f"{unit.name}_relu{i}")
@@ -110,7 +110,7 @@ class ResNetCifar(Model):
         return nn.add(net, h, self._shortcut(net, source, unit), name=f"{unit.name}_add")
 
     def _activates_shortcut(self, unit: Unit) -> bool:
-        """Return whether branch and shortcut read the unit's first ReLU: in the first unit, and before a projection."""
+        """Return whether the shortcut reads the unit's first ReLU: in the first unit, and before a projection."""
         return unit.number == 1 and (unit.stage == 1 or self.block == "bottleneck")
 
     def _convolutions(self, unit: Unit) -> list[tuple[int, int, int]]:

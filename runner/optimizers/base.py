@@ -113,7 +113,7 @@ class Optimizer(ABC):
         gradients: Sequence[tuple[Variable, Tensor]],
         counted: Sequence[Tensor] | None = None,
     ) -> Tensor | None:
-        """Add the factor () by which ``clip_norm`` shortens all gradients, in their dtype; None if nothing is clipped.
+        """Return the scalar by which ``clip_norm`` scales all gradients, in their dtype; None if nothing is clipped.
 
         gradients: pairs of variable and gradient, possibly on several devices; the norm is taken over all gradients, in
         this order. counted: the tensors for the norm, if some of ``gradients`` are copies. Raises ShapeError if a
@@ -152,7 +152,7 @@ def require(holds: bool, key: str, value: object, expected: str) -> None:
 
 
 def global_norm(graph: Graph, tensors: Sequence[Tensor]) -> Tensor:
-    """Add the Euclidean norm () of all elements of float tensors of one dtype, taken as one vector.
+    """Return the Euclidean norm, a scalar, of float tensors of one dtype, taken together as one vector.
 
     Squares are summed in that dtype, tensor by tensor in the given order. In float32 a norm beyond 1.8e19 overflows to
     infinity. The tensors may be on several devices: each is read on its own device, and scalars are computed on the
@@ -166,7 +166,7 @@ def global_norm(graph: Graph, tensors: Sequence[Tensor]) -> Tensor:
 
 
 def clip_factor(graph: Graph, tensors: Sequence[Tensor], limit: float) -> Tensor:
-    """Add min(1, limit / global norm), () in the dtype of the tensors (Pascanu et al. 2013, algorithm 1).
+    """Return the scalar min(1, limit / global norm) in the dtype of the tensors (Pascanu et al. 2013, algorithm 1).
 
     limit: above 0, the largest norm of the tensors times the factor. The factor is exactly 1 for tensors that are short
     enough, and NaN for a norm that is not finite, so that the failure of the step is noticed.
@@ -180,7 +180,7 @@ def clip_factor(graph: Graph, tensors: Sequence[Tensor], limit: float) -> Tensor
 
 
 def shortened(graph: Graph, gradients: Sequence[tuple[Of, Tensor]], factor: Tensor) -> list[tuple[Of, Tensor]]:
-    """Add the gradients times a factor (), each on its own device; return the pairs with the new gradients."""
+    """Multiply each gradient by a scalar factor on the gradient's device; return the pairs with the new gradients."""
     clipped = []
     for variable, gradient in gradients:
         with graph.name_scope("clip"), graph.device(graph.nodes[gradient.node].device):

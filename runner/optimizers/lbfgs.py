@@ -19,7 +19,7 @@ from runner.optimizers.line_search import Point, search
 
 X, GRADIENT, DIRECTION = "x", "gradient", "direction"
 START, START_GRADIENT = "start", "start_gradient"
-"""The start of a line search and its gradient; after the search, the step s and the change y of the gradient."""
+"""Names of the start point of a line search and its gradient; after the search, they hold the pair s and y."""
 
 CURVATURE = 1e-4
 """A pair is kept if s'y > CURVATURE * |s'g|, with the gradient g at the start: the form of the test in L-BFGS-B (Zhu et

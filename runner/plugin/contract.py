@@ -27,9 +27,9 @@ class Plugin:
 
     models, datasets, optimizers, strategies: name -> dataclass derived from :class:`~runner.models.base.Model`,
     :class:`~runner.data.settings.DatasetSettings`, :class:`~runner.optimizers.base.Optimizer`,
-    :class:`~runner.strategies.base.Strategy`; its fields are its configuration, and the default of the field ``name``
-    is the name.
-    ops: definitions, each with a kernel for "cpu" among ``kernels``. kernels: of these ops, or of the package's ops.
+    :class:`~runner.strategies.base.Strategy`; its fields are its configuration, and the default of its field ``name``
+    is this name.
+    ops: definitions, each with a kernel for "cpu" among ``kernels``. kernels: for these ops or for ops of the package.
 
     Raises ConfigError for any other value.
     """

@@ -99,10 +99,10 @@ def _kernel_faults(plugin: Plugin) -> list[str]:
 
 
 def changed_plugins(recorded: Mapping[str, str]) -> Iterator[str]:
-    """Yield a text for each plugin of this process with another source than in ``recorded``, reference -> SHA-256.
+    """Yield a text for each plugin of this process whose source differs from ``recorded``, reference -> SHA-256.
 
-    A file of the same name in another folder is the same plugin. A plugin on one side only is not an error, because
-    another strategy may not need it; :func:`plugin_notes` reports it.
+    A file of the same name in another folder is the same plugin. A plugin that was added or left out is not an error,
+    because another strategy may not need it; :func:`plugin_notes` reports it.
     """
     for reference, before in recorded.items():
         given_as = _given_as(reference, before, recorded)
@@ -133,7 +133,7 @@ def plugin_notes(recorded: Mapping[str, str] | None) -> Iterator[str]:
 
 
 def _given_as(reference: str, sha256: str, recorded: Mapping[str, str]) -> str | None:
-    """Return the reference of a plugin in this process: the recorded one, or one of the same source or file name."""
+    """Return this process's reference to a recorded plugin, found by reference, source or file name; else None."""
     if reference in PLUGINS:
         return reference
     new = [other for other in PLUGINS if other not in recorded]

@@ -92,7 +92,7 @@ class Decisions:
 
 
 def dropped_by_worker(path: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Return worker -> number of dropped shares, and worker -> number of their examples; empty if there is no file."""
+    """Return worker -> number of dropped shares, and worker -> number of examples in them; empty without a file."""
     shares: Counter[str] = Counter()
     examples: Counter[str] = Counter()
     for line in read_decisions(path) if path.exists() else ():

@@ -147,7 +147,7 @@ def _ending(path: Path, number: int, line: bytes, devices: Mapping[str, str], tu
 
 
 def _require_own_turns(path: Path, endings: Sequence[Ending]) -> None:
-    """Raise ConfigError if two endings have the same turn of a device."""
+    """Raise ConfigError if two endings have the same turn on a device."""
     lines: dict[tuple[str, int], int] = {}
     for number, ending in enumerate(endings, 2):
         for taken in ending.turns.items():

@@ -51,8 +51,8 @@ class Code:
 def code_of(folders: Iterable[Path], owned: Iterable[Path] = ()) -> list[Code]:
     """Return the repositories of ``folders``, and those that track a file of ``owned``; each once, in this order.
 
-    A folder outside of any repository adds nothing, nor does a file that its repository does not track, such as a file
-    of a virtual environment inside a repository. Without git the list is empty.
+    Folders outside of any repository are ignored. Files that their repository does not track, such as those of a
+    virtual environment inside it, are ignored too. Without git the list is empty.
     """
     tracked = [file for file in owned if git(file.parent, "ls-files", "--error-unmatch", file.name) is not None]
     holders = [*folders, *(file.parent for file in tracked)]

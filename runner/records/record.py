@@ -73,7 +73,7 @@ class Record:
         self._tracker.log_metrics(step, values)
 
     def sync(self) -> None:
-        """Flush the metrics to the disk, so that no checkpoint survives a crash without the metrics before it."""
+        """Flush the metrics to the disk, so that a checkpoint that survives a crash has all metrics before it."""
         self._log.sync()
 
     def plots(self, confusion: NDArray[np.int64] | None, class_names: tuple[str, ...]) -> None:

@@ -57,7 +57,7 @@ class RunDirectory:
         self.run_id = state.run_id  # 16 hex digits, drawn when the run was first started
         self.epoch = state.epoch  # the number of starts of the run, this one included
         self.config_yaml = path / CONFIG_FILE  # the resolved configuration
-        self.shown_config_yaml = path / "shown" / "config.yaml"  # the same without secrets, for the tracking record
+        self.shown_config_yaml = path / "shown" / "config.yaml"  # the same without secrets, for tracking records
         self.code_diff = path / code_diff_file(state.epoch)  # changes of the code since its commit, at this start
         self.log = path / "run.log"  # the log of the master
         self.summary_json = path / SUMMARY_FILE
@@ -77,7 +77,7 @@ class RunDirectory:
         """Lock the directory for a new run or, with ``resume``, for the next start of the run in it.
 
         A new run gets an unguessable ``run_id`` and epoch 1; each resume increments the epoch on the disk, under the
-        lock. The directory holds a run once :meth:`store_configuration` has returned; if the process is killed before,
+        lock. The directory holds a run once :meth:`store_configuration` has returned; if the process is killed earlier,
         the directory can be opened for a new run again. Raises DirectoryInUseError if another process holds the
         directory or, without ``resume``, if it holds a run; ConfigError if there is no run to resume; ResourceError if
         it cannot be created or written; CheckpointError if ``run.json`` is damaged.
@@ -202,6 +202,6 @@ def _next_state(path: Path, resume: bool) -> _State:
             "directory with hydra.run.dir=DIR"
         )
     if (path / CONFIG_FILE).exists():
-        # This file belongs to no run. If the new run is killed early, it must not be taken for its configuration.
+        # This file belongs to no run. If the new run is killed early, the file must not pass for its configuration.
         os.rename(path / CONFIG_FILE, path / "config-0.yaml")
     return _State(run_id=secrets.token_hex(8), epoch=1)

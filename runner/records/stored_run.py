@@ -67,7 +67,7 @@ def find_run(text: str, folder: Path, in_store: Callable[[str], list[Path]]) -> 
     """Return the run that a directory or a run id names.
 
     An id, or the beginning of one, is searched among the outputs below ``folder``, then by ``in_store``, which returns
-    the directories of recorded runs. Raises ConfigError unless one run fits, and the errors of :func:`read_run`.
+    the recorded runs' directories. Raises ConfigError unless exactly one run fits, and the errors of :func:`read_run`.
     """
     if (folder / text).is_dir():
         return read_run(folder / text)

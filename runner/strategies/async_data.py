@@ -43,7 +43,7 @@ class AsyncData(Strategy):
     worker and n_fetch = n_push = 1, ``sequential`` and ``direct`` equal ``single`` bit for bit.
 
     The shards keep the moving averages of batch normalisation. A push contains the mean of the statistics of its
-    ``n_push`` steps; an average with decay a advances by that mean with decay a ** n_push.
+    ``n_push`` steps; a moving average with decay a is updated once, by that mean with decay a ** n_push.
 
     warmstart_steps: number of updates that the first replica makes alone.
     staleness: see :class:`~runner.strategies.downpour.pushed_server.Staleness`. If stale pushes are dropped, the limit
@@ -58,8 +58,8 @@ class AsyncData(Strategy):
 
     A checkpoint holds the shards' variables at a time when no fetch or push is running. Before a checkpoint, each
     replica pushes the gradients that it holds, P_j b + 8 bytes to shard j; this push does not advance moving averages.
-    After a checkpoint, in the same process or after a resume, all replicas fetch, each continues with its share of the
-    batch of the next update, and the shards count pushes, for the optimizer and for staleness, from updates * workers /
+    After a checkpoint, in the same process or after a resume, all replicas fetch, and each continues with its share of
+    the next update's batch. The shards count pushes, for the optimizer and for staleness, from updates * workers /
     n_push. A run in virtual time that is resumed from a checkpoint therefore ends with the weights of the uninterrupted
     run. Two real-time runs of one configuration differ; each run records the order of its events.
 

@@ -24,7 +24,7 @@ class Task:
     """A training task, without any decision about devices.
 
     example_shape: (C, H, W). dtype: the dtype of activations. batch_size: examples of one update, over all workers.
-    microbatches: parts of a batch, computed one after the other before their gradients are summed.
+    microbatches: number of parts of a batch, computed one after the other before their gradients are summed.
     """
 
     network: NetworkFunction

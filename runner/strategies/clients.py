@@ -98,8 +98,8 @@ def standing_clients(
 ) -> list[Client]:
     """Return the clients that every program has: "init", "eval", "save" and "restore".
 
-    stores: each variable of the first is saved. scored: see :func:`program`. scratch: variables that are not saved; the
-    client "restore" sets copies of saved variables to restored values, and all others in scratch to initial values.
+    stores: the variables of the first store are saved. scored: see :func:`program`. scratch: variables that are not
+    saved; "restore" sets copies of saved variables among them to restored values, and the others to initial values.
     """
     reset = tuple(v.initial for store in scratch for v in store)
     restore = _restore(graph, stores, scratch)
@@ -118,7 +118,7 @@ def _scored(replicas: Sequence[Replica]) -> list[Scored]:
 
 
 def _evaluation(graph: Graph, replicas: Sequence[Replica], scored: Sequence[Scored]) -> Client:
-    """Return the client "eval", which sums losses and correct predictions without padding and gathers predictions."""
+    """Return the client "eval", which sums losses and correct predictions, without padding, and gathers predictions."""
     gathered: dict[str, list[Tensor]] = {"loss": [], "correct": [], "predictions": [], "labels": [], "mask": []}
     for replica, (outputs, batch) in zip(replicas, scored, strict=True):
         with replica.within("eval"):

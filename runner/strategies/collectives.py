@@ -154,7 +154,7 @@ def exchange(
     computed: the results of each worker; worker k is on ``devices[k]``. Neighbouring gradients share a message of up to
     ``bucket_bytes``. The messages are exchanged in the order of backpropagation, from the last layer to the first.
     Statistics share the message of the last gradients: they exist earlier, but a separate message would cost more. A
-    bucket has the name and the layer of its first variable. The returned state updates include the settled ones.
+    bucket has the name and the layer of its first variable. The returned state updates include ``settled``.
 
     Bytes on the wire: all workers together send 2 (K - 1) times the bytes of one worker's tensors; with ``all_reduce``,
     K (K - 1) times.

@@ -36,7 +36,7 @@ class Hybrid(Strategy):
     fc_batch: examples per update of the dense layers. If null or the batch size, there is one update by the sum over
     all passes. A smaller value must divide the batch size: there are batch / fc_batch passes with an update after each,
     and the next pass uses the new weights; the layers below are updated once per batch. For schemes b and c only.
-    dense_lr_factor: factor of the learning rate of dense layers and of the layers between them.
+    dense_lr_factor: factor by which the learning rate of dense layers, and of layers between them, is multiplied.
 
     ``build`` rejects a network without dense layers, and a network in which a layer after the first dense layer reads
     an activation from before that layer. If the network starts with dense layers, the images are gathered, no gradients

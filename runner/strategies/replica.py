@@ -213,7 +213,7 @@ def placeholders(graph: Graph, task: Task, count: int) -> dict[str, Tensor]:
 
 
 def weighted(graph: Graph, update: StateUpdate, weight: float) -> StateUpdate:
-    """Add ``weight`` times a statistic, which is the statistic's summand of the mean over the batch."""
+    """Return ``weight`` times a statistic of a share: a summand of the mean over the batch."""
     part = scaled(graph, update.batch_value, weight, update.variable.spec.dtype, "statistic")
     return replace(update, batch_value=part)
 
@@ -224,7 +224,7 @@ def advance(graph: Graph, update: StateUpdate) -> str:
 
 
 def advanced(graph: Graph, update: StateUpdate) -> Tensor:
-    """Add the next value of a moving average."""
+    """Return the next value of a moving average."""
     variable = update.variable
     old = scaled(graph, variable.tensor, update.decay, variable.spec.dtype, "old")
     new = scaled(graph, update.batch_value, 1.0 - update.decay, variable.spec.dtype, "new")
@@ -232,7 +232,7 @@ def advanced(graph: Graph, update: StateUpdate) -> Tensor:
 
 
 def scaled(graph: Graph, tensor: Tensor, factor: float, dtype: str, name: str) -> Tensor:
-    """Add factor * tensor."""
+    """Return factor * tensor. dtype: the dtype of the factor."""
     return ops.mul(graph, tensor, ops.fill(graph, factor, (), dtype), name=name)
 
 

@@ -33,12 +33,13 @@ class Sandblaster(Strategy):
     For any assignment of portions, an update equals the update of ``single`` with ``optimizer=lbfgs`` and one
     microbatch per portion, bit for bit if the kernels use one layout and one summation order, as float64 kernels do.
 
-    Bytes on the wire, for P trained values of b bytes: an evaluation sends the parameters, P b, to each participating
-    replica and a gradient, P b, to the servers for every computed portion: at most (N + N portions_per_worker + D) P b
-    if D portions are computed again. An iteration makes one evaluation, one for each point of its line search, and one
-    more if the best point is not the last. Evaluations of the test split read all variables for each batch, P b for
-    each worker. Besides P values and the vectors of :class:`~runner.strategies.lbfgs.vectors.Vectors`, the servers keep
-    a gradient for each portion and for each replica: N (portions_per_worker + 1) P values.
+    Bytes on the wire, for P trained values of b bytes each: an evaluation sends the parameters (P b) to each
+    participating replica, and a gradient (P b) to the servers for every computed portion. The total is at most (N + N
+    portions_per_worker + D) P b, where D portions are computed again. An iteration makes one evaluation at its start,
+    one at each point of its line search, and one more if the best point is not the last. Evaluations of the test split
+    read all variables for each batch, P b for each worker. Besides P values and the vectors of
+    :class:`~runner.strategies.lbfgs.vectors.Vectors`, the servers keep a gradient for each portion and for
+    each replica: N (portions_per_worker + 1) P values.
     """
 
     line_search: ClassVar[bool] = True

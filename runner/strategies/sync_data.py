@@ -31,7 +31,7 @@ class SyncData(Strategy):
     (:mod:`runner.engine.compile.passes.lower_collectives`; not yet run on a machine with several GPUs).
     ``parameter_server``: ``servers`` separate processes keep the variables, sum gradients in worker order and apply
     them (:func:`~runner.strategies.synchronous.programs.with_servers`).
-    servers: number of parameter servers, 1 by default; null for the other ways to combine.
+    servers: number of parameter servers, 1 by default; null for other values of ``combine``.
     bucket_bytes: neighbouring gradients share a message (bucket) of up to this size and of up to half of the bytes that
     remain to be exchanged (:func:`~runner.strategies.collectives.in_buckets`); the exchange of a bucket starts as soon
     as its last gradient exists. Statistics share the message of the last gradients. Buckets do not depend on the speed

@@ -30,7 +30,7 @@ _SWEEP_KEYS = re.compile(
     r"|hydra\.sweep\.(dir=.*|subdir=[^:]*)",
     re.IGNORECASE | re.DOTALL,
 )
-"""Overrides of Hydra's settings that only choose values. A resumed sweep stays in its directory in any case."""
+"""Overrides of Hydra's settings that only choose values. None of them moves a resumed sweep to another directory."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class Change:
 
 
 def merged_arguments(stored: Sequence[str], given: Sequence[str]) -> list[str]:
-    """Return the stored command line of a sweep, with ``given`` arguments in place of stored ones or added.
+    """Return the stored command line of a sweep, in which ``given`` arguments replace stored ones or are added.
 
-    A given override replaces the stored one with the same key; another launcher also replaces the settings of the
-    stored one. Given options such as ``--config-dir`` replace all stored options except ``--multirun``. Raises
+    A given override replaces the stored one with the same key. Another launcher also replaces the settings of the
+    stored launcher. Given options such as ``--config-dir`` replace all stored options except ``--multirun``. Raises
     SecurityError if a stored argument that is not replaced could make Hydra run code or read other files or secrets.
     """
     overrides, options = split_arguments(stored)

@@ -1,4 +1,4 @@
-"""Locks: of a sweep (a second process is refused), of a job (a second process waits), and of a place among the jobs
+"""Locks of a sweep (a second process is refused), of a job (a second process waits), and of a place among the jobs
 that run at the same time (a second process takes the next place).
 
 The operating system releases the lock of a process that dies, so no lock is stale. If only the sweep is killed, its

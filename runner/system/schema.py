@@ -56,7 +56,7 @@ class FieldType(Protocol):
     """The plain form of one field. Reading and writing raise :class:`Violation` for a value out of bounds."""
 
     def read(self, plain: Any, where: str) -> Any:
-        """Return the typed value of a plain one; ``where`` is the field's path, for messages."""
+        """Return the typed form of a plain value; ``where`` is the field's path, for messages."""
 
     def write(self, value: Any, where: str) -> Any:
         """Return the plain form of a value."""

@@ -19,7 +19,7 @@ from runner.engine.run.timeline import Span
 from runner.tracing.timeline_index import TimelineIndex, Update
 
 OTHER = "other"
-"""Kind of time on the path without a recorded span: calls, messages, decisions of the session."""
+"""Kind of the time on the path that no recorded span covers: calls, messages, decisions of the session."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class _Walk:
 
 
 IDLE = "idle"
-"""Kind of time without a recorded span on a device."""
+"""Kind of the time of a device that no recorded span covers."""
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class TimelineIndex:
         return self._by_end[count - 1] if count else None
 
     def last_of(self, run: ClientRun) -> Span | None:
-        """Return the span with the latest end of a run, on any device."""
+        """Return the span of a run that ends last, on any device."""
         return self._last.get(_run(run))
 
     def send_of(self, span: Span) -> Span | None:

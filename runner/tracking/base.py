@@ -17,7 +17,7 @@ _NAMELESS = ("none", "null", "true", "false")
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The run a tracker records.
+    """The run that a tracker records.
 
     run_id: the identifier of the run in the store, the same before and after a resume.
     name: shown in the user interface; a job of a sweep is named by its swept values (``job_name``).

@@ -40,7 +40,7 @@ class MetricsLog:
         self._file.write(_line(int(step), time.time() if time_s is None else time_s, numbers))
 
     def sync(self) -> None:
-        """Flush the lines to the disk, so that no checkpoint survives a crash without the metrics before it."""
+        """Flush the lines to the disk, so that a checkpoint that survives a crash has all metrics before it."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> Iterator[Metrics]:
-    """Yield the records of a metrics.jsonl in order, up to a last line that is incomplete.
+    """Yield the records of a metrics.jsonl in order. The last line is ignored if it is incomplete.
 
     Raises ValueError naming file and line for any other line that is not a record.
     """

@@ -96,7 +96,8 @@ class MlflowTracking(Tracking):
     """Schema of ``tracking: mlflow``.
 
     experiment: the MLflow experiment of the runs.
-    uri: the tracking store; null for the variable MLFLOW_TRACKING_URI, else mlflow.db in the working directory.
+    uri: the tracking store; null for the environment variable MLFLOW_TRACKING_URI or, if it is not set, mlflow.db in
+    the working directory.
     pictures: as for ``tracking: none``.
     system_metrics: record CPU and memory use every ``system_metrics_every_s`` seconds.
     queue_size: largest number of records held in memory; further records go to the spool file.
@@ -154,7 +155,7 @@ class MlflowTracker(Tracker):
         self._step = run.first_step
 
         def kept(record: Record) -> bool:
-            """Return whether to keep a spooled record, because this process will not record it again."""
+            """Return whether a spooled record must be kept: True if this process will not record it again."""
             return not isinstance(record, End) and not (isinstance(record, Metrics) and record.step >= run.first_step)
 
         self._spool.keep(kept)

@@ -39,7 +39,7 @@ class Tags:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file to copy into ``folder`` of the record ("" is its root)."""
+    """A file to copy into ``folder`` of the run's stored record ("" is the root folder)."""
 
     path: str
     folder: str

@@ -41,8 +41,8 @@ class Store(Protocol):
 class Pace:
     """Times of the writer, in seconds.
 
-    flush_s: time between batches. first_retry_s: wait after a failure, doubled after each further one to last_retry_s.
-    final_tries: attempts at the end of a run.
+    flush_s: time between batches. first_retry_s: wait after a failure, doubled after each further failure up to
+    last_retry_s. final_tries: attempts at the end of a run.
     """
 
     flush_s: float = 1.0

@@ -51,7 +51,7 @@ def require_same_data(config: Config, run_dir: Path) -> list[str]:
 
 
 def require_same_normalisation(config: Config, run_dir: Path) -> None:
-    """Raise DataError if the data's mean or deviation changed since the run began; runs that stored neither pass.
+    """Raise DataError if the data's mean or deviation differs from the values that the run stored, if there are any.
 
     Computing mean and deviation can read all of the user's data, so call this function after the memory check.
     """

@@ -1,4 +1,4 @@
-"""One training run: train a checked configuration in a directory and write a summary, with or without an error."""
+"""One training run: train a checked configuration in a directory and write a summary, even if the run fails."""
 
 import dataclasses
 import logging
@@ -188,7 +188,7 @@ class _Run:
         return self.summary
 
     def _log_start(self, start: Start) -> None:
-        """Log if a resumed run has no checkpoint or no updates left; log and summarize weights from another run."""
+        """Warn if a resumed run has no checkpoint or no updates left; log and record which run the weights are from."""
         total, resumed = self.experiment.total_steps, self.new_start is None
         if resumed and start.checkpoint is None:
             log.warning("no checkpoint in %s: beginning at step 0", self.directory.checkpoints)

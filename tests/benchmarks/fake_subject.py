@@ -1,7 +1,7 @@
-"""A subject that computes nothing: ``python -m tests.benchmarks.fake_subject BEHAVIOUR FOLDER``.
+"""A benchmark subject that computes nothing: ``python -m tests.benchmarks.fake_subject BEHAVIOUR FOLDER``.
 
-BEHAVIOUR: "falls": the losses are 3, 2, 1, ...; "flat": they are 3, 3, ...; "chatty": as "falls", but it prints;
-"breaks": the second run fails; "sleeps": it does not answer a run, and starts a process that sleeps as well.
+BEHAVIOUR: "falls": the losses are 3, 2, 1, ...; "flat": they are 3, 3, ...; "chatty": like "falls", and it prints text;
+"breaks": the second run fails; "sleeps": it starts a process that sleeps, and does not answer run requests.
 """
 
 import subprocess

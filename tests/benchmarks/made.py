@@ -18,7 +18,7 @@ def subject(name: str, milliseconds: Sequence[float] = (), **more: Any) -> Subje
 
 
 def case(*subjects: SubjectResult, **more: Any) -> CaseResult:
-    """Return a case of 10 million multiply-adds per step, whose limit is 10 ms."""
+    """Return a case of 10 million multiply-adds per step, with a physical limit of 10 ms."""
     given = {
         "case": "net",
         "title": "net, batch 4",
@@ -38,7 +38,7 @@ def gpu_subject(name: str, milliseconds: float, **more: Any) -> SubjectResult:
 
 
 def measured(*subjects: SubjectResult, case: str = "alexnet", precision: str = "float32", **more: Any) -> Measured:
-    """Return a measured case of 10 billion multiply-adds per step, whose limit is 10.1 ms."""
+    """Return a measured case of 10 billion multiply-adds per step, with a physical limit of 10.1 ms."""
     work, limits = {"step": 10**10, "gradients": 10**10}, {"step": 0.0101, "gradients": 0.01}
     result = CaseResult(case, f"{case}, made", precision, 1000, work, limits, subjects)
     return Measured(**{"result": result, "rates": RATES, "commit": "abc", "date": "2026-11-22", **more})

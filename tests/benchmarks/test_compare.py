@@ -1,4 +1,4 @@
-"""Comparisons: the measured phases, the limit, the configured strategies, and the peers that are compared."""
+"""Comparisons: the measured phases, the physical limit, the configured strategies, and the peers that are compared."""
 
 import json
 import math
@@ -91,7 +91,7 @@ def test_the_report_fails_if_runner_failed_but_not_if_a_peer_did(result: CaseRes
     assert "- alexnet: no such model" in Report({}, failed={"alexnet": "no such model"}).markdown()
 
 
-def test_the_limit_is_arithmetic_and_optimizer_at_the_measured_rates() -> None:
+def test_the_limit_is_the_time_of_arithmetic_and_optimizer_at_measured_rates() -> None:
     rates = Rates({"NumPy's matrix product": 78.94e9, "conv": 200e9}, bytes_per_s=10e9)
     work = {"multiply_adds": 40_000_000_000, "parameters": 50_000_000}
     assert rates.limit_s("step", **work) == pytest.approx(0.2 + 0.1)
@@ -141,7 +141,7 @@ def test_strategy_and_batch_are_the_requested_ones(tmp_path: Path) -> None:
         process.ask("load")
 
 
-def test_rates_are_examples_per_median_second_summed_over_single_runs() -> None:
+def test_rates_are_examples_over_median_seconds_and_are_summed_over_single_runs() -> None:
     result = ScalingResult("c", "t", 10, connected=(0.25,), unconnected=((0.1, 0.1, 9.0), (0.2,)), alone=(0.05,))
     assert (result.connected_rate, result.unconnected_rate, result.alone_rate) == (80.0, 150.0, 200.0)
     table = StrategyTable("c", "t", 32, (subject("single", [8, 16, 400]),))

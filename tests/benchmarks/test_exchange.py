@@ -83,7 +83,7 @@ def test_arguments_of_an_exchange_are_read_back_and_invalid_ones_refused() -> No
 
 
 @pytest.mark.slow
-def test_runners_processes_exchange_and_answer() -> None:
+def test_processes_of_runner_exchange_and_answer() -> None:
     requests = [{"do": "start"}, *({"do": "exchange", "nbytes": nbytes, "times": 2} for nbytes in (4, 4096))]
     command = [sys.executable, "-m", "benchmarks.exchange", PUSH_PULL, "2"]
     text = "".join(json.dumps(request) + "\n" for request in requests)
@@ -192,7 +192,7 @@ def overlap_result(
         ([100], [100], [90], 1, math.nan, None),
     ],
 )
-def test_hidden_fraction_is_of_blocking_network_time_with_quartiles_over_rounds(
+def test_hidden_fraction_is_relative_to_blocking_network_time_and_has_quartiles(
     free: list[float],
     blocking: list[float],
     overlapped: list[float],

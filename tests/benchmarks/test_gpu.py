@@ -39,7 +39,7 @@ class Clock:
         return self.now
 
 
-def test_a_deadline_approaches_and_reserves_time() -> None:
+def test_the_remaining_time_excludes_the_reserved_time() -> None:
     clock = Clock()
     deadline = Deadline(60, clock)
     clock.now += 20
@@ -100,7 +100,7 @@ def test_without_a_gpu_the_command_reports_the_reason(
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Replace measurements by fake ones of 100 s each, of which VGG-A's fails; return the measured cases."""
+    """Replace each measurement by a fake one that takes 100 s and fails for VGG-A; return the measured cases."""
     clock, seen = Clock(), []
 
     def measure(case: Any, precision: str, modes: Sequence[str], *_: object) -> Any:
@@ -142,7 +142,7 @@ def test_a_second_call_adds_to_the_results_of_the_first(played: list[Any], tmp_p
 
 
 @pytest.mark.usefixtures("played")
-def test_nothing_measured_is_a_failure(tmp_path: Path) -> None:
+def test_a_call_that_measures_nothing_fails(tmp_path: Path) -> None:
     assert command.main(["vgg_a", "--output", str(tmp_path)]) == 1
 
 
@@ -241,7 +241,7 @@ CASE = GPU_CASES["smoke"]
 
 
 class Given:
-    """A source that returns one batch for every request."""
+    """A source that returns the same batch for every request."""
 
     def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, np.ndarray]:
         x, y = random_batch(CASE)
@@ -249,7 +249,7 @@ class Given:
 
 
 def losses(program: Program, registry: Registry, *, load: bool) -> list[float]:
-    """Return the losses of three training steps, and of a run of the gradients after these steps."""
+    """Return the losses of three training steps and of a gradient computation after the third step."""
     session = LocalSession(program, local_cluster(1), registry, None if load else Given())
     session.run("init")
     if load:
@@ -261,7 +261,7 @@ def losses(program: Program, registry: Registry, *, load: bool) -> list[float]:
     ]
 
 
-def test_steps_equal_those_with_a_fed_batch(registry: Registry) -> None:
+def test_steps_on_a_resident_batch_equal_steps_with_a_fed_batch(registry: Registry) -> None:
     task = task_of(CASE, "float32")
     resident = resident_single(task)
     fed = losses(TimedSingle().build(task), registry, load=False)

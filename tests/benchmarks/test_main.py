@@ -112,7 +112,7 @@ def test_without_arguments_everything_is_measured_except_overlap() -> None:
     assert (options.settings.rounds, options.settings.turn, options.precisions) == (5, None, None)
 
 
-def test_words_select_names_that_begin_with_them() -> None:
+def test_a_word_selects_the_names_that_begin_with_it() -> None:
     options = parse(["lenet", "scaling", "--subjects", "torch-e,jax", "--precision", "bfloat16", "--phases", "step"])
     assert options.cases == ("lenet", "lenet_b1", "scaling/resnet20", "scaling/cifar_convnet")
     assert [peer.name for peer in options.peers] == ["torch-eager", "jax-nchw", "jax-nhwc"]
@@ -198,7 +198,7 @@ def test_a_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a run of twenty steps: 10 ms each until time 100.1, then 20 ms. One point is missing, one is repeated."""
+    """Write a run of twenty steps, 10 ms each until time 100.1, then 20 ms. Its store lacks a point and repeats one."""
     (tmp_path / "run").mkdir()
     with MetricsLog(tmp_path / "run" / "metrics.jsonl") as log:
         for step in range(20):
@@ -212,7 +212,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_windows_are_compared_in_pairs_and_the_store_with_the_logged_points(folder: Path) -> None:
+def test_windows_are_compared_in_pairs_and_stored_points_with_logged_points(folder: Path) -> None:
     result = Result("a store", [Window(100, 100.1), Window(100.1, 101)], status="stopped as asked")
     _read(result, folder)
     assert result.medians == pytest.approx([0.01, 0.02])

@@ -1,4 +1,4 @@
-"""Problems on the disk: their neutral layers compute the same function as the network."""
+"""Benchmark problems on the disk: their library-neutral layers compute the same function as the network."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -55,7 +55,7 @@ def test_a_bias_belongs_to_its_dense_layer_with_the_flattened_shape() -> None:
     assert layers["fc/matmul"].settings["image"] == list(IMAGE[1:])
 
 
-def test_layers_without_bias_have_none() -> None:
+def test_a_layer_without_bias_has_no_bias_variable() -> None:
     layers = described(lambda net, x: nn.conv(net, x, 4, 3, bias=None, name="conv1"))
     assert layers["conv1/conv2d"].variables == {"weights": "conv1/weights"}
 
@@ -161,7 +161,7 @@ def test_a_dense_layer_after_a_flattened_image_computes_the_same_in_nhwc() -> No
     np.testing.assert_allclose(flat @ turned, x.reshape(2, -1) @ weights, rtol=1e-12)
 
 
-def test_other_variables_stay_as_they_are() -> None:
+def test_weights_of_other_dense_layers_are_not_reordered() -> None:
     values = np.ones((60, 7))
     dense = Layer("fc", "dense", ("relu",), (2, 7), {"weights": "w"}, {"image": None})
     assert channels_last(dense, "weights", values) is values

@@ -112,7 +112,7 @@ def test_every_peer_has_an_environment_of_fixed_versions() -> None:
 
 
 class Recorder:
-    """Answers at once: the first runs of a turn take 100 s, the others 1 s. fails_at: number of the failing call."""
+    """A subject that reports 100 s for the first runs of a turn, then 1 s. fails_at: number of the failing call."""
 
     def __init__(self, name: str, calls: list[str], fails_at: int = 0) -> None:
         self._name, self._calls, self._fails_at, self._count = name, calls, fails_at, 0
@@ -125,7 +125,7 @@ class Recorder:
         return {"seconds": [100.0] * SETTLING + [1.0] * (more["times"] - SETTLING)}
 
 
-def test_every_subject_has_a_turn_per_round_and_the_first_one_changes() -> None:
+def test_every_subject_has_a_turn_per_round_and_the_first_subject_changes() -> None:
     calls: list[str] = []
     contestants = [Contestant(name, Recorder(name, calls)) for name in "abc"]
     alternate(contestants, "step", rounds=3, turn=4)

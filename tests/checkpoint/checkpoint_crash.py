@@ -1,9 +1,9 @@
-"""Kill a save with SIGKILL just before each of its calls to the disk, one copy of the directory per call.
+"""Kill a save with SIGKILL just before each of its file system calls, in a separate directory for each call.
 
     python checkpoint_crash.py SEED ROOT
 
 SEED is a folder with checkpoints 1, 2 and 3. For k = 0, 1, ... a forked child saves step 4 in ROOT/k, a copy of SEED,
-and is killed before its k-th call. Prints the name of each such call, and ends when a child finishes.
+and is killed before its k-th call. Prints the name of each of these calls, and ends when a child finishes its save.
 """
 
 import itertools
@@ -22,7 +22,7 @@ CALLS = ("mkdir", "open", "posix_fallocate", "fsync", "rename", "unlink", "rmdir
 
 
 def die_before_call(number: int) -> None:
-    """Patch the functions of ``os`` that a save calls, so that the call with this overall number kills the process."""
+    """Patch the functions of ``os`` that a save calls, so that call ``number`` over all of them kills the process."""
     counter = itertools.count()
 
     def deadly(name: str, function: Callable[..., object]) -> Callable[..., object]:

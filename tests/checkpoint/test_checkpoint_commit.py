@@ -73,7 +73,7 @@ def test_kill_before_every_call_leaves_a_complete_newest_checkpoint(three: Path,
         assert names(directory) == ["step-3", "step-4", "step-5"]
 
 
-def test_process_killed_in_the_middle_of_saving(tmp_path: Path) -> None:
+def test_a_process_killed_while_saving_leaves_complete_checkpoints(tmp_path: Path) -> None:
     program = f"""
 import numpy as np
 from runner.checkpoint import CheckpointMeta, save
@@ -151,7 +151,7 @@ def test_too_little_free_space_is_found_before_writing(three: Path, monkeypatch:
         commit(three, 4)
 
 
-def test_order_of_the_commit(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_flushes_and_renames_in_order(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
 
     def record(name: str, subject: Callable[..., str]) -> None:
@@ -201,7 +201,7 @@ def test_nothing_is_pruned_when_the_read_back_fails(three: Path, monkeypatch: py
     assert newest(three) == three / "step-3"
 
 
-def test_prune_keeps_the_newest(tmp_path: Path) -> None:
+def test_prune_keeps_the_newest_checkpoints(tmp_path: Path) -> None:
     for step in (5, 10, 15, 100, 105):
         commit(tmp_path, step, keep=4)
     assert names(tmp_path) == ["step-10", "step-100", "step-105", "step-15"]
@@ -223,7 +223,7 @@ def test_keeping_fewer_than_three_is_refused(keep: int, tmp_path: Path) -> None:
         commit(tmp_path, 1, keep=keep)
 
 
-def test_saving_the_same_again_changes_nothing(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saving_the_same_values_again_changes_nothing(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (three / "step-3").stat()
     flushed: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(of_descriptor(descriptor)))

@@ -30,7 +30,7 @@ def shared_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_any_flipped_bit_and_any_truncation_is_found(
     shared_checkpoint: Path, file: str, position: int, bit: int | None
 ) -> None:
-    """bit: None to truncate the file at the position."""
+    """If ``bit`` is None, the file is truncated at the position."""
     path = shared_checkpoint / file
     original = path.read_bytes()
     damaged = bytearray(original)
@@ -128,7 +128,7 @@ def test_special_file_is_refused_without_waiting(checkpoint: Path, file: str, ma
         load(checkpoint)
 
 
-def test_missing_checkpoint_and_file_in_its_place(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_and_a_file_in_its_place_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no such checkpoint; expected a directory step-N"):
         load(tmp_path / "step-1")
     (tmp_path / "step-1").write_bytes(save_safetensors(VARIABLES))
@@ -140,7 +140,7 @@ def test_missing_checkpoint_and_file_in_its_place(tmp_path: Path) -> None:
 
 
 def run_with(folder: Path, *steps: int, best: int | None = None) -> Path:
-    """Return a run directory with checkpoints of these steps, the last of which names the best."""
+    """Return a run directory with checkpoints of these steps. The last checkpoint names ``best`` as the best step."""
     for step in steps:
         commit(folder / "checkpoints", step, best=best if step == steps[-1] else None)
     return folder

@@ -78,7 +78,7 @@ def test_foreign_formats_are_recognised_by_content(
     assert not Path("unpickled").exists(), "a pickle was run"
 
 
-def test_header_length_like_a_pickle_is_no_pickle(tmp_path: Path) -> None:
+def test_a_header_length_that_looks_like_a_pickle_is_accepted(tmp_path: Path) -> None:
     """A header of 0x0280 bytes begins with the two bytes of a pickle of protocol 2."""
     for padding in range(300):
         variables = {"x" * (1 + padding): np.ones(1), "y" * 280: np.ones(1)}
@@ -169,7 +169,7 @@ BF16 = b'{"conv/w":{"dtype":"BF16","shape":[30],"data_offsets":[0,60]}}'
 
 
 def replace_shard(checkpoint: Path, payload: bytes) -> None:
-    """Replace the shard, and the manifest by a matching one."""
+    """Replace the shard, and update its size and checksum in the manifest."""
     (checkpoint / "variables.safetensors").write_bytes(payload)
     digest = hashlib.sha256(payload).hexdigest()
     forge(checkpoint, lambda document: shard_of(document).update(size=len(payload), sha256=digest))

@@ -163,7 +163,7 @@ SMALL_NET = str(EXAMPLES / "own_model" / "all_conv.py")
 CONF = str(EXAMPLES / "own_model" / "conf")
 
 
-def test_plugins_are_removed_at_any_position() -> None:
+def test_plugin_options_are_split_off_at_any_position() -> None:
     arguments = ["--plugin", "a.py", "explain", "seed=1", "--plugin=b.c", "model=--plugin", "--plugin=x=y.py"]
     assert split_plugins(arguments) == (["a.py", "b.c", "x=y.py"], ["explain", "seed=1", "model=--plugin"])
 
@@ -215,7 +215,7 @@ def test_plugins_of_installed_packages_are_loaded(tmp_path: Path, monkeypatch: p
     assert asked == ["runner.plugins"]
 
 
-def test_an_entry_point_of_another_object_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_point_that_is_no_module_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins.importlib.metadata, "entry_points", lambda group: entry_points("mine:other"))
     with pytest.raises(ConfigError, match=r"entry point p0 = mine:other of group runner\.plugins: expected a module"):
         install_plugins([])

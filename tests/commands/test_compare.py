@@ -43,7 +43,7 @@ def make_run(path: Path, summary: Summary | None, *overrides: str) -> StoredRun:
 
 
 def rows(first: StoredRun, second: StoredRun) -> dict[str, tuple[str, str]]:
-    """Return the differences, by topic and name."""
+    """Return the differences as "topic: name" -> values of both runs."""
     return {f"{each.topic}: {row[0]}": row[1:] for each in differences(first, second) for row in each.rows}
 
 
@@ -124,7 +124,7 @@ def test_long_values_are_cut_in_the_middle(folder: Path, capsys: Capture) -> Non
     assert re.search(r"_18\.py, a_file_19\.py +b_file_0\.py", output)
 
 
-def test_repositories_of_one_name_are_distinguished(tmp_path: Path) -> None:
+def test_repositories_with_equal_names_are_distinguished(tmp_path: Path) -> None:
     def at(place: str, **commits: str) -> StoredRun:
         codes = [replace(CODE, folder=f"/home/{parent}/project", commit=c * 40) for parent, c in commits.items()]
         return make_run(tmp_path / place, replace(SUMMARY, provenance=Provenance("", "", 1, 1, codes)))
@@ -135,7 +135,7 @@ def test_repositories_of_one_name_are_distinguished(tmp_path: Path) -> None:
     assert "code: x/project commit" not in rows(both, alone)
 
 
-def test_files_of_changes_are_named_only_if_they_differ(folder: Path, capsys: Capture) -> None:
+def test_diff_files_are_named_only_if_they_differ(folder: Path, capsys: Capture) -> None:
     changed = replace(CODE, diff_sha256="b" * 64, diff_bytes=9)
     for name, code in (("a", changed), ("b", replace(changed, commit="c" * 40)), ("c", CODE)):
         make_run(folder / name, replace(SUMMARY, provenance=Provenance("", "", 1, 1, [code])))

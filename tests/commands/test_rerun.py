@@ -127,7 +127,7 @@ def test_without_a_complete_record_equal_weights_are_not_guaranteed(
         (("parallelism=async_data",), ("parallelism=async_data", "train.patience=2"), "train.patience"),
     ],
 )
-def test_a_run_whose_configuration_changed_is_not_guaranteed(
+def test_equal_weights_are_not_guaranteed_if_the_configuration_changed(
     overrides: tuple[str, ...], earlier: tuple[str, ...], keys: str, tmp_path: Path
 ) -> None:
     (tmp_path / "contributors.jsonl").touch()
@@ -274,13 +274,13 @@ def test_a_job_of_a_sweep_is_repeated_alone(folder: Path, capsys: Capture) -> No
 
 
 def stored(path: Path, weights: str | None) -> StoredRun:
-    """Return a run with these weights without any files."""
+    """Return a run that has no files and whose summary has this hash of the weights."""
     return StoredRun(
         path, path.name, 1, Summary(path.name, "finished", "", "", "", 1, {}, "", "", weights_sha256=weights)
     )
 
 
-def test_a_missing_guarantee_is_reported_with_other_weights() -> None:
+def test_a_missing_guarantee_is_reported_if_the_weights_differ() -> None:
     first, second = stored(Path("one"), "a" * 64), stored(Path("two"), "b" * 64)
     assert verdict(first, second, "its replicas raced") == "\n".join(
         [

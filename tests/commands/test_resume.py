@@ -196,7 +196,7 @@ def test_resume_null_is_a_run_like_any_other(fake_training: FakeTraining):
         (["train.steps=5", "train.epochs=5"], "expected exactly one; set the other"),
     ],
 )
-def test_anything_else_is_refused_by_name(
+def test_other_arguments_are_refused_by_name(
     fake_training: FakeTraining, stored: Path, capsys: Capture, arguments: list[str], complaint: str
 ):
     assert main([f"resume={stored}", *arguments]) == 2

@@ -71,7 +71,7 @@ def test_an_evaluation_equals_that_of_the_run(stored: Path, capsys: Capture) -> 
     assert str(path) in printed
 
 
-def test_a_run_within_limits_is_evaluated_within_them(folder: Path) -> None:
+def test_a_run_on_limited_data_is_evaluated_on_limited_data(folder: Path) -> None:
     limits = ("data.train_limit=200", "data.test_limit=50", "data.val_fraction=0.3")
     summary = run(small_config(*limits, "train.steps=20"), folder / "run", overrides=[])
     found = evaluated("run", "--which", "newest")
@@ -79,7 +79,7 @@ def test_a_run_within_limits_is_evaluated_within_them(folder: Path) -> None:
     assert found["results"] == pytest.approx({name: summary.final[name] for name in found["results"]}, rel=1e-5)
 
 
-def test_the_best_is_evaluated_unless_another_is_named(stored: Path) -> None:
+def test_the_best_checkpoint_is_evaluated_unless_another_is_named(stored: Path) -> None:
     best = Summary.read(stored / "summary.json")
     assert best.best_checkpoint is not None
     assert evaluated("run")["checkpoint"] == str(stored / best.best_checkpoint)
@@ -98,7 +98,7 @@ def test_every_evaluation_has_a_separate_file_with_its_settings(stored: Path) ->
     ]
 
 
-def test_batches_of_another_size_change_nothing(stored: Path) -> None:
+def test_the_batch_size_does_not_change_the_results(stored: Path) -> None:
     results = [evaluated("run", f"train.eval_batch_size={size}")["results"] for size in (7, 359)]
     assert results[0] == pytest.approx(results[1], rel=1e-5)
 
@@ -116,7 +116,7 @@ def test_another_dataset_of_the_same_kind_is_normalised_as_in_training(folder: P
     run(small_config(*trained_on, "train.batch_size=4"), folder / "run", overrides=[])
     found = evaluated("run", "data=arrays", f"data.path={path}", "data.mean=[0.1]", "data.std=[9.0]")
     assert (found["data"], found["examples"]) == ("arrays", {"test": 4})
-    # Computed with the mean and deviation of synthetic images.
+    # Normalised with the mean and deviation of the synthetic images.
     arrays = np.load(path)
     inputs = (arrays["x_test"].reshape(4, 30) / 255 - 0.5) / 0.204
     assert found["results"]["test/loss"] == pytest.approx(cross_entropy(inputs, arrays["y_test"]), rel=1e-5)

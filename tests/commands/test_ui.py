@@ -30,7 +30,7 @@ class BecameError(Exception):
 
 @pytest.fixture
 def serve(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Callable[[], Served]:
-    """Return the command of the server, its environment and the output. The newest run is in experiment 7."""
+    """Return a function that returns the command, environment and output. The newest run is in experiment 7."""
 
     def become(program: str, command: list[str], environment: dict[str, str]) -> None:
         raise BecameError(command, environment)
@@ -140,7 +140,7 @@ def test_a_database_answers_or_the_reason_is_reported_and_none_is_created(folder
 
 
 class Health(BaseHTTPRequestHandler):
-    """An HTTP server that is healthy at one address, and not an HTTP server at another."""
+    """A server that is healthy at one path, does not speak HTTP at another, and answers 404 at all other paths."""
 
     def do_GET(self) -> None:
         if self.path == "/mail/health":

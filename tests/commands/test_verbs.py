@@ -98,7 +98,7 @@ def test_every_entry_of_a_table_and_every_yaml_file_has_a_separate_line(kind: st
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_command_prints_a_line_each(kind: str, capsys: Capture) -> None:
+def test_list_prints_a_line_for_each_entry(kind: str, capsys: Capture) -> None:
     assert main(["list", kind]) == 0
     _, *printed = capsys.readouterr().out.splitlines()
     assert [tuple(line.split(maxsplit=1)) for line in printed] == list(lines(kind, [conf_dir()]).items())
@@ -197,7 +197,7 @@ def report(folder: Path, capsys: Capture) -> Callable[..., str]:
 
 
 def findings(examine: Callable[[], Iterable[doctor.Finding]]) -> list[str]:
-    """Return the findings of one examination, and require that none is trouble."""
+    """Return the findings of one examination, and require that none of them is marked as trouble."""
     found = list(examine())
     assert not any(each.trouble for each in found)
     return [f"{each.topic}: {each.found}" for each in found]
@@ -265,7 +265,7 @@ def refuse(dir: Path) -> None:  # noqa: A002 - tempfile's own name
         ),
     ],
 )
-def test_it_reports_the_state_of_the_machine(
+def test_doctor_reports_the_state_of_the_machine(
     report: Callable[..., str],
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -292,7 +292,7 @@ def test_requirements_come_from_the_base_install_only() -> None:
     assert "pytest" not in names
 
 
-def test_it_reports_how_to_install_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_how_to_install_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         if name == "hydra-submitit-launcher":
             raise importlib.metadata.PackageNotFoundError(name)

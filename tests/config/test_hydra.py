@@ -23,7 +23,7 @@ from tests.small_runs import small_config
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an empty package folder in a checkout that replaces the module's folder."""
+    """Create an empty package folder in a checkout, move the module's path there, and return the folder."""
     folder = tmp_path / "checkout" / "runner"
     folder.mkdir(parents=True)
     monkeypatch.setattr(module, "__file__", str(folder / "config" / "conf_dir.py"))
@@ -55,11 +55,11 @@ BOUNDED = "parallelism/staleness=bounded"
         ([ASYNC_DATA, "parallelism/staleness=drop", "parallelism.staleness.policy=bounded"], Staleness("bounded", 4)),
     ],
 )
-def test_a_policy_is_chosen_as_a_group_or_by_its_keys(overrides: list[str], staleness: Staleness) -> None:
+def test_a_staleness_policy_is_chosen_as_a_group_or_by_its_keys(overrides: list[str], staleness: Staleness) -> None:
     assert small_config(*overrides).parallelism.staleness == staleness
 
 
-def test_every_policy_has_an_option_and_every_asynchronous_strategy_the_group() -> None:
+def test_every_staleness_policy_is_an_option_and_every_asynchronous_strategy_has_the_group() -> None:
     found = {group.name: group for group in nested_groups(conf_dir())}
     assert found["parallelism/staleness"] == NestedGroup(
         "parallelism/staleness", tuple(sorted(POLICIES)), {"async_data": "none", "downpour": "none"}

@@ -29,7 +29,7 @@ def write_arrays(path: Path, **changes: Array | None) -> Path:
 
 
 def write_images(folder: Path, side: int = 4) -> Path:
-    """Write a folder with two train images and one test image, each of one brightness, for each of two classes."""
+    """Write two classes, each of two train images and one test image. All pixels of an image are equal."""
     for split, count in (("train", 2), ("test", 1)):
         for label, name in enumerate(("cat", "dog")):
             (folder / split / name).mkdir(parents=True)

@@ -30,7 +30,7 @@ def fetched(root: Path, *origins: Origin) -> tuple[Path, list[str]]:
     return fetch_published(TINY, origins, root, said.append), said
 
 
-def test_stores_only_the_wanted_files_and_they_load(tmp_path: Path) -> None:
+def test_only_the_wanted_files_are_stored_and_they_load(tmp_path: Path) -> None:
     root = tmp_path / "cache"
     folder, _ = fetched(root, serve(ARCHIVE))
     assert folder == root / "tiny"
@@ -209,7 +209,7 @@ def test_gunzip_stops_at_the_limit() -> None:
     assert peak < 1_000_000, "the whole bomb was decompressed"
 
 
-def test_ar_member_after_one_of_odd_length(tmp_path: Path) -> None:
+def test_an_ar_member_after_a_member_of_odd_length_is_found(tmp_path: Path) -> None:
     (tmp_path / "a.deb").write_bytes(ar({"debian-binary": b"2.0", "data.tar.xz": b"payload"}))
     assert read_ar_member(tmp_path / "a.deb", "data.tar.xz") == b"payload"
 
@@ -223,7 +223,7 @@ def test_ar_member_after_one_of_odd_length(tmp_path: Path) -> None:
         (lambda data: data.replace(b"data.tar.xz", b"data.tar.gz"), r"lacks data\.tar\.xz"),
     ],
 )
-def test_ar_files_that_cannot_be_used(tmp_path: Path, damage: Callable[[bytes], bytes], message: str) -> None:
+def test_an_unusable_ar_file_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes], message: str) -> None:
     (tmp_path / "a.deb").write_bytes(damage(ar({"debian-binary": b"2.0\n", "data.tar.xz": b"payload"})))
     with pytest.raises(DataError, match=rf"a\.deb {message}"):
         read_ar_member(tmp_path / "a.deb", "data.tar.xz")

@@ -108,7 +108,7 @@ def test_pickles_are_never_loaded(tmp_path: Path) -> None:
         read_array(path, "x")
 
 
-def test_other_members_are_refused(tmp_path: Path) -> None:
+def test_members_that_are_no_arrays_and_too_many_arrays_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "file.npz"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("notes.txt", "hello")

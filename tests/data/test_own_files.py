@@ -73,7 +73,7 @@ def test_facts_read_no_image(path: Path, folder: Path, monkeypatch: pytest.Monke
         ((9, 1, 1), "nchw", (9, 1, 1)),
     ],
 )
-def test_layouts(path: Path, shape: tuple[int, ...], layout: str | None, expected: tuple[int, ...]) -> None:
+def test_layouts_become_nchw(path: Path, shape: tuple[int, ...], layout: str | None, expected: tuple[int, ...]) -> None:
     stored = small_arrays(shape)
     settings = arrays(path, stored, layout=layout)
     assert settings.facts().shape == expected

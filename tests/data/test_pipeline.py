@@ -117,7 +117,7 @@ def test_train_images_are_normalised_and_match_their_labels():
     np.testing.assert_allclose(batch["x"], (images / 255.0 - mean) / std, rtol=1e-12, atol=1e-14)
 
 
-def test_augmentation_changes_with_seed_and_epoch_but_not_the_examples():
+def test_augmentation_differs_between_seeds_and_epochs_and_keeps_the_order():
     plain, varied = make_pipeline(8, 8), make_pipeline(8, 8, augment=ALL_AUGMENTS)
     first, second = (varied.read("train", step, 0, 8) for step in (0, 1))
     np.testing.assert_array_equal(first["y"], plain.read("train", 0, 0, 8)["y"])

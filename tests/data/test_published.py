@@ -22,7 +22,7 @@ from tests.data.published_data import FILES, TINY, Member, ar, store, tar
 Pixels = NDArray[np.uint8]
 
 
-def test_loads_what_was_stored(tmp_path: Path) -> None:
+def test_stored_files_are_loaded(tmp_path: Path) -> None:
     store(tmp_path)
     dataset = load_published(TINY, str(tmp_path))
     assert dataset.facts == TINY.facts
@@ -156,7 +156,7 @@ def png(pixels: Pixels) -> bytes:
     return buffer.getvalue()
 
 
-def test_cifar_records_and_picture_sheets(tmp_path: Path, cifar: tuple[Pixels, Pixels]) -> None:
+def test_cifar_records_and_picture_sheets_are_decoded(tmp_path: Path, cifar: tuple[Pixels, Pixels]) -> None:
     images, labels = cifar
     records = np.concatenate([labels[:, None], images.reshape(len(images), -1)], axis=1)
     batches = zip(BATCHES, np.split(records, len(BATCHES)), strict=True)
@@ -176,12 +176,12 @@ def test_cifar_records_and_picture_sheets(tmp_path: Path, cifar: tuple[Pixels, P
         (b"GIF89a", "is damaged: cannot identify"),
     ],
 )
-def test_invalid_cifar_sheet_refused(tmp_path: Path, cifar: tuple[Pixels, Pixels], sheet: bytes, message: str) -> None:
+def test_invalid_sheet_is_refused(tmp_path: Path, cifar: tuple[Pixels, Pixels], sheet: bytes, message: str) -> None:
     with pytest.raises(DataError, match=f"package/data_batch_1.png {message}"):
         decoded("cifar10", 1, tmp_path, sheets_archive([sheet] * len(BATCHES), cifar[1]))
 
 
-def test_archives_of_idx_files(tmp_path: Path) -> None:
+def test_every_archive_of_idx_files_is_decoded(tmp_path: Path) -> None:
     arrays = ORIGINS["mnist"][0].arrays
     expected = {array.filename: array.sha256.encode() for array in arrays}
     zipped = [gzip.compress(content, mtime=0) for content in expected.values()]

@@ -99,7 +99,7 @@ def test_wrong_keys_types_and_numbers_are_refused(change: dict[str, object], mes
 
 
 class Recorder:
-    """A source whose batches contain its arguments. It records the calling threads, and fails at one step."""
+    """A source whose batches contain the arguments of ``read``. It records the calling threads, and one step fails."""
 
     def __init__(self, failing_step: int = -1) -> None:
         self.failing_step = failing_step

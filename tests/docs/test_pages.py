@@ -66,9 +66,8 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "page", [PAGES[0], *(pytest.param(page, marks=pytest.mark.slow) for page in PAGES[1:])], ids=lambda page: page.stem
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     tried = 0
     for block in blocks(page):

@@ -45,7 +45,7 @@ def swish() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("swish")
-def test_swish_and_its_gradients_without_overflow() -> None:
+def test_swish_has_correct_gradients_and_does_not_overflow() -> None:
     graph = Graph()
     x, far = (ops.placeholder(graph, (3, 4), dtype, name=dtype) for dtype in ("float64", "float32"))
     (y,), (of_far,) = (graph.add("swish", [each]) for each in (x, far))
@@ -85,7 +85,7 @@ def test_bars_are_horizontal_and_vertical() -> None:
 
 @dataclass(frozen=True)
 class OneShare:
-    """The examples of each batch of 8 that worker ``k`` of two reads, as a separate whole batch."""
+    """A source whose batches are the half of each batch of 8 that worker ``k`` of two reads."""
 
     k: int
 
@@ -111,7 +111,7 @@ def test_local_sgd_with_one_local_step_equals_single(network: str, optimizer, re
 
 
 def alone(k: int, registry: Registry, steps: range, optimizer: Optimizer, start: Weights | None = None) -> Weights:
-    """Return the weights of ``single`` on the examples of worker ``k`` of two."""
+    """Train with ``single`` on the examples of worker ``k`` of two; return the weights."""
     task = task_of(NETWORKS["dense"], optimizer, batch_size=4)
     with opened(Single(), task, registry, source=OneShare(k)) as trainer:
         trainer.session.run("init")

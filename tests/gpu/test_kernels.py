@@ -14,10 +14,10 @@ from tests.op_cases import CASES, all_cases
 from tests.samples import Case
 
 TOLERANCES = {"float64": 1e-10, "bfloat16": 0.02}
-"""Relative and absolute. bfloat16 has 8 significant bits: sums that are rounded at other places differ in the last."""
+"""Relative and absolute tolerances. Sums in bfloat16 may be rounded elsewhere and differ in the last of 8 bits."""
 
 TF32_TOLERANCE = 5e-3
-"""Relative and absolute, for factors rounded to 10 bits and sums of a few products."""
+"""Relative and absolute tolerance for sums of a few products whose factors are rounded to 10 bits."""
 
 ROUNDED = frozenset(op for op in CASES if op.startswith(("conv2d", "matmul")))
 """Ops with products, whose factors tf32 rounds."""

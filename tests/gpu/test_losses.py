@@ -80,7 +80,7 @@ def of_cpus(name: str) -> list[float]:
 
 
 TOLERANCE = 1e-3
-"""Relative tolerance of float32 with exact products. The first loss, before any update, has a hundredth of it."""
+"""Relative tolerance of float32 with exact products. The tolerance before the first update is a hundredth."""
 
 NEAR = {"tf32": 0.02, "bfloat16": 0.05}
 """Relative tolerance with rounded products."""

@@ -1,4 +1,4 @@
-"""Steps on a GPU: replays equal eager steps, the host does not wait, memory is as planned. NCCL, and the benchmark."""
+"""Steps on a GPU: replays equal eager steps, the host waits once per device, memory is as planned; NCCL, benchmark."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

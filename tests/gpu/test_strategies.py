@@ -78,7 +78,7 @@ POOLED: Mapping[str, Made] = {
 
 SMALL = {
     ("sync_data", "hybrid", "float64"): [pytest.mark.small, pytest.mark.slow],
-    ("hybrid_b", "hybrid", "float32"): [pytest.mark.small],
+    ("hybrid_b", "hybrid", "float32"): [pytest.mark.small, pytest.mark.slow],
     ("model", "batch_normalised", "float64"): [pytest.mark.small],
 }
 """Strategy, network and dtype of the cases that the suite runs on the emulated GPU."""
@@ -135,7 +135,9 @@ def test_workers_equal_microbatches_bit_for_bit(gpu: Gpu, network: str, dtype: s
     assert found[1] == expected[1]
 
 
-@pytest.mark.parametrize("network", ["convolutional", pytest.param("hybrid", marks=pytest.mark.small)])
+@pytest.mark.parametrize(
+    "network", ["convolutional", pytest.param("hybrid", marks=[pytest.mark.small, pytest.mark.slow])]
+)
 def test_bfloat16_gives_about_the_losses_of_cpus(gpu: Gpu, network: str) -> None:
     _, history = trained(Single(), task_for(network, "bfloat16"), gpu.registry(), STEPS, gpus=True)
     expected = [loss for loss, _ in on_cpus(network, "bfloat16")[1]]
@@ -160,7 +162,7 @@ def test_sandblaster_makes_the_same_iterations_as_on_cpus(gpu: Gpu, workers: int
 
 
 @pytest.mark.parametrize("optimizer", [momentum(), Adam(lr=0.01)], ids=["momentum", "adam"])
-def test_equal_runs_are_equal_bit_for_bit(gpu: Gpu, optimizer: Optimizer) -> None:
+def test_repeated_runs_are_equal_bit_for_bit(gpu: Gpu, optimizer: Optimizer) -> None:
     """Reductions have one order, which does not depend on the scheduling of the GPU."""
     registry, task = gpu.registry(), task_for("batch_normalised", "float32", optimizer=optimizer)
     first, second = (trained(Single(), task, registry, STEPS, gpus=True) for _ in range(2))

@@ -70,7 +70,7 @@ class Command:
         self._process.send_signal(signum)
 
     def workers(self) -> list[psutil.Process]:
-        """Return the living worker processes, by index."""
+        """Return the worker processes that are alive, sorted by index."""
         children = psutil.Process(self.pid).children(recursive=True)
         found = {_worker_index(child): child for child in children if _worker_index(child) is not None}
         return [found[index] for index in sorted(found, key=str)]
@@ -87,7 +87,7 @@ class Ended:
 
 def run_command(folder: Path, *arguments: str) -> Ended:
     """Run ``runner`` in this process, with ``folder`` as the working directory. Its workers are separate processes."""
-    load_kernels()  # the tables are restored to their state with all kernels
+    load_kernels()  # before the tables are saved, so that restoring them keeps all kernels
     output, errors = io.StringIO(), io.StringIO()
     with (
         warnings.catch_warnings(action="ignore"),  # the tests turn warnings of libraries into errors
@@ -122,7 +122,7 @@ def wait_until(condition: Callable[[], bool], what: str = "the awaited event") -
 
 
 def processes_of(run_id: str) -> list[int]:
-    """Return the processes that still work for a run."""
+    """Return the ids of the processes that still belong to a run."""
     return [process.pid for process in psutil.process_iter(["cmdline"]) if run_id in (process.info["cmdline"] or [])]
 
 

@@ -23,7 +23,7 @@ def train(folder: Path, run: str, *overrides: str, steps: int = 6, tracking: str
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a traced run of two workers with two stages, whose step was compared by measurement."""
+    """Return the folder of a traced run of two workers with two stages, whose step time was measured and compared."""
     folder = tmp_path_factory.mktemp("model")
     more = ("trace=true", "trace_skip=1", "trace_steps=3", "parallelism.compare_steps=2")
     train(folder, "run", "parallelism=model", f"parallelism.concurrent_steps={PARTS}", SPLIT, *more, tracking="mlflow")

@@ -1,4 +1,4 @@
-"""Strategies on worker processes, also with slow networks or compressed transfers: equal bits, or similar losses."""
+"""Strategies on worker processes, including slow networks and compressed transfers: equal bits, or similar losses."""
 
 import dataclasses
 import json

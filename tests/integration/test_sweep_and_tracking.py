@@ -23,7 +23,7 @@ ONE_PROCESS = ("parallelism=single", "cluster.threads_per_worker=1")
 
 
 def stored(folder: Path, query: str, *values: Any) -> list[Any]:
-    """Return rows of a folder's store; for queries of one column, the values."""
+    """Return the rows that a query finds in a folder's store. A row of one column is returned as its value."""
     with closing(sqlite3.connect(f"file:{folder / 'mlflow.db'}?mode=rw", uri=True)) as database:
         rows = database.execute(query, values).fetchall()
     return [row[0] if len(row) == 1 else row for row in rows]
@@ -81,7 +81,13 @@ def test_a_sweep_is_a_parent_run_with_a_child_per_job_and_a_table_with_the_best_
     best = children[2][2]
     assert_complete(tmp_path, best, "0.05")
     artifacts = {path.name for path in (tmp_path / "mlruns" / "runner" / best / "artifacts").rglob("*.*")}
-    assert artifacts - {"code.diff"} == {"config.yaml", "graph.dot", "graph.png", "learning_curves.png", "confusion_matrix.png"}
+    assert artifacts - {"code.diff"} == {
+        "config.yaml",
+        "graph.dot",
+        "graph.png",
+        "learning_curves.png",
+        "confusion_matrix.png",
+    }
 
 
 def test_a_killed_run_resumes_into_the_same_run_with_contiguous_curves(start: Start, tmp_path: Path) -> None:
@@ -133,7 +139,7 @@ def test_resuming_a_finished_run_writes_its_pending_records(tmp_path: Path) -> N
 
 
 def _has_rows(database: Path) -> bool:
-    """Return whether MLflow has created its tables. It creates them one by one, the runs last."""
+    """Return whether MLflow has created its tables. It creates them one by one; the table of runs is the last."""
     try:
         return bool(stored(database.parent, "SELECT 1 FROM runs"))
     except sqlite3.OperationalError:

@@ -17,7 +17,7 @@ Event = dict[str, Any]
 
 ON_DEVICES = ("input", "compute", "send", "wait", "receive", "delay")
 _ROUNDED_US = 0.002
-"""Microseconds are written with three digits, so an end can differ by a rounded nanosecond."""
+"""Microseconds are written with three decimals, so an end can differ by a rounded nanosecond."""
 
 
 def read_events(run: Path) -> list[Event]:
@@ -80,7 +80,7 @@ def expect_runs_around_their_parts(events: list[Event]) -> None:
 
 
 def expect_matching_transfers(events: list[Event]) -> None:
-    """Require for every receive a send of as many bytes that began before the receive ended."""
+    """Require that every receive has a send of equally many bytes, which began before the receive ended."""
     sends = {transfer(event): event for event in complete(events, "send")}
     ends = [event for event in complete(events, "receive") if transfer(event) in sends]
     for event in ends:

@@ -1,4 +1,5 @@
-"""Run a single kernel, as planner and executor do: with buffers in the requested layouts and conversions between them.
+"""Run a single kernel as the planner and the executor do: with buffers in the requested layouts and conversions between
+them.
 
 Outputs and scratch memory hold garbage, and every buffer is followed by guard bytes.
 """
@@ -77,7 +78,7 @@ def run(
 ) -> Ran:
     """Run a kernel on arrays in the ``offered`` layouts (None: plain), or on operands in memory.
 
-    registry: has the kernels of op ``convert``. in_place: outputs share the memory of inputs if the kernel allows it.
+    registry: the kernels of ``convert``. in_place: outputs share the memory of inputs if the kernel allows it.
     """
     layouts = [plain(spec) for spec in in_specs] if offered is None else offered
     arrangement = kernel.arrange(attributes, in_specs, out_specs, layouts)
@@ -141,7 +142,7 @@ def is_float(dtype: str) -> bool:
 
 
 def once_each(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Return input -> output of pairs that may share memory; as in a planner, each input and each output once."""
+    """Return input -> output of the first pairs that use no input and no output twice, as a planner chooses them."""
     chosen: dict[int, int] = {}
     for i, o in pairs:
         if i not in chosen and o not in chosen.values():

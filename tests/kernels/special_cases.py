@@ -224,7 +224,7 @@ _BITS = np.array([0x7F800001, 0xFF80FFFF, 0x7FC00000, 0x7F800000, 0x3F80FFFF, 0x
 
 
 def _casts() -> None:
-    """Add casts between all dtypes, also of floats beyond integers, but not those to uint8 that are undefined in C."""
+    """Add casts between all dtypes, also of floats too large for integers, but not those to uint8 undefined in C."""
     numbers = (0, 1, 2.75, 200.5, 1.00390625, 3.14159265358979, 65537.0)
     pairs_of_dtypes = [
         *(("float32", dtype) for dtype in DTYPES),
@@ -298,7 +298,7 @@ def _products() -> None:
 
 
 def _convolutions() -> None:
-    """Add several and partial tiles of pixels, outputs and taps; no examples; windows larger than images."""
+    """Add convolutions with several or partial tiles, with windows larger than images, and without examples."""
 
     def weights(geometry: Attributes, x: Shape, w: Shape, y: Shape, dtype: str = PRECISION) -> None:
         inputs = [spread(*shape, scale=0.1) for shape in (y, x)]

@@ -46,7 +46,7 @@ def test_each_channel_sums_its_neighbours(size: int, channels: int) -> None:
 
 
 @pytest.mark.parametrize("divide_by_size", [False, True])
-def test_local_response_equals_loops(divide_by_size: bool) -> None:
+def test_local_response_normalization_equals_loops(divide_by_size: bool) -> None:
     x = np.random.default_rng(3).standard_normal((2, 7, 2, 2))
     y = local_response_normalization(x, size=5, alpha=0.3, beta=0.75, k=2.0, divide_by_size=divide_by_size)
     weight = 0.3 / 5 if divide_by_size else 0.3

@@ -35,7 +35,7 @@ def test_columns_of_a_mask_equal_those_of_the_whole_mask(first: int, width: int)
     [{"step": 1}, {"index": [11]}, {"seed": 4}, {"key": "fc2/dropout"}],
     ids=lambda change: next(iter(change)),
 )
-def test_every_part_of_the_key_matters(other: dict[str, Any]) -> None:
+def test_every_part_of_the_key_changes_the_mask(other: dict[str, Any]) -> None:
     assert (_mask(**{"index": [10], **other}) != _mask([10])).any()
 
 
@@ -87,7 +87,7 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("counter", "key", "output"), ANSWERS)
-def test_published_answers(counter: tuple[int, ...], key: philox.Key, output: tuple[int, ...]) -> None:
+def test_generator_gives_published_outputs(counter: tuple[int, ...], key: philox.Key, output: tuple[int, ...]) -> None:
     words = philox._philox(key, *(np.full((1,), word, np.uint64) for word in counter))
     assert tuple(int(word[0]) for word in words) == output
 

@@ -40,7 +40,7 @@ def test_relu_keeps_nan_and_passes_no_gradient_where_it_is_zero() -> None:
     assert relu_gradient(dy, np.array([0.0, -1.0, 0.0, 0.0, 3.0])).tobytes() == np.array([0, 0, 0, 0, 2.0]).tobytes()
 
 
-def test_softmax_cross_entropy() -> None:
+def test_softmax_cross_entropy_equals_scipy() -> None:
     rng = np.random.default_rng(0)
     logits, labels = rng.standard_normal((6, 4)), rng.integers(0, 4, 6)
     loss, probabilities = softmax_cross_entropy(logits, labels)
@@ -51,7 +51,7 @@ def test_softmax_cross_entropy() -> None:
     assert (loss.tolist(), probabilities.tolist()) == ([2000.0], [[0.0, 1.0]])
 
 
-def test_sigmoid_cross_entropy() -> None:
+def test_sigmoid_cross_entropy_equals_scipy() -> None:
     rng = np.random.default_rng(1)
     logits, targets = rng.standard_normal((5, 3)), rng.random((5, 3))
     p = special.expit(logits)

@@ -82,7 +82,7 @@ def test_the_weight_gradient_adds_examples_in_order() -> None:
 
 
 @pytest.mark.parametrize("run_bytes", [1, 70_000, 1 << 30])
-def test_the_length_of_runs_changes_no_bit(monkeypatch: pytest.MonkeyPatch, run_bytes: int) -> None:
+def test_the_size_of_runs_of_examples_changes_no_bit(monkeypatch: pytest.MonkeyPatch, run_bytes: int) -> None:
     x, w, dy = _layer()
 
     def results() -> list[bytes]:
@@ -105,7 +105,7 @@ def test_the_length_of_runs_changes_no_bit(monkeypatch: pytest.MonkeyPatch, run_
         {"window": (3, 2), "strides": (1, 2), "padding": (2, 1, 1, 0)},
     ],
 )
-def test_the_maximum_and_the_mean_of_each_window(geometry: dict[str, Ints]) -> None:
+def test_pooling_gives_the_maximum_and_the_mean_of_each_window(geometry: dict[str, Ints]) -> None:
     x = np.random.default_rng(1).standard_normal((2, 3, 7, 6)) - 3  # negative, so that zeros of padding would win
     y, argmax = max_pool(x, **geometry)
     means, inner_means = (avg_pool(x, count_padding=counted, **geometry) for counted in (True, False))

@@ -36,7 +36,7 @@ def layers(conv: int, dense: int, norm: int = 0, pool: int = 0) -> dict[str, int
 
 
 def resnet(depth: int, block: str, unit: str, classes: int, parameters: int, multiply_adds: int) -> Facts:
-    """Return facts of a residual network: all convolutions are normalized but projections of preactivation units."""
+    """Return facts of a residual network. Only the projections of preactivation units have no normalization."""
     projections = 3 if block == "bottleneck" else 0
     norms = depth - 1 + (projections if unit == "original" else 0)
     widest = (64, 128, 256) if block == "bottleneck" else (16, 32, 64)
@@ -126,7 +126,7 @@ NOT_DIFFERENTIATED = {"resnet-1001 original", "resnet-1001, 100 classes", "resne
 
 
 @pytest.mark.parametrize("label", FACTS)
-def test_sizes_of_a_network(label: str) -> None:
+def test_a_network_has_the_expected_sizes(label: str) -> None:
     facts = FACTS[label]
     b, outputs = network(facts.model, *facts.image, classes=facts.classes, examples=1)
     assert (parameter_count(b), multiply_adds(b)) == (facts.parameters, facts.multiply_adds)
@@ -185,7 +185,7 @@ ORDERS: dict[str, tuple[Model, Image, str]] = {
 
 
 @pytest.mark.parametrize("label", ORDERS)
-def test_order_of_layers(label: str) -> None:
+def test_layers_have_the_expected_order(label: str) -> None:
     model, image, expected = ORDERS[label]
     b, _ = network(model, *image)
     assert list(b.net.layer_outputs) == expected.split()
@@ -204,7 +204,7 @@ RATES: dict[str, tuple[Model, Image, set[float], set[float]]] = {
 
 
 @pytest.mark.parametrize("label", RATES)
-def test_rates_of_dropout_and_of_averages(label: str) -> None:
+def test_dropout_and_averages_have_the_expected_rates(label: str) -> None:
     model, image, dropouts, decays = RATES[label]
     b, _ = network(model, *image)
     assert {node.attributes["rate"] for node in b.net.graph if node.op == "dropout_mask"} == dropouts
@@ -255,7 +255,7 @@ TOO_SMALL: dict[str, tuple[Model, Image, Image, str]] = {
 
 
 @pytest.mark.parametrize("label", TOO_SMALL)
-def test_smallest_image(label: str) -> None:
+def test_an_image_below_the_smallest_size_is_refused(label: str) -> None:
     model, enough, too_small, layer = TOO_SMALL[label]
     network(model, *enough)
     with pytest.raises(ConfigError) as caught:

@@ -34,7 +34,7 @@ def test_alexnet_begins_as_cuda_convnet() -> None:
     ones = {name: {1.0} for name in ("conv2", "conv4", "conv5", "fc6", "fc7")}
     assert biases == {"conv1": {0.0}, "conv3": {0.0}, "fc8": {-7.0}, **ones}
     for name, stddev in {"conv1": 0.01, "conv2": 0.01, "conv3": 0.03, "conv5": 0.03, "fc6": 0.01}.items():
-        # At least 16,384 draws: within 2.3 % at four sigma.
+        # With at least 16,384 draws, the sample deviation is within 2.3 % at four sigma.
         assert values[f"{name}/weights"].std() == pytest.approx(stddev, rel=0.023)
 
 
@@ -62,7 +62,7 @@ def test_evaluation_applies_no_dropout_and_updates_no_averages() -> None:
     assert not [node for node in b.net.graph if node.op in ("dropout_mask", "batch_norm")]
 
 
-def test_layers_of_googlenet_before_and_after_its_modules() -> None:
+def test_googlenet_has_the_expected_layers_around_its_modules() -> None:
     b, _ = network(GoogLeNet(), 3, 32, 32)
     layers = list(b.net.layer_outputs)
     stem = "conv1 conv1_relu pool1 norm1 conv2_reduce conv2_reduce_relu conv2 conv2_relu norm2 pool2"
@@ -70,7 +70,7 @@ def test_layers_of_googlenet_before_and_after_its_modules() -> None:
     assert layers[-4:] == ["pool5", "dropout", "fc", "loss"]
 
 
-def test_layers_of_an_inception_module() -> None:
+def test_an_inception_module_concatenates_four_branches() -> None:
     b, _ = network(GoogLeNet(), 3, 64, 64)
     outputs = b.net.layer_outputs
     module = {name.removeprefix("inception_3b_"): kind for name, kind in kinds(b).items() if "_3b_" in name}
@@ -148,7 +148,7 @@ def test_a_unit_adds_its_branch_and_its_shortcut(block: str, unit: str, name: st
         assert strided.inputs[0] == outputs[source]
 
 
-def test_first_and_last_layers_of_residual_networks() -> None:
+def test_residual_networks_have_the_expected_first_and_last_layers() -> None:
     ends = {"original": "stage3_unit2_relu2", "preactivation": "last_norm last_relu"}
     for unit, end in ends.items():
         b, _ = network(ResNetCifar(depth=14, unit=unit), 3, 8, 8)

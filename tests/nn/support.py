@@ -130,7 +130,7 @@ def kinds(b: Bench) -> dict[str, str]:
 
 
 def assert_trainable(b: Bench, outputs: Outputs) -> None:
-    """Add the gradient of the summed loss with respect to every parameter, and compare shapes and dtypes."""
+    """Add the gradient of the summed loss with respect to every parameter; require the parameter's shape and dtype."""
     graph = b.net.graph
     variables = b.net.variables.trainable
     found = gradients(graph, [ops.reduce_sum(graph, outputs.losses)], [variable.tensor for variable in variables])

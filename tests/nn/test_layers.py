@@ -91,7 +91,7 @@ class TestDense:
 
 
 class TestPooling:
-    def test_maximum_of_every_window(self) -> None:
+    def test_output_is_the_maximum_of_every_window(self) -> None:
         x = normal(2, 3, 6, 7)
         b = bench(x)
         y = b.value(nn.max_pool(b.net, b.x, 3, name="p", stride=2))
@@ -110,7 +110,7 @@ class TestPooling:
         assert y.max() < 0
         assert y[0, 0, 0, 0] == x[0, 0, :2, :2].max()
 
-    def test_partial_windows_when_rounding_up(self) -> None:
+    def test_rounding_up_adds_partial_windows(self) -> None:
         x = np.arange(16.0).reshape(1, 1, 4, 4)
         b = bench(x)
         largest, mean = b.values(
@@ -120,14 +120,14 @@ class TestPooling:
         assert largest[0, 0].tolist() == [[10.0, 11.0], [14.0, 15.0]]
         assert mean[0, 0].tolist() == [[5.0, 6.5], [11.0, 12.5]]
 
-    def test_mean_of_every_channel(self) -> None:
+    def test_global_pooling_is_the_mean_of_every_channel(self) -> None:
         x = normal(2, 3, 4, 5)
         b = bench(x)
         y = b.value(nn.global_avg_pool(b.net, b.x, name="p"))
         np.testing.assert_allclose(y, x.mean(axis=(2, 3)), rtol=0, atol=1e-14)
 
 
-def test_relu() -> None:
+def test_relu_replaces_negative_values_by_zero() -> None:
     b = bench(np.array([[-1.0, 0.0, 2.0]]))
     assert b.value(nn.relu(b.net, b.x, name="r")).tolist() == [[0.0, 0.0, 2.0]]
 
@@ -298,7 +298,7 @@ class TestZeroPaddedShortcut:
             branch = nn.conv(b.net, b.x, 4, 3, stride=2, padding=1, name="c")
             assert b.shape(nn.zero_padded_shortcut(b.net, b.x, 4, stride=2, name="s")) == b.shape(branch)
 
-    def test_gradient_goes_back_to_the_pixels_taken(self) -> None:
+    def test_gradient_goes_back_to_the_selected_pixels(self) -> None:
         x = normal(1, 2, 4, 4)
         b = bench(x)
         graph = b.net.graph

@@ -61,7 +61,7 @@ def test_losses_match_the_formula_and_gradients_are_response_minus_truth(
 
 
 @pytest.mark.parametrize("loss", nn.LOSSES)
-def test_predictions_and_hits(loss: str) -> None:
+def test_predictions_are_the_largest_logits_and_hits_match_labels(loss: str) -> None:
     b, outputs = classified(loss)
     predictions, correct = b.values(outputs.predictions, outputs.correct)
     assert predictions.dtype == np.int64
@@ -71,7 +71,7 @@ def test_predictions_and_hits(loss: str) -> None:
     assert 0 < correct.sum() < 5
 
 
-def test_is_a_layer_of_kind_loss() -> None:
+def test_the_loss_is_a_layer_of_kind_loss() -> None:
     b, outputs = classified("softmax")
     stamp = b.net.graph.nodes[outputs.losses.node].layer
     assert stamp is not None
@@ -79,7 +79,7 @@ def test_is_a_layer_of_kind_loss() -> None:
     assert b.net.layer_outputs["loss"] == outputs.losses
 
 
-def test_unknown_loss() -> None:
+def test_an_unknown_loss_is_refused() -> None:
     with pytest.raises(ValueError, match="loss 'hinge': expected one of softmax, logistic"):
         classified("hinge")
 
@@ -99,7 +99,7 @@ def count(side: int, window: int, stride: int, padding: Padding, *, ceil: bool =
     ("padding", "expected"),
     [("valid", (0, 0, 0, 0)), (2, (2, 2, 2, 2)), ((1, 2, 3, 0), (1, 2, 3, 0)), ([0, 1, 0, 1], (0, 1, 0, 1))],
 )
-def test_padding_as_written(padding: Padding, expected: tuple[int, ...]) -> None:
+def test_padding_is_used_as_written(padding: Padding, expected: tuple[int, ...]) -> None:
     assert place((9, 9), 3, 1, padding).padding == expected
 
 
@@ -142,11 +142,11 @@ def test_ceil_covers_all_pixels_and_starts_no_window_outside(side: int, window: 
         (2, 3, 2, True, 1),
     ],
 )
-def test_numbers_of_windows(side: int, window: int, stride: int, ceil: bool, expected: int) -> None:
+def test_the_number_of_windows_is_the_known_one(side: int, window: int, stride: int, ceil: bool, expected: int) -> None:
     assert count(side, window, stride, "valid", ceil=ceil) == expected
 
 
-def test_too_small_names_both_sizes() -> None:
+def test_the_error_for_a_small_image_names_both_sizes() -> None:
     with pytest.raises(TooSmallError, match="windows of 5x5 need images of at least 3x4, got 6x3; use"):
         place((6, 3), 5, 1, (1, 1, 0, 1))
 

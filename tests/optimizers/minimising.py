@@ -12,7 +12,7 @@ Objective = Callable[[Vector], tuple[float, Vector]]
 
 
 class NumpyMachine:
-    """A vector machine in this process, which records its commands."""
+    """An executor of L-BFGS vector commands on NumPy arrays, which records the commands."""
 
     def __init__(self, objective: Objective, x: Vector) -> None:
         self.objective = objective

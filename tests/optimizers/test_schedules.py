@@ -37,7 +37,7 @@ KRIZHEVSKY = Step(boundaries=[0.25, 0.5, 0.75], multiplier=250 ** (-1 / 3))
         (Step(boundaries=[0.02], multiplier=0.5, warmup_steps=4), {0: 0.2, 1: 0.4, 2: 0.3, 3: 0.4, 4: 0.5}),
     ],
 )
-def test_factors_of_steps(schedule: Schedule, expected: dict[int, float]) -> None:
+def test_steps_have_the_expected_factors(schedule: Schedule, expected: dict[int, float]) -> None:
     found = {step: schedule.factor(step, TOTAL, PER_EPOCH) for step in expected}
     assert found == pytest.approx(expected, rel=1e-4 if schedule is KRIZHEVSKY else 1e-12)
 

@@ -247,7 +247,7 @@ Mine.load = load
 """
 
 
-def test_an_error_during_a_run_is_recorded_as_reported(tmp_path: Path) -> None:
+def test_summary_and_log_have_the_reported_error_of_a_run(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     text = DATASET.replace("FACTS", 'Facts((1, 4, 4), ("a", "b"), 64, 16)') + LOST_LATER
     config = with_mine(tmp_path, "data", text.replace("RUN_LOG", repr(str(run_dir / "run.log"))))

@@ -1,4 +1,4 @@
-"""Decisions and endings of a run: lines are complete and continued by a later process; other files are refused."""
+"""Files of decisions and of clients' endings: a later process continues complete lines and refuses other files."""
 
 import json
 import logging

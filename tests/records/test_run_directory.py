@@ -216,7 +216,7 @@ def test_a_path_that_cannot_be_a_directory_is_refused(place: str, message: str, 
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_directory_without_permission(tmp_path: Path) -> None:
+def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(ResourceError, match="Permission denied"):
         start(tmp_path)

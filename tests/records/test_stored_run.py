@@ -92,7 +92,7 @@ def test_a_damaged_run_next_to_the_searched_one_is_skipped(tmp_path: Path) -> No
     assert find_run(run_id, tmp_path, nowhere).run_id == run_id
 
 
-def test_stored_plugins_are_read_back_and_none_differs_from_not_stored(tmp_path: Path) -> None:
+def test_stored_plugins_are_read_back_and_an_empty_list_differs_from_no_list(tmp_path: Path) -> None:
     assert read_plugins(tmp_path) is None
     write_plugins(tmp_path, {"/x/m.py": "a" * 64})
     assert read_plugins(tmp_path) == {"/x/m.py": "a" * 64}

@@ -114,7 +114,7 @@ class Examples:
 
 
 class Chosen:
-    """A source that reads only some positions of a batch. step: the step of that batch; None for any step."""
+    """A source that reads some positions of a batch. step: the step of the batch; None for the requested step."""
 
     def __init__(self, batch_size: int, step: int | None = None) -> None:
         self.places: Sequence[int] = ()

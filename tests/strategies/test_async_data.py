@@ -129,7 +129,7 @@ def turns_of(seed: int, variant: str = "overlapped") -> list[tuple[str, int]]:
 
 
 def most_ahead(turns: list[tuple[str, int]]) -> int:
-    """Return by how many finished steps one of three replicas was ahead of the slowest at most."""
+    """Return the largest lead of one of three replicas over the slowest one, in finished steps."""
     finished = dict.fromkeys(("compute_0", "compute_1", "compute_2"), 0)
     most = 0
     for client, _ in turns:
@@ -139,7 +139,7 @@ def most_ahead(turns: list[tuple[str, int]]) -> int:
     return most
 
 
-def test_a_bounded_replica_is_at_most_one_step_more_than_the_limit_ahead() -> None:
+def test_the_lead_of_a_bounded_replica_exceeds_the_limit_by_at_most_one_step() -> None:
     assert max(most_ahead(turns_of(seed, "bounded")) for seed in range(4)) == 2
     assert most_ahead(turns_of(0)) == 4
 
@@ -166,7 +166,7 @@ def test_the_loss_falls(variant: str, registry: Registry) -> None:
 
 
 def bytes_of(trainer: Trainer, *, statistics: bool) -> list[int]:
-    """Return the bytes on each shard: of parameters, or of a push."""
+    """Return the bytes of each shard: of its parameters or, with ``statistics``, of a push to the shard."""
     kept = {node.name: node.device for node in trainer.program.graph if node.op == "variable"}
     network = {name: spec.nbytes for name, spec in trainer.program.variables.items() if "/squares" not in name}
     sums = [0] * trainer.program.servers

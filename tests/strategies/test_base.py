@@ -181,7 +181,7 @@ def test_moving_averages_advance_by_their_decay(registry: Registry) -> None:
     np.testing.assert_allclose(after["norm1/moving_variance"], 0.9 + 0.1 * response.var((0, 2)), rtol=1e-12)
 
 
-def test_variables_have_the_task_s_dtype() -> None:
+def test_variables_have_the_dtype_of_the_task() -> None:
     program = Single().build(task_of(dense, Momentum(), batch_size=7, dtype="float32"))
     assert {spec.dtype for spec in program.variables.values()} == {"float32"}
     assert program.variables["fc1/weights"] == TensorSpec((36, 8), "float32")

@@ -64,14 +64,14 @@ def run(task: Task, **settings: Any) -> Run:
 
 
 @all_pairs(network=sorted(ALL), workers=[1, 2, 3, 4], scheme=["a", "b", "c"])
-def test_it_equals_single_with_the_same_batch(network: str, workers: int, scheme: str) -> None:
+def test_hybrid_equals_single_with_the_same_batch(network: str, workers: int, scheme: str) -> None:
     task = task_for(network)
     expect_same_run(run(task, workers=workers, scheme=scheme, statistics="pooled"), single(task, STEPS), 1e-10)
 
 
 @pytest.mark.parametrize("scheme", ["a", "b", "c"])
 @pytest.mark.parametrize("network", ["batch_normalised", "hybrid", "logistic"])
-def test_in_float32_it_equals_single_up_to_rounding(network: str, scheme: str) -> None:
+def test_hybrid_in_float32_equals_single_up_to_rounding(network: str, scheme: str) -> None:
     task = task_for(network, "float32")
     found = run(task, workers=3, scheme=scheme, statistics="pooled")
     assert {value.dtype.name for value in found[0].values()} == {"float32"}
@@ -225,7 +225,7 @@ def shortened(gradient: Gradient, limit: float | None) -> Gradient:
 
 
 class Oracle:
-    """Krizhevsky 2014, section 4, with momentum: dense layers are updated after each pass, other layers once a step."""
+    """Krizhevsky 2014, section 4, with momentum: each pass updates dense layers, and each step updates other layers."""
 
     def __init__(self, weights: Weights, rate_factor: float, limit: float | None) -> None:
         self.weights = dict(weights)

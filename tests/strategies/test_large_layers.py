@@ -29,7 +29,7 @@ from tests.strategies.training import begun, expect_same_run, opened, trained
 INNER, COLUMNS = 1100, 1000
 STEPS = 3
 TOLERANCE = {"float32": 1e-6, "bfloat16": 1e-3}
-"""Relative to the largest weight. Another kernel sums the gradients of biases in another order."""
+"""Tolerances relative to the largest weight: the compared kernels sum the gradients of biases in different orders."""
 
 
 def two_layers(net: NetworkBuilder, batch: Batch, inner: int = INNER, columns: int = COLUMNS) -> Outputs:
@@ -77,7 +77,7 @@ def train_plan(dtype: str, registry: Registry) -> DevicePlan:
 
 
 def of_large_weights(plan: DevicePlan) -> list[Instruction]:
-    """Return the instructions with an output of the shape of the large weights."""
+    """Return the instructions with an output that has the shape of the large weights."""
     shape = (INNER, COLUMNS)
     return [each for each in plan.instructions if any(plan.slots[slot].spec.shape == shape for slot in each.outputs)]
 

@@ -1,4 +1,4 @@
-"""``model`` equals ``single`` under any placement, and with n parts ``single`` with n microbatches; stale updates."""
+"""``model`` with n parts equals ``single`` with n microbatches under any placement; updates of a stale pipeline."""
 
 from collections import Counter
 from typing import Any
@@ -68,7 +68,7 @@ def run(strategy: ModelParallel, task: Task) -> Run:
 
 
 @all_pairs(network=sorted(NETWORKS), workers=[1, 2, 3, 4], parts=[1, 2, 3], constrained=[False, True])
-def test_it_equals_single_in_as_many_microbatches_bit_for_bit(
+def test_model_equals_single_in_as_many_microbatches_bit_for_bit(
     network: str, workers: int, parts: int, constrained: bool
 ) -> None:
     constraints = LAYERS[network] if constrained and workers > 1 else None
@@ -77,7 +77,7 @@ def test_it_equals_single_in_as_many_microbatches_bit_for_bit(
 
 
 @pytest.mark.parametrize("network", sorted(set(NETWORKS) - {"batch_normalised"}))
-def test_with_parts_it_equals_single_with_the_same_batch(network: str) -> None:
+def test_model_with_parts_equals_single_with_the_same_batch(network: str) -> None:
     """Batch normalisation uses the statistics of parts, so that network is left out."""
     found, expected = (
         run(ModelParallel(workers=3, concurrent_steps=3), task_for(network)),
@@ -223,7 +223,7 @@ def _forward(step: Compiled, device: str, part: int) -> tuple[float, float]:
     return min(step.starts[node.name] for node in nodes), max(ends)
 
 
-# ``pipeline: stale``: gradients at the weights of the start of the step are applied one after the other.
+# ``pipeline: stale``: all gradients of a step are computed from the weights at its start and applied in turn.
 
 
 def stale(workers: int, parts: int) -> Placed:
@@ -231,7 +231,7 @@ def stale(workers: int, parts: int) -> Placed:
 
 
 def momentum_by_hand(weights: Weights, batch: int, parts: int, step: int, momentum: float) -> Weights:
-    """Return the weights after one step of the dense network: gradients at the start, applied part by part."""
+    """Return the dense network's weights after a step: each part's gradient at the old weights is applied in turn."""
     rate = 0.1 / (1 + step)
     examples = Examples(batch).read("train", step, 0, batch)
     now = dict(weights)
@@ -245,7 +245,7 @@ def momentum_by_hand(weights: Weights, batch: int, parts: int, step: int, moment
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("parts", [2, 3])
-def test_gradients_at_the_start_weights_are_applied_in_order(workers: int, parts: int, registry: Registry) -> None:
+def test_gradients_at_the_old_weights_are_applied_in_order(workers: int, parts: int, registry: Registry) -> None:
     task = task_of(dense, Momentum(), batch_size=BATCH)
     with begun(stale(workers, parts), task, registry) as trainer:
         for step in range(4):
@@ -256,7 +256,7 @@ def test_gradients_at_the_start_weights_are_applied_in_order(workers: int, parts
 
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_the_first_step_has_the_loss_of_the_batch_at_the_start_weights(network: str, registry: Registry) -> None:
+def test_the_first_step_has_the_loss_of_the_batch_at_the_old_weights(network: str, registry: Registry) -> None:
     task = task_of(NETWORKS[network], Sgd(), batch_size=BATCH)
     assert trained(stale(2, 3), task, registry, 1)[1] == single(task, 1, 3)[1]
 

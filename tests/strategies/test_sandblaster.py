@@ -37,7 +37,7 @@ from tests.strategies.training import (
 )
 
 BATCH = 27
-"""Batch size for which portions have two sizes."""
+"""A batch size that the number of portions does not divide, so that portions differ in size."""
 
 STEPS = 4
 PER_EXAMPLE = sorted(set(NETWORKS) - {"batch_normalised"})
@@ -78,7 +78,7 @@ def expect_same(found: Course, expected: Course) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 @pytest.mark.parametrize("network", PER_EXAMPLE)
-def test_it_equals_single_in_as_many_microbatches_bit_for_bit(network: str, workers: int) -> None:
+def test_sandblaster_equals_single_in_as_many_microbatches_bit_for_bit(network: str, workers: int) -> None:
     expect_same(blasted(network, workers, servers=1 + workers % 3, portions=12), single(network, 12))
 
 
@@ -88,7 +88,7 @@ def test_the_objective_is_that_of_the_whole_batch(network: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_in_other_precisions_it_differs_by_rounding(dtype: str) -> None:
+def test_sandblaster_in_other_precisions_differs_by_rounding(dtype: str) -> None:
     found, expected = blasted("dense", 2, 2, 4, dtype=dtype), single("dense", 4, dtype)
     np.testing.assert_allclose(found.told, expected.told, rtol=1e-3)
 

@@ -56,7 +56,7 @@ def sync(network: str, workers: int, dtype: str = "float64", combine: str = "sha
 
 
 @all_pairs(network=PER_EXAMPLE, workers=[1, 2, 3, 4], combine=sorted(COMBINES))
-def test_it_equals_single_with_the_same_batch(network: str, workers: int, combine: str) -> None:
+def test_sync_data_equals_single_with_the_same_batch(network: str, workers: int, combine: str) -> None:
     expect_same_run(sync(network, workers, combine=combine), single(task_for(network), STEPS), 1e-10)
 
 
@@ -70,7 +70,7 @@ def test_it_equals_single_with_the_same_batch(network: str, workers: int, combin
         ("dense", 3, "float32", "sharded_reduce"),
     ],
 )
-def test_it_equals_single_in_as_many_microbatches_bit_for_bit(
+def test_sync_data_equals_single_in_as_many_microbatches_bit_for_bit(
     network: str, workers: int, dtype: str, combine: str
 ) -> None:
     expected = single(task_for(network, dtype=dtype), STEPS, workers)

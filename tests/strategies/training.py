@@ -186,9 +186,9 @@ def near(workers: int) -> Cluster:
 
 @dataclass
 class Placed:
-    """A model-parallel strategy whose program is placed on a cluster; None for the cluster of :func:`near`.
+    """A model-parallel strategy whose program is placed on a cluster.
 
-    registry: the available kernels; None for those of the host.
+    cluster: None for the cluster of :func:`near`. registry: the available kernels; None for those of the host.
     """
 
     strategy: ModelParallel
@@ -208,7 +208,7 @@ class Placed:
 
 
 def layers_of(program: Program) -> dict[str, str]:
-    """Return the number of the worker of each layer."""
+    """Return layer -> number of its worker."""
     return {layer: device.split("/")[2].split(":")[1] for layer, device in devices_of_layers(program.graph).items()}
 
 

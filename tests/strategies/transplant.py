@@ -53,7 +53,7 @@ def transplant(strategy: str, folder: Path) -> str:
 
 
 def private_modules(start: str) -> list[str]:
-    """Return the modules of ``runner`` that a strategy imports and no plugin may import, with the strategy itself."""
+    """Return the module ``start`` of a strategy and the modules that it imports although no plugin may import them."""
     known = modules(SOURCE)
     found: list[str] = []
     left = [start]

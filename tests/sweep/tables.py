@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
-    """Return the rows of jobs.csv, by column."""
+    """Return the rows of jobs.csv, each as column -> text."""
     with (folder / "sweep" / "jobs.csv").open() as file:
         return list(csv.DictReader(file))
 

@@ -189,7 +189,7 @@ def test_a_run_is_resumed_with_its_machine_values(interrupted: FakeTraining, fol
     assert by_seed[4] != 7
 
 
-def test_broken_files_and_edited_ones_change_nothing(fake_training: FakeTraining, folder: Path):
+def test_broken_and_edited_files_change_nothing(fake_training: FakeTraining, folder: Path):
     model = folder / "own" / "model" / "mine.yaml"
     model.parent.mkdir(parents=True)
     model.write_text("defaults: ['/schema/model/mlp@_here_']\nhidden: [5]\n")
@@ -241,7 +241,7 @@ def test_jobs_of_an_unfinished_change_of_the_grid_are_not_trained(
     assert [call.config.seed for call in fake_training.calls[1:]] == trained
 
 
-def test_a_further_key_makes_further_jobs(fake_training: FakeTraining, folder: Path):
+def test_an_additional_key_adds_jobs(fake_training: FakeTraining, folder: Path):
     main([*SWEEP, "optimizer.lr=0.1", "seed=1,2"])
     assert main([*RESUME, "--accept-changes", "optimizer.lr=0.1,0.2"]) == 0
     trained = [(call.config.optimizer.lr, call.config.seed) for call in fake_training.calls]

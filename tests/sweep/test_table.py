@@ -100,7 +100,7 @@ def test_markdown_and_csv_hold_every_cell(jobs: list[Outcome]) -> None:
     assert [tuple(row) for row in csv.reader(io.StringIO(table.csv()))] == [table.headers, *table.rows]
 
 
-def test_printed_to_a_file_it_is_plain_text_with_aligned_columns(
+def test_a_table_in_a_file_is_plain_text_with_aligned_columns(
     jobs: list[Outcome], capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = sweep_table(jobs, ACCURACY)
@@ -111,7 +111,7 @@ def test_printed_to_a_file_it_is_plain_text_with_aligned_columns(
     assert starts == [starts[0]] * 3
 
 
-def test_printed_to_a_terminal_it_shows_every_row_and_no_markup(
+def test_a_table_on_a_terminal_shows_every_row_and_no_markup(
     jobs: list[Outcome], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -130,7 +130,7 @@ def seed_job(seed: int, lr: str, accuracy: float | None) -> Outcome:
     return Outcome(0, overrides, {}, "finished", replace(SUMMARY, best={"test/accuracy": accuracy}))
 
 
-def test_a_row_is_a_combination_with_mean_spread_and_count_the_best_first() -> None:
+def test_each_combination_is_a_row_with_mean_spread_and_count_and_the_best_is_first() -> None:
     jobs = [
         seed_job(1, "0.1", 0.5),
         seed_job(1, "0.2", 0.8),
@@ -228,7 +228,7 @@ def test_the_record_of_a_running_sweep_is_not_ended(sweep: Path, ended: Ended) -
     assert ended == []
 
 
-def test_a_sweep_is_found_from_its_jobs_and_once(sweep: Path) -> None:
+def test_a_sweep_is_found_once_from_its_jobs(sweep: Path) -> None:
     assert recorded_sweeps([sweep, sweep / "0", sweep / "1", sweep.parent]) == [sweep]
     (sweep / "sweep.json").unlink()
     assert recorded_sweeps([sweep]) == []

@@ -15,7 +15,7 @@ from runner.system.text import ascii_only, printable, printable_lines, text_tabl
 log = logging.getLogger("runner.tests")
 
 
-def test_the_file_has_all_messages_the_terminal_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_shows_only_warnings_of_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.log"
     with logging_to(path):
         log.info("decided")

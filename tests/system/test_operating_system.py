@@ -148,7 +148,7 @@ def test_a_regular_file_is_opened_through_a_link_and_not_read_through_it(tmp_pat
         read_regular(tmp_path / "link", limit=100)
 
 
-def test_the_action_receives_the_error_of_the_block_which_is_raised() -> None:
+def test_the_action_receives_the_error_of_the_block_and_the_error_is_raised() -> None:
     received: list[BaseException | None] = []
     with at_the_end("noting", received.append):
         assert received == []

@@ -67,7 +67,7 @@ def test_secrets_in_overrides_are_hidden(override: str, shown: str) -> None:
     assert redact_overrides([override]) == [shown]
 
 
-def test_an_option_and_its_value_are_two_arguments_and_an_address_can_be_opened() -> None:
+def test_secret_option_values_are_hidden_and_a_plain_address_can_be_opened() -> None:
     assert redact_overrides(["--api-key", SECRET, "--port", "5000"]) == ["--api-key", "[redacted]", "--port", "5000"]
     assert redact_overrides(["--token=x", "seed=1"]) == ["--token=[redacted]", "seed=1"]
     assert plain_address("http://me:hunter2@host:5000/x") == "http://host:5000/x"

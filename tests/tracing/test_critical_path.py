@@ -162,7 +162,7 @@ def test_path_of_an_empty_timeline_is_one_segment() -> None:
 
 @st.composite
 def timelines(draw: st.DrawFn) -> TimelineIndex:
-    """Draw three devices with successive parts of runs; transfers have matching ends or not, at any time."""
+    """Draw three devices with successive parts of runs, and transfers at any time, with or without a matching end."""
     spans: list[Span] = []
     runs: list[ClientRun] = []
     for number in range(4):

@@ -118,7 +118,7 @@ def test_a_device_that_is_busy_until_it_can_begin_does_not_wait() -> None:
     assert list(waits_between(index)) == []
 
 
-def test_every_device_spends_the_time_of_an_update() -> None:
+def test_the_time_of_an_update_is_split_by_kind_on_every_device() -> None:
     index, update = LAUNCHED, Update(0, 0, 30)
     assert spent(index, update) == {
         A: {"receive": 1, "compute": 9, "input": 1, "send": 1, "idle": 18},

@@ -156,7 +156,7 @@ def test_evaluations_belong_to_their_iteration(registry: Registry, tmp_path: Pat
     assert len({e["args"]["number"] for e in evaluations}) == len(evaluations)
     for event in events:
         update = updates[event["args"]["step"]]
-        # Microseconds are written with three digits, so an end can differ by a rounded nanosecond.
+        # Microseconds are written with three decimals, so an end can differ by a rounded nanosecond.
         assert update["ts"] - 0.002 < event["ts"] <= event["ts"] + event["dur"] < update["ts"] + update["dur"] + 0.002
 
 

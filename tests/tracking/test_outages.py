@@ -84,7 +84,7 @@ def assert_complete(database: Path, run: RunInfo) -> None:
     assert not (run.run_dir / SPOOL_FILE).exists()
 
 
-def test_a_server_that_starts_late_and_stops_during_the_run(gate: Gate, database: Path, tmp_path: Path) -> None:
+def test_metrics_survive_a_server_that_starts_late_and_stops(gate: Gate, database: Path, tmp_path: Path) -> None:
     gate.is_open = False
     run = a_run(tmp_path)
     training = Training(through(gate), run)
@@ -103,7 +103,7 @@ def test_a_server_that_starts_late_and_stops_during_the_run(gate: Gate, database
     assert_complete(database, run)
 
 
-def test_a_server_that_writes_but_whose_answers_are_lost(gate: Gate, database: Path, tmp_path: Path) -> None:
+def test_metrics_are_stored_once_if_answers_are_lost(gate: Gate, database: Path, tmp_path: Path) -> None:
     run = a_run(tmp_path)
     training = Training(through(gate), run)
     training.steps(1)
@@ -112,7 +112,7 @@ def test_a_server_that_writes_but_whose_answers_are_lost(gate: Gate, database: P
     training.steps(5)
     wait_until(lambda: len(points(database, run, KEYS[0])) == 6)
     before = gate.passed
-    wait_until(lambda: gate.passed > before)  # the same records once more
+    wait_until(lambda: gate.passed > before)  # the same records were sent once more
     gate.loses_answers = False
     training.steps(5)
     training.finish()
@@ -120,7 +120,7 @@ def test_a_server_that_writes_but_whose_answers_are_lost(gate: Gate, database: P
 
 
 @pytest.mark.slow
-def test_a_server_slower_than_the_run(gate: Gate, database: Path, tmp_path: Path) -> None:
+def test_metrics_survive_a_server_slower_than_the_run(gate: Gate, database: Path, tmp_path: Path) -> None:
     run = a_run(tmp_path)
     gate.delay_s = 0.2
     training = Training(through(gate, queue_size=10), run)
@@ -131,7 +131,7 @@ def test_a_server_slower_than_the_run(gate: Gate, database: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_database_that_another_connection_has_locked(
+def test_metrics_survive_a_lock_of_another_connection(
     uri: str, client: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     database = Path(uri.removeprefix("sqlite:///"))

@@ -68,7 +68,7 @@ def test_a_confusion_matrix_fits_any_number_of_classes(classes: int, tmp_path: P
     assert width == height
 
 
-def test_a_class_without_examples_is_no_division_by_zero(tmp_path: Path) -> None:
+def test_a_class_without_examples_causes_no_division_by_zero(tmp_path: Path) -> None:
     assert _size(confusion_matrix(np.zeros((3, 3), np.int64), "abc", tmp_path / "confusion.png"))
 
 

@@ -1,4 +1,4 @@
-"""Another process writes a run's pending records to its store, by the run's stored tracking settings."""
+"""Another process writes a run's pending records to its store, using the run's stored tracking settings."""
 
 import dataclasses
 import fcntl

@@ -225,7 +225,7 @@ def directory(tmp_path: Path) -> Iterator[RunDirectory]:
 
 @pytest.fixture
 def repeated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return the strategies with which steps are repeated to find an origin."""
+    """Return the strategies with which steps are repeated to find the origin of a nonfinite loss."""
     opened: list[Any] = []
     open_session = origin.open_session
 

@@ -128,7 +128,7 @@ def test_a_run_that_cannot_fit_is_refused_before_its_directory_is_created(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_runs_out_of_memory_ends_as_one_without_resources(
+def test_a_run_that_runs_out_of_memory_ends_with_a_resource_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def execute(_: object) -> None:

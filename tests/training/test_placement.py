@@ -170,7 +170,7 @@ def test_measured_costs_are_those_of_all_strategies_that_are_compared(tmp_path: 
     path.write_text(json.dumps({"node_ns": dict.fromkeys(built.program.graph.nodes, 1_000_000)}))
     predicted = predicted_step_s(build(small_config(*everything, f"parallelism.costs={path}")))
     assert predicted["model"] == pytest.approx(predicted["single"])
-    # The prediction is longer than three successive nodes of a millisecond each.
+    # Every prediction is longer than three successive nodes that take a millisecond each.
     assert min(predicted.values()) > 3e-3 > placement_of(built).step_s
 
 

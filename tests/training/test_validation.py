@@ -224,7 +224,7 @@ def monitoring(metric: str, *overrides: str) -> Config:
 
 
 def after(config: Config, values: list[float]) -> BestMetric:
-    """Return the state after these values at steps 10, 20, ..."""
+    """Return the best-metric state after these values at steps 10, 20, ..."""
     state = BestMetric()
     for number, value in enumerate(values, start=1):
         state = state.updated(config, 10 * number, value, counted=True)

@@ -40,7 +40,7 @@ class LayerRow:
 def layer_rows(experiment: Experiment) -> list[LayerRow]:
     """Return rows in the order of the network, from a training graph of one example before any compiler pass.
 
-    Layers that add nothing, such as dropout at rate 0, have no row.
+    Layers that add no node to the graph, such as dropout at rate 0, have no row.
     """
     net = _network_of_one_example(experiment)
     nodes: dict[str, list[Node]] = {}

@@ -73,7 +73,7 @@ def _milliseconds(sent: Sequence[Sent]) -> tuple[str, str]:
 
 
 def sent_of(experiment: Experiment, planned: ProgramPlans) -> list[Sent]:
-    """Return the transfers of every training client. Those of a deferred client overlap no computation."""
+    """Return the transfers of every training client. Transfers of a deferred client do not overlap computation."""
     return [
         Sent(replace(each, hidden_s=0.0) if client.deferred else each, client.per_update)
         for client in experiment.program.training

@@ -195,7 +195,7 @@ class ClusterSession:
         return {"master": peak_rss_bytes(), **self._peaks}
 
     def libraries(self) -> dict[str, list[str]]:
-        """Return the kernel libraries in use by device type."""
+        """Return the names of the kernel libraries in use, by device type."""
         return {device_type: sorted(found) for device_type, found in self._libraries.items()}
 
     def close(self) -> None:
@@ -244,9 +244,9 @@ class ClusterSession:
         self._peaks[worker] = _statistic(worker, answer, PEAK_MEMORY)
 
     def _messages_per_step(self) -> int:
-        """Return the largest number of unread messages from one worker to another: two steps of the busiest plan.
+        """Return the largest number of unread messages from one worker to another: those of two steps.
 
-        All deferred clients may run at the same time.
+        A step is a run of the busiest plan, or of all deferred clients, which may run at the same time.
         """
         sends = {
             client.name: max(
@@ -261,7 +261,7 @@ class ClusterSession:
 
 @dataclass(frozen=True)
 class _LaunchedRun:
-    """A launched step. number, begin_ns: number and start of its run. turns: finished worker -> its turn."""
+    """A launched step. number, begin_ns: number and start of its run. turns: as in :class:`Finished`, but by worker."""
 
     client: Client
     plan: RemotePlan
@@ -272,7 +272,7 @@ class _LaunchedRun:
 
 
 def _worker_names(cluster: Cluster) -> list[str]:
-    """Return the processes of a cluster's devices; raises ValueError unless each job has one device per task from 0."""
+    """Return the process names of a cluster; raises ValueError unless tasks 0, 1, ... of a job have one device each."""
     names = [peer_of(device.name) for device in cluster.devices]
     servers = sum(messages.split_name(name)[0] == messages.SERVER_ROLE for name in names)
     expected = messages.process_names(len(names) - servers, servers)

@@ -47,7 +47,7 @@ class Links:
     """The outgoing links of one process and the times at which they become free."""
 
     def __init__(self, link: Link, clock: Callable[[], float]) -> None:
-        """``clock``: seconds of the monotonic clock that all processes of this machine share."""
+        """``clock``: returns the seconds of the monotonic clock that all processes of this machine share."""
         self._link = link
         self._clock = clock
         self._free: dict[str, float] = {}
@@ -117,6 +117,6 @@ class Emulation:
         return f"{self.link}, {self.stragglers}"
 
     def delay_s(self, process: str, step: int) -> float:
-        """Return the delay in seconds before a step of a slowed client; parameter servers have no delay."""
+        """Return the delay in seconds before a step of a client with ``slowed`` set; 0 for parameter servers."""
         role, index = split_name(process)
         return self.stragglers.delay_s(index, step) if role == WORKER_ROLE else 0.0

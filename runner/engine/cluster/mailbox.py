@@ -211,7 +211,7 @@ class LaunchQueue:
         self._begun = 0
 
     def first(self) -> tuple[QueuedLaunch | None, float]:
-        """Return the step that can begin first and the seconds until it can; None and ``WAIT_S`` if that takes longer.
+        """Return the first step to begin and the seconds until then; (None, ``WAIT_S``) if none begins in that time.
 
         If several steps can begin now, returns the step launched first. Raises ClusterError if a step still lacks a
         tensor ``RECEIVE_LIMIT_S`` after its launch message was read.
@@ -227,7 +227,7 @@ class LaunchQueue:
     def begin(self, step: QueuedLaunch) -> tuple[float, int]:
         """Remove a step; return the remaining seconds of its delay and the number of steps begun before it.
 
-        As for a Run message, the delay begins when the message is read, and tensors may arrive during the delay.
+        The delay begins when the launch message is read, as for a Run message. Tensors may arrive during the delay.
         """
         self.waiting.remove(step)
         turn, self._begun = self._begun, self._begun + 1

@@ -83,7 +83,7 @@ def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
 
 @dataclass(frozen=True)
 class Exit:
-    """The end of a process. code: exit code, or minus the number of the fatal signal. after_s: age of the process."""
+    """The end of a process. code: exit code, or minus the number of the fatal signal. after_s: age in seconds."""
 
     code: int
     after_s: float
@@ -98,7 +98,7 @@ class Exit:
 
     @property
     def rank(self) -> int:
-        """Sort key of exits noticed at the same time: crashes, the likely causes, first and ClusterErrors last."""
+        """Sort key of exits noticed at the same time: crashes first, as likely causes, and ClusterErrors last."""
         if self.code < 0:
             return 0
         return 2 if self.code == ClusterError.exit_code else 1
@@ -146,7 +146,7 @@ class WorkerProcess:
         return self._pidfd
 
     def poll(self) -> Exit | None:
-        """Return the end of the process and kill its child processes; None while the process lives."""
+        """If the process has ended, kill its child processes and return its exit; return None while it lives."""
         if self.exit is None:
             # WNOWAIT: until the leader is reaped, its process group id cannot be reused.
             state = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -79,7 +79,7 @@ class Worker:
                     self._run(launched.message.plan, launched.message.step, delay_s, {TURN: float(turn)})
         except Stopped:
             self.endpoint.send(messages.MASTER, messages.Bye())
-            # Leave only on shutdown, when all workers leave: after an error, others may hang in the communicator.
+            # Leave only on shutdown, when all workers leave: after an error, the others may hang in the communicator.
             self._leave_communicator()
             return 0
         except (RunnerError, MemoryError) as raised:

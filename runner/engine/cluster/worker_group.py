@@ -125,7 +125,7 @@ class WorkerGroup:
         accept: Callable[[Answer], bool] = lambda answer: True,
         limit_s: float | None = None,
     ) -> dict[str, Answer]:
-        """Read messages until each worker has sent one of ``kind`` that ``accept`` allows; return these by worker.
+        """Read messages until each worker has sent a ``kind`` that ``accept`` allows; return the answers by worker.
 
         Raises the error that a worker reports; ClusterError if a worker dies, is silent or stuck, or after ``limit_s``.
         """
@@ -154,7 +154,7 @@ class WorkerGroup:
         for worker in self.workers:
             self.endpoint.connect(worker, inbox_address(self.directory, worker))
             self.send(worker, messages.Welcome())
-        # Setup makes a worker connect to the others, which are all listening now.
+        # Setup makes a worker connect to all other workers, which are listening now.
         for worker in self.workers:
             self.send(worker, messages.Setup(), document)
 
@@ -184,7 +184,7 @@ class WorkerGroup:
     def _answers(
         self, missing: Collection[str], kinds: tuple[type[Answer], ...], limit_s: float | None
     ) -> Iterator[tuple[str, Answer, Sequence[memoryview]]]:
-        """Yield the messages of ``kinds`` as they arrive. missing: the awaited workers, which the caller may change."""
+        """Yield the messages of ``kinds`` as they arrive. missing: awaited workers; the caller may change the set."""
         begun = self.clock()
         while True:
             if self.clock() >= self._next_check:
@@ -241,7 +241,7 @@ class WorkerGroup:
         """Return the cause of ``error``, which may be a consequence of another worker's failure.
 
         The cause is the first error other than ClusterError that a worker sends within a short time; otherwise the
-        death of a worker that died before ``reporter``, which sent ``error``; otherwise ``error`` itself.
+        death of a worker that died before ``reporter``, the sender of ``error``; otherwise ``error`` itself.
         """
         if not isinstance(error, ClusterError):
             return error

@@ -98,7 +98,7 @@ def new_communicator_setup(cluster: Cluster, registry: Registry) -> Communicator
 
 
 _MAX_GPU = 2**31 - 1
-"""Largest number of a GPU: CUDA numbers devices with a C int."""
+"""Largest GPU number: CUDA numbers devices with a C int."""
 
 _MAX_WORKERS = 2**20
 _PEER = Text(32)

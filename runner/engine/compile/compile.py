@@ -57,8 +57,8 @@ class Part:
 class Compiled:
     """A compiled signature, split by device.
 
-    location: fetched tensor -> the device that computes it, and its name there. starts: node name -> simulated start in
-    seconds since the step began. step_s: simulated end of the last node.
+    location: fetched tensor -> the device that computes it, and the tensor in that device's graph. starts: node name ->
+    simulated start in seconds since the step began. step_s: simulated end of the last node.
     """
 
     parts: Mapping[str, Part]
@@ -77,8 +77,8 @@ def compile_signature(
 ) -> Compiled:
     """Place ``graph`` and compile it for one signature.
 
-    observe: receives the name and the result of every pass; tests verify the graph. seconds: returns the duration of
-    a node, for placement and scheduling.
+    observe: receives the name and the result of every pass, so that tests can verify each graph. seconds: returns the
+    duration of a node, for placement and scheduling.
     """
     placed = placed_graph(graph, cluster, registry, seconds)
     if observe is not None:

@@ -8,7 +8,7 @@ training graphs:
   batch advance through the same layers side by side.
 - *The node that decides for a colocation group*. The group of a layer begins with its variables and with values that
   depend only on variables. Such nodes are ready at once and would go to any free device. So nodes of an undecided group
-  are deferred until one reads a computed value of another group or is itself read; then all deferred nodes are tried
+  are deferred until one of them reads a value computed in another group, or is read there; then they are all tried
   together on each device. A source (a node without inputs: variable, fed value, constant) follows its first reader.
 """
 
@@ -40,7 +40,7 @@ def earliest_finish(
 
 
 def _by_path_to_the_end(graph: Graph, cluster: Cluster, seconds: Seconds) -> list[str]:
-    """Return node names in a topological order: longest remaining path first, with durations on the first device."""
+    """Return node names in a topological order: longest remaining path first, if all ran on the first device."""
     device = cluster.devices[0]
     path: dict[str, float] = dict.fromkeys(graph.nodes, 0.0)
     for node in reversed(list(graph)):

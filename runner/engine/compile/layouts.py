@@ -75,7 +75,7 @@ class _Arranging:
 
     layouts: layout of each slot; None while undecided. kept: fetched variables that the step overwrites. casts:
     positions of the casts in ``instructions``; their kernels are chosen last. held: slots with memory outside the
-    arena (variables, and values on wires). sent: name of a sent tensor -> its slot on a wire.
+    arena (variables, and values on wires: shared memory). sent: name of a sent tensor -> its slot on a wire.
     """
 
     device: str

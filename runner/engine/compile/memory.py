@@ -19,7 +19,7 @@ from runner.kernels.memory import ALIGNMENT
 
 @dataclass(frozen=True)
 class Placed:
-    """The remaining instructions with scratch memory, the place of each slot, and the size of the arena."""
+    """The instructions, without assigns in place and with scratch memory; each slot's place; and the arena's size."""
 
     instructions: tuple[Instruction, ...]
     places: tuple[Place, ...]

@@ -33,8 +33,8 @@ def plan_device(
 ) -> DevicePlan:
     """Return the plan of the scheduled graph of one device, in the order of the graph.
 
-    part: graph with reads of a variable before its write, as after ``order_writes``. feeds: fed tensor -> output of its
-    placeholder in ``part``. settled: layouts that another plan of the same program has decided for variables. The
+    part: graph with all reads of a variable before its write (see ``order_writes``). feeds: fed tensor -> output of
+    its placeholder in ``part``. settled: layouts that another plan of the same program has decided for variables. The
     result is a pure function of the arguments and of the registered kernels.
     """
     if DeviceName.parse(device).type in LAUNCHING:

@@ -3,7 +3,7 @@
 Several placements are tried: all nodes on one device, the greedy heuristic of the whitepaper, and stages. The passes of
 a run compile each placement, the scheduler simulates the step, and the fastest placement is kept. The greedy placement
 can be slower than one device, because the heuristic decides a group before the resulting transfers are known. It also
-misses that few cuts, each where little data is sent, balance a chain of layers best. Stages are made by such cuts.
+misses that a chain of layers is balanced best by few cuts where little data is sent. These cuts separate the stages.
 
 The caller chooses the durations by which placements are compared: formulas or measured costs. The order of nodes in the
 run always follows the formulas. So with measured costs, the run's order and times may differ from the simulation.

@@ -64,9 +64,9 @@ def _delays(work: "_Work", starts: dict[str, float]) -> dict[str, float]:
 
 
 def _latest_starts(work: "_Work", starts: dict[str, float]) -> dict[str, float]:
-    """Return the latest start of each node that does not make the step longer, if devices were free at all times.
+    """Return each node's latest start that does not make the step longer, assuming that devices are always free.
 
-    Links are not free: each carries its tensors in the order in which they were received. starts: sorted by time.
+    Links may be busy: each carries its tensors in the order in which they were received. starts: sorted by time.
     """
     end = max((start + work.seconds[name] for name, start in starts.items()), default=0.0)
     latest: dict[str, float] = {}

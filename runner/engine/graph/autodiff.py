@@ -34,7 +34,7 @@ def gradients(
         on_path = _nodes_on_path(graph, ys, xs)
         targets = set(xs)
         for node in reversed([graph.nodes[name] for name in on_path]):
-            # The outputs' gradients are complete: their consumers come later in the graph and were visited before.
+            # The outputs' gradients are complete: this reverse walk has already visited all consumers.
             totals = [_total(graph, node, arrived, tensor) for tensor in node.tensors]
             leads_further = any(tensor in targets or tensor.node in on_path for tensor in node.inputs)
             if any(total is not None for total in totals) and leads_further:
@@ -110,7 +110,7 @@ def input_gradients(graph: Graph, node: Node, totals: Sequence[Tensor | None]) -
 def _through_decomposition(graph: Graph, node: Node, totals: Sequence[Tensor | None]) -> list[Tensor | None]:
     decompose = op_table.lookup(node.op).decompose
     assert decompose is not None, "register() guarantees it"
-    # New identities replace the inputs, so that a tensor that is an input twice gets two gradients.
+    # A new identity node replaces each input, so that a tensor that is used as two inputs gets two gradients.
     stand_ins = [
         graph.add("identity", [t], name=f"input_{i}")[0] if graph.spec(t).is_float else t
         for i, t in enumerate(node.inputs)

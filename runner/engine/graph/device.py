@@ -54,7 +54,7 @@ class GpuOptions:
     """Options of the GPUs of a run, the same for all GPUs in every process.
 
     tf32: whether inputs of float32 products and convolutions may be rounded to a mantissa of 10 bits. compare_plans:
-    whether cuDNN's plans of each convolution are timed and the fastest is used; processes may choose different plans.
+    whether cuDNN's plans for each convolution are timed and the fastest one is used; processes may choose differently.
     code_folder: folder that caches compiled CUDA sources between runs, "" for no cache.
     """
 
@@ -64,7 +64,7 @@ class GpuOptions:
 
 
 DEFAULT_GPU_OPTIONS = GpuOptions()
-"""Options of GPUs if none are given."""
+"""The GPU options if none are given."""
 
 
 CPU, GPU = DEVICE_TYPES = ("cpu", "gpu")
@@ -105,13 +105,13 @@ COMPRESSIONS = ("none", "high16")
 """Compressions of transfers: none, or sending only the upper 16 bits of each float32 element."""
 
 NO_LIBRARY, NCCL = COLLECTIVES = ("none", "nccl")
-"""Libraries that sum over devices: none (devices send parts like other tensors and add them), or NCCL."""
+"""Libraries that sum tensors over devices: none (devices send the parts like other tensors and add them), or NCCL."""
 
 DISTRIBUTIONS = ("none", "constant", "lognormal")
 """Distributions of the delays of slow workers: no delay, always the median, or a lognormal distribution."""
 
 LONGEST_DELAY_S = 60.0
-"""Longer draws are clipped to this delay, which is shorter than the time after which a worker counts as stuck."""
+"""The maximum of a random delay, shorter than the time after which a worker counts as stuck."""
 
 
 @dataclass(frozen=True)
@@ -211,10 +211,10 @@ GPU_LINK_BYTES_PER_S = 2e10
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs of the devices of a local cluster.
+    """The GPUs that the devices of a local cluster use.
 
-    of_workers: GPU of each worker. of_servers: GPU of each parameter server; () if servers are on the CPU. use: options
-    of all GPUs.
+    of_workers: index of each worker's GPU. of_servers: index of each parameter server's GPU; () if servers are on the
+    CPU. use: options of all GPUs.
     """
 
     of_workers: tuple[int, ...]
@@ -242,7 +242,7 @@ def local_cluster(
     cores: float = 1.0,
     gpus: Gpus | None = None,
 ) -> Cluster:
-    """Return a cluster of ``workers`` tasks, then ``servers`` parameter-server tasks, with one device each.
+    """Return a cluster of ``workers`` worker tasks and then ``servers`` parameter-server tasks, with one device each.
 
     cores: cores per CPU device, for estimates; below 1 if devices share a core. gpus: GPUs of the devices, None if all
     devices are CPUs. Devices that share a GPU divide its rates.

@@ -1,4 +1,4 @@
-"""The definition of an op: its shape rule, gradient, cost and attributes. Kernels compute ops.
+"""The definition of an op: its shape rule, gradient, cost and attributes, but not its kernels.
 
 The mathematics of an op is defined once, by its :class:`OpDef`. Importing :mod:`runner.engine.graph.ops` fills the
 table ``OPS``. Plugins extend the table at the start of a process; the table never changes afterwards.

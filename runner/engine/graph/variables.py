@@ -54,7 +54,7 @@ class Variable(_MaybePart):
     name: name in the unsharded network, e.g. "conv1/weights"; checkpoints use it. tensor: the value at the start of the
     step. initial: name of the node that assigns the initial value. trainable: updated by gradients. decayed: subject to
     weight decay (weights are, biases and normalization parameters are not). part: the part of the unsharded variable
-    that this one holds; None if it is whole. source: the variable that provides the initial value; None if none does.
+    that this variable holds; None if it is whole. source: the variable whose initial value is copied, or None.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Declaration(_MaybePart):
 
 
 class Variables:
-    """The variables of one replica, created on first request. Each name has one whole variable, or parts of a variable.
+    """A store of one replica's variables, created on first request: for each name, one whole variable or its parts.
 
     prefix: prefix of node names, so that replicas can share a graph; initial values do not depend on the prefix.
     device: device constraint of the variables, "" for none.

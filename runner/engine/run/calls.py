@@ -1,6 +1,6 @@
 """Calls of a step: instructions fused into as few calls as possible, or called one by one and timed or checked.
 
-:class:`FiniteCheck` checks that every node's output is finite; it rejects other values before a variable stores them.
+:class:`FiniteCheck` checks every node's output and rejects values that are not finite before a variable stores them.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ class CallGroup:
     """One call: neighbouring calls that the platform has fused, or the function of a single instruction.
 
     call: returns 0 on success; after a failure, 1 + the number of the failed part in the upper bits and its status in
-    the lower 16 bits. instructions: position of the instruction of each part. reason: describes a failed part and its
+    the lower 16 bits. instructions: position of each part's instruction. reason: describes a failed part and its
     status. late: returns the same code as ``call`` for a failure that occurred after ``call`` had returned.
     """
 

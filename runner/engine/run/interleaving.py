@@ -51,12 +51,12 @@ class Interleaving(Protocol):
 
 
 Seconds = Callable[[str, str, int], float]
-"""(client, device, step) -> duration of that part on the virtual clock."""
+"""(client, device, step) -> duration of the client's part on the device, in seconds of the virtual clock."""
 
 
 @dataclass
 class _Part:
-    """A part of a launched client that has not run. arrival: time at which the latest of its tensors so far arrives."""
+    """A part of a launched client that has not run. arrival: latest arrival time of its tensors, as known so far."""
 
     launched: Launched
     device: str
@@ -149,7 +149,7 @@ def standard_normal(seed: int, stream: str, step: int) -> float:
 
 @dataclass(frozen=True)
 class Ending:
-    """One line of a record: a finished client and the turn of its part on every device."""
+    """One line of a record: a finished client. turns: see :class:`~runner.engine.run.step_driver.Finished`."""
 
     client: str
     step: int

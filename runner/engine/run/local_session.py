@@ -233,7 +233,7 @@ def _share_thread_count() -> Callable[[], None]:
     """Return a function that gives another Python thread as many OpenMP threads as the caller has.
 
     OpenMP keeps this number for each Python thread. The caller makes the plans, with scratch memory for each OpenMP
-    thread. A device's thread binds the plans again after the arena has grown, so it needs as many OpenMP threads.
+    thread. A device's thread binds the plans again after the arena has grown, so it needs this number of threads.
     """
     pools = ThreadpoolController().select(user_api="openmp").lib_controllers
     numbers = [pool.num_threads for pool in pools]

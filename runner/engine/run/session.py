@@ -45,7 +45,7 @@ class Session(Clients, Protocol):
         """Return the peak resident memory in bytes by process name."""
 
     def libraries(self) -> dict[str, list[str]]:
-        """Return the kernel libraries in use by device type."""
+        """Return the names of the kernel libraries in use, by device type."""
 
     def close(self) -> None:
         """Release all resources of the session."""
@@ -98,7 +98,7 @@ def fed_array(tensor: Tensor, value: Any, spec: TensorSpec) -> Array:
 
 
 def require_launchable(client: Client, running: Collection[str]) -> None:
-    """Raise RunnerError unless a client can be launched next to the launched clients ``running``."""
+    """Raise RunnerError unless a client can be launched while the launched clients ``running`` have not finished."""
     if not client.deferred:
         raise RunnerError(f"client {client.name!r} was launched, but is not deferred: call run()")
     if client.name in running:

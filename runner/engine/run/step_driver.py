@@ -84,7 +84,7 @@ class StepDriver(ABC):
         return {}
 
     def record(self) -> Mapping[str, Any]:
-        """Return counts for the record of a run with overlapping clients, as plain data; empty for other runs."""
+        """Return counts to store in the run's record, as plain data; empty if clients do not overlap."""
         return {}
 
 
@@ -134,9 +134,9 @@ class Synchronous(StepDriver):
 
 @dataclass(frozen=True)
 class Rounds(DriverSettings):
-    """Settings of a driver that runs ``train``, and ``client`` after every ``steps`` updates.
+    """Settings of a driver that runs ``train`` in every update, and then ``client`` after every ``steps`` updates.
 
-    ``client`` also ends a round early, before the network is evaluated or saved.
+    ``client`` also ends an incomplete round before the network is evaluated or saved.
     """
 
     client: str

@@ -13,7 +13,7 @@ from runner.kernels.platform import HostPlatform, Platform, Work
 from runner.kernels.registry import Registry
 
 Send = Callable[[int], None]
-"""A function of the step that sends a value."""
+"""A function that sends a value; its argument is the number of the step."""
 
 
 class Receive(NamedTuple):

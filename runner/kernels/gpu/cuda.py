@@ -1,4 +1,4 @@
-"""The runtime of real GPUs, implemented with CuPy. It is thin, because tests replace it with an emulated GPU."""
+"""The runtime of real GPUs, implemented with CuPy. Tests replace it with an emulated GPU, so it is kept short."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence

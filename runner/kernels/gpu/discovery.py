@@ -1,6 +1,6 @@
 """The GPUs and libraries of this machine, whether a run can use them, and the packages to install if not.
 
-The driver reports the GPUs, and the metadata of installed packages the libraries. No package, such as CuPy, is
+The driver reports the GPUs; the metadata of installed packages lists the libraries. No package, such as CuPy, is
 imported.
 """
 

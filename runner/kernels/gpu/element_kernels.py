@@ -32,7 +32,7 @@ class Broadcast:
 
     @property
     def wide(self) -> tuple[bool, ...] | None:
-        """For each input, True if it has the strides of the result, False if it is a scalar; None if one is neither."""
+        """For each input, True if it has the strides of the result, False if it is a scalar; None if any is neither."""
         if len(self.axes) != 1 or not set(self.axes[0].strides) <= {0, 1}:
             return None
         return tuple(stride == 1 for stride in self.axes[0].strides)

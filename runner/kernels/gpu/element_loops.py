@@ -24,7 +24,8 @@ _PACK_BYTES = 16
 class Elements:
     """The operation on one element.
 
-    inputs, outputs: stored dtypes. statements: C++ statements on the inputs x0, x1, ..., in the dtype of computations.
+    inputs, outputs: stored dtypes. statements: C++ statements on the inputs x0, x1, ..., already converted to the dtype
+    of computations.
     results: a C++ expression for each output. helpers: C++ functions. All inputs are read before any output is written.
     """
 

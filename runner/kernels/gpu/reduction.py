@@ -44,7 +44,7 @@ RANK = 4
 """The maximum number of kept axes, and of reduced axes, after merging."""
 
 ENOUGH_BLOCKS = 512
-"""The number of blocks from which on more slices are not faster."""
+"""The number of blocks above which more slices bring no speedup."""
 
 LEAST_PER_THREAD, MOST_PER_THREAD = 8, 256
 """Limits of the elements per thread: with fewer, slices are not faster; with more, float32 sums lose digits."""

@@ -101,7 +101,7 @@ def refusing(
     blocks: int,
     arguments: Sequence[Argument],
 ) -> StreamCall:
-    """Return the launches of a kernel that detects indices outside 0..rows-1 and of one that records the first of them.
+    """Return two launches: ``function`` detects indices outside 0..rows-1, and a second kernel records the first one.
 
     arguments: all arguments but the last, the address of the status.
     """

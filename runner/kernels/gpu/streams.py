@@ -142,7 +142,7 @@ class _Places:
 
 @dataclass
 class _Home:
-    """A group that earlier works may join. written: memory that all works from the first to the last member write."""
+    """A group that earlier works may join. written: memory written by its last member and by works visited since."""
 
     members: list[int]
     written: _Places = field(default_factory=_Places)

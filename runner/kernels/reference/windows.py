@@ -68,7 +68,7 @@ _RUN_BYTES = 1 << 18
 
 
 def _runs(columns: Ints, itemsize: int) -> Iterator[slice]:
-    """Yield slices of the N examples, in order: about ``_RUN_BYTES`` of columns (N, ...) each, at least one example."""
+    """Yield consecutive slices of N examples, each with about ``_RUN_BYTES`` of columns and at least one example."""
     length = max(1, _RUN_BYTES // max(1, math.prod(columns[1:]) * itemsize))
     for start in range(0, columns[0], length):
         yield slice(start, start + length)

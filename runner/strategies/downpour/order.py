@@ -61,7 +61,7 @@ class _Replica:
 
 @drives(Rules)
 class Downpour(StepDriver):
-    """A step driver whose update is complete after as many steps, of any replicas, as there are replicas.
+    """A step driver whose update is complete when the n replicas have, in total, finished n more steps.
 
     Fetches, steps and pushes that are running when an update is complete continue; replicas do not wait for each other.
     After :meth:`synchronize`, the variables may therefore include one step per replica that no update has counted.
@@ -85,14 +85,14 @@ class Downpour(StepDriver):
         self._endings = self._by_name()
 
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
-        """Run replicas until as many steps are finished as there are replicas; return the mean loss and accuracy.
+        """Run until the n replicas have, in total, finished n more steps; return the mean loss and accuracy.
 
         Every client launched meanwhile uses this learning rate. See
         :class:`~runner.engine.run.step_driver.StepDriver`.
         """
         if self._first_step is None:
             self._first_step = step
-            # The count of pushes that a shard starts with after ``step`` updates.
+            # The push count with which a shard starts after ``step`` updates.
             applied = np.int64(step * self._rules.replicas // self._rules.n_push)
             self._clients.run("begin", step=step, feeds={"applied": applied})
         self._learning_rate = learning_rate
@@ -140,7 +140,7 @@ class Downpour(StepDriver):
         return values
 
     def record(self) -> Mapping[str, Any]:
-        """Return the number of steps of each replica and, for each shard, of pushes by staleness and dropped pushes."""
+        """Return the counts of steps by replica and, for each shard, of pushes by staleness and of dropped pushes."""
         shards = [dict(sorted(counts.items())) for counts in self._staleness]
         most = self._rules.most_stale
         dropped = [sum(n for staleness, n in each.items() if most is not None and staleness > most) for each in shards]

@@ -50,7 +50,7 @@ def require_no_averages(updates: Sequence[StateUpdate]) -> None:
 
 @dataclass(frozen=True)
 class Objective:
-    """The objective's gradient. targets: nodes that store it. penalties: name -> summand () of the penalty."""
+    """The objective's gradient. targets: nodes that store it. penalties: name -> summand of the penalty, ()."""
 
     targets: tuple[str, ...]
     penalties: Mapping[str, Tensor]

@@ -66,7 +66,7 @@ class DenseLoss:
         return [Spread(Cut.UNITS, self._targets(node.inputs[0], depth, dtype, node.layer))]
 
     def _sum(self, node: Node) -> Sequence[Spread]:
-        """Add the sum over all units of each example."""
+        """Add the sum of all units of each example."""
         if node.attributes["axes"] != (1,) or node.attributes["keepdims"]:
             self._layers.refuse(node)
         sums = {}
@@ -108,7 +108,7 @@ class DenseLoss:
 
 
 def _log_sum(graph: Graph, x: Tensor) -> Tensor:
-    """Add log(sum(exp(x))) over the last axis of (N, M), as (N, 1), without overflow."""
+    """Return log(sum(exp(x))) over the last axis of x (N, M), of shape (N, 1), computed without overflow."""
     # The maximum cancels in the value and in the gradient, so that its own gradient is not needed.
     largest = ops.stop_gradient(graph, _max(graph, x))
     return ops.add(graph, largest, ops.log(graph, _sum(graph, ops.exp(graph, ops.sub(graph, x, largest)))))
@@ -123,13 +123,13 @@ def _max(graph: Graph, x: Tensor) -> Tensor:
 
 
 def _place_of_max(graph: Graph, x: Tensor, first: int) -> Tensor:
-    """Add, as (N, 1) int64, the index of the first largest unit of x (N, M), counted from ``first``."""
+    """Return (N, 1) int64: for each row of x (N, M), the first index of its maximum, counted from ``first``."""
     place = ops.add(graph, ops.argmax(graph, x, axis=1), ops.fill(graph, float(first), (), "int64"))
     return ops.reshape(graph, place, (graph.spec(x).shape[0], 1))
 
 
 def _at_max(graph: Graph, values: Tensor, places: Tensor, name: str) -> Tensor:
-    """Add, as (n,) int64, each row's entry of places (n, M) at the first maximum of values (n, M)."""
+    """Return (n,) int64: for each row, the entry of places (n, M) at the first maximum of values (n, M)."""
     spec = graph.spec(values)
     chosen = ops.one_hot(graph, ops.argmax(graph, values, axis=1), depth=spec.shape[1], dtype=spec.dtype)
     return ops.reduce_sum(graph, ops.mul(graph, ops.cast(graph, chosen, "int64"), places), axes=(1,), name=name)

@@ -21,8 +21,8 @@ class ShardedNetwork:
     """The network function of a task, with dense layers sharded over workers (Shoeybi et al. 2019, section 3).
 
     The nodes of a sharded layer on worker j have a separate stamp,
-    :func:`~runner.strategies.sharded.layer_cuts.shard_stamp`, by which they are placed later. Weights W (F, U) and
-    biases are parts of the variables of the whole network.
+    :func:`~runner.strategies.sharded.layer_cuts.shard_stamp`, by which they are placed later. The shards of
+    weights W (F, U) and biases are parts of the whole network's variables.
 
     column: worker j has the j-th range of ``shares(U, K)`` of the U units, with these columns of W and entries of the
     bias. All F features are sent to worker j. Layers that treat each unit separately run on the same worker; dropout

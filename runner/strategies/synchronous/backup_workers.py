@@ -176,7 +176,7 @@ def _begun(worker: int, replayed: Mapping[int, Contributors] | None) -> float:
 def _update(
     served: ServedVariables, servers: Sequence[Server], sent: Sequence[Gradients], counts: CountedShares
 ) -> list[Client]:
-    """Add the sums of the shares that count and the update by these sums; return the update's clients, in order."""
+    """Add the sums of the shares that count and the update from these sums; return the update's clients, in order."""
     graph, task = served.graph, served.task
     choices = {server.device: _Choice(graph, server, counts) for server in servers}
     first = choices[servers[0].device]

@@ -26,8 +26,8 @@ class Normalised:
     """The statistics of the workers' passes, one item per worker.
 
     parts: updates of moving averages whose values must be summed over the workers. settled: updates of moving averages
-    whose values are final and equal on all workers. moved: tensor of the passes -> tensor that replaces it; if it is
-    not empty, the outputs of a worker depend on the examples of all workers.
+    whose values are final and equal on all workers. moved: tensor of the passes -> tensor that replaces it; if the
+    map is not empty, the outputs of a worker depend on the examples of all workers.
     """
 
     parts: Sequence[Sequence[StateUpdate]]

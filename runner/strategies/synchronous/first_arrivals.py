@@ -53,7 +53,7 @@ class CountedShares(DriverSettings):
 
     @property
     def even(self) -> bool:
-        """Whether all shares have the same size, so that any ``counted`` shares have the size of the batch."""
+        """Whether all shares have the same size, so that any ``counted`` of them add up to ``batch``."""
         return set(self.examples) == {self.batch / self.counted}
 
 

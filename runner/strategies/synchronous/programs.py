@@ -35,7 +35,7 @@ def with_collective(task: Task, workers: int, combine: str, bucket_bytes: int, c
 
 
 def held_back(replicas: Sequence[Replica], computed: Sequence[Gradients]) -> list[Gradients]:
-    """Return the replicas' gradients and statistics, held back by control edges until their worker has all of them.
+    """Return the replicas' gradients and statistics, which control edges hold back until all of a worker's exist.
 
     Each tensor is read through a node that waits for all other tensors of the same worker. Values and bytes on the wire
     do not change. Losses, accuracies and statistics that are not summed are not held back.

@@ -44,7 +44,7 @@ def encoded_and_decoded(document: object) -> object:
 
 @pytest.mark.parametrize("network", [*sorted(NETWORKS), "random layouts"])
 def test_training_program_round_trip(network: str, registry: Registry, tmp_path: Path) -> None:
-    """The documents contain the layouts, so the plans of both sides are equal."""
+    """The documents contain the layouts, so the plan of a worker equals the plan of the master."""
     network, kernels = ("batch_normalised", random_registry(1)) if " " in network else (network, registry)
     program = SyncData(workers=3).build(task_of(NETWORKS[network], Momentum(), batch_size=7))
     planned = plans_of(program, kernels)
@@ -60,7 +60,7 @@ def assignments(registry: Registry, tmp_path: Path) -> dict[str, Assignment]:
     return remote_plan(plans_of(there_and_back(), registry), "run", tmp_path).assignments
 
 
-def test_sizes_and_senders_of_transfers(assignments: dict[str, Assignment]) -> None:
+def test_transfers_have_their_sizes_and_senders(assignments: dict[str, Assignment]) -> None:
     first, second = assignments["worker-0"], assignments["worker-1"]
     assert feed_sizes(first.plan, first.inputs) == {"feed rate:0": 8}
     assert feed_sizes(first.plan, ()) == {"feed rate:0": 8, "feed x:0": 24}

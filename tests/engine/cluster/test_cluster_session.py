@@ -142,7 +142,7 @@ def test_running_session_has_only_sockets_in_its_directory(shared: tuple[Cluster
     assert f"{directory}/arena-" in Path("/proc/self/maps").read_text()
 
 
-def test_memory_libraries_and_command_lines(
+def test_memory_and_libraries_are_reported_and_the_token_is_hidden(
     shared: tuple[ClusterSession, Sessions], expected: tuple[list[Weights], LocalSession]
 ) -> None:
     session, sessions = shared

@@ -187,7 +187,7 @@ def test_heartbeats_that_wait_behind_other_messages_count(ready: Stage) -> None:
 def test_time_limits_restart_after_the_master_was_stopped(
     ready: Stage, monkeypatch: pytest.MonkeyPatch, living: Collection[str], limit_s: float | None
 ) -> None:
-    """The master is suspended for an hour while it waits; messages of living workers arrive after it continues."""
+    """The master is suspended for an hour while it waits; messages of living workers arrive afterwards."""
     for worker in range(2):
         ready.beat(worker, STEP, 7)
     ready.send("worker-0", Loaded("p"))
@@ -281,7 +281,7 @@ BYE_OF_0: list[Event] = [lambda stage: stage.send("worker-0", Bye()), lambda sta
 @pytest.mark.parametrize(
     ("events", "error", "text"),
     [
-        # The raised cause is an error of a worker, else a death, else a lost connection.
+        # The raised cause is the error of a worker if there is one, then a death, then a lost connection.
         ([dies(0), gather], ClusterError, DEATH.format("worker-0")),
         ([reports(0, BROKEN), dies(0), gather], NumericError, VALUE.format(0)),
         ([reports(1, LOST), reports(0, BROKEN, after_s=0.1), gather], NumericError, VALUE.format(0)),

@@ -66,7 +66,7 @@ def feeds(step: int) -> dict[str, NDArray[Any]]:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_workers_on_gpus_equal_single(
+def test_workers_on_gpus_compute_the_results_of_single(
     name: str, opened: list[tuple[GpuOptions, EmulatedRuntime]], tmp_path: Path, compiled_sources: Path
 ) -> None:
     expected, history = trained(Single(), task_for("dense"), load_kernels(), STEPS)

@@ -136,7 +136,7 @@ class Turns:
             raise Over
 
     def _pass_on(self) -> None:
-        """Give the turn to a random thread among those that can continue first."""
+        """Give the turn to one of the threads that can continue earliest, chosen at random."""
         ready = {name: min(deadline, self._due(name)) for name, deadline in self._waiting.items()}
         now = max(self.network.clock.now, min(ready.values()))
         chosen = self._random.choice(sorted(name for name, at in ready.items() if at <= now))
@@ -229,7 +229,7 @@ class VirtualCluster:
         worker = Worker(endpoint, self.mailboxes[name], ADDRESS, *given)
         try:
             self.ended[name] = worker.serve(lambda: None)
-        except Exception as error:  # noqa: BLE001 - a test looks at it
+        except Exception as error:  # noqa: BLE001 - a test inspects the error
             self.ended[name] = error
 
     def send(self, message: messages.Message, workers: Collection[str] | None = None, *documents: object) -> None:

@@ -34,7 +34,7 @@ def play(
 def expect_values_where_they_are_read(arranged: Arranged, placed: Placed) -> None:
     """Expect that every instruction finds its inputs, and that fetched, assigned and sent values exist at the end.
 
-    The name of a value is its owner slot; a cache line, a variable or a wire holds the name of one value, or nothing.
+    A value is named after its owner slot; a cache line, a variable or a wire holds the name of one value, or nothing.
     """
     memory = _Memory(arranged, placed)
     for instruction in placed.instructions:

@@ -58,7 +58,7 @@ def arranged(
 
 
 def steps(found: Arranged) -> str:
-    """Return the instructions, such as ``neg:rm``: input reversed, output masked. ``p`` is plain, ``-`` no operand."""
+    """Return the instructions, such as ``neg:rm``: input reversed, output masked. ``p``: plain, ``-``: no operand."""
     letters = [
         "".join(LETTERS[side[0].tag] if side else "-" for side in (i.arrangement.inputs, i.arrangement.outputs))
         for i in found.instructions
@@ -76,7 +76,7 @@ Case = tuple[str, str, str, tuple[Kernel, ...], str]
 
 
 def case(text: str, expected: str, *kernels: Kernel, fetch: str = "", variables: str = "w:p") -> Case:
-    """Return a graph and its instructions. kernels: in addition to the reference. variables: layouts of variables."""
+    """Return a test case. kernels: the kernels besides the reference kernels. variables: the layouts of variables."""
     return text, expected, fetch, kernels, variables
 
 

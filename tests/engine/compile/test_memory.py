@@ -51,7 +51,7 @@ Case = tuple[str, str, str, tuple[Kernel, ...]]
 
 
 def case(text: str, expected: str, fetch: str = "", *kernels: Kernel) -> Case:
-    """Return a graph over the input x, its plan, the fetched names, and kernels in addition to the reference."""
+    """Return a graph over the input x, its plan, the fetched names, and the kernels besides the reference kernels."""
     return text, expected, fetch, kernels
 
 

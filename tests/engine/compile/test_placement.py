@@ -164,7 +164,7 @@ def test_branches_are_on_different_devices_and_a_chain_on_one() -> None:
 
 
 def test_two_streams_through_a_chain_of_layers_are_a_pipeline() -> None:
-    """Streams share variables, so each layer has one device; the next layer starts while it serves the second stream.
+    """Streams share variables, so each layer has one device; layer b computes one stream while a computes the other.
 
     The nodes of one stream precede those of the other, so nodes must be visited by their longest remaining path.
     """

@@ -109,7 +109,7 @@ def test_all_layers_of_a_chain_are_on_the_faster_device() -> None:
     assert set(layers.values()) == {worker_device(1)}
 
 
-def test_one_device_is_tried_of_those_with_equal_rates() -> None:
+def test_only_one_of_several_devices_with_equal_rates_is_tried() -> None:
     def tried(cluster: Cluster) -> set[str]:
         ways = place_program(ModelParallel(workers=2).build(task()), cluster, load_kernels()).tried
         return {way for way in ways if way.startswith("one_device")}
@@ -239,7 +239,7 @@ def test_constrained_group_satisfies_its_constraint() -> None:
 
 @pytest.mark.parametrize("count", [2, 3])
 @given(widths=st.lists(st.integers(1, 400), min_size=5, max_size=8), bandwidth=st.sampled_from([1e7, 1e9, 1e12]))
-def test_no_other_cuts_give_a_faster_slowest_stage(count: int, widths: list[int], bandwidth: float) -> None:
+def test_no_other_cuts_make_the_slowest_stage_faster(count: int, widths: list[int], bandwidth: float) -> None:
     graph, cluster = chain(widths), local_cluster(3, latency_s=0.0, bytes_per_s=bandwidth)
     compute = [
         sum(node_seconds(graph, graph.nodes[name], cluster.devices[0]) for name in (f"w{k}", f"y{k}"))

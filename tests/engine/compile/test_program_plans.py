@@ -151,7 +151,7 @@ def test_two_deferred_clients_of_one_plan_are_refused() -> None:
 
 
 def expect_layouts_to_reproduce_plans(program: Program, registry: Registry) -> None:
-    """Expect the same plan of a part if all layouts are given in advance, as for the plans of workers."""
+    """Expect that each part has the same plan if all layouts are given in advance, as they are for workers."""
     plans = ProgramPlans(program, local_cluster(program.workers), registry)
     for each in program.clients.values():
         parts = plans.compiled(each.signature).parts

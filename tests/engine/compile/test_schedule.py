@@ -37,8 +37,8 @@ def cut_of(sample: Sample) -> Graph:
 
 
 @given(samples())
-def test_order_of_any_graph(sample: Sample) -> None:
-    """Expect each node once, after all that it needs, by simulated start, and an equal order in a second run."""
+def test_any_graph_has_a_valid_and_repeatable_order(sample: Sample) -> None:
+    """Expect each node once, after all nodes it needs, by simulated start time, and the same order in a second run."""
     cut = cut_of(sample)
     starts = start_times(cut, local_cluster(sample.devices))
     assert list(starts.items()) == list(start_times(cut_of(sample), local_cluster(sample.devices)).items())
@@ -109,8 +109,8 @@ def run_waiting(queues: Mapping[str, list[str]], cut: Graph) -> None:
 def sent_over(wire_s: float, products: int, *, back: bool, large: bool = False) -> tuple[Graph, Cluster]:
     """Return a graph in which a tensor is sent, added and, if ``back``, sent back, next to products of one second.
 
-    wire_s: seconds that the tensor takes on the link. large: the result of the products takes as long; otherwise it
-    takes no time. Memory takes no time.
+    wire_s: seconds that the tensor takes on the link. large: whether the result of the products takes as long
+    on the link; otherwise it takes no time. Memory takes no time.
     """
     graph = Graph()
     with graph.device(HERE):

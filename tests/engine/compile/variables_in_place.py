@@ -1,4 +1,4 @@
-"""Execution of a step with variables in separate memory, in any order that the edges of a graph allow."""
+"""Reference execution of a step in any order that a graph's edges allow; assignments overwrite arrays in place."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -46,7 +46,7 @@ def play(
 
 
 def _written_by_their_producers(graph: Graph, order: Sequence[str]) -> dict[Tensor, str]:
-    """Return the results that an element-wise node may compute in a variable, and the variable, for the given order."""
+    """Return result -> variable for the results that an element-wise node may write into the variable in this order."""
     position = {name: i for i, name in enumerate(order)}
     source: dict[Tensor, str] = {}
     last_read: dict[str, int] = {}

@@ -8,7 +8,7 @@ from runner.engine.graph.verify import VerificationError, verify
 
 
 def verify_partition(parts: dict[str, Graph]) -> None:
-    """Check that parts are legal, nodes are on their devices, and sends and receives are in pairs of one spec."""
+    """Check that parts are legal, nodes are on their devices, and each send has one receive of the same spec."""
     sends: dict[tuple[str, str, str], list[TensorSpec]] = defaultdict(list)
     receives: dict[tuple[str, str, str], list[TensorSpec]] = defaultdict(list)
     for device, part in parts.items():

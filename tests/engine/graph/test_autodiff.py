@@ -1,4 +1,4 @@
-"""Gradients by graph extension: of any tensors with respect to any tensors, as ordinary nodes."""
+"""Gradients of any tensors with respect to any tensors, added to the graph as ordinary nodes."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def values(text: Text, found: list[Tensor | None], x: list[float]) -> list[list[
         # With respect to an intermediate tensor, and at the same time to the input.
         ("m = exp(x); y = square(m)", "y", "m", [0.0, 1.0], [[2.0, 2 * E]]),
         ("m = square(x); y = square(m)", "y", "m x", [3.0], [[2 * 3.0**2], [4 * 3.0**3]]),
-        # The gradients of several ys are added, also of a y and a tensor that it depends on, and of the same y twice.
+        # The gradients of several ys are added, also if one y depends on another one or is given twice.
         ("y = square(x); z = exp(x)", "y z", "x", [0.5], [[1.0 + np.exp(0.5)]]),
         ("y = square(x); z = square(y)", "y z", "x", [2.0], [[2 * 2.0 + 4 * 2.0**3]]),
         ("y = square(x)", "y y", "x", [3.0], [[12.0]]),
@@ -72,7 +72,7 @@ def test_tensor_that_y_does_not_depend_on_has_no_gradient(text: str, y: str, xs:
     assert [name for name, dx in zip(xs.split(), found, strict=True) if dx is None] == [missing]
 
 
-def test_third_derivatives() -> None:
+def test_third_derivative_has_its_exact_value() -> None:
     text = Text.parse("x = input(1); y = pow(x, exponent=4.0)", "float64")
     (x, derivative) = text.names("x y")
     for _ in range(3):

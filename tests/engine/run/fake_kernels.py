@@ -98,7 +98,7 @@ def following(*, in_place: Pairs = ()) -> Arrange:
 
 
 def converting(pairs: Collection[tuple[str, str]]) -> Arrange:
-    """Arrange the op ``convert`` for the given pairs of layout tags (from, to) and refuse other pairs."""
+    """Return an arrange function of ``convert`` that accepts only the given pairs of layout tags (from, to)."""
 
     def arrange(attributes: Attributes, ins: Specs, outs: Specs, offered: Offered) -> Arrangement | None:
         source, wanted = offered
@@ -183,7 +183,7 @@ class _DestructiveCall:
 
 
 def _may_share(i: int, arrangement: Arrangement, buffers: Buffers) -> bool:
-    """Return whether an input shares its bytes with an output, and all such outputs allow sharing."""
+    """Return whether an input shares bytes with outputs, and the kernel allows this for each of these outputs."""
     mine = buffers.inputs[i]
     met = [(o, each) for o, each in enumerate(buffers.outputs) if np.may_share_memory(mine.data, each.data)]
     return bool(met) and all(

@@ -30,7 +30,7 @@ def launched(text: str, step: int = 0) -> Launched:
 
 
 def clock(seconds: Mapping[str, float], byte_s: float = 0.0) -> VirtualTime:
-    """Return a virtual time. seconds: of each part, such as ``a:x``. byte_s: seconds per byte on a link."""
+    """Return a virtual time. seconds: durations of parts such as ``a:x``. byte_s: seconds per byte on a link."""
     return VirtualTime(lambda client, device, step: seconds[f"{client}:{device}"], lambda nbytes: byte_s * nbytes)
 
 
@@ -166,7 +166,7 @@ def value(array: Any) -> float:
     return float(array[0])
 
 
-def test_launched_clients_compute_the_same_as_run_clients(opened: Opened) -> None:
+def test_launching_a_client_gives_the_results_of_running_it(opened: Opened) -> None:
     one_by_one, together = opened(), opened()
     assert value(one_by_one.run("work_0")["own"]) == 1.0
     assert value(one_by_one.run("push_0")["total"]) == 1.0

@@ -1,4 +1,4 @@
-"""Shapes around the sizes at which CPU kernels take other code: blocks of 8 or 16 channels, whole vectors, tiles.
+"""Shapes around the sizes at which CPU kernels use different code: blocks of 8 or 16 channels, whole vectors, tiles.
 
 Only kernels are compared on these cases; see ``tests/kernels/cpu/test_table.py``.
 """

@@ -23,7 +23,7 @@ from tests.kernels.harness import Shaped, call_bound, filled, holding, invoke, r
 DTYPES = ["float32", "bfloat16"]
 WITH_SCALARS_ALONE = [*DTYPES, "float64"]
 PARALLEL = PARALLEL_BYTES // 4 + 5
-"""Number of elements that is divided among threads for any program, and is not a multiple of a vector."""
+"""A number of elements that every program divides among threads and that is no multiple of the vector length."""
 
 MOMENTUM = parse("mul 1 #0.9; mul 2 3; sub 4 5; add 0 6", 4, (6, 7))
 """Inputs: parameters, velocity, gradient, learning rate. Outputs: velocity, parameters."""
@@ -79,13 +79,13 @@ def test_any_program_equals_its_definition_bit_for_bit(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 15, 16, 17, 1000, PARALLEL])
-def test_any_size_equals_the_definition(llvm: Registry, size: int, dtype: str) -> None:
+def test_programs_of_any_size_equal_the_definition(llvm: Registry, size: int, dtype: str) -> None:
     require_definition(llvm, MOMENTUM, arrays_of(size, dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
-def test_any_width_of_vectors_equals_the_definition(dtype: str, vector_bytes: int) -> None:
+def test_vectors_of_any_width_give_the_results_of_the_definition(dtype: str, vector_bytes: int) -> None:
     arrays = arrays_of(45, dtype)
     code = MachineCode(write_module(ElementLoop(MOMENTUM, dtype, (True, True, True, False)), vector_bytes))
     operands = [*map(holding, arrays), *(filled(Shaped.of(arrays[0]), plain(Shaped.of(arrays[0]))) for _ in range(2))]
@@ -99,7 +99,7 @@ def test_a_tensor_without_axes_is_one_element(llvm: Registry, dtype: str) -> Non
     require_definition(llvm, MOMENTUM, arrays_of(1, dtype, (False,) * 4))
 
 
-def test_a_program_with_more_values_than_registers(llvm: Registry) -> None:
+def test_a_program_may_have_more_values_than_registers(llvm: Registry) -> None:
     reads = "; ".join(f"mul {k} #1.5" for k in range(40))
     folds = "; ".join(f"sub {k + 39} {k}" for k in range(1, 40))
     require_definition(llvm, parse(f"{reads}; {folds}", 40, (40, 118)), arrays_of(100, "float32", (True,) * 40))

@@ -117,12 +117,12 @@ SPOILING = {
 
 
 @pytest.mark.parametrize("name", KEEPING)
-def test_programs_that_keep_zeros(name: str) -> None:
+def test_programs_that_keep_zeros_are_recognized(name: str) -> None:
     assert _keeps(KEEPING[name])
 
 
 @pytest.mark.parametrize("name", SPOILING)
-def test_programs_that_spoil_zeros(name: str) -> None:
+def test_programs_that_spoil_zeros_are_recognized(name: str) -> None:
     assert not _keeps(SPOILING[name])
 
 

@@ -45,13 +45,13 @@ def losses(logits: Array, labels: Array) -> list[Array]:
 
 @pytest.mark.parametrize("label_dtype", ["int32", "int64"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_loss_and_probabilities(shape: tuple[int, int], label_dtype: str) -> None:
+def test_loss_and_probabilities_equal_the_reference(shape: tuple[int, int], label_dtype: str) -> None:
     logits, labels = logits_of(shape), labels_of(shape, label_dtype)
     for came, expected in zip(losses(logits, labels), exact(LOSS, [logits, labels]), strict=True):
         np.testing.assert_allclose(came, expected, rtol=ROUNDING)
 
 
-def test_logits_that_would_overflow() -> None:
+def test_large_logits_do_not_overflow() -> None:
     logits = np.array([[0, 2000, 1999], [0, 2000, 0], [-3e38, 0, 0], [1e30, 1e30, 0]], np.float32)
     loss, probabilities = losses(logits, np.array([0, 1, 1, 2]))
     np.testing.assert_allclose(loss, [2000 + np.log1p(np.exp(-1)), 0, np.log(2), 1e30], rtol=1e-6)
@@ -149,7 +149,7 @@ def total(x: Array, axes: tuple[int, ...]) -> Array:
 
 
 @pytest.mark.parametrize(("shape", "axes", "result"), CASES)
-def test_sums(shape: tuple[int, ...], axes: tuple[int, ...], result: tuple[int, ...]) -> None:
+def test_sums_equal_those_in_float64(shape: tuple[int, ...], axes: tuple[int, ...], result: tuple[int, ...]) -> None:
     x = np.random.default_rng(1).uniform(0.5, 1.5, shape).astype(np.float32)
     np.testing.assert_allclose(total(x, axes), x.astype(np.float64).sum(axis=axes), rtol=1e-7)
 

@@ -66,7 +66,7 @@ def is_finite(arrays: Iterable[Array]) -> bool:
 
 
 def check(kernel: Kernel, attributes: dict[str, Any], arrays: list[Array]) -> int:
-    """Compare a case in every layout in which the kernel takes it; return the number of these layouts."""
+    """Compare a case in every layout that the kernel accepts; return the number of these layouts."""
     op, node = kernel.op, node_of(kernel.op, arrays, attributes)
     inputs, outputs, compared = [Shaped.of(each) for each in arrays], node.outputs, 0
     if not FLOATS.intersection(spec.dtype for spec in (*inputs, *outputs)) <= kernel.dtypes:

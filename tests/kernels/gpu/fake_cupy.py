@@ -7,7 +7,7 @@ from typing import Any
 
 
 class CUDARuntimeError(RuntimeError):
-    """A counterpart of CuPy's error. status: a number of cudaError."""
+    """A counterpart of CuPy's error. status: a value of the enumeration cudaError."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"cudaError {status}")
@@ -18,7 +18,7 @@ class CUDARuntimeError(RuntimeError):
 class FakeCupy:
     """A fake of the module.
 
-    gpus: number, or minus the status of a failure. memory: bytes of a GPU. capabilities: GPU -> capability, if not 90.
+    gpus: number of GPUs, or minus an error status. memory: bytes of a GPU. capabilities: GPU -> capability, if not 90.
     """
 
     gpus: int = 2

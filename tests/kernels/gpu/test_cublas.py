@@ -141,7 +141,7 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
-def test_the_arguments_of_the_native_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_calls_receive_the_expected_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert COMPILER is not None
     (tmp_path / "cublas.c").write_text(CUBLAS)
     path, expected = str(tmp_path / "cublas.so"), f"-DEXPECTED={cublas.WORKSPACE_BYTES}"
@@ -161,7 +161,7 @@ def test_the_arguments_of_the_native_calls(tmp_path: Path, monkeypatch: pytest.M
     assert modes == [(HANDLE, 16)]
 
 
-def test_cublas_is_missing_if_its_shared_library_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cublas_is_missing_if_its_shared_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise OSError(f"{name}: cannot open shared object file")
 

@@ -1,4 +1,4 @@
-"""The runtime of real GPUs: its calls of a fake CuPy, and its errors without a GPU."""
+"""The runtime of real GPUs: its calls to a fake CuPy, and its errors without a GPU."""
 
 import inspect
 import sys
@@ -112,7 +112,7 @@ def test_a_launch_passes_grid_block_arguments_and_stream(
     assert cupy.log[-1] == ("launch", "nothing", (5, 1, 1), (256, 1, 1), tuple(arguments), stream.handle)
 
 
-def test_streams_events_and_memory(runtime: CudaRuntime) -> None:
+def test_streams_do_not_block_and_memory_has_the_requested_size(runtime: CudaRuntime) -> None:
     assert runtime.stream().native.non_blocking
     assert runtime.event().disable_timing
     assert [runtime.allocate(nbytes).nbytes for nbytes in (0, 1, 1000)] == [0, 1, 1000]
@@ -219,7 +219,7 @@ def test_fused_multiply_add_is_allowed_in_marked_sources_only() -> None:
 
 
 def names(thing: type) -> set[str]:
-    """Return the attributes of a fake class. One leading underscore is part of CuPy's names, two mark Python's."""
+    """Return the names in a fake class. Names with one leading underscore belong to CuPy; those with two do not."""
     return {name for name in vars(thing) if not name.startswith("__") and name != "cupy"}
 
 

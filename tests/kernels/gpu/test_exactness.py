@@ -143,7 +143,7 @@ def test_every_thread_adds_at_least_one_term_and_not_too_many() -> None:
     found = reduction.reduced_shape((count, 1024), (1024, 1), (0,))
     assert found.length * found.across / 256 <= reduction.MOST_PER_THREAD
     assert found.slices * found.length >= count
-    # Every thread of a row of a softmax has elements.
+    # Every thread that works on a row of a softmax has at least one element.
     assert [rows.depth_of(columns) for columns in (1, 4, 5, 10, 1000, 100_000)] == [1, 1, 2, 4, 256, 256]
 
 

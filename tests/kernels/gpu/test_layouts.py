@@ -19,7 +19,7 @@ MATRIX = Shaped((3, 4), "bfloat16")
 Shape = tuple[int, ...]
 
 
-def test_strides_of_both_layouts() -> None:
+def test_both_layouts_have_the_expected_strides() -> None:
     assert strides(IMAGES.shape, plain(IMAGES)) == (60, 20, 5, 1)
     assert strides(IMAGES.shape, channels_last(IMAGES)) == (60, 1, 15, 3)
     assert strides((), plain(Shaped((), "float32"))) == ()

@@ -223,7 +223,7 @@ def test_a_device_waits_for_another(runtime: EmulatedRuntime) -> None:
     np.testing.assert_array_equal(read(second, y), [values(5)])
 
 
-def test_slices_of_memory(platform: GpuPlatform) -> None:
+def test_memory_can_be_sliced_within_its_bounds(platform: GpuPlatform) -> None:
     memory = platform.allocate(100)
     part: Bytes = memory[20:60]
     assert (address_of(part), part.nbytes) == (address_of(memory) + 20, 40)

@@ -212,7 +212,7 @@ extern "C" __global__ void divide(const int64 *a, const int64 *b, int64 *y, int6
 """
 
 
-def test_32_and_64_bit_quotients(runtime: EmulatedRuntime) -> None:
+def test_quotients_of_32_and_64_bit_integers_are_exact(runtime: EmulatedRuntime) -> None:
     a = np.array([7, 2**32 - 1, 2**32, 2**40 + 5, 5, 2**62], "int64")
     b = np.array([2, 3, 3, 2**33, 2**35, 7], "int64")
     y, stream = np.zeros_like(a), runtime.stream()

@@ -14,12 +14,12 @@ from runner.strategies.downpour.order import Downpour, Rules
 
 
 class Stuck(Exception):
-    """The step driver waits for a client, and no client is running."""
+    """The error raised if the step driver waits for a client while no client is running."""
 
 
 @dataclass
 class Played:
-    """Fake clients that end in the given order, and after that order in the order of launches or, if strict, never.
+    """Fake clients that end in the given order; clients outside this order end in launch order or, if strict, never.
 
     noted: names of clients, each with a mark for run (!), launched (+) or reported as ended (-).
     """
@@ -104,7 +104,7 @@ IN_TURN = "+fetch_0_0 +fetch_0_1 -fetch_0_0 -fetch_0_1 +compute_0 -compute_0 +pu
         ),
     ],
 )
-def test_order_of_fetches_steps_and_pushes(rules: Rules, order: str, noted: str) -> None:
+def test_fetches_steps_and_pushes_have_the_expected_order(rules: Rules, order: str, noted: str) -> None:
     clients, _ = driven(rules, order, updates=2)
     assert " ".join(clients.noted) == f"!begin {noted}"
 
@@ -125,7 +125,7 @@ def test_a_due_push_or_fetch_waits_for_the_previous_one(order: str, waits_for: s
 
 
 @pytest.mark.parametrize(("n_fetch", "n_push"), [(1, 1), (2, 3), (3, 1)])
-def test_a_fetch_follows_n_fetch_steps_and_a_push_n_push_steps(n_fetch: int, n_push: int) -> None:
+def test_a_fetch_follows_n_fetch_steps_and_a_push_follows_n_push_steps(n_fetch: int, n_push: int) -> None:
     clients, _ = driven(Rules(replicas=1, shards=1, n_fetch=n_fetch, n_push=n_push, overlaps=False), updates=12)
     assert clients.noted.count("+compute_0") == 12
     assert clients.noted.count("+fetch_0_0") == 12 // n_fetch

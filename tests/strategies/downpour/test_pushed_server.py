@@ -113,7 +113,7 @@ def test_policy_scale_divides_the_learning_rate_by_a_staleness_above_one(
 
 
 def test_a_shard_counts_pushes_from_the_number_at_its_start(registry: Registry) -> None:
-    """Momentum does not use the count of pushes, so only the staleness shows it."""
+    """Momentum does not use the count of pushes, so only the staleness depends on the count."""
     with begun(AsyncData(), task(), registry) as trainer:
         _, told, _ = pushed(trainer, 2)
         assert told == 2

@@ -59,7 +59,7 @@ def wires(program: Program) -> Wires:
 
 
 def gathered(held: list[int], readers: list[int], each: int, *, backward: bool) -> Wires:
-    """Return the bytes of sending the values ``held`` by each worker to all readers, and their gradients back."""
+    """Return the bytes of each worker's ``held`` values to all readers and, if ``backward``, of gradients back."""
     sent: Wires = Counter()
     for j, i in permutations(range(len(held)), 2):
         sent[j, i] += held[j] * each * (readers[i] > 0)
@@ -68,7 +68,7 @@ def gathered(held: list[int], readers: list[int], each: int, *, backward: bool) 
 
 
 def loss_bytes(examples: list[int], classes: list[int], told: int = 2) -> Wires:
-    """Return the bytes of labels, of ``told`` values per example from each worker with classes, and of gradients."""
+    """Return the bytes of labels, gradients, and ``told`` values per example from each worker that has classes."""
     sent: Wires = Counter()
     for j, i in permutations(range(len(examples)), 2):
         sent[j, i] += examples[j] * B * (classes[i] > 0)  # labels

@@ -161,7 +161,7 @@ def sizes(passes: list[Examples]) -> list[list[int]]:
         ("c", 1024, 8, 128, [[16] * 8] * 8),
     ],
 )
-def test_sizes_of_passes(
+def test_passes_have_the_sizes_of_their_scheme(
     scheme: str, batch: int, workers: int, fc_batch: int | None, expected: list[list[int]]
 ) -> None:
     assert sizes(dense_passes(scheme, batch, workers, fc_batch)) == expected

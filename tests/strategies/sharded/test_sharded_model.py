@@ -75,7 +75,7 @@ def model(task: Task, **settings: Any) -> Run:
     ],
 )
 @pytest.mark.parametrize("shard", WAYS.values(), ids=WAYS)
-def test_it_equals_single(shard: dict[str, str], workers: int, parts: int) -> None:
+def test_sharded_model_equals_single(shard: dict[str, str], workers: int, parts: int) -> None:
     found = model(task_for(), workers=workers, shard=shard, concurrent_steps=parts)
     expect_same_run(found, single(task_for(), STEPS), 1e-10)
 

@@ -1,4 +1,4 @@
-"""Statistics of batch normalisation: of shares, of the first worker, or of the whole batch."""
+"""Statistics of batch normalisation: of each worker's share, of the first worker's share, or of the whole batch."""
 
 from functools import cache
 
@@ -37,7 +37,7 @@ DECAY = 0.8
 
 
 def normalised_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Build a network with normalised images and features, and a branch without normalisation."""
+    """Build a network that normalises images after a convolution and features after a dense layer."""
     h = nn.conv(net, batch["x"], 3, 3, name="conv1", bias=None)
     h = nn.flatten(net, nn.relu(net, nn.batch_norm(net, h, name="norm1", decay=DECAY), name="relu1"), name="flat")
     h = nn.dense(net, h, 5, name="fc1", bias=None)
@@ -163,7 +163,8 @@ def test_bytes_sent_in_a_step_are_those_of_the_formula(workers: int, statistics:
     summed = sum(spec.size for name, spec in specs.items() if "moving" not in name and "velocity" not in name)
     if statistics == "shares":
         summed += 2 * channels
-    # One bucket holds all sums: slices go to their owners, and sums to all other workers. Two scores follow.
+    # All sums share one bucket: each worker sends every slice to its owner, and each owner sends the sum of its slice
+    # to all other workers. Every worker but the first also sends two scores.
     expected = [summed + (workers - 2) * (hi - lo) + 2 * (k > 0) for k, (lo, hi) in enumerate(shares(summed, workers))]
     if statistics == "first_worker":
         expected[0] += 2 * channels * (workers - 1)

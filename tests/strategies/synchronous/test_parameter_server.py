@@ -42,8 +42,8 @@ def served(workers: int, servers: int, statistics: str = "shares") -> SyncData:
 
 
 @all_pairs(network=sorted(NETWORKS), workers=[1, 2, 3, 4], servers=[1, 2, 3])
-def test_it_equals_single(network: str, workers: int, servers: int, registry: Registry) -> None:
-    """The run equals as many microbatches bit for bit, and the whole batch up to rounding if no op mixes examples."""
+def test_parameter_server_equals_single(network: str, workers: int, servers: int, registry: Registry) -> None:
+    """The run equals ``workers`` microbatches bit for bit and, if no op mixes examples, one batch up to rounding."""
     found = trained(served(workers, servers), task_for(network), registry, STEPS)
     expect_same_run(found, single(task_for(network), STEPS, workers))
     if network != "batch_normalised":
@@ -98,7 +98,7 @@ def test_every_variable_is_on_one_server_together_with_its_slots() -> None:
 
 
 def bytes_of_a_step(program: Program, workers: int, servers: int, clips: bool) -> list[int]:
-    """Return the bytes that each device sends by the formula of the docstring: workers, then servers."""
+    """Return the bytes that each device sends, by the formula in the strategy's docstring: workers, then servers."""
     kept = {node.name: node.device for node in program.graph if node.op == "variable"}
     network = {name: spec.nbytes for name, spec in program.variables.items() if "velocity" not in name}
     trained_bytes = {name: nbytes for name, nbytes in network.items() if "moving" not in name}

@@ -56,7 +56,7 @@ class Admission:
     """
 
     def __init__(self, identity: Identity, peers: int, servers: int = 0) -> None:
-        """``servers``: number of parameter servers. ``peers``: number of indices of every other role."""
+        """``servers``: number of parameter servers. ``peers``: number of peers of every other role."""
         self.drops: Counter[Drop] = Counter()
         self._identity = identity
         self._peers = peers

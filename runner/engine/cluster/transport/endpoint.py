@@ -45,8 +45,8 @@ class Limits:
     """The limits of an endpoint's traffic; all are enforced.
 
     peers: number of peers of each role except parameter servers; a peer opens at most three connections. servers:
-    number of parameter servers. queued_messages: how many messages one peer may send before the receiver reads, at
-    least as many as a step has. connect_timeout_s, send_timeout_s: times after which a peer counts as unreachable.
+    number of parameter servers. queued_messages: how many messages one peer may send before the receiver reads;
+    at least one step's messages. connect_timeout_s, send_timeout_s: times after which a peer counts as unreachable.
     """
 
     peers: int
@@ -81,8 +81,8 @@ class Endpoint(Protocol):
     def send(self, peer: str, message: Message, frames: Sequence[Frame] = ()) -> None:
         """Queue a message for a connected peer. The frames are copied: the caller may reuse their memory.
 
-        Raises ClusterError if the peer is gone or accepts no message for the send time-out, ValueError if the message
-        or its frames violate the schema.
+        Raises ClusterError if the peer is gone or accepts no message within the send time-out, ValueError if the
+        message or its frames violate the schema.
         """
 
     def receive(self, timeout_s: float) -> Received | None:

@@ -158,7 +158,7 @@ class HeartbeatMonitor:
         self._watched: dict[str, _Watched] = {}
 
     def watch(self, worker: str, now: float) -> None:
-        """Begin to watch a worker started at ``now``; the worker counts as in setup until its first heartbeat."""
+        """Begin to watch a worker started at ``now``; until its first heartbeat, its section is setup."""
         self._watched[worker] = _Watched(SETUP, 0, progressed=now)
 
     def restart(self, now: float) -> None:

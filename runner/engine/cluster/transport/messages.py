@@ -100,7 +100,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Hello(Message, kind="hello", senders=ROLES):
-    """The first message of every connection: the caller's name, proved by the run's token.
+    """The first message of every connection: the caller's name, authenticated by the run's token.
 
     The token is cleared before the message is delivered, so that it cannot end up in a log.
     """

@@ -31,10 +31,10 @@ UNIFORM = frozenset(
         *("equal", "greater", "greater_equal", "less", "maximum", "minimum", "select", "cast"),
     )
 )
-"""Ops that map equal elements to equal elements, with arithmetic that rounds alike on every device."""
+"""Ops whose output elements are equal if each input's are, with arithmetic that rounds alike on every device."""
 
 REARRANGING = frozenset({"broadcast_to", "identity", "reshape", "slice", "stop_gradient", "transpose"})
-"""Ops that only change the shape of a tensor of equal elements. ``split`` and ``concat`` do so too."""
+"""Ops that only change the shape of a tensor of equal elements. ``split`` and ``concat`` are treated separately."""
 
 LARGEST_WHOLE = 2**53
 """Largest integer of a ``fill``, which stores its number as a float64; larger integers may be rounded."""

@@ -29,7 +29,7 @@ NORMALIZATION_AND_RELU = (
 
 
 def _is_column(match: Match) -> bool:
-    """Return whether a bias is reshaped so that it is added to every pixel (N, O, H, W)."""
+    """Return whether a bias is reshaped so that it broadcasts over the pixels of an (N, O, H, W) tensor."""
     (channels,) = match.spec("b").shape
     return match.spec("column").shape in ((channels, 1, 1), (1, channels, 1, 1))
 
@@ -87,7 +87,7 @@ UNROUNDED_SUMS = tuple(
     )
 )
 """Sums of bfloat16 products that are only read as float32: the sums are computed in float32 without rounding.
-The rules apply to no other dtypes, because the ops accept a float32 result only for float32 or bfloat16 products.
+The rules do not match float64 products, because the ops accept a float32 result only for float32 or bfloat16 products.
 
 The rules are meant for gradients of weights; they also apply to logits.
 """
@@ -109,8 +109,8 @@ RELU_GRADIENTS = (
 """The gradient of a ReLU before a max pooling is computed from the pooled tensor, which is smaller than z.
 
 A window passes dy to the maximal element, where z > 0 if and only if pooled > 0. No bit changes, including the signs of
-zeros: the same dy are added in the same order, with zeros in between, which do not change a sum that begins at +0. Only
-if z contains NaN may another element of a window receive dy: argmax then points to an element that was not pooled.
+zeros: the same dy are added in the same order, with zeros in between, which do not change a sum that begins at +0. If z
+contains NaN, another element of a window may receive dy, because argmax then points to an element that was not pooled.
 """
 
 SMALLEST_BYTES = 4 << 20
@@ -128,10 +128,11 @@ def fuse_updates(
     """
 
     def updates_variables(match: Match) -> bool:
-        """Return whether the product is large, and all other operands of its size are variables of its device.
+        """Return whether the product is large, and all other operands of its size are variables on its device.
 
-        The fused node would have to wait for an operand from another device. Parts of a gradient that are summed are
-        not fused: kernels differ in rounding, so one kernel computes all parts on any number of devices.
+        The fused node would have to wait for an operand from another device. Partial gradients that are summed later
+        are not fused: kernels differ in rounding, so the same kernel must compute all parts, whatever the number of
+        devices.
         """
         product, operands = match.spec("dw"), (*match.tensors["*left"], *match.tensors["*right"])
         others = (graph.nodes[t.node] for t in operands if graph.spec(t).shape == product.shape)
@@ -162,7 +163,7 @@ def fuse_updates(
 
 
 def _faster_by(registry: Registry | None) -> Accept | None:
-    """Return the condition that the registry has a faster kernel than the reference, if layouts are undecided."""
+    """Return the condition that, with undecided layouts, the registry has a kernel faster than the reference."""
     if registry is None:
         return None
 

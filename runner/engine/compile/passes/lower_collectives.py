@@ -6,8 +6,8 @@ passes its own part to the library and receives the sum (op ``collective_sum``);
 The library requires all devices to start their sums in the same order. A device that waits in a sum can do nothing
 else, for example send a tensor that another device needs before this sum. So control edges keep the sums of every
 device in the order of their groups, and in the order of execution the nodes of a group are adjacent
-(:func:`gathered`). The order of each device is a subsequence of this global order, so by induction over it no device
-waits forever.
+(:func:`gathered`). The order of each device is a subsequence of this global order, so by induction over this order
+no device waits forever.
 """
 
 import heapq
@@ -78,7 +78,7 @@ def gathered(graph: Graph, order: Sequence[str]) -> list[str]:
 def _sorted(
     graph: Graph, units: Mapping[str, Sequence[str]], unit_of: Mapping[str, str], last: Mapping[str, int]
 ) -> list[str]:
-    """Return units in topological order, as many as possible; among ready units, the first by ``last`` goes first."""
+    """Return as many units as possible in topological order; ready units are ordered by ``last``."""
     needed = {
         unit: {unit_of.get(each, each) for name in names for each in needed_by(graph.nodes[name])}
         for unit, names in units.items()

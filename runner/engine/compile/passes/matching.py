@@ -73,7 +73,7 @@ class Match:
         return self.graph.spec(self.tensors[name][0])
 
     def value(self, stated: Any) -> Any:
-        """Return the value of an attribute as ``after`` states it."""
+        """Return the value that ``after`` states for an attribute."""
         match stated:
             case ast.Attribute(ast.Name(name), "dtype"):
                 return self.spec(name).dtype
@@ -168,7 +168,7 @@ def _bound(names: Sequence[str], tensors: tuple[Tensor, ...], known: Bound) -> I
 
 
 class _Walk:
-    """The matches of one walk through a graph, none of which shares a removed node with another.
+    """The matches of one walk through a graph, no two of which remove the same node.
 
     placed: name of a removed node -> the new nodes at its place, each with the tensors of its replacement.
     """
@@ -302,7 +302,7 @@ class _Replacement:
         )
 
     def _is_in_order(self) -> bool:
-        """Return whether new nodes follow their inputs and have the control inputs of replaced and bypassed nodes."""
+        """Return whether new nodes follow all inputs and have the control inputs of replaced and unread given nodes."""
         position, inside = self.uses.position, {node.name for node in self.match.nodes}
         read = {tensor.node for _, node in self.new for tensor in node.inputs}
         bypassed = [node for node in self.match.given if node.name not in read]

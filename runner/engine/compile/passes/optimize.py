@@ -47,12 +47,12 @@ FUSIONS = (
 )
 """Passes that join nodes: first the nodes of a layer, then the remaining element-wise nodes with each other.
 
-The pass "relu gradients" runs after layers have absorbed ReLU gradients, and before element-wise chains absorb others.
+The pass "relu gradients" runs after layers have absorbed ReLU gradients but before element-wise chains absorb the rest.
 """
 
 
 COMPRESSION = Pass("compression", compress_transfers)
-"""The only pass that drops bits of float32 on purpose. It runs last, because no pass joins nodes across its casts."""
+"""The only pass that drops bits of float32 on purpose. It runs last, because its casts would prevent fusions."""
 
 
 def default_passes(registry: Registry) -> tuple[Pass, ...]:

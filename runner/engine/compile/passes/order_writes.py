@@ -43,7 +43,7 @@ def order_writes(graph: Graph) -> Graph:
 
 
 def _with_copies_of_assigned_variables(graph: Graph) -> tuple[Graph, Mapping[str, list[str]]]:
-    """Return the graph, with a copy of each variable's tensor that is assigned, and the readers of each variable.
+    """Return the graph in which each assigned tensor of a variable is copied first, and the readers of each variable.
 
     An alias counts as a reader too, because the planner may copy it.
     """
@@ -112,7 +112,7 @@ class _Order:
                 )
 
     def let_producer_write(self, producer: Node, assign: Node, readers: Iterable[str]) -> None:
-        """Let the assigned value's producer wait for the readers in place of the assign, if this closes no cycle."""
+        """Make the assigned value's producer wait for the readers instead of the assign, if this closes no cycle."""
         others = [name for name in readers if name != producer.name]
         if not self.leads_to(producer.name, set(others)):
             self.added.pop(assign.name, None)

@@ -1,4 +1,4 @@
-"""Shared pieces of passes that rewrite graphs: roots, readers, and the exchange of nodes and tensors."""
+"""Shared pieces of passes that rewrite graphs: roots, readers, and the replacement of nodes and tensors."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ ALIASES = frozenset({"identity", "stop_gradient", "reshape"})
 
 @dataclass(frozen=True)
 class Roots:
-    """The required results of a graph besides its effects: tensors to fetch, and nodes to run that keep their names."""
+    """What a graph must provide besides effects: tensors to fetch, and target nodes, which run and keep their names."""
 
     fetches: frozenset[Tensor] = frozenset()
     targets: frozenset[str] = frozenset()
@@ -78,7 +78,7 @@ def merged(
 
 
 def rewired(node: Node, moved: Mapping[Tensor, Tensor]) -> Node:
-    """Return the node with moved tensors as inputs. An assign still reads its variable."""
+    """Return the node with moved tensors as inputs. The variable input of an assign node is not replaced."""
     if not moved or moved.keys().isdisjoint(node.inputs):
         return node
     named = node.inputs[:1] if node.op == "assign" else ()

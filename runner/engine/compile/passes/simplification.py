@@ -51,7 +51,7 @@ def _input_of_equal_spec(graph: Graph, node: Node) -> Tensor | None:
 
 
 def _unchanged_by(neutral: float, *, commutes: bool = False) -> Source:
-    """Return a function that returns the operand combined with a fill of ``neutral``, if it has the result's spec."""
+    """Return a source: the operand combined with a fill of ``neutral``, if the operand has the result's spec."""
 
     def source(graph: Graph, node: Node) -> Tensor | None:
         a, b = node.inputs

@@ -120,7 +120,7 @@ def broadcast_inputs(dtypes: Sequence[str] = DTYPES, result: str | None = None) 
 
 
 def broadcast_shape(specs: Sequence[TensorSpec]) -> tuple[int, ...]:
-    """Return the shape that NumPy's broadcasting gives these tensors together."""
+    """Return the shape to which NumPy broadcasts these tensors together."""
     try:
         return np.broadcast_shapes(*(spec.shape for spec in specs))
     except ValueError:
@@ -177,10 +177,10 @@ def single_output(rule: Callable[[Builder, Node, Tensor], Sequence[Tensor | None
 
 
 def elementwise_gradient(formula: Formula) -> GradientRule:
-    """Return the gradient rule for an element-wise op's formula: formula(dy, y, *inputs) returns partial gradients.
+    """Return the gradient rule of an element-wise op from its formula: formula(dy, y, *inputs) -> partial gradients.
 
-    There is one partial per input; a single one may be returned without a list. A partial is summed over the axes along
-    which its input was broadcast; None means that no gradient flows to that input.
+    There is one partial gradient per input; for a single input, the list may be omitted. Each partial is summed over
+    the axes along which its input was broadcast; None means that no gradient flows to that input.
     """
 
     def rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
@@ -251,7 +251,7 @@ def binary(
 
 
 def decomposition(formula: Callable[..., Sequence[Expr]]) -> Decomposition:
-    """Return the decomposition by a formula: formula(attributes, *inputs) returns an expression for each output."""
+    """Return the decomposition rule of a formula: formula(attributes, *inputs) -> one expression per output."""
 
     def decompose(graph: Builder, inputs: Sequence[Tensor], attributes: Attributes) -> Sequence[Tensor]:
         return [output.tensor for output in formula(attributes, *(Expr(graph, tensor) for tensor in inputs))]
@@ -260,7 +260,7 @@ def decomposition(formula: Callable[..., Sequence[Expr]]) -> Decomposition:
 
 
 def copy_to_all(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
-    """Return the gradient of the output for every input: the gradient rule of a sum."""
+    """Return dy as the gradient of every input: the gradient rule of a sum."""
     return [dy] * len(node.inputs)
 
 

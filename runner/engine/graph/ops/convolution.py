@@ -119,7 +119,7 @@ def _infer_input_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -
 
 
 def weight_spec(specs: Sequence[TensorSpec], attributes: Attributes) -> TensorSpec:
-    """Return the spec of the filters whose gradient is computed from dy and x; raises ShapeError if they do not fit."""
+    """Return the spec of the filters whose gradient is computed from dy and x; raises ShapeError on a mismatch."""
     dy, x = specs
     expect_floats(specs)
     expect_result_dtype(attributes["dtype"], dy)
@@ -152,7 +152,7 @@ def _y(graph: Builder, node: Node, x: Tensor, w: Tensor) -> Tensor:
 
 
 # <y(x, w), dy> is linear in each of x, w and dy, and each op is its derivative with respect to one of the three. So the
-# gradient of each op consists of the other two ops; in these, the gradient of its output is the missing operand.
+# gradient rule of each op adds the other two ops, with the gradient of the op's output as their missing operand.
 
 
 @single_output
@@ -175,7 +175,7 @@ def _weight_gradient_rule(graph: Builder, node: Node, w: Tensor) -> Sequence[Ten
 
 
 def convolution_flops(y: TensorSpec, w: TensorSpec) -> int:
-    """Return the number of floating-point operations of a convolution with these y and w, and of each gradient."""
+    """Return the number of floating-point operations of a convolution with these y and w, or of a gradient of it."""
     return 2 * y.size * math.prod(w.shape[1:])
 
 

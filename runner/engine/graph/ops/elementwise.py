@@ -1,6 +1,6 @@
 """Chains of element-wise operations in one pass over memory, written as programs in a small language.
 
-* ``elementwise``: computes the ``outputs`` of ``program``. All inputs have one float dtype, and one shape or shape ().
+* ``elementwise``: computes the ``outputs`` of ``program``. Inputs have one float dtype and one shape, or shape ().
 * ``matmul_elementwise``: computes the ``outputs`` of ``program``, whose input number ``product`` is A B, with A (m, k)
   and B (k, n) as for matmul; the product is not stored. Inputs: A, B, then the program's other inputs in order, each of
   shape (m, n) or () and of the product's dtype. dtype: dtype of the product and of the outputs, whose shape is (m, n);

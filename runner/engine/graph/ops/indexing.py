@@ -9,9 +9,9 @@ from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 
 
 def gather(graph: Builder, params: Tensor, indices: Tensor, *, name: str | None = None) -> Tensor:
-    """Add a node for params[indices] along axis 0: params (R, ...) and integer indices of shape I give I + (...).
+    """Add a node for params[indices] along axis 0. An index outside 0..R-1 raises an error when the step runs.
 
-    An index outside 0..R-1 raises an error when the step runs.
+    params: (R, ...); indices: integers of shape I; the output has shape I + (...).
     """
     return graph.add("gather", [params, indices], name=name)[0]
 
@@ -19,7 +19,7 @@ def gather(graph: Builder, params: Tensor, indices: Tensor, *, name: str | None 
 def scatter_add(graph: Builder, indices: Tensor, updates: Tensor, *, rows: int, name: str | None = None) -> Tensor:
     """Add a node for a (rows, ...) tensor; row r is the sum of all updates with index r. This is the adjoint of gather.
 
-    indices: integers of shape I within 0..rows-1; updates: I + (...). Updates of a row are added in index order.
+    indices: integers of shape I within 0..rows-1; updates: I + (...). Updates of a row are added in their order.
     """
     return graph.add("scatter_add", [indices, updates], {"rows": rows}, name=name)[0]
 

@@ -20,8 +20,8 @@ def channel_window_sum(graph: Builder, x: Tensor, *, size: int, name: str | None
 class Response(TypedDict):
     """Attributes of the normalization; size is odd.
 
-    The 2012 paper multiplies the sum of squares by alpha; the released cuda-convnet2 code multiplies it by
-    alpha / size, as ``divide_by_size`` does.
+    The sum of squares is multiplied by alpha, as in the 2012 paper, or, if ``divide_by_size``, by alpha / size, as in
+    the released cuda-convnet2 code.
     """
 
     size: int

@@ -41,7 +41,7 @@ DTYPES = frozenset({"float32", "bfloat16"})
 _BLOCKS = re.compile(r"aBcd(8|16)b", re.ASCII)
 _CHANNELS_LAST = "acdb"
 _SMALL_WINDOW = 255
-"""Window sizes up to which oneDNN stores positions in bytes if images are not plain."""
+"""Largest window, in pixels, for which oneDNN stores positions in bytes if images are not plain."""
 
 
 def register(registry: Registry) -> None:
@@ -117,8 +117,8 @@ _LOWEST = -float("inf")
 class Pooling:
     """A pooling to compile.
 
-    inner: number of adjacent numbers of a pixel in memory. lanes: the maximum of numbers computed together. in_bytes:
-    whether positions are stored as uint8; otherwise as int32.
+    inner: number of adjacent numbers of a pixel in memory. lanes: the maximum number of values computed together.
+    in_bytes: whether positions are stored as uint8; otherwise as int32.
     """
 
     dtype: str

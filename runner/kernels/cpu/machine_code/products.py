@@ -1,7 +1,7 @@
 """A matrix product that is read by an element-wise program and never stored in memory.
 
 The product is x' dy, a sum over few rows: the weight gradient of a dense layer. The program updates the weights, which
-have as many elements. The product is computed block by block within the update, without memory traffic.
+have as many elements as the product. The product is computed block by block within the update, without memory traffic.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -80,7 +80,7 @@ def on_one(loop: Loop) -> NativeCall:
 
 
 def on_all(loop: Loop) -> NativeCall:
-    """Return the call that runs a contiguous part of the loop on each OpenMP thread, or all on one without OpenMP."""
+    """Return the call that splits the loop into one range per OpenMP thread; without OpenMP, one thread runs all."""
     return _call("parallel" if load_openmp() else "serial", loop)
 
 

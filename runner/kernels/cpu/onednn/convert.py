@@ -60,7 +60,7 @@ def register(registry: Registry, library: Library) -> None:
 
 
 def _register_cast(registry: Registry, library: Library) -> None:
-    """Add the kernel of op ``cast`` between floating dtypes. A second offered layout is that of the result."""
+    """Add the kernel of op ``cast`` between floating dtypes. If a second layout is offered, it is the result's."""
 
     def arrange(node: Node, offered: Layouts) -> Arrangement | None:
         (x,), (y,) = node.inputs, node.outputs
@@ -80,7 +80,7 @@ def _register_cast(registry: Registry, library: Library) -> None:
 
 
 def _alike(library: Library, layout: Layout, spec: Spec) -> Layout | None:
-    """Return the layout of ``spec`` in the memory format of ``layout``, or None if oneDNN has none."""
+    """Return the layout of ``spec`` in the memory format of ``layout``, or None if oneDNN has no such layout."""
     prefix, name = split_tag(layout.tag)
     if layout.is_plain or name not in library.tags:
         return plain(spec) if layout.is_plain else None

@@ -15,8 +15,8 @@ FEW_CHANNELS = 4
 
 oneDNN 3.2 itself chooses plain images for most first layers: with AVX-512 the plans of LeNet, AlexNet, GoogLeNet and
 the CIFAR ResNets are the same without this rule, in float32 and bfloat16. The rule matters for 1x1 filters, for weight
-gradients of 4 channels in float32 and, with AVX2, of 1 and 2 channels: oneDNN would choose blocks, but multiplies plain
-matrices if the image is plain. A training step of LeNet on one AVX2 worker converts 8 layouts instead of 10.
+gradients of 4 channels in float32 and, with AVX2, of 1 and 2 channels: oneDNN would choose blocks, but plain images
+let it multiply plain matrices. A training step of LeNet on one AVX2 worker converts 8 layouts instead of 10.
 """
 
 
@@ -98,7 +98,7 @@ def _forward(library: Library, node: Node, inputs: Layouts, outputs: Layouts) ->
 
 
 def _fused(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Return the recipe with inputs x, w, then bias and residual if the attributes have them."""
+    """Return the recipe with inputs x, w, then bias and residual if the attributes enable them."""
     prefix = _prefix(node)
     x, w = (_tensor(library, node.inputs[i], inputs[i], seen_as) for i, seen_as in ((0, ""), (1, prefix)))
     y = _tensor(library, node.outputs[0], outputs[0])

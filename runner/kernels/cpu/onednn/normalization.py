@@ -166,8 +166,8 @@ def _response(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -
 def _format(node: Node, layouts: Layouts) -> str:
     """Return the first format that is not C order, or C order if oneDNN would compute wrong gradients.
 
-    With channels-last images, oneDNN 3.2 computes wrong gradients if the number of channels is not a multiple of 16,
-    its vector length, or if the images are bfloat16 and the window has more than 5 channels.
+    With channels-last images, oneDNN 3.2 computes wrong gradients if the number of channels is not a multiple of 16
+    (the vector length), or if the images are bfloat16 and the window has more than 5 channels.
     """
     name, x = format_of(*layouts), node.inputs[0]
     wide = x.dtype == "bfloat16" and node.attributes["size"] > _WIDEST_IN_BFLOAT16

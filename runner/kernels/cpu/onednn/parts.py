@@ -67,7 +67,7 @@ def _concat(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> 
 
 
 def _joined_format(node: Node, inputs: Layouts) -> str:
-    """Return the format of the largest input if all inputs but the last fill whole blocks of it, else C order."""
+    """Return the format of the largest input if all inputs but the last fill whole blocks, else C order."""
     largest = max(range(len(inputs)), key=lambda each: node.inputs[each].nbytes)
     name, axis = format_of(inputs[largest]), node.attributes["axis"]
     whole = all(spec.shape[axis] % block_along(name, axis) == 0 for spec in node.inputs[:-1])

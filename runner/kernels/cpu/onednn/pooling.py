@@ -23,7 +23,7 @@ from runner.kernels.cpu.onednn.recipe import (
 from runner.kernels.registry import Registry
 
 _MOST_IN_BYTES = 255
-"""Window sizes up to which oneDNN stores positions in bytes."""
+"""Largest window, in pixels, for which oneDNN stores positions in bytes."""
 
 
 def register(registry: Registry, library: Library) -> None:
@@ -64,7 +64,7 @@ def _positions(library: Library, pooling: Description) -> Port:
 
 
 def _request_maxima(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
-    """Request plain images if oneDNN's positions would be wrong: in bfloat16, with positions that exceed a byte."""
+    """Request plain images if oneDNN's positions would be wrong: in bfloat16, if positions do not fit in a byte."""
     if node.outputs[0].dtype == "bfloat16" and math.prod(node.attributes["window"]) > _MOST_IN_BYTES:
         return [plain(spec) for spec in node.inputs], [None] * len(node.outputs)
     return as_offered(node, offered)
@@ -124,7 +124,7 @@ def _mean_of_image(library: Library, node: Node, inputs: Layouts, outputs: Layou
 
 
 def _is_array_of_pixels(library: Library, x: Spec, name: str) -> bool:
-    """Return whether images of one pixel have equal bytes in memory in the named format and in C order."""
+    """Return whether the named format and C order store one-pixel images with x's channels identically."""
     dims = (*x.shape[:2], 1, 1)
     pixel, array = formatted(library, dims, x.dtype, name), in_c_order(library, dims, x.dtype)
     return name.rfind("a") <= 0 and nbytes(library, pixel) == nbytes(library, array)

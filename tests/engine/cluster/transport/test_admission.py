@@ -94,7 +94,7 @@ def expect_refused(admission: Admission, error: type[RunnerError], text: str, *s
         admit(admission, *sent, **options)
 
 
-def test_kinds_of_message_of_another_role_are_refused() -> None:
+def test_messages_that_a_role_may_not_send_are_refused() -> None:
     for name in ("worker-0", "ps-0"):
         master = Admission(identity("master-0"), peers=2, servers=1)
         admit(master, name, 0, hello(name))
@@ -126,7 +126,7 @@ def test_document_is_delivered(master: Admission) -> None:
     [(f"ps{kind}-0", "master-0") for kind in ("", "_heartbeat")]
     + [("ps-0", "worker-0"), ("worker-1", "ps-0"), ("ps-0", "ps-0")],
 )
-def test_parameter_servers_may_connect_as_workers_may(caller: str, inbox: str) -> None:
+def test_parameter_servers_may_connect_like_workers(caller: str, inbox: str) -> None:
     received = admit(Admission(identity(inbox), peers=2, servers=1), caller, 0, hello(caller))
     assert received is not None
     assert received.source == caller

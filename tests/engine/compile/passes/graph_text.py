@@ -1,9 +1,9 @@
 """Graphs as text, and test cases of a pass: a graph before and a graph after.
 
-A text has one statement per node: ``OUTPUTS = OP(INPUTS, ATTRIBUTE=VALUE)``. The node has the name of its first
-output, or else of its op; ``__`` in a name is read as "/". ``x = input(2, 3)`` is a placeholder and
+A text has one statement per node: ``OUTPUTS = OP(INPUTS, ATTRIBUTE=VALUE)``. The node is named after its first
+output or, without outputs, after its op; ``__`` in a name is read as "/". ``x = input(2, 3)`` is a placeholder and
 ``w = weights(2, 3)`` a variable. Attributes in DEFAULTS may be omitted; the default of ``dtype`` is the dtype of the
-first input. ``on``, ``after``, ``beside`` and ``layer`` give device, control inputs, colocation and layer of a node.
+first input. ``on``, ``after``, ``beside`` and ``layer`` set a node's device, control inputs, colocation and layer.
 """
 
 import ast
@@ -48,7 +48,7 @@ class Text:
 
     @classmethod
     def parse(cls, text: str, dtype: str = "float32") -> "Text":
-        """Parse a text. dtype: the dtype of inputs and weights whose statements give none."""
+        """Parse a text. dtype: the dtype of inputs and weights whose statements have no dtype."""
         found = cls(Graph(), {}, Node("", "", (), {}, ()))
         for line in ast.parse("\n".join(map(str.strip, text.splitlines()))).body:
             assert isinstance(line, ast.Assign | ast.Expr), ast.unparse(line)
@@ -88,7 +88,7 @@ class Case:
     """A graph before and after a pass.
 
     after: None if the pass does not change the graph. fetch: names of tensors, by default the outputs of the last node.
-    targets: names of nodes. dtype: for inputs and weights that give none. feed: names of the tensors that prune feeds.
+    targets: names of nodes. dtype: default dtype of inputs and weights. feed: names of tensors that ``prune`` feeds.
     """
 
     before: str
@@ -128,7 +128,7 @@ def check(
 
 
 def drawn(graph: Graph) -> dict[Tensor, Array]:
-    """Draw normal numbers for placeholders and variables."""
+    """Draw values of placeholders and variables from the standard normal distribution."""
     rng = np.random.default_rng(0)
     sources = [node for node in graph if node.op in ("placeholder", "variable")]
     return {node[0]: rng.standard_normal(node.outputs[0].shape).astype(node.outputs[0].dtype) for node in sources}

@@ -69,7 +69,7 @@ def wholes(group: str, of: str) -> str:
 
 
 def library(group: str, of: str, after: str = "") -> str:
-    """Return statements that sum by the library, on each device after the sum whose name begins with ``after``."""
+    """Return statements of a library sum on each device, after the device's sum whose name begins with ``after``."""
     return "".join(
         f"{group}_{k} = collective_sum({of}_{k}, group='{group}', rank={k}, size=3, on='{device}', "
         f"after='{after and after + str(k)}'); "
@@ -195,7 +195,7 @@ def test_all_devices_finish_a_training_step(compiled_sources: Path) -> None:
 
 
 def test_device_sends_an_awaited_tensor_before_it_begins_a_sum(compiled_sources: Path) -> None:
-    """The second device has its part late, and before that needs a tensor from the first device."""
+    """The second device computes its part late and, before the sum, needs a tensor from the first device."""
     graph = Graph()
     first, second = parts_on(graph, GPUS[:2])
     with graph.device(GPUS[1]):

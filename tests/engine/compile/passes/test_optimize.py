@@ -59,7 +59,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 
 def optimized(step: TrainingStep, passes: tuple[Pass, ...] = PASSES) -> Graph:
-    """Apply passes; check that each pass leaves a legal graph, and that values and a second run change nothing."""
+    """Apply passes; check that each graph is legal, that values are equal, and that a second run changes nothing."""
     graph, moved = optimize(step.graph, step.roots, passes, lambda name, result: verify(result))
     assert_unchanged(step.graph, graph, moved, step.fetches, step.feeds)
     again, nothing = optimize(graph, step.roots.after(moved), passes)
@@ -137,7 +137,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("optimizer", PROGRAMS)
-def test_program_of_an_update_is_the_rule_of_the_optimizer(optimizer: str) -> None:
+def test_fused_update_computes_the_rule_of_the_optimizer(optimizer: str) -> None:
     graph = optimized(update_step(OPTIMIZERS[optimizer], [(4, 3)]))
     assert [node.attributes["program"] for node in graph if node.op == "elementwise"] == [PROGRAMS[optimizer]]
 

@@ -1,4 +1,4 @@
-"""Variables in place: in every order that the edges allow, a step reads the values from its start."""
+"""Updates in place: in every order that the edges allow, a step reads the values that variables had at its start."""
 
 import numpy as np
 import pytest

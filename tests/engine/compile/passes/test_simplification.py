@@ -1,4 +1,4 @@
-"""Removal of nodes that are not needed, return their input or equal other nodes; nodes that differ in a bit remain."""
+"""Removal of nodes that are unneeded, return their input or duplicate a node; nodes that differ in one bit remain."""
 
 import numpy as np
 import pytest

@@ -143,7 +143,7 @@ def x_of(graph: Graph) -> Tensor:
     return ops.placeholder(graph, (2, 3, 4), "float32", name="x")
 
 
-# Open extents, negative axes, reductions over all axes, and outputs that are declared by attributes of the node.
+# Extents of -1, negative axes, reductions over all axes, and outputs that are declared by attributes of the node.
 SPECS: list[tuple[Callable[[Graph, Tensor], Tensor | Sequence[Tensor]], str]] = [
     (lambda graph, x: ops.reshape(graph, x, (2, -1)), "float32[2,12]"),
     (lambda graph, x: ops.reduce_sum(graph, x, [-1, 0]), "float32[3]"),
@@ -158,7 +158,7 @@ SPECS: list[tuple[Callable[[Graph, Tensor], Tensor | Sequence[Tensor]], str]] = 
 
 
 @pytest.mark.parametrize(("build", "expected"), SPECS, ids=[expected or "send" for _, expected in SPECS])
-def test_builders_compute_the_attributes_of_nodes(
+def test_builders_return_tensors_of_the_expected_specs(
     build: Callable[[Graph, Tensor], Tensor | Sequence[Tensor]], expected: str
 ) -> None:
     graph = Graph()
@@ -168,7 +168,7 @@ def test_builders_compute_the_attributes_of_nodes(
 
 
 @pytest.mark.parametrize("shape", [(5, -1), (-1, -1), (0, -1)])
-def test_open_extent_that_does_not_fit_is_refused(shape: tuple[int, ...]) -> None:
+def test_extent_of_minus_1_that_does_not_fit_is_refused(shape: tuple[int, ...]) -> None:
     graph = Graph()
     with pytest.raises(ShapeError, match=r"op 'reshape': expected a shape for (the )?24 elements"):
         ops.reshape(graph, x_of(graph), shape)
@@ -194,7 +194,7 @@ def test_assign_is_colocated_with_its_variable() -> None:
     assert graph.spec(update) == graph.spec(w)
 
 
-def test_which_ops_are_stateful_or_have_no_kernels() -> None:
+def test_only_the_listed_ops_are_stateful_or_have_no_kernels() -> None:
     by_executor = {"placeholder", "variable", "assign", "send", "recv"}
     assert {op for op, d in OPS.items() if d.executed_by == "executor"} == by_executor
     assert {op for op, d in OPS.items() if d.executed_by == "communicator"} == {"collective_sum"}

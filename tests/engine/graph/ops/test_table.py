@@ -35,7 +35,7 @@ def test_every_op_has_a_documented_function_or_is_made_by_passes_and_has_a_decom
             assert getattr(ops, op).__doc__, op
 
 
-def test_every_gradient_is_a_decision_with_a_reason_or_is_checked_to_second_order() -> None:
+def test_every_gradient_is_missing_for_a_reason_or_is_checked_to_second_order() -> None:
     orders = {op: max(case.orders for case in cases) for op, cases in CASES.items()}
     shallow = {}
     for op, definition in OPS.items():

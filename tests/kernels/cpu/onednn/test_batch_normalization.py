@@ -26,7 +26,7 @@ def _with_relu(shape: tuple[int, ...], tag: str, arrays: list[Array] | None = No
 
 
 @pytest.mark.parametrize(("shape", "tag"), NORMALISED)
-def test_with_relu(shape: tuple[int, ...], tag: str) -> None:
+def test_batch_norm_with_relu_equals_the_reference(shape: tuple[int, ...], tag: str) -> None:
     ran = _with_relu(shape, tag)
     for came, wanted in zip(ran.outputs[:3], exact("batch_norm_relu", _inputs(shape), EPSILON)[:3], strict=True):
         assert_close(came, wanted)
@@ -81,7 +81,7 @@ def _gradient(forward: Ran, mask: Layout | None = None, *, in_place: bool = Fals
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize(("shape", "tag"), NORMALISED)
-def test_the_gradient_with_relu(shape: tuple[int, ...], tag: str, in_place: bool) -> None:
+def test_the_gradient_with_relu_equals_the_reference(shape: tuple[int, ...], tag: str, in_place: bool) -> None:
     forward = _with_relu(shape, tag)
     ran = _gradient(forward, in_place=in_place)
     assert ran is not None

@@ -58,7 +58,7 @@ def test_a_prefix_defines_the_shape_for_onednn() -> None:
     ("name", "axis", "block"),
     [("aBcd16b", 1, 16), ("aBcd16b", 0, 1), ("ABcd16b16a", 0, 16), ("ABcd8b16a2b", 1, 16), ("acdb", 1, 1), ("", 1, 1)],
 )
-def test_blocks(name: str, axis: int, block: int) -> None:
+def test_the_name_of_a_format_gives_the_block_along_an_axis(name: str, axis: int, block: int) -> None:
     assert block_along(name, axis) == block
 
 
@@ -133,7 +133,7 @@ def test_a_tensor_cannot_be_read_with_another_prefix_than_its_own() -> None:
         described(library(), spec, Layout("ba", spec.nbytes), "t:")
 
 
-def test_c_order_strides_of_an_empty_tensor() -> None:
+def test_an_empty_tensor_has_strides_in_c_order() -> None:
     assert c_order((2, 0, 3)) == [3, 3, 1]
 
 
@@ -230,7 +230,7 @@ def test_arrangements_are_cached_for_each_number_of_threads() -> None:
 
 
 def test_additional_threads_have_scratch_memory() -> None:
-    """The guard bytes of ``check`` reveal writes past the end. Only with AVX-512, oneDNN needs scratch memory here."""
+    """The guard bytes of ``check`` reveal writes past the end. oneDNN needs scratch memory here only with AVX-512."""
     attributes = {"transpose_a": False, "transpose_b": False, "bias": False, "relu": False, "dtype": "float32"}
     for threads in (1, 2, 7):
         with threadpool_limits(threads, user_api="openmp"):

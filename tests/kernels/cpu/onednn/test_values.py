@@ -47,7 +47,7 @@ PAIRS = [
 
 
 def _moved(op: str, operand: Operand, dtype: str, wanted: Layout | None) -> Operand:
-    """Convert or cast a tensor into a layout, even if the tensor has this layout; None takes the tensor's layout."""
+    """Convert or cast a tensor into a layout, even if it already has this layout; None keeps the tensor's layout."""
     result, attributes = Shaped(operand.spec.shape, dtype), {"dtype": dtype} if op == "cast" else {}
     offered = [operand.layout, *([wanted] if wanted else [])]
     arrangement = kernel(op).arrange(attributes, [operand.spec], [result], offered)
@@ -108,7 +108,7 @@ CASTS = list(itertools.product(("", "ABcd16b16a", "Acdb16a"), NARROW_TAGS))
 
 
 def _cast(array: Array, dtype: str, source: str, result: str | None) -> Array:
-    """Cast an array between these layouts; None as the layout of the result takes the layout of the source."""
+    """Cast an array from the layout ``source`` to the layout ``result``; None keeps the layout of the source."""
     operand = converted(kernels(), holding(array), layout(Shaped.of(array), source))
     wanted = None if result is None else layout(Shaped(array.shape, dtype), result)
     found = _moved("cast", operand, dtype, wanted)
@@ -139,7 +139,7 @@ def test_a_source_with_an_open_layout_is_taken_as_plain() -> None:
 
 
 @has_bfloat16
-def test_casts_of_ties_infinities_and_nan() -> None:
+def test_casts_of_ties_infinities_and_nan_equal_those_of_numpy() -> None:
     values = [1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8), np.inf, -np.inf, np.nan, 3.4e38, 0.0, -0.0]
     array = np.array(values, np.float32)
     came = _cast(array, "bfloat16", "", None)
@@ -161,7 +161,7 @@ def _computed(op: str, x: Array) -> Array:
 
 
 @pytest.mark.parametrize("op", EXACT)
-def test_accuracy_and_limits_of_functions(op: str) -> None:
+def test_functions_are_accurate_also_at_their_limits(op: str) -> None:
     rng = np.random.default_rng(1)
     tiny = rng.choice([-1, 1], 20_000) * np.exp(rng.uniform(-60, 0, 20_000))
     x = np.concatenate([rng.uniform(-86.5, 88, 100_000), rng.uniform(-6, 6, 100_000), tiny]).astype(np.float32)
@@ -202,7 +202,7 @@ def _assert_nan_passes(op: str, attributes: dict[str, Any], arrays: list[Array])
     assert_broken_alike(ran.outputs[0], exact(op, arrays, attributes)[0])
 
 
-def test_the_table_has_products_on_both_sides_of_each_choice() -> None:
+def test_the_table_has_products_on_both_sides_of_each_size_limit() -> None:
     small = [size for size in PRODUCTS if size[1] * size[2] < LARGE]
     wide = [size for size in PRODUCTS if size not in small]
     assert small
@@ -210,7 +210,7 @@ def test_the_table_has_products_on_both_sides_of_each_choice() -> None:
     assert one < few == FEW_ROWS < below < TURNED_ROWS.start < within < TURNED_ROWS.stop < above
 
 
-def test_softmax_of_large_logits() -> None:
+def test_softmax_of_large_logits_equals_the_reference() -> None:
     check("softmax", {}, [np.array([[0, 2000, 1999], [-1e30, 3e38, 0]], np.float32)])
 
 
@@ -224,7 +224,7 @@ def _cross_entropy(logits: Array, labels: Array, tolerance: float | None = 1e-6)
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 10), (7, 17), (33, 1000)])
-def test_cross_entropy(shape: tuple[int, int], dtype: str) -> None:
+def test_cross_entropy_equals_the_reference(shape: tuple[int, int], dtype: str) -> None:
     labels = np.random.default_rng(2).integers(0, shape[1], shape[0]).astype(dtype)
     labels[0], labels[-1] = 0, shape[1] - 1
     _cross_entropy(4 * normal(1, *shape), labels)

@@ -42,7 +42,7 @@ GPUS = {
 
 
 def main() -> None:
-    """Plan the jobs of standard input."""
+    """Plan the jobs read from standard input."""
     told = json.load(sys.stdin)
     try:
         ctypes.CDLL("libcuda.so.1")

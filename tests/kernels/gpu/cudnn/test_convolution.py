@@ -1,4 +1,4 @@
-"""Convolution kernels on an emulated GPU, where the reference kernels compute the plans of cuDNN."""
+"""Convolution kernels on an emulated GPU, where the reference kernels stand in for the plans of cuDNN."""
 
 from pathlib import Path
 from typing import Any

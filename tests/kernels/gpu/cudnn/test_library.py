@@ -193,7 +193,7 @@ def test_a_single_plan_is_not_executed_for_comparison(engines: tuple[Engine, ...
 
 
 def test_the_fastest_of_the_plans_that_fit_is_taken() -> None:
-    """Another process may have chosen another plan, and its workspace limits the plans here."""
+    """Another process may have chosen a plan with a smaller workspace, which limits the plans of this process."""
     cudnn = FakeCudnn([Engine("2", workspace=10), Engine("1", workspace=20), Engine("3")])
     plan = library(cudnn, bench=FakeBench(cudnn)).plan(CONVOLUTION, room=19)
     assert plan is not None
