@@ -16,7 +16,7 @@ VERBS: Mapping[str, str] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line. If its first word is not a verb, pass all arguments to ``tables``."""
+    """Run the command line. If its first word is not a verb, pass all arguments to ``benchmarks.tables``."""
     verb, *others = arguments or [""]
     module = VERBS.get(verb)
     chosen = import_module(module or "benchmarks.tables")
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _exit(signum: int, frame: FrameType | None) -> None:
-    """Raise an error for the signal, so that every subject's process is ended."""
+    """Exit with 128 plus the signal's number. On the way out, the processes of all subjects are ended."""
     sys.exit(128 + signum)
 
 

@@ -1,4 +1,4 @@
-"""Alternating runs: every subject has a turn in every round, so that all of them meet the same drift of the machine."""
+"""Alternating runs: every subject has a turn in every round, so that machine drift affects all subjects alike."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from benchmarks.process import SubjectError
 
 SETTLING = 1
-"""Number of uncounted runs at the start of a turn, because another subject was the last to use the caches and cores."""
+"""Number of uncounted runs at the start of a turn, in which the caches are filled after another subject's turn."""
 
 
 class Asked(Protocol):
@@ -47,7 +47,7 @@ class Contestant:
 
 
 def alternate(contestants: Sequence[Contestant], phase: str, *, rounds: int, turn: int) -> None:
-    """Time ``turn`` runs of a phase per subject and round; every round begins with another subject.
+    """Time ``turn`` runs of a phase per subject and round; each round begins with the next subject.
 
     The times are added to the ``seconds`` of each contestant, under the phase. Only one subject runs at a time.
     """

@@ -47,8 +47,8 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass
 class Subject:
-    """One running configuration. seconds: times of the counted steps. record: the workers whose gradients were applied
-    in each step; empty without backup workers. emulated: description of the emulated network.
+    """One running configuration. seconds: times of the counted steps. record: for each step, the workers whose shares
+    were applied or dropped; empty without backup workers. emulated: description of the emulated network.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Subject:
 
 
 def measure(rounds: int, steps: int) -> list[Subject]:
-    """Time all subjects in turns, one at a time; every round begins with another subject."""
+    """Time all subjects in turns, one at a time; each round begins with the next subject."""
     with ExitStack() as stack:
         subjects = [Subject(name) for name in SUBJECTS]
         for subject in subjects:
@@ -107,23 +107,23 @@ def document(subjects: Sequence[Subject], command: str) -> str:
                 f"- command: `{command}`",
             ]
         ),
-        f"{CASE.name} on batches of {BATCH} that count, float32, one thread in each process, one parameter server, "
-        f"all on this machine.\nThe subjects took turns; the first {SETTLING} of a turn's steps does not count.\n"
-        "Workers are slow by the same draws, of seed, worker and step, in all subjects that have slow ones.",
+        f"{CASE.name}, float32; each update uses {BATCH} examples. There is one parameter server; each process has "
+        f"one thread.\nThe subjects took turns. Uncounted steps at the start of a turn: {SETTLING}.\n"
+        "All subjects with slow workers have the same delays, drawn from seed, worker and step.",
         f"## Step\n\n{_steps(subjects)}",
         f"## Shares of {len(slow.record)} steps\n\n{_shares(slow.record)}",
-        "Counted: in an update. Dropped: begun, but the step was over before the share came. Not begun: the worker was "
-        "still at an\nearlier step.",
+        "Counted: used in an update. Dropped: begun, but the step ended before the share came. Not begun: the worker "
+        "was still at an\nearlier step.",
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, print the document, and write it to the output file."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks backup", description="Measure a backup worker.")
-    parser.add_argument("--rounds", type=int, default=6, help="turns that every subject has")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks backup", description="Measure backup workers.")
+    parser.add_argument("--rounds", type=int, default=6, help="turns of each subject")
     parser.add_argument("--steps", type=int, default=15, help="steps in a turn")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the tables there")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the tables to this file")
     given = parser.parse_args(arguments)
     command = f"python -m benchmarks backup --rounds {given.rounds} --steps {given.steps}"
     text = document(measure(given.rounds, given.steps), command)
@@ -134,7 +134,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _steps(subjects: Sequence[Subject]) -> str:
-    header = ("subject", "steps", "median, ms", "10 % to 90 %, ms", "mean, ms", "examples/s", "of 4 slow workers")
+    header = ("subject", "steps", "median, ms", "10 % to 90 %, ms", "mean, ms", "examples/s", "over 4 workers")
     base = statistics.median(subjects[1].seconds)
     rows = []
     for subject in subjects:

@@ -1,4 +1,4 @@
-"""The measured cases: a network, images and a batch size each, by name on the command line."""
+"""The measured cases by name. Each case has a network, an image shape and a batch size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ class Case:
     """One network on one batch.
 
     model: overrides that choose the model. shape: shape of an image, (C, H, W). turn: steps of a subject in one turn.
-    precisions: default precisions. learning_rate: large enough to lower the loss from the first step and so show a
-    wrong update.
+    precisions: default precisions. learning_rate: large enough that the loss falls from the first step, which reveals
+    a wrong update.
     """
 
     name: str
@@ -36,9 +36,9 @@ class Case:
         batch: int | None = None,
         batches: int = 1,
     ) -> tuple[str, ...]:
-        """Return the overrides for runner: this network, momentum, and a number of batches of synthetic examples.
+        """Return overrides for runner: this network, the momentum optimizer and ``batches`` synthetic batches.
 
-        threads: thread budget of each worker. batch: size of the whole batch, by default the case's.
+        threads: thread budget of each worker. batch: examples per step of all workers, by default the case's.
         """
         examples = batch or self.batch
         return (

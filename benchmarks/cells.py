@@ -7,13 +7,13 @@ NOTHING = "-"
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table. The first column is text, the others are numbers."""
+    """Return a Markdown table. The first column is aligned left, for text, and the others right, for numbers."""
     lines = [header, ["---", *("---:" for _ in header[1:])], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Return seconds as text in milliseconds, with significant digits only."""
+    """Return seconds as text in milliseconds: whole from 100 ms, with three significant digits below."""
     if seconds is None:
         return NOTHING
     value = seconds * 1e3

@@ -1,7 +1,7 @@
-"""Sums over workers on this machine, by runner and by other libraries, from one number to many megabytes.
+"""Time sums over workers on this machine, by runner and by other libraries, from 4 bytes to 64 MiB per worker.
 
-The comparison is between one step of runner that sums one vector per worker in place, and one blocking call of another
-library with the same result. The master of runner times the step, from the start order until the last worker's answer.
+One step of runner, which sums one vector per worker in place, is compared with one blocking call of another library
+with the same result. The master of runner times the step, from the start order until the last worker's answer.
 The other libraries need no such round trip through the master, but every training step of runner has one. The row of 4
 bytes shows the cost of the round trip.
 """
@@ -39,7 +39,7 @@ _TURN_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class ExchangeResult:
-    """One exchange at every size. subjects: runner first; the names of their phases are sizes in bytes."""
+    """One exchange at every size. subjects: results, runner's first; the phase names are sizes in bytes."""
 
     case: str
     exchange: Exchange
@@ -47,12 +47,12 @@ class ExchangeResult:
     subjects: tuple[SubjectResult, ...]
 
     def bandwidth(self, subject: SubjectResult, nbytes: int) -> float | None:
-        """Return the bytes of one worker's vector per median second, or None if the size was not measured."""
+        """Return the bytes of one worker's vector over the median seconds; None if the size was not measured."""
         seconds = subject.median(str(nbytes))
         return None if seconds is None else nbytes / seconds
 
     def of_peer(self, peer: SubjectResult, nbytes: int) -> float | None:
-        """Return the ratio of runner's bandwidth to a peer's."""
+        """Return the ratio of runner's bandwidth to a peer's, or None if one of them was not measured."""
         ours, theirs = self.bandwidth(self.subjects[0], nbytes), self.bandwidth(peer, nbytes)
         return None if ours is None or theirs is None else ours / theirs
 
@@ -71,7 +71,7 @@ def measure_collective(
 
 
 def steps_in_a_turn(nbytes: int) -> int:
-    """Return the number of exchanges in a turn: 5 to 50, such that most sizes exchange the same total of bytes."""
+    """Return the number of exchanges in a turn: as many as sum 256 MiB per worker, but at least 5 and at most 50."""
     return max(5, min(50, _TURN_BYTES // nbytes))
 
 
@@ -89,7 +89,7 @@ def _started(spec: SubjectSpec, exchange: Exchange, folder: Path, stack: ExitSta
 
 
 def _alternate(contestants: Sequence[Contestant], nbytes: int, *, rounds: int, turn: int) -> None:
-    """Time ``turn`` exchanges per subject and round; every round begins with another subject."""
+    """Time ``turn`` exchanges per subject and round; each round begins with the next subject."""
     for contestant in contestants:
         contestant.ask("exchange", nbytes=nbytes, times=SETTLING)
     for number in range(rounds):

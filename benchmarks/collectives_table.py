@@ -15,14 +15,14 @@ def collectives_section(results: Sequence[ExchangeResult]) -> str:
     return "\n\n".join([f"## Collectives, float32\n\n{_METHOD}", *map(_one, results)])
 
 
-_METHOD = f"""Every worker has a vector, and afterwards the sum of all in its place; its size is that of one vector. A
-step of runner goes through its master: an order to every process and an answer from each, which the others do not need.
-It is timed with them, as they are part of every training step; the row of 4 B is little else. The others are timed
-around one blocking call after a barrier, on the slowest rank: `MPI_Allreduce` in place, `all_reduce` of
-torch.distributed, or a send and a receive by each worker with a server that adds in between. All have one thread per
-process, and their defaults otherwise; the others' processes wait for their turn without using a core. After every turn
-the sums are compared with what they have to be. Times are medians with quartiles, in ms; bandwidth is size over
-median. From {LARGE >> 20} MiB on it is to be at least 0.9 of theirs."""
+_METHOD = f"""Every worker has a vector of the given size, which the sum of all vectors replaces. A step of runner
+includes an order from its master to every process and an answer from each, because every training step has them; the
+row of 4 B shows little else. The other libraries have no master. They are timed on the slowest rank, around one
+blocking call after a barrier: `MPI_Allreduce` in place, `all_reduce` of torch.distributed, or for push-pull a send and
+a receive by each worker, with a server that adds in between. All subjects use one thread per process and otherwise
+their default settings; processes of other libraries use no core while they wait for their turn. After every turn the
+sums are compared with the expected ones. Times are medians with quartiles, in ms; bandwidth is size over median. The
+target from {LARGE >> 20} MiB on is at least 0.9 of the bandwidth of each other library."""
 
 
 def size_text(nbytes: int) -> str:

@@ -70,7 +70,7 @@ def _started(spec: SubjectSpec, folder: Path, settings: Settings, stack: ExitSta
 
 
 def _measure(contestants: Sequence[Contestant], settings: Settings, turn: int) -> None:
-    """Alternate the phases. Memory is read after the step, before the other phases allocate more."""
+    """Time each phase in alternating turns. Memory is read after "step", before the other phases allocate more."""
     if "step" in settings.phases:
         alternate(contestants, "step", rounds=settings.rounds, turn=turn)
     for contestant in contestants:

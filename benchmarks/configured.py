@@ -1,4 +1,4 @@
-"""A configuration as a subject, trained as ``runner`` does: ``python -m benchmarks.configured OVERRIDE ...``
+"""A configuration trained as by ``runner``, as a subject: ``python -m benchmarks.configured OVERRIDE ...``
 
 The data pipeline and the worker processes are included. The only phase is "step".
 """

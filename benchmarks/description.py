@@ -1,4 +1,4 @@
-"""Convert runner's graph to the neutral layers of a problem, with folded biases and named variables."""
+"""Convert runner's graph to the neutral layers of a problem. Each bias becomes a variable of its layer."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -12,12 +12,12 @@ from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 
 _SAME_KIND = {"relu": "relu", "add": "add", "add_n": "add", "concat": "concat", "pad": "pad", "slice": "slice"}
-"""Ops that correspond directly to a kind of layer: tensors as inputs, one output, attributes that become settings."""
+"""Op -> kind of layer, for ops whose inputs are outputs of layers and whose attributes become settings."""
 
 
 @dataclass
 class _Description:
-    """The description so far. layers: by node name. names: tensor -> name of a layer or variable, or "x"."""
+    """The layers so far, by node name. names: tensor -> its layer, variable or "x". readers: tensor -> its readers."""
 
     graph: Graph
     decays: Mapping[Tensor, StateUpdate]
@@ -36,7 +36,7 @@ def describe(graph: Graph, x: Tensor, logits: Tensor, state_updates: Sequence[St
     """Return the layers from images ``x`` to ``logits`` of a training graph, the logits' layer last.
 
     graph: forward pass as :mod:`runner.nn` builds it. state_updates: updates of moving averages of batch normalisation.
-    Raises ValueError with the name of the first node that has no kind of layer.
+    Raises ValueError with the name of the first node that no kind of layer describes.
     """
     needed = _ancestors(graph, logits)
     part = Graph({node.name: node for node in graph if node.name in needed})
@@ -61,7 +61,7 @@ def _ancestors(graph: Graph, tensor: Tensor) -> set[str]:
 
 def _unknown(found: _Description, node: Node) -> None:
     known = ", ".join(sorted(_TRANSLATIONS))
-    raise ValueError(f"node {node.name!r}: op {node.op!r} is no layer that peers make; they make {known}")
+    raise ValueError(f"node {node.name!r}: op {node.op!r} has no layer in the peers; expected one of {known}")
 
 
 def _variable(found: _Description, node: Node) -> None:
@@ -89,7 +89,7 @@ def _add(found: _Description, node: Node) -> None:
     producer = found.layers.get(found.names[first])
     folds = producer is not None and producer.kind in ("conv", "dense") and "bias" not in producer.variables
     if producer is None or not folds or len(found.readers[first]) != 1:
-        raise ValueError(f"node {node.name!r} adds variable {found.names[second]!r} to what is no conv or dense layer")
+        raise ValueError(f"node {node.name!r} adds {found.names[second]!r}; expected the only reader of conv or dense")
     variables = {**producer.variables, "bias": found.names[second]}
     found.layers[producer.name] = dataclasses.replace(producer, variables=variables)
     found.names[node[0]] = producer.name
@@ -126,7 +126,7 @@ def _batch_norm(found: _Description, node: Node) -> None:
 
 def _reduce_mean(found: _Description, node: Node) -> None:
     if node.attributes["axes"] != (2, 3) or node.attributes["keepdims"]:
-        raise ValueError(f"node {node.name!r} averages over {dict(node.attributes)}; expected axes (2, 3), not kept")
+        raise ValueError(f"node {node.name!r} has {dict(node.attributes)}; expected axes (2, 3) and keepdims False")
     found.add(node, "global_avg_pool", node.inputs)
 
 
@@ -164,7 +164,7 @@ _TRANSLATIONS: dict[str, Callable[[_Description, Node], None]] = {
 
 
 def _check_flattened(layers: Sequence[Layer]) -> None:
-    """Require that only dense layers read flattened images: channels-last peers permute the weights of these layers."""
+    """Require that only dense layers read flattened images: channels-last peers reorder the weights of these layers."""
     flat = {layer.name for layer in layers if layer.kind == "flatten"}
     for layer in layers:
         if layer.kind != "dense" and flat.intersection(layer.inputs):

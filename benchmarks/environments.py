@@ -16,7 +16,7 @@ REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
     "mpi": ("mpi4py==4.1.2", "mpich==5.0.2", "numpy==2.4.6"),
     "tensorflow": ("tensorflow-cpu==2.21.0", "numpy==2.4.6"),
 }
-"""Environment -> its requirements. The index of CPU builds of torch saves disk space."""
+"""Environment -> its requirements. To save disk space, configure pip with the index of torch's CPU builds."""
 
 _STAMP = "installed.txt"
 

@@ -25,7 +25,7 @@ from runner.strategies.replica import ordered_sum
 def exchange_program(exchange: Exchange, nbytes: int) -> Program:
     """Return a program with one float32 variable per worker; its client "exchange" sets each to the sum of all.
 
-    The client "give" feeds the variables by the names ``worker-K``, and the client "look" fetches them.
+    The client "give" sets the variable of worker K to the feed ``worker-K``, and "look" fetches it by this name.
     """
     graph, shape = Graph(), (nbytes // ITEM_BYTES,)
     devices = [worker_task(k) for k in range(exchange.workers)]
@@ -74,7 +74,7 @@ class Exchanging:
         self._nbytes = 0
 
     def exchange(self, nbytes: int, times: int) -> tuple[list[float], float]:
-        """See :class:`~benchmarks.exchange_protocol.ExchangeSubject`. The timed step ends with the last answer."""
+        """See :class:`~benchmarks.exchange_protocol.ExchangeSubject`. A step ends with the last answer."""
         session = self._session_for(nbytes)
         values = {f"worker-{k}": given(k, nbytes) for k in range(self._exchange.workers)}
         session.run("give", feeds=values)

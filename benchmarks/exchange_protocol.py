@@ -5,7 +5,7 @@
 
 Every worker holds the float32 vector that :func:`given` returns. An exchange leaves the sum of all vectors on every
 worker. For each request the sums are checked once, after the timed exchanges. The process ends when its input ends.
-This module imports only NumPy, because peers use it in other environments.
+This module needs only NumPy, because peers import it in other environments.
 """
 
 import json
@@ -25,7 +25,7 @@ RING, PUSH_PULL = COLLECTIVES = ("ring", "push-pull")
 
 ITEM_BYTES = 4
 _PERIOD = 1021
-"""A prime number of different values, so that a misplaced slice changes the sums."""
+"""Number of different values in a vector, a prime, so that a misplaced slice changes the sums."""
 
 
 @dataclass(frozen=True)

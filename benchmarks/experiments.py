@@ -56,7 +56,7 @@ def fixed_batch(experiment: Experiment, x: NDArray[Any], y: NDArray[Any]) -> Fix
 @contextmanager
 def opened(experiment: Experiment, batch: FixedBatch | None = None) -> Iterator[Session]:
     """Open a session in this process, with the configuration's thread budget, and initialise the variables."""
-    # Kernels are loaded first, because the thread budget applies only to libraries that are loaded.
+    # Kernels are loaded first, because the thread budget applies only to libraries that are already loaded.
     registry = load_kernels()
     with threadpool_limits(experiment.threads_per_worker):
         session = LocalSession(experiment.program, experiment.cluster, registry, batch)
@@ -68,7 +68,7 @@ def opened(experiment: Experiment, batch: FixedBatch | None = None) -> Iterator[
 
 
 def feeds(experiment: Experiment, client: Client, step: int) -> dict[str, NDArray[Any]]:
-    """Return the scalar feeds of a training client, in the clients' dtypes."""
+    """Return the scalar feeds of a training client, in the dtypes of their placeholders."""
     values = {"step": step, "learning_rate": experiment.learning_rate(step)}
     graph = experiment.program.graph
     return {name: scalar(values[name], graph.spec(tensors[0]).dtype) for name, tensors in client.feeds.items()}

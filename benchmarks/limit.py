@@ -1,4 +1,4 @@
-"""The physical limit of a phase: multiply-adds over the best rate of the cores, plus optimizer bytes over bandwidth."""
+"""The physical limit of a phase: multiply-adds over the best rate, plus the optimizer's bytes over the bandwidth."""
 
 import sys
 import tempfile
@@ -17,7 +17,7 @@ OPTIMIZER_BYTES_PER_PARAMETER = 5 * 4
 
 @dataclass(frozen=True)
 class Rates:
-    """The best measured rates of the cores. multiply_adds_per_s: rate by kernel; the limit uses the highest."""
+    """The best measured rates of a CPU or GPU. multiply_adds_per_s: rate by kernel; the limit uses the highest."""
 
     multiply_adds_per_s: Mapping[str, float]
     bytes_per_s: float
@@ -31,7 +31,7 @@ class Rates:
         return arithmetic + moved
 
     def sentence(self) -> str:
-        """Return a sentence with the rates."""
+        """Return the rates as text."""
         rates = [f"{rate / 1e9:,.1f} G multiply-adds/s by {by}" for by, rate in self.multiply_adds_per_s.items()]
         return ", ".join([*rates, f"{self.bytes_per_s / 1e9:.1f} GB/s adding arrays"])
 

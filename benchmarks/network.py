@@ -1,4 +1,4 @@
-"""The neutral description of a task's network, and a batch for the network. No configuration is needed."""
+"""The neutral description of a task's network, and a batch for the network; neither needs a configuration."""
 
 from typing import Any
 

@@ -21,12 +21,12 @@ NAMES = (*CASES, *SCALING_CASES, *STRATEGY_CASES, *COLLECTIVE_CASES, *OVERLAP_CA
 HIDDEN = ("smoke", "resnet1001", *COLLECTIVE_CASES, *OVERLAP_CASES)
 """Cases that are measured only if they are named on the command line."""
 
-_DESCRIPTION = """Measure runner against other frameworks, and print the tables. CASE is the beginning of names among:
-{cases}. `python -m benchmarks peers [{environments} ...]` installs the other frameworks beforehand, each into an
-environment of its own; one that is missing is said in the table. `collectives`, measured only when it is named,
-compares with libraries of its own, all of them unless --subjects is none.
-`python -m benchmarks backup --output FILE` measures what a backup worker is good for,
-`python -m benchmarks tracking --output FILE` what training notices of a tracking store that is locked or away."""
+_DESCRIPTION = """Measure runner against other frameworks, and print the tables. CASE selects names that begin with it:
+{cases}. `python -m benchmarks peers [{environments} ...]` installs the other frameworks beforehand, each into a
+separate environment; the tables report missing ones. The cases of `collectives` are measured only if they are named.
+Their peers are MPI and Gloo; both are measured unless --subjects is none.
+`python -m benchmarks backup --output FILE` measures the benefit of a backup worker, and
+`python -m benchmarks tracking --output FILE` the cost of a tracking store that is locked or unavailable."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,15 @@ def parse(arguments: Sequence[str]) -> Options:
     description = _DESCRIPTION.format(cases=", ".join(NAMES), environments="|".join(REQUIREMENTS))
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=description)
     add = parser.add_argument
-    add("cases", nargs="*", metavar="CASE", default=[], help="all by default")
-    add("--subjects", type=_words, metavar="PEER,...", help=f"beginnings of: {', '.join(_names(PEERS))}; or none")
-    add("--rounds", type=_count, default=Settings.rounds, help="turns that every subject has in a phase")
-    add("--steps", type=_count, help="runs in a turn; a number of each case's own by default")
-    add("--threads", type=_count, default=usable_cores(), help="of every subject; as many as cores by default")
-    add("--precision", type=_words, help=f"some of: {', '.join(PRECISIONS)}; each case's own by default")
+    add("cases", nargs="*", metavar="CASE", default=[], help="default: all but smoke, resnet1001, collectives, overlap")
+    add("--subjects", type=_words, metavar="PEER,...", help=f"none, or beginnings of {', '.join(_names(PEERS))}")
+    add("--rounds", type=_count, default=Settings.rounds, help="turns of each subject in each phase")
+    add("--steps", type=_count, help="runs in a turn; by default as set by the case")
+    add("--threads", type=_count, default=usable_cores(), help="threads of each subject; by default all cores")
+    add("--precision", type=_words, help=f"some of: {', '.join(PRECISIONS)}; by default those of the case")
     add("--phases", type=_words, default=PHASES, help=f"some of: {', '.join(PHASES)}")
-    add("--output", type=Path, metavar="FILE", help="write the tables there, after every case")
-    add("--json", type=Path, metavar="FILE", help="write every single time there, after every case")
+    add("--output", type=Path, metavar="FILE", help="write the tables to this file after every case")
+    add("--json", type=Path, metavar="FILE", help="write all times to this file after every case")
     given = parser.parse_args(arguments)
     wanted = _choice(parser, "CASE", given.cases, [name for name in NAMES if name not in HIDDEN], NAMES)
     precisions = given.precision and _members(parser, "--precision", given.precision, PRECISIONS)
@@ -90,10 +90,10 @@ def _choice(
     default: Sequence[str],
     names: Sequence[str],
 ) -> tuple[str, ...]:
-    """Return the names that begin with one of the words, in the order of ``names``; without words, the default."""
+    """Return the names that begin with one of ``beginnings``, in the order of ``names``, or without any the default."""
     for beginning in beginnings:
         if not any(name.startswith(beginning) for name in names):
-            parser.error(f"{option} {beginning!r}: no name begins so; there are {', '.join(names)}")
+            parser.error(f"{option} {beginning!r}: expected the beginning of one of {', '.join(names)}")
     return tuple(name for name in names if name.startswith(tuple(beginnings))) if beginnings else tuple(default)
 
 

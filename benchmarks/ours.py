@@ -23,18 +23,18 @@ class Ours:
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Return the versions of runner and its libraries. Libraries of fast kernels that are missing are marked."""
+        """Return the versions of runner, NumPy and the native kernel libraries; "none" for a missing library."""
         own = {name: version for name, version in versions().items() if name in ("runner", "numpy")}
         return own | {each.name: each.version.split()[0] if each.version else "none" for each in native_libraries()}
 
     def load(self) -> None:
-        """Open the session. The configuration draws the same initial values as the problem holds."""
+        """Open the session. The configuration's seed gives it the same initial values as the problem's."""
         self._experiment = timed_experiment(self._problem.overrides)
         batch = fixed_batch(self._experiment, self._problem.x, self._problem.y)
         self._session = self._stack.enter_context(opened(self._experiment, batch))
 
     def phase(self, name: str) -> Run:
-        """Return a run of the phase's client with prepared feeds."""
+        """Return a function that runs the phase's client with prepared feeds."""
         session, client = self._session, self._experiment.program.clients[CLIENTS[name]]
         fed = feeds(self._experiment, client, step=0)
         steps = count()

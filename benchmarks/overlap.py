@@ -54,7 +54,7 @@ class OverlapResult:
 
     @property
     def hidden(self) -> float:
-        """Return the hidden fraction of a blocking exchange's network time, from the medians over all steps."""
+        """Return the fraction of a blocking exchange's network time that overlap hides, by medians over all steps."""
         return _hidden({name: self._seconds(name) for name in WAYS})
 
     @property

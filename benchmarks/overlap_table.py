@@ -9,19 +9,19 @@ from benchmarks.results import LOSSES
 
 
 def overlap_section(results: Sequence[OverlapResult]) -> str:
-    """Return a table of how much of the gradient exchange is overlapped with compute."""
+    """Return a table of the fraction of the gradient exchange that is overlapped with compute."""
     first = results[0]
     header = ("combine", *(f"{way}, ms" for way in WAYS), "hidden", "quartiles of rounds")
     lines = [
         "## Overlap of exchange and compute, float32",
         "",
         f"sync_data on {first.title}, {first.workers} workers of one thread each, which share the cores.",
-        f"Network between workers, emulated: {first.network}; every ordered pair of workers has a link of its own.",
-        "No network: the same plans without the waits. Blocking: no gradient is sent before all exist on the worker.",
-        "Hidden: (blocking - overlapped) / (blocking - no network), of medians over all steps and by rounds.",
-        f"The three take turns, and the first {SETTLING} of a turn's steps does not count. Times are medians, with "
+        f"Network between workers, emulated: {first.network}; every ordered pair of workers has a separate link.",
+        "No network: the same plans without the waits. Blocking: no gradient is sent before the worker has all.",
+        "Hidden: (blocking - overlapped) / (blocking - no network), from medians of all steps; quartiles over rounds.",
+        f"The three variants take turns. Uncounted steps at the start of a turn: {SETTLING}. Times are medians, with "
         "quartiles, in ms.",
-        f"Losses of the first {LOSSES} steps are equal bit for bit in all three.",
+        f"Losses of the first {LOSSES} steps are equal bit for bit in all variants.",
         "",
         markdown(header, [_overlap_row(result) for result in results]),
     ]

@@ -1,7 +1,7 @@
 """A problem that every subject solves: a neutral description of a network, its initial values and one batch.
 
-The folder has ``problem.json``, ``x.npy``, ``y.npy`` and one file ``variables/NAME.npy`` per variable, which a subject
-loads one at a time. This module imports nothing from runner, because peers use the module too.
+The folder of a problem has ``problem.json``, ``x.npy``, ``y.npy`` and one file ``variables/NAME.npy`` per variable, so
+that a subject can load one at a time. This module imports nothing from runner, because peers import the module too.
 """
 
 import json
@@ -39,7 +39,7 @@ sizes of the image (H, W) and the kernel (R, S). dense: variables weights (featu
 image: (C, H, W) of a flattened input, else null. batch_norm: variables gamma, beta, moving_mean, moving_variance (C,);
 settings epsilon, and decay of the moving averages. max_pool, avg_pool: settings window, strides, padding, image (H, W)
 of the input, and for avg_pool count_padding. subsample: setting strides. concat: setting axis. pad: settings low and
-high, zeros by axis. slice: settings begin and size by axis. The other kinds have no variables and no settings.
+high, counts of zeros by axis. slice: settings begin and size by axis. Other kinds have no variables or settings.
 """
 
 
@@ -115,7 +115,7 @@ class Problem:
 
 
 def load_problem(folder: Path) -> Problem:
-    """Return the problem in a folder of :meth:`Problem.save`. Arrays are read on use."""
+    """Return the problem that :meth:`Problem.save` wrote to a folder. Arrays are read on use."""
     document = json.loads((folder / DOCUMENT).read_text())
     layers = tuple(_layer(entry) for entry in document.pop("layers"))
     lists: dict[str, Any] = {name: tuple(document.pop(name)) for name in ("trainable", "overrides")}
@@ -134,5 +134,5 @@ def _variable_path(folder: Path, name: str) -> Path:
 def unsupported(layer: Layer, reader: str, supported: Sequence[str]) -> ValueError:
     """Return the error for a layer that a subject cannot build."""
     return ValueError(
-        f"layer {layer.name!r} is of kind {layer.kind!r}, which {reader} does not make; it makes {', '.join(supported)}"
+        f"layer {layer.name!r} is of kind {layer.kind!r}, which {reader} does not have; expected {', '.join(supported)}"
     )

@@ -15,7 +15,7 @@ from benchmarks.environments import PEERS, ROOT, python_of
 from benchmarks.subjects import SubjectSpec
 
 ANSWER_TIMEOUT_S = 1800.0
-"""Compilers take minutes for the deepest networks. After this time the subject is assumed to hang."""
+"""Timeout of an answer. It is long because compilers take minutes for the deepest networks."""
 
 _END_TIMEOUT_S = 30.0
 _TERMINATION_TIMEOUT_S = 5.0
@@ -23,15 +23,15 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 
 
 class SubjectError(Exception):
-    """A subject could not be started, ended before it answered, or did not answer in time."""
+    """A subject failed: for example, it ended before it answered, or did not answer in time."""
 
 
 class SubjectProcess:
     """One running subject.
 
-    threads: thread budget of its libraries. If there are more cores, the affinity is limited to this number, because
-    not every library respects the budget. log: file for the output. timeout_s: seconds to wait for an answer, or a
-    function that returns them. Raises SubjectError if the start fails, and MissingEnvironmentError.
+    threads: thread budget of its libraries. If ``pinned``, the process may use only this number of cores, because not
+    every library respects the budget. log: file for the output. timeout_s: seconds to wait for an answer, or a
+    function that returns them. Raises MissingEnvironmentError.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class SubjectProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._end(_TERMINATION_TIMEOUT_S, signal.SIGTERM)  # compilation can take minutes
+            self._end(_TERMINATION_TIMEOUT_S, signal.SIGTERM)  # a compilation could take minutes
         self.close()
 
     def ask(self, do: str, **more: object) -> dict[str, Any]:
@@ -104,11 +104,11 @@ class SubjectProcess:
             try:
                 pipe.close()
             except BrokenPipeError:
-                continue  # the reader of unsent data has ended
+                continue  # the process ended before it had read all requests
         self._end(_END_TIMEOUT_S)
 
     def _end(self, timeout_s: float, signum: signal.Signals | None = None) -> int:
-        """Send a signal to the process group, wait for the process, kill the rest and return the exit code."""
+        """Send ``signum`` if given, wait at most ``timeout_s``, kill the process group and return the exit code."""
         pid = self._process.pid
         if self._process.returncode is None:
             if signum is not None:
@@ -123,7 +123,7 @@ class SubjectProcess:
     def _ended(self) -> SubjectError:
         code = self._end(_END_TIMEOUT_S)
         lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
-        said = lines[-1].strip() if lines else "without a word"
+        said = lines[-1].strip() if lines else "no output"
         return SubjectError(f"ended with code {code}: {said}")
 
 

@@ -1,6 +1,6 @@
 """The protocol of subjects in separate processes: one line of JSON per request and per answer, over pipes.
 
-{"do": "start"}                              -> {"versions": {name: version}, "memory_mib": before the network}
+{"do": "start"}                              -> {"versions": {name: version}, "memory_mib": peak before loading}
 {"do": "load"}                               -> {}
 {"do": "run", "phase": "step", "times": 5}   -> {"seconds": [...], "losses": [...]}, one entry per run
 {"do": "memory"}                             -> {"memory_mib": largest resident set so far, or memory of a GPU}
@@ -73,7 +73,7 @@ def _answer(
 
 
 def _timed(run: Run, times: int) -> dict[str, Any]:
-    """Run a phase some times, without garbage collection during the runs."""
+    """Time ``times`` runs of a phase, without garbage collection during the runs."""
     seconds, losses = [], []
     gc.collect()
     gc.disable()
@@ -92,7 +92,7 @@ def peak_memory_mib() -> float:
     """Return the peak resident set of this process so far, MiB."""
     status = Path("/proc/self/status")
     if status.exists():
-        # The peak of this program only: getrusage includes the parent's peak before exec.
+        # VmHWM is the peak of this program alone; that of getrusage includes the parent's before exec.
         lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
         return int(lines["VmHWM"].split()[0]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

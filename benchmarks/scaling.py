@@ -14,17 +14,17 @@ from benchmarks.strategies import configured
 
 PREFIX = "scaling/"
 SCALING_CASES = {f"{PREFIX}{name}": CASES[name] for name in ("resnet20", "cifar_convnet")}
-"""Name on the command line -> case; every worker and every single run has half of the case's batch."""
+"""Name on the command line -> case; every worker and every ``single`` run has half of the case's batch."""
 
 WORKERS = 2
 
 
 @dataclass(frozen=True)
 class ScalingResult:
-    """Seconds of single steps. batch: examples of one worker, and of one single run.
+    """Seconds of each step. batch: examples per step of one worker and of one ``single`` run.
 
-    connected: steps of sync_data. unconnected: steps of each single run while the others run at the same time. alone:
-    steps of one single run while no other runs.
+    connected: steps of sync_data. unconnected: steps of each ``single`` run while the others run too. alone: steps of
+    one ``single`` run while no other runs.
     """
 
     case: str
@@ -41,12 +41,12 @@ class ScalingResult:
 
     @property
     def unconnected_rate(self) -> float:
-        """Return the examples per second of all simultaneous single runs together."""
+        """Return the examples per second of all simultaneous ``single`` runs together."""
         return sum(self.batch / statistics.median(seconds) for seconds in self.unconnected)
 
     @property
     def alone_rate(self) -> float:
-        """Return the examples per second of one single run while no other runs."""
+        """Return the examples per second of one ``single`` run while no other runs."""
         return self.batch / statistics.median(self.alone)
 
 

@@ -1,4 +1,4 @@
-"""The same network and batch under several strategies, each trained as the command ``runner`` does, in turns."""
+"""The same network and batch under several strategies, trained as by the command ``runner`` and timed in turns."""
 
 import statistics
 import tempfile
@@ -20,7 +20,7 @@ STRATEGY_CASES = {f"{PREFIX}{name}": CASES[name] for name in ("mlp", "lenet", "c
 
 
 BATCHES = 16
-"""Number of batches of synthetic examples. The order of the examples changes with every pass."""
+"""Number of batches of synthetic examples. The order of the examples changes in every epoch."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def configured(
 ) -> SubjectProcess:
     """Start a case under a strategy. As in a normal run, the process may use all cores.
 
-    threads: thread budget of each worker. batch: size of the whole batch. Raises SubjectError.
+    threads: thread budget of each worker. batch: size of the whole batch.
     """
     overrides = case.overrides(threads=threads, parallelism=parallelism, batch=batch, batches=BATCHES)
     spec = SubjectSpec(name, "", "benchmarks.configured", overrides)

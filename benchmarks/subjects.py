@@ -1,4 +1,4 @@
-"""The subjects: the name, environment and module of each."""
+"""The subjects, which are runner and the libraries compared with it (peers): name, environment and module of each."""
 
 from dataclasses import dataclass
 

@@ -28,14 +28,13 @@ def method() -> str:
     )
     return "\n".join(
         [
-            "Every subject is a process of its own, with the same batch, the same initial values and as many threads.",
-            "All are warmed, then take turns; the others wait meanwhile. "
-            f"The first {SETTLING} of a turn's runs does not count.",
-            "A run ends when its loss is in hand. Times are medians, with quartiles, in ms.",
-            "Phases: the loss alone; the loss and all gradients; the training step, with the update of momentum.",
-            "Limit: multiply-adds over the best rate, and for the step optimizer bytes over bandwidth.",
-            "Memory: largest resident set after the steps, compilation included; in brackets, before the network.",
-            f"Losses: of the first {LOSSES} steps, compared with ours ({tolerances}).",
+            "Every subject runs in a separate process, with the same batch, initial values and number of threads.",
+            f"All subjects warm up, then take turns, one at a time. Uncounted runs at the start of a turn: {SETTLING}.",
+            "A run ends when its loss is available. Times are medians, with quartiles, in ms.",
+            "Phases: forward (loss only), gradients (loss and all gradients), step (with the momentum update).",
+            "Limit: multiply-adds over the best rate; for the step, plus the optimizer's bytes over the bandwidth.",
+            "Memory: peak resident set after the steps, compilation included; in parentheses, before loading.",
+            f"Losses: those of the first {LOSSES} steps; a peer's are compared with ours ({tolerances}).",
         ]
     )
 
@@ -117,7 +116,7 @@ def strategies_section(tables: Sequence[StrategyTable]) -> str:
     """Return a table of one network's training step under several strategies."""
     header = ("case", "strategy", "step, ms", "quartiles, ms", "examples/s")
     rows = [_strategy_row(table, strategy) for table in tables for strategy in table.strategies]
-    return f"## Strategies, whole batch kept, float32\n\n{markdown(header, rows)}"
+    return f"## Strategies with equal total batch, float32\n\n{markdown(header, rows)}"
 
 
 def _strategy_row(table: StrategyTable, strategy: SubjectResult) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""``single`` with separate clients for the timed phases of a training step."""
+"""The strategy ``single`` with separate clients for the timed phases of a training step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ CLIENTS: Mapping[str, str] = dict(zip(PHASES, ("forward", "gradients", "train"),
 
 @dataclass
 class TimedSingle(Single):
-    """The strategy ``single`` with two more clients over the same nodes: :data:`CLIENTS`."""
+    """The strategy ``single`` with the three clients of :data:`CLIENTS` over the same nodes."""
 
     def build(self, task: Task) -> Program:
         """Return the program. ``task.microbatches`` must be 1."""

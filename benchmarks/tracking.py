@@ -1,7 +1,7 @@
 """The cost of a locked or unavailable tracking store for training: steps with and without the store.
 
 ``python -m benchmarks tracking``: see its ``--help``. The command ``runner`` trains in a separate process and logs
-every step; windows in which the store answers alternate with windows in which it does not. The time of a step is the
+every step; windows with an available store alternate with windows without one. The time of a step is the
 time between two lines of metrics.jsonl, so that all costs of recording are included.
 """
 
@@ -35,15 +35,15 @@ TRAINING = (
     *("model=cifar_convnet", "data=synthetic", "data.shape=[3,32,32]", "data.examples=640", "parallelism=single"),
     *("cluster.threads_per_worker=1", "train.epochs=1000000", "train.log_every=1", "train.eval_every=1000000000"),
 )
-"""One kernel thread, so that one of two cores is free for other processes."""
+"""Training uses one kernel thread, so that one of two cores is free for other processes."""
 
 _METHOD = """`runner {training}`
 
-Within one run windows of {seconds:g} s in which the store answers take turns with windows that begin with {seconds:g} s
-in which it does not, and last until what was spooled has been replayed. A step is the time from one line of
-metrics.jsonl to the next. Ratio: median step of a disturbed window by that of the undisturbed one before it; its median
-and quartiles over the pairs. Missing and repeated: points (metric, step) of the store, after the run, against
-metrics.jsonl."""
+Within one run, undisturbed and disturbed windows alternate. The store is available for all {seconds:g} s of an
+undisturbed window. It is unavailable for the first {seconds:g} s of a disturbed window, which lasts until the spooled
+records are replayed. A step is the time from one line of metrics.jsonl to the next. Ratio: median step of a disturbed
+window over that of the undisturbed one before it; the table has its median and quartiles over the pairs. Missing and
+repeated: points (metric, step) in the store after the run, compared with metrics.jsonl."""
 
 STARTING_S = 240.0
 POLL_S = 0.05
@@ -64,7 +64,7 @@ class Result:
     """The effect of one kind of failure.
 
     windows: alternately undisturbed and disturbed. medians, counts: median seconds of a step and number of steps per
-    window. points: number of logged points. missing, repeated: points that the store lacks or holds twice.
+    window. points: number of logged points. missing, repeated: numbers of points that the store lacks or has twice.
     """
 
     name: str
@@ -114,7 +114,7 @@ def document(results: Sequence[Result], seconds: float, command: str) -> str:
         "command": f"`{command}`",
     }
     parts = [
-        "# A tracking store that is locked or away",
+        "# A tracking store that is locked or unavailable",
         "\n".join(f"- {name}: {value}" for name, value in facts.items()),
         _METHOD.format(training=" ".join(TRAINING), seconds=seconds),
         markdown((*header, "run", "points", "missing", "repeated"), [_row(result) for result in results]),
@@ -124,10 +124,10 @@ def document(results: Sequence[Result], seconds: float, command: str) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, then print and write the document; return 1 if a run failed or its record is incomplete."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks tracking", description="Measure a store that fails.")
-    parser.add_argument("--seconds", type=float, default=60.0, help="that the store answers, and does not, in turn")
-    parser.add_argument("--pairs", type=int, default=4, help="of such windows for each kind of failure")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the table there")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks tracking", description="Measure a failing store.")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time with, and then without, the store")
+    parser.add_argument("--pairs", type=int, default=4, help="pairs of windows for each kind of failure")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the table to this file")
     given = parser.parse_args(arguments)
     results = []
     for name in _STORES:
@@ -156,7 +156,7 @@ def _disturbed(seconds: float, disturbance: Disturbance, run: subprocess.Popen[b
 
 
 def _database(folder: Path, stack: ExitStack) -> tuple[str, Disturbance]:
-    """Return the URI of a SQLite file, and a disturbance in which another process locks the file."""
+    """Return the URI of a SQLite file, and a disturbance in which this process locks the file."""
     uri = f"sqlite:///{folder / 'mlflow.db'}"
 
     @contextmanager
@@ -203,7 +203,7 @@ def _server(folder: Path, stack: ExitStack) -> tuple[str, Disturbance]:
 
 _STORES: Mapping[str, Callable[[Path, ExitStack], tuple[str, Disturbance]]] = {
     "SQLite database, locked": _database,
-    "MLflow server, away": _server,
+    "MLflow server, stopped": _server,
 }
 
 

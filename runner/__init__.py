@@ -12,9 +12,9 @@ __all__ = ["run"]
 def run(overrides: Sequence[str] = ()) -> "Summary":
     """Train as the command line ``runner OVERRIDES`` does, and return the summary of the run.
 
-    Raises a subclass of :class:`runner.errors.RunnerError` where the command line would exit with its code.
+    Raises the :class:`runner.errors.RunnerError` that the command line would print before it exits.
     """
-    # Imported here, so that `import runner` does not load the modules of composition and training.
+    # Imported here, so that `import runner` does not load the modules that compose a configuration and train it.
     from runner.commands.train import run as run_command
 
     return run_command(overrides)

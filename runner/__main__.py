@@ -1,7 +1,7 @@
 """The command ``runner``: ``python -m runner`` or, in processes that runner starts, ``python -P FOLDER/__main__.py``.
 
 A file in the working directory, such as random.py, must not be imported in place of a library. With -P the working
-directory is not on ``sys.path``; ``python -m`` puts it first, and it is removed below.
+directory is not on ``sys.path``; ``python -m`` puts it first, and the code below removes it.
 """
 
 import sys
@@ -15,14 +15,14 @@ import os
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 if not __package__:
-    # All processes of a run import the same copy of runner, even if another one is installed.
+    # All processes of a run import the same copy of runner, even if another copy is installed.
     _spec = importlib.util.spec_from_file_location("runner", os.path.join(_FOLDER, "__init__.py"))
     assert _spec is not None
     assert _spec.loader is not None
     sys.modules["runner"] = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(sys.modules["runner"])
 if os.path.dirname(_FOLDER) not in sys.path:
-    # For a checkout that is not installed: joblib's processes receive this path and import runner by name.
+    # In a checkout that is not installed, the processes of joblib need this path to import runner by name.
     sys.path.append(os.path.dirname(_FOLDER))
 
 from runner.cli import main  # noqa: E402

@@ -48,13 +48,13 @@ Rate = Annotated[float, Bounds(0, 1, below=True)]
 """A probability below 1, or the weight of the past in a running average."""
 
 _UNDECLARED = {int: Bounds(-(2**63), 2**63 - 1), float: Bounds(-sys.float_info.max, sys.float_info.max)}
-"""Bounds of a plugin's numbers if it declares none: 64-bit integers and finite floats."""
+"""Bounds of a number for which a plugin declares none: 64-bit integers and finite floats."""
 
 
 def out_of_bounds(schema: type, values: Mapping[str, Any], where: str) -> Iterator[str]:
-    """Yield one line for each key whose number, or list of numbers, is outside the bounds that its field declares.
+    """Yield an error line for each key with a number, or a number in a list, outside the bounds of its field.
 
-    schema: a dataclass. values: plain values of its fields, nested as the fields are. where: key of the section, or "".
+    schema: a dataclass. values: plain values of its fields, nested as the fields are. where: the section's key, or "".
     """
     hints = get_type_hints(schema, include_extras=True)
     for field in dataclasses.fields(schema):
@@ -73,7 +73,7 @@ def out_of_bounds(schema: type, values: Mapping[str, Any], where: str) -> Iterat
 
 
 def bounds_of(hint: Any) -> Bounds | None:
-    """Return the bounds of the numbers that an annotation admits; None if it admits no number."""
+    """Return the bounds of the numbers that an annotation allows; None if it allows no number."""
     if get_origin(hint) is Annotated:
         return next((each for each in hint.__metadata__ if isinstance(each, Bounds)), None)
     return _UNDECLARED.get(hint) or next(filter(None, map(bounds_of, get_args(hint))), None)

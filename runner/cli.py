@@ -25,7 +25,7 @@ class Verb:
     """A command other than training.
 
     text: the line in the help; empty for an internal command. plugins: whether plugins are loaded first. debug:
-    whether --debug may be the first argument. before_plugins: called with the arguments before plugins are loaded.
+    whether to pass --debug on, as first argument. before_plugins: called with the arguments before plugins are loaded.
     """
 
     text: str
@@ -108,7 +108,7 @@ def _run_verb(name: str, references: Sequence[str], arguments: Sequence[str], *,
 
 
 def _refuse(arguments: Sequence[str]) -> None:
-    """Raise ConfigError for a verb that is unknown or not the first argument, SecurityError for a pickle."""
+    """Raise ConfigError for an unknown or misplaced verb, SecurityError for an option that loads a pickle."""
     first = arguments[0] if arguments else ""
     if first.isidentifier():
         verbs = ", ".join(name for name, verb in VERBS.items() if verb.text)
@@ -125,7 +125,7 @@ def _refuse(arguments: Sequence[str]) -> None:
 
 
 def _run_module(module: str, arguments: Sequence[str]) -> int:
-    """Import a module, and call its ``main``."""
+    """Import a module, call its ``main`` and return the exit code."""
     code: int = importlib.import_module(module).main(arguments)
     return code
 
@@ -146,7 +146,7 @@ def _worker_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _die_with_master(arguments: Sequence[str]) -> None:
-    """Let the kernel kill this worker when its master dies; set before plugins and NumPy are imported."""
+    """Have Linux kill this worker when its master dies, even while plugins and NumPy are imported."""
     from runner.engine.cluster.processes import die_with_parent
 
     die_with_parent(_worker_options(arguments).parent)
@@ -165,7 +165,7 @@ def _worker(arguments: Sequence[str]) -> int:
 _TEXTS = {
     "explain": "show parameters, cost, placement and memory of a configuration; trains nothing",
     "rerun": "train a stored run again and compare the weights",
-    "compare": "show the differences of two runs: configuration, code, machine, results",
+    "compare": "show the differences between two runs: configuration, code, machine, results",
     "list": "list models, data, optimizers, schedules, strategies, experiments, debug presets",
     "eval": "score a trained network on its own dataset or another",
     "predict": "predict the classes of images or arrays with a trained network",
@@ -177,7 +177,7 @@ _TEXTS = {
     "new": "write a template for your own model, optimizer, dataset, strategy or op",
 }
 _MODULES = {"eval": "runner.commands.evaluate", "data": "runner.data.fetch"}
-"""Verb -> the module of its ``main``, if ``runner.commands`` has no module of the verb's name."""
+"""Verb -> the module of its ``main``, unless it is ``runner.commands.VERB``."""
 
 VERBS: dict[str, Verb] = {
     name: Verb(

@@ -1,7 +1,7 @@
-"""Every error a user can meet, each with the exit code of its class.
+"""All errors that runner reports to users, each with the exit code of its class.
 
-A message names the place of the fault, the value, the expectation and the remedy. Any other
-exception that reaches the user is a defect of runner.
+A message names the place of the error, the value, the expectation and the remedy. Any other exception that reaches the
+user is a defect of runner.
 """
 
 import signal
@@ -20,7 +20,7 @@ class ConfigError(RunnerError):
 
 
 class DataError(RunnerError):
-    """A dataset is missing, corrupt or does not fit the configuration."""
+    """A dataset is missing or corrupt, or does not fit the configuration."""
 
     exit_code = 3
 
@@ -58,7 +58,7 @@ class NonFiniteLossError(NumericError):
 
 
 class CheckpointError(RunnerError):
-    """A checkpoint is missing, damaged or belongs to another network."""
+    """A checkpoint is missing or damaged, or belongs to another network."""
 
     exit_code = 6
 
@@ -76,7 +76,7 @@ class SecurityError(RunnerError):
 
 
 class DirectoryInUseError(RunnerError):
-    """Another run holds the run directory."""
+    """Another run is using the run directory."""
 
     exit_code = 9
 

@@ -23,7 +23,7 @@ LOSSES = ("softmax", "logistic")
 
 Padding = int | str | Sequence[int]
 """Zeros around an image: one width for all sides, (top, bottom, left, right), "valid" for none, or "same" for
-ceil(size / stride) windows, with the odd zero at the bottom and at the right."""
+ceil(size / stride) windows; if a number of zeros is odd, the bottom or the right has one more."""
 
 
 class TooSmallError(ValueError):
@@ -43,8 +43,8 @@ def place(image: tuple[int, int], window: int, stride: int, padding: Padding, *,
     """Place square windows on an image of (rows, columns).
 
     There are (size + padding - window) / stride + 1 windows along a side, rounded down. ceil: round up, as in Caffe and
-    cuda-convnet, with more zeros at the bottom and at the right; but no window starts beyond the image and the padding
-    before it. Raises TooSmallError naming the smallest image.
+    cuda-convnet, and add zeros at the bottom and at the right, but omit a last window that would start in these zeros.
+    Raises TooSmallError, which names the smallest possible image.
     """
     before, after = zip(*(_zeros(side, window, stride, padding, axis) for axis, side in enumerate(image)), strict=True)
     overhang = stride - 1 if ceil else 0
@@ -104,7 +104,7 @@ def conv(
 
     ceil: the last window may reach beyond the padded image, as in cuda-convnet; see :func:`max_pool`. groups: number of
     groups of channels, each read by 1/groups of the filters. bias: the initial bias; None for no bias. initializer: for
-    the weights (filters, C/groups, kernel, kernel), He's normal by default.
+    the weights (filters, C/groups, kernel, kernel), He normal by default.
     """
     with new_layer(net, name, "conv"):
         windows = _place(net, x, kernel, stride, padding, ceil=ceil)
@@ -126,7 +126,7 @@ def dense(
 ) -> Tensor:
     """Add a dense layer, which computes x W + b: (N, features) -> (N, units).
 
-    bias: the initial value of b; None for no bias. initializer: for W (features, units), He's normal by default.
+    bias: the initial value of b; None for no bias. initializer: for W (features, units), He normal by default.
     """
     with new_layer(net, name, "dense"):
         _expect_rank(net, x, 2, "(N, features); flatten images first")
@@ -148,9 +148,9 @@ def max_pool(
 ) -> Tensor:
     """Add max pooling with ``window`` x ``window`` windows. By default the stride is the size of a window.
 
-    Padding is never the maximum. There are (size + padding - window) // stride + 1 windows along a side. With ``ceil``,
-    the division rounds up, as in Caffe and cuda-convnet: the last window may reach beyond the padded image, but starts
-    inside the image or the padding before it.
+    Padding is never the maximum. There are (size + padding - window) // stride + 1 windows along a side. If
+    ``ceil``, the division rounds up, as in Caffe and cuda-convnet: the last window may reach beyond the padded image,
+    but does not start beyond the last pixel of the image.
     """
     with new_layer(net, name, "pool"):
         windows = _place(net, x, window, stride or window, padding, ceil=ceil)
@@ -168,7 +168,7 @@ def avg_pool(
     padding: Padding = "valid",
     ceil: bool = False,
 ) -> Tensor:
-    """Add average pooling over the pixels of each window that are inside the image; windows as in :func:`max_pool`."""
+    """Add average pooling over the pixels of each window inside the image. Windows are as in :func:`max_pool`."""
     with new_layer(net, name, "pool"):
         windows = _place(net, x, window, stride or window, padding, ceil=ceil)
         y = ops.avg_pool(net.graph, x, window=windows.size, strides=windows.strides, padding=windows.padding)
@@ -198,7 +198,7 @@ def flatten(net: NetworkBuilder, x: Tensor, *, name: str) -> Tensor:
 def dropout(net: NetworkBuilder, x: Tensor, rate: float, *, name: str) -> Tensor:
     """Add dropout: each value of x (N, ...) is set to 0 with probability ``rate`` and otherwise divided by 1 - rate.
 
-    Evaluation returns x, which is the expectation of the result (Srivastava et al. 2014, section 10, in its inverted
+    In evaluation the result is x, the expected value in training (Srivastava et al. 2014, section 10, in the inverted
     form). The draws are a function of seed, layer name, step and global example index.
     """
     with new_layer(net, name, "regularizer"):
@@ -221,8 +221,8 @@ def batch_norm(net: NetworkBuilder, x: Tensor, *, name: str, decay: float = 0.9,
     """Add batch normalization of each channel: gamma * (x - mean) / sqrt(variance + epsilon) + beta.
 
     Ioffe and Szegedy 2015. x: (N, C) or (N, C, H, W). Training uses mean and variance of the batch and requests that
-    the moving averages be advanced, average <- decay * average + (1 - decay) * batch; evaluation uses the averages. The
-    variance is the mean squared deviation in both, without the paper's m / (m - 1) for evaluation, so that a batch of
+    the moving averages be advanced, average <- decay * average + (1 - decay) * batch; evaluation uses the averages. In
+    both cases the variance is the mean squared deviation, without the paper's factor m / (m - 1), so that a batch of
     one value per channel is not a special case. Variables (C,): gamma, beta, moving_mean, moving_variance.
     """
     with new_layer(net, name, "norm"):
@@ -268,7 +268,7 @@ def local_response_normalization(
 @contextmanager
 def new_layer(net: NetworkBuilder, name: str, kind: str) -> Iterator[None]:
     """Begin a layer; raises ValueError if the network already has a layer of this name."""
-    # Variables are found by name, so two layers with one name would share weights without an error.
+    # Variables are found by name, so two layers of the same name would share weights without an error.
     if name in net.layer_outputs:
         raise ValueError(f"layer {name!r} is added twice; every layer of a network needs a different name")
     with net.layer(name, kind):
@@ -294,7 +294,7 @@ def _add_bias(net: NetworkBuilder, y: Tensor, initial: float) -> Tensor:
 
 
 def _place(net: NetworkBuilder, x: Tensor, window: int, stride: int, padding: Padding, *, ceil: bool) -> Windows:
-    """Place windows on the images x; raises ConfigError naming the layer if an image holds none."""
+    """Place windows on the images x; raises ConfigError naming the layer if the images are too small."""
     _expect_rank(net, x, 4, "(N, C, H, W)")
     height, width = net.graph.spec(x).shape[2:]
     try:
@@ -310,7 +310,7 @@ def _expect_rank(net: NetworkBuilder, x: Tensor, rank: int, named: str) -> None:
 
 
 def add(net: NetworkBuilder, x: Tensor, shortcut: Tensor, *, name: str) -> Tensor:
-    """Add the sum of x and a shortcut of the same shape, which ends a residual unit (He et al. 2016, eq. 1)."""
+    """Add the sum of x and a shortcut of equal shape and dtype: the end of a residual unit (He et al. 2016, eq. 1)."""
     with new_layer(net, name, "merge"):
         left, right = net.graph.spec(x), net.graph.spec(shortcut)
         if left != right:
@@ -327,7 +327,7 @@ def concat(net: NetworkBuilder, branches: Sequence[Tensor], *, name: str) -> Ten
 def zero_padded_shortcut(net: NetworkBuilder, x: Tensor, channels: int, *, name: str, stride: int = 1) -> Tensor:
     """Add a shortcut: every stride-th pixel of x (N, C, H, W), with channels of zeros appended: (N, channels, H', W').
 
-    H' = (H - 1) // stride + 1, likewise W', as for a convolution padded to keep the size. He et al. 2015, "Deep
+    H' = (H - 1) // stride + 1 and W' alike, the size after a convolution with padding "same". He et al. 2015, "Deep
     residual learning", section 3.3, option A.
     """
     with new_layer(net, name, "shape"):
@@ -342,9 +342,9 @@ def zero_padded_shortcut(net: NetworkBuilder, x: Tensor, channels: int, *, name:
 def classify(net: NetworkBuilder, logits: Tensor, labels: Tensor, loss: str = "softmax") -> Outputs:
     """Add layer "loss" over logits (N, C) and labels (N,) int64, computed in the network's state dtype.
 
-    loss: "softmax", the cross-entropy of a softmax over the classes; or "logistic", one logistic unit per class with
-    target 1 for the label and 0 for the others, their cross-entropies summed (Krizhevsky 2014, 1-of-C). Losses are in
-    nats. Raises ValueError for any other loss.
+    loss: "softmax", the cross-entropy of a softmax over the classes; or "logistic", the sum of the cross-entropies of
+    one logistic unit per class, with target 1 for the label and 0 for the others (Krizhevsky 2014, 1-of-C). Losses are
+    in nats. Raises ValueError for any other loss.
     """
     graph = net.graph
     with new_layer(net, "loss", "loss"):

@@ -1,4 +1,4 @@
-"""Test cases over several independent settings: every pair of their values, not every combination."""
+"""Test cases that cover every pair of values of independent settings, without all combinations."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Fixtures and settings of all tests: Hypothesis's examples, the kernels, and a command line that does not train."""
+"""Fixtures and settings of all tests: Hypothesis's examples, the kernels, and a fake that replaces training."""
 
 import functools
 import gc
@@ -20,7 +20,7 @@ from tests.kernels.gpu.emulation import sources_folder
 from tests.small_runs import small_config
 
 # The tests start hundreds of processes. If bytecode is disabled, as in container images, each process compiles the
-# whole project again, which takes a third of a short run.
+# whole project again, which takes a third of the time of a short run.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
@@ -29,8 +29,8 @@ settings.register_profile(
     "runner", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("runner")
-# Hypothesis also draws constants from the source of the project's imported modules. Then examples would change with
-# every edit and with the tests that ran before. Hypothesis has no setting for this.
+# Hypothesis also draws constants from the source of the project's imported modules, so examples would change with every
+# edit and depend on the tests that ran before. Hypothesis has no setting that turns this off.
 providers.is_local_module_file = lambda path: False
 
 
@@ -42,7 +42,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of this project."""
-    parser.addoption("--write-images", action="store_true", help="replace docs/images by what the browser test sees")
+    parser.addoption("--write-images", action="store_true", help="replace docs/images by new browser screenshots")
     parser.addoption("--avx2", action="store_true", help="use no CPU instructions beyond AVX2 in oneDNN and LLVM")
 
 
@@ -67,13 +67,13 @@ def registry() -> Registry:
 
 @pytest.fixture(scope="session")
 def compiled_sources(request: pytest.FixtureRequest) -> Path:
-    """Return the folder for sources that were compiled for the emulated GPU."""
+    """Return the cache folder for sources compiled for the emulated GPU; skip the test if there is no compiler."""
     return sources_folder(request)
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return a function that returns a finished run with given overrides, trained once. Tests must not change it."""
+    """Return a function that trains once for given overrides and returns the run directory, which tests only read."""
 
     @functools.cache
     def train(*overrides: str) -> Path:
@@ -97,7 +97,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def fake_training(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeTraining:
-    """Replace the training entry by one that does not train, in an empty working directory."""
+    """Replace the function that trains by a fake, which is returned, in an empty working directory."""
     fake = FakeTraining()
     monkeypatch.setattr("runner.training.run.run", fake.run)
     return fake

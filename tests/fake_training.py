@@ -1,4 +1,4 @@
-"""A training entry point that does not train: it records its calls and returns, or raises, what a test sets."""
+"""A fake training entry point that records its calls and returns a summary, or raises an error that a test sets."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class Call:
 
 @dataclass
 class FakeTraining:
-    """A replacement of ``runner.training.run.run``. act: receives each call; an exception from it ends the run."""
+    """A replacement of ``runner.training.run.run``. act: a function of the call; its exception ends the run."""
 
     act: Callable[[Call], None] = lambda call: None
     calls: list[Call] = field(default_factory=list)
@@ -55,7 +55,7 @@ class FakeTraining:
 
 
 def summary_of(call: Call) -> Summary:
-    """Return the summary of a finished run whose accuracy is its seed / 10."""
+    """Return the summary of a finished run whose best test accuracy is a tenth of its seed."""
     return Summary(
         run_id="0123456789abcdef",
         status="finished",

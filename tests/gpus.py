@@ -21,25 +21,25 @@ NO_DRIVER = Found(
 def gpu(
     number: int = 0, capability: int = 90, memory_bytes: int = GPU_BYTES, free_bytes: int | None = None
 ) -> GpuFacts:
-    """Return a GPU that can be used."""
+    """Return the description of a usable GPU."""
     return GpuFacts(number, "Big GPU", capability, memory_bytes, free_bytes)
 
 
 def machine(*gpus: GpuFacts, obstacle: str = "") -> Found:
-    """Return the search result of a machine with these GPUs."""
+    """Return the result of discovery on a machine with these GPUs. obstacle: why no GPU can be used, or ""."""
     return Found(DriverFacts("580.1", 13000, gpus), (Library("CuPy", "14.2.0 (cupy-cuda13x)", ""),), obstacle)
 
 
 @pytest.fixture
 def gpu_kernels(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the kernels of a GPU by those of the emulated GPU, wherever a process opens its GPUs."""
+    """Use the kernels of the emulated GPU wherever this process would load the kernels of its GPUs."""
     registry = registry_of(EmulatedRuntime(compiled_sources))
     monkeypatch.setattr(kernel_table, "load_gpu_kernels", lambda use, home: registry)
 
 
 @pytest.fixture
 def nccl_kernels(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the kernels like :func:`gpu_kernels`, and also emulate NCCL."""
+    """Replace the kernels like :func:`gpu_kernels`, with two emulated GPUs and a fake NCCL."""
     runtime = EmulatedRuntime(compiled_sources, gpus=2)
     with_nccl(runtime)
     registry = registry_of(runtime)

@@ -1,6 +1,6 @@
-"""A table of all ops: op -> sample inputs, attributes and order of differentiability. Tests use every entry.
+"""A table of cases for all ops: op -> sample inputs, attributes, and the number of derivatives to check.
 
-Samples are farther from kinks (x = 0 of |x|, ties of a maximum) than the steps of difference quotients.
+Samples are farther from kinks (0 for |x|, ties for a maximum) than the step of the difference quotients.
 """
 
 import itertools
@@ -126,7 +126,7 @@ def _consumed_product(
     a: bool = True,
     b: bool = False,
 ) -> Case:
-    """Return a case of an element-wise program with a matrix product among its operands. a, b: transpose flags."""
+    """Return a case of an element-wise program that has a matrix product as an operand. a, b: transpose flags."""
     turned = {"transpose_a": a, "transpose_b": b}
     attributes = {**turned, "dtype": PRECISION, "program": text, "outputs": outputs, "product": product}
     return Case((normal(*a_shape), normal(*b_shape), *operands), attributes, 0)

@@ -39,7 +39,7 @@ def evaluate(graph: Graph, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Arr
 
 
 def run_node(graph: Graph, node: Node, inputs: Sequence[Array]) -> list[Array]:
-    """Run one node's reference kernel. Fails if an output has another shape or dtype than the node declares.
+    """Run one node's reference kernel. It fails if an output has another shape or dtype than the node declares.
 
     The output of an assign is the value that it commits.
     """
@@ -82,10 +82,10 @@ def assert_gradients(
     rng: np.random.Generator,
     order: int = 1,
 ) -> None:
-    """Compare autodiff with differences along a random direction, up to ``order`` derivatives.
+    """Compare autodiff with finite differences along a random direction, for derivatives up to ``order``.
 
     xs: float64 tensors that are fed. The differentiated function is the sum of <r, y> over ys with random r. For the
-    second order it is the sum of <s, dx> over the gradients dx, a function of the xs and the rs.
+    second order, it is the sum of <s, dx> over the gradients dx with random s, as a function of all xs and r.
     """
     weights = {_placeholder_like(graph, y): _random_like(graph, y, rng) for y in ys}
     feeds = {**feeds, **weights}
@@ -104,7 +104,7 @@ def _assert_directional(
     feeds: Mapping[Tensor, Array],
     rng: np.random.Generator,
 ) -> None:
-    """Compare the gradient of the sum of <weight, y> with its derivative along a random direction of all xs."""
+    """Compare the gradient of the sum of <weight, y> over ys with a difference quotient along a random direction."""
     direction = {x: rng.uniform(-1, 1, graph.spec(x).shape) for x in found}
 
     def moved(distance: float) -> float:

@@ -1,4 +1,4 @@
-"""Restoring the tables that plugins extend, for tests that install plugins."""
+"""Helpers for tests that install plugins: they restore the tables that plugins extend, and load example plugins."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""A command line that must be refused."""
+"""A helper for tests of command lines that must be refused."""
 
 import pytest
 
@@ -8,7 +8,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def refused(arguments: list[str], capsys: Capture, code: int = 2) -> str:
-    """Run a command; require this exit code and no output, and return the message."""
+    """Run a command; require this exit code, an empty stdout and no traceback; return the error message."""
     assert main(arguments) == code
     out, err = capsys.readouterr()
     assert out == ""

@@ -1,4 +1,4 @@
-"""Sample inputs of ops: random arrays with a seed, and cases that combine them with attributes."""
+"""Sample inputs of ops: functions that draw arrays, and cases that combine samples with attributes."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

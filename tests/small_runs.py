@@ -1,4 +1,4 @@
-"""Small configurations and runs: digits, one process, and few steps."""
+"""Small configurations and runs: the digits dataset, one process, and few steps."""
 
 import copy
 import functools
@@ -27,7 +27,7 @@ def train(folder: Path, *overrides: str, resume: bool = False) -> Summary:
 
 @functools.cache
 def _composed(overrides: tuple[str, ...]) -> Config:
-    """Return a composed configuration from a cache: composing takes a quarter of a second."""
+    """Compose a configuration. Results are cached, because composing takes a quarter of a second."""
     model = () if any(override.startswith("model=") for override in overrides) else SMALL_MODEL
     return fix_machine_values(compose([*SMALL, *model, *overrides]).config(), cores=1, look=lambda: NO_DRIVER)
 

@@ -29,10 +29,10 @@ LEAST_S = 40.0
 
 _QUERY = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
 
-_DESCRIPTION = """Measure training steps on a GPU against PyTorch on the same GPU. Networks come in the order of their
-importance, first with the modes of PyTorch that start at once, then, as far as the time goes, with the compiled ones;
-what is left is said to be not run. The results of several calls, each with its time, meet in one file by the GPU's
-name: below benchmarks/results, or where --output says, as Markdown with its numbers in JSON beside it."""
+_DESCRIPTION = """Measure training steps on a GPU against PyTorch on the same GPU. Important networks come first.
+PyTorch runs first in the modes that start at once, and then, if time is left, also in the compiled modes; the rest is
+reported as not run. The results of several calls are collected in two files named after the GPU: tables in Markdown,
+and their numbers in JSON. Both are in benchmarks/results or in the folder of --output."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,14 @@ def parse(arguments: Sequence[str]) -> Options:
     default = [name for name in GPU_CASES if name != "smoke"]
     add = parser.add_argument
     add("cases", nargs="*", metavar="CASE", default=[], help=f"some of: {', '.join(GPU_CASES)}")
-    add("--precision", metavar="NAME,...", default=",".join(PRECISIONS), help="some, in the order to measure them")
-    add("--modes", metavar="NAME,...", default=",".join(MODES), help="of PyTorch, in the order to start them; or none")
-    add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu tries all of this on CPUs")
-    add("--rounds", type=int, default=Settings.rounds, help="turns that every subject has in a phase")
+    add("--precision", metavar="NAME,...", default=",".join(PRECISIONS), help="precisions in the order of measurement")
+    add("--modes", metavar="NAME,...", default=",".join(MODES), help="PyTorch modes in the order of start, or none")
+    add("--device", choices=("cuda", "cpu"), default="cuda", help="use cpu to try the benchmark without a GPU")
+    add("--rounds", type=int, default=Settings.rounds, help="turns of each subject in each phase")
     add("--steps", type=int, default=Settings.turn, help="runs in a turn")
-    add(COMPARE_PLANS, action="store_true", help="have ours take the fastest of cuDNN's plans, as PyTorch does")
-    add("--seconds", type=float, default=500.0, help="when to be done; what is begun later is not")
-    add("--output", type=Path, metavar="FOLDER", default=RESULTS, help="where the files of results are")
+    add(COMPARE_PLANS, action="store_true", help="time cuDNN's plans in runner and use the fastest")
+    add("--seconds", type=float, default=500.0, help="time limit; a measurement that would start too late is not run")
+    add("--output", type=Path, metavar="FOLDER", default=RESULTS, help="folder of the result files")
     given = parser.parse_args(arguments)
     modes = () if given.modes == "none" else _members(parser, "--modes", given.modes.split(","), MODES)
     return Options(
@@ -116,9 +116,9 @@ def gpu_facts(device: str) -> Mapping[str, str]:
     try:
         done = subprocess.run(_QUERY, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise NoGpuError("no NVIDIA GPU: nvidia-smi is not there") from None
+        raise NoGpuError("no NVIDIA GPU: nvidia-smi was not found") from None
     if done.returncode or not done.stdout.strip():
-        raise NoGpuError(f"no NVIDIA GPU: nvidia-smi says {(done.stderr or done.stdout).strip() or 'nothing'}")
+        raise NoGpuError(f"no NVIDIA GPU: nvidia-smi reports {(done.stderr or done.stdout).strip() or 'nothing'}")
     name, driver, memory = (word.strip() for word in done.stdout.splitlines()[0].split(","))
     return {"device": name, "driver": driver, "memory": memory}
 

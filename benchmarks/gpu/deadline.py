@@ -9,7 +9,7 @@ SHORTEST_S = 0.5
 
 
 class Deadline:
-    """A point in time. seconds: from now. clock: returns the time in seconds."""
+    """The end of the available time, ``seconds`` from now. clock: returns the time in seconds."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -17,11 +17,11 @@ class Deadline:
         self._kept_s = 0.0
 
     def remaining_s(self) -> float:
-        """Return the remaining seconds; negative after the deadline."""
+        """Return the remaining seconds without the reserved ones; negative after the deadline."""
         return self._at - self._clock() - self._kept_s
 
     def patience_s(self) -> float:
-        """Return the timeout of an answer in seconds."""
+        """Return the timeout for an answer in seconds."""
         return max(SHORTEST_S, self.remaining_s())
 
     @contextmanager

@@ -17,7 +17,7 @@ DISTRIBUTIONS = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cublas", "nvid
 """Distributions whose versions are reported if they are installed."""
 
 STAGES = 2
-"""Number of buffers on the GPU for each transferred value."""
+"""Number of buffers on the GPU for each fed value."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ UNKNOWN = Rates({}, 0.0)
 """The rates of a GPU whose rates were not measured."""
 
 COMPARE_PLANS = "--compare-plans"
-"""The option of this command and of runner's subject that times cuDNN's plans and chooses the fastest."""
+"""The option of ``benchmarks gpu`` and of runner's subject with which cuDNN's plans are timed and the fastest used."""
 
 WARM_UP = 5
 TURNS_S = 20.0
@@ -45,7 +45,7 @@ TURNS_S = 20.0
 class Settings:
     """Settings of a measurement.
 
-    device: "cuda", or "cpu" to try the benchmark. turn: runs in a turn. compare_plans: see GpuOptions.
+    device: "cuda", or "cpu" to try the benchmark. turn: runs in a turn. compare_plans: see :data:`COMPARE_PLANS`.
     """
 
     device: str = "cuda"
@@ -94,7 +94,7 @@ def measure_rates(settings: Settings, precisions: Sequence[str], folder: Path, d
 
 
 def torch_environment() -> str:
-    """Return the environment that has PyTorch: the current one, or a separate one."""
+    """Return the environment of PyTorch: "" if the current one has PyTorch, else "torch"."""
     return "" if importlib.util.find_spec("torch") else "torch"
 
 

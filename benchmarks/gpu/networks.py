@@ -15,7 +15,7 @@ from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
-"""tf32: float32 whose matrix products read factors with 10-bit mantissas. bfloat16: its state stays float32."""
+"""tf32: float32 whose matrix products read factors with 10-bit mantissas. bfloat16: bfloat16 compute, float32 state."""
 
 BATCHES = {"alexnet": 128, "vgg_a": 64, "googlenet": 128, "resnet110": 128, "overfeat": 128, "smoke": 4}
 """Case -> batch size, important cases first. "smoke" is for tests and is measured only if it is named."""

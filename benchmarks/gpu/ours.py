@@ -37,7 +37,7 @@ class OursOnGpu:
         """Open the session and load the problem's initial values."""
         self._program = resident_single(self._task)
         self._session = self._stack.enter_context(self._engine.opened(self._program))
-        # The optimizer's slots are not in the problem. They keep the initial values of "init".
+        # The optimizer's slots are not in the problem, so they keep the initial values of "init".
         self._session.run("init")
         problem = self._problem
         saved = self._session.run("save")
@@ -48,7 +48,7 @@ class OursOnGpu:
         self._session.run(LOAD, feeds=batch)
 
     def phase(self, name: str) -> Run:
-        """Return a run of the phase's client with prepared feeds."""
+        """Return a function that runs the phase's client with prepared feeds."""
         session, client = self._session, CLIENTS[name]
         graph, asked = self._program.graph, self._program.clients[client]
         values = {"step": 0, "learning_rate": self._problem.learning_rate}

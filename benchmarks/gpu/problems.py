@@ -20,7 +20,7 @@ from runner.strategies.single import Single
 
 
 def prepare(case: Case, folder: Path) -> Problem:
-    """Create a folder with the float32 problem of a case. Its initial values are the ones drawn on CPUs."""
+    """Create a folder with the float32 problem of a case. Its initial values are drawn on the CPU."""
     folder.mkdir(parents=True)
     task = task_of(case, "float32")
     layers, trainable = forward_layers(task)

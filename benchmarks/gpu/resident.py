@@ -1,4 +1,4 @@
-"""``single`` with a batch that stays on the device, so that a step transfers only the loss to the host."""
+"""The strategy ``single`` with a batch that stays on the device, so that a step transfers only the loss to the host."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

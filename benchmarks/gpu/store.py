@@ -58,7 +58,7 @@ def read_store(path: Path, facts: Mapping[str, str]) -> Store:
     document = json.loads(path.read_text())
     if document["facts"]["device"] != facts["device"]:
         raise ValueError(
-            f"{path} is of {document['facts']['device']}, this is {facts['device']}: give another --output"
+            f"{path} has results of {document['facts']['device']}, this is {facts['device']}: give another --output"
         )
     for entry in document["results"]:
         store.add(_measured(entry))

@@ -16,7 +16,7 @@ TITAN_X: Mapping[str, Mapping[str, int]] = {
     "Torch": {"alexnet": 81, "overfeat": 268, "vgg_a": 529, "googlenet": 470},
     "TensorFlow": {"alexnet": 81, "overfeat": 279, "vgg_a": 540, "googlenet": 445},
 }
-"""Milliseconds of forward and backward pass at these batch sizes: float32, NVIDIA Titan X, 25 April 2016.
+"""Milliseconds of forward and backward pass at the batch sizes of GPU_CASES: float32, NVIDIA Titan X, 25 April 2016.
 
 Source: convnet-benchmarks; also table 1 of "TensorFlow: a system for large-scale machine learning" (2016)."""
 
@@ -47,17 +47,17 @@ def heading(store: Store, command: str) -> str:
             "",
             *facts,
             f"- versions: {told}",
-            f"- command: `{command}`, as often as it takes",
+            f"- command: `{command}`, run as often as needed",
             "",
-            "Every subject is a process of its own with the same initial values and the same batch, which stays on the "
-            "GPU. All are warmed, one by one, then take turns; a run ends when its loss is on the host. Medians.",
-            "PyTorch: channels last, cuDNN's choice by trial, fused SGD; eager (channels-last), with the whole step "
-            "captured as one CUDA graph (graph), and compiled (reduce-overhead, max-autotune).",
-            "tf32: float32 whose products have factors of 10 bits; bfloat16: automatic mixed precision.",
-            "Limit: multiply-adds over the rate of PyTorch's matrix product of 8192x8192, and for the step optimizer "
-            "bytes over the bandwidth of a copy, both measured in the same call.",
-            "Memory: what a step takes of the GPU, as planned and allocated; the most that PyTorch had reserved.",
-            f"Losses: of the first {LOSSES} steps, compared with ours ({tolerances}).",
+            "Every subject runs in a separate process with the same initial values and the same batch, which stays on "
+            "the GPU. All are warmed up one by one, then take turns. A run ends when its loss is on the host. Medians.",
+            "PyTorch: channels last, cuDNN's fastest kernels by trial, fused SGD. Modes: eager (channels-last), eager "
+            "as one captured CUDA graph (graph), and compiled (reduce-overhead, max-autotune).",
+            "tf32: float32 whose products read factors with 10-bit mantissas; bfloat16: automatic mixed precision.",
+            "Limit: multiply-adds over the rate of PyTorch's matrix product of 8192x8192; for the step, plus the bytes "
+            "that the optimizer moves over the bandwidth of a copy. Rate and bandwidth are measured in the same call.",
+            "Memory: of runner, the planned and allocated memory of a step; of PyTorch, the largest reserved memory.",
+            f"Losses: those of the first {LOSSES} steps; PyTorch's are compared with ours ({tolerances}).",
         ]
     )
 

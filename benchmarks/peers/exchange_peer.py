@@ -41,7 +41,7 @@ class Ranks:
             rank.readline()
 
     def exchange(self, nbytes: int, times: int) -> tuple[list[float], float]:
-        """See :class:`~benchmarks.exchange_protocol.ExchangeSubject`; an exchange ends when its last rank ends."""
+        """See :class:`~benchmarks.exchange_protocol.ExchangeSubject`; an exchange ends when all ranks have finished."""
         for rank in self._ranks:
             print(json.dumps([nbytes, times]), file=rank, flush=True)
         answers: list[Mapping[str, Any]] = [json.loads(rank.readline()) for rank in self._ranks]

@@ -13,7 +13,7 @@ from benchmarks.peers.rank import run_rank
 
 
 class Gloo:
-    """Gloo through torch.distributed with its defaults, over the loopback device."""
+    """Gloo through torch.distributed with default settings, over the loopback interface."""
 
     def __init__(self, exchange: Exchange, folder: str, rank: int) -> None:
         torch.set_num_threads(1)

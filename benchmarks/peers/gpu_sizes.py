@@ -20,7 +20,7 @@ def multiply_adds(device: str) -> int:
 
 
 def copied(device: str) -> int:
-    """Return the bytes that one copy reads, which are as many as it writes."""
+    """Return the number of bytes that one copy reads, and also writes."""
     return 1 << (20 if device == "cpu" else 31)
 
 

@@ -1,4 +1,4 @@
-"""JAX as a subject: ``python -m benchmarks.peers.jax_peer VARIANT FOLDER``, VARIANT nchw or nhwc.
+"""JAX as a subject: ``python -m benchmarks.peers.jax_peer VARIANT FOLDER``. VARIANT is nchw or nhwc.
 
 Each phase is one jitted function. A step donates the buffers of variables and velocities to its results.
 """
@@ -22,7 +22,7 @@ VARIANTS = {"nchw": ("NCHW", "OIHW", "NCHW"), "nhwc": ("NHWC", "HWIO", "NHWC")}
 
 Values = dict[str, Array]
 Call = Callable[[Values, Values, list[Array]], Array]
-"""Function of variables, a mapping to which new moving averages are added, and inputs; returns the output."""
+"""Function of trainable variables, moving averages (replaced in the mapping) and inputs; returns the output."""
 
 
 class Network:
@@ -145,7 +145,7 @@ class Network:
                 ((0, 0), [(top, bottom), (left, right)]),
             )
         )
-        # A plain number as initial value: JAX then recognises the reduction and has a gradient for it.
+        # If the initial value is a plain number, JAX recognises the reduction and can differentiate it.
         return lax.reduce_window(x, initial, combine, window, strides, padding)
 
     def _concat(self, layer: Layer) -> Call:

@@ -12,7 +12,7 @@ from benchmarks.peers.rank import run_rank
 
 
 class Mpi:
-    """MPI with its defaults."""
+    """MPI with default settings."""
 
     def __init__(self) -> None:
         self._all = MPI.COMM_WORLD

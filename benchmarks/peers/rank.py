@@ -41,7 +41,7 @@ class Library(Protocol):
 
 
 def run_rank(library: Library, exchange: Exchange, folder: str) -> None:
-    """Answer requests of the process that listens in ``folder``, until its requests end."""
+    """Answer requests that arrive over the socket in ``folder`` until the connection is closed."""
     with socket.socket(socket.AF_UNIX) as driver:
         driver.connect(str(Path(folder) / "driver"))
         with driver.makefile("rw", encoding="utf-8") as requests:

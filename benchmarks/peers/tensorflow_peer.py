@@ -1,6 +1,6 @@
-"""TensorFlow as a subject: ``python -m benchmarks.peers.tensorflow_peer VARIANT FOLDER``, VARIANT graph or xla.
+"""TensorFlow as a subject: ``python -m benchmarks.peers.tensorflow_peer VARIANT FOLDER``. VARIANT is graph or xla.
 
-Images are (N, H, W, C): on CPUs TensorFlow has no gradient of convolutions in the other layout.
+Images are (N, H, W, C): on CPUs TensorFlow has no gradient of convolutions in the layout (N, C, H, W).
 """
 
 import sys
@@ -50,7 +50,7 @@ class Network:
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits))
 
     def advance(self) -> None:
-        """Update the moving averages with the statistics of the batch of the latest :meth:`loss`."""
+        """Update the moving averages with the batch statistics of the latest call of :meth:`loss`."""
         for average, statistic, decay in self._updates:
             average.assign(decay * average + (1.0 - decay) * statistic)
 
@@ -67,7 +67,7 @@ class Network:
 
         def batch_norm(held: Mapping[str, tf.Tensor], inputs: Sequence[tf.Tensor]) -> tf.Tensor:
             x = inputs[0][:, None, None, :] if is_row else inputs[0]
-            # This variance for the moving averages has the factor m / (m - 1). No training loss reads the averages.
+            # For m values per channel, the returned variance has the factor m / (m - 1). It does not affect the loss.
             y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
                 x=x,
                 scale=held[names["gamma"]],

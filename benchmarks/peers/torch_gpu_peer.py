@@ -52,7 +52,7 @@ class TorchGpu:
             self._network.parameters(), lr=problem.learning_rate, momentum=problem.momentum, fused=True
         )
         for parameter in self._network.parameters():
-            # A capture restores this state afterwards, so it must exist before the first step.
+            # :meth:`_captured` saves and restores this state, so it must exist before the first step.
             self._optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         compiled = self._mode in ("reduce-overhead", "max-autotune")
         self._loss = torch.compile(self._eager_loss, mode=self._mode) if compiled else self._eager_loss

@@ -1,4 +1,4 @@
-"""PyTorch as a subject: ``python -m benchmarks.peers.torch_peer VARIANT FOLDER``, a variant of :data:`VARIANTS`."""
+"""PyTorch as a subject: ``python -m benchmarks.peers.torch_peer VARIANT FOLDER``; see :data:`VARIANTS`."""
 
 import contextlib
 import sys
@@ -82,7 +82,7 @@ class Pad(nn.Module):
 
     def __init__(self, low: list[int], high: list[int]) -> None:
         super().__init__()
-        # PyTorch counts axes from the last.
+        # F.pad expects the widths of the last axis first.
         self.widths = [width for pair in reversed(list(zip(low, high, strict=True))) for width in pair]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ def _module(problem: Problem, layer: Layer, private: bool) -> nn.Module:
 
 
 def _parameter(values: np.ndarray) -> nn.Parameter:
-    # The clone lets the file's array be freed, and PyTorch aligns its memory.
+    # PyTorch aligns the memory of the clone, and the array of the file can be freed.
     return nn.Parameter(torch.from_numpy(values).clone())
 
 
@@ -179,7 +179,7 @@ def _avg_pool(problem: Problem, layer: Layer, private: bool) -> nn.Module:
 
 
 def _is_ceil(layer: Layer) -> bool:
-    """Return whether PyTorch's ceil_mode gives this uneven padding, with windows that extend beyond the image."""
+    """Return whether the bottom and right padding exceeds the top and left padding as in PyTorch's ceil_mode."""
     names = ("image", "window", "strides", "padding")
     image, window, strides, (top, bottom, left, right) = (layer.settings[name] for name in names)
     if (bottom, right) == (top, left) or bottom < top or right < left:

@@ -39,7 +39,7 @@ class Bars(DatasetSettings):
         return Facts((1, self.side, self.side), CLASSES, self.examples, self.examples // 4)
 
     def load(self) -> Dataset:
-        """Return both splits. Every worker draws equal images."""
+        """Return both splits. Every worker draws the same images."""
         facts = self.facts()
         rng = np.random.default_rng(self.data_seed)
         train, test = (self._split(count, rng) for count in (facts.train_examples, facts.test_examples))

@@ -12,7 +12,7 @@ from runner.plugin import Plugin
 
 @dataclass
 class AllConv(Model):
-    """Stages of two 3x3 convolutions, the second of stride 2; then a 1x1 convolution to classes and a global mean.
+    """Stages of two 3x3 convolutions, the second with stride 2; then a 1x1 filter per class and a global mean.
 
     filters: number of filters in the first stage, doubled in each later stage. stages: number of times the image is
     halved. dropout: dropout rate after each stage.
@@ -24,7 +24,7 @@ class AllConv(Model):
     dropout: Rate = 0.0
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
-        """Add layers conv1, relu1, shrink1, ... and return the average of the class maps."""
+        """Add layers conv1, relu1, shrink1, ... and return the average of each class's map."""
         h = x
         for stage in range(1, self.stages + 1):
             filters = self.filters * 2 ** (stage - 1)

@@ -12,7 +12,7 @@ from runner.plugin import Plugin
 class Lion(Optimizer):
     """w <- w - lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * w);  m <- beta2 * m + (1 - beta2) * g.
 
-    Every weight moves by the same amount, so use 3 to 10 times smaller learning rates than with Adam. beta1: weight of
+    Every weight moves by the same amount, so use a learning rate 3 to 10 times smaller than with Adam. beta1: weight of
     m in the step's direction. beta2: decay of m. Slot: momentum.
     """
 

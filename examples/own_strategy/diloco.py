@@ -25,11 +25,11 @@ OUTER = "outer"
 class DiLoCo(Strategy):
     """Local SGD with an outer Nesterov step (Douillard et al. 2023, algorithm 1).
 
-    Each of K workers trains a separate network on its shares with the configured optimizer, the inner one. After every
+    Each of K workers trains a separate network on its shares with the configured (inner) optimizer. After every
     ``inner_steps`` updates, the mean over the workers of (parameters at the start of the round - parameters now) is the
     gradient of an outer step with Nesterov momentum, which starts from the parameters at the start of the round. Moving
     averages of batch normalisation are averaged. An outer step sends 2 (K - 1) times the bytes of the parameters and
-    averages. An evaluation and a checkpoint end a round early, so that all workers hold the network that is scored and
+    averages. Evaluations and checkpoints end a round early, so that all workers hold the network that is scored and
     saved.
 
     The slots of the inner optimizer stay on each worker. A checkpoint holds the first worker's slots, and all workers
@@ -72,7 +72,7 @@ class DiLoCo(Strategy):
     def _outer(
         self, replicas: Sequence[Replica], computed: Sequence[Gradients], anchors: Sequence[Variables]
     ) -> list[str]:
-        """Build an outer step for each trained variable and average each moving average; return the nodes to run."""
+        """Build the outer step of each trainable variable, and average moving averages; return the nodes to run."""
         graph, targets = replicas[0].graph, []
         for variables in zip(*([v for v, _ in each.gradients] for each in computed), strict=True):
             starts = [store.copy(variable, "anchor") for store, variable in zip(anchors, variables, strict=True)]

@@ -25,7 +25,7 @@ class LocalSgd(Strategy):
 
     every: number of steps between averages. Averaging the variables and the optimizer's slots sends 2 (K - 1) times
     their bytes; ``sync_data`` sends 2 (K - 1) times the bytes of all gradients in every step. The networks are also
-    averaged before an evaluation and a checkpoint, so that one network is scored, saved and resumed.
+    averaged before an evaluation or a checkpoint, so that one network is scored, saved and resumed.
 
     With ``every=1``, equal shares and an optimizer that is linear in the gradient (sgd, momentum), a step equals a step
     of ``single``. ``optimizer.clip_norm`` clips the gradients of each worker separately.

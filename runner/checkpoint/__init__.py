@@ -2,7 +2,7 @@
 
 A reader never sees an incomplete checkpoint, a damaged checkpoint is never loaded, and no content is executed.
 
-Read in this order: ``manifest``, ``shard`` and ``layout`` for the format; ``writing`` and ``reading``.
+Read in this order: ``manifest``, ``shard`` and ``layout`` for the format; then ``writing`` and ``reading``.
 """
 
 from runner.checkpoint.manifest import (

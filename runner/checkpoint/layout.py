@@ -1,7 +1,7 @@
-"""The folder of checkpoints: ``step-N`` for a committed checkpoint, and names with a suffix for all others.
+"""The folder of checkpoints: ``step-N`` is a committed checkpoint; every other checkpoint has a name with a suffix.
 
-Epoch E of the run writes ``step-N.tmp-E``, then renames it to ``step-N``; to delete ``step-N``, it first renames it to
-``step-N.discarded-E``. A rename is atomic, so a name without a suffix is always a complete checkpoint.
+In epoch E (start number E of the run), a checkpoint is written as ``step-N.tmp-E`` and then renamed to ``step-N``; to
+be deleted, it is first renamed to ``step-N.discarded-E``. Renames are atomic, so ``step-N`` is always complete.
 """
 
 import os
@@ -22,7 +22,7 @@ def committed_path(directory: Path, step: int) -> Path:
 
 
 def temporary_path(final: Path, epoch: int) -> Path:
-    """Return the path to which ``epoch`` writes the checkpoint ``final`` before it is committed."""
+    """Return the path at which start ``epoch`` of the run writes the checkpoint ``final`` before committing it."""
     return final.with_name(f"{final.name}.tmp-{epoch}")
 
 
@@ -57,7 +57,7 @@ def set_aside(path: Path, epoch: int) -> Path:
 
 
 def remove_leftovers(directory: Path, epoch: int) -> None:
-    """Delete the unfinished checkpoints of this and earlier epochs. The caller holds the lock of the run directory.
+    """Delete the uncommitted checkpoints of this and earlier epochs. The caller holds the lock of the run directory.
 
     Raises DirectoryInUseError if a later epoch has written here, because this process no longer owns the directory.
     """

@@ -1,9 +1,9 @@
 """``manifest.json``: the description of a checkpoint, its limits, and its conversion to bytes and back.
 
-The file is one JSON document in one canonical spelling: sorted keys, one space of indentation, ASCII, a newline at the
+The file is one JSON document in canonical form: sorted keys, one space of indentation, ASCII, a newline at the
 end. Its field ``manifest_sha256`` is the SHA-256 of the same document without that field. Reading checks the fields,
-encodes them again and compares the bytes, so that a flipped bit anywhere in the file is found. The same schema holds
-for writing and for reading.
+encodes them again and compares the bytes, so that a flipped bit anywhere in the file is detected. Writing and reading
+use the same schema.
 """
 
 import hashlib
@@ -29,12 +29,12 @@ MAX_DIMENSIONS = 8
 MINIMUM_KEEP = 3
 
 BEST_STEP = "best/step"
-"""Key in the progress: the step of the checkpoint that is kept as the best so far."""
+"""Key, in :attr:`CheckpointMeta.progress`, of the step of the checkpoint that is kept as the best so far."""
 
 DTYPE = OneOf(("float32", "float64", "int32", "int64", "uint8", "bool"))
 VARIABLE_NAME = Text(
     512,
-    r"(?!__metadata__$)[A-Za-z0-9._/-]+",  # safetensors uses the excluded name for its own notes
+    r"(?!__metadata__$)[A-Za-z0-9._/-]+",  # safetensors reserves the excluded name for its metadata
     "1 to 512 letters, digits and the characters _ . / -, not __metadata__",
 )
 _FILE_NAME = Text(
@@ -81,8 +81,8 @@ class CheckpointMeta:
     """The state of the training loop that is stored with the variables and returned on resume.
 
     config_hash, run_id: letters, digits and ``. _ -``. epoch: number of this start of the run, from the run directory
-    (not an epoch of the data). examples: training examples consumed so far. progress: finite numbers that the loop
-    continues from, such as the best metric so far or the seconds spent, named like variables; the entry
+    (not an epoch of the data). examples: training examples consumed so far. progress: finite numbers from which the
+    loop continues, such as the best metric so far or the seconds spent, under keys that are valid variable names; entry
     :data:`BEST_STEP` is the step of the best checkpoint so far, which is this one or an earlier one.
     Raises NumericError if a number in ``progress`` is not finite.
     """
@@ -131,7 +131,7 @@ _SCHEMA = Record(Manifest)
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Return the content of ``manifest.json``. Raises CheckpointError for a value out of bounds, or above 1 MB."""
+    """Return the content of ``manifest.json``. Raises CheckpointError for values out of bounds or over 1 MB in all."""
     try:
         document = {"format_version": FORMAT_VERSION, **_SCHEMA.write(manifest)}
     except Violation as violation:

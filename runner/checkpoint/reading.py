@@ -16,7 +16,7 @@ from runner.system.files import read_regular
 
 PREFIX_BYTES = 4096
 
-# Protocols 0 and 1 of pickle have no magic number; these are the first bytes of their containers and classes.
+# Protocols 0 and 1 of pickle have no magic number; the pattern matches the first bytes of containers and classes.
 _OLD_PICKLE = re.compile(rb"(\(dp\d+\n|\(lp\d+\n|\(d[qp]|\(l[qp]|\}q\x00|\]q\x00|c[A-Za-z_][\w.]*\n[A-Za-z_]\w*\n)")
 
 _SIGNATURES = (
@@ -37,7 +37,7 @@ _SIGNATURES = (
 
 
 def refuse_foreign(name: str, content: bytes) -> None:
-    """Raise CheckpointError if ``content``, the beginning of file ``name``, is in a format of other software."""
+    """Raise CheckpointError if ``content``, the beginning of file ``name``, has the signature of another format."""
     if _begins_like_safetensors(content):
         return  # the length of its header can look like the signature of another format
     for signature, description in _SIGNATURES:
@@ -75,9 +75,9 @@ class Checkpoint(NamedTuple):
 
 
 def load(path: str | os.PathLike[str], expected: Expected | None = None) -> Checkpoint:
-    """Load the checkpoint directory ``path``. expected: name -> (shape, dtype) of its variables.
+    """Load the checkpoint directory ``path``. expected: name -> (shape, dtype) of the variables that it must hold.
 
-    Raises CheckpointError if the checkpoint is missing, damaged, foreign, newer than this runner or does not fit;
+    Raises CheckpointError if the checkpoint is missing, damaged, in another or newer format, or not as ``expected``;
     NumericError if a value is not finite; SecurityError for symbolic links and special files; ResourceError if the
     checkpoint is larger than the memory of this machine.
     """
@@ -94,7 +94,7 @@ def load(path: str | os.PathLike[str], expected: Expected | None = None) -> Chec
 
 
 def newest(directory: str | os.PathLike[str]) -> Path | None:
-    """Return the newest checkpoint in ``directory`` that loads, None if there is none.
+    """Return the newest checkpoint in ``directory`` that can be loaded, None if there is none.
 
     Each candidate is read in full; a damaged one is skipped with a warning that names the reason.
     """
@@ -112,7 +112,7 @@ def newest(directory: str | os.PathLike[str]) -> Path | None:
 
 
 def find(path: Path, which: str | None = None) -> Path:
-    """Return the checkpoint of ``path``, which is a checkpoint, a folder of them, or the directory of a run.
+    """Return the path of a checkpoint. path: a checkpoint, a folder of checkpoints, or the directory of a run.
 
     which: :data:`BEST` or :data:`NEWEST`; None for the best if there is a usable one, otherwise the newest. Raises
     CheckpointError if there is no such path or checkpoint.
@@ -133,7 +133,7 @@ def find(path: Path, which: str | None = None) -> Path:
 
 
 def _best(folder: Path, latest: Path, *, required: bool) -> Path:
-    """Return the best checkpoint that ``latest`` names or, if it is unusable and not ``required``, ``latest``."""
+    """Return the best checkpoint that ``latest`` records; if it is unusable and not ``required``, return ``latest``."""
     step = load(latest).manifest.meta.best_step
     best = None if step is None else layout.committed_path(folder, step)
     if best == latest:
@@ -163,7 +163,7 @@ def _fault(best: Path | None) -> str:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Prefix the texts of errors with the path of the checkpoint."""
+    """Prefix the messages of errors with the path of the checkpoint."""
     try:
         yield
     except (*UNUSABLE, ResourceError) as error:
@@ -214,7 +214,7 @@ def _read_shard(record: ShardRecord, directory: int) -> bytes:
 
 
 def _require_memory(found: Manifest) -> None:
-    """Raise ResourceError for a checkpoint larger than the memory, before anything is allocated for it."""
+    """Raise ResourceError if the checkpoint is larger than the memory, before memory is allocated for it."""
     needed = sum(record.size for record in found.shards)
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > installed:

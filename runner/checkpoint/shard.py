@@ -1,4 +1,4 @@
-"""A shard: one safetensors file, packed from variables, and unpacked only after every check has passed."""
+"""A shard: one safetensors file, whose variables are returned only after every check has passed."""
 
 import hashlib
 from collections.abc import Mapping
@@ -50,13 +50,13 @@ def require_finite(name: str, array: Array) -> None:
 
 
 def weights_sha256(variables: Mapping[str, Array]) -> str:
-    """Return one SHA-256 (64 hex digits) of the values of all variables, to compare two runs bit for bit.
+    """Return one SHA-256 (64 hex digits) of all variables, to compare two runs bit for bit.
 
-    ``variables`` maps unsharded names to arrays of any layout. The hash is over the variables in the order of their
-    names (by code point): for each, the ASCII text ``name newline dtype newline shape newline``, where dtype is NumPy's
-    name such as ``float32`` and shape the sizes in decimal joined by commas (nothing for a scalar); then the
-    elements in C order, little endian, a bool as one byte. There is no separator between variables: the text determines
-    how many bytes follow. Raises CheckpointError for a name or element type that a checkpoint cannot hold.
+    ``variables`` maps unsharded names to arrays of any layout. The hash covers the variables, sorted by name (by
+    code point). Each contributes the ASCII text ``name newline dtype newline shape newline``, then its elements in C
+    order, little endian, a bool as one byte. dtype is NumPy's name, such as ``float32``; shape is the sizes in
+    decimal, joined by commas (nothing for a scalar). There is no separator between variables: the text determines how
+    many bytes follow. Raises CheckpointError for a name or element type that a checkpoint cannot hold.
     """
     digest = hashlib.sha256()
     for name in sorted(variables):
@@ -71,7 +71,7 @@ _LENGTH_BYTES = 8  # a safetensors file starts with the length of its header, li
 
 
 def pack(variables: Mapping[str, Array], file: str = SHARD_FILE) -> tuple[ShardRecord, bytes]:
-    """Return the record, for the manifest, and the content of a shard ``file`` that holds ``variables``.
+    """Return the record of a shard ``file`` that holds ``variables``, for the manifest, and the bytes of the file.
 
     Raises NumericError for a value that is not finite, CheckpointError for names and types that the format cannot hold.
     """
@@ -90,7 +90,7 @@ def pack(variables: Mapping[str, Array], file: str = SHARD_FILE) -> tuple[ShardR
 def unpack(record: ShardRecord, payload: bytes) -> dict[str, Array]:
     """Return the variables of a shard as writable C-contiguous arrays, in the order of the record.
 
-    Raises CheckpointError unless ``payload`` is byte for byte as ``record`` describes, NumericError for a value that is
+    Raises CheckpointError unless ``payload`` matches ``record`` byte for byte, NumericError for a value that is
     not finite.
     """
     digest = hashlib.sha256(payload).hexdigest()

@@ -1,8 +1,8 @@
 """Commit a checkpoint: at every moment and after any failure, the newest ``step-N`` on the disk is complete.
 
-The order of the calls guarantees this: space is reserved, the shard and then the manifest are written and flushed in a
-temporary directory, the directory is flushed and renamed, its parent is flushed, and the result is read back from the
-disk. Only then are older checkpoints deleted.
+The order of the calls guarantees this: the free space is checked, the shard and then the manifest are written and
+flushed in a temporary directory, that directory is flushed and renamed, its parent is flushed, and the checkpoint is
+read back from the disk. Only then are older checkpoints deleted.
 """
 
 import logging
@@ -32,9 +32,9 @@ def save(
 ) -> Path:
     """Write ``variables``, unsharded name -> array of any layout, as ``directory/step-N``; return its path.
 
-    On return, the checkpoint is on the disk and has been read back. Only the newest ``keep`` checkpoints, this one
-    included, and the best one according to ``meta`` are left. A committed checkpoint with the same variables is not
-    changed. The caller must hold the lock of the run directory; ``meta.epoch`` is the directory's epoch.
+    On return, the checkpoint is on the disk and has been read back. Of the checkpoints up to this step, only the newest
+    ``keep`` and the best according to ``meta`` are left. If the step is already committed with the same variables, the
+    checkpoint is not changed. The caller must hold the lock of the run directory, whose epoch is ``meta.epoch``.
 
     Raises NumericError for a value that is not finite; ConfigError for ``keep`` below 3; ResourceError if the disk is
     full or fails; CheckpointError if the format cannot hold a value, if other variables are committed for this step, or
@@ -72,7 +72,7 @@ def _writing(final: Path) -> Iterator[None]:
 
 
 def _is_committed(final: Path, manifest: Manifest) -> bool:
-    """Return whether the same variables are committed already; a damaged checkpoint does not count."""
+    """Return whether ``final`` is intact and has the same variables. Raises CheckpointError for other variables."""
     if not os.path.lexists(final):
         return False
     try:
@@ -82,8 +82,8 @@ def _is_committed(final: Path, manifest: Manifest) -> bool:
         return False
     if set(stored.variables) != set(manifest.variables):
         raise CheckpointError(
-            f"{final} exists, and its values differ from those to save: an earlier start of the run had another "
-            "result. Nothing was changed; move this checkpoint away to continue"
+            f"{final} exists, and its values differ from those to save: an earlier start of the run had a "
+            "different result. Nothing was changed; move this checkpoint away to continue"
         )
     fsync_directory(final.parent)  # the checkpoint can be from a save that failed after its rename
     return True
@@ -99,11 +99,11 @@ def _require_space(directory: Path, needed: int) -> None:
 
 
 def _commit(final: Path, files: Mapping[str, bytes], epoch: int) -> None:
-    """Write ``files`` in their order under a temporary name, make them durable, and rename."""
+    """Write ``files`` in their order to a temporary directory, make them durable, and rename the directory."""
     temporary = layout.temporary_path(final, epoch)
     with ExitStack() as on_failure:
         temporary.mkdir()
-        # Free the space. If the deletion fails too, the first error is raised; the next save retries.
+        # Free the space. If the deletion fails too, the first error is raised; the next save deletes the rest.
         on_failure.callback(shutil.rmtree, temporary, ignore_errors=True)
         for name, content in files.items():
             write_durably(temporary / name, content)
@@ -116,7 +116,7 @@ def _commit(final: Path, files: Mapping[str, bytes], epoch: int) -> None:
 
 
 def _read_back(final: Path, manifest: Manifest) -> None:
-    """Raise CheckpointError unless the disk, not only the page cache, has the checkpoint."""
+    """Raise CheckpointError unless the disk, and not only the page cache, holds the checkpoint."""
     for path in final.iterdir():
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -136,8 +136,8 @@ def _read_back(final: Path, manifest: Manifest) -> None:
 def _prune(directory: Path, newest: Manifest, keep: int) -> None:
     """Discard checkpoints older than the newest, except the ``keep`` - 1 newest of them and the best.
 
-    Checkpoints of later steps are damaged, and the resumed run has not reached these steps again. They do not count, so
-    that they cannot displace an intact checkpoint.
+    Checkpoints of later steps are damaged: otherwise, the run would have been resumed from them. They are not counted,
+    so that they cannot displace an intact checkpoint.
     """
     older = [(step, path) for step, path in layout.committed(directory) if step < newest.step]
     for step, path in older[keep - 1 :]:

@@ -3,8 +3,8 @@
 Read in this order:
 
 * ``train``: training, ``resume=DIR``, and the table of results. ``planned_sweep`` and ``sweep``: sweeps.
-* ``explain`` (with ``explanation``), ``list``, ``doctor`` and ``new``: before training.
-* ``evaluate`` and ``predict``, with ``stored_network``: trained networks.
-* ``compare``, ``rerun``, ``ui`` and ``sync``: stored runs.
+* ``explain`` (with ``explanation``), ``list``, ``doctor`` and ``new``: for use before training.
+* ``evaluate`` and ``predict``, with ``stored_network``: use of trained networks.
+* ``compare``, ``rerun``, ``ui`` and ``sync``: use of stored runs.
 * ``help_text``: ``runner --help``. ``plugins``: the option ``--plugin``.
 """

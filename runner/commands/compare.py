@@ -1,4 +1,4 @@
-"""The verb ``compare``: the differences of two runs in configuration, code, versions and machine, and results."""
+"""The verb ``compare``: the differences between two runs in configuration, code, versions and machine, and results."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ def differences(first: StoredRun, second: StoredRun) -> list[Difference]:
 
 
 def differences_of_origin(first: StoredRun, second: StoredRun) -> list[Difference]:
-    """Return the topics that may explain different results of equal configurations."""
+    """Return the differences in code, versions and machine, which may explain different results."""
     repositories = by_name(_repositories(first), _repositories(second))
     codes = [_code(run, named) for run, named in zip((first, second), repositories, strict=True)]
     return [_difference("code", *codes), _difference("versions and machine", _machine(first), _machine(second))]
@@ -67,7 +67,7 @@ def _of_summary(run: StoredRun, names: tuple[str, ...]) -> dict[str, str]:
     if run.summary is None:
         return {"status": "killed"} if "status" in names else {}
     plain = asdict(run.summary)
-    # The median of the step time is compared instead of the last speed.
+    # Speeds are compared by step_time_s and examples_per_s, not by the last logged values.
     plain["final"] = {name: value for name, value in plain["final"].items() if not name.startswith("perf/")}
     return dict(_flat({name: plain[name] for name in names if plain[name] not in (None, {}, [])}))
 
@@ -81,7 +81,7 @@ def _machine(run: StoredRun) -> dict[str, str]:
 
 
 def _code(run: StoredRun, repositories: Mapping[str, CodeState]) -> dict[str, str]:
-    """Return commit, changes and untracked files by repository; older summaries have the commit only."""
+    """Return the commit of runner, the plugins, and the commit, changes and untracked files of each repository."""
     summary = run.summary
     if summary is None:
         return {}
@@ -126,9 +126,9 @@ example:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the differences of two runs; return 0 even if there are differences."""
+    """Print the differences between two runs; return 0 even if there are differences."""
     parser = verb_parser(
-        "compare", "Print the differences of two runs: configuration, code, versions and machine, results.", _EXAMPLE
+        "compare", "Print the differences between two runs: configuration, code, versions, machine, results.", _EXAMPLE
     )
     parser.add_argument("runs", nargs=2, metavar="RUN", help="directory or run id")
     first, second = (named_run(text) for text in parser.parse_args(arguments).runs)
@@ -137,14 +137,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def comparison_text(first: StoredRun, second: StoredRun) -> str:
-    """Return a table of the differences, and one line with the number of equal values."""
+    """Return a table of the differences, the number of equal values, and the files with uncommitted changes."""
     found = differences(first, second)
     named = [("directory", str(first.path), str(second.path))]
     lines = [text_table(("", first.run_id, second.run_id), [*named, *difference_rows(found)]), ""]
     lines.append("equal entries: " + ", ".join(f"{each.equal} of {each.topic}" for each in found))
     if changes_differ(first, second):
         kept = [str(run.code_diff) for run in (first, second) if run.code_diff.is_file()]
-        lines.append(f"Uncommitted changes are in: {', '.join(kept) or 'no file that still exists'}")
+        lines.append(f"Uncommitted changes are in: {', '.join(kept) or 'files that no longer exist'}")
     return "\n".join(lines)
 
 
@@ -159,7 +159,7 @@ def _short(text: str) -> str:
 
 
 def named_run(text: str) -> StoredRun:
-    """Return the run with this directory, or with this id among the outputs or in the tracking store of this folder.
+    """Return the run that ``text`` names: by its directory, its id, or the first digits of its id.
 
     Raises ConfigError if there is no such run, ResourceError if the store is needed and not available.
     """

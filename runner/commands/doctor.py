@@ -182,7 +182,7 @@ def _tracking_store() -> Iterator[Finding]:
 
 
 def _launchers() -> Iterator[Finding]:
-    """Yield findings on Hydra plugins that run jobs of a sweep in parallel, which are optional."""
+    """Yield findings on the optional Hydra plugins that run jobs of a sweep in parallel."""
     for name in ("joblib", "submitit"):
         try:
             version = importlib.metadata.version(f"hydra-{name}-launcher")

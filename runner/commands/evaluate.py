@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run ``runner eval`` with the arguments that follow it."""
     parser = verb_parser(
         "eval",
-        "Score a trained network on the test split, and on the validation split if there is one, with one "
+        "Score a trained network on the test split, and on the validation split if there is one, on one "
         f"device, whichever strategy trained it. Images are normalised as in training.\n{DEVICE_HELP}.",
         _EXAMPLE,
     )
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _evaluated(stored: Config, overrides: Sequence[str], config_dir: Path | None) -> Config:
-    """Return the stored configuration with the given dataset; raise ConfigError if it does not fit the network."""
+    """Return the stored configuration with the given dataset. Raises ConfigError if the dataset does not fit."""
     config = from_plain(overridden(stored, overrides, _MOVABLE, _OTHERWISE, config_dir=config_dir))
     check(replace(config, train=replace(config.train, monitor=None)))
     known, given = stored.data.facts(), config.data.facts()

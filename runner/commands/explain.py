@@ -90,7 +90,7 @@ def _title(experiment: Experiment) -> str:
 
 
 def _length_lines(experiment: Experiment) -> list[str]:
-    """Return lines on the length of the run and its network."""
+    """Return lines on the length of the run and on the emulated network, if there is one."""
     steps = (
         f"steps                   {number(experiment.total_steps)} of {experiment.config.train.batch_size} examples, "
         f"{experiment.steps_per_epoch:.1f} steps per epoch"

@@ -58,7 +58,7 @@ _SECTIONS: dict[str, type] = {
 
 
 def help_text(conf: Path, verbs: Mapping[str, str]) -> str:
-    """Return the text of ``runner --help``. conf: the folder of YAML files. verbs: name -> one line."""
+    """Return the text of ``runner --help``. conf: the folder of YAML files. verbs: name -> description."""
     primary = yaml.safe_load((conf / "config.yaml").read_text(encoding="utf-8"))
     return "\n".join(
         [

@@ -1,4 +1,4 @@
-"""The verb ``list``: the options of each group, one line for each, from the tables and the YAML files."""
+"""The verb ``list``: the options of each group, one line for each, from the option classes and the YAML files."""
 
 import inspect
 import itertools
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def lines(kind: str, folders: Sequence[Path]) -> dict[str, str]:
-    """Return option -> one line: the first line of its docstring, or the leading comment of its YAML file."""
+    """Return option -> one line: the first line of its docstring, or the first sentence of its YAML file's comment."""
     group = KINDS[kind]
     table: Mapping[str, type] = GROUPS.get(group, {})
     documented = {name: inspect.getdoc(schema) or "" for name, schema in table.items()}

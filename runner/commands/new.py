@@ -13,7 +13,7 @@ from runner.system.console import verb_parser
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of template. group: the option's group of the configuration. suffix: appended to the option's name."""
+    """A kind of template. group: the configuration group of its option. suffix: appended to the option's name."""
 
     text: str
     group: str
@@ -32,7 +32,7 @@ KINDS = {
 def main(arguments: Sequence[str]) -> int:
     """Write NAME.py and conf/GROUP/NAME.yaml into the working directory; print how to run them.
 
-    Raises ConfigError for an unusable name and for a file that exists, ResourceError if a file cannot be written.
+    Raises ConfigError if the name is unusable or a file exists, ResourceError if a file cannot be written.
     """
     parser = verb_parser(
         "new",

@@ -48,7 +48,7 @@ def run_planned(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], *, debu
 
 
 def run_here(sweep_dir: Path, number: int, at_once: int, *, debug: bool = False) -> None:
-    """Run one job in this process; see :func:`run_frozen_job` for errors. at_once: jobs that share the machine."""
+    """Run one job in this process; see :func:`run_frozen_job` for errors. at_once: number of jobs at once."""
 
     def train(work: Work) -> None:
         from runner.training.run import run
@@ -78,7 +78,7 @@ def task(composed: Mapping[str, Any]) -> None:
 
 
 def _run_all(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool) -> None:
-    """Launch jobs until all have ended; if a job ends the launcher, the remaining jobs are launched again."""
+    """Launch jobs until all have ended; if a job makes the launcher fail, launch the remaining jobs again."""
     remaining = list(jobs)
     while remaining:
         before = {job.number: last_ended(sweep_dir / job.directory) for job in remaining}
@@ -93,14 +93,14 @@ def _run_all(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: boo
 
 
 def _launch(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool) -> Exception | None:
-    """Launch jobs once and return the error of the launcher; the outcome of each job is in its directory."""
+    """Launch jobs once; return the launcher's error or None. The outcome of each job is in its directory."""
     launcher = plan.launcher
     settings = {
         "sweep_dir": str(sweep_dir),
         # The cores and GPUs that the jobs share are known only on the machine that runs a job.
         "jobs_at_once": jobs_at_once(launcher, len(jobs), usable_cores()),
         "here": launcher.shares_process,
-        # Processes of joblib can outlive the sweep; they then start no more jobs.
+        # Processes of joblib can outlive the sweep and must then start no more jobs.
         "joined": launcher.name == JOBLIB,
         "debug": debug,
         "plugins": pinned_references(),
@@ -117,12 +117,12 @@ def _launch(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool
 
 
 def _has_ended(directory: Path, before: int | None) -> bool:
-    """Return whether a job is finished, or has ended since ``before``."""
+    """Return whether a job is finished, or has ended again. before: the time of its previous end, if any."""
     return recorded(directory)[0] == FINISHED or last_ended(directory) not in (None, before)
 
 
 def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str, Any]) -> None:
-    """Run one job in a separate process, whose death does not end the launcher, and report how it ended.
+    """Run one job in a separate process, whose death does not end the launcher; if the job fails, print its error.
 
     composed: the settings of :func:`_launch`.
     """

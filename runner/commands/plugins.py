@@ -7,7 +7,7 @@ from runner.errors import ConfigError
 
 OPTION = "--plugin"
 GROUP = "runner.plugins"
-"""Each entry point of this group names the object ``plugin`` of a module."""
+"""Each entry point of this group names a module, or the object ``plugin`` in a module."""
 
 
 def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -34,7 +34,7 @@ def install_plugins(references: Sequence[str]) -> None:
     """Load the plugins of the command line, then those of installed packages; see :func:`runner.plugin.install`."""
     wanted = [*references, *_installed()]
     if wanted:
-        # Imported here, because commands without plugins need not load the tables.
+        # Imported here, so that commands without plugins do not load the tables of models and other options.
         from runner.plugin import install
 
         install(wanted)

@@ -95,8 +95,8 @@ def predict(
 ) -> list[Prediction]:
     """Return the predictions for the images in ``files``; see :func:`~runner.data.pictures.read_pictures`.
 
-    device: computes the network. resize: resize the images; for a network that was trained on an image folder this is
-    always done. Raises DataError or CheckpointError if a file or the checkpoint does not fit the network.
+    device: runs the network. resize: crop and resize the images, as is always done for a network that was trained on an
+    image folder. Raises DataError or CheckpointError if a file or the checkpoint does not fit the network.
     """
     from runner.training.inference import probabilities
 
@@ -113,7 +113,7 @@ def predict(
 
 
 def _ranked(row: NDArray[np.float64], names: Sequence[str], top: int) -> tuple[tuple[str, float], ...]:
-    """Return the likeliest classes; of equally likely classes, the first."""
+    """Return the likeliest classes, best first; equally likely classes keep their order."""
     order = np.argsort(-row, kind="stable")[:top]
     return tuple((names[i], float(row[i])) for i in order)
 

@@ -1,4 +1,4 @@
-"""A checkpoint, its run, and the device that computes it, for the verbs that use a trained network."""
+"""A checkpoint, its run, and the device that runs its network, for the verbs that use a trained network."""
 
 import argparse
 import logging
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of :func:`stored_network`."""
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a run directory, or a checkpoint in one")
     parser.add_argument(
-        "--which", choices=(BEST, NEWEST), help="checkpoint of a run (default: the best if one is kept, else newest)"
+        "--which", choices=(BEST, NEWEST), help="checkpoint of a run (default: best if one is kept, else newest)"
     )
 
 
@@ -79,7 +79,7 @@ def stored_network(path: Path, which: str | None) -> StoredNetwork:
 
 
 def write_output(path: Path, text: str) -> None:
-    """Write a file that the user named. Raises ResourceError if that fails."""
+    """Write a file of results. Raises ResourceError if the file cannot be written."""
     try:
         replace_durably(path, text.encode())
     except OSError as error:
@@ -120,8 +120,8 @@ def split_device(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
 def with_device(stored: Config, device_overrides: Sequence[str]) -> Config:
     """Return the configuration of a trained network with a cluster of one device, by default ``auto``.
 
-    Of the stored cluster only ``tf32`` is kept, unless ``device_overrides`` set it. Raises ConfigError for an unknown
-    device, or if ``cluster.gpus`` is neither null nor one GPU.
+    Of the stored cluster only ``tf32`` is kept, unless ``device_overrides`` set it or choose the CPU. Raises
+    ConfigError for an unknown device, or if ``cluster.gpus`` is neither null nor one GPU.
     """
     tf32 = stored.cluster.tf32 and f"cluster.device={CPU}" not in device_overrides
     fresh = replace(stored, cluster=LocalCluster(tf32=tf32))

@@ -27,8 +27,8 @@ _AS_WRITTEN = argparse.RawDescriptionHelpFormatter
 _DESCRIPTION = """\
 A sweep (runner -m KEY=V1,V2 ...) freezes the configuration of every job before the first one starts, so that later
 edits of YAML files have no effect. Its directory holds plan.json, N/frozen.yaml and the run of every job N, and the
-table as jobs.csv, jobs.md and, where seed=1,2,3 repeats every combination, seeds.csv with mean and spread (sample
-standard deviation) over the n seeds that finished. Jobs that run at the same time share the cores and the GPUs. When a
+table of results as jobs.csv and jobs.md. If seed=1,2,3 repeats every combination, seeds.csv has the mean and spread
+(sample standard deviation) over the n finished seeds. Jobs that run together share the cores and the GPUs. When a
 sweep ends, it writes waiting records of its jobs to the tracking store; `runner sync DIR` writes the rest."""
 
 _EXAMPLE = """\
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def start(jobs: Sequence[Job], arguments: Sequence[str], *, debug: bool = False) -> int:
-    """Freeze the composed jobs of a new sweep, run them, report; return the exit code."""
+    """Freeze the composed jobs of a new sweep, run them, report the results, and return the exit code."""
     sweep_dir = sweep_directory(jobs)
     with sweep_lock(sweep_dir):
         plan = freeze_sweep(jobs, arguments, pinned_references())
@@ -106,7 +106,7 @@ def _require_plain_launcher(plan: Plan, sweep_dir: Path) -> None:
 def _require_plugins(plan: Plan, sweep_dir: Path) -> None:
     """Raise ConfigError unless the plugins of the sweep are loaded from the same sources.
 
-    The command line must name them, because a stored plan never loads code.
+    The command line must name the plugins, because a stored plan never loads code.
     """
     recorded = dict(reference.split(PIN, 1) for reference in plan.plugins)
     for changed in changed_plugins(recorded):
@@ -143,7 +143,7 @@ def _frozen(jobs: Sequence[PlannedJob], sweep_dir: Path) -> list[PlannedJob]:
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = _parser()
     options, others = parser.parse_known_args(arguments)
-    # argparse does not recognise overrides after an option.
+    # argparse does not assign overrides after an option to ``overrides``.
     if others and (options.verb != "resume" or any(other.startswith("-") for other in others)):
         parser.error(f"unrecognized arguments: {' '.join(others)}")
     if others:
@@ -160,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     resume.add_argument("directory", metavar="DIR", help="directory of the sweep")
     resume.add_argument(
-        "overrides", nargs="*", metavar="KEY=VALUE", help="replace stored overrides with the same key, or are added"
+        "overrides", nargs="*", metavar="KEY=VALUE", help="replaces the stored override of this key, or is added"
     )
     resume.add_argument(
         "--retry-failed",
@@ -182,5 +182,5 @@ def _parser() -> argparse.ArgumentParser:
     job = verbs.add_parser("job", description="One job of a planned sweep (internal).")
     job.add_argument("directory", metavar="DIR", help="directory of the sweep")
     job.add_argument("number", type=int, help="number of the job")
-    job.add_argument("--at-once", type=int, required=True, metavar="N", help="jobs that share the machine")
+    job.add_argument("--at-once", type=int, required=True, metavar="N", help="number of jobs that share the machine")
     return parser

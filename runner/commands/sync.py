@@ -30,13 +30,13 @@ examples:
 def main(arguments: Sequence[str]) -> int:
     """Write the pending records of runs in and below the given directories to the store; return the exit code."""
     parser = verb_parser("sync", _DESCRIPTION, _EXAMPLE)
-    parser.add_argument("directories", nargs="+", metavar="DIR", help="directory of a run or sweep, or of several")
+    parser.add_argument("directories", nargs="+", metavar="DIR", help="directory of a run or sweep, or folder of them")
     places = [_directory(text) for text in parser.parse_args(arguments).directories]
-    # A directory may be given twice: by its own path and by the path of a folder above it.
+    # A run may be found twice: by its own path and by the path of a folder above it.
     runs = dict.fromkeys(run for place in places for run in late_runs(place))
     outcome = write_late(runs, Replay())
     left = [run for directories in outcome.left.values() for run in directories]
-    # The sweeps of these runs have not ended, or their store is not available.
+    # The sweeps of these runs are still active, or their store is not available.
     unfinished = recorded_sweeps([*left, *outcome.running])
     sweeps = [sweep for sweep in recorded_sweeps([*places, *outcome.records]) if sweep not in unfinished]
     warnings = [warning for sweep in sweeps for warning in _end(sweep)]
@@ -59,5 +59,5 @@ def _end(sweep: Path) -> list[str]:
 def _directory(text: str) -> Path:
     path = Path(text).absolute()
     if not path.is_dir():
-        raise ConfigError(f"{text}: no such directory; expected the directory of a run or sweep, or of several")
+        raise ConfigError(f"{text}: no such directory; expected the directory of a run or sweep, or a folder of them")
     return path

@@ -21,21 +21,21 @@ from runner.system.machine import usable_cores
 KEY = "resume"
 
 MOVABLE = (*LIMITS, "train.patience", "train.min_delta", "train.microbatches", "parallelism", "cluster")
-"""Keys that may change in a resumed run: its length, and the workers that compute it; never the computation itself."""
+"""Keys that may change in a resumed run: its length and its workers, but never the computation itself."""
 
 _OF_THE_DEVICE = ("device_taken", "gpus", "collectives")
 """Keys of the cluster that are filled in again if the device changes, unless this command line names them."""
 
 
 def is_resume(arguments: Sequence[str]) -> bool:
-    """Return whether the command line requests to continue a run."""
+    """Return whether the command line asks to continue a run."""
     return any(argument.startswith(f"{KEY}=") and argument != f"{KEY}=null" for argument in arguments)
 
 
 def stored_run(arguments: Sequence[str]) -> tuple[Config, Path, list[str]]:
     """Return the configuration to continue with, the run's directory and the overrides.
 
-    If the strategy changes, the keys of the cluster that the run had filled in are filled in again; keys that a command
+    If the strategy changes, cluster keys that the run filled in itself are filled in again; keys that a command
     line named keep their values. If the device changes, GPUs are assigned again. Raises ConfigError if the directory
     holds no stored run, or if any key outside :data:`MOVABLE` is overridden.
     """
@@ -71,7 +71,7 @@ def _continued(stored: Config, overrides: Sequence[str]) -> Config:
 
 
 def _with_later_keys(stored: Config) -> Config:
-    """Fill in keys that earlier versions did not store: they used the CPU, and did not store which keys were named."""
+    """Fill in keys that earlier versions did not store: the CPU as the device, and all of FILLED_IN as filled in."""
     cluster = stored.cluster
     if cluster.device == AUTO and cluster.device_taken is None:
         cluster = dataclasses.replace(cluster, device_taken=CPU)
@@ -124,7 +124,7 @@ def _train_job(config: Config, job: Job) -> Summary:
 
 
 def continue_run(arguments: Sequence[str]) -> Summary:
-    """Resume a stored run from its newest checkpoint in its directory."""
+    """Resume a stored run, in its own directory, from its newest checkpoint."""
     config, run_dir, overrides = stored_run(arguments)
     from runner.training.run import run
 

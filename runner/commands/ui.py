@@ -38,7 +38,7 @@ SERVER_ENVIRONMENT = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Replace this process by the MLflow server; return only if the store already has a server.
+    """Replace this process with the MLflow server; return only if the store already has a server.
 
     Raises ConfigError for an unusable store address; ResourceError if there is no store yet, if it cannot be read or if
     the port is in use.
@@ -64,7 +64,7 @@ def _become_server(uri: str, port: int) -> NoReturn:
     own = {
         # Passed in the environment, because every user can read the command-line options of processes.
         "MLFLOW_BACKEND_STORE_URI": uri,
-        # The server answers its own pages only: no other web page reads or changes runs.
+        # The server answers only requests from its own pages, so no other web page can read or change runs.
         "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(hosts),
         "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{host}" for host in hosts),
     }
@@ -117,9 +117,9 @@ _TIMEOUT_S = 3.0
 
 
 def store_answer() -> str:
-    """Return whether the store answers. MLflow is not used, because it takes seconds to import.
+    """Return, as text, whether the store answers. MLflow is not used, because it takes seconds to import.
 
-    Runs also train without the store; their records then stay in the run directory.
+    A run trains even if the store does not answer; its records then wait in the run directory.
     """
     uri = store_uri()
     database = sqlite_path(uri)

@@ -1,4 +1,4 @@
-"""The configuration: names and numbers in YAML become one typed, checked object.
+"""The configuration: the names and numbers in YAML files become one typed, checked object.
 
 Read in this order:
 

@@ -15,7 +15,7 @@ PRECISIONS = ("float32", "float64", "bfloat16")
 
 
 def check(config: Config) -> None:
-    """Raise one ConfigError that lists every invalid value and combination of values in ``config``."""
+    """Raise one ConfigError that lists every invalid value and every invalid combination of values."""
     _require_none(fault for rule in _RULES for fault in rule(config))
 
 
@@ -85,7 +85,7 @@ def _parallelism(config: Config) -> Iterator[str]:
 
 
 def training_facts(config: Config) -> TrainingFacts:
-    """Return the facts that the strategy's own check needs, without the lengths of the data and of the run."""
+    """Return the facts that the strategy's own check needs; the lengths of the data and of the run are not set."""
     return TrainingFacts(
         optimizer=config.optimizer,
         batch_size=config.train.batch_size,
@@ -109,7 +109,7 @@ def _line_search(config: Config) -> Iterator[str]:
     if config.cluster.compression != "none":
         yield (
             f"cluster.compression={config.cluster.compression} with optimizer={optimizer.name}: its line search needs "
-            "all bits; use cluster.compression=none"
+            "exact values; use cluster.compression=none"
         )
 
 

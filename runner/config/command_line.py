@@ -18,17 +18,17 @@ _COMPOUND = ("[", "{", "'", '"')
 
 
 def overrides_first(arguments: Sequence[str], last: Sequence[str] = ()) -> list[str]:
-    """Return the arguments with all overrides before all options; the order within each kind stays.
+    """Return the arguments with all overrides before all options; the order within each kind is kept.
 
     Hydra's parser needs consecutive overrides: in ``model=mlp -m seed=1,2`` it would refuse ``seed=1,2``. last:
-    overrides that follow all others, so that no argument can change them.
+    overrides to put after all others, so that no argument can change their values.
     """
     overrides, options = split_arguments(arguments)
     return [*overrides, *last, *options]
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the overrides, and the options; the value of an option is the next item after the option."""
+    """Return the overrides, and the options, each followed by its value if it takes one."""
     overrides: list[str] = []
     options: list[str] = []
     value_expected = False
@@ -42,7 +42,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def misplaced_verb(arguments: Sequence[str], verbs: Collection[str]) -> str | None:
-    """Return the first verb among the overrides, where Hydra would read it as an override; None if there is none."""
+    """Return the first verb among the overrides, which Hydra would read as an override; None if there is none."""
     overrides, _ = split_arguments(arguments)
     return next((override for override in overrides if override in verbs), None)
 

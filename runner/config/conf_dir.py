@@ -11,7 +11,7 @@ from runner.errors import ResourceError
 
 
 def conf_dir() -> Path:
-    """Return ``conf`` inside the installed package, or else next to it in a checkout.
+    """Return the folder ``conf``: inside the package if it is installed, next to the package in a checkout.
 
     Raises ResourceError if neither exists, which means that the installation is broken.
     """
@@ -26,7 +26,7 @@ def conf_dir() -> Path:
 
 @dataclass(frozen=True)
 class NestedGroup:
-    """A group inside another group, for only some options of the outer group, such as ``parallelism/staleness``.
+    """A group inside another group, which only some options of the outer group use, such as ``parallelism/staleness``.
 
     name: "GROUP/FOLDER". options: names of its YAML files. owners: option of the outer group -> option of this group
     that its defaults list chooses.

@@ -60,9 +60,9 @@ def from_composed(composed: DictConfig, overrides: Sequence[str] = ()) -> Config
 
 
 def load_stored(path: Path) -> Config:
-    """Return the checked configuration of a stored ``config.yaml``, plain YAML under the strict schema.
+    """Return the checked configuration of a stored ``config.yaml``, which is plain YAML that the schema allows.
 
-    Raises ConfigError, naming ``path``, for anything that is not plain data of the schema.
+    Raises ConfigError, naming ``path``, for any other content.
     """
     plain = safe_yaml.load(path)
     try:
@@ -116,7 +116,7 @@ def release_other_limit(plain: dict[str, Any], overrides: Sequence[str]) -> None
 def fix_machine_values(config: Config, cores: int, look: Look = discover, share: GpuShare = ALL_GPUS) -> Config:
     """Return ``config`` with absolute paths, and with all machine-dependent values filled in.
 
-    A run stores the result, so a resumed run with the same threads and devices has equal values bit for bit.
+    A run stores the result, so a resumed run with the same threads and devices computes equal values bit for bit.
     ``cluster.filled_in`` names the keys that were null before. cores: number of cores that the run may use. look: finds
     the GPUs. share: the job's share of the GPUs if other jobs run at the same time.
     Raises ResourceError for a requested GPU that does not exist.
@@ -137,7 +137,7 @@ def fix_machine_values(config: Config, cores: int, look: Look = discover, share:
 
 
 def option_of(group: str, values: object) -> Any:
-    """Return the dataclass of a group from its plain values, chosen by their ``name``. Raises ConfigError."""
+    """Return ``values`` as an instance of the dataclass that their ``name`` selects in a group. Raises ConfigError."""
     schema = _schema_of(group, values)
     assert isinstance(values, Mapping)
     typed = _typed(schema, values, group)
@@ -169,7 +169,7 @@ def _schema_of(group: str, values: object) -> type:
 
 
 def _typed(schema: type, values: Mapping[str, Any], where: str) -> DictConfig:
-    """Return plain values converted to the types of a schema, complete with its defaults."""
+    """Return plain values converted to the types of a schema, with its defaults for missing ones."""
     for section in dataclasses.fields(schema):
         value = values.get(section.name, {})
         if dataclasses.is_dataclass(section.type) and not isinstance(value, Mapping):

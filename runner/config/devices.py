@@ -17,8 +17,8 @@ _LIBRARY = "NCCL"
 def take_collectives(config: Config, found: Found) -> LocalCluster:
     """Return the cluster of a configuration whose GPUs are assigned, with ``cluster.collectives`` filled in.
 
-    If the key is null, NCCL is used if its distribution is installed; if the key is nccl, CuPy finds the library later.
-    Raises ConfigError for nccl in a configuration that cannot use it.
+    If the key is null, NCCL is chosen for all-reduce sums if the configuration can use it and its distribution is
+    installed. If the key is nccl, CuPy finds the library later; raises ConfigError if the configuration cannot use it.
     """
     cluster: LocalCluster = config.cluster
     if cluster.device_taken != GPU:
@@ -35,7 +35,7 @@ def take_collectives(config: Config, found: Found) -> LocalCluster:
 
 
 def hindrance(config: Config) -> str:
-    """Return the reason why a configuration cannot use NCCL even if it is installed; "" if there is none."""
+    """Return the reason why a configuration cannot use NCCL, whether installed or not; "" if it can."""
     cluster: LocalCluster = config.cluster
     gpus: list[Any] = cluster.gpus or []
     workers = worker_processes(config)
@@ -62,7 +62,7 @@ def sums_text(config: Config, found: Found, in_one_process: bool) -> str:
 
 
 def _absence(found: Found) -> str:
-    """Return a message if NCCL is not installed as a Python distribution, else ""."""
+    """Return a message if no Python distribution of NCCL is installed, else ""."""
     library = next((each for each in found.libraries if each.name == _LIBRARY), None)
     if library is not None and library.version:
         return ""
@@ -73,15 +73,15 @@ def _absence(found: Found) -> str:
 class GpuShare:
     """One job's share of the GPUs of a machine, which are divided among jobs like the cores.
 
-    jobs: number of jobs that run at the same time. place: the job's place among them, from 0, modulo ``jobs``.
+    jobs: number of jobs that run at the same time. place: the job's place among them, from 0; taken modulo ``jobs``.
     """
 
     place: int = 0
     jobs: int = 1
 
     def of(self, gpus: Sequence[GpuFacts]) -> Sequence[GpuFacts]:
-        """Return the job's GPUs: an even share of adjacent GPUs that no other job has. If there are more jobs than
-        GPUs, each job gets one GPU in turn."""
+        """Return the job's GPUs: consecutive GPUs, divided as evenly as possible. If there are more jobs than GPUs,
+        every job has one GPU, and jobs share GPUs."""
         place = self.place % self.jobs
         each, more = divmod(len(gpus), self.jobs)
         if not each:
@@ -97,7 +97,7 @@ class GpuShare:
 
 
 ALL_GPUS = GpuShare()
-"""The share of the only run on the machine."""
+"""The share of a run that shares the machine with no other job."""
 
 ON_CPU = "CPU"
 """Description of a device without a GPU."""
@@ -107,11 +107,11 @@ Look = Callable[[], Found]
 
 
 def take_devices(config: Config, look: Look = discover, share: GpuShare = ALL_GPUS) -> LocalCluster:
-    """Return the cluster of a configuration with the type of its devices and the GPU of each filled in.
+    """Return the cluster of a configuration with the type of its devices, their GPUs and the collectives filled in.
 
-    look: finds GPUs; called only if one can be used. share: the GPUs to assign if the configuration names none. Naming
-    GPUs requests them, whatever ``cluster.device`` is. Raises ResourceError if a GPU is requested and none can be used,
-    ConfigError if a GPU is named for a run that began on the CPU, or if the CPU has no instructions for the precision.
+    look: finds GPUs; called only if the configuration allows a GPU. share: the GPUs to assign if ``cluster.gpus`` is
+    null; GPUs that it names are required, even with ``cluster.device=auto``. Raises ResourceError if a required GPU
+    cannot be used, ConfigError if GPUs are named for a run on the CPU, or if NCCL or the precision cannot be used.
     """
     cluster: LocalCluster = config.cluster
     taken = cluster.device_taken or (CPU if cluster.device == CPU else None)
@@ -143,10 +143,10 @@ def take_devices(config: Config, look: Look = discover, share: GpuShare = ALL_GP
 
 
 def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
-    """Return a stored configuration adapted to this machine, and the difference as text, "" if there is none.
+    """Return a stored configuration adapted to this machine, and a text on changes that can affect values, or "".
 
-    If ``auto`` had chosen a GPU and there is none, the CPU is used; if some GPUs do not exist, all are reassigned.
-    Raises ResourceError for a requested GPU that does not exist.
+    If ``auto`` had chosen GPUs, they are reassigned if some do not exist here; if no GPU can be used, the CPU is used.
+    Raises ResourceError if a GPU that the user requested does not exist here.
     """
     found = look_at(config.cluster, look)
     by_auto = config.cluster.device_taken == GPU and config.cluster.device == AUTO
@@ -154,7 +154,7 @@ def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
         elsewhere = _with_devices(config, found, device_taken=None, gpus=None, collectives=None)
         return elsewhere, f"the run used a GPU, and the repetition uses the CPU: {found.obstacle}"
     if by_auto and _absent_gpus(config.cluster, found):
-        # Keep sums without NCCL: they do not depend on the machine, so values stay equal bit for bit.
+        # Keep collectives=none: sums without NCCL do not depend on the machine, so values stay equal bit for bit.
         released = ("gpus", "collectives") if config.cluster.collectives == NCCL else ("gpus",)
         here = _with_devices(config, found, **dict.fromkeys(released))
         before, now = config.cluster.collectives, here.cluster.collectives
@@ -165,24 +165,24 @@ def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
 
 
 def _with_devices(config: Config, found: Found, **released: None) -> Config:
-    """Return the configuration after the ``released`` keys of its cluster were cleared and filled in again."""
+    """Return the configuration with the ``released`` keys of its cluster set to None and filled in again."""
     config = replace(config, cluster=replace(config.cluster, **released))
     return replace(config, cluster=take_devices(config, lambda: found))
 
 
 def look_at(cluster: LocalCluster, look: Look = discover) -> Found:
-    """Return the GPUs of this machine, or none if the configuration uses none."""
+    """Return the GPUs of this machine, or NO_GPUS without a search if ``cluster.device`` is cpu."""
     return NO_GPUS if cluster.device == CPU else look()
 
 
 def devices_on_gpus(config: Config) -> int:
-    """Return the number of logical devices that use a GPU if the workers use GPUs."""
+    """Return how many workers and parameter servers use a GPU if the workers do."""
     servers = server_processes(config) if config.cluster.server_device == GPU else 0
     return worker_processes(config) + servers
 
 
 def require_devices(config: Config, found: Found) -> None:
-    """Raise ResourceError if GPUs are missing or lack the precision, ConfigError if the CPU lacks the precision."""
+    """Raise ResourceError if a GPU is missing or cannot compute in the precision, ConfigError if the CPU cannot."""
     require_precision(config, lambda: found)
     cluster = config.cluster
     if cluster.device_taken != GPU:
@@ -210,7 +210,7 @@ def require_devices(config: Config, found: Found) -> None:
 def require_precision(config: Config, look: Look = discover) -> None:
     """Raise ConfigError if the run computes on a CPU without instructions for the precision.
 
-    look: finds the GPUs; called only if the choice of the device depends on them.
+    look: finds GPUs; called only if the choice between GPU and CPU depends on the result.
     """
     if config.precision == "bfloat16" and not bfloat16_flags() and _takes_cpu(config.cluster, look):
         raise ConfigError(

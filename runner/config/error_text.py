@@ -13,16 +13,16 @@ _NO_SCHEMA = "Could not load 'schema/"
 _MISSING_PLUGIN = "There is no such option: correct the name, or give the --plugin that defines it."
 
 _MISLEADING = ("To append to your config use +", "To append to your default list use +")
-"""Hydra's wrong advice for an unknown key or group: keys outside the schema are refused in any notation."""
+"""Hydra's advice for an unknown key or group; it is wrong here, because keys outside the schema are always refused."""
 
 _NO_MATCH = re.compile(r"Could not override '([^']+)'\. No match in the defaults list\.")
 """Hydra's message for a nested group that exists but belongs to no chosen option."""
 
 
 def describe(error: Exception, where: str = "") -> str:
-    """Return a message with the place, the value, the expectation, and the existing keys.
+    """Return a message with the key, the value found, the value expected, and for an unknown key the existing keys.
 
-    error: an error of Hydra's composition or of OmegaConf. where: path to the section that OmegaConf read.
+    error: an error of Hydra's composition or of OmegaConf. where: dotted key of the section that OmegaConf read.
     """
     if isinstance(error, OmegaConfBaseException):
         return _value_error(error, where)
@@ -31,7 +31,7 @@ def describe(error: Exception, where: str = "") -> str:
     cause = error.__cause__ or error.__context__
     if isinstance(cause, OmegaConfBaseException):
         reason = _value_error(cause, where)
-        # If Hydra's message already quotes that of OmegaConf, only the existing keys are missing.
+        # If Hydra's message already quotes OmegaConf's, it lacks only the existing keys.
         text += f"\n{_known_keys(cause)}" if _first_line(cause) in text else f"\n{reason}"
     if _NO_SCHEMA in text:
         text += f"\n{_MISSING_PLUGIN}"
@@ -39,7 +39,7 @@ def describe(error: Exception, where: str = "") -> str:
 
 
 def _without_group(found: re.Match[str]) -> str:
-    """Return a message that names the options with a nested group; for any other group, Hydra's message."""
+    """Return a message with the options that have this nested group; for any other group, Hydra's own message."""
     for nested in nested_groups(conf_dir()):
         if nested.name == found[1]:
             group = nested.name.partition("/")[0]
@@ -61,7 +61,7 @@ def _first_line(error: OmegaConfBaseException) -> str:
 
 
 def _known_keys(error: OmegaConfBaseException) -> str:
-    """Return the keys of the dataclass that lacks a key; "" for any other error."""
+    """Return a line with the keys of the dataclass that lacks the given key; "" for any other error."""
     schema = error.object_type
     if not isinstance(error, AttributeError | KeyError) or not dataclasses.is_dataclass(schema):
         return ""

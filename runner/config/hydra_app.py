@@ -1,7 +1,7 @@
 """The Hydra side of the command line: composition, sweeps, completion, errors, and overrides of stored configurations.
 
-Hydra composes configurations and creates directories; it does not decide how a run ends. An error before the start of
-a job is a ConfigError or a ResourceError; an error in a job keeps its class.
+Hydra composes configurations and creates directories; it does not determine the exit code. An error before the start
+of a job is raised as a ConfigError or a ResourceError; an error in a job keeps its class.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -32,12 +32,12 @@ from runner.errors import ConfigError, ResourceError, RunnerError
 CONFIG_NAME = "config"
 
 PLAN_IN_PROCESS = "+hydra.callbacks.runner={_target_: runner.config.hydra_sweep.PlanInProcess}"
-"""The override with which Hydra composes the jobs of a sweep in this process, whichever launcher runs them."""
+"""The override that makes Hydra compose the jobs of a sweep in this process, whichever launcher runs them later."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One job as Hydra composed it, not yet checked. run_dir: its directory, absolute.
+    """One job as Hydra composed it, not yet checked. run_dir: absolute path of the job's directory.
 
     launcher: runs the jobs of the sweep after all are composed; None for a single job, and for a job of a sweeper that
     chooses each job by the results of earlier ones.
@@ -58,8 +58,8 @@ def compose_jobs(arguments: Sequence[str], run: Callable[[Job], None]) -> list[J
     """Run the Hydra application with command-line ``arguments`` and return the composed jobs: one, or all of a sweep.
 
     The list is empty for ``--cfg``, ``--info`` and completion, which only print. run: runs a job of a sweeper that
-    chooses each job by the results of earlier ones; such jobs are not returned. An exception raised by ``run`` ends the
-    job but not the sweep; ``run`` records the exception, and this function does not raise it. An interruption (a
+    chooses each job by the results of earlier ones; such jobs are not returned. ``run`` must record its exceptions,
+    because this function does not raise them; the sweeper decides whether the sweep goes on. An interruption (a
     BaseException that is not an Exception) ends the sweep.
 
     Raises ConfigError if the configuration cannot be composed and ResourceError if Hydra cannot write.
@@ -163,7 +163,7 @@ def _texts(overrides: Any) -> list[str]:
 
 
 def _refuse_fixed(arguments: Sequence[str]) -> None:
-    """Raise ConfigError for an argument that would have no effect."""
+    """Raise ConfigError for an argument that would have no effect, because its setting is fixed."""
     fixed = {setting.partition("=")[0]: setting for setting in HYDRA_SETTINGS}
     for argument in arguments:
         name = argument.partition("=")[0].lstrip("+")
@@ -172,7 +172,7 @@ def _refuse_fixed(arguments: Sequence[str]) -> None:
 
 
 def _varied(arguments: Sequence[str]) -> set[str]:
-    """Return the keys of the overrides among ``arguments`` with more than one value."""
+    """Return the keys that the overrides among ``arguments`` set to more than one value."""
     parser = OverridesParser.create()
     found = set()
     for argument in arguments:
@@ -203,10 +203,10 @@ def overridden(
     """Return the values of ``config`` as plain data, changed by ``overrides`` ("KEY=VALUE").
 
     allowed: the keys that may be overridden; a section or group allows all of its keys. GROUP=OPTION replaces the
-    stored section by the option's section in the project's YAML files or in the user's ``config_dir``. Keys of the
-    group are set after GROUP=OPTION. otherwise: message for keys that are not allowed. Values are not checked here.
+    stored section by the option's section in the project's YAML files or in the user's ``config_dir``; overrides of
+    single keys are applied afterwards. otherwise: message for keys that are not allowed. Values are not checked here.
 
-    Raises ConfigError for an override that is not allowed, or whose value or section does not exist.
+    Raises ConfigError for an override that is not allowed or not YAML, or that names an unknown option or section.
     """
     plain = to_plain(config)
     pairs = [_pair(override, set(allowed), otherwise) for override in overrides]

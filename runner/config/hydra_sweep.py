@@ -1,4 +1,4 @@
-"""Run Hydra's application and sweeps; this process composes all jobs before the user's launcher runs them."""
+"""Running Hydra's application and sweeps; jobs of the basic sweeper are composed in this process before they run."""
 
 import logging
 import sys
@@ -37,8 +37,8 @@ HYDRA_SETTINGS = (
 _VARIABLES = {
     # Without this variable, Hydra prints its errors and exits with 1 instead of raising them.
     FULL_ERROR: "1",
-    # Removes the working directory from the sys.path of Python processes of launchers such as joblib: otherwise a file
-    # in it, such as random.py, is imported in place of a library.
+    # Keeps the working directory out of sys.path in the processes of launchers such as joblib: otherwise a file there,
+    # such as random.py, would be imported in place of a library.
     "PYTHONSAFEPATH": "1",
 }
 
@@ -72,17 +72,17 @@ _TARGET = "_target_"
 
 
 class PlanInProcess(Callback):
-    """A callback that makes Hydra's basic sweeper give its jobs to this process; other sweepers keep their launcher.
+    """A callback that makes Hydra's basic sweeper compose its jobs in this process; other sweepers keep their launcher.
 
-    The launcher in the configurations of the jobs remains the choice of the user: see :func:`launcher_of`.
+    The configurations of the jobs still name the launcher that the user chose: see :func:`launcher_of`.
     """
 
     def on_multirun_start(self, config: DictConfig, **settings: Any) -> None:
-        """Replace the launcher of the sweep; make its directory private if it will contain secrets."""
+        """Make the sweep's directory private if it will contain secrets; replace the launcher of the basic sweeper."""
         plain: Any = OmegaConf.to_container(config, resolve=False)
         given = [*plain["hydra"]["overrides"]["hydra"], *plain["hydra"]["overrides"]["task"]]
         if redact(plain) != plain or redact_overrides(given) != given:
-            # Hydra's next action writes its own configuration and that of the jobs into this directory.
+            # Hydra next writes multirun.yaml, which contains the whole configuration, into this directory.
             Path(config.hydra.sweep.dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         if _jobs_are_known(config.hydra):
             with read_write(config.hydra):
@@ -90,7 +90,7 @@ class PlanInProcess(Callback):
 
 
 def launcher_of(hydra: Any) -> Launcher | None:
-    """Return the launcher in the ``hydra`` section of a job, None if its sweeper needs the results of earlier jobs.
+    """Return the launcher in the ``hydra`` section of a job; None if its sweeper needs the results of earlier jobs.
 
     Raises ConfigError for a launcher that is not an installed plugin.
     """
@@ -112,7 +112,7 @@ def _jobs_are_known(hydra: Any) -> bool:
 
 
 def _installed(target: str) -> str:
-    """Return the name of the installed plugin of a launcher."""
+    """Return the name of the installed launcher whose class is ``target``."""
     store = ConfigStore.instance()
     names = store.list(_LAUNCHERS)
     for name in names:
@@ -124,7 +124,7 @@ def _installed(target: str) -> str:
 
 _PRIMARY = "planned_sweep"
 JOB = "job"
-"""The key whose value is the job's number as text."""
+"""The key of the job's number, as text, in the argument of a task."""
 
 
 def launch_planned(
@@ -134,13 +134,13 @@ def launch_planned(
     launcher: Launcher,
     sweep_dir: Path,
 ) -> None:
-    """Make ``launcher`` call ``task`` once for every job, in any process.
+    """Make ``launcher`` call ``task`` once for every job, in this or another process. All errors are raised.
 
-    No YAML file is read: the primary configuration is made here and sent with the launcher, so that later changes of
-    the files have no effect. task: a function of a module, found by its name in another process; its argument is
-    ``settings`` with the job's number as ``job``. jobs: number -> absolute directory. All errors are raised.
+    No YAML file is read: the primary configuration is made here and passed to the launcher, so that later changes to
+    the files have no effect. task: a function at the top level of a module, because other processes find it by name;
+    its argument is ``settings`` with the job's number as ``job``. jobs: number -> absolute directory.
     """
-    # Hydra's records of this application and of its launchers are kept apart from the record of the sweep.
+    # Files that Hydra and its launchers write are kept apart from the record of the sweep.
     record = sweep_dir / ".launch"
     record.mkdir(mode=0o700, exist_ok=True)
     primary = {
@@ -156,7 +156,7 @@ def launch_planned(
         },
     }
     store = ConfigStore.instance()
-    # Launchers pickle the store for their processes, which cannot import the module of a dataclass of a plugin.
+    # Launchers pickle the store and send it to processes that cannot import the dataclasses of a plugin.
     store.repo.pop("schema", None)
     store.store(name=_PRIMARY, node=primary)
     application = hydra.main(version_base=VERSION_BASE, config_path=None, config_name=_PRIMARY)(task)

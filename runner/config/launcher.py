@@ -16,7 +16,7 @@ JOBLIB = "joblib"
 """Hydra's launcher that runs several jobs at a time in processes of this machine."""
 
 STORED_LAUNCHERS = (IN_PROCESS, JOBLIB)
-"""Launchers that a stored sweep may name. Other launchers can have code as settings, such as submitit's commands."""
+"""Launchers that a stored sweep may name. Settings of other launchers, such as submitit's commands, can be code."""
 
 _STORED_WORDS = {"prefer": "processes", "pre_dispatch": "2*n_jobs", "batch_size": "auto", "mmap_mode": "r"}
 """The text settings of joblib, each with the only value that a stored sweep may give it: the default."""
@@ -27,7 +27,7 @@ class SweepPlace:
     """The place of a job in its sweep.
 
     directory: absolute directory of the sweep. number: the job's number, from 0. swept: key -> value, as text, of the
-    overrides that the sweep varies. gpus: description of the GPUs that the job was given, "" for none.
+    overrides that the sweep varies. gpus: description of the job's share of the GPUs, "" if it has no share.
     """
 
     directory: Path
@@ -41,8 +41,8 @@ class Launcher:
     """The name of an installed launcher, and its settings; neither refers to code.
 
     settings: plain values, such as n_jobs. batch: largest number of jobs given to the launcher at once, None
-    for all. environment: variables of a job in addition to those of the sweep. in_job_directory: whether every job has
-    a separate working directory.
+    for all. environment: environment variables of a job in addition to those of the sweep. in_job_directory: whether
+    the working directory of every job is the directory of the job.
     """
 
     name: str = IN_PROCESS
@@ -62,7 +62,7 @@ class Launcher:
 
     @property
     def shares_process(self) -> bool:
-        """Whether jobs run in the process of the sweep, so that the interruption of a job ends the sweep."""
+        """Whether jobs run in the process of the sweep, so that an interrupted job ends the sweep."""
         return self.name == IN_PROCESS
 
     def foreign_settings(self) -> list[str]:
@@ -78,7 +78,7 @@ class Launcher:
 
 @contextmanager
 def variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables, and restore them afterwards."""
+    """Set environment variables, and restore their previous values afterwards."""
     saved = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -92,9 +92,9 @@ def variables(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def jobs_at_once(launcher: Launcher, jobs: int, cores: int) -> int:
-    """Return how many of ``jobs`` this launcher runs at a time on a machine with ``cores`` cores.
+    """Return how many of ``jobs`` the launcher runs at a time on a machine with ``cores`` cores.
 
-    The result is 1 for a launcher that requests machines from a cluster, because each job uses its machine's cores.
+    The result is 1 for a launcher that requests machines from a cluster, because no two jobs share a machine's cores.
     """
     batch = min(jobs, launcher.batch or jobs)
     if launcher.name == "submitit_local":

@@ -13,7 +13,7 @@ MONITORED = ("val/accuracy", "val/loss", "test/accuracy", "test/loss", "train/lo
 
 @dataclass(frozen=True)
 class Monitor:
-    """A metric, one of :data:`MONITORED`, and the direction in which it is better."""
+    """A metric, one of :data:`MONITORED`, and whether high or low values of the metric are better."""
 
     metric: str
 
@@ -23,7 +23,7 @@ class Monitor:
         return self.metric.endswith("/accuracy")
 
     def better(self, value: float, than: float) -> bool:
-        """Return whether ``value`` is strictly better; NaN never is."""
+        """Return whether ``value`` is strictly better than ``than``; NaN is never better."""
         return value > than if self.highest else value < than
 
 
@@ -33,7 +33,7 @@ def monitor_of(config: Config) -> Monitor:
 
 
 def monitor_of_stored(path: Path) -> Monitor:
-    """Return the metric of a stored configuration. Other keys are not read: they can need plugins that are not loaded.
+    """Return the metric of a stored configuration, without loading the plugins that its other keys can need.
 
     Raises ConfigError for a file that is not a configuration.
     """
@@ -52,7 +52,7 @@ def _monitor(named: str | None, val_fraction: object) -> Monitor:
 
 
 def keeps_best(config: Config) -> bool:
-    """Return whether the best checkpoint is kept: as configured, else if patience, monitor or val_fraction is set."""
+    """Return ``checkpoint.keep_best`` or, if it is null, whether patience, monitor or val_fraction is set."""
     if config.checkpoint.keep_best is not None:
         return config.checkpoint.keep_best
     return config.train.patience is not None or config.train.monitor is not None or config.data.val_fraction > 0

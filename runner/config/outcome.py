@@ -1,4 +1,4 @@
-"""The part of a configuration that decides the values of a run, and its comparison with earlier configurations."""
+"""The keys of a configuration that decide the values of a run, and comparisons of configurations in these keys."""
 
 import dataclasses
 import hashlib
@@ -17,21 +17,21 @@ from runner.engine.graph.device import GPU
 _SECTIONS = ("seed", "precision", "model", "data", "optimizer", "schedule", "parallelism", "train", "checkpoint")
 _START = ("init_from", "init_include", "init_exclude")
 _OF_GPUS = ("device_taken", "server_device", "tf32", "compare_plans", "collectives")
-"""Keys of the cluster that decide values of runs on GPUs."""
+"""Keys of the cluster that affect the values of runs on GPUs."""
 _NOT_DECISIVE = {
     "train": ("log_every",),
     "data": ("cache_dir", "max_bytes"),
     "checkpoint": ("keep",),
     "cluster": ("device", "filled_in"),
 }
-"""Keys that decide neither a value nor an order. The device of a run is in device_taken, not in device."""
+"""Keys that affect neither values nor order. The device on which a run computes is in device_taken, not in device."""
 
 
 def outcome_hash(config: Config) -> str:
-    """Return a SHA-256 in hex, which is equal for configurations that differ only in execution order or in recording.
+    """Return a SHA-256 in hex of the keys that affect the values of a run, without the ``order_keys`` of its strategy.
 
-    Of the cluster, only the compression, the thread budget and the keys of GPUs count. The steps of evaluations and
-    checkpoints count: launched clients end there, and their order starts again after a checkpoint.
+    Of the cluster, only the compression, the threads of a worker and, on GPUs, the keys of GPUs count. The steps of
+    evaluations and checkpoints count, because the run waits there until all launched clients have finished.
     """
     plain = dataclasses.asdict(config)
     decisive = {section: _decisive(section, plain[section]) for section in (*_SECTIONS, *_START)}
@@ -44,10 +44,10 @@ def outcome_hash(config: Config) -> str:
 
 
 def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Return the dotted keys that can make runs of two plain configurations differ in values or in order.
+    """Return the dotted keys that can make runs of two configurations (plain data) differ in values or in order.
 
-    If the ``name`` of a section differs, only the section is returned. All keys of the cluster count, because speeds
-    decide the order of races; the keys of GPUs count only if one of the runs has a GPU.
+    If two sections differ in ``name``, the result has the section instead of its keys. Keys of the cluster count, as
+    speeds decide the order in which clients finish; the keys of GPUs count only if one of the runs uses a GPU.
     """
     keys: list[str] = []
     on_gpus = any((plain.get("cluster") or {}).get("device_taken") == GPU for plain in (first, second))
@@ -64,7 +64,7 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[
 
 
 def _decisive(section: str, value: Any, more: Iterable[str] = ()) -> Any:
-    """Return the part of a section that decides values or order. more: additional keys that do not count."""
+    """Return the part of a section that affects values or order. more: additional keys that do not count."""
     left_out = {*_NOT_DECISIVE.get(section, ()), *more}
     if not isinstance(value, Mapping):
         return value
@@ -72,9 +72,9 @@ def _decisive(section: str, value: Any, more: Iterable[str] = ()) -> Any:
 
 
 def with_defaults(plain: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """Return stored plain values with the default of each missing key, which is the behaviour before the key existed.
+    """Return stored plain values with the default of every missing key; defaults keep the behaviour of older versions.
 
-    A section whose option differs from ``config`` is not changed, because its schema can belong to a plugin.
+    If a section has another option than in ``config``, it is not changed, because its schema can belong to a plugin.
     """
     filled = _filled(plain, _defaults(Config))
     for name, own in plain.items():
@@ -85,9 +85,9 @@ def with_defaults(plain: Mapping[str, Any], config: Config) -> dict[str, Any]:
 
 
 def configuration_changes(earlier: Iterable[Path], config: Config, but: Collection[str] = ()) -> Iterator[str]:
-    """Yield a text for each earlier start of a run whose configuration differs from the last one in keys that count.
+    """Yield a text for each earlier start of a run if its configuration differs from ``config`` in keys that count.
 
-    earlier: the configurations of earlier starts. but: dotted keys that do not count. Raises ConfigError or
+    earlier: paths of the configurations of earlier starts. but: dotted keys that do not count. Raises ConfigError or
     SecurityError if a configuration cannot be read.
     """
     last = to_plain(config)
@@ -104,6 +104,6 @@ def _filled(own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, An
 
 
 def _defaults(schema: type) -> dict[str, Any]:
-    """Return the plain default values of a dataclass of the configuration, without keys that have none."""
+    """Return the defaults of a dataclass of the configuration as plain data, without keys that have no default."""
     found: Any = OmegaConf.to_container(OmegaConf.structured(schema))
     return {key: default for key, default in found.items() if default != MISSING}

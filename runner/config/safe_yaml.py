@@ -18,7 +18,7 @@ _STRING = "tag:yaml.org,2002:str"
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """A safe loader without aliases, duplicate keys or deep nesting."""
+    """A safe loader that refuses aliases, duplicate keys and deep nesting."""
 
     depth = 0
 
@@ -62,7 +62,7 @@ def load(path: Path) -> dict[str, object]:
         raise ConfigError(f"{path}: larger than {MAX_BYTES} bytes, not a stored configuration")
     try:
         plain = yaml.load(raw.decode(), Loader=_PlainLoader)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a number no type can hold
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or an invalid number or date
         raise ConfigError(f"{path}: not plain YAML: {error}") from error
     if not isinstance(plain, dict):
         raise ConfigError(f"{path}: expected a mapping of sections, found {type(plain).__name__}")

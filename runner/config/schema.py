@@ -1,7 +1,7 @@
 """The schema of the YAML files: plain dataclasses, one per section of a configuration.
 
-The fields of :class:`Config` that belong to a group hold a dataclass of that group's table
-(:data:`runner.config.configuration.GROUPS`). The classes are not frozen, and OmegaConf can check their types.
+A field of :class:`Config` that belongs to a group holds one of the dataclasses in the group's table
+(:data:`runner.config.configuration.GROUPS`). The classes are not frozen, and OmegaConf can check the field types.
 """
 
 import dataclasses
@@ -16,13 +16,13 @@ from runner.errors import ConfigError
 
 
 def key(default: Any, text: str) -> Any:
-    """Return a field with a default and the line that ``runner --help`` prints for it."""
+    """Return a dataclass field with a default and the line that ``runner --help`` prints for the field."""
     return field(default=default, metadata={"help": text})
 
 
 @dataclass
 class TrainConfig:
-    """Length of the training, batch sizes and evaluations. Exactly one of ``epochs`` and ``steps`` is set."""
+    """Length of training, batch sizes and evaluations. Exactly one of ``epochs`` and ``steps`` is set."""
 
     batch_size: Count = key(32, "examples per update, over all workers")
     epochs: Annotated[float, Bounds(0, 1e9, above=True)] | None = key(
@@ -40,10 +40,10 @@ class TrainConfig:
 
 @dataclass
 class CheckpointConfig:
-    """When to save, and how many checkpoints to keep. The last step of a run is always saved."""
+    """Frequency of checkpoints and the number of checkpoints kept. The last step of a run is always saved."""
 
     every_steps: Count | None = key(None, "steps between checkpoints; null: only at the end")
-    # With fewer, damage to the newest one while it is written could leave no intact checkpoint.
+    # With fewer, damage to the checkpoint that is being written could leave no intact one.
     keep: Annotated[int, Bounds(3, 10**9)] = key(3, "newest checkpoints kept, 3 or more")
     keep_best: bool | None = key(
         None, "keep the best by train.monitor too; null: if monitor, patience or data.val_fraction is set"
@@ -52,7 +52,7 @@ class CheckpointConfig:
 
 @dataclass
 class DebugConfig:
-    """Slower modes for debugging."""
+    """Checks for debugging, which make a run slower."""
 
     check_finite: bool = key(False, "check every kernel's outputs and name the first non-finite one")
 
@@ -62,7 +62,7 @@ Index = Annotated[int, Bounds(0, 4095)]
 
 @dataclass
 class StragglersConfig:
-    """Workers that wait before each training step if ``cluster.emulate`` is true."""
+    """Emulated slow workers, which wait before each training step if ``cluster.emulate`` is true."""
 
     distribution: str = key("none", "distribution of the waits: none, constant, or lognormal")
     workers: list[Index] | None = field(default=None, metadata={"help": "numbers of the slow workers; null: all"})
@@ -89,7 +89,7 @@ class StragglersConfig:
 AUTO = "auto"
 
 FILLED_IN = ("workers", "threads_per_worker", "cores_per_worker", "gpus", "collectives")
-"""Keys of the cluster that a run fills in from the machine and the strategy if they are null."""
+"""Keys of the cluster that, if null, are filled in from the machine and the strategy when a run starts."""
 
 
 @dataclass
@@ -162,12 +162,12 @@ def _refuse(name: str, found: object, expected: str) -> NoReturn:
 
 
 CLUSTERS: dict[str, type] = {"local": LocalCluster}
-"""Option of the group ``cluster`` -> its schema."""
+"""Option of the group ``cluster`` -> schema of the option."""
 
 
 @dataclass
 class Config:
-    """A whole configuration. The fields typed ``Any`` hold a dataclass chosen by its group's table."""
+    """A whole configuration. A field of type ``Any`` holds one of the dataclasses in the table of its group."""
 
     seed: Seed = key(0, "fixes initial weights, data order, augmentation and dropout")
     precision: str = key("float32", "float32, float64, or bfloat16 (activations in bfloat16, parameters in float32)")
@@ -207,5 +207,5 @@ def worker_processes(config: Config) -> int:
 
 
 def key_help(schema: type) -> dict[str, str]:
-    """Map the documented keys of a schema dataclass to their help lines, in order of declaration."""
+    """Return documented key -> help line for the keys of a schema dataclass, in order of declaration."""
     return {f.name: f.metadata["help"] for f in dataclasses.fields(schema) if "help" in f.metadata}

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 from runner.errors import DataError, SecurityError
 
-# Longest wait for a response and between two chunks; short, because a dataset can have several origins.
+# Longest wait for a response and between two chunks; short, so that another origin of the dataset is tried soon.
 _ANSWER_SECONDS = 5.0
 _TOTAL_SECONDS = 1800.0
 _PIECE_BYTES = 1 << 20

@@ -13,10 +13,10 @@ from runner.data.own_files import OwnFiles
 from runner.errors import ConfigError, DataError
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
-"""Required arrays of a file."""
+"""Names of the arrays that a file must have."""
 
 CLASS_NAMES = "class_names"
-"""Optional array: text, (classes,)."""
+"""Name of an optional array of text, (classes,)."""
 
 LAYOUTS = ("nchw", "nhwc")
 MOST_CLASSES = 1_000_000
@@ -28,14 +28,14 @@ _MOST_COLOURS = 4
 
 @dataclass
 class Arrays(OwnFiles):
-    """Arrays of your own: a file written by ``numpy.savez`` or ``numpy.savez_compressed``.
+    """The user's arrays in a file written by ``numpy.savez`` or ``numpy.savez_compressed``.
 
-    x_train, x_test: images, uint8 (0 to 255) or float32 or float64 (any finite numbers), (N, H, W), (N, C, H, W) or
-    (N, H, W, C). y_train, y_test: (N,) integers, labels from 0. class_names: text, (classes,); without it, classes are
-    named by their numbers, and the last class is the largest label of both splits. Other arrays are not read.
+    x_train, x_test: images of shape (N, H, W), (N, C, H, W) or (N, H, W, C), dtype uint8 (0 to 255), float32 or float64
+    (any finite numbers). y_train, y_test: (N,) integers, labels from 0. class_names: text, (classes,); without it,
+    the classes are numbered from 0 to the largest label of both splits. Other arrays are not read.
 
-    layout: "nchw" or "nhwc" for images with four axes; null to choose the layout in which images have at most 4
-    channels, if only one layout does. To train on rows of F features, store images (N, F, 1, 1) and set layout=nchw.
+    layout: "nchw" or "nhwc" for arrays of images with four axes; null for the only layout in which images have at most
+    4 channels. To train on rows of F features, store them in shape (N, F, 1, 1) and set layout=nchw.
     """
 
     name: str = "arrays"
@@ -48,7 +48,7 @@ class Arrays(OwnFiles):
 
     @property
     def ask(self) -> str:
-        """Advice for a missing path."""
+        """Advice for a user who gave no path."""
         return "name an .npz file, as in data=arrays data.path=my.npz"
 
     def facts_of_files(self) -> Facts:
@@ -63,7 +63,7 @@ class Arrays(OwnFiles):
         return Facts(train, names, headers["x_train"].shape[0], headers["x_test"].shape[0])
 
     def scale(self) -> float:
-        """Return 255 if the train images are bytes, 1 if they are floats; reads their header only."""
+        """Return 255 if the train images are bytes, 1 if they are floats, without reading the images."""
         return _scale(self._headers())
 
     def load(self) -> Dataset:
@@ -152,7 +152,7 @@ class Arrays(OwnFiles):
             raise self._wrong(
                 CLASS_NAMES,
                 f"is {header.dtype}{list(header.shape)}",
-                f"text, the names of labels 0 to {largest} or more in 64 MiB, as numpy.array(['cat', 'dog'])",
+                f"text, the names of labels 0 to {largest} or more, at most 64 MiB, as numpy.array(['cat', 'dog'])",
             )
         return tuple(str(name) for name in read_array(Path(self.path), CLASS_NAMES))
 

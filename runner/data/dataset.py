@@ -1,4 +1,4 @@
-"""A dataset before and after it is loaded, and functions that split it and keep the share of every class."""
+"""The facts and the contents of a dataset, and functions that split it and keep the proportions of the classes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ def stratified_split(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the sorted indices (kept, held out) of a split that holds out ``fraction`` of every class.
 
-    The choice of examples depends on (seed, name, class) only.
+    The result is a pure function of the arguments; the examples of each class are drawn separately.
     """
     classes, counts = np.unique(labels, return_counts=True)
     taken = [held_out(int(count), fraction) for count in counts]
@@ -32,8 +32,8 @@ def validation_split(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the sorted indices (kept, held out) of a split that holds out ``examples`` (fewer than all) examples.
 
-    The share of every class is rounded by the method of largest remainders, with random choice among equal remainders;
-    a class is emptied only if necessary. The choice of examples depends on (seed, name, labels) only.
+    The same share of every class is held out, rounded by the method of largest remainders, with random choice among
+    equal remainders; no class is emptied unless necessary. The result is a pure function of the arguments.
     """
     classes, counts = np.unique(labels, return_counts=True)
     taken, remainders = np.divmod(counts * examples, len(labels))
@@ -46,7 +46,7 @@ def validation_split(
 def _drawn(
     labels: NDArray[np.int64], taken: Mapping[int, int], seed: int, stream: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Hold out ``taken`` examples of each class, drawn from a separate random stream."""
+    """Hold out ``taken[label]`` random examples of each class. stream: prefix of the names of the random streams."""
     out = np.zeros(len(labels), bool)
     for label, count in taken.items():
         members = np.flatnonzero(labels == label)
@@ -57,10 +57,10 @@ def _drawn(
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts of a dataset that are known without reading it.
+    """The facts of a dataset that are known without reading its images.
 
-    shape: (C, H, W) of one image; class_names[i] is the name of label i; the examples are counted per split. Examples
-    of the validation split do not count as train examples.
+    shape: (C, H, W) of one image. class_names[i] is the name of label i. The other fields are the numbers of examples
+    in each split; examples of the validation split do not count as train examples.
     """
 
     shape: tuple[int, int, int]
@@ -75,7 +75,7 @@ class Facts:
         return len(self.class_names)
 
     def carved(self, val_fraction: float) -> "Facts":
-        """Return the facts after this fraction of the train split, in [0, 1), became the validation split."""
+        """Return the facts after this fraction of the train split, in [0, 1), is moved to the validation split."""
         if not val_fraction:
             return self
         val = held_out(self.train_examples, val_fraction)
@@ -86,7 +86,7 @@ class Facts:
 class Normalisation:
     """The conversion of stored pixels to network inputs: ``(pixel / scale - mean) / std``, mean and std per channel.
 
-    scale: the largest possible value of a stored pixel, the smallest being 0; 1 for numbers of any range.
+    scale: the largest possible value of a stored pixel, where 0 is the smallest; 1 if pixels can be any finite numbers.
     """
 
     scale: float
@@ -95,11 +95,11 @@ class Normalisation:
 
     @property
     def bounded(self) -> bool:
-        """Whether stored pixels lie between 0 and scale, as bytes do."""
+        """Whether stored pixels lie between 0 and ``scale``."""
         return self.scale != 1.0
 
     def apply(self, images: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return ``images`` (S, C, H, W), uint8 or floats, normalised in ``dtype``, as a new array of that shape."""
+        """Return a new array of the normalised ``images`` (S, C, H, W), uint8 or floats, computed in ``dtype``."""
         mean, std = (np.asarray(values, np.float64)[:, None, None] for values in (self.mean, self.std))
         inputs: NDArray[Any] = np.multiply(images, (1.0 / (self.scale * std)).astype(dtype), dtype=dtype)
         inputs -= (mean / std).astype(dtype)
@@ -119,7 +119,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A labelled image dataset in memory; class_names[i] is the name of label i."""
+    """A labelled image dataset in memory. class_names[i] is the name of label i."""
 
     name: str
     train: Split
@@ -135,5 +135,5 @@ class Dataset:
 
     @property
     def facts(self) -> Facts:
-        """The facts that the settings stated before the dataset was loaded."""
+        """Shape, classes and counts of this dataset, which has no validation split."""
         return Facts(self.shape, self.class_names, len(self.train), len(self.test))

@@ -19,7 +19,7 @@ from runner.errors import DataError
 _SHAPE = (1, 8, 8)
 _PER_CLASS = (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)
 _CLASS_NAMES = tuple("0123456789")
-# The checksum of the decoded table, so that the compression of the file does not matter.
+# The checksum of the decoded table: the compression of the file does not matter.
 _TABLE_SHA256 = "68aea062d35a127749050fa0e52dca09d6569ac08092c925610e0954e172dde2"
 # A pixel counts the black pixels, 0 to 16, in a 4x4 block of the original bitmap.
 _NORMALISATION = Normalisation(scale=16.0, mean=(0.0,), std=(1.0,))
@@ -29,7 +29,7 @@ _NORMALISATION = Normalisation(scale=16.0, mean=(0.0,), std=(1.0,))
 class Digits(DatasetSettings):
     """1,797 handwritten digits of 8x8 pixels, shipped with scikit-learn.
 
-    test_fraction: fraction of every class that becomes the test split (the source defines none). split_seed: seed of
+    test_fraction: fraction of every class that becomes the test split (scikit-learn has none). split_seed: seed of
     this split, independent of the run's seed.
     """
 

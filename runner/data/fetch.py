@@ -19,10 +19,10 @@ Report = Callable[[str], None]
 def fetch(name: str, cache_dir: str | Path | None = None, report: Report = print) -> Path:
     """Fetch dataset ``name`` into ``cache_dir`` (None: the user's cache) and return its folder.
 
-    A complete, intact cache is kept; any other is replaced. ``report`` is called with a line for each attempt.
+    If the cached files are complete and intact, nothing is fetched. ``report`` is called with a line for each attempt.
 
     Raises ConfigError if ``name`` is not a published dataset, ResourceError if the cache cannot be written, DataError
-    if no origin has the data, and SecurityError if a path in an archive leads outside of it.
+    if every origin fails, and SecurityError if an archive has a link, a device or a path that leads outside of it.
     """
     if name not in ORIGINS:
         raise ConfigError(f"dataset {name!r} cannot be fetched; expected one of {', '.join(ORIGINS)}")
@@ -31,7 +31,7 @@ def fetch(name: str, cache_dir: str | Path | None = None, report: Report = print
 
 
 def fetch_published(published: PublishedDataset, origins: tuple[Origin, ...], root: Path, report: Report) -> Path:
-    """Fetch ``published`` from the first of ``origins`` that works into a folder under ``root``."""
+    """Fetch ``published`` into a folder under ``root``, from the first of ``origins`` that works."""
     folder = root / published.name
     if is_cached(published, root):
         report(f"{published.name}: already in {folder}")
@@ -55,7 +55,7 @@ def fetch_published(published: PublishedDataset, origins: tuple[Origin, ...], ro
 
 def _fetch_from(origin: Origin, published: PublishedDataset, root: Path) -> None:
     root.mkdir(parents=True, exist_ok=True)
-    # Next to its destination, so that the last step is a rename within one file system.
+    # The scratch folder is in ``root``, so that the last step is a rename within one file system.
     with TemporaryDirectory(prefix=f".{published.name}-", dir=root) as scratch_name:
         scratch = Path(scratch_name)
         paths = [scratch / archive.filename for archive in origin.archives]
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _describe_datasets(root: Path) -> str:
-    """Return a table of all datasets with default settings, and the location of each."""
+    """Return a table of all datasets with default settings, and of their locations."""
     lines = [f"{'name':14} {'shape':12} {'classes':>7} {'train':>7} {'test':>7}  where"]
     for name, settings in DATASETS.items():
         example = settings()

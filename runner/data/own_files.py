@@ -21,7 +21,7 @@ _VALUES_PER_CHUNK = 1 << 20
 def channel_statistics(images: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of each channel of ``images`` (N, C, H, W), N at least 1.
 
-    Two passes in float64, chunk by chunk in the order of the examples: equal images give equal results bit for bit.
+    Two passes in float64 over chunks of fixed order and size: equal images give equal results bit for bit.
     """
     per_channel = images.size // images.shape[1]
     mean = sum(chunk.sum(axis=(0, 2, 3)) for chunk in _chunks(images)) / per_channel
@@ -43,8 +43,8 @@ class OwnFiles(DatasetSettings):
     path: path of the files, made absolute so that workers and a resumed run find the files from any folder. Settings
     without a path can be created, but their :meth:`facts` and :meth:`load` raise ConfigError.
     mean, std: one number per channel for ``(pixel / scale - mean) / std``, where scale is 255 for uint8 and 1 for
-    floats; null for the statistics of the train split.
-    max_bytes: largest size in bytes of all images together; every process holds all images.
+    floats; null for the mean and standard deviation of the train split.
+    max_bytes: largest size in bytes of all images together, because every process holds all images.
     """
 
     path: str = ""
@@ -78,24 +78,24 @@ class OwnFiles(DatasetSettings):
     @property
     @abstractmethod
     def ask(self) -> str:
-        """Advice for a missing path."""
+        """Advice for a user who gave no path."""
 
     @abstractmethod
     def facts_of_files(self) -> Facts:
         """Return shape, classes and counts without reading any image. Raises DataError for invalid files."""
 
     def normalisation(self) -> Normalisation:
-        """Return the configured normalisation without reading images; if none is set, compute it from the images."""
+        """Return the configured normalisation without reading images or, if none is set, compute it from the images."""
         if self.path and self.mean is not None and self.std is not None:
             return Normalisation(self.scale(), tuple(self.mean), tuple(self.std))
         return super().normalisation()
 
     @abstractmethod
     def scale(self) -> float:
-        """Return the largest possible pixel, 1 for floats, from the headers. Raises DataError for invalid files."""
+        """Return the largest possible pixel, or 1 for floats; reads no images. Raises DataError for invalid files."""
 
     def require_room(self, nbytes: int, what: str) -> None:
-        """Raise DataError if ``what`` takes more than ``max_bytes``."""
+        """Raise DataError if ``nbytes`` is more than ``max_bytes``. what: name of the data, for the message."""
         if nbytes > self.max_bytes:
             raise DataError(
                 f"{self.path}: {what} take {nbytes:,} bytes in memory, more than data.max_bytes={self.max_bytes:,}; "
@@ -103,7 +103,7 @@ class OwnFiles(DatasetSettings):
             )
 
     def normalisation_of(self, images: NDArray[Any], scale: float) -> Normalisation:
-        """Return the configured normalisation or, if none is set, the one that standardises the train ``images``.
+        """Return the configured normalisation or, if none is set, one that gives the train ``images`` mean 0 and std 1.
 
         Raises DataError if a channel is constant.
         """

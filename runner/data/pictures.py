@@ -17,12 +17,12 @@ from runner.errors import DataError
 from runner.system.files import open_regular
 
 MOST_PIXELS = 1 << 26
-"""Largest number of pixels that is decoded: 64 megapixels, 256 MiB as RGBA."""
+"""Largest accepted number of pixels of an image: 64 megapixels, 256 MiB as RGBA."""
 
 _FORMATS = ("PNG", "JPEG")
 _MODES = {1: "L", 3: "RGB"}
 """Channels -> Pillow's mode."""
-# Other modes have more than 8 bits per colour, or ink channels such as CMYK.
+# Other modes have more than 8 bits per colour, or channels for inks, as CMYK has.
 _READABLE = ("1", "L", "LA", "P", "RGB", "RGBA")
 _LOSSLESS = {"L": ("1", "L"), "RGB": ("1", "L", "P", "RGB")}
 """Mode -> modes that are converted to it without loss."""
@@ -32,9 +32,9 @@ _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.Decom
 def read_image(path: Path, shape: tuple[int, int, int], *, fit: bool = True) -> NDArray[np.uint8]:
     """Return a PNG or JPEG image in ``shape`` (C, H, W), where C is 3 for RGB or 1 for grey (ITU-R 601-2 luma).
 
-    The image is rotated by its EXIF data, cropped to the largest centred part with that aspect ratio, and resized
-    (bilinear, with antialiasing if it shrinks; unchanged if it has that size). Opacity is dropped.
-    fit: False to refuse an image that would be cropped, resized, or lose colours or opacity.
+    The image is rotated as its EXIF data say, cropped to the largest centred part with the requested aspect ratio, and
+    resized unless it has the requested size (bilinear, with antialiasing if it shrinks). Opacity is dropped.
+    fit: False to refuse an image that would be cropped or resized, or would lose colours or opacity.
     Raises DataError, naming the file, if the image is damaged, too large or has more than 8 bits per colour.
     """
     channels, height, width = shape
@@ -94,10 +94,10 @@ def read_pictures(
 ) -> list[Picture]:
     """Read images of ``shape`` (C, H, W), for a network whose dataset has this ``normalisation``.
 
-    Pixels of PNG and JPEG files are 0 to 255; a network for pixels of any range accepts only arrays. Values of an array
-    are in the range of the dataset. Its shape is (C, H, W) or (N, C, H, W), or (H, W) or (N, H, W) for one channel.
-    fit: convert images, not arrays, to the given size and channels, as :func:`read_image` does; False to refuse other
-    sizes and channels.
+    Pixels of PNG and JPEG files are scaled to the range of the dataset's pixels; without such a range, only arrays are
+    accepted. The values of an array must be in this range, and its shape (C, H, W) or (N, C, H, W), or (H, W) or
+    (N, H, W) for one channel. fit: True to convert PNG and JPEG files to the given size and channels, as
+    :func:`read_image` does; False to refuse other sizes and channels.
 
     Raises DataError, with the reason, for a file that cannot be read or does not fit.
     """
@@ -119,7 +119,7 @@ def _read(path: Path, shape: tuple[int, int, int], normalisation: Normalisation,
 
 
 def _require_images(path: Path, channels: int, normalisation: Normalisation) -> None:
-    """Raise DataError if a network cannot take image files."""
+    """Raise DataError if the network cannot take PNG or JPEG files."""
     if channels not in _MODES:
         raise DataError(f"{path}: the network takes {channels} channels, an image has 1 or 3; use arrays (.npy)")
     if not normalisation.bounded:
@@ -149,7 +149,7 @@ def _array(path: Path, shape: tuple[int, int, int]) -> NDArray[Any]:
 
 
 def _require_range(path: Path, images: NDArray[Any], normalisation: Normalisation) -> None:
-    """Raise DataError for pixels outside the range of the dataset."""
+    """Raise DataError for pixels outside the range of the dataset's pixels."""
     low, high = float(images.min()), float(images.max())
     least, most = (0.0, normalisation.scale) if normalisation.bounded else (-sys.float_info.max, sys.float_info.max)
     # NaN fails this comparison too.

@@ -1,4 +1,4 @@
-"""Batches of a dataset as a pure function of (seed, split, step, share)."""
+"""Batches of a dataset, where every share of a batch is a pure function of (seed, split, step, share)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ Batch = Mapping[str, NDArray[Any]]
 
 
 class Pipeline:
-    """Input source over a dataset in memory; safe to read from several threads.
+    """An input source that serves a dataset in memory; several threads may read it at once.
 
     Train batches are taken from an endless stream of the n examples: position p belongs to epoch p // n and has example
-    permutation(epoch)[p % n]; step s takes positions s * batch_size onwards, so no example is dropped. Batches of
-    "test" and "val" go through their split in order; the last one is padded with zeros. The validation split is drawn
-    from the train split by (seed, dataset); its examples are not in the stream. Shares are parts of the whole batch and
-    every draw belongs to a position, so no result depends on the number of shares.
+    permutation(epoch)[p % n]; step s takes batch_size positions from s * batch_size on, so no example is dropped.
+    Batches of "test" and "val" go through their split in order; the last one is padded with zeros. The validation split
+    is drawn from the train split, by seed and dataset name; its examples are not in the stream. A share is a range of
+    the whole batch, and augmentation depends on the position, so no result depends on the number of shares.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class Pipeline:
     ) -> None:
         """Serve ``dataset`` in batches of ``batch_size``, images in ``dtype`` ("float32" or "float64").
 
-        eval_batch_size: for splits "test" and "val"; None for ``batch_size``. val_fraction: fraction of the train split
-        for split "val"; 0 for no split "val".
+        eval_batch_size: size of "test" and "val" batches; None for ``batch_size``. val_fraction: fraction of the train
+        split that becomes the split "val"; 0 for no split "val".
         """
         self._dataset = dataset
         self._seed = seed
@@ -49,14 +49,14 @@ class Pipeline:
         self._dtype = np.dtype(dtype)
         self._augment = augment or Augment()
         self._augment_key = philox.key(seed, f"{dataset.name}/augment")
-        # At the border of two epochs, the shares of a batch need both orders.
+        # The shares of a batch that spans two epochs need the orders of both.
         self._epoch_order = lru_cache(maxsize=2)(self._draw_epoch_order)
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Batch:
         """Return examples lo..hi-1 of the whole batch of ``step`` of split "train", "test" or, if there is one, "val".
 
         x: (hi-lo, C, H, W) normalised, in the pipeline's dtype; y: (hi-lo,) int64 labels; index: (hi-lo,)
-        int64 position in the stream; mask: (hi-lo,) in the pipeline's dtype, 1 for an example and 0 for
+        int64 position in the stream or split; mask: (hi-lo,) in the pipeline's dtype, 1 for an example and 0 for
         padding, whose x and y are 0.
 
         Raises ValueError for another split, a negative step or a share outside the batch.
@@ -107,7 +107,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class _Part:
-    """Examples of a split, by their indices; None for all. Only ``take`` copies data."""
+    """Some examples of a split. indices: None for all examples. Only ``take`` copies data."""
 
     split: Split
     indices: NDArray[np.int64] | None = None

@@ -1,7 +1,7 @@
 """Datasets that are published as files: their facts, and the cache that keeps them as IDX files.
 
 MNIST (LeCun, Cortes and Burges), Fashion-MNIST (Xiao, Rasul and Vollgraf 2017), CIFAR-10 (Krizhevsky 2009). The
-checksums are computed from decoded arrays, so every origin of a dataset gives the same files.
+checksums are those of the decoded IDX files, which are the same for every origin of a dataset.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from runner.system.files import open_regular, user_cache_folder
 
 
 def idx_header(shape: tuple[int, ...]) -> bytes:
-    """Return the bytes that come before the data of a uint8 array of ``shape``."""
+    """Return the header of an IDX file of a uint8 array of ``shape``."""
     unsigned_byte = 8
     return struct.pack(f">BBBB{len(shape)}I", 0, 0, unsigned_byte, len(shape), *shape)
 
@@ -58,7 +58,7 @@ class CachedArray:
 
 @dataclass(frozen=True)
 class PublishedDataset:
-    """A dataset whose files have known checksums. ``shape`` is the (C, H, W) of one image."""
+    """A dataset whose files have known checksums. shape: (C, H, W) of one image."""
 
     name: str
     shape: tuple[int, int, int]
@@ -89,7 +89,7 @@ def read_verified(path: Path, array: CachedArray) -> bytes:
     """Return the bytes of ``path``. Raises DataError if it is missing or not exactly the known file."""
     try:
         with open_regular(path) as stream:
-            # One byte more than expected shows that a file is too long.
+            # One more byte than expected is read, so that a file that is too long is detected.
             data = stream.read(array.size + 1)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
@@ -113,7 +113,7 @@ def is_cached(published: PublishedDataset, root: Path) -> bool:
 
 
 def require_cached(published: PublishedDataset, cache_dir: str | None) -> Path:
-    """Return the folder of a dataset; raises DataError, with the command that fetches the dataset, if there is none."""
+    """Return the folder of a dataset. If it is missing, raises DataError with the command that fetches the dataset."""
     folder = cache_root(cache_dir) / published.name
     if not folder.is_dir():
         raise DataError(
@@ -129,7 +129,7 @@ def _remedy(published: PublishedDataset, cache_dir: str | None) -> str:
 
 
 def load_published(published: PublishedDataset, cache_dir: str | None) -> Dataset:
-    """Read a dataset from the cache. Raises DataError, with the command to fetch it again, if this fails."""
+    """Read a dataset from the cache. If this fails, raises DataError with the command that fetches the dataset."""
     folder = require_cached(published, cache_dir)
     try:
         arrays = [decode_idx(read_verified(folder / each.filename, each), each.shape) for each in published.arrays]
@@ -153,7 +153,7 @@ def _published(
     examples: tuple[int, int],
     checksums: tuple[str, str, str, str],
 ) -> PublishedDataset:
-    """Return a dataset of uint8 images. examples: train, test. checksums: images and labels of train, then of test."""
+    """Return a dataset of uint8 images. examples: of train and test. checksums: train images and labels, then test."""
     sizes = shape if shape[0] > 1 else shape[1:]
     test = "test" if shape[0] > 1 else "t10k"
     files = [
@@ -234,7 +234,7 @@ class PublishedSettings(DatasetSettings):
 
 @dataclass
 class Mnist(PublishedSettings):
-    """70,000 handwritten digits of 28x28 pixels; to be fetched."""
+    """70,000 handwritten digits of 28x28 pixels; fetched with ``runner data fetch``."""
 
     name: str = "mnist"
     published = MNIST
@@ -242,7 +242,7 @@ class Mnist(PublishedSettings):
 
 @dataclass
 class FashionMnist(PublishedSettings):
-    """70,000 pictures of clothes, 28x28 grey; to be fetched."""
+    """70,000 pictures of clothes, 28x28 grey; fetched with ``runner data fetch``."""
 
     name: str = "fashion_mnist"
     published = FASHION_MNIST
@@ -250,7 +250,7 @@ class FashionMnist(PublishedSettings):
 
 @dataclass
 class Cifar10(PublishedSettings):
-    """60,000 colour photographs in 10 classes, 32x32; to be fetched."""
+    """60,000 colour photographs in 10 classes, 32x32; fetched with ``runner data fetch``."""
 
     name: str = "cifar10"
     published = CIFAR10

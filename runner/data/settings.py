@@ -19,7 +19,7 @@ class Augment:
     """Random augmentation of each training image.
 
     crop_padding: width of a black border (stored value 0) that is added before the image is cropped to its original
-    size at a random place; 0 for no crop. flip: mirror each image left to right with probability 1/2.
+    size at a random position; 0 for no crop. flip: whether to mirror each image left to right with probability 1/2.
     """
 
     crop_padding: Annotated[int, Bounds(0, 65_536)] = 0
@@ -47,9 +47,9 @@ class Augment:
 class DatasetSettings(ABC):
     """Settings of one dataset. Creation raises ConfigError for invalid values.
 
-    cache_dir: folder of fetched datasets, None for the user's cache; ignored by datasets that are not fetched.
+    cache_dir: folder of fetched datasets, None for the user's cache; ignored by datasets that need no download.
     train_limit, test_limit: largest number of examples used from a split, spread evenly over it; None for all.
-    val_fraction: fraction of every class of the train split that becomes the validation split, drawn by the run's
+    val_fraction: fraction of every class of the train split that becomes the validation split, drawn with the run's
     seed; 0 for no validation split.
     """
 
@@ -82,25 +82,25 @@ class DatasetSettings(ABC):
 
     @abstractmethod
     def facts(self) -> Facts:
-        """Return shape, classes and counts of all examples, without reading any data."""
+        """Return shape, classes and counts, ignoring limits and the validation split; reads no images."""
 
     def normalisation(self) -> Normalisation:
-        """Return the normalisation of stored pixels. Raises DataError if the data must be read and reading fails."""
+        """Return the normalisation of stored pixels; if it depends on the data, reads them and can raise DataError."""
         return self.load().normalisation
 
     def require_present(self) -> None:  # noqa: B027 - does nothing by default
-        """Raise DataError, with the command to fetch it, if the dataset must be fetched and was not.
+        """Raise DataError, with the command that fetches the dataset, if the dataset is missing from the cache.
 
-        This quick check before the start of a run reads no data. A dataset in a package or in memory is always present.
+        This quick check before the start of a run reads no data. A dataset that needs no download always passes.
         """
 
     @abstractmethod
     def load(self) -> Dataset:
-        """Read or generate the dataset, with all examples. Raises DataError if it is missing or corrupt."""
+        """Read or generate the dataset, without limits. Raises DataError if it is missing or corrupt."""
 
 
 def limited_facts(settings: DatasetSettings) -> Facts:
-    """Return the facts of a dataset within its limits and with its validation split; nothing is read."""
+    """Return the facts of a dataset within its limits and with its validation split; reads no images."""
     facts = settings.facts()
     train, test = (
         count if limit is None else min(count, limit)
@@ -119,6 +119,6 @@ def load_limited(settings: DatasetSettings) -> Dataset:
 def _limited(split: Split, limit: int | None) -> Split:
     if limit is None or limit >= len(split):
         return split
-    # Spread over the split: a split that is sorted by class keeps all classes.
+    # The examples are spread over the split, so that a split sorted by class does not lose whole classes.
     chosen = np.arange(limit) * len(split) // limit
     return Split(split.images[chosen], split.labels[chosen])

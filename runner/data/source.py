@@ -14,12 +14,12 @@ from runner.system.schema import LenientRecord, Violation
 class Prefetcher:
     """An input source that returns the batches of a pipeline and usually makes them before they are requested.
 
-    After a read of (split, step, lo, hi), a background thread makes (split, step + 1, lo, hi): it works one step ahead,
-    whatever the number of shares (microbatches) of a step. Any other batch, such as the first, is made when it is read.
+    After a read of (split, step, lo, hi), a background thread reads (split, step + 1, lo, hi): it works one step ahead,
+    whatever the number of shares (microbatches) of a step. Other batches, such as the first, are made when requested.
     """
 
     def __init__(self, source: Pipeline) -> None:
-        """Read ``source`` one step ahead; ``close`` ends the thread."""
+        """Start a thread that reads ``source`` one step ahead; ``close`` ends the thread."""
         self._source = source
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")
         self._ahead: dict[tuple[str, int, int], tuple[int, Future[Batch]]] = {}
@@ -74,11 +74,11 @@ def source_from_config(
     eval_batch_size: int | None = None,
     dtype: str,
 ) -> Prefetcher:
-    """Load the dataset that ``config`` describes and return it as batches, read ahead by a thread.
+    """Load the dataset that ``config`` describes and return a source of its batches.
 
-    batch_size, eval_batch_size: size of the whole batch over all workers, for "train" and for other splits. dtype: for
-    x and mask, "float32" or "float64". The caller closes the source. Raises ConfigError (see ``settings_from_config``),
-    and DataError if the data cannot be read.
+    batch_size, eval_batch_size: size of the whole batch over all workers, for "train" and for other splits. dtype: of x
+    and mask, "float32" or "float64". The caller must close the source. Raises ConfigError like
+    :func:`settings_from_config`, and DataError if the data cannot be read.
     """
     settings = settings_from_config(config)
     pipeline = Pipeline(

@@ -15,15 +15,15 @@ from runner.kernels import philox
 _PATTERN_SIDE = 8
 # Number of random words per draw, small enough for the CPU's cache.
 _WORDS_PER_CHUNK = 1 << 17
-# Half of a uniform byte plus half of another: mean 1/2, variance 2 * (1/2)^2 / 12 of the full range.
+# A pixel is the sum of two halved uniform bytes: mean 1/2, variance 2 * (1/2)^2 / 12, if the full range is 1.
 _MEAN, _STD = 0.5, 0.204
 
 
 @dataclass
 class Synthetic(DatasetSettings):
-    """Images of any shape and number, made in memory: the pattern of a class and noise; labels cycle through classes.
+    """Images of any shape and number, made in memory: each is the pattern of its class plus noise.
 
-    shape: (C, H, W). examples, test_examples: sizes of the splits. All draws depend on ``data_seed`` alone.
+    Example i has label i % classes. shape: (C, H, W). examples: size of the train split. data_seed: seed of all draws.
     """
 
     name: str = "synthetic"
@@ -45,12 +45,12 @@ class Synthetic(DatasetSettings):
         return Facts((channels, height, width), names, self.examples, self.test_examples)
 
     def normalisation(self) -> Normalisation:
-        """Return the expected normalisation; nothing is drawn."""
+        """Return the normalisation for the expected mean and standard deviation of the pixels; nothing is drawn."""
         channels = self.shape[0]
         return Normalisation(scale=255.0, mean=(_MEAN,) * channels, std=(_STD,) * channels)
 
     def load(self) -> Dataset:
-        """Draw both splits. Takes C * H * W bytes per example."""
+        """Draw both splits, which take C * H * W bytes per example."""
         return Dataset(
             self.name,
             self._split("train", self.examples),

@@ -1,6 +1,6 @@
 """The contract of kernels. A kernel is one way to compute an op on one device type, described by plain data.
 
-First the planner calls ``arrange`` for a node, which returns the layouts that the kernel reads and writes, the size of
+First the planner calls ``arrange`` for a node and receives the layouts that the kernel reads and writes, the size of
 its scratch memory, and the outputs that may share memory with inputs. Then the executor calls ``bind``, which fixes all
 arguments including the buffers. The bound call runs once per step without arguments.
 """
@@ -63,8 +63,8 @@ def plain(spec: Spec) -> Layout:
 class Arrangement:
     """The memory requirements of a kernel for one node.
 
-    inputs, outputs: layouts of the tensors. scratch_bytes: size of the memory that the call may overwrite. in_place:
-    pairs (input, output) that may share memory if both have the same size and no later call reads the input.
+    inputs, outputs: layouts of the tensors. scratch_bytes: size of the scratch memory of the call. in_place: pairs of
+    positions (input, output) that may share memory if both have the same size and no later call reads the input.
     """
 
     inputs: tuple[Layout, ...]
@@ -150,7 +150,7 @@ Bind = Callable[[Attributes, Arrangement, Buffers], Bound]
 
 
 Join = Callable[[Sequence[NativeCall]], Callable[[], int]]
-"""Joins calls into a function that runs them in order and returns 0, or (1 + index of a failed call) << 16 | status."""
+"""(calls) -> function that runs the calls in order; it returns 0, or (1 + index of failed call) << 16 | its status."""
 
 
 class KernelError(LookupError):
@@ -163,7 +163,7 @@ class Kernel:
 
     library: the library that computes, as recorded in summary.json ("numpy", "onednn", ...).
     priority: kernels of higher priority are tried first.
-    dtypes: allowed dtypes of floating inputs and outputs.
+    dtypes: allowed dtypes of floating-point inputs and outputs.
     arrange: (attributes, input specs, output specs, offered layouts) -> Arrangement, or None if the kernel does not
         support the node. An offered layout is the current layout of the input; None lets the kernel choose, as for a
         variable that no kernel has read yet. The result depends only on the arguments and on the caller's number of
@@ -191,7 +191,7 @@ class Choice:
 
 
 def as_array(value: Any, spec: Spec) -> Array:
-    """Return a fed value as an array; raises ValueError if its shape or dtype differs from ``spec``."""
+    """Return a fed or received value as an array; raises ValueError if its shape or dtype differs from ``spec``."""
     array = np.asarray(value)
     if array.shape != tuple(spec.shape) or array.dtype.name != spec.dtype:
         raise ValueError(f"got {array.dtype.name}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}")
@@ -199,7 +199,7 @@ def as_array(value: Any, spec: Spec) -> Array:
 
 
 def native_calls(bound: Bound) -> Sequence[NativeCall]:
-    """Return the machine-code calls of a node; empty for a Python function."""
+    """Return the machine-code calls of a bound node; empty for a Python function or a device call."""
     if isinstance(bound, NativeCall):
         return (bound,)
     return bound if isinstance(bound, Sequence) else ()

@@ -1,12 +1,12 @@
-"""A small language for element-wise programs, which the fusion pass writes and kernels of op ``elementwise`` run.
+"""A small language for element-wise programs, which the fusion pass creates and kernels of op ``elementwise`` run.
 
 A program is a list of steps over numbered values: first the inputs, then the result of each step. Every step is one
 correctly rounded operation, so the result of a program equals the result of separate nodes bit for bit.
 
-Programs on bfloat16 values instead compute in float32, literals included, and round once, when outputs are written. A
-program of one step therefore equals its op bit for bit, and a longer program is more precise than separate nodes.
+With bfloat16 inputs, a program instead computes in float32, literals included, and rounds only its outputs to bfloat16.
+A program of one step therefore equals its op bit for bit, and a longer program is more precise than separate nodes.
 
-In text form, steps are joined by "; ". A step is a function and operands: value numbers, or literals after a #.
+In text form, steps are joined by "; ". A step is a function, then its operands: value numbers, or literals after a #.
 ``mul 0 #0.9; sub 3 1`` with 3 inputs computes value 3 = 0.9 * input 0 and value 4 = value 3 - input 1.
 """
 
@@ -46,7 +46,7 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Array]]] = {
     "relu": (1, _relu),
     "relu_gradient": (2, _relu_gradient),
 }
-"""Function -> (number of operands, NumPy definition). Each function computes the same as the op of this name."""
+"""Function -> (number of operands, NumPy definition). Each function gives the results of the op of this name."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """A program of ``inputs`` input values and ``steps``; ``outputs`` lists the numbers of the result values."""
+    """A program. inputs: number of input values. steps: in order. outputs: numbers of the values that it returns."""
 
     inputs: int
     steps: tuple[Step, ...]
@@ -76,7 +76,7 @@ class Program:
                 )
         count = self.inputs + len(self.steps)
         if not self.outputs or any(not self.inputs <= number < count for number in self.outputs):
-            raise ValueError(f"outputs {self.outputs} of an element-wise program: expected numbers of its steps")
+            raise ValueError(f"outputs {self.outputs} of an element-wise program: expected the numbers of step results")
 
     @property
     def text(self) -> str:
@@ -84,7 +84,7 @@ class Program:
         return "; ".join(" ".join((step.function, *map(_operand_text, step.operands))) for step in self.steps)
 
     def widened(self, inputs: Sequence[bool]) -> list[bool]:
-        """Return for each value whether the value varies over elements. inputs: this flag for each input."""
+        """Return a flag for each value: whether it differs between elements. inputs: the flags of the inputs."""
         wide = list(inputs)
         for step in self.steps:
             wide.append(any(wide[operand] for operand in step.operands if isinstance(operand, int)))
@@ -92,24 +92,24 @@ class Program:
 
 
 def parse(text: str, inputs: int, outputs: Sequence[int]) -> Program:
-    """Parse the text of a program; raises ValueError with the first invalid step."""
+    """Parse the text of a program; raises ValueError for the first invalid step."""
     steps = []
     for part in text.split("; "):
         function, *operands = part.split(" ")
         try:
             steps.append(Step(function, tuple(float(o[1:]) if o.startswith("#") else int(o) for o in operands)))
         except ValueError:
-            raise ValueError(f"step {part!r} of an element-wise program: operands are numbers or #literals") from None
+            raise ValueError(f"step {part!r} of an element-wise program: expected value numbers or #literals") from None
     return Program(inputs, tuple(steps), tuple(outputs))
 
 
 def written(attributes: Mapping[str, Any], inputs: int) -> Program:
-    """Return the program in the attributes of a node."""
+    """Return the program that the attributes of a node with ``inputs`` inputs contain."""
     return parse(attributes["program"], inputs, attributes["outputs"])
 
 
 def single(function: str, attributes: Mapping[str, Any], inputs: int) -> Program:
-    """Return the program of one function."""
+    """Return the program that applies one function to the inputs; the attributes are not used."""
     return Program(inputs, (Step(function, tuple(range(inputs))),), (inputs,))
 
 
@@ -120,7 +120,7 @@ def sum_of(inputs: int) -> Program:
 
 
 def evaluate(program: Program, inputs: Sequence[Array]) -> tuple[Array, ...]:
-    """Run a program with NumPy; other kernels must give this result. Inputs have one common shape or shape ()."""
+    """Run a program with NumPy; all kernels must give the same result. Each input has the common shape or shape ()."""
     dtype = inputs[0].dtype
     compute = np.dtype(computed_in(dtype.name)).type
     values: list[Any] = [np.asarray(array, compute) for array in inputs]

@@ -30,7 +30,7 @@ def function_kernel(
 
 
 def results(function: Callable[..., Any], inputs: Sequence[Array], attributes: Attributes) -> tuple[Any, ...]:
-    """Return all outputs of a kernel's function, computed in float32 from bfloat16 inputs."""
+    """Call the function of a kernel and return all outputs; bfloat16 inputs are converted to float32 first."""
     wide = [each.astype(np.float32) if each.dtype.name == "bfloat16" else each for each in inputs]
     result = function(*wide, **attributes)
     return result if isinstance(result, tuple) else (result,)
@@ -43,7 +43,7 @@ def _read_only(array: Array) -> Array:
 
 
 def _fill(output: Array, value: Any) -> None:
-    # copyto would broadcast and convert, and so hide a wrong shape or dtype.
+    # np.copyto alone would broadcast and convert, which would hide a wrong shape or dtype.
     array = np.asarray(value)
     if output.dtype.name == "bfloat16" and array.dtype == np.float32:
         array = array.astype(output.dtype)
@@ -60,5 +60,5 @@ def arrange_plain(attributes: Attributes, inputs: Specs, outputs: Specs, offered
 
 
 def arrange_in_place(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
-    """Arrange all tensors in C order. The first output may overwrite the first input, which must be read first."""
+    """Arrange all tensors in C order, for a kernel whose first output may share memory with its first input."""
     return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), in_place=((0, 0),))

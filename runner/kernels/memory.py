@@ -10,7 +10,7 @@ ALIGNMENT = 64
 
 
 class Bytes(Protocol):
-    """Memory of a device: an array of uint8 on the host, an address and a size on a GPU."""
+    """A block of memory: an array of uint8 on the host, or an address and a size on a GPU."""
 
     @property
     def nbytes(self) -> int: ...

@@ -25,7 +25,7 @@ _PAIRS_AT_ONCE = 1 << 14
 
 
 def key(seed: int, name: str) -> Key:
-    """Return the two 32-bit key words of the stream called ``name`` under ``seed``."""
+    """Return the two 32-bit key words of the random stream ``name`` for ``seed``."""
     digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
@@ -56,14 +56,14 @@ def _philox(
 def bits(stream: Key, index: NDArray[np.int64], count: int, step: int = 0, first: int = 0) -> NDArray[np.uint32]:
     """Return random words (S, count) uint32: for each entry of ``index`` (S,), the words from position ``first`` on.
 
-    The counter is (position // 4, low and high half of the index, step): draws of one index do not depend on
+    The counter is (position // 4, low half of index, high half of index, step). Therefore a word does not depend on
     the other indices and positions of the call.
     """
     return _words(stream, index, first, first + count, step)
 
 
 def _words(stream: Key, index: NDArray[np.int64], first: int, last: int, step: int) -> NDArray[np.uint32]:
-    """Return the words first..last-1 of each index."""
+    """Return the words at positions first..last-1 of each index."""
     low, high = first // 4, -(-last // 4)
     shape = (len(index), high - low)
     wide = np.asarray(index, np.int64).astype(np.uint64)[:, None]
@@ -79,7 +79,7 @@ def _words(stream: Key, index: NDArray[np.int64], first: int, last: int, step: i
 
 
 def uniform(stream: Key, index: NDArray[np.int64], count: int, step: int = 0, first: int = 0) -> NDArray[np.float64]:
-    """Draw uniform numbers in [0, 1), shape (S, count) float64 with 32 random bits each; see :func:`bits`."""
+    """Return uniform numbers in [0, 1), (S, count) float64, each from one word of :func:`bits`."""
     return bits(stream, index, count, step, first).astype(np.float64) * 2.0**-32
 
 
@@ -104,6 +104,6 @@ def normal_parts(stream: Key, count: int) -> Iterator[tuple[slice, NDArray[np.fl
 
 
 def permutation(stream: Key, n: int) -> NDArray[np.int64]:
-    """Return a permutation of 0..n-1 as (n,) int64: the order that sorts n 64-bit draws (ties by position)."""
+    """Return a permutation of 0..n-1 as (n,) int64: the order that sorts n 64-bit draws, equal draws by position."""
     words = bits(stream, np.zeros(1, np.int64), 2 * n)[0].astype(np.uint64)
     return np.argsort((words[:n] << _SHIFT_32) | words[n:], kind="stable").astype(np.int64)

@@ -1,7 +1,7 @@
-"""The interface of a device type (memory, copies to and from the device, joined calls) and the host as a device.
+"""The interface of a device type (memory, copies to and from the device, joined calls), and the platform of the host.
 
 The executor uses no array library: it allocates, copies and calls through a :class:`Platform`. The host platform runs
-every call at once. A GPU platform enqueues calls on a stream and waits only when the host needs a value.
+every call immediately. A GPU platform enqueues calls on a stream and waits only when the host needs a value.
 """
 
 import mmap
@@ -50,12 +50,12 @@ class Work:
 
 @dataclass(frozen=True)
 class Joined:
-    """Several calls that run as one.
+    """Several calls, the parts, that run as one.
 
     call: returns 0 or None, or (1 + index of the failed part) << 16 | status. Raises PartError if one of several parts
-    could not be started. owners: for each part, the index of its work. reason: (part, status) -> message; called
-    directly after the failure. late: returns, and clears, the code of a failure that the device detected after ``call``
-    returned; called after :meth:`Platform.finish`. ``late`` is None if no call can fail late.
+    could not be started. owners: for each part, the index of its (first) work. reason: (part, status) -> message;
+    called directly after the failure. late: called after :meth:`Platform.finish`; returns, and clears, the code of a
+    failure that the device detected after ``call`` returned. None if no part can fail late.
     """
 
     call: Callable[[], int | None]
@@ -88,7 +88,7 @@ class Platform(Protocol):
         ...
 
     def reader(self, sources: Sequence[Operand]) -> Callable[[], list[Array]]:
-        """Return a function that waits for all calls and returns copies of operands, which must be in C order."""
+        """Return a function that waits for all calls and returns copies of ``sources``, which must be in C order."""
         ...
 
     def snapshot(self, data: Bytes) -> NDArray[np.uint8]:
@@ -104,15 +104,15 @@ class Platform(Protocol):
         ...
 
     def join(self, works: Sequence[Work], *, once: bool = False) -> Joined:
-        """Join calls to run in order. once: no calls are merged, so that each can be timed or checked separately."""
+        """Join calls to run in order. once: do not merge calls, so that each can be timed or checked separately."""
         ...
 
     def mark(self) -> object:
-        """Return a mark after all calls so far, for :meth:`follow` of any platform of the same device type."""
+        """Return a mark after all calls so far; a platform of the same device type can :meth:`follow` it."""
         ...
 
     def follow(self, mark: object) -> None:
-        """Make later calls wait for the calls before a mark, without blocking the host."""
+        """Make later calls wait for the calls that precede a mark, without blocking the host."""
         ...
 
     def finish(self) -> None:
@@ -125,14 +125,14 @@ class Platform(Protocol):
 
 
 class CommunicatorLibrary(Protocol):
-    """A library for collective computation on devices of several processes."""
+    """A library for collective operations on the devices of several processes."""
 
     def unique_id(self) -> bytes:
         """Return an id that all processes pass to :meth:`join`. Raises RuntimeError if the library fails."""
         ...
 
     def join(self, unique_id: bytes, rank: int, size: int) -> None:
-        """Join with the calling thread's device as ``rank`` of ``size``; returns when all devices have joined.
+        """Join the group with the calling thread's device as ``rank`` of ``size``; return when all devices have joined.
 
         Raises RuntimeError if the library fails.
         """
@@ -151,7 +151,7 @@ HUGE_PAGE = 2 << 20
 
 
 class HostPlatform:
-    """See :class:`~runner.kernels.platform.Platform`. join: joins neighbouring machine-code calls."""
+    """The platform of the host. join: joins machine-code calls into one function."""
 
     def __init__(self, join: Join = refuse_native_calls) -> None:
         self._join = join
@@ -166,7 +166,7 @@ class HostPlatform:
         if nbytes < HUGE_PAGE:
             return allocate(nbytes)
         try:
-            # By default mmap returns shared pages, for which Linux rarely uses huge pages.
+            # Without MAP_PRIVATE, mmap returns shared pages, for which Linux rarely uses huge pages.
             pages: Any = mmap.mmap(-1, nbytes + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, OverflowError) as error:
             raise MemoryError(str(error)) from None
@@ -186,7 +186,7 @@ class HostPlatform:
         return lambda: [array.copy() for array in arrays]
 
     def snapshot(self, data: Bytes) -> NDArray[np.uint8]:
-        """Return the bytes themselves."""
+        """Return the memory itself, without a copy."""
         return on_host(data)
 
     def copier(self, target: Bytes, source: Bytes) -> Bound:
@@ -226,7 +226,7 @@ class _HostWriter:
         np.copyto(self.memory, value)
 
     def ahead(self, value: Array) -> None:
-        """Do nothing: values are copied when they are written."""
+        """Do nothing: a value is copied when the writer is called."""
 
 
 def _reason(call: NativeCall, status: int) -> str:

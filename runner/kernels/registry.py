@@ -73,7 +73,7 @@ class Registry:
         )
 
     def find(self, op: str, device_type: str, library: str) -> Kernel:
-        """Return the kernel of one library. If there is none, raise KernelError with the libraries that have the op."""
+        """Return the kernel of one library; raises KernelError, which lists the other libraries, if there is none."""
         kernels = self._kernels.get((op, device_type), [])
         for kernel in kernels:
             if kernel.library == library:
@@ -92,7 +92,7 @@ class Registry:
         return frozenset(device for (name, device) in self._kernels if name == op)
 
     def require(self, ops: Iterable[str], device_type: str, possible: Iterable[str] = ()) -> None:
-        """Raise KernelError with every op of ``ops`` that has no kernel and every kernel whose op is unknown.
+        """Raise KernelError, listing all cases, if an op of ``ops`` has no kernel or a kernel has an unknown op.
 
         possible: ops for which a kernel is optional.
         """

@@ -1,6 +1,6 @@
-"""Models by the name that the configuration uses. To add one: write its class and list it here.
+"""Models by their names in the configuration. To add a model, write its class and list it here.
 
-Read ``base`` first, then ``lenet``; every other file is one architecture and needs no other.
+Read ``base`` first, then ``lenet``. Each other file describes one architecture and can be read separately.
 """
 
 from runner.models.alexnet import AlexNet

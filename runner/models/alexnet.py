@@ -10,26 +10,26 @@ from runner.engine.graph.tensor import Tensor
 from runner.models.base import Model, require
 
 CROPS: dict[str, tuple[nn.Padding, bool]] = {"ceil": ("valid", True), "pad": (2, False), "valid": ("valid", False)}
-"""Option of ``crop`` -> padding of conv1 for 55x55 windows, and whether the number of windows is rounded up."""
+"""Value of ``crop`` -> padding of conv1, and whether the number of windows is rounded up; each gives 55x55 windows."""
 
 KERNELS = (5, 5, 3, 3, 3)
 POOLED = (1, 2, 5)
-"""Numbers, from 1, of the convolutions that max pooling follows."""
+"""The convolutions that max pooling follows, counted from 1."""
 
 
 @dataclass
 class AlexNet(Model):
-    """AlexNet: five convolutions, three of them with 3x3 max pooling, and three dense layers.
+    """AlexNet: five convolutions, three of them followed by 3x3 max pooling, and three dense layers.
 
     61,100,840 parameters and 714,188,480 multiply-adds for 3x224x224 images of 1000 classes. Layers, initial values
     and local response normalization follow cuda-convnet2's configuration for one GPU.
 
     conv4: filters of the fourth convolution; 384 in the paper's footnote, 256 in all code released by its author.
     units: width of each hidden dense layer. dropout: rate after these layers. lrn: whether local response normalization
-    follows conv1 and conv2. lrn_alpha: the factor of the sum of squares over 5 channels, which cuda-convnet2 divides
-    by 5 (lrn_divide_by_size) and the paper of 2012 does not. crop: the image size for conv1. "ceil": 224x224, the last
-    windows reach beyond the image (cuda-convnet2); "pad": 224x224, padded by two zeros on every side
-    (convnet-benchmarks, Torch); "valid": 227x227 (convnet-benchmarks, TensorFlow). Other image sizes work too.
+    follows conv1 and conv2. lrn_alpha: the factor of the sum of squares over 5 channels; cuda-convnet2 divides it
+    by 5 (lrn_divide_by_size), the paper of 2012 does not. crop: how conv1 handles borders. "ceil": in 224x224
+    images, the last windows reach beyond the image (cuda-convnet2); "pad": 224x224 images get two zeros on every side
+    (convnet-benchmarks, Torch); "valid": 227x227 images get none (convnet-benchmarks, TensorFlow). Other sizes work.
     """
 
     name: str = "alexnet"
@@ -46,11 +46,11 @@ class AlexNet(Model):
         require(self.crop in CROPS, "crop", repr(self.crop), f"one of {', '.join(CROPS)}")
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
-        """Add layers conv1, norm1, relu1, pool1, conv2, relu2, norm2, pool2, ... pool5, ... fc8; return its logits."""
+        """Add layers conv1, norm1, relu1, pool1, conv2, relu2, norm2, pool2, ... pool5, ... fc8; return the logits."""
         padding, ceil = CROPS[self.crop]
         small = Normal(0.01)
         h = nn.conv(net, x, 64, kernel=11, stride=4, padding=padding, ceil=ceil, initializer=small, name="conv1")
-        # As released: conv1 is normalized before its ReLU, conv2 after it.
+        # As in the released code, conv1 is normalized before its ReLU, and conv2 after its ReLU.
         h = self._normalize(net, h, "norm1")
         h = nn.relu(net, h, name="relu1")
         h = nn.max_pool(net, h, window=3, stride=2, name="pool1")
@@ -67,7 +67,7 @@ class AlexNet(Model):
             h = nn.dense(net, h, self.units, bias=1.0, initializer=small, name=f"fc{i}")
             h = nn.relu(net, h, name=f"relu{i}")
             h = nn.dropout(net, h, self.dropout, name=f"dropout{i}")
-        # Logistic units of a thousand classes begin near the frequency of one class, 1 / (1 + exp(7)).
+        # With this bias, logistic units begin at 1 / (1 + exp(7)), near the frequency of one class in a thousand.
         return nn.dense(net, h, classes, bias=-7.0, initializer=small, name="fc8")
 
     def _normalize(self, net: NetworkBuilder, x: Tensor, name: str) -> Tensor:

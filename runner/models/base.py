@@ -1,4 +1,4 @@
-"""The base of models: settings, and the layers from images to logits."""
+"""The base class of models: their settings, and the layers from images to logits."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -25,13 +25,13 @@ class Model(ABC):
 
     @abstractmethod
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
-        """Add the layers over images x (N, C, H, W); return logits (N, classes), both in the network's dtype.
+        """Add the layers over images x (N, C, H, W) and return logits (N, classes), all in ``net.dtype``.
 
-        Raises ConfigError naming the first layer whose input is too small for it.
+        Raises ConfigError naming the first layer whose input is too small.
         """
 
     def network(self, classes: int) -> NetworkFunction:
-        """Return the function that adds the whole network, loss included, over inputs x and y (N,) int64."""
+        """Return the function that adds the whole network, loss included, for images x and labels y (N,) int64."""
 
         def add_to(net: NetworkBuilder, batch: Mapping[str, Tensor]) -> Outputs:
             logits = self.forward(net, batch["x"], classes)
@@ -41,17 +41,17 @@ class Model(ABC):
         return add_to
 
     def _require_logits(self, net: NetworkBuilder, returned: object, classes: int) -> None:
-        """Raise ConfigError unless ``returned`` is (N, classes): the model of a plugin may return anything."""
+        """Raise ConfigError unless ``returned`` is (N, classes), because the model of a plugin may return anything."""
         spec = net.graph.spec(returned) if isinstance(returned, Tensor) else None
         if spec is None or spec.shape[1:] != (classes,):
             actual = returned if spec is None else spec
             raise ConfigError(
                 f"model.name={self.name}: forward returned {actual}; expected logits (N, {classes}), a number for each "
-                "class; return the tensor of a last dense layer"
+                "class; return the output of a final dense layer"
             )
 
 
 def require(holds: bool, key: str, value: object, expected: str) -> None:
-    """Raise ConfigError naming the key of the ``model`` group unless the condition holds."""
+    """Raise ConfigError naming the key of the ``model`` config group unless the condition holds."""
     if not holds:
         raise ConfigError(f"model.{key}={value}: expected {expected}")

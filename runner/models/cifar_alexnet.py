@@ -17,7 +17,7 @@ class CifarAlexNet(Model):
     600,010 parameters and 10,384,384 multiply-adds for 3x32x32 images of 10 classes: as in the large network, most of
     the work is in the convolutions and most of the parameters are in the dense layers.
 
-    filters: counts for the convolutions. units: widths of the hidden dense layers. dropout: rate after these layers.
+    filters: filters of each convolution. units: width of each hidden dense layer. dropout: rate after these layers.
     """
 
     name: str = "cifar_alexnet"
@@ -30,7 +30,7 @@ class CifarAlexNet(Model):
         require(len(self.filters) == len(KERNELS), "filters", self.filters, f"{len(KERNELS)} numbers")
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
-        """Add layers conv1, relu1, pool1, ... conv5, relu5, pool5, flatten, fc6, ... fc8; return its logits."""
+        """Add layers conv1, relu1, pool1, ... conv5, relu5, pool5, flatten, fc6, ... fc8; return the logits."""
         h = x
         for i, (filters, kernel) in enumerate(zip(self.filters, KERNELS, strict=True), start=1):
             h = nn.conv(net, h, filters, kernel=kernel, padding="same", name=f"conv{i}")

@@ -11,13 +11,13 @@ from runner.models.base import Model
 
 @dataclass
 class CifarConvNet(Model):
-    """Stages of two 3x3 convolutions and a 2x2 max pooling, then two dense layers.
+    """Stages of two 3x3 convolutions and one 2x2 max pooling each, then two dense layers.
 
     551,146 parameters for 3x32x32 images of 10 classes.
 
     Batch normalization, which replaces the bias, and ReLU follow every convolution and the hidden dense layer; dropout
-    follows every stage and the hidden layer. The image halves with every stage, rounded down, so its sides must be at
-    least 2 ** stages.
+    follows every stage and the hidden layer. Every stage halves the image, rounded down, so the sides of the image must
+    be at least 2 ** stages.
 
     widths: filters of each stage. units: width of the hidden dense layer. dropout: rate after each stage and before the
     logits. norm_decay: decay of the moving averages used in evaluation.
@@ -30,7 +30,7 @@ class CifarConvNet(Model):
     norm_decay: Rate = 0.9
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
-        """Add layers stage1_conv1, stage1_norm1, ... stage1_dropout, ..., fc1, ... fc2; return its logits."""
+        """Add layers stage1_conv1, stage1_norm1, ... stage1_dropout, ..., fc1, ... fc2; return the logits."""
         h = x
         for i, width in enumerate(self.widths, start=1):
             h = self._stage(net, h, width, f"stage{i}")

@@ -11,7 +11,7 @@ from runner.models.base import Model
 
 @dataclass(frozen=True)
 class Module:
-    """Filters of the four branches of an Inception module, named after their windows."""
+    """Filters of the branches of an Inception module. three, five: those of the 1x1 reduction and the convolution."""
 
     one: int
     three: tuple[int, int]
@@ -36,18 +36,18 @@ STAGES: dict[str, dict[str, Module]] = {
         "b": Module(384, (192, 384), (48, 128), 128),
     },
 }
-"""The modules by their names in the paper: 3a, 3b, pooling, 4a, ... 4e, pooling, 5a, 5b."""
+"""The modules 3a, 3b, 4a, ... 5b of the paper, by stage and letter; max pooling precedes each stage."""
 
 
 @dataclass
 class GoogLeNet(Model):
-    """GoogLeNet: three convolutions, nine Inception modules, the mean and one dense layer; no auxiliary heads.
+    """GoogLeNet: three convolutions, nine Inception modules, a global mean and one dense layer; no auxiliary heads.
 
     6,998,552 parameters and 1,582,671,872 multiply-adds for 3x224x224 images of 1000 classes; other image sizes work
-    too. Poolings between stages round sizes up.
+    too. Max pooling with stride 2 rounds sizes up.
 
     dropout: rate before the logits. lrn: whether local response normalization over 5 channels (Krizhevsky et al. 2012)
-    follows the first two stages.
+    follows pool1 and conv2.
     """
 
     name: str = "googlenet"
@@ -55,7 +55,7 @@ class GoogLeNet(Model):
     lrn: bool = True
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
-        """Add layers conv1, ... pool2, the layers of modules 3a, ... 5b, pool5, dropout and fc; return its logits."""
+        """Add layers conv1, ... pool2, the layers of modules 3a, ... 5b, pool5, dropout and fc; return the logits."""
         h = _conv(net, x, 64, kernel=7, stride=2, name="conv1")
         h = _halve(net, h, name="pool1")
         h = self._normalize(net, h, name="norm1")
@@ -75,7 +75,7 @@ class GoogLeNet(Model):
 
 
 def _inception(net: NetworkBuilder, x: Tensor, module: Module, name: str) -> Tensor:
-    """Add one Inception module with dimension reductions (figure 2b); the size of the image stays."""
+    """Add one Inception module with dimension reductions (figure 2b), which keeps the image size."""
     one = _conv(net, x, module.one, kernel=1, name=f"{name}_1x1")
     three = _conv(net, x, module.three[0], kernel=1, name=f"{name}_3x3_reduce")
     three = _conv(net, three, module.three[1], kernel=3, name=f"{name}_3x3")
@@ -87,7 +87,7 @@ def _inception(net: NetworkBuilder, x: Tensor, module: Module, name: str) -> Ten
 
 
 def _conv(net: NetworkBuilder, x: Tensor, filters: int, *, kernel: int, name: str, stride: int = 1) -> Tensor:
-    """Add a convolution padded to keep the size of the image, and its ReLU."""
+    """Add a convolution, padded so that stride 1 keeps the image size, and its ReLU."""
     h = nn.conv(net, x, filters, kernel, stride=stride, padding=kernel // 2, name=name)
     return nn.relu(net, h, name=f"{name}_relu")
 

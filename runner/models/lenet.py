@@ -1,4 +1,4 @@
-"""LeNet for MNIST in Caffe's form (after LeCun et al. 1998)."""
+"""LeNet for MNIST, as in Caffe (after LeCun et al. 1998)."""
 
 from dataclasses import dataclass, field
 
@@ -15,14 +15,14 @@ SMALLEST_UNPADDED = 16
 
 @dataclass
 class LeNet(Model):
-    """LeNet in Caffe's form: conv 5x5, pool 2x2, conv 5x5, pool 2x2, dense with ReLU, dense.
+    """LeNet as in Caffe: conv 5x5, pool 2x2, conv 5x5, pool 2x2, dense with ReLU, dense.
 
     431,080 parameters for 1x28x28 images of 10 classes.
 
-    Other image sizes work too. As in Caffe the convolutions are unpadded, unless a side of the image is below 16: then
-    they are padded to keep the size, and images must be 4x4 or larger.
+    Other image sizes work too. As in Caffe, the convolutions are unpadded. If a side of the image is below 16, however,
+    the convolutions are padded to keep the size, and images must be 4x4 or larger.
 
-    filters: counts for the two convolutions. units: width of the hidden dense layer.
+    filters: filters of each of the two convolutions. units: width of the hidden dense layer.
     """
 
     name: str = "lenet"

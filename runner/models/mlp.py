@@ -11,9 +11,9 @@ from runner.models.base import Model
 
 @dataclass
 class Mlp(Model):
-    """Dense layers with ReLU over the flattened image, and one more for the logits.
+    """Hidden dense layers with ReLU over the flattened image, and a dense layer for the logits.
 
-    hidden: units of each hidden layer; an empty list is logistic regression.
+    hidden: units of each hidden layer; with an empty list, the model is a logistic regression.
     """
 
     name: str = "mlp"

@@ -1,4 +1,4 @@
-"""The fast model of Overfeat (Sermanet et al. 2014), in the sizes of convnet-benchmarks."""
+"""The fast model of Overfeat (Sermanet et al. 2014), with the layer sizes of convnet-benchmarks."""
 
 from dataclasses import dataclass, field
 
@@ -11,12 +11,12 @@ from runner.models.base import Model, require
 
 @dataclass
 class Overfeat(Model):
-    """Overfeat, the fast model: five convolutions, three of them with 2x2 max pooling, and three dense layers.
+    """Overfeat, the fast model: five convolutions, three of them followed by 2x2 max pooling, and three dense layers.
 
     145,920,872 parameters and 2,801,403,904 multiply-adds for 3x231x231 images of 1000 classes; other image sizes work
     too.
 
-    filters: counts for the convolutions. units: widths of the hidden dense layers. dropout: rate after these layers.
+    filters: filters of each convolution. units: width of each hidden dense layer. dropout: rate after these layers.
     """
 
     name: str = "overfeat"
@@ -30,7 +30,7 @@ class Overfeat(Model):
         require(len(self.units) == 2, "units", self.units, "2 numbers")
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
-        """Add layers conv1, relu1, pool1, ... conv5, relu5, pool5, flatten, fc6, ... fc8; return its logits."""
+        """Add layers conv1, relu1, pool1, ... conv5, relu5, pool5, flatten, fc6, ... fc8; return the logits."""
         first, second, *rest = self.filters
         h = nn.conv(net, x, first, kernel=11, stride=4, name="conv1")
         h = nn.relu(net, h, name="relu1")

@@ -16,10 +16,10 @@ CONVOLUTIONS = (1, 1, 2, 2, 2)
 class VggA(Model):
     """VGG-A: eight 3x3 convolutions in five stages, each ending in 2x2 max pooling, and three dense layers.
 
-    132,863,336 parameters and 7,609,090,048 multiply-adds for 3x224x224 images of 1000 classes. The image halves with
-    every stage, rounded down, so its sides must be at least 32.
+    132,863,336 parameters and 7,609,090,048 multiply-adds for 3x224x224 images of 1000 classes. Every stage halves the
+    image, rounded down, so the sides of the image must be at least 32.
 
-    widths: filters of the convolutions of each stage. units: widths of the two hidden dense layers. dropout: rate after
+    widths: filters of the convolutions of each stage. units: width of each hidden dense layer. dropout: rate after
     these layers.
     """
 
@@ -33,7 +33,7 @@ class VggA(Model):
         require(len(self.widths) == len(CONVOLUTIONS), "widths", self.widths, f"{len(CONVOLUTIONS)} numbers")
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
-        """Add layers stage1_conv1, stage1_relu1, stage1_pool, ... flatten, fc1, ... fc3; return its logits."""
+        """Add layers stage1_conv1, stage1_relu1, stage1_pool, ... flatten, fc1, ... fc3; return the logits."""
         h = x
         for i, (width, convolutions) in enumerate(zip(self.widths, CONVOLUTIONS, strict=True), start=1):
             for j in range(1, convolutions + 1):

@@ -1,10 +1,10 @@
-"""Optimizers by the name that the configuration uses. To add one: write its class and list it here.
+"""Optimizers by their names in the configuration. To add an optimizer, write its class and list it here.
 
 Read in this order:
 
-* ``base``: settings, the rule of an update, slots, and the factor that shortens gradients.
-* ``sgd`` (with momentum), ``adam`` (with Adagrad): rules that determine an update from one gradient.
-* ``lbfgs``: L-BFGS, as commands to a machine that holds vectors; ``line_search``: the length of its steps.
+* ``base``: settings, the rule of an update, slots, and the factor that clips gradients.
+* ``sgd`` (with momentum), ``adam`` (with Adagrad): rules that compute an update from one gradient.
+* ``lbfgs``: L-BFGS, as commands to a ``VectorMachine``; ``line_search``: the length of its steps.
 * ``schedules``: factors of the learning rate.
 """
 

@@ -13,25 +13,25 @@ from runner.optimizers.base import NewValues, Optimizer, Rule, State
 class Adagrad(Optimizer):
     """s <- s + g ** 2;  w <- w - lr * g / sqrt(s), element by element, and no update where s is 0.
 
-    The rate of Dean et al. 2012, section 4.1: gamma / sqrt(sum of the squares of all gradients so far), with gamma = lr
-    and nothing added to the root. They report a best lr that is larger than the best fixed rate, perhaps by a factor of
-    10. Where s is 0, every gradient so far was 0, or so small that its square is 0; the element keeps its value.
+    The rate of each element is that of Dean et al. 2012, section 4.1: gamma / sqrt(sum of the squares of all gradients
+    so far), with gamma = lr and no constant added to the root. They report that the best gamma is larger than the best
+    fixed rate, perhaps by a factor of 10. If s is 0, all gradients so far were 0 or so small that their squares are 0.
 
-    Weight decay is an L2 penalty: weight_decay * w is added to the gradient first. Slot: squares.
+    Weight decay is an L2 penalty: weight_decay * w is added to the gradient first. Slot: squares, which holds s.
     """
 
     name: str = "adagrad"
     lr: Positive = 0.05
 
     def rule(self, learning_rate: Expr, step: Expr) -> Rule:
-        """Return the rule; variables share no nodes."""
+        """Return the rule; there are no nodes that all variables share."""
 
         def update(w: State, g: Expr) -> NewValues:
             s = w.slot("squares")
             g = self.with_decay(w, g)
             new_s = s + g.square()
             zero, one = new_s.scalar(0.0), new_s.scalar(1.0)
-            # Not new_s > 0, which is false for NaN: a NaN must reach the variable, where it is noticed.
+            # The test is not new_s > 0, which is false for NaN: a NaN must reach the variable, where it is noticed.
             unused = apply(ops.equal, new_s, zero)
             root = apply(ops.select, unused, one, new_s).sqrt()
             direction = apply(ops.select, unused, zero, g) / root
@@ -44,14 +44,14 @@ class Adagrad(Optimizer):
 class Adam(Optimizer):
     """w <- w - lr * m_hat / (sqrt(v_hat) + epsilon), algorithm 1 of Kingma and Ba 2015.
 
-    m <- beta1 * m + (1 - beta1) * g and v <- beta2 * v + (1 - beta2) * g ** 2 are running averages, and m_hat and v_hat
-    are m / (1 - beta1 ** t) and v / (1 - beta2 ** t) at step t, from 1: corrected for their start at 0.
+    m <- beta1 * m + (1 - beta1) * g and v <- beta2 * v + (1 - beta2) * g ** 2 are running averages that start at 0;
+    m_hat = m / (1 - beta1 ** t) and v_hat = v / (1 - beta2 ** t) correct them for this start. The first step is t = 1.
 
-    Weight decay is an L2 penalty: weight_decay * w is added to the gradient before the averages, so it is divided by
-    sqrt(v_hat) as well; :class:`AdamW` avoids this.
+    Weight decay is an L2 penalty: weight_decay * w is added to the gradient g before the averages are updated, so the
+    penalty is divided by sqrt(v_hat) as well; :class:`AdamW` avoids this.
 
-    beta1, beta2: weights of the past in the averages of g and of g ** 2. epsilon: keeps the division finite. Slots:
-    first_moment, second_moment.
+    beta1, beta2: weights of the old values in the averages m and v. epsilon: keeps the division finite. Slots:
+    first_moment (m), second_moment (v).
     """
 
     name: str = "adam"
@@ -89,8 +89,8 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """w <- w - lr * (m_hat / (sqrt(v_hat) + epsilon) + weight_decay * w), with averages of the gradient alone.
 
-    Algorithm 2 of Loshchilov and Hutter 2019 with the decay multiplied by the whole learning rate, as in PyTorch: the
-    paper's lambda is lr * weight_decay here.
+    Algorithm 2 of Loshchilov and Hutter 2019, except that the decay is multiplied by the whole learning rate, as in
+    PyTorch: the paper's lambda is lr * weight_decay here.
     """
 
     name: str = "adamw"
@@ -112,10 +112,10 @@ def _average(old: Expr, value: Expr, beta: float) -> Expr:
 
 
 def _correction(beta: float, step: Expr, dtype: str) -> Expr:
-    """Return 1 / (1 - beta ** (step + 1)), () in ``dtype``, to a relative error of 1e-12 or of ``dtype``.
+    """Return the scalar 1 / (1 - beta ** (step + 1)) in ``dtype``, with a relative error of 1e-12 or of ``dtype``.
 
-    The power is exp((step + 1) * log(beta)) in float64 whatever ``dtype`` is: in float32, 1 - 0.999 would lose four of
-    its seven digits.
+    The power is exp((step + 1) * log(beta)) in float64 for every ``dtype``: in float32, the difference 1 - 0.999 would
+    lose three of seven digits.
     """
     if beta == 0.0:
         return step.scalar(1.0, dtype)

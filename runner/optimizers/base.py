@@ -17,9 +17,9 @@ from runner.errors import ConfigError
 
 @dataclass(frozen=True, eq=False)
 class State(Expr):
-    """A variable or slot in the formulas of an update; its value is the value at the start of the step.
+    """A variable or slot as an expression, for the formulas of an update; its value is that before the update.
 
-    variables: the store that receives the slots.
+    variables: the store to which slots are added.
     """
 
     variable: Variable
@@ -27,7 +27,7 @@ class State(Expr):
 
     @classmethod
     def of(cls, variables: Variables, variable: Variable) -> Self:
-        """Return a variable of a store as an expression."""
+        """Return ``variable``, which is in the store ``variables``, as an expression."""
         return cls(variables.graph, variable.tensor, variable, variables)
 
     def slot(self, name: str) -> Self:
@@ -41,7 +41,7 @@ NewValues = Sequence[tuple[State, Expr]]
 """A variable and its slots, each with its value after the step."""
 
 Rule = Callable[[State, Expr], NewValues]
-"""Adds the new values of a variable and its slots, from the variable and its gradient."""
+"""A function of a variable and its gradient; it adds nodes for the new values of the variable and its slots."""
 
 
 @dataclass
@@ -50,10 +50,10 @@ class Optimizer(ABC):
 
     lr: base learning rate, which a schedule multiplies. weight_decay: strength of the decay of weights to 0; biases and
     normalisation parameters do not decay. Each optimizer documents its decay. clip_norm: largest Euclidean norm of all
-    gradients of an update together, to which longer gradients are shortened; None for no limit.
+    gradients of an update together; if their norm is larger, they are scaled down to it. None for no limit.
 
-    The state is held in slots, variables named after a trained variable ("conv1/weights/velocity"). A slot is on the
-    device of this variable and is saved in the same checkpoints.
+    The state is held in slots: variables that are named after a trained variable ("conv1/weights/velocity"), are on the
+    same device and are saved in the same checkpoints.
 
     line_search: whether an update evaluates its batch several times, which not every strategy supports.
     """
@@ -72,7 +72,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def rule(self, learning_rate: Expr, step: Expr) -> Rule:
-        """Add the nodes that all variables share, and return the rule; arguments as for :meth:`assign`."""
+        """Add the nodes that all variables share, and return the update rule; arguments as for :meth:`assign`."""
 
     def assign(
         self,
@@ -86,8 +86,8 @@ class Optimizer(ABC):
 
         variables: the store of the variables and slots; nodes are added to its graph. gradients: pairs of variable and
         gradient, already clipped (:meth:`clipped`); a gradient is any tensor of the graph with the variable's shape and
-        dtype. learning_rate: () in the variables' dtype. step: () int64, the number of the step, from 0. Nodes are
-        stamped with the layer of the variable they update; scope and device are the caller's.
+        dtype. learning_rate: a scalar in the variables' dtype. step: an int64 scalar, the number of the step, from 0.
+        Nodes are stamped with the layer of the variable that they update; the caller sets their scope and device.
         """
         if not gradients:
             return []
@@ -100,7 +100,7 @@ class Optimizer(ABC):
         gradients: Sequence[tuple[Variable, Tensor]],
         counted: Sequence[Tensor] | None = None,
     ) -> list[tuple[Variable, Tensor]]:
-        """Return the pairs of variable and gradient, the gradients shortened to ``clip_norm``.
+        """Return the pairs of variable and gradient, with gradients scaled down to ``clip_norm`` if necessary.
 
         For arguments and errors, see :meth:`clip_factor`.
         """
@@ -113,11 +113,11 @@ class Optimizer(ABC):
         gradients: Sequence[tuple[Variable, Tensor]],
         counted: Sequence[Tensor] | None = None,
     ) -> Tensor | None:
-        """Return the scalar by which ``clip_norm`` scales all gradients, in their dtype; None if nothing is clipped.
+        """Return the scalar factor that clips the gradients, in their dtype; None if there is no limit or no gradient.
 
         gradients: pairs of variable and gradient, possibly on several devices; the norm is taken over all gradients, in
-        this order. counted: the tensors for the norm, if some of ``gradients`` are copies. Raises ShapeError if a
-        gradient differs from its variable in shape or dtype.
+        this order. counted: the tensors whose norm is taken instead, if some of ``gradients`` are copies. Raises
+        ShapeError if a gradient differs from its variable in shape or dtype.
         """
         for variable, gradient in gradients:
             # Arithmetic broadcasts, so a gradient of another shape would not be noticed later.
@@ -146,7 +146,7 @@ def assign_by(rule: Rule, variables: Variables, variable: Variable, gradient: Te
 
 
 def require(holds: bool, key: str, value: object, expected: str) -> None:
-    """Raise ConfigError naming the key of the ``optimizer`` group unless the condition holds."""
+    """Raise ConfigError, naming the key of the ``optimizer`` group, unless the condition holds."""
     if not holds:
         raise ConfigError(f"optimizer.{key}={value}: expected {expected}")
 
@@ -155,8 +155,8 @@ def global_norm(graph: Graph, tensors: Sequence[Tensor]) -> Tensor:
     """Return the Euclidean norm, a scalar, of float tensors of one dtype, taken together as one vector.
 
     Squares are summed in that dtype, tensor by tensor in the given order. In float32 a norm beyond 1.8e19 overflows to
-    infinity. The tensors may be on several devices: each is read on its own device, and scalars are computed on the
-    caller's.
+    infinity. The tensors may be on several devices: the squares of each tensor are summed on its device, and the norm
+    is computed from these sums on the caller's device.
     """
     squares = []
     for tensor in tensors:
@@ -168,12 +168,12 @@ def global_norm(graph: Graph, tensors: Sequence[Tensor]) -> Tensor:
 def clip_factor(graph: Graph, tensors: Sequence[Tensor], limit: float) -> Tensor:
     """Return the scalar min(1, limit / global norm) in the dtype of the tensors (Pascanu et al. 2013, algorithm 1).
 
-    limit: above 0, the largest norm of the tensors times the factor. The factor is exactly 1 for tensors that are short
-    enough, and NaN for a norm that is not finite, so that the failure of the step is noticed.
+    limit: the largest norm after clipping, above 0. The factor is exactly 1 if the norm is at most ``limit``, and NaN
+    if the norm is not finite, so that the failure of the step is noticed.
     """
     norm = Expr(graph, global_norm(graph, tensors))
     bound = norm.scalar(limit)
-    # bound / bound is exactly 1, so the maximum needs no case distinction and never divides by zero.
+    # For a norm of at most the bound, the factor is bound / bound, which is exactly 1. The divisor is never 0.
     factor = bound / apply(ops.maximum, norm, bound)
     # norm - norm is 0 if the norm is finite; without this term an infinite norm would turn all finite gradients into 0.
     return (factor + (norm - norm)).tensor

@@ -1,10 +1,10 @@
-"""L-BFGS (Nocedal 1980; Nocedal and Wright 2006, algorithms 7.4 and 7.5) by commands to a machine that holds vectors.
+"""L-BFGS (Nocedal 1980; Nocedal and Wright 2006, algorithms 7.4 and 7.5), as commands to a machine that holds vectors.
 
-Sandblaster uses it for large fixed batches (Dean et al. 2012, section 4.2).
+Sandblaster uses L-BFGS for large fixed batches (Dean et al. 2012, section 4.2).
 
-The objective may change between iterations, for example with the batch. Therefore each iteration begins with an
-evaluation of its objective, and both gradients of a kept pair are gradients of this objective (Schraudolph, Yu and
-Guenter 2007, section 3.2.1): y is the change due to the step, not to the batch.
+The history holds pairs of a step s and the change y of the gradient over this step. The objective may change between
+iterations, for example with the batch. Each iteration therefore begins by evaluating its own objective, so that y is a
+difference of two gradients of the same objective (Schraudolph, Yu and Guenter 2007, section 3.2.1).
 """
 
 import math
@@ -19,25 +19,25 @@ from runner.optimizers.line_search import Point, search
 
 X, GRADIENT, DIRECTION = "x", "gradient", "direction"
 START, START_GRADIENT = "start", "start_gradient"
-"""Names of the start point of a line search and its gradient; after the search, they hold the pair s and y."""
+"""Names of the vectors for the start point of a line search and its gradient; after the search, they hold s and y."""
 
 CURVATURE = 1e-4
-"""A pair is kept if s'y > CURVATURE * |s'g|, with the gradient g at the start: the form of the test in L-BFGS-B (Zhu et
-al. 1997), which excludes rounding errors. Under the strong Wolfe conditions s'y >= 0.1 |s'g|."""
+"""A pair is kept if s'y > CURVATURE * |s'g|, where g is the gradient at the start. The test has the form of that in
+L-BFGS-B (Zhu et al. 1997) and excludes rounding errors. Under the strong Wolfe conditions, s'y >= 0.1 |s'g|."""
 
 
 @dataclass
 class Lbfgs(Optimizer):
     """L-BFGS (Nocedal 1980) with a line search, for large batches; an iteration is one update, on one batch.
 
-    The fields are settings of :func:`iterate`. history: number of pairs (s, y) kept, each two vectors of the size of
-    the parameters. max_evaluations: evaluations of the batch in a line search; each iteration begins with one more, and
-    ends with one more if the best point of the search is not the last.
+    The fields are settings of :func:`iterate`. history: largest number of pairs (s, y) that are kept; each pair has two
+    values per parameter. max_evaluations: largest number of evaluations of the batch in a line search. One more
+    precedes the search, and another follows if the best point of the search is not the last.
 
-    lr is 1: the line search finds the length of a step. clip_norm: largest length of the first trial step while the
-    history is empty and the direction is the negative gradient; the line search may go further. weight_decay: strength
-    of the penalty weight_decay / 2 * w'w that the objective has for decayed variables; the reported loss excludes it.
-    Variables: the pairs, named "conv1/weights/step_0" and ".../change_0", and numbers in "lbfgs/...".
+    lr must be 1: the line search finds the length of a step. clip_norm: largest length of the first trial step while
+    the history is empty and the direction is the negative gradient; the line search may go further. weight_decay: the
+    objective, but not the reported loss, includes the penalty weight_decay / 2 * w'w for each decayed variable w. Saved
+    variables: the pairs, named "conv1/weights/step_0" and "conv1/weights/change_0", and scalars named "lbfgs/...".
     """
 
     line_search: ClassVar[bool] = True
@@ -52,7 +52,7 @@ class Lbfgs(Optimizer):
 
     @property
     def against_divergence(self) -> str:
-        """Advice for losses that are no longer finite: the line search finds the length of all steps but the first."""
+        """Advice for losses that are no longer finite; the line search finds the length of all steps but the first."""
         clip = "set" if self.clip_norm is None else "lower"
         return f"{clip} optimizer.clip_norm, which bounds the first step, or raise optimizer.weight_decay"
 
@@ -77,7 +77,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Scale:
-    """The command into <- factor * a."""
+    """The command that sets into <- factor * a."""
 
     into: str
     a: str
@@ -88,7 +88,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Add:
-    """The command into <- a + factor * b."""
+    """The command that sets into <- a + factor * b."""
 
     into: str
     a: str
@@ -103,7 +103,7 @@ Command = Dot | Scale | Add
 
 
 class VectorMachine(Protocol):
-    """A holder of vectors of one length, among them the point "x" and the "gradient" of the objective."""
+    """An object that holds vectors of one length, among them the point "x" and the "gradient" of the objective."""
 
     def dot(self, a: str, b: str) -> float:
         """Return a'b."""
@@ -123,7 +123,7 @@ class VectorMachine(Protocol):
 
 
 def pair_names(place: int) -> tuple[str, str]:
-    """Return the names of the vectors s and y of a pair."""
+    """Return the names of the vectors s and y of the pair at a place of the history."""
     return f"step_{place}", f"change_{place}"
 
 
@@ -131,7 +131,7 @@ def pair_names(place: int) -> tuple[str, str]:
 class History:
     """Scalars of the newest pairs (s, y); the machine holds their vectors in ``size`` places, which are reused in turn.
 
-    pairs: number of pairs kept since the history was empty. curvatures, squares: s'y and y'y of the pair at each place.
+    pairs: number of pairs added since :meth:`forget`. curvatures, squares: s'y and y'y of the pair at each place.
     """
 
     size: int
@@ -148,7 +148,7 @@ class History:
         return [number % self.size for number in reversed(range(max(0, self.pairs - self.size), self.pairs))]
 
     def keep(self, curvature: float, square: float) -> int:
-        """Replace the oldest pair by a new one; return its place."""
+        """Add a pair, which replaces the oldest if all places are taken; return its place."""
         place = self.pairs % self.size
         self.curvatures[place], self.squares[place] = curvature, square
         self.pairs += 1
@@ -163,8 +163,8 @@ class History:
 class Iteration:
     """The outcome of one iteration.
 
-    objective: value at the start. step: factor of the direction, 0 if no lower point was found. evaluations: number of
-    evaluated points. kept: whether the pair was added to the history.
+    objective: value at the start. step: distance that "x" moved, in multiples of the direction; 0 if no lower point
+    was found. evaluations: number of evaluations. kept: whether the pair of the step was added to the history.
     """
 
     objective: float
@@ -199,11 +199,11 @@ def commands(history: int) -> list[Command]:
 def iterate(machine: VectorMachine, history: History, *, longest: float | None, most: int) -> Iteration:
     """Move "x" by one step along the quasi-Newton direction, and add the pair of this step to the history.
 
-    longest: greatest length of the first step tried while the history is empty and the direction is -g; None for the
-    length of the gradient. most: limit of evaluations of the search; one more precedes the search, and one follows if
-    the best point is not the last, so that "gradient" belongs to "x". If the search finds no lower point, "x" stays and
-    the history is dropped. If the objective is not finite, nothing is moved. Raises NumericError if only the gradient
-    is not finite.
+    longest: largest length of the first trial step while the history is empty and the direction is -g, where g is the
+    gradient; None for no limit. most: largest number of evaluations of the search. One more precedes the search, and
+    one follows if the best point is not the last, so that "gradient" is the gradient at "x". If the search finds no
+    lower point, "x" keeps its value and the history is dropped. If the objective is not finite, "x" and the history do
+    not change. Raises NumericError if only the gradient is not finite.
     """
     objective = machine.evaluate()
     if not math.isfinite(objective):
@@ -225,7 +225,7 @@ def iterate(machine: VectorMachine, history: History, *, longest: float | None, 
 
 
 def _find_direction(machine: VectorMachine, history: History, square: float) -> float:
-    """Set "direction" to the quasi-Newton direction, or to -g if that leads uphill; return the slope along it."""
+    """Set "direction" to the quasi-Newton direction or, if this is no descent direction, to -g; return the slope."""
     _apply_inverse(machine, history)
     slope = machine.dot(GRADIENT, DIRECTION)
     if slope < 0.0:
@@ -236,7 +236,7 @@ def _find_direction(machine: VectorMachine, history: History, square: float) -> 
 
 
 def _apply_inverse(machine: VectorMachine, history: History) -> None:
-    """direction <- -H g: the two loops of algorithm 7.4, with H0 = s'y / y'y of the newest pair (equation 7.20)."""
+    """Set "direction" to -H g by the two loops of algorithm 7.4, with H0 = s'y / y'y of the newest pair (eq. 7.20)."""
     machine.scale(DIRECTION, -1.0, GRADIENT)
     places = history.newest_first()
     projections = {}
@@ -253,7 +253,7 @@ def _apply_inverse(machine: VectorMachine, history: History) -> None:
 
 
 def _search(machine: VectorMachine, start: Point, first: float, most: int) -> tuple[Point | None, int]:
-    """Search along "direction" and move "x" and "gradient" to the point found; return it and the evaluations made."""
+    """Search along "direction"; move "x" and "gradient" to the point found. Return it and the number of evaluations."""
     machine.scale(START, 1.0, X)
     machine.scale(START_GRADIENT, 1.0, GRADIENT)
     seen = []
@@ -272,7 +272,7 @@ def _search(machine: VectorMachine, start: Point, first: float, most: int) -> tu
 
 
 def _remember(machine: VectorMachine, history: History, least: float) -> bool:
-    """Keep the pair of a step unless the slope has hardly risen; return whether the pair was kept."""
+    """Keep the pair of a step if s'y is greater than ``least``; return whether the pair was kept."""
     machine.add(START, X, -1.0, START)
     machine.add(START_GRADIENT, GRADIENT, -1.0, START_GRADIENT)
     curvature = machine.dot(START, START_GRADIENT)

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 DECREASE = 1e-4
-"""c1: the least decrease, as a fraction of the linear prediction by the slope at the start (section 3.1)."""
+"""c1: the least decrease, as a fraction of the decrease that the slope at the start predicts (section 3.1)."""
 
 FLATTENING = 0.9
-"""c2: the steepest final slope, as a fraction of the slope at the start; 0.9 for quasi-Newton directions (ibid.)."""
+"""c2: the steepest slope at the end, as a fraction of that at the start; 0.9 for quasi-Newton directions (ibid.)."""
 
 GROWTH = 2.0
 """Factor by which a step grows while the objective still decreases."""
@@ -19,7 +19,7 @@ MARGIN = 0.1
 
 @dataclass(frozen=True)
 class Point:
-    """The objective and its slope along the direction, ``step`` directions away from the start."""
+    """The objective and its slope along the direction d at the point start + ``step`` * d."""
 
     step: float
     value: float
@@ -27,21 +27,21 @@ class Point:
 
 
 Along = Callable[[float], Point]
-"""Evaluates the objective at a step."""
+"""A function that evaluates the objective and its slope at a step."""
 
 
 def search(along: Along, start: Point, first: float, most: int) -> Point | None:
-    """Return a point under the strong Wolfe conditions, or the best point seen if ``most`` evaluations find none.
+    """Return a point that satisfies the strong Wolfe conditions, or the best point if ``most`` evaluations find none.
 
-    With t the step and f the objective: f(t) <= f(0) + c1 t f'(0) and |f'(t)| <= c2 |f'(0)|. start: the point at
-    step 0, with a slope below 0. first: the step that is tried first. The best point satisfies the first condition;
-    None if no point does. An objective that is not finite counts as too high.
+    The conditions are f(t) <= f(0) + c1 t f'(0) and |f'(t)| <= c2 |f'(0)|, where t is the step and f the objective. The
+    best point satisfies the first condition; None is returned if no point does. start: the point at step 0, with a
+    slope below 0. first: the step that is tried first. An objective of NaN or infinity counts as too high.
     """
     return _Search(along, start, most).run(first)
 
 
 class _Search:
-    """One search and its remaining evaluations."""
+    """One search and the number of its remaining evaluations."""
 
     def __init__(self, along: Along, start: Point, most: int) -> None:
         self._along = along
@@ -63,7 +63,7 @@ class _Search:
         return self._unless_start(previous)
 
     def _zoom(self, low: Point, high: Point) -> Point | None:
-        """Shrink a bracket: algorithm 3.6. low: the lowest point that decreases enough; its slope points to high."""
+        """Shrink a bracket: algorithm 3.6. low: the best point so far, from which the objective falls towards high."""
         while self._left:
             point = self._evaluate(between(low, high))
             if self._too_high(point, low):
@@ -95,7 +95,7 @@ class _Search:
 def between(low: Point, high: Point) -> float:
     """Return the minimizer of the cubic through values and slopes of two points (equation 3.59), inside the bracket.
 
-    Return the middle of the bracket if the cubic has no minimizer, or if it is within :data:`MARGIN` of an end.
+    Return the middle of the bracket if the minimizer does not exist, is outside or is within :data:`MARGIN` of an end.
     """
     middle = 0.5 * (low.step + high.step)
     width = high.step - low.step

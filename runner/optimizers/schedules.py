@@ -23,19 +23,19 @@ UNITS = {
 class Schedule(ABC):
     """The base class of all schedules: a decay with a linear warm-up.
 
-    warmup_steps: the first W steps, 0 to W - 1, use 1/(W+1), 2/(W+1), ... W/(W+1) of the rate of the decay alone (Goyal
-    et al. 2017, section 2.2); step W is the first at the full rate. The decay counts from step 0, so a warm-up does not
-    shift its milestones.
+    warmup_steps: W, the number of steps with a reduced rate. Steps 0 to W - 1 use 1/(W+1), 2/(W+1), ..., W/(W+1) of the
+    rate without a warm-up (Goyal et al. 2017, section 2.2). The decay counts from step 0, so a warm-up does not shift
+    its boundaries.
     """
 
     name: str = ""
     warmup_steps: CountOrZero = 0
 
     def factor(self, step: int, total_steps: int, steps_per_epoch: float) -> float:
-        """Return the factor of the base learning rate.
+        """Return the factor of the base learning rate at a step.
 
-        step: number of the step, from 0. total_steps: length of the run. steps_per_epoch: number of train examples
-        divided by the batch size, not always a whole number.
+        step: number of the step, from 0. total_steps: length of the run. steps_per_epoch: number of training
+        examples divided by the batch size, not always a whole number.
         """
         warmup = min(1.0, (step + 1) / (self.warmup_steps + 1))
         return warmup * self.decay(step, total_steps, steps_per_epoch)
@@ -66,7 +66,7 @@ class Step(Schedule):
     """The rate is multiplied by ``multiplier`` at every boundary, from the first step at or after it.
 
     boundaries: rising positions, in fractions of the run (``unit: progress``) or in epochs (``unit: epochs``).
-    Krizhevsky 2014 is ``boundaries: [0.25, 0.5, 0.75], multiplier: 0.15874`` (250 ** (-1/3)).
+    Krizhevsky 2014 uses ``boundaries: [0.25, 0.5, 0.75], multiplier: 0.15874`` (250 ** (-1/3)).
     """
 
     name: str = "step"
@@ -93,7 +93,7 @@ class Step(Schedule):
 
 @dataclass
 class Exponential(Schedule):
-    """The rate is multiplied by ``multiplier`` over every ``every_epochs`` epochs.
+    """The rate is multiplied by ``multiplier`` over each period of ``every_epochs`` epochs.
 
     staircase: whether the rate changes only at the end of each period; if not, it changes in every step.
     """
@@ -133,7 +133,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "exponential": Exponential,
     "cosine": Cosine,
 }
-"""Every value of ``schedule``. To add one: write its class and list it here."""
+"""Every option of ``schedule``, with its class. To add one, write its class and list it here."""
 
 
 def _require(holds: bool, key: str, value: object, expected: str) -> None:

@@ -28,8 +28,8 @@ class Momentum(Optimizer):
 
     The update rule of Krizhevsky et al. 2012 (section 5) and Krizhevsky 2014. The velocity holds steps that are already
     scaled: after a change of the learning rate, earlier gradients still act with the rate of their own step, and the
-    change takes effect over about 1 / (1 - momentum) steps. :class:`HeavyBall` scales afterwards; at a constant rate
-    both optimizers are equal, with v = -lr * z.
+    change takes effect over about 1 / (1 - momentum) steps. :class:`HeavyBall` scales its accumulator z instead; at a
+    constant rate the two optimizers are equivalent, with v = -lr * z.
 
     bias_lr_factor: multiplies the rate of variables named ".../bias"; Krizhevsky's released networks use 2. Slot:
     velocity.

@@ -1,4 +1,4 @@
-"""The content of a plugin, and its requirements."""
+"""The content of a plugin, and the requirements on this content."""
 
 import dataclasses
 import inspect
@@ -18,7 +18,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 """Pattern of names in a configuration."""
 
 DEVICE_TYPE = "cpu"
-"""The device type on which every op must have a kernel."""
+"""The device type on which every op must have a kernel, unless the op has a decompose rule."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Plugin:
 
     models, datasets, optimizers, strategies: name -> dataclass derived from :class:`~runner.models.base.Model`,
     :class:`~runner.data.settings.DatasetSettings`, :class:`~runner.optimizers.base.Optimizer`,
-    :class:`~runner.strategies.base.Strategy`; its fields are its configuration, and the default of its field ``name``
-    is this name.
-    ops: definitions, each with a kernel for "cpu" among ``kernels``. kernels: for these ops or for ops of the package.
+    :class:`~runner.strategies.base.Strategy`. The fields of the class are its settings; the first is ``name``, with
+    this name as its default. ops: definitions, each with a decompose rule or with a kernel for "cpu" among ``kernels``.
+    kernels: kernels for these ops or for ops of the package.
 
     Raises ConfigError for any other value.
     """

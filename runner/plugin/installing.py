@@ -1,4 +1,4 @@
-"""The tables of the package, extended by plugins: once, at the start of a process."""
+"""Add plugins to the tables of the package, once, at the start of a process."""
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
@@ -26,10 +26,10 @@ _TABLES: dict[str, MutableMapping[str, Any]] = {
 
 
 def install(references: Sequence[str]) -> None:
-    """Add the content of plugins to the tables; a plugin that is installed from the same source is skipped.
+    """Add the content of plugins to the tables; skip a plugin that is already installed from the same source.
 
-    references: files (``FILE.py``) or modules, see :func:`~runner.plugin.loading.locate`; files are executed.
-    Raises ConfigError, naming the plugin, if it cannot be loaded or a name exists already; no part of it is then added.
+    references: files (``FILE.py``) or modules, see :func:`~runner.plugin.loading.locate`; their code is executed.
+    Raises ConfigError if a plugin cannot be loaded or conflicts with the tables; no part of this plugin is then added.
     """
     for reference in references:
         located = locate(reference)
@@ -57,7 +57,7 @@ def _extend(plugin: Plugin) -> None:
     for name, table in _TABLES.items():
         table.update(getattr(plugin, name))
     if plugin.kernels:
-        # Before the ops are added: loading requires kernels of all ops in the table.
+        # The ops are added later, because load_kernels() requires a kernel for every op in the table.
         registry = load_kernels()
         for kernel in plugin.kernels:
             registry.add(kernel)
@@ -66,7 +66,7 @@ def _extend(plugin: Plugin) -> None:
 
 
 def _taken(plugin: Plugin) -> list[str]:
-    """Return a line for every name that is in a table already."""
+    """Return an error message for every name that is already in a table or occurs twice in the plugin."""
     offered: list[tuple[str, Sequence[str], Mapping[str, Any]]] = [
         (name, list(getattr(plugin, name)), table) for name, table in _TABLES.items()
     ]
@@ -80,7 +80,7 @@ def _taken(plugin: Plugin) -> list[str]:
 
 
 def _kernel_faults(plugin: Plugin) -> list[str]:
-    """Return a line for every kernel of an unknown op, or with the priority of another kernel of its op."""
+    """Return an error message for every kernel of an unknown op, or with the priority of another kernel of its op."""
     if not plugin.kernels:
         return []
     registry = load_kernels()
@@ -99,10 +99,10 @@ def _kernel_faults(plugin: Plugin) -> list[str]:
 
 
 def changed_plugins(recorded: Mapping[str, str]) -> Iterator[str]:
-    """Yield a text for each plugin of this process whose source differs from ``recorded``, reference -> SHA-256.
+    """Yield a message for each plugin of this process whose source differs from ``recorded``, reference -> SHA-256.
 
-    A file of the same name in another folder is the same plugin. A plugin that was added or left out is not an error,
-    because another strategy may not need it; :func:`plugin_notes` reports it.
+    A file of the same name in another folder counts as the same plugin. Added and missing plugins are not errors,
+    because another strategy may need other plugins; :func:`plugin_notes` reports them.
     """
     for reference, before in recorded.items():
         given_as = _given_as(reference, before, recorded)
@@ -112,9 +112,9 @@ def changed_plugins(recorded: Mapping[str, str]) -> Iterator[str]:
 
 
 def plugin_notes(recorded: Mapping[str, str] | None) -> Iterator[str]:
-    """Yield notes on plugins that were moved, added or left out since ``recorded``.
+    """Yield messages about plugins of this process that were moved, added or left out compared with ``recorded``.
 
-    recorded: None if the run has no record of its plugins.
+    recorded: reference -> SHA-256; None if the run has no record of its plugins.
     """
     if recorded is None:
         if PLUGINS:
@@ -133,7 +133,7 @@ def plugin_notes(recorded: Mapping[str, str] | None) -> Iterator[str]:
 
 
 def _given_as(reference: str, sha256: str, recorded: Mapping[str, str]) -> str | None:
-    """Return this process's reference to a recorded plugin, found by reference, source or file name; else None."""
+    """Return this process's reference to a recorded plugin, found by reference, source or file name; None if absent."""
     if reference in PLUGINS:
         return reference
     new = [other for other in PLUGINS if other not in recorded]

@@ -1,4 +1,4 @@
-"""Load the plugin of a file or module with its checksum, and locate the errors of its code."""
+"""Load a plugin from a file or module, compute its checksum, and locate errors in its code."""
 
 import hashlib
 import importlib
@@ -19,10 +19,10 @@ from runner.system.files import open_regular
 
 @contextmanager
 def plugin_errors(plugins: Mapping[str, str]) -> Iterator[None]:
-    """Raise ConfigError, with file and line, for an error from one of ``plugins``; other errors pass.
+    """Replace an error from the code of one of ``plugins`` by a ConfigError with file and line; other errors pass.
 
-    plugins: as returned by :func:`~runner.plugin.installing.provenance`. A RunnerError passes, and a MemoryError
-    from any code becomes a ResourceError.
+    plugins: as returned by :func:`~runner.plugin.installing.provenance`. A RunnerError passes even from a plugin, and a
+    MemoryError from any code becomes a ResourceError.
     """
     try:
         yield
@@ -30,7 +30,7 @@ def plugin_errors(plugins: Mapping[str, str]) -> Iterator[None]:
         raise
     except MemoryError as error:
         raise as_runner_error(error) from error
-    except Exception as error:  # any error is about the user's code
+    except Exception as error:  # the code of a plugin can raise any error
         for reference in plugins:
             path = Path(reference if reference.endswith(".py") else str(sys.modules[reference].__file__))
             if lines := _lines(path, error):
@@ -39,7 +39,7 @@ def plugin_errors(plugins: Mapping[str, str]) -> Iterator[None]:
 
 
 def place(path: Path, error: Exception) -> str:
-    """Return ``FILE:LINE`` of the last frame of the error in the plugin."""
+    """Return ``FILE:LINE`` of the innermost frame of the error in the plugin, or ``FILE`` if there is none."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f"{path}:{error.lineno}"
     lines = _lines(path, error)
@@ -59,7 +59,7 @@ def _lines(path: Path, error: Exception) -> list[int | None]:
 
 
 OBJECT = "plugin"
-"""Name of the object in every plugin."""
+"""Name of the variable that holds the :class:`Plugin` object of a file."""
 
 PIN = "#sha256="
 """Separator between a reference and the required checksum of its source."""
@@ -69,7 +69,7 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 @dataclass(frozen=True)
 class Located:
-    """A plugin that was found but not executed.
+    """A plugin that was found but is not executed yet.
 
     reference: absolute path of a file, or name of a module. path: the source file. sha256: checksum of ``source``.
     """
@@ -81,9 +81,9 @@ class Located:
 
 
 def locate(reference: str) -> Located:
-    """Find ``FILE.py`` or ``package.module``, with ``#sha256=HEX`` appended to require this source.
+    """Find ``FILE.py`` or ``package.module``; if ``#sha256=HEX`` is appended, the source must have this checksum.
 
-    Raises ConfigError if it does not exist, is not Python source, or has another checksum.
+    Raises ConfigError if the source does not exist, is not Python, or has another checksum.
     """
     name, _, pin = reference.partition(PIN)
     path = Path(name).expanduser().absolute() if name.endswith(".py") else _path_of_module(name)
@@ -108,7 +108,7 @@ def execute(located: Located) -> Plugin:
     try:
         by_file = located.reference.endswith(".py")
         module = _execute_file(located) if by_file else importlib.import_module(located.reference)
-    except Exception as error:  # any error is about the user's module
+    except Exception as error:  # the module can raise any error
         raise ConfigError(f"{place(located.path, error)}: {reason(error)}") from error
     found = getattr(module, OBJECT, None)
     if not isinstance(found, Plugin):
@@ -124,7 +124,7 @@ def _path_of_module(name: str) -> Path:
         raise ConfigError(f"--plugin {name}: expected a file, FILE.py, or the name of a module that Python can import")
     try:
         spec = importlib.util.find_spec(name)
-    except Exception as error:  # importing its packages executes code of the user
+    except Exception as error:  # finding a module imports its packages, which can raise any error
         raise ConfigError(f"--plugin {name}: {reason(error)}") from error
     if spec is None or not spec.has_location or spec.origin is None:
         raise ConfigError(
@@ -136,7 +136,7 @@ def _path_of_module(name: str) -> Path:
 
 def _execute_file(located: Located) -> ModuleType:
     """Execute the source bytes whose checksum was computed, as a module with a unique name."""
-    # Dataclasses find the types of their fields through sys.modules.
+    # Python looks up the types of dataclass fields through sys.modules.
     stem = re.sub(r"\W", "_", located.path.stem)
     module = ModuleType(f"runner_plugin_{stem}_{located.sha256[:8]}")
     module.__file__ = str(located.path)

@@ -1,4 +1,4 @@
-"""``data.json``: the facts of the data at the beginning of a run, to detect later changes of the data."""
+"""``data.json``: facts about the data at the beginning of a run, stored to detect later changes of the data."""
 
 import math
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ from runner.system.json_file import JsonFile
 from runner.system.schema import LenientRecord
 
 FACTS_FILE = "data.json"
-# In standard deviations. Rounding on another machine changes mean and deviation by less, a changed image by more.
+# In standard deviations. Rounding on another machine changes mean and deviation by less; a changed image, by more.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class DataRecord:
-    """The facts of data. normalisation: the normalisation of a trained network's inputs; None if not stored."""
+    """Facts about a dataset. normalisation: the normalisation of the network's inputs; None if not stored."""
 
     facts: Facts
     normalisation: Normalisation | None
@@ -45,10 +45,10 @@ _FILE: JsonFile[_Stored] = JsonFile(
 
 
 def record_of(data: DatasetSettings) -> DataRecord:
-    """Return the current facts of data as plain numbers, because a plugin's facts can be arrays.
+    """Return the current facts about the data as plain numbers; a plugin may give them as arrays.
 
-    Reads the user's own files for their mean and standard deviation, unless these are set. Raises DataError if ``data``
-    does, and for invalid values.
+    If mean and standard deviation are neither known nor set, they are computed from the images. Raises DataError if
+    ``data`` does, and for invalid values.
     """
     facts, found = facts_of(data), data.normalisation()
     try:
@@ -59,7 +59,7 @@ def record_of(data: DatasetSettings) -> DataRecord:
 
 
 def facts_of(data: DatasetSettings) -> Facts:
-    """Return the current facts of data, as plain numbers and text; raises DataError if ``data`` does."""
+    """Return the current facts about the data, as plain numbers and text; raises DataError if ``data`` does."""
     facts = data.facts()
     channels, height, width = map(int, facts.shape)
     counts = {f"{split}_examples": int(getattr(facts, f"{split}_examples")) for split in ("train", "test", "val")}
@@ -67,7 +67,7 @@ def facts_of(data: DatasetSettings) -> Facts:
 
 
 def write_record(run_dir: Path, record: DataRecord) -> None:
-    """Store the facts of the data at the beginning of a run. Raises OSError."""
+    """Store the facts about the data at the beginning of a run. Raises OSError."""
     _FILE.write(run_dir / FACTS_FILE, _Stored(**vars(record.facts), normalisation=record.normalisation))
 
 
@@ -82,7 +82,7 @@ def read_record(run_dir: Path) -> DataRecord | None:
 
 
 def _possible(found: Normalisation, channels: int) -> Normalisation:
-    """Return the normalisation; raises ValueError if it does not fit images with this number of channels."""
+    """Return the normalisation; raises ValueError if it is impossible for images with this number of channels."""
     mean, std = found.mean, found.std
     # A single number applies to all channels.
     fits = all(len(values) in (1, channels) for values in (mean, std))
@@ -92,7 +92,7 @@ def _possible(found: Normalisation, channels: int) -> Normalisation:
 
 
 def difference(now: Facts, then: Facts) -> str:
-    """Describe the first difference of image shape or classes between data and training data; "" if there is none.
+    """Describe the first difference in image shape or classes from the training data ``then``; "" if there is none.
 
     Numbers of examples may differ, because any number of examples can be scored.
     """
@@ -107,7 +107,7 @@ def difference(now: Facts, then: Facts) -> str:
 
 
 def changes(now: DataRecord, then: DataRecord) -> str:
-    """Describe how data and numbers of examples differ from those at the start of a run; "" if they are equal."""
+    """Describe how the data differ from those at the start of a run; "" if the two records are equal."""
     return difference(now.facts, then.facts) or "; ".join([*_counts(now.facts, then.facts), *_rescaled(now, then)])
 
 

@@ -1,6 +1,6 @@
-"""Files of the decisions of a run that its configuration leaves open: JSON lines, one for each decision.
+"""Files of the decisions that the configuration of a run leaves open, in JSON lines: one line for each decision.
 
-The first line identifies the run; every other line is an object with its "step".
+The first line identifies the run; every other line is an object with the key "step".
 """
 
 import json
@@ -26,9 +26,9 @@ class _Decision:
 
 
 def read_decisions(path: Path) -> list[dict[str, Any]]:
-    """Read all decisions of a file, with or without a line that identifies the run.
+    """Read all decisions in a file, whose first line may identify the run.
 
-    Raises OSError, SecurityError if the file is not a regular file, and ValueError for any other content.
+    Raises OSError, SecurityError if the file is not a regular file, and ValueError if it contains anything else.
     """
     lines = _lines(path)
     first = 0 if _outcome(lines) is None else 1
@@ -39,7 +39,7 @@ def read_decisions(path: Path) -> list[dict[str, Any]]:
 
 
 def outcome_of(path: Path) -> str | None:
-    """Return the ``outcome_hash`` of the run from the first line; None if the first line is a decision.
+    """Return the hash that identifies the run from the first line; None if the first line is a decision.
 
     Raises the same errors as :func:`read_decisions`.
     """
@@ -61,13 +61,13 @@ def _outcome(lines: Sequence[Any]) -> str | None:
 
 
 class Decisions:
-    """The files of the decisions of one run. Decisions from the first step of this process on are written again."""
+    """The files of the decisions of one run. This process replaces the decisions from its first step on."""
 
     def __init__(self, directory: Path, first_step: int, outcome: str) -> None:
         """Continue the files in ``directory``.
 
         first_step: the first step of this process; decisions of an earlier process from this step on are dropped.
-        outcome: the ``outcome_hash`` of the configuration.
+        outcome: the hash of the configuration by :func:`~runner.config.outcome.outcome_hash`.
         """
         self._directory = directory
         self._first_step = first_step
@@ -92,7 +92,7 @@ class Decisions:
 
 
 def dropped_by_worker(path: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Return worker -> number of dropped shares, and worker -> number of examples in them; empty without a file."""
+    """Return worker -> number of dropped shares, and worker -> number of their examples; empty if there is no file."""
     shares: Counter[str] = Counter()
     examples: Counter[str] = Counter()
     for line in read_decisions(path) if path.exists() else ():

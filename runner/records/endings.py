@@ -1,7 +1,7 @@
-"""The file of endings: the order in which launched clients ended and their parts ran, to repeat the run.
+"""The file of endings: the order in which launched clients ended and each device ran their parts, to repeat the run.
 
-Each line is one JSON document. The first is an :class:`Origin`; every other is an ending ``[client, step, {device:
-turn}]``. The first line numbers the devices; a turn is the place of the client's part in the order of a device.
+Each line is one JSON document. The first is an :class:`Origin`; every other line is an ending ``[client, step, {device:
+turn}]``. A device is its index in the first line; a turn is the number of parts that the device began before this one.
 """
 
 import json
@@ -36,7 +36,7 @@ LONGEST_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Origin:
-    """The recorded run. outcome: the ``outcome_hash`` of its configuration. first_step: the run's first update."""
+    """The recorded run. outcome: the ``outcome_hash`` of its configuration. first_step: 0 unless it was resumed."""
 
     outcome: str
     first_step: int
@@ -83,14 +83,14 @@ class NotingClients:
 
     def _write(self, ending: list[Any]) -> None:
         if self._file is None:
-            # Buffered by line, so that the endings before a kill are in the file.
+            # Buffered by line, so that all endings are in the file if the process is killed.
             self._file = self._path.open("w", buffering=1, encoding="utf-8")
             self._file.write(json.dumps({"version": _VERSION, **asdict(self._origin)}) + "\n")
         self._file.write(json.dumps(ending, separators=(",", ":")) + "\n")
 
 
 def read_endings(path: Path, outcome: str) -> list[Ending]:
-    """Read the file of a :class:`NotingClients`; a last line that was cut off is ignored with a warning.
+    """Read a file that :class:`NotingClients` wrote; a last line that was cut off is ignored with a warning.
 
     Raises ConfigError if the file cannot be read, is not a record of endings, or belongs to a run with another
     ``outcome``, and SecurityError if it is not a regular file.

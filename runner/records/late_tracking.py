@@ -1,4 +1,4 @@
-"""Write tracking records that did not reach the store before their run ended, from the run's directory."""
+"""Write tracking records from a run's directory to the store if they did not reach it before the run ended."""
 
 import shlex
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ class LateRecords:
     """The result of writing the pending tracking records of some runs.
 
     records: run directory -> number of records that were written to the store. running: directories of runs that are
-    still running. left: reason why records are still pending -> directories.
+    still running. left: reason why records are still pending -> directories of runs.
     """
 
     records: dict[Path, int] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class LateRecords:
     left: dict[str, list[Path]] = field(default_factory=dict)
 
     def lines(self, places: Iterable[Path]) -> Iterator[str]:
-        """Yield lines for the terminal. places: arguments of ``runner sync`` for the pending records."""
+        """Yield lines for the terminal. places: arguments with which ``runner sync`` writes the pending records."""
         if self.records:
             records, runs = sum(self.records.values()), len(self.records)
             yield f"written to the tracking store: {_counted(records, 'record')} of {_counted(runs, 'run')}"
@@ -68,7 +68,7 @@ def store_setting(run_dir: Path) -> str | None:
 
 
 def _end(run_dir: Path) -> End | None:
-    """Return the end of a run from its summary; None if it was killed. Raises DataError for a damaged summary."""
+    """Return status and end time of a run; None if it was killed. Raises DataError for a damaged summary."""
     summary = run_dir / SUMMARY_FILE
     if not summary.exists():
         return None

@@ -23,7 +23,7 @@ _READ_ONLY = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", 
 class CodeState:
     """The state of one repository.
 
-    folder: its top folder. commit: 40 hex digits, "" before the first commit. diff_sha256, diff_bytes: digest and size
+    folder: its top folder. commit: 40 hex digits, "" if there is none. diff_sha256, diff_bytes: digest and size
     of all changes of tracked files against the commit; "" and 0 if there are none. untracked: the first 100 files and
     folders that git neither tracks nor ignores, relative to ``folder``.
     """
@@ -49,10 +49,10 @@ class Code:
 
 
 def code_of(folders: Iterable[Path], owned: Iterable[Path] = ()) -> list[Code]:
-    """Return the repositories of ``folders``, and those that track a file of ``owned``; each once, in this order.
+    """Return the repositories that contain ``folders`` or track a file of ``owned``, each once, in this order.
 
     Folders outside of any repository are ignored. Files that their repository does not track, such as those of a
-    virtual environment inside it, are ignored too. Without git the list is empty.
+    virtual environment inside it, are ignored too. If git is not installed, the list is empty.
     """
     tracked = [file for file in owned if git(file.parent, "ls-files", "--error-unmatch", file.name) is not None]
     holders = [*folders, *(file.parent for file in tracked)]
@@ -61,7 +61,7 @@ def code_of(folders: Iterable[Path], owned: Iterable[Path] = ()) -> list[Code]:
 
 
 def by_name(*runs: Sequence[CodeState]) -> list[dict[str, CodeState]]:
-    """Return the repositories of each run by name: the last parts of their paths, as many as make the names unique.
+    """Return name -> repository for each run; a name is the last parts of a path, as many as make the names unique.
 
     The number of parts is the same for all runs, so that a repository that was moved between runs keeps its name.
     """
@@ -91,7 +91,7 @@ def text_of(codes: Iterable[Code]) -> str:
 
 
 def _code(top: Path) -> Code | None:
-    """Return the state and the changes of a repository; None if git does not answer in time."""
+    """Return the state and the changes of a repository; None if git fails or takes too long."""
     commit = git(top, "rev-parse", "--verify", "--quiet", "HEAD") or ""
     untracked = git(top, "ls-files", "--others", "--exclude-standard", "--directory", "--no-empty-directory")
     changes = _changes(top) if commit else (b"", hashlib.sha256().hexdigest(), 0)
@@ -103,7 +103,7 @@ def _code(top: Path) -> Code | None:
 
 
 def _changes(top: Path) -> tuple[bytes, str, int] | None:
-    """Return the first bytes of the changes of tracked files, and the SHA-256 and the size of all changes."""
+    """Return the changes of tracked files, cut to the limit, and SHA-256 and size of all changes; None on failure."""
     command = [*_READ_ONLY, "diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD"]
     with tempfile.TemporaryFile() as file:
         try:
@@ -136,9 +136,9 @@ _PACKAGE_FILE = Path(__file__).resolve().parents[1] / "__init__.py"
 class Provenance:
     """The origin of a run, a part of summary.json.
 
-    command_line: arguments of the process, quoted for a shell, secrets hidden. working_directory: where it started.
-    cores, memory_bytes: usable cores and memory. code: the repositories of the working directory and of the package, if
-    there are any; their changes are in ``code.diff``.
+    command_line: arguments of the process, quoted for a shell, without secrets. working_directory: the directory in
+    which the process started. cores, memory_bytes: usable cores and memory. code: any repositories of the working
+    directory and of the package; their changes are in ``code.diff``.
     """
 
     command_line: str

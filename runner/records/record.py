@@ -39,12 +39,12 @@ def summary_tags(summary: Summary) -> dict[str, str]:
 
 
 _SMALLER_IS_BETTER = ("loss",)
-# Keys of recording and resuming, which do not change the result.
+# Keys for recording and resuming, which do not change the result.
 _NO_PARAMETERS = ("tracking", "resume", "trace", "trace_skip", "trace_steps")
 
 
 STALENESS = "staleness"
-"""Key, in a run's decisions, of the map parameter server -> staleness -> number of pushes."""
+"""Key of the counts of pushes by staleness: for each parameter server, staleness -> number of pushes."""
 
 
 class Record:
@@ -58,7 +58,7 @@ class Record:
         tracker.start(info)
 
     def configuration(self, plain: Mapping[str, Any]) -> None:
-        """Record the configuration without secrets: as a file, and the keys that decide the result as parameters."""
+        """Record the configuration without secrets as a file, and the keys that affect the result as parameters."""
         self._tracker.log_params({key: value for key, value in plain.items() if key not in _NO_PARAMETERS})
         shown, path = redact(plain), self._directory.config_yaml
         if shown != plain:
@@ -73,7 +73,7 @@ class Record:
         self._tracker.log_metrics(step, values)
 
     def sync(self) -> None:
-        """Flush the metrics to the disk, so that a checkpoint that survives a crash has all metrics before it."""
+        """Flush the metrics to the disk, so that after a crash no metrics before a stored checkpoint are missing."""
         self._log.sync()
 
     def plots(self, confusion: NDArray[np.int64] | None, class_names: tuple[str, ...]) -> None:
@@ -91,7 +91,7 @@ class Record:
         self._tracker.log_artifact(path)
 
     def decided(self, decisions: Mapping[str, Any]) -> None:
-        """Record the decisions of the run, if any, as a file, and the staleness of pushes as a picture and a table."""
+        """Record the step driver's counts, if any, as a file, and the staleness of pushes as a picture and a table."""
         if not decisions:
             return
         path = self._directory.asynchronous_json
@@ -105,7 +105,7 @@ class Record:
             self._tracker.log_artifact(staleness_table(counts, plots / "staleness.csv"), "plots")
 
     def final_and_best(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the last and the best value of every metric of the whole run; the best loss is the smallest."""
+        """Return the last value of every metric of the whole run, and the best value of every loss and accuracy."""
         final: dict[str, float] = {}
         best: dict[str, float] = {}
         for record in read_metrics(self._directory.metrics_jsonl):

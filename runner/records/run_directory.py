@@ -24,7 +24,7 @@ PLACEMENT_FILE = "placement.json"
 """The devices of the layers of a model-parallel run, in its directory."""
 
 RUN_FILE = "run.json"
-"""The identifier of a run and the number of its starts, in its directory. It is the first file that a start writes."""
+"""The identifier of a run and the number of its starts, in its directory. Each start writes this file first."""
 
 SUMMARY_FILE = "summary.json"
 """The summary of a run, in its directory."""
@@ -67,7 +67,7 @@ class RunDirectory:
         self.trace_summary_json = path / "trace_summary.json"  # critical paths and waits of these steps
         self.placement_json = path / PLACEMENT_FILE
         self.endings_jsonl = path / f"endings-{state.epoch}.jsonl"  # the order in which launched clients ended
-        self.asynchronous_json = path / "asynchronous.json"  # decisions that the configuration leaves open
+        self.asynchronous_json = path / "asynchronous.json"  # steps of replicas and staleness of pushes
         self.checkpoints = path / "checkpoints"
         self.plots = path / "plots"
         self.workers = path / "workers"  # the logs of the workers
@@ -78,13 +78,13 @@ class RunDirectory:
 
         A new run gets an unguessable ``run_id`` and epoch 1; each resume increments the epoch on the disk, under the
         lock. The directory holds a run once :meth:`store_configuration` has returned; if the process is killed earlier,
-        the directory can be opened for a new run again. Raises DirectoryInUseError if another process holds the
-        directory or, without ``resume``, if it holds a run; ConfigError if there is no run to resume; ResourceError if
-        it cannot be created or written; CheckpointError if ``run.json`` is damaged.
+        the directory can be opened for a new run again. Raises DirectoryInUseError if it is locked by
+        another process or, without ``resume``, already holds a run; ConfigError if there is no run to resume;
+        ResourceError if it cannot be created or written; CheckpointError if ``run.json`` is damaged.
         """
         path = Path(path).absolute()
         with _writing(path), ExitStack() as on_failure:
-            # Nothing is created if there is no run: the path may be a mistake.
+            # If there is no run to resume, nothing is created, because the path may be a mistake.
             if resume and not (path / RUN_FILE).exists():
                 raise ConfigError(
                     f"resume={path}: there is no run to resume (no {RUN_FILE}); expected the directory of an earlier "
@@ -102,7 +102,7 @@ class RunDirectory:
         return cls(path, lock, state)
 
     def close(self) -> None:
-        """Release the directory. The lock file stays: after a deletion, two processes could lock different files."""
+        """Unlock the directory. The lock file stays: if it were deleted, two processes could lock different files."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -116,8 +116,8 @@ class RunDirectory:
     def store_configuration(self, text: bytes, *, private: bool = False) -> None:
         """Store the configuration of this start of the run. private: only the owner may read the file.
 
-        Call it after all other preparations: from then on the directory holds a run that can be resumed. A different
-        configuration of earlier starts is kept as ``config-N.yaml``, where N is the last of these starts.
+        Call it after all other preparations: from then on the directory holds a run that can be resumed. If earlier
+        starts had another configuration, it is kept as ``config-N.yaml``, where N is the last of these starts.
         """
         stored = self.config_yaml
         if stored.exists() and (earlier := stored.read_bytes()) != text:
@@ -142,7 +142,7 @@ def holds_run(path: Path) -> bool:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Prevent starts of the run in a directory. Raises OSError, or DirectoryInUseError if another process holds it."""
+    """Lock a run directory, so that no run starts in it. Raises OSError, or DirectoryInUseError if already locked."""
     lock = _take_lock(path)
     try:
         yield
@@ -202,6 +202,6 @@ def _next_state(path: Path, resume: bool) -> _State:
             "directory with hydra.run.dir=DIR"
         )
     if (path / CONFIG_FILE).exists():
-        # This file belongs to no run. If the new run is killed early, the file must not pass for its configuration.
+        # This file belongs to no run. If the new run is killed early, the file must not be taken for its configuration.
         os.rename(path / CONFIG_FILE, path / "config-0.yaml")
     return _State(run_id=secrets.token_hex(8), epoch=1)

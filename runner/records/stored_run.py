@@ -64,10 +64,10 @@ def read_run(path: Path) -> StoredRun:
 
 
 def find_run(text: str, folder: Path, in_store: Callable[[str], list[Path]]) -> StoredRun:
-    """Return the run that a directory or a run id names.
+    """Return the run that ``text`` names by its directory, its run id or the beginning of its run id.
 
-    An id, or the beginning of one, is searched among the outputs below ``folder``, then by ``in_store``, which returns
-    the recorded runs' directories. Raises ConfigError unless exactly one run fits, and the errors of :func:`read_run`.
+    An id is looked up in the outputs below ``folder`` and then with ``in_store``, which returns the directories of the
+    matching runs in the tracking store. Raises ConfigError unless one run fits, and the errors of :func:`read_run`.
     """
     if (folder / text).is_dir():
         return read_run(folder / text)
@@ -109,7 +109,7 @@ _PLUGINS: JsonFile[dict[str, str]] = JsonFile(
 
 
 def write_plugins(run_dir: Path, plugins: Mapping[str, str]) -> None:
-    """Store reference -> SHA-256 of the source of each plugin, even if there are no plugins. Raises OSError."""
+    """Store ``plugins``, reference -> SHA-256 of the source; an empty mapping is stored too. Raises OSError."""
     _PLUGINS.write(run_dir / PLUGINS_FILE, dict(plugins))
 
 

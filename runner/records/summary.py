@@ -72,15 +72,15 @@ class Summary:
       platform           operating system and its version
       cpu_model          model of the CPU
       strategy           name of the parallelism, such as "sync_data"
-      workers            number of worker processes, backup workers too
-      emulated           the slow network that was emulated, "" for a real one
+      workers            number of worker processes, including backup workers
+      emulated           the slow network that was emulated, "" if none was
       devices            logical device -> "CPU", or the GPU with its memory and driver
       device_reason      the reason for these devices
       plugins            file or module of each plugin -> SHA-256 of its source
       provenance         command line, machine and code (:class:`~runner.records.provenance.Provenance`), else null
-      repeats            run_id of the run that was repeated, "" for none
+      repeats            run_id of the run that this run repeats, "" for none
 
-    Results; each is empty, 0 or null if the run ended too early to have it:
+    Results; each is empty, 0 or null if the run ended before it was known:
       kernels            device type -> libraries of the kernels in use
       kernels_missing    missing library of fast kernels -> reason
       steps              updates since the run began, including those of earlier processes of a resumed run
@@ -93,17 +93,17 @@ class Summary:
       final              metric -> last value, such as "test/accuracy"
       best               metric -> best value (largest accuracy, smallest loss)
       bytes_sent_per_worker  bytes sent by each worker in order, then by each parameter server in order
-      peak_memory_bytes  process ("master", "worker-0", "ps-0", ...) -> largest resident set
+      peak_memory_bytes  process ("master", "worker-0", "ps-0", ...) -> largest resident set size
       dropped_shares     worker -> shares (gradients for part of a batch) that arrived too late, with backup workers
       dropped_examples   worker -> training examples in its dropped shares
       init_from          the value of the key init_from: the checkpoint of the initial weights, "" without one
-      init_taken         names of the weights that were taken from it
+      init_taken         names of the weights that were taken from this checkpoint
       init_left          weight that kept its initial value -> reason
       stopped            the reason why train.patience ended the run early; "" if it did not
       monitor            the metric by which evaluations were compared
-      best_value         best value of this metric, including evaluations of earlier processes, null without one
-      best_step          number of updates at the first evaluation with this value, null without one
-      best_checkpoint    the checkpoint of that step, below output_dir, null if none is kept as the best
+      best_value         best value of the monitored metric, over all processes of a resumed run, null without one
+      best_step          number of updates at the first evaluation with the best value, null without one
+      best_checkpoint    the checkpoint of the best step, below output_dir, null if none is kept as the best
       weights_sha256     SHA-256 over all variables, sorted by unsharded name, as plain arrays (row-major)
     """
 
@@ -210,7 +210,7 @@ def cpu_model() -> str:
 
 
 def step_time(seconds: Sequence[float]) -> dict[str, float]:
-    """Return median, 10th and 90th percentile of step times in seconds; empty without steps."""
+    """Return median, 10th and 90th percentile of step times in seconds; empty if there are no steps."""
     if not len(seconds):
         return {}
     p10, median, p90 = np.percentile(np.asarray(seconds, dtype=np.float64), (10, 50, 90))

@@ -1,4 +1,4 @@
-"""Parallelism strategies, selected by ``parallelism=NAME``; each returns a graph with devices and clients.
+"""Parallelism strategies, selected by ``parallelism=NAME``; each builds a graph with devices and clients.
 
 Read in this order:
 

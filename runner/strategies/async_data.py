@@ -28,40 +28,40 @@ _SIGMA = 0.5
 class AsyncData(Strategy):
     """Model replicas that train independently, and parameter servers that apply each push as it arrives.
 
-    Whole variables are sharded over ``servers`` by size, together with their slots. In its step t, replica k computes
+    Each server holds a shard: whole variables, distributed by size, and their slots. In its step t, replica k computes
     its share of batch t: batch / workers examples. The training loop counts one update for every ``workers`` finished
     steps of any replicas. Before the run evaluates, saves or ends, running steps (at most one per replica) are finished
-    and pushed. The gradient of a step is the mean over its examples. If the optimizer clips, each gradient is clipped
-    by its own norm before it is added to the next push; a shard never clips. A push is one update of the optimizer on
-    its shard, independent of all other pushes, with the loop's learning rate at the time of the push.
+    and pushed. The gradient of a step is the mean over its examples. If the optimizer clips, it clips the gradient of
+    each step by the norm of this gradient before the gradient is added to the next push; shards never clip. A push is
+    one update of its shard, independent of all other pushes, with the learning rate at the time of the push.
 
     loop: the cycle of a replica. ``overlapped`` (DistBelief): every ``n_fetch`` steps the replica starts a fetch and
-    continues with its present copy, whose parameters move by -lr * gradient. Every ``n_push`` steps the replica pushes
-    the sum of its gradients. The replica waits only if the previous fetch or push has not ended when the next is due.
+    continues with its present copy, which it updates by -lr * gradient. Every ``n_push`` steps the replica pushes the
+    sum of its gradients. The replica waits only if the previous fetch or push has not ended when the next is due.
     ``sequential``: fetch, compute and push one after the other, so that the next fetch sees the replica's own push.
     ``direct`` (TensorFlow whitepaper): no copy; the replica reads the servers' variables, computes and pushes. With one
     worker and n_fetch = n_push = 1, ``sequential`` and ``direct`` equal ``single`` bit for bit.
 
-    The shards keep the moving averages of batch normalisation. A push contains the mean of the statistics of its
-    ``n_push`` steps; a moving average with decay a is updated once, by that mean with decay a ** n_push.
+    The shards keep the moving averages of batch normalisation. A push contains the summed statistics of its ``n_push``
+    steps; a moving average with decay a is updated once, by the mean of the statistics and with decay a ** n_push.
 
     warmstart_steps: number of updates that the first replica makes alone.
     staleness: see :class:`~runner.strategies.downpour.pushed_server.Staleness`. If stale pushes are dropped, the limit
     must be at least the staleness that a replica's own pushes cause: ceil(n_fetch / n_push) for ``overlapped``,
     otherwise ceil((n_fetch - gcd(n_fetch, n_push)) / n_push).
     virtual_time: the run uses one process and a virtual clock that depends on the seed, and can be repeated bit
-    for bit. replay: ``endings-1.jsonl`` of an earlier run of the same configuration, to repeat in one process.
+    for bit. replay: ``endings-1.jsonl`` of an earlier run of the same configuration, to repeat that run in one process.
 
-    Bytes on the wire, for values of b bytes, P_j trained values and M_j statistics on shard j of S: a fetch receives
-    P_j b + 8 from shard j, a push sends (P_j + M_j) b + 8 to shard j. A direct step receives P b + 8 S from all shards
-    instead of the fetch. The average per step is (P b + 8 S) / n_fetch + ((P + M) b + 8 S) / n_push.
+    Bytes on the wire, for values of b bytes, P_j trained values and M_j statistics on shard j of S, P and M in all: a
+    fetch receives P_j b + 8 from shard j, and a push sends (P_j + M_j) b + 8 to shard j. With ``direct``, a step itself
+    receives P b + 8 S. The average per step is (P b + 8 S) / n_fetch + ((P + M) b + 8 S) / n_push.
 
     A checkpoint holds the shards' variables at a time when no fetch or push is running. Before a checkpoint, each
     replica pushes the gradients that it holds, P_j b + 8 bytes to shard j; this push does not advance moving averages.
     After a checkpoint, in the same process or after a resume, all replicas fetch, and each continues with its share of
-    the next update's batch. The shards count pushes, for the optimizer and for staleness, from updates * workers /
-    n_push. A run in virtual time that is resumed from a checkpoint therefore ends with the weights of the uninterrupted
-    run. Two real-time runs of one configuration differ; each run records the order of its events.
+    the next update's batch. The push count of each shard, which the optimizer and the staleness depend on, restarts at
+    updates * workers / n_push. A resumed run in virtual time therefore ends with the weights of the uninterrupted run.
+    Two real-time runs of one configuration differ; each run records the order of its events.
 
     Raises ConfigError if settings contradict each other or if there are more servers than variables.
     """
@@ -105,15 +105,15 @@ class AsyncData(Strategy):
 
     @property
     def replayed(self) -> str | None:
-        """The path of the record of ended clients."""
+        """The path of the record of the order in which clients ended; None if the run is not a replay."""
         return self.replay
 
     def replaying(self, record: str) -> Self:
-        """Return this strategy with ``replay`` set to ``record``, the order in which clients ended."""
+        """Return this strategy with ``replay`` set to ``record``, a record of the order in which clients ended."""
         return replace(self, replay=record, virtual_time=False)
 
     def faults(self, facts: TrainingFacts) -> Iterator[str]:
-        """Yield faults, including a warm start that makes all updates."""
+        """Yield the faults of every strategy, and a fault if the warm start would make all updates."""
         yield from super().faults(facts)
         if facts.total_steps is not None and self.warmstart_steps >= facts.total_steps:
             yield (
@@ -169,7 +169,7 @@ class AsyncData(Strategy):
 
     @property
     def _options(self) -> ReplicaOptions:
-        """Return the options of all replicas. A copy that is fetched before every step needs no local update."""
+        """The options of all replicas. A copy that is fetched before every step needs no local update."""
         copies = self.loop != "direct"
         return ReplicaOptions(copies, self.n_push, descends=copies and (self.loop == "overlapped" or self.n_fetch > 1))
 
@@ -188,7 +188,7 @@ class AsyncData(Strategy):
         )
 
     def _training(self, replica: ModelReplica, shards: Sequence[PushedServer]) -> list[Client]:
-        """Return the clients of a replica; a replica makes one step per update on average."""
+        """Return the clients of a replica; on average, each replica makes one step per update."""
         fetches = [replica.fetch(shard) for shard in shards] if self.loop != "direct" else []
         pushes = [replica.push(shard) for shard in shards]
         return [

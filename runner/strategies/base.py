@@ -1,7 +1,7 @@
 """The interface of a strategy, which every option of ``parallelism`` implements.
 
 A strategy turns a task into a :class:`Program`: it chooses the number of copies of the network, the devices of the
-nodes, and the way in which gradients are summed. A strategy reads the layer stamps of nodes, never models. The
+nodes, and the way in which gradients are summed. A strategy reads the layers stamped on nodes, never models. The
 configuration, training and commands use a strategy only through :class:`Strategy`, never by its name or type, so that a
 plugin's strategy can do all that a built-in strategy can.
 """
@@ -89,9 +89,9 @@ class Race:
 class LayerPlacement:
     """The placement of layers, for a strategy that leaves their devices open.
 
-    costs: a ``trace_summary.json`` with measured seconds; None to use formulas. stored: the ``placement.json`` of an
-    earlier run; None to search. rivals: strategies whose step times are predicted for comparison, name -> settings of
-    the ``parallelism`` group. measured_steps: steps of the run and of each rival to measure before training.
+    costs: path of a ``trace_summary.json`` with measured seconds; None to use formulas. stored: path of an earlier
+    ``placement.json``; None to search. rivals: strategies whose step times are predicted for comparison, name ->
+    settings of ``parallelism``. measured_steps: steps of the run and of each rival to measure before training.
     """
 
     costs: str | None = None
@@ -130,7 +130,7 @@ class Strategy(ABC):
 
     @property
     def worker_keys(self) -> str:
-        """The settings that decide the number of worker processes, for messages."""
+        """The settings that decide the number of worker processes, as text for messages."""
         return f"parallelism.workers={self.workers}"
 
     @property
@@ -154,7 +154,7 @@ class Strategy(ABC):
         return None
 
     def replaying(self, record: str) -> Self:
-        """Return this strategy with the key ``replay`` set to ``record``, to repeat the record of a :attr:`race`."""
+        """Return this strategy with the key ``replay`` set to ``record``, to repeat the run that wrote the record."""
         raise NotImplementedError(f"parallelism={self.name} defines a race, but no method replaying()")
 
     def examples_per_update(self, batch_size: int) -> int:
@@ -189,12 +189,12 @@ class Strategy(ABC):
 
 
 def require(holds: bool, key: str, value: object, expected: str) -> None:
-    """Raise ConfigError naming the key of the ``parallelism`` group unless the condition holds."""
+    """Raise ConfigError, naming the key of the ``parallelism`` group, unless the condition holds."""
     if not holds:
         raise ConfigError(f"parallelism.{key}={value}: expected {expected}")
 
 
 def require_one_of(key: str, value: str, options: Iterable[str]) -> None:
-    """Raise ConfigError listing the options unless the value is one of them."""
+    """Raise ConfigError, listing the options, unless the value is one of them."""
     known = sorted(options)
     require(value in known, key, repr(value), f"one of {', '.join(known)}")

@@ -33,7 +33,7 @@ def program(
     servers: Sequence[Fed] = (),
     scored: Sequence[Scored] | None = None,
 ) -> Program:
-    """Return the program of replicas with one training client.
+    """Return the program of ``replicas`` with one training client.
 
     variables: the store on ``servers``. If None, every replica has its own store of whole variables or of parts; the
     parts of a variable are in the order of the replicas. scored: the answers of each replica for its share of an
@@ -46,7 +46,7 @@ def program(
 def train_client(
     replicas: Sequence[Replica], *, loss: Tensor, accuracy: Tensor, targets: Sequence[str], servers: Sequence[Fed] = ()
 ) -> Client:
-    """Return the client ``train``: one step of all replicas. targets: the assign nodes of the update."""
+    """Return the client "train", which runs a step of all replicas. targets: the assign nodes of the update."""
     fed: list[Fed] = [*replicas, *servers]
     return Client(
         TRAIN,
@@ -72,7 +72,7 @@ def program_of(
     scratch: Sequence[Variables] = (),
     step_driver: DriverSettings = ONE_CLIENT,
 ) -> Program:
-    """Return the program with the training clients and the standard clients; ``replicas`` run the evaluation.
+    """Return the program with the training clients and :func:`standing_clients`; ``replicas`` run the evaluation.
 
     variables, scored: see :func:`program`. scratch: see :func:`standing_clients`. step_driver: see :class:`Program`.
     """
@@ -98,7 +98,7 @@ def standing_clients(
 ) -> list[Client]:
     """Return the clients that every program has: "init", "eval", "save" and "restore".
 
-    stores: the variables of the first store are saved. scored: see :func:`program`. scratch: variables that are not
+    stores: each variable of the first store is saved. scored: see :func:`program`. scratch: variables that are not
     saved; "restore" sets copies of saved variables among them to restored values, and the others to initial values.
     """
     reset = tuple(v.initial for store in scratch for v in store)
@@ -112,13 +112,13 @@ def standing_clients(
 
 
 def _scored(replicas: Sequence[Replica]) -> list[Scored]:
-    """Add the evaluation of each replica's share of a batch."""
+    """Add the evaluation of each replica's share of an evaluation batch."""
     own = shares(replicas[0].task.eval_batch_size, len(replicas))
     return [replica.evaluate(share) for replica, share in zip(replicas, own, strict=True)]
 
 
 def _evaluation(graph: Graph, replicas: Sequence[Replica], scored: Sequence[Scored]) -> Client:
-    """Return the client "eval", which sums losses and correct predictions, without padding, and gathers predictions."""
+    """Return the client "eval", which sums losses and correct predictions without padding, and gathers predictions."""
     gathered: dict[str, list[Tensor]] = {"loss": [], "correct": [], "predictions": [], "labels": [], "mask": []}
     for replica, (outputs, batch) in zip(replicas, scored, strict=True):
         with replica.within("eval"):
@@ -179,7 +179,7 @@ def _restore(graph: Graph, stores: Sequence[Variables], scratch: Sequence[Variab
 
 
 def numbered(action: str, *numbers: int) -> str:
-    """Return a client's name: its action and the numbers of its workers, servers or portions, such as "push_0_2"."""
+    """Return a client's name: its action and the numbers of its worker, server or portion, such as "push_0_2"."""
     return "_".join([action, *map(str, numbers)])
 
 

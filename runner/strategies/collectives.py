@@ -2,7 +2,7 @@
 
 Each collective computes the plain sum over workers and sends a known number of bytes.
 
-There is no message code here: an edge between devices becomes a Send and a Recv node when the graph is partitioned.
+No code here sends messages: an edge between devices becomes a Send and a Recv node when the graph is partitioned.
 """
 
 import math
@@ -143,24 +143,24 @@ COMBINES: dict[str, Combine] = {
 """Option of ``combine`` -> collective."""
 
 SMALLEST = 8
-"""A bucket may always contain 1 / SMALLEST of the bytes that the limit allows."""
+"""A bucket may contain 1 / SMALLEST of the limit even if that is more than half of the remaining bytes."""
 
 
 def exchange(
     graph: Graph, computed: Sequence[Gradients], devices: Sequence[str], combine: Combine, bucket_bytes: int
 ) -> list[Gradients]:
-    """Sum the gradients and the parts of statistics of all workers; return the results with the sums on each worker.
+    """Sum the gradients and the statistics over all workers; return the results of each worker with the sums.
 
     computed: the results of each worker; worker k is on ``devices[k]``. Neighbouring gradients share a message of up to
     ``bucket_bytes``. The messages are exchanged in the order of backpropagation, from the last layer to the first.
     Statistics share the message of the last gradients: they exist earlier, but a separate message would cost more. A
-    bucket has the name and the layer of its first variable. The returned state updates include ``settled``.
+    bucket has the name and layer of its first variable. ``settled`` updates join ``state_updates`` without a sum.
 
     Bytes on the wire: all workers together send 2 (K - 1) times the bytes of one worker's tensors; with ``all_reduce``,
     K (K - 1) times.
     """
     count = len(computed[0].gradients)
-    # The parts of each worker in the order of the exchange.
+    # The tensors of each worker in the order of the exchange: gradients from last to first, then statistics.
     ordered = [[*own.parts[:count][::-1], *own.parts[count:]] for own in computed]
     sums: list[list[Tensor]] = [[] for _ in devices]
     for bucket in in_buckets([graph.spec(tensor).nbytes for _, tensor in ordered[0]], bucket_bytes):
@@ -178,7 +178,7 @@ def exchange(
 def in_buckets(nbytes: Sequence[int], limit: int) -> list[range]:
     """Divide a sequence of tensors into buckets of at most ``limit`` bytes; a larger tensor has a separate bucket.
 
-    A bucket also has at most half of the remaining bytes, or ``limit`` / 8 if that is more. No computation overlaps the
+    A bucket also has at most half of the remaining bytes, or ``limit`` / 8 if this is more. No computation overlaps the
     last exchange, so the last buckets are small (Polychronopoulos and Kuck 1987, "Guided self-scheduling").
     """
     runs: list[range] = []

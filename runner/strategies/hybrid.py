@@ -24,33 +24,33 @@ from runner.strategies.synchronous.batch_statistics import STATISTICS, Normalise
 
 @dataclass
 class Hybrid(Strategy):
-    """K workers: each computes its share of the batch up to the first dense layer, and its units of the dense layers.
+    """K workers; each computes its share of the batch below the dense layers, then its units of the dense layers.
 
-    Weights of dense layers are sharded by output units: the j-th shard and its slots are on worker j. All other layers
-    are on every worker, as in ``sync_data``. Together the workers compute the update that one worker would compute.
+    Weights of dense layers are sharded by output units: the j-th shard and its optimizer slots are on worker j. The
+    layers below are on every worker, as in ``sync_data``. The workers together compute the update of a single worker.
 
-    scheme: how the activations at the boundary go through the dense layers. ``a``: every worker gathers the activations
-    of the whole batch, and there is one pass. ``b``: K passes, one with the examples of each worker, which sends their
-    activations to all other workers. ``c``: K passes, each with a K-th of every worker's examples. In b and c, the
-    inputs of the next passes are sent during a pass; a pass of b waits for one worker, a pass of c for all.
-    fc_batch: examples per update of the dense layers. If null or the batch size, there is one update by the sum over
-    all passes. A smaller value must divide the batch size: there are batch / fc_batch passes with an update after each,
-    and the next pass uses the new weights; the layers below are updated once per batch. For schemes b and c only.
+    scheme: how the inputs of the first dense layer (the boundary) go through the dense layers. ``a``: one pass, for
+    which every worker gathers the inputs of the whole batch. ``b``: K passes; in each, another worker sends the inputs
+    of its examples to all others. ``c``: K passes, each with a K-th of every worker's examples. In b and c, the inputs
+    of later passes are sent during a pass; a pass of b waits for the inputs of one worker, a pass of c for all inputs.
+    fc_batch: examples per update of the dense layers. If null or the batch size, the gradients of all passes are summed
+    for one update. A smaller value, for schemes b and c only, must divide the batch size: each of batch / fc_batch
+    passes is followed by an update, and the next pass uses new weights; the layers below are updated once per batch.
     dense_lr_factor: factor by which the learning rate of dense layers, and of layers between them, is multiplied.
 
     ``build`` rejects a network without dense layers, and a network in which a layer after the first dense layer reads
     an activation from before that layer. If the network starts with dense layers, the images are gathered, no gradients
-    are sent back, and the result is pure model parallelism.
+    are sent back across the boundary, and the result is pure model parallelism.
 
-    combine, bucket_bytes, statistics: for the layers below the dense layers, as in ``sync_data``. Batch normalisation
-    between dense layers uses the statistics of all examples of a pass; its averages advance once a step by the mean
-    over the passes. With ``pooled``, these layers need the statistics of the whole batch, so only one pass is allowed.
+    combine, bucket_bytes, statistics: as in ``sync_data``, for the layers below the dense layers. Batch normalisation
+    between dense layers uses the statistics of all examples of a pass; its moving averages advance once a step by the
+    mean over the passes. With ``pooled``, these layers need the statistics of the whole batch, which requires one pass.
     The optimizer's ``clip_norm`` applies to all gradients of an update; if dense layers are updated several times in a
     step, their gradients are clipped separately.
 
     Bytes on the wire in a step, for values of b bytes and N examples. Across the boundary of F features: (K - 1) N F b
-    forward and as many backward, in every scheme, if each worker has units of the first dense layer. Between dense
-    layers of U units: (K - 1) N U b each way. Loss, if each worker has classes: (K - 1) N (3 b + 16) forward and
+    forward and as many backward, in every scheme, if each worker has units of the first dense layer. From a dense layer
+    of U units to the next: (K - 1) N U b each way. Loss, if each worker has classes: (K - 1) N (3 b + 16) forward and
     (K - 1) N b backward for a softmax; logistic units need (K - 1) N b less each way
     (:class:`~runner.strategies.sharded.dense_loss.DenseLoss`). Dropout between dense layers: 8 (K - 1) N once, for the
     indices of examples. P parameters below the dense layers: 2 (K - 1) P b, and the bytes of these layers' statistics.
@@ -78,7 +78,7 @@ class Hybrid(Strategy):
         return self.combine == ALL_REDUCE
 
     def build(self, task: Task) -> Program:
-        """Return the program: K bodies, passes through sharded dense layers, a collective for the bodies' gradients.
+        """Return the program: a copy of the layers below on each worker, sharded dense layers, and collective sums.
 
         Raises ConfigError if the network or the batch cannot be split this way.
         """
@@ -130,7 +130,7 @@ class Hybrid(Strategy):
             whole = "scheme=a" if self.fc_batch is None else "scheme=a and fc_batch=null"
             raise ConfigError(
                 f"parallelism.statistics=pooled with parallelism.scheme={self.scheme}: layer {layers[0]!r} is between "
-                f"dense layers and would use the statistics of each of {passes} passes; use {whole}, or "
+                f"dense layers and would use separate statistics in each of {passes} passes; use {whole}, or "
                 "statistics=shares"
             )
 
@@ -141,9 +141,9 @@ def _differentiate_bodies(
     below: Sequence[Sequence[Variable]],
     boundary: Sequence[tuple[Tensor, Tensor]],
 ) -> list[Pairs]:
-    """Add the backward pass below the boundary for all workers at once; boundary: tensors and their gradients.
+    """Add one backward pass below the boundary for all workers; boundary: pairs of a tensor and its gradient.
 
-    With pooled statistics, the outputs of one worker depend on the examples of all workers.
+    There is one pass because, with pooled statistics, the outputs of one worker depend on the examples of all workers.
     """
     wanted = [variable.tensor for own in below for variable in own]
     if not wanted:
@@ -191,7 +191,7 @@ def _clipped(
 
 
 def _score(replicas: Sequence[Replica]) -> list[Scored]:
-    """Add the forward pass over an evaluation batch: one pass through the dense layers."""
+    """Add the forward pass over an evaluation batch, with scheme ``a`` for the dense layers."""
     task = replicas[0].task
     parts_of = PartsOf(task, training=False)
     bodies = [

@@ -12,7 +12,7 @@ from runner.strategies.replica import Replica
 
 
 class Latest(Variables):
-    """A view of a store in the middle of a step: variables and slots with their latest values.
+    """A view of a store of variables in the middle of a step: variables and slots with their latest values.
 
     Every variable of the store can be accessed by name. Iteration covers only variables declared or changed here.
     """
@@ -62,7 +62,7 @@ class Latest(Variables):
 
 
 def number_of_update(replica: Replica, updates: int, number: int) -> Tensor:
-    """Add the global number, () int64, of the update with index ``number`` in a step of ``updates`` updates."""
+    """Return the number within the run, () int64, of update ``number``, from 0, of a step with ``updates`` updates."""
     if updates == 1:
         return replica.step
     per_step, own = (ops.fill(replica.graph, float(value), (), "int64") for value in (updates, number))

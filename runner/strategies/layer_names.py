@@ -15,8 +15,8 @@ _SHARD = re.compile(r"(.+)/shard_(\d+)")
 def by_pattern(key: str, patterns: Mapping[str, Setting], layers: Sequence[str], what: str) -> dict[str, Setting]:
     """Return layer -> setting, for the layers that a pattern matches.
 
-    key: a key of the ``parallelism`` group. what: the noun for a layer in messages. Raises ConfigError for a pattern
-    that matches no layer, and for patterns with different settings for one layer.
+    key: a key of the ``parallelism`` group. what: the noun for a layer in messages. Raises ConfigError if a pattern
+    matches no layer, or if two patterns give different settings to one layer.
     """
     chosen: dict[str, tuple[str, Setting]] = {}
     for pattern, setting in patterns.items():

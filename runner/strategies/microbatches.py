@@ -82,7 +82,7 @@ def in_stale_parts(task: Task, device: str) -> Program:
 
 
 def _of_own_mean(replica: Replica, passed: Forward) -> list[tuple[Variable, Tensor]]:
-    """Return the gradient of a part's mean loss: its summand of the batch gradient times batch size / part size."""
+    """Return the gradient of a part's mean loss: the part's summand of the batch gradient, times batch / part size."""
     graph, (lo, hi) = replica.graph, passed.share
     weighted = replica.differentiate(passed)
     if hi - lo == replica.task.batch_size:

@@ -31,9 +31,9 @@ class ModelParallel(Strategy):
     :func:`~runner.engine.compile.program_placement.place_program` chooses it once for all clients. The unit of
     placement is the layer (:mod:`~runner.engine.compile.passes.layer_groups`): the variables, slots, updates, forward
     and backward passes and evaluations of a layer share one worker. The placement changes no bit of the results:
-    without sharded layers, ``same_gradients`` gives the results of ``single`` with ``train.microbatches=n``.
+    without sharded layers, ``same_gradients`` with n parts equals ``single`` with ``train.microbatches=n``.
 
-    concurrent_steps: the number n of parts of the batch, which go through the devices as a pipeline (Fig. 9). pipeline:
+    concurrent_steps: the number of parts of the batch, which go through the devices as a pipeline (Fig. 9). pipeline:
     ``same_gradients`` sums the gradients of the parts in order for one update; ``stale`` makes an update for each part,
     with gradients at the step's initial weights (:func:`~runner.strategies.microbatches.in_stale_parts`).
     constraints: shell pattern of layer names -> number of the worker for these layers; None for no constraints.
@@ -42,15 +42,15 @@ class ModelParallel(Strategy):
     (:class:`~runner.strategies.sharded.sharded_network.ShardedNetwork`); None for no shards. A sharded layer equals the
     whole layer up to rounding. The shards are placed like layers, under the names that
     :func:`~runner.strategies.layer_names.shard_name` returns.
-    costs: ``trace_summary.json`` of a traced run of the same network and number of parts with ``single`` or ``model``;
-    the measured seconds replace the estimates. placement: ``placement.json`` of an earlier run, to use unchanged.
+    costs: ``trace_summary.json`` of a traced run with ``single`` or ``model``, the same network and as many parts; its
+    measured seconds replace the estimates. placement: ``placement.json`` of an earlier run, to use unchanged.
     compare_steps: number of steps of ``single``, of ``sync_data`` and of this run that are measured before training; 0
     for no comparison.
 
     Bytes on the wire in a step: a tensor of s bytes that layers on d other devices read is sent once to each of these
-    devices, d s bytes in all; shards count as layers. The tensors are activations and their gradients. Each device
-    except the device of the first reader also receives the learning rate, the values that an optimizer computes once
-    for all variables (Adam: two corrections) and, for dropout, the step number and the examples' global indices.
+    devices, d s bytes in all; shards count as layers. The tensors are activations and their gradients. Also sent
+    to each device that reads them, except the first such device: the learning rate, values that an optimizer computes
+    once for all variables (Adam: two corrections) and, for dropout, the step number and the examples' global indices.
     Clipping by global norm sends one value per gradient to the device of the first gradient, and one value from there
     to each other device. Examples and labels are read on the devices that need them; loss and accuracy are summed on
     the device of the loss.
@@ -95,12 +95,12 @@ class ModelParallel(Strategy):
 
     @property
     def layer_placement(self) -> LayerPlacement:
-        """The placement of layers without a constraint; ``single`` and ``sync_data`` are the rivals."""
+        """The placement of layers without a constraint, and the strategies to compare: ``single`` and ``sync_data``."""
         rivals = {"single": {}, "sync_data": {"workers": self.workers}}
         return LayerPlacement(self.costs, self.placement, rivals, self.compare_steps)
 
     def faults(self, facts: TrainingFacts) -> Iterator[str]:
-        """Yield faults, including parts of a batch without examples and a number of parts set by the wrong key."""
+        """Yield faults, including more parts than examples, and a number of parts in ``train.microbatches``."""
         yield from super().faults(facts)
         if self.concurrent_steps > facts.batch_size > 0:
             yield (
@@ -114,7 +114,7 @@ class ModelParallel(Strategy):
             )
 
     def build(self, task: Task) -> Program:
-        """Return the program with colocated layers and constraints; all other layers are placed later.
+        """Return the program, in which only shards and constrained layers have a worker; other layers are placed later.
 
         Raises ConfigError if a pattern matches no layer, or if a constraint names a worker that does not exist or
         matches a layer that is sharded.

@@ -14,7 +14,7 @@ from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.engine.graph.variables import Variable, Variables
 from runner.strategies.base import Task
 
-Share = tuple[int, int]
+Share = tuple[int, int]  # (lo, hi): examples lo..hi-1 of a batch, or units lo..hi-1 of a layer
 
 
 def shares(total: int, parts: int) -> list[Share]:
@@ -65,7 +65,7 @@ class Gradients:
 
     @property
     def parts(self) -> list[tuple[Variable, Tensor]]:
-        """The gradients and the statistics that are summed over the copies, each with its variable."""
+        """The gradients and statistics to be summed over the copies, each with its variable."""
         return [*self.gradients, *((each.variable, each.batch_value) for each in self.state_updates)]
 
     def with_parts(self, tensors: Sequence[Tensor]) -> "Gradients":
@@ -119,7 +119,7 @@ class Replica:
         return Forward(share, scope, net.state_updates, loss, accuracy)
 
     def differentiate(self, forward: Forward) -> list[tuple[Variable, Tensor]]:
-        """Add the backward pass of a forward pass: the gradient of the loss for each trainable variable."""
+        """Add the backward pass of a forward pass; return each trainable variable with the gradient of the loss."""
         scope = self._scoped(f"{forward.scope}/gradients")
         with self.within(forward.scope):
             found = gradients(self.graph, [forward.loss], [v.tensor for v in self.variables.trainable], scope=scope)
@@ -139,13 +139,13 @@ class Replica:
             return [weighted(self.graph, update, weight) for update in passed.state_updates]
 
     def apply(self, totals: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]) -> list[str]:
-        """Add the optimizer's update and the moving averages; return the assign nodes to run."""
+        """Add the optimizer's update and the updates of moving averages; return the assign nodes to run."""
         with self.within("update"):
             clipped = self.task.optimizer.clipped(self.graph, totals)
         return self.assign(clipped, state_updates)
 
     def assign(self, clipped: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]) -> list[str]:
-        """Add the update from gradients that are already clipped, and the moving averages; see :meth:`apply`."""
+        """Add the same updates as :meth:`apply`, from gradients that are already clipped."""
         graph = self.graph
         with self.within("update"):
             targets = self.task.optimizer.assign(
@@ -219,7 +219,7 @@ def weighted(graph: Graph, update: StateUpdate, weight: float) -> StateUpdate:
 
 
 def advance(graph: Graph, update: StateUpdate) -> str:
-    """Assign a moving average its next value; return the assign node to run."""
+    """Assign the next value to a moving average; return the assign node to run."""
     return ops.assign(graph, update.variable.tensor, advanced(graph, update)).node
 
 
@@ -237,12 +237,12 @@ def scaled(graph: Graph, tensor: Tensor, factor: float, dtype: str, name: str) -
 
 
 def ordered_sum(graph: Graph, parts: Sequence[Tensor], name: str = "sum") -> Tensor:
-    """Sum in the given order, ((p0 + p1) + p2) + ...: every strategy sums shares of a batch in this order."""
+    """Return the sum of the parts, added in the given order: ((p0 + p1) + p2) + ..."""
     return parts[0] if len(parts) == 1 else ops.add_n(graph, parts, name=name)
 
 
 def summed(computed: Sequence[Gradients], total: Callable[[Variable, Sequence[Tensor]], Tensor]) -> Gradients:
-    """Return the results of the first copy with ``total(variable, tensors of all copies)`` in place of each part."""
+    """Return the first copy's results, each part replaced by ``total(variable, tensors of all copies)``."""
     columns = zip(*(each.parts for each in computed), strict=True)
     return computed[0].with_parts([total(column[0][0], [tensor for _, tensor in column]) for column in columns])
 

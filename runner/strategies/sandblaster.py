@@ -31,13 +31,13 @@ class Sandblaster(Strategy):
     :class:`~runner.strategies.lbfgs.dispatcher.Dispatcher`.
 
     For any assignment of portions, an update equals the update of ``single`` with ``optimizer=lbfgs`` and one
-    microbatch per portion, bit for bit if the kernels use one layout and one summation order, as float64 kernels do.
+    microbatch per portion, bit for bit if the kernels of both have equal layouts and summation orders, as for float64.
 
     Bytes on the wire, for P trained values of b bytes each: an evaluation sends the parameters (P b) to each
     participating replica, and a gradient (P b) to the servers for every computed portion. The total is at most (N + N
-    portions_per_worker + D) P b, where D portions are computed again. An iteration makes one evaluation at its start,
+    portions_per_worker + D) P b if D portions are computed again. An iteration makes one evaluation at its start,
     one at each point of its line search, and one more if the best point is not the last. Evaluations of the test split
-    read all variables for each batch, P b for each worker. Besides P values and the vectors of
+    read all variables for each batch, P b for each worker. Besides the P values and the vectors of
     :class:`~runner.strategies.lbfgs.vectors.Vectors`, the servers keep a gradient for each portion and for
     each replica: N (portions_per_worker + 1) P values.
     """
@@ -115,7 +115,7 @@ class _Building:
         """Add the nodes of all clients and return the program."""
         computations = [list(self._computations(replica)) for replica in self._replicas]
         vectors = Vectors(self._graph, self._served, self._optimizer.history)
-        # Variables for gradients, on the servers.
+        # On the servers: a variable for each replica's last gradient, and one for each portion's gradient.
         inboxes, slots = (
             [[vectors.new_like(variable, f"{scope}_{i}") for variable in vectors.trained] for i in range(count)]
             for scope, count in (("inbox", len(self._replicas)), ("portion", len(self._portions)))
@@ -146,7 +146,7 @@ class _Building:
         )
 
     def _computations(self, replica: Replica) -> Iterator[_Computation]:
-        """Add the forward and backward pass of a replica, once for every size of a portion."""
+        """Add the forward and backward passes of a replica, once for every portion size."""
         # For each size, the offset ``begin`` such that each portion p of this size starts at begin + p * size.
         begins = {hi - lo: lo - p * (hi - lo) for p, (lo, hi) in enumerate(self._portions)}
         for size, begin in begins.items():
@@ -182,7 +182,7 @@ class _Building:
         return Client(name, targets=kept, deferred=True, per_update=1 / len(self._replicas))
 
     def _gather(self, vectors: Vectors, slots: Sequence[Sequence[Tensor]]) -> Client:
-        """Return the client that sums the gradients of all portions in their order into the objective's gradient."""
+        """Return the client that computes the objective's gradient from the sum of all gradients, in portion order."""
         totals = []
         for variable, *parts in zip(vectors.trained, *slots, strict=True):
             device = self._served.device_of(variable)

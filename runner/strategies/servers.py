@@ -30,9 +30,9 @@ class ServedVariables(Variables):
     def replica(
         self, index: int, view: "type[ReadVariables]", role: str = "replica", task: Task | None = None
     ) -> Replica:
-        """Return a copy of the network on worker ``index``, in the scope ``ROLE_INDEX``.
+        """Return a copy of the network on worker ``index``, in the scope ``{role}_{index}``.
 
-        view: the class of the worker's view of the variables. task: the copy's task; None for the variables' task.
+        view: the class of the worker's view of the variables. task: the copy's task; None for the task of the store.
         """
         device, prefix = worker_task(index), f"{role}_{index}"
         seen = view(self, prefix=prefix, device=device)
@@ -43,7 +43,7 @@ class ReadVariables(Variables):
     """A worker's view of the served variables; each variable is sent to the worker once per step."""
 
     def __init__(self, served: ServedVariables, *, prefix: str, device: str) -> None:
-        """prefix, device: the prefix of the worker's names, and its device."""
+        """prefix: the prefix of the names of the worker's nodes. device: the worker's device."""
         super().__init__(served.graph, seed=served.seed, prefix=prefix, device=device)
         self._served = served
 
@@ -62,8 +62,8 @@ class ReadVariables(Variables):
 class CopiedVariables(ReadVariables):
     """A worker's view of the served variables; trained variables are copied to the worker by fetches.
 
-    A copy has no value before the first fetch. Variables that are not trained are read from their server: moving
-    averages are updated there, and no training step reads them.
+    A copy has no value before the first fetch. Variables that are not trained have no copies: moving averages are
+    updated on their server, and no training step reads them.
     """
 
     def fetch(self, copies: Iterable[Variable]) -> list[str]:
@@ -83,7 +83,7 @@ class CopiedVariables(ReadVariables):
 def shard_by_size(specs: Mapping[str, TensorSpec], servers: int) -> dict[str, int]:
     """Distribute whole variables over servers: the largest first, each to the server with the fewest bytes so far.
 
-    specs: name -> spec, in order of creation. Ties go to the variable that was created first, and to the first server.
+    specs: name -> spec, in order of creation. Ties go to the first variable, and to the server with fewer variables.
     Returns name -> server, in the order of ``specs``. Raises ConfigError if a server would hold no variable.
     """
     if servers > len(specs):
@@ -104,7 +104,7 @@ def shard_by_size(specs: Mapping[str, TensorSpec], servers: int) -> dict[str, in
 
 
 def specs_of(task: Task) -> dict[str, TensorSpec]:
-    """Return every variable of the network in order of creation, from a forward pass in a separate graph."""
+    """Return name -> spec of every variable in order of creation, from a forward pass in a separate graph."""
     scratch = Replica(Graph(), task, device="")
     scratch.forward((0, 1), "train")
     return {variable.name: variable.spec for variable in scratch.variables}
@@ -141,7 +141,7 @@ def advance_served(graph: Graph, served: Variables, updates: Sequence[StateUpdat
     """Add the next value of every moving average on its server; return the assign nodes to run."""
     targets = []
     for update in updates:
-        # The updates refer to the workers' views of the averages.
+        # An update refers to a worker's view of the average.
         average = served[update.variable.name]
         with graph.absolute_scope("update"), graph.device(served.device_of(average)):
             targets.append(advance(graph, replace(update, variable=average)))

@@ -20,9 +20,9 @@ from runner.strategies.replica import Gradients, Replica
 class Single(Strategy):
     """One worker, in the user's own process.
 
-    With ``train.microbatches=k`` the batch is computed in k shares whose gradients are summed in share order, which
-    equals ``sync_data`` with k workers bit for bit. With ``optimizer=lbfgs`` an update evaluates its batch several
-    times through the client ``train``, which stores the gradient instead of applying it.
+    With ``train.microbatches=k``, the batch is computed in k shares whose gradients are summed in share order. The
+    result equals, bit for bit, that of ``sync_data`` if its k workers sum in worker order. With ``optimizer=lbfgs``, an
+    update runs the client ``train`` several times; each run stores the batch's gradient instead of applying it.
     """
 
     splits_batch: ClassVar[bool] = False
@@ -32,7 +32,7 @@ class Single(Strategy):
     workers: SmallCount = 1
 
     def faults(self, facts: TrainingFacts) -> Iterator[str]:
-        """Yield faults, including more than one worker and settings of links between workers."""
+        """Yield faults, including more than one worker, and settings for links between workers."""
         yield from super().faults(facts)
         if self.workers > 1:
             yield (
@@ -51,7 +51,7 @@ class Single(Strategy):
             )
 
     def build(self, task: Task) -> Program:
-        """Return the program: k forward and backward passes, ordered sums, one update.
+        """Return the program: a forward and a backward pass per microbatch, sums in order, one update.
 
         Raises ConfigError for batch normalisation with ``optimizer=lbfgs``.
         """
@@ -64,7 +64,7 @@ class Single(Strategy):
 
 
 def _minimising(optimizer: Lbfgs, replica: Replica, computed: Gradients) -> Program:
-    """Return the program whose ``train`` evaluates a batch, with the clients of L-BFGS."""
+    """Return the program in which ``train`` evaluates a batch and other clients run the commands of L-BFGS."""
     require_no_averages(computed.state_updates)
     vectors = Vectors(replica.graph, replica.variables, optimizer.history)
     objective = vectors.objective(optimizer, [total for _, total in computed.gradients])

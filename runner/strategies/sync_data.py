@@ -32,11 +32,11 @@ class SyncData(Strategy):
     ``parameter_server``: ``servers`` separate processes keep the variables, sum gradients in worker order and apply
     them (:func:`~runner.strategies.synchronous.programs.with_servers`).
     servers: number of parameter servers, 1 by default; null for other values of ``combine``.
-    bucket_bytes: neighbouring gradients share a message (bucket) of up to this size and of up to half of the bytes that
-    remain to be exchanged (:func:`~runner.strategies.collectives.in_buckets`); the exchange of a bucket starts as soon
-    as its last gradient exists. Statistics share the message of the last gradients. Buckets do not depend on the speed
-    of links, so that the sums of a ring are equal bit for bit on a slower, faster or emulated network. Parameter
-    servers receive every gradient as a separate message.
+    bucket_bytes: neighbouring gradients share a message (bucket) of at most this size; a larger gradient has a separate
+    bucket, and the last buckets are smaller (:func:`~runner.strategies.collectives.in_buckets`). The exchange of a
+    bucket starts as soon as its last gradient exists. Statistics share the message of the last gradients. Buckets do
+    not depend on the speed of links, so that the sums of a ring are equal bit for bit on a slower, faster or emulated
+    network. Parameter servers receive every gradient as a separate message.
     overlap: whether gradients are sent during the backward pass. If False, a worker sends no gradient before all its
     gradients exist, as a baseline for measurements; results are equal bit for bit.
 
@@ -45,7 +45,7 @@ class SyncData(Strategy):
     ``first_worker``: each share uses its own statistics; the moving averages advance by the first worker's alone, with
     the decay raised to the power of the number of workers (Inception v3 guide). ``pooled``: the statistics of the whole
     batch, exchanged during the forward and the backward pass; only with this option does a network with batch
-    normalisation equal ``single``.
+    normalisation have the results of ``single``.
 
     backup_workers: processes in addition to ``workers``, for ``combine=parameter_server``. In every step the first
     ``workers`` shares to arrive count and the others are dropped
@@ -98,12 +98,12 @@ class SyncData(Strategy):
 
     @property
     def race(self) -> Race | None:
-        """The race of backup workers, decided if a record names the shares that count; None without backup workers."""
+        """The race of backup workers, which ``replay`` decides if it is set; None without backup workers."""
         return Race("backup workers", CONTRIBUTORS, decided=self.replay is not None) if self.backup_workers else None
 
     @property
     def replayed(self) -> str | None:
-        """The path of the record of contributors."""
+        """The path of the record that names the shares that count; None if the run is not a replay."""
         return self.replay
 
     def replaying(self, record: str) -> Self:
@@ -115,7 +115,7 @@ class SyncData(Strategy):
         return -(-batch_size * self.processes.workers // self.workers)
 
     def build(self, task: Task) -> Program:
-        """Return the program for ``combine``. Raises ConfigError if the file in ``replay`` does not fit the run."""
+        """Return the program for ``combine``. Raises ConfigError if the file ``replay`` does not fit the run."""
         if self.servers is None:
             return with_collective(task, self.workers, self.combine, self.bucket_bytes, self._compute)
         if not self.backup_workers:

@@ -35,10 +35,10 @@ def planned(job: Job) -> PlannedJob:
 
 
 def freeze_sweep(jobs: Sequence[Job], arguments: Sequence[str], plugins: Sequence[str] = ()) -> Plan:
-    """Write the plan and the configurations of a new sweep; return the plan. plugins: references with digests.
+    """Write the plan and the configurations of a new sweep; return the plan. plugins: as in :class:`Plan`.
 
-    If the configuration of a job is invalid, the error is recorded. Raises DirectoryInUseError if the
-    directory holds a sweep or a run, ConfigError if two jobs have the same directory.
+    If a job's configuration is invalid, the error is recorded as the job's outcome. Raises DirectoryInUseError if there
+    is already a sweep in the directory or a run in a job's directory, ConfigError if two jobs have the same directory.
     """
     directory = sweep_directory(jobs)
     launcher = jobs[0].launcher

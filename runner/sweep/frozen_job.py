@@ -22,7 +22,7 @@ from runner.system.machine import usable_cores
 
 @contextmanager
 def gpu_share(sweep_dir: Path, at_once: int, look: Look, *, earlier: Sequence[int] = ()) -> Iterator[GpuShare]:
-    """Yield the share of the GPUs for one of ``at_once`` jobs, and hold a lock on it.
+    """Yield the GPUs for one of ``at_once`` simultaneous jobs; other jobs cannot take this share within the block.
 
     earlier: GPUs of a resumed run. The share with these GPUs is preferred, so that no other job receives them.
     """
@@ -65,11 +65,11 @@ def run_frozen_job(
     debug: bool = False,
     look: Look = discover,
 ) -> None:
-    """Train a job unless it is finished; its outcome is recorded in its directory.
+    """Train a job unless it is finished, and record its outcome in its directory.
 
-    at_once: jobs that share the machine. look: finds the GPUs. If another process still runs the job, wait for its end.
-    A RunnerError is printed and recorded but not raised, so that other jobs run. Raises Interrupted for an interruption
-    and the exception of a defect; both are recorded as well.
+    If another process still runs the job, wait for its end. A RunnerError other than Interrupted is printed and
+    recorded but not raised, so that other jobs run. Every other exception is recorded and raised. at_once: number of
+    jobs that share the machine. look: finds the GPUs.
     """
     directory = sweep_dir / job.directory
     waiting = f"{job.label}: another process still runs this job; waiting for its end"
@@ -94,7 +94,7 @@ def run_frozen_job(
 def _prepared(job: PlannedJob, sweep_dir: Path, at_once: int, look: Look) -> Iterator[Work]:
     """Yield the job to train, while its share of the GPUs is locked.
 
-    A run that was started keeps its machine values, so that its results stay equal bit for bit.
+    A resumed run keeps its threads and devices, so that its results equal those of one run without interruption.
     """
     directory = sweep_dir / job.directory
     if holds_run(directory):

@@ -1,4 +1,4 @@
-"""Resume a sweep with another grid: which jobs stay, are new or are removed, and whether that was requested."""
+"""Resume a sweep with another grid: find the new, removed and altered jobs, and write the plan of the new grid."""
 
 import dataclasses
 import re
@@ -30,14 +30,14 @@ _SWEEP_KEYS = re.compile(
     r"|hydra\.sweep\.(dir=.*|subdir=[^:]*)",
     re.IGNORECASE | re.DOTALL,
 )
-"""Overrides of Hydra's settings that only choose values. None of them moves a resumed sweep to another directory."""
+"""Overrides of Hydra's settings that only choose values. Resuming a sweep ignores ``hydra.sweep.dir``."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """The differences between a planned sweep and the present jobs of its command line.
+    """The differences between the plan of a sweep and the jobs of its new grid.
 
-    jobs: every job of the new grid, as planned and as Hydra composed it. new, gone: jobs of the new grid only, and of
+    jobs: every job of the new grid, as planned and as Hydra composed it. new: jobs of the new grid only. gone: jobs of
     the old grid only. altered: jobs of both grids whose configuration differs from the frozen one.
     """
 
@@ -47,7 +47,7 @@ class Change:
     altered: list[PlannedJob]
 
     def require_none(self) -> None:
-        """Raise ConfigError, with every difference, if the grid or its configurations changed."""
+        """Raise ConfigError, which lists every difference, if the jobs or their configurations changed."""
         lines = [f"  new: {job.label}" for job in self.new]
         lines += [f"  removed: {job.label}" for job in self.gone]
         lines += [f"  {job.label}: its configuration differs from the frozen one" for job in self.altered]
@@ -61,10 +61,10 @@ class Change:
 
 
 def merged_arguments(stored: Sequence[str], given: Sequence[str]) -> list[str]:
-    """Return the stored command line of a sweep, in which ``given`` arguments replace stored ones or are added.
+    """Return the stored command line of a sweep, changed by the ``given`` arguments.
 
-    A given override replaces the stored one with the same key. Another launcher also replaces the settings of the
-    stored launcher. Given options such as ``--config-dir`` replace all stored options except ``--multirun``. Raises
+    A given override replaces the stored one with the same key or is added. A given launcher also removes the settings
+    of the stored launcher. Given options such as ``--config-dir`` replace all stored options but ``--multirun``. Raises
     SecurityError if a stored argument that is not replaced could make Hydra run code or read other files or secrets.
     """
     overrides, options = split_arguments(stored)
@@ -90,16 +90,13 @@ def _is_plain(override: str) -> bool:
     key, _, value = override.partition("=")
     if _SWEEP_KEYS.fullmatch(override):
         return True
-    # The value of a group, whose key has no dot, names a file, and ".." would leave the folder of the YAML files. A
+    # A key without a dot is a group, and its value names a file: ".." would leave the folder of the YAML files. A
     # resolver such as ${oc.env:TOKEN} reads secrets that the author of the sweep must not learn.
     return bool(_CONFIG_KEY.fullmatch(key)) and not (".." in value and "." not in key) and not _RESOLVER.search(value)
 
 
 def change_of(plan: Plan, jobs: Sequence[Job], sweep_dir: Path) -> Change:
-    """Compare a plan with newly composed jobs; a job is identified by its overrides.
-
-    Raises ConfigError if the directory of a new job is in use.
-    """
+    """Compare a plan with newly composed jobs; a job is identified by its overrides."""
     known = dict(_identified(plan.jobs))
     number = max((job.number for job in plan.jobs), default=-1) + 1
     pairs, new, altered = [], [], []
@@ -124,9 +121,9 @@ def change_of(plan: Plan, jobs: Sequence[Job], sweep_dir: Path) -> Change:
 def changed_plan(
     plan: Plan, change: Change, arguments: Sequence[str], sweep_dir: Path, plugins: Sequence[str] = ()
 ) -> Plan:
-    """Write the plan of the new grid and return it; jobs keep their frozen configurations and their numbers.
+    """Write the plan of the new grid and return it; planned jobs keep their configurations and numbers.
 
-    plugins: references of the sweep's plugins, with digests.
+    plugins: as in :class:`Plan`. Raises ConfigError if a job would have the directory of another job.
     """
     kept, known = {job.number for job, _ in change.jobs}, {job.number for job in plan.jobs}
     others = [dataclasses.replace(job, in_grid=False) for job in plan.jobs if job.number not in kept]
@@ -144,7 +141,7 @@ def changed_plan(
 
 
 def _identified(jobs: Sequence[_J]) -> list[tuple[_Identity, _J]]:
-    """Identify jobs by overrides and occurrence, because a grid may contain the same overrides twice."""
+    """Return each job with its identity: its overrides, and how many earlier jobs have the same overrides."""
     seen: Counter[tuple[str, ...]] = Counter()
     found = []
     for job in jobs:

@@ -1,8 +1,8 @@
 """Locks of a sweep (a second process is refused), of a job (a second process waits), and of a place among the jobs
 that run at the same time (a second process takes the next place).
 
-The operating system releases the lock of a process that dies, so no lock is stale. If only the sweep is killed, its
-jobs continue, and a process that resumes the sweep waits for them.
+The operating system releases the lock of a process that dies, so no lock is stale. If only the process of the sweep is
+killed, the jobs continue, and a process that resumes the sweep waits for them.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ def sweep_lock(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def job_lock(directory: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of a job, after waiting for another holder; ``on_wait`` is called before waiting."""
+    """Hold the lock of a job. If another process holds the lock, call ``on_wait`` and wait for its release."""
     with _open(directory / JOB_LOCK) as lock:
         if not _taken(lock):
             on_wait()

@@ -84,7 +84,7 @@ def failure_summary(error: Exception, directory: Path, overrides: Sequence[str])
 
 def note_failure(error: Exception, directory: Path, overrides: Sequence[str]) -> None:
     """Record the error that ended a job unless its run has recorded one; raises OSError."""
-    # A directory in use holds the record of another run.
+    # If the directory was in use, its summary belongs to another run.
     if isinstance(error, DirectoryInUseError) or not (directory / SUMMARY_FILE).exists():
         directory.mkdir(parents=True, exist_ok=True)
         failure_summary(error, directory, overrides).write(directory / FAILURE_FILE)

@@ -17,7 +17,7 @@ from runner.system.schema import LenientRecord
 
 PLAN_FILE = "plan.json"
 FROZEN_FILE = "frozen.yaml"
-"""The configuration of one job, in its directory, which later edits of YAML files do not change."""
+"""The file in a job's directory with its configuration, which later edits of YAML files do not change."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Plan:
 
     @property
     def private(self) -> bool:
-        """Whether the plan contains a secret; only the owner can then read the file."""
+        """Whether the plan contains a secret; if so, only the owner can read the file."""
         plain = dataclasses.asdict(self)
         arguments = [self.arguments, *(job.overrides for job in self.jobs)]
         return redact(plain) != plain or any(redact_overrides(each) != each for each in arguments)
@@ -81,7 +81,7 @@ class Plan:
         except FileNotFoundError:
             raise ConfigError(
                 f"{directory} holds no {PLAN_FILE}: expected the directory of a sweep that began to train. "
-                "If it was stopped before, start it again. Only a sweep with Hydra's basic sweeper can be resumed: "
+                "If it was stopped earlier, start it again. Only a sweep with Hydra's basic sweeper can be resumed: "
                 "other sweepers choose the next job by the results of the last"
             ) from None
         except OSError as error:
@@ -94,7 +94,7 @@ class Plan:
         return plan
 
 
-# Plans of earlier versions name no plugins.
+# Earlier versions wrote plans without the field plugins.
 _SCHEMA = LenientRecord(Plan, complete=False)
 _FILE: JsonFile[Plan] = JsonFile(
     _SCHEMA, ConfigError, "expected a plan that this version of runner wrote", limit=64 * 2**20

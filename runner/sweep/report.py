@@ -36,13 +36,13 @@ def show_plan(plan: Plan, directory: Path) -> None:
 
 
 def planned_monitor(plan: Plan, directory: Path) -> Monitor:
-    """Return the metric by which the jobs of a planned sweep are compared; works without its plugins."""
+    """Return the metric by which the jobs of a planned sweep are compared; works without the plugins of the sweep."""
     frozen = _frozen_file(plan, directory)
     return _ANY_METRIC if frozen is None else monitor_of_stored(frozen)
 
 
 def _frozen_file(plan: Plan, directory: Path) -> Path | None:
-    """Return the configuration of one job: metric and tracking settings are the same in all jobs."""
+    """Return the frozen file of any one job, because all jobs have the same metric and tracking settings."""
     paths = (directory / job.directory / FROZEN_FILE for job in plan.grid)
     return next((path for path in paths if path.exists()), None)
 
@@ -50,8 +50,8 @@ def _frozen_file(plan: Plan, directory: Path) -> Path | None:
 def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, *, interrupted: bool) -> int:
     """Print and store the tables, end the tracking record of the sweep, and return the exit code: 0 if all finished.
 
-    Pending records of jobs that are not running are written to the tracking store first. After an interruption they are
-    only reported, because the process should end soon. config: the configuration of one job; None if no job could be
+    Pending tracking records of jobs that are not running are written to the store. After an interruption, they are only
+    reported, because the process should end soon. config: the configuration of one job; None if no job could be
     composed and nothing was recorded.
     """
     monitor = _ANY_METRIC if config is None else monitor_of(config)
@@ -87,7 +87,7 @@ def _terminal_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable
 
 
 def write_tables(outcomes: Sequence[Outcome], monitor: Monitor, directory: Path) -> tuple[list[Path], str]:
-    """Write the files of the tables; return them and the Markdown."""
+    """Write the tables to files; return the paths of the files, and the tables in Markdown."""
     jobs, groups = sweep_table(outcomes, monitor), over_seeds(outcomes, monitor)
     contents = {"jobs.csv": jobs.csv()}
     markdown = jobs.markdown()

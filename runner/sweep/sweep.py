@@ -1,4 +1,4 @@
-"""Run jobs of a sweep in this process: in turn, or as soon as a sweeper that needs results has composed them."""
+"""Run jobs of a sweep in this process: planned jobs in turn, or each job as soon as a sweeper has composed it."""
 
 import contextlib
 import sys
@@ -17,7 +17,7 @@ from runner.system.console import print_error
 
 
 def run_in_turn(run: Callable[[int], None], jobs: Mapping[int, Path], launcher: Launcher) -> Exception | None:
-    """Call ``run`` with the number of every job; return the first exception. An exception ends only its job.
+    """Call ``run`` with the number of every job; return the first exception. After an exception, the next job runs.
 
     jobs: number -> the job's directory. A BaseException such as KeyboardInterrupt ends all jobs.
     """

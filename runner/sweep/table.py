@@ -19,7 +19,7 @@ _ERROR_LENGTH = 60
 
 @dataclass(frozen=True)
 class SweepTable:
-    """A table of text: column headers, and rows with as many cells."""
+    """A table of text: column headers, and rows with a cell for each column."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -94,7 +94,7 @@ def shown_value(values: Mapping[str, str], key: str) -> str:
 
 
 def shown_metrics(outcomes: Sequence[Outcome], monitor: Monitor) -> list[str]:
-    """Return the metrics with values; the metric of ``monitor`` comes first."""
+    """Return the names of the metrics that any job has; the metric of ``monitor`` is first."""
     names = dict.fromkeys((monitor.metric, *_METRICS))
     return [name for name in names if any(name in outcome.best for outcome in outcomes)]
 
@@ -119,7 +119,7 @@ def step_milliseconds(outcome: Outcome) -> float | None:
 
 
 def status_text(outcome: Outcome) -> str:
-    """Return the status and the beginning of the error."""
+    """Return the status of a job and, if it failed, the beginning of its error."""
     if outcome.error is None:
         return outcome.status
     text = f"{outcome.status}: {outcome.error.class_name}: {' '.join(outcome.error.message.split())}"
@@ -152,7 +152,7 @@ class OverSeeds:
 
     @property
     def status(self) -> str:
-        """The status if all jobs finished; otherwise the number of jobs with each status, and the first error."""
+        """``FINISHED`` if all jobs finished; otherwise the number of jobs with each status, and the first error."""
         counts = Counter(outcome.status for outcome in self.outcomes)
         if list(counts) == [FINISHED]:
             return FINISHED
@@ -167,14 +167,14 @@ def mean_of(values: Sequence[float]) -> float | None:
 
 
 def spread_of(values: Sequence[float]) -> float | None:
-    """Return the sample standard deviation (divisor n - 1); None for one value, nan if a value is not finite."""
+    """Return the sample standard deviation (divisor n - 1); None for fewer than 2 values, nan if one is not finite."""
     if len(values) < 2:
         return None
     return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def over_seeds(outcomes: Sequence[Outcome], monitor: Monitor) -> list[OverSeeds]:
-    """Return the combinations of keys other than the seed, best mean first; empty unless several seeds were swept."""
+    """Group jobs that differ only in their seed, best mean first; return [] unless several seeds were swept."""
     swept = swept_values(outcomes)
     if len({values[SEED] for values in swept if SEED in values}) < 2:
         return []
@@ -187,9 +187,9 @@ def over_seeds(outcomes: Sequence[Outcome], monitor: Monitor) -> list[OverSeeds]
 
 
 def seeds_table(groups: Sequence[OverSeeds], monitor: Monitor, *, columns_apart: bool = False) -> SweepTable:
-    """Return a row for each combination: keys, n (finished seeds), mean and spread of metrics, step time, status.
+    """Return a row for each group: swept values, n (finished jobs), mean and spread of metrics, step time, status.
 
-    columns_apart: mean and spread in separate columns, for programs, instead of ``mean ± spread``.
+    columns_apart: put mean and spread in separate columns, which programs can read, instead of ``mean ± spread``.
     """
     keys = list(dict.fromkeys(key for group in groups for key in group.swept))
     metrics = shown_metrics([outcome for group in groups for outcome in group.outcomes], monitor)

@@ -12,7 +12,7 @@ from runner.errors import RunnerError
 from runner.system.redaction import SecretlessFormatter, redact_text
 
 DEBUG_OPTION = "--debug"
-"""The option that prints tracebacks, anywhere on a command line."""
+"""The option that prints tracebacks; it may be anywhere on a command line."""
 
 _FILE_ONLY = "file_only"
 
@@ -21,7 +21,7 @@ NOT_ON_TERMINAL: Mapping[str, bool] = {_FILE_ONLY: True}
 
 
 def print_error(error: BaseException, *, what: str = "runner", debug: bool = False) -> None:
-    """Print ``what: error: message`` on standard error, without secrets.
+    """Print an error on standard error, without secrets: a RunnerError as ``what: error: message``.
 
     The traceback is printed if ``debug`` is true, or if the error is a defect, which is any error but a RunnerError.
     """

@@ -20,8 +20,8 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 def read_regular(path: Path, limit: int, directory: int | None = None) -> bytes:
     """Read a regular file; if it is longer than ``limit`` bytes, return the first ``limit`` + 1 bytes.
 
-    directory: descriptor of the folder to which a relative ``path`` refers. Raises SecurityError if the file is a
-    symbolic link, a device, a pipe, a socket or a directory, because each can redirect the read.
+    directory: descriptor of the folder from which a relative ``path`` starts. Raises SecurityError if the file is a
+    symbolic link, a device, a pipe, a socket or a directory: a read could lead to another file or never end.
     """
     try:
         descriptor = os.open(path, _READ, dir_fd=directory)
@@ -43,7 +43,7 @@ def read_regular(path: Path, limit: int, directory: int | None = None) -> bytes:
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading, through symbolic links.
 
-    Raises DataError if the path is a FIFO, a device, a socket or a directory, because reading one may never end.
+    Raises DataError if the path is a FIFO, a device, a socket or a directory, because reading from it may never end.
     """
     descriptor = os.open(path, _READ & ~os.O_NOFOLLOW)
     mode = os.fstat(descriptor).st_mode

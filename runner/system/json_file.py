@@ -1,4 +1,4 @@
-"""JSON from outside: parsed within limits, and files that hold one value of a schema."""
+"""Untrusted JSON, which is parsed within limits, and JSON files that hold one value of a schema."""
 
 import json
 from dataclasses import dataclass
@@ -34,8 +34,8 @@ def versioned(document: Any, version: int, name: str = "version") -> dict[str, A
 class JsonFile(Generic[T]):
     """A kind of JSON file that holds one value.
 
-    kind: the schema. error: class of the error for a damaged file. advice: the remedy, which ends the error's text.
-    version: number in the field "version"; None for a file without that field. limit: largest size in bytes.
+    kind: schema of the value. error: class of the error for a damaged file. advice: the remedy, which ends the error's
+    text. version: number in the field "version"; None for a file without that field. limit: largest size in bytes.
     """
 
     kind: FieldType

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
-"""Instruction sets that multiply bfloat16; one of them suffices."""
+"""CPU flags of the instruction sets that multiply bfloat16; one of them suffices."""
 
 _CPUINFO = Path("/proc/cpuinfo")
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))

@@ -21,7 +21,7 @@ _AT_THE_END = {"token", "pwd", "apikey", "auth", "authorization"}
 """Last words of a key that names a secret; ``token_count`` does not name one."""
 _KINDS_OF_KEY = {"api", "access", "private", "secret", "signing", "encryption"}
 
-# The part before the last @ of an address. A password may hold / and @, but a number before / is a port.
+# The part before the last @ of an address. A password may hold / and @, but a number before / or the end is a port.
 _USERINFO = re.compile(r"(?<=://)(?!/)(?:[^\s/:@\"']+:(?!\d+(?:/|$))[^\s\"'<>]*|[^\s\"'<>/?#]*)(?=@)")
 _BEARER = re.compile(r"\b(Bearer|Basic) +[^\s,;\"']+")
 _VALUE = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|\{[^}]*\}|\[[^\]]*\]|[^\s;&\"'(){}\[\]]*[^\s;&,:.\"'(){}\[\]]"
@@ -54,7 +54,7 @@ def redact(value: Any, key: str = "") -> Any:
 
 
 def redact_overrides(overrides: Iterable[str]) -> list[str]:
-    """Return arguments of a command line without secrets: ``key=value``, values of a swept key, and ``--key value``."""
+    """Return command-line arguments without secrets; their forms are ``key=value``, ``key=a,b`` and ``--key value``."""
     shown: list[str] = []
     for override in overrides:
         follows = bool(shown) and shown[-1].startswith("--") and "=" not in shown[-1] and is_secret(shown[-1])
@@ -71,7 +71,7 @@ def redact_text(text: str) -> str:
 
 
 def redact_code(text: str) -> str:
-    """Return source code without literals that are assigned to the name of a secret, and without users in addresses.
+    """Return source code without literals assigned to the name of a secret, and without user and password in URLs.
 
     Other assignments, such as ``token = tokens[0]``, stay.
     """
@@ -105,7 +105,7 @@ def _redact_assigned(match: re.Match[str]) -> str:
 
 
 def _redact_mapped(match: re.Match[str]) -> str:
-    """Redact the value in ``key: value``; in a sentence about the key, redact quoted parts only."""
+    """Redact the value in ``key: value``; if the value is a sentence, redact its quoted parts only."""
     rest = match["value"]
     if not is_secret(match["key"]):
         return f"{match['key']}{match['sign']}{_MAPPED.sub(_redact_mapped, rest)}"

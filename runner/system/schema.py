@@ -1,6 +1,6 @@
-"""Closed schemas: the one strict reader of every value from outside, on the wire or in a file.
+"""Closed schemas, by which values from the wire and from files are checked when they are read.
 
-A record is a dataclass. The plain form of a field follows from its annotation, which may also set bounds::
+A record is a dataclass. The plain (JSON-like) form of a field follows from its annotation, which may set bounds::
 
     @dataclass(frozen=True)
     class Loaded:
@@ -43,11 +43,11 @@ _UNLIMITED = 2**63
 
 
 class Violation(ValueError):
-    """A value that the schema does not allow; the text has the place, the value and the expectation."""
+    """A value that the schema does not allow; the text names the place, the value and the expectation."""
 
 
 def refuse(where: str, found: object, expected: object) -> NoReturn:
-    """Raise the :class:`Violation` of a value; ``found`` is shown escaped and short."""
+    """Raise the :class:`Violation` of a value; the message shows ``found`` escaped and shortened."""
     raise Violation(f"{where}: {printable(repr(found))}, expected {expected}" if where else f"expected {expected}")
 
 
@@ -179,7 +179,7 @@ class Flag(_Scalar):
 
 @dataclass(frozen=True)
 class Bytes(_Scalar):
-    """A number of bytes."""
+    """A bytes object of length ``count``."""
 
     count: int
 
@@ -233,7 +233,7 @@ class Maybe:
 
 @dataclass(frozen=True)
 class ListOf:
-    """From ``least`` to ``limit`` values of one type; a tuple in its typed form."""
+    """A list of ``least`` to ``limit`` values of one type; its typed form is a tuple."""
 
     item: FieldType
     limit: int = _UNLIMITED
@@ -261,7 +261,7 @@ class _ListAsList(ListOf):
 
 @dataclass(frozen=True)
 class MapOf:
-    """At most ``limit`` named values of one type."""
+    """A map of at most ``limit`` entries, with keys of one type and values of one type."""
 
     key: FieldType
     item: FieldType
@@ -320,7 +320,7 @@ class Record(Generic[T]):
 
 
 class LenientRecord(Record[T]):
-    """A record in a file of another version.
+    """A record in a file that another version of the program may have written.
 
     complete: False to give missing fields their defaults, if they have any. closed: False to ignore unknown fields.
     """

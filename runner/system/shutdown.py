@@ -1,4 +1,4 @@
-"""An orderly end of a run: Ctrl-C and SIGTERM as a request, and actions at the end of a block."""
+"""An orderly end of a run: Ctrl-C and SIGTERM as requests to stop, and actions at the end of a block."""
 
 import logging
 import signal
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class StopRequest:
-    """A request to stop: the first signal is stored for the training loop, the second raises Interrupted at once.
+    """A request to stop: the first signal sets ``signum`` for the training loop, the second raises Interrupted at once.
 
     Only the main thread of a process can handle signals. In another thread this class has no effect.
     """
@@ -42,8 +42,8 @@ class StopRequest:
 def at_the_end(what: str, act: Callable[[BaseException | None], object]) -> Iterator[None]:
     """Call ``act`` when the block ends, with the error that ended it, or None.
 
-    The error of the block is raised. If ``act`` fails as well, its error is logged as a warning that names ``what``; it
-    is raised only if the block ended without an error.
+    The error of the block is raised. If ``act`` fails too, its error is only logged, as a warning that names ``what``.
+    If ``act`` fails after a block without an error, its error is raised.
     """
     try:
         yield

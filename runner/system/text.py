@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 
 def printable(text: str, limit: int = 120) -> str:
-    """Return ``text`` as one line: its first ``limit`` characters, of which unprintable ones are escaped."""
+    """Return ``text`` as one line, cut after ``limit`` characters, with unprintable characters escaped."""
     if len(text) <= limit and text.isprintable():
         return text
     cut = text[:limit]
@@ -28,7 +28,7 @@ def ascii_only(text: str) -> str:
 
 
 def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, ruled: bool = False) -> str:
-    """Return a table with text aligned to the left, numbers to the right. ruled: draw a line below the headers."""
+    """Return a table with text aligned to the left and numbers to the right. ruled: draw a line below the headers."""
     body = [tuple(row) for row in rows]
     columns = list(zip(headers, *body, strict=True))
     widths = [max(map(len, column)) for column in columns]

@@ -39,8 +39,8 @@ def chrome_trace(index: TimelineIndex, updates: Sequence[Update]) -> bytes:
 
     Each process has one row per client and device. A row holds a slice per run of the client, with the run's spans
     inside the slice and the wait before the slice. The session has a row of updates and one row of runs per client. A
-    flow leads from each send to its receive. Time 0 is the earliest event. Every event has its step; events of runs
-    also have client and number; events of devices have node, op and layer; transfers have key, peer and bytes.
+    flow leads from each send to its receive. Time 0 is the earliest event. Every slice has its step; slices of runs and
+    spans also have client and number; spans have node, op and layer; transfers have key, peer and bytes.
     """
     slices = [*_of_session(index, updates), *_of_devices(index)]
     rows = _Rows(slices)

@@ -2,9 +2,9 @@
 
 The critical path is the chain of causes that determined the duration of an update, followed backwards in time.
 
-A device executes one span at a time. The cause of a span is therefore the preceding span on its device. If the span
-waited for a tensor, the cause is the send of the tensor on another device. If the span is the first of its run, the
-cause is the run that ended last before the session started this run.
+A device executes one span at a time. The usual cause of a span is therefore the preceding span on its device. But if
+the span waited for a tensor, the cause is the send of the tensor on another device. If the session started the run of
+the span only after the device was free, the cause is the run that ended last before this start.
 
 In synchronous training the chain begins with the update. If clients run across updates, as in asynchronous training,
 the chain is cut at the beginning of the update. All functions here are pure.
@@ -19,7 +19,7 @@ from runner.engine.run.timeline import Span
 from runner.tracing.timeline_index import TimelineIndex, Update
 
 OTHER = "other"
-"""Kind of the time on the path that no recorded span covers: calls, messages, decisions of the session."""
+"""Kind of the segments that no recorded span covers: calls, messages, decisions of the session."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class _Walk:
             self._on_device(self._device)
 
     def _in_session(self) -> None:
-        """Step back to the run that ended last before now."""
+        """Step back to the run that ended last before ``now``."""
         run = self._index.last_ended(self.now)
         last = None if run is None else self._index.last_of(run)
         if last is None:
@@ -103,7 +103,7 @@ class _Walk:
         first = self._index.first_of_part(span)
         if first.begin_ns < self.now:
             return
-        # Go to the latest of three causes: the last received transfer, the start of the run, the device itself.
+        # Go to the latest of three causes: the last received transfer, the start of the run, the preceding span.
         known = self._index.start_of_part(first)
         free = self.start if known.free_ns is None else known.free_ns
         started = self.start if known.run is None else known.run.begin_ns
@@ -155,7 +155,7 @@ class Waited:
 
 
 def waits_between(index: TimelineIndex) -> Iterator[Wait]:
-    """Yield the waits of devices before launched runs: for the start of the run, then for the last transfer.
+    """Yield the waits of devices before launched runs: first for the start of the run, then for its last transfer.
 
     A launched run begins on a device after all tensors that it receives have arrived, so its waits precede the run.
     """

@@ -20,8 +20,8 @@ def trace_summary(index: TimelineIndex, updates: Sequence[Update]) -> dict[str, 
     ``steps`` is a list of maps: ``step``; ``ns``, the duration of the update; ``critical_path_ns`` with ``by_kind``,
     ``by_layer`` and ``by_process``, each of which adds up to ``ns``; ``processes_ns``, process -> kind -> ns, which
     adds up to ``ns`` for each process; ``waited``, a list of ``who``, ``for``, ``times`` and ``ns``, longest first. A
-    process is named by job and task, or is the session. ``node_ns``: computing node -> median time in ns, which
-    ``parallelism.costs`` reads.
+    process is named by job and task, or is the session's process. ``node_ns``: node -> median time of its kernel in ns;
+    ``parallelism.costs`` uses these times.
     """
     between = list(waits_between(index))
     return {"steps": [_step(index, between, update) for update in updates], "node_ns": _node_ns(index)}
@@ -36,7 +36,7 @@ def _node_ns(index: TimelineIndex) -> dict[str, int]:
 
 
 def summary_table(summary: Mapping[str, Any]) -> str:
-    """Return the summary as text: shares of the critical paths, shares of each process, one line per step (ms)."""
+    """Return the summary as text: shares of critical paths, time of each process by kind, and a line (ms) per step."""
     steps = summary["steps"]
     if not steps:
         return "no step was recorded"
@@ -70,7 +70,7 @@ def _step(index: TimelineIndex, between: Sequence[Wait], update: Update) -> dict
 
 
 def _process(place: str) -> str:
-    """Return the process of a device, or the session."""
+    """Return the process of a device; return the name of the session's process unchanged."""
     return peer_of(place) if place.startswith("/") else place
 
 
@@ -82,7 +82,7 @@ def _total(path: Iterable[Segment], name: Callable[[Segment], str]) -> dict[str,
 
 
 def _shares(title: str, steps: Sequence[Mapping[str, int]]) -> list[str]:
-    """Return the lines of one kind of shares, the largest first; the last line sums the rest."""
+    """Return the lines of one kind of shares, the largest first. If there are many, the last line sums the smallest."""
     totals: Counter[str] = Counter()
     for step in steps:
         totals.update(step)

@@ -1,4 +1,4 @@
-"""An index over a timeline that finds the preceding span or run on a device, on a link or in the session."""
+"""An index of a timeline that finds the last span or run before a time, and the send of a received tensor."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence

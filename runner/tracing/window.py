@@ -28,7 +28,7 @@ class TraceFiles:
 def recorded_steps(first: int, total: int, skip: int, count: int) -> range:
     """Return the steps to record in a process that trains steps ``first`` to ``total - 1``.
 
-    These are ``count`` steps after ``skip``, or the last ``count`` steps of a shorter run.
+    These are ``count`` steps after the first ``skip`` steps, or the last ``count`` steps of a shorter run.
     """
     begin = max(first, min(first + skip, total - count))
     return range(begin, min(begin + count, total))
@@ -54,7 +54,7 @@ class TraceWindow:
 
     def before(self, step: int) -> None:
         """Note the beginning of an update; start recording if its step is due."""
-        # Recording starts one step early: the first step after binding is slower than the others.
+        # Recording starts one step early, because the first recorded step is slower than the others.
         if self.steps and not self._recording and self.steps[0] - 1 <= step <= self.steps[-1]:
             self.session.start_trace(self.clients)
             self._recording = True

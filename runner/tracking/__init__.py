@@ -1,10 +1,10 @@
-"""Experiment tracking with MLflow, or without a store; metrics.jsonl and plots are always written.
+"""Experiment tracking with MLflow or without a store, the file metrics.jsonl, and pictures of a run.
 
 Read in this order:
 
 * ``base``: the interface. ``metrics_log``: metrics.jsonl. ``plots``: pictures.
 * ``records``: tracking records as values. ``writer``: the thread that writes them. ``spool``: a file of waiting
-  records; ``origin`` and ``replay``: their transfer by another process.
+  records. ``origin`` and ``replay``: writing of waiting records by another process.
 * ``mlflow_tracker``, ``mlflow_store``, ``mlflow_sweep``, ``mlflow_client``: MLflow.
 """
 

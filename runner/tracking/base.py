@@ -1,7 +1,7 @@
 """The interface of experiment tracking, and the tracker that records nothing.
 
-A tracker never slows a step and never ends a run. The methods of a tracker return in microseconds. If a store does
-not accept a record, the record is spooled and the failure is logged.
+A tracker never slows a step and never ends a run. Its methods, other than ``finish``, return in microseconds. If a
+store does not accept a record, the record is spooled and the failure is logged.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -52,7 +52,7 @@ class Tracker:
         """Record a configuration; nested mappings become dotted keys."""
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record values named ``section/name`` (sections: ``metrics_log.SECTIONS``) of a step."""
+        """Record the metrics of a step: ``section/name`` -> value, with a section of ``metrics_log.SECTIONS``."""
 
     def log_artifact(self, path: Path, folder: str = "") -> None:
         """Copy a file into the record, below ``folder``. The file must not change until ``finish`` returns."""
@@ -88,7 +88,7 @@ class Tracking:
 class NoTracking(Tracking):
     """Schema of ``tracking: none``.
 
-    pictures: draw the graph, the curves and the confusion matrix; graph.dot and tables are always written.
+    pictures: whether to draw the graph, the curves and the confusion matrix; graph.dot and tables are always written.
     """
 
     name: str = "none"

@@ -1,4 +1,4 @@
-"""metrics.jsonl: every metric of a run, one JSON object per line, written with every tracker.
+"""metrics.jsonl: every metric of a run, one JSON object per line. It is written with every tracker.
 
 A line is ``{"step": 3, "time": 1767225600.5, "values": {"train/loss": 0.25}}``; ``time`` is seconds since 1970, values
 that are not finite are the strings "nan", "inf" and "-inf". Steps are contiguous across resumes: when a killed
@@ -40,7 +40,7 @@ class MetricsLog:
         self._file.write(_line(int(step), time.time() if time_s is None else time_s, numbers))
 
     def sync(self) -> None:
-        """Flush the lines to the disk, so that a checkpoint that survives a crash has all metrics before it."""
+        """Flush the lines to the disk, so that all metrics before a checkpoint survive a crash."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ def _line(step: int, time_s: float, values: Mapping[str, float]) -> str:
 
 
 def _truncate(path: Path, first_step: int) -> None:
-    """Atomically drop the records at or beyond ``first_step`` and a damaged end."""
+    """Atomically drop the records at or beyond ``first_step`` and a damaged end of the file."""
     if not path.exists():
         return
     kept = path.with_name(path.name + ".tmp")

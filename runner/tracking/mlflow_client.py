@@ -1,4 +1,4 @@
-"""The connection to MLflow: the one module that imports it, its client, and its limits for names and values."""
+"""The connection to MLflow: the import of MLflow, its client, and its limits for names and values."""
 
 import fcntl
 import getpass
@@ -43,9 +43,9 @@ _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
 }
-"""Default settings of MLflow's client."""
+"""Environment variables of MLflow's client, with the values for variables that are not set."""
 _IMPORTING = threading.Lock()
-"""Each job of a process has a writer thread. If two threads import MLflow at once, one gets an incomplete module."""
+"""Held while MLflow is imported: if the writer threads of two jobs import it at once, one gets an incomplete module."""
 
 
 def resolve_uri(uri: str | None, folder: Path, environment: Mapping[str, str] = os.environ) -> str:
@@ -91,7 +91,7 @@ def experiment_of_newest_run(uri: str) -> str | None:
 
 
 def directories_of_runs(uri: str, run_id: str) -> list[Path]:
-    """Return the directories of at most two runs whose run_id, or id in MLflow, begins with these hex digits.
+    """Return directories of runs whose run_id, or id in MLflow, begins with these hex digits: at most two by each id.
 
     A SQLite store that does not exist is not created. Raises StoreUnavailableError.
     """
@@ -152,7 +152,7 @@ def _client(uri: str) -> Any:
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     path = sqlite_path(uri)
     if path is not None:
-        # Fails at once if SQLite cannot work at all; MLflow would retry for minutes.
+        # This fails at once if SQLite cannot open the file; MLflow would retry for minutes.
         with closing(sqlite3.connect(path)) as database:
             database.execute("PRAGMA schema_version")
     return client_class(tracking_uri=uri)
@@ -220,7 +220,7 @@ def safe_tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def safe_metric(value: float) -> float:
-    """Return NaN for infinity: MLflow would store 1.8e308, which flattens the rest of the chart.
+    """Return the value, but NaN for infinity: MLflow would store 1.8e308, which flattens the rest of the chart.
 
     metrics.jsonl keeps the exact value.
     """

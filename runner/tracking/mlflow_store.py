@@ -29,9 +29,9 @@ RUN_ID_TAG = "runner.run_id"
 
 
 class MlflowStore:
-    """The MLflow run of one experiment run, created by the first ``open`` and found again by later ones.
+    """The MLflow run that records one training run; the first ``open`` creates it, and later ones find it.
 
-    Points are recognised by (key, step): a point that the store has when it is opened is never written again, so that
+    A metric value is recognised by (key, step): a value that the store has when it is opened is never written again, so
     the curves of a resumed run have no repetitions. started_ms: start of the run for MLflow, by default now.
     """
 
@@ -104,7 +104,7 @@ class MlflowStore:
             if Path(record.path).exists():
                 self._client.log_artifact(self.run_id, record.path, record.folder or None)
             else:
-                _log.warning("artifact %s no longer exists and is missing in the tracking record", record.path)
+                _log.warning("artifact %s no longer exists and is missing from the tracking record", record.path)
 
     def _write_end(self, records: Sequence[End]) -> None:
         last = records[-1]

@@ -31,7 +31,7 @@ _FILE: JsonFile[SweepRecord] = JsonFile(
 
 
 def _stored_run_id(uri: str, experiment_id: str, sweep_dir: Path) -> str | None:
-    """Return the parent run in sweep.json, None if there is none in this store and experiment."""
+    """Return the id of the parent run in sweep.json; None unless it is in this store and experiment."""
     path = sweep_dir / SWEEP_FILE
     if not path.exists():
         return None
@@ -40,7 +40,7 @@ def _stored_run_id(uri: str, experiment_id: str, sweep_dir: Path) -> str | None:
 
 
 def parent_run_id(client: Any, uri: str, experiment_id: str, sweep_dir: Path, name: str, started_ms: int) -> str:
-    """Return the parent run of the jobs of a sweep. The first job creates it, with its own start time.
+    """Return the id of the parent run of a sweep. The first job creates the parent run, with the start time of the job.
 
     The parent run is created through ``client``, which ignores the variable MLFLOW_RUN_ID. MLflow's fluent functions
     would use the run in MLFLOW_RUN_ID for the parent and for every child.

@@ -24,7 +24,7 @@ _MEGABYTE = 1e6
 
 
 class SystemMonitor:
-    """A thread that samples system metrics every ``every_s`` seconds; it samples a shorter run once, at its end.
+    """A thread that samples system metrics every ``every_s`` seconds; a shorter run is sampled once, at its end.
 
     on_sample: called on that thread with metrics in section ``system``.
     """
@@ -98,7 +98,7 @@ class MlflowTracking(Tracking):
     experiment: the MLflow experiment of the runs.
     uri: the tracking store; null for the environment variable MLFLOW_TRACKING_URI or, if it is not set, mlflow.db in
     the working directory.
-    pictures: as for ``tracking: none``.
+    pictures: see :class:`~runner.tracking.base.NoTracking`.
     system_metrics: record CPU and memory use every ``system_metrics_every_s`` seconds.
     queue_size: largest number of records held in memory; further records go to the spool file.
     finish_timeout_s: longest wait at a run's end for the store to accept the pending records; the rest is written at

@@ -24,10 +24,10 @@ _MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Origin:
-    """The store of a run and its identity there.
+    """The store of a run and the identity of the run there.
 
-    store: the address, without user and password. started_ms: first start of the run, in milliseconds since 1970. The
-    other fields are those of ``RunInfo`` at the first start, so a job that is resumed alone still belongs to its sweep.
+    store: the address, without user and password. started_ms: first start of the run, in milliseconds since 1970. Name
+    and sweep are those of ``RunInfo`` at the first start, so a job that is resumed alone still belongs to its sweep.
     """
 
     store: str
@@ -40,7 +40,7 @@ class Origin:
 
     @classmethod
     def begun(cls, uri: str, experiment: str, run: RunInfo) -> Self:
-        """Return the origin of a run at its first start, and store it in the run's directory.
+        """Return the origin of a run that starts or resumes, and store it in the run's directory.
 
         If the directory cannot be written, the failure is logged and the run continues.
         """
@@ -75,8 +75,8 @@ class Origin:
     def address(self, uri: str | None, folder: Path) -> str:
         """Return the address of the store with user and password.
 
-        uri, folder: arguments of ``resolve_uri``, which finds user and password. Raises ValueError if they are needed
-        and not available.
+        uri, folder: arguments of ``resolve_uri``, whose result supplies user and password. Raises ValueError if the
+        store needs them and the result is the address of another store.
         """
         if REDACTED not in self.store:
             return resolve_uri(self.store, folder)

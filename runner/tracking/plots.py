@@ -1,4 +1,4 @@
-"""Pictures and tables of a run, drawn without a display and without Graphviz's program."""
+"""Pictures and tables of a run; drawing needs neither a display nor the programs of Graphviz."""
 
 import csv
 import math
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _DPI = 120
 _QUANTITIES = ("loss", "accuracy")
 _SPLITS = ("train", "val", "test")
-# With more classes, numbers no longer fit into the cells of a confusion matrix, or names along its axes.
+# The most classes for which numbers fit into the cells of a confusion matrix, and names along its axes.
 _MOST_NUMBERED = 20
 _MOST_NAMED = 40
 
@@ -144,10 +144,10 @@ def _names(counts: Counts) -> list[str]:
 
 
 Box = tuple[str, str]
-"""(row, column)."""
+"""The names of the row and the column of a box."""
 
 _DIAGRAM_DPI = 100
-# In inches, the units of the drawing: distance of box centres, and size of a box.
+# Distances of box centres, and size of a box, in inches, which are the units of the drawing.
 _COLUMN, _ROW = 4.2, 0.85
 _WIDTH, _HEIGHT = 1.7, 0.5
 _LINE, _FILL = "#33506f", "#eef3fa"
@@ -158,8 +158,8 @@ _Point = tuple[float, float]
 def box_diagram(boxes: Mapping[Box, str], arrows: Mapping[tuple[Box, Box], str], out_path: Path) -> Path:
     """Draw boxes and labelled arrows as a PNG and return ``out_path``.
 
-    boxes: box -> text. Rows, from the top, and columns are in the order of their first box; the name of a column is
-    above its boxes. arrows: (from, to) -> label.
+    boxes: box -> text. Rows, from the top, and columns, from the left, are in the order of their first box; the name
+    of a column is above its boxes. arrows: (from, to) -> label.
     """
     from matplotlib.figure import Figure
 

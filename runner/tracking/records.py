@@ -1,7 +1,7 @@
 """Tracking records as values that can be queued, passed to another thread and spooled to a file.
 
-Writing a record twice has the same effect as writing it once: metrics have a time, by which stores recognise a repeated
-point, and the other records set a value by its key.
+Writing a record twice has the same effect as writing it once: a store recognises a repeated metric value by its time,
+and a repeated record of any other kind replaces the first one.
 """
 
 import json
@@ -16,7 +16,7 @@ from runner.system.schema import Record as Schema
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Values of one step, recorded at ``time_ms`` (milliseconds since 1970)."""
+    """Metric values of one step, recorded at ``time_ms`` (milliseconds since 1970)."""
 
     step: int
     time_ms: int
@@ -25,21 +25,21 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Params:
-    """Flat configuration keys and their values as text."""
+    """Configuration values as text, by dotted key."""
 
     values: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """Facts about the run; the last value of a key counts."""
+    """Facts about the run; a later value of a key replaces an earlier one."""
 
     values: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file to copy into ``folder`` of the run's stored record ("" is the root folder)."""
+    """A file to copy into the folder ``folder`` of the run's record in the store ("" is the root folder)."""
 
     path: str
     folder: str
@@ -47,7 +47,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of the run, at ``time_ms`` with one of ``base.STATUSES``."""
+    """The end of the run at ``time_ms``. status: one of ``base.STATUSES``."""
 
     status: str
     time_ms: int
@@ -59,7 +59,7 @@ _KINDS: dict[str, type[Record]] = {cls.__name__.lower(): cls for cls in (Metrics
 _KIND_OF = {cls: kind for kind, cls in _KINDS.items()}
 _SCHEMAS: dict[str, Schema[Any]] = {kind: Schema(cls) for kind, cls in _KINDS.items()}
 VALUES = MapOf(Text(), AnyFloat())
-"""Metric values. JSON has only finite numbers, so other values are "nan", "inf" and "-inf"."""
+"""The schema of metric values. JSON has only finite numbers, so other values are stored as "nan", "inf" and "-inf"."""
 
 
 def now_ms() -> int:
@@ -74,7 +74,7 @@ def to_line(record: Record) -> str:
 
 
 def from_line(line: str) -> Record:
-    """Read a line of :func:`to_line`; raises ValueError for any other text."""
+    """Return the record from a line that :func:`to_line` wrote; raises ValueError for any other text."""
     fields = json.loads(line)
     kind = fields.pop("kind", None) if isinstance(fields, dict) else None
     if kind not in _SCHEMAS:

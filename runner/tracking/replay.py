@@ -1,4 +1,4 @@
-"""Write the records that a run left in its spool to its store, from another process."""
+"""Write to the tracking store the records that a run left in its spool, after the run has ended."""
 
 import time
 from collections.abc import Callable
@@ -16,14 +16,14 @@ PATIENCE_S = 10.0
 
 
 class Replay:
-    """A writer of the pending records of runs, one run at a time. A store that does not answer is not tried again."""
+    """A writer of the pending records of runs, one run after another. A store that did not answer is then skipped."""
 
     def __init__(
         self, store: Callable[[str, str, RunInfo, int], Store] = MlflowStore, patience_s: float = PATIENCE_S
     ) -> None:
-        """Replay into stores that ``store`` creates from address, experiment, run and the run's start time.
+        """store: returns the store for an address, an experiment, a run and the run's start time in milliseconds.
 
-        patience_s: longest wait for the lock of a spool. A store is not tried again if it took this long to fail.
+        patience_s: longest wait for the lock of a spool. If a write takes this long to fail, its store is skipped.
         """
         self._store = store
         self._patience_s = patience_s
@@ -32,21 +32,21 @@ class Replay:
     def run(self, run_dir: Path, uri: str | None, end: End | None) -> int:
         """Write the pending records of a run, in order, and return their number.
 
-        uri: the run's setting ``tracking.uri``. end: written if no record has the end of the run; None for a killed
-        run, which is recorded as interrupted at the time of its last record. The caller must prevent a start of the run
-        during the call. Raises StoreUnavailableError or OSError, after which unwritten records stay pending; ValueError
-        if the origin of the run is unknown.
+        uri: the run's setting ``tracking.uri``. end: written if no pending record is an end; None for a killed run,
+        which is recorded as interrupted at the time of its last pending metrics. The caller must prevent a start of the
+        run during the call. Raises StoreUnavailableError or OSError if the records cannot all be written (those that
+        were not written stay pending); ValueError if the file with the run's :class:`Origin` is missing or damaged.
         """
         origin = Origin.read(run_dir)
         if origin.store in self._unavailable:
             raise StoreUnavailableError(self._unavailable[origin.store])
         store = self._store(origin.address(uri, Path.cwd()), origin.experiment, origin.run(run_dir), origin.started_ms)
         spool = Spool(run_dir / SPOOL_FILE)
-        # Opening a run in the store removes its end, which only a pending record would restore.
+        # Opening a run in the store marks it as running again; without pending records, nothing would end it again.
         if not spool.pending:
             return 0
         opened = False
-        # If the run was in this process, the thread of its writer may still be writing.
+        # If the run was executed by this process, its writer thread may still be writing.
         try:
             with spool.lock(self._patience_s):
                 store.open()
@@ -54,7 +54,7 @@ class Replay:
                 _add_end(spool, end)
                 return self._write(store, origin.store, spool)
         except (TimeoutError, StoreUnavailableError) as error:
-            # A writer holds the lock for so long only while it waits for the store.
+            # A writer holds the lock this long only if the store does not answer.
             if not opened:
                 self._unavailable[origin.store] = str(error)
             raise
@@ -67,7 +67,7 @@ class Replay:
             try:
                 store.write(records)
             except StoreUnavailableError as error:
-                # A store that refuses at once may refuse only this run, and the refusal costs no time.
+                # A store that fails at once is not skipped: it may accept other runs, and trying costs no time.
                 if time.monotonic() - began_s >= self._patience_s:
                     self._unavailable[address] = str(error)
                 raise
@@ -77,8 +77,8 @@ class Replay:
 
 
 def _add_end(spool: Spool, end: End | None) -> None:
-    """Append the end of the run to its pending records: if it were written separately, a failure could lose it."""
+    """Append the end of the run to its pending records unless they have one; a failed write then cannot lose it."""
     records, _ = spool.head(limit=None)
     if not any(isinstance(record, End) for record in records):
         last_ms = max((record.time_ms for record in records if isinstance(record, Metrics)), default=now_ms())
-        spool.append([end or End("interrupted", last_ms)])  # which is KILLED in MLflow
+        spool.append([end or End("interrupted", last_ms)])  # shown as KILLED by MLflow

@@ -1,4 +1,4 @@
-"""A queue of records in a file of the run directory: records that the store did not accept, in order."""
+"""The spool: a queue, in a file of the run directory, of tracking records that are not yet in the store."""
 
 import fcntl
 import logging
@@ -16,13 +16,13 @@ _LOCK_LOOK_S = 0.05
 
 
 class Spool:
-    """A first-in, first-out queue. The file exists only while it has records.
+    """A first-in, first-out queue of records in a file. The file exists only while the queue is not empty.
 
     Not thread-safe: the owner serialises all calls, except that ``head`` may run while another thread appends.
     """
 
     def __init__(self, path: Path) -> None:
-        """Continue the spool of an earlier process at ``path``, without an incomplete last line."""
+        """Open the file ``path`` with the records of an earlier process, if any; remove an incomplete last line."""
         self.path = path
         self._start = 0
         self._end = _drop_incomplete_line(path) if path.exists() else 0
@@ -31,18 +31,18 @@ class Spool:
 
     @property
     def pending(self) -> bool:
-        """Whether there are records."""
+        """Whether the queue has records."""
         return self._end > self._start
 
     @contextmanager
     def lock(self, wait_s: float | None = None) -> Iterator[None]:
-        """Hold the lock on writing from the spool to the store, across threads and processes.
+        """Hold the lock that lets only one thread of one process write from the spool to the store.
 
-        wait_s: longest wait for another holder, unlimited by default. Raises TimeoutError after that time.
+        wait_s: longest wait for the lock, unlimited by default. Raises TimeoutError after that time.
         """
         with ExitStack() as stack:
             held = True
-            # If the lock file cannot be created, there can be no spool either, and so no other writer.
+            # If the lock file cannot be created, no spool file can be created either, so there is no other writer.
             with suppress(OSError):
                 file = stack.enter_context(self.path.with_name(f".{self.path.name}.lock").open("a"))
                 held = _held(file, wait_s)
@@ -70,7 +70,7 @@ class Spool:
             self._rewrite("".join(to_line(record) for record in records if wanted(record)).encode())
 
     def head(self, limit: int | None) -> tuple[list[Record], int]:
-        """Return the first ``limit`` records (None: all), and the position after them for ``advance``."""
+        """Return the first ``limit`` records (None: all), and the position after them, to pass to ``advance``."""
         end, position = self._end, self._start
         records: list[Record] = []
         with self.path.open("rb") as file:
@@ -115,7 +115,7 @@ def _held(file: IO[str], wait_s: float | None) -> bool:
         except BlockingIOError:
             if time.monotonic() >= deadline_s:
                 return False
-        # flock has no timeout.
+        # flock has no timeout, so try again.
         time.sleep(_LOCK_LOOK_S)
 
 

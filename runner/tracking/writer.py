@@ -1,9 +1,9 @@
 """The thread between a training loop and a store that can be slow, unavailable or broken.
 
-Records flow caller -> queue in memory -> thread -> store. If the queue is full or the store fails, they flow caller ->
-spool file, and the thread writes the spool, oldest record first, when the store answers again; then the queue is used
-again. The order is kept: no record enters the queue while the spool has one, and after a failure the records in the
-queue go to the front of the spool.
+The caller puts records into a queue in memory, from which the thread writes them to the store. If the queue is full or
+the store fails, the caller's records go to the spool file instead; once the store answers, the thread writes them from
+the spool, and the queue is used again. The order is kept: no record enters the queue while the spool has one, and after
+a failure the records in the queue go to the front of the spool.
 """
 
 import logging
@@ -28,21 +28,21 @@ class StoreUnavailableError(Exception):
 
 
 class Store(Protocol):
-    """The destination of records. Only the writer's thread calls it; both methods raise StoreUnavailableError."""
+    """The destination of records, called by one thread. Both methods raise StoreUnavailableError if they fail."""
 
     def open(self) -> None:
         """Open the store and create or find the run; called until it succeeds."""
 
     def write(self, records: Sequence[Record]) -> None:
-        """Write records in order. After a failure the same records are written again, which must not duplicate them."""
+        """Write records in order. After a failure, the same records are passed again; this must not duplicate them."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Times of the writer, in seconds.
+    """When the writer writes and tries again; times are in seconds.
 
-    flush_s: time between batches. first_retry_s: wait after a failure, doubled after each further failure up to
-    last_retry_s. final_tries: attempts at the end of a run.
+    flush_s: time between writes. first_retry_s: wait after a failure, doubled after each further failure up to
+    last_retry_s. final_tries: most attempts to write the pending records at the end of a run.
     """
 
     flush_s: float = 1.0
@@ -59,7 +59,7 @@ class BackgroundWriter:
         self._spool = spool
         self._queue_size = queue_size
         self._pace = pace or Pace()
-        # Guards the spool and the four attributes below.
+        # Guards the spool and the next four attributes.
         self._lock = threading.Lock()
         self._queue: deque[Record] = deque()
         self._in_flight: list[Record] = []
@@ -74,7 +74,7 @@ class BackgroundWriter:
         self._thread = threading.Thread(target=self._run, name="tracking-writer", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; the store is opened on it."""
+        """Start the thread, which also opens the store."""
         self._thread.start()
 
     def put(self, record: Record) -> None:
@@ -86,7 +86,7 @@ class BackgroundWriter:
                 self._to_spool(self._spool.append, [record])
 
     def finish(self, timeout_s: float) -> None:
-        """Write the pending records and end the thread; records not written in ``timeout_s`` are spooled."""
+        """Write the pending records and end the thread; records not written within ``timeout_s`` are spooled."""
         self._stop.set()
         self._thread.join(timeout_s)
         with self._lock:
@@ -110,7 +110,7 @@ class BackgroundWriter:
 
     def _try_to_write(self) -> bool:
         try:
-            # If ``finish`` stops waiting for this thread, another process or thread may write the rest.
+            # After ``finish`` stops waiting for this thread, a replay in another thread or process may need the lock.
             with self._spool.lock():
                 self._open()
                 while self._write_next():
@@ -166,7 +166,7 @@ class BackgroundWriter:
                 self._to_spool(self._spool.prepend, records)
 
     def _to_spool(self, add: Callable[[Sequence[Record]], None], records: Sequence[Record]) -> None:
-        """Spool records; if the disk refuses the records, they are lost and training continues."""
+        """Spool records; if the file cannot be written, the records are lost and training continues."""
         try:
             add(records)
         except OSError as error:

@@ -1,12 +1,12 @@
 """Training runs.
 
-Read in this order; the first five files implement a run from its start to its end:
+The modules in reading order; the first five implement a run from its start to its end:
 
-* ``run``: trains a checked configuration in a directory and returns a summary; calls all other modules.
+* ``run``: trains a checked configuration in a directory and returns a summary; all other modules serve it.
 * ``trainer``: the loop of steps. ``evaluation``: scores, the best metric, early stopping.
-* ``saving``: start, progress and checkpoints. ``summary``: the result.
-* ``build`` wires a configuration into an ``experiment``; ``devices`` and ``placement`` assign its devices;
+* ``saving``: the start, progress and checkpoints of a run. ``summary``: the facts and results of a run.
+* ``build`` makes an ``experiment`` from a configuration; ``devices`` and ``placement`` assign its devices;
   ``preconditions`` and ``memory`` refuse runs that cannot work; ``initial_weights`` reads ``init_from``.
-* ``comparison``: step times of other strategies. ``non_finite``: the origin of a NaN. ``graph_picture`` and
-  ``display``: pictures and the terminal. ``inference``: a trained network on one device.
+* ``comparison``: step times of other strategies. ``non_finite``: the origin of a NaN. ``graph_picture``: pictures
+  of the graph. ``display``: progress on the terminal. ``inference``: scores and predictions of a trained network.
 """

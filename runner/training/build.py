@@ -1,4 +1,4 @@
-"""Build an experiment from a configuration and open its session; only this module connects the parts of a run."""
+"""Build an experiment from a configuration, and open the session that executes its program."""
 
 import dataclasses
 import math
@@ -41,8 +41,8 @@ from runner.training.preconditions import replayed_decisions
 def build(config: Config, kept_placement: Path | None = None) -> Experiment:
     """Return the experiment of a checked configuration. Nothing is written or started.
 
-    kept_placement: the stored placement of a resumed run. Raises ConfigError if model, data and strategy do not fit
-    each other, or if the code of a plugin fails.
+    kept_placement: the file with the placement of a resumed run. Raises ConfigError if model, data and strategy do not
+    fit each other, or if the code of a plugin fails; ResourceError if the variables exceed this machine's memory.
     """
     with plugin_errors(provenance()):
         return _build(config, kept_placement)
@@ -87,7 +87,7 @@ def _build(config: Config, kept_placement: Path | None) -> Experiment:
 
 
 def _program(config: Config, facts: Facts, total_steps: int) -> Program:
-    """Return the strategy's program; raises ConfigError if strategy, data and run do not fit each other."""
+    """Return the strategy's program; raises ConfigError if the strategy does not fit the data and the settings."""
     strategy: Strategy = config.parallelism
     known = replace(training_facts(config), train_examples=facts.train_examples, total_steps=total_steps)
     if faults := list(strategy.faults(known)):
@@ -105,7 +105,7 @@ def _program(config: Config, facts: Facts, total_steps: int) -> Program:
 
 
 def task_of(config: Config, facts: Facts) -> Task:
-    """Return the task of a configuration; the task is the same for every strategy. facts: the facts of the data."""
+    """Return the training task of a configuration, whatever its strategy. facts: the facts of its data."""
     return Task(
         network=config.model.network(facts.classes),
         optimizer=config.optimizer,
@@ -122,8 +122,8 @@ def task_of(config: Config, facts: Facts) -> Task:
 def open_session(experiment: Experiment, directory: RunDirectory, check_finite: bool) -> Iterator[Session]:
     """Open the session of an experiment, on worker processes unless the program requests a single process.
 
-    check_finite: stop at the first value that is not finite and name its node. Raises ConfigError if the record that
-    the run replays cannot be used.
+    check_finite: raise NumericError, with the name of the node, at the first value that is not finite. Raises
+    ConfigError if the record that the run replays cannot be used.
     """
     config = experiment.config
     source_document = {
@@ -133,7 +133,7 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
         "eval_batch_size": config.train.eval_batch_size,
         "dtype": state_dtype(config.precision),
     }
-    # Kernels are loaded first, because the thread limit applies to loaded libraries only.
+    # Kernels are loaded first, because the thread limit applies only to libraries that are already loaded.
     registry = kernels_for(experiment.cluster.devices)
     computed = (experiment.program, experiment.cluster, registry)
     if experiment.program.one_process is not None:
@@ -162,7 +162,7 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
 
 
 def _interleaving(experiment: Experiment) -> Interleaving | None:
-    """Return how one process interleaves launched clients: as recorded, or by a virtual clock; None for neither."""
+    """Return how one process orders overlapping clients: by a record or a virtual clock; None if none overlap."""
     strategy: Strategy = experiment.config.parallelism
     if strategy.replayed is not None and strategy.race is not None and strategy.race.decisions is None:
         return Recorded(read_endings(Path(strategy.replayed), outcome_hash(experiment.config)))

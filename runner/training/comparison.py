@@ -24,11 +24,11 @@ from runner.training.trainer import train_step
 def predicted_step_s(experiment: Experiment) -> dict[str, float]:
     """Return strategy -> predicted seconds of a training step (cost model); the experiment's strategy comes first.
 
-    All strategies have the same batch, devices and links. Strategies that cannot train the batch are left out, for
+    All strategies train the same batch over the same links. A strategy that cannot train the batch is left out, for
     example because a worker would have no example.
     """
     placed = experiment.placed
-    assert placed is not None, "only an experiment that was placed is compared"
+    assert placed is not None, "only an experiment with a placement can be compared"
     found = {experiment.config.parallelism.name: placed.placement.step_s}
     for name, config in _rivals(experiment).items():
         strategy: Strategy = config.parallelism
@@ -43,10 +43,10 @@ def predicted_step_s(experiment: Experiment) -> dict[str, float]:
 
 
 def measured_step_s(experiment: Experiment, directory: RunDirectory, steps: int) -> dict[str, float]:
-    """Return strategy -> median seconds of ``steps`` training steps; the experiment's strategy comes first.
+    """Return strategy -> median step time in seconds over ``steps`` steps; the experiment's strategy comes first.
 
-    Each strategy starts from the initial weights in a separate session. The first step is not counted. A strategy
-    with fewer workers uses the same total number of kernel threads.
+    Each strategy starts from the initial weights in a separate session. An additional first step is not counted. A
+    strategy with fewer workers uses the same total number of kernel threads.
     """
     found = {}
     for name, each in _experiments(experiment):
@@ -62,7 +62,7 @@ def measured_step_s(experiment: Experiment, directory: RunDirectory, steps: int)
 
 
 def verdict(step_s: Mapping[str, float], how: str) -> str:
-    """Return one sentence that compares the fastest strategy with the first. how: "predicted ..." or "measured ..."."""
+    """Return one line that compares the first strategy with the fastest. how: such as "predicted by the cost model"."""
     own, fastest = next(iter(step_s)), min(step_s, key=step_s.__getitem__)
     times = ", ".join(f"{name} {1e3 * seconds:,.3f} ms" for name, seconds in step_s.items())
     if step_s[fastest] < step_s[own]:
@@ -76,10 +76,10 @@ def _experiments(experiment: Experiment) -> Iterator[tuple[str, Experiment]]:
 
 
 def _rivals(experiment: Experiment) -> dict[str, Config]:
-    """Return strategy -> configuration of the strategies to compare with, on the experiment's workers."""
+    """Return strategy -> configuration for each strategy to compare with, on the experiment's cluster."""
     config = experiment.config
     placement, rivals = config.parallelism.layer_placement, {}
-    assert placement is not None, "only an experiment that was placed is compared"
+    assert placement is not None, "only an experiment with a placement can be compared"
     for name, settings in placement.rivals.items():
         strategy: Strategy = option_of("parallelism", {"name": name, **settings})
         rival = replace(config, parallelism=strategy, cluster=_cluster_of(config, strategy.workers))
@@ -89,7 +89,7 @@ def _rivals(experiment: Experiment) -> dict[str, Config]:
 
 
 def _cluster_of(config: Config, workers: int) -> LocalCluster:
-    """Return the cluster with its cores and threads divided among fewer workers; a single worker has no link."""
+    """Return the cluster with all its cores and threads divided among ``workers``; a single worker has no links."""
     cluster: LocalCluster = config.cluster
     joined, alone = config.parallelism.workers // workers, workers == 1
     threads, cores = cluster.threads_per_worker, cluster.cores_per_worker

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 def cluster_of(config: LocalCluster, program: Program) -> Cluster:
-    """Return the devices of a program. The cost model uses the configured cores and links, emulated or not.
+    """Return the cluster of a program, with the configured cores and links for the cost model, emulated or not.
 
     Raises ConfigError if NCCL is requested for clients that overlap.
     """
@@ -58,7 +58,7 @@ def cluster_of(config: LocalCluster, program: Program) -> Cluster:
 
 
 def sums_over_workers(program: Program) -> bool:
-    """Return whether a program has sums that a library such as NCCL can compute between GPUs."""
+    """Return whether a program has sums over workers, which a library such as NCCL can compute between GPUs."""
     return any(node.op == WHOLE for node in program.graph)
 
 
@@ -92,14 +92,14 @@ def log_run_devices(experiment: Experiment, found: Found, draft: Summary) -> Sum
 
 
 def log_devices(cluster: LocalCluster, placed: Cluster, found: Found) -> DeviceReport:
-    """Log the devices of a cluster and the reason for their choice; return both. placed: the logical devices."""
+    """Log the devices and the reason for their choice; return both. cluster: settings. placed: the devices."""
     texts = device_texts({device.name: device.gpu for device in placed.devices}, found)
     options = ", float32 products in TF32" if cluster.tf32 else ""
     options += ", the fastest plan of each convolution" if cluster.compare_plans else ""
     for device, what in texts.items():
         log.info("%s: %s%s", device, what, "" if what == ON_CPU else options)
     on_gpus, why = cluster.device_taken == GPU, reason(cluster, found)
-    # Warn about an idle GPU.
+    # Warn if a GPU stays idle although the user did not choose the CPU.
     idle = found.gpus and cluster.device == AUTO and not on_gpus
     log.log(logging.WARNING if idle else logging.INFO, "devices: %s", why)
     keys_of_gpus = {
@@ -120,7 +120,7 @@ def log_devices(cluster: LocalCluster, placed: Cluster, found: Found) -> DeviceR
 
 
 def gpus_of(config: LocalCluster, workers: int, servers: int) -> Gpus | None:
-    """Return the GPUs of a run, None if it computes on the CPU. config: with the machine values filled in."""
+    """Return the GPUs of a run; None if it computes on the CPU. config: as returned by ``fix_machine_values``."""
     if config.device_taken != GPU:
         return None
     assert config.gpus is not None, "if GPUs are used, each device has one"
@@ -130,11 +130,11 @@ def gpus_of(config: LocalCluster, workers: int, servers: int) -> Gpus | None:
 
 
 def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Program:
-    """Return the program, set to run in one process if the configuration requests that or if GPUs make that faster.
+    """Return the program, set to run in one process if the configuration requests that or if it is faster on GPUs.
 
-    In one process, copies go directly between GPUs. NCCL needs a process for each GPU. Clients that overlap need
-    separate processes, because one process would run them one by one. Raises ConfigError if ``cluster.one_process``
-    contradicts these rules.
+    One process copies tensors directly between GPUs. NCCL and emulated links need a process for each worker. So do
+    clients that overlap, because one process would run them one by one. Raises ConfigError if ``cluster.one_process``
+    contradicts the program.
     """
     overlapping = any(client.deferred for client in program.clients.values())
     if config.one_process is False and program.one_process is not None:

@@ -11,7 +11,7 @@ def create_display() -> "Display":
 
 
 class Display:
-    """A display on standard error: one line every few seconds and one per message. Calls take microseconds."""
+    """Plain lines on standard error: one every few seconds, and one for each message. Calls take microseconds."""
 
     def __init__(self, interval_s: float = 5.0) -> None:
         self._interval_s = interval_s
@@ -22,7 +22,7 @@ class Display:
         self._last = self._started = time.monotonic()
 
     def step(self, done: int, loss: float, examples_per_s: float) -> None:
-        """Show that ``done`` steps are done, in at most one line per interval."""
+        """Show the progress after ``done`` steps, in at most one line per interval."""
         now = time.monotonic()
         if now - self._last < self._interval_s:
             return

@@ -26,7 +26,7 @@ _PREFIX = "monitor/"
 class Scores:
     """The result of one evaluation.
 
-    confusion: (C, C) int64, the number of examples of true class i that were predicted as class j.
+    confusion: (C, C) int64; confusion[i, j] is the number of examples of class i that were predicted as class j.
     """
 
     loss: float
@@ -36,7 +36,7 @@ class Scores:
 
 
 def with_validation(program: Program) -> Program:
-    """Add the client that scores the validation split; it feeds the nodes of "eval" with validation examples."""
+    """Return the program with a further client, which runs the nodes of "eval" on validation examples."""
     scoring = program.clients[_CLIENTS[TEST]]
     inputs = tuple(replace(slot, split=VALIDATION) for slot in scoring.inputs)
     validating = replace(scoring, name=_CLIENTS[VALIDATION], inputs=inputs)
@@ -64,7 +64,7 @@ class BestMetric:
 
     best, best_step: the best value and the number of updates after which it was first reached; None before any value.
     reference: the value at the last improvement that ``train.patience`` counts; None before any value. waited: number
-    of evaluations since this improvement. Values that are not finite never count as better.
+    of counted evaluations since then. Values that are not finite never count as better.
     """
 
     best: float | None = None
@@ -74,10 +74,10 @@ class BestMetric:
 
     @classmethod
     def at_start(cls, config: Config, progress: Mapping[str, float]) -> "BestMetric":
-        """Return the state that a checkpoint stores in its progress.
+        """Return the state at the start of a process. progress: from the checkpoint of a resumed run, else empty.
 
         If the best checkpoint is kept from now on but was not kept before, the state is empty, because no checkpoint
-        has the best value.
+        with the best value exists.
         """
         if keeps_best(config) and BEST_STEP not in progress:
             return cls()

@@ -13,12 +13,12 @@ from runner.training.placement import PlacedProgram
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that the training loop needs.
+    """A configuration and the parts of its run that are known before the run starts.
 
     total_steps: updates of the whole run. steps_per_epoch: updates that read every training example once, not
-    always an integer. threads_per_worker: kernel threads of each process. emulation: the emulated slow network, None
-    for the real one. placed: the program with the placement of its layers, None if the strategy assigns all devices
-    itself.
+    always an integer. threads_per_worker: kernel threads of each process. emulation: the emulated links and slow
+    workers; None without emulation. placed: the program with the placement of its layers; None if the strategy assigns
+    all devices itself.
     """
 
     config: Config
@@ -50,7 +50,7 @@ class Experiment:
 
     @property
     def eval_every(self) -> int:
-        """Steps between evaluations: as configured, or once per epoch."""
+        """The number of steps between evaluations: ``train.eval_every`` or, if it is not set, an epoch."""
         return self.config.train.eval_every or max(1, round(self.steps_per_epoch))
 
     @property
@@ -62,5 +62,5 @@ class Experiment:
 
     @property
     def advice_on_divergence(self) -> str:
-        """The optimizer's advice for values that are no longer finite."""
+        """The optimizer's advice to the user after a value became infinite or NaN."""
         return str(self.config.optimizer.against_divergence)

@@ -19,10 +19,10 @@ _OTHER = "step"
 
 
 def draw_graph(graph: Graph, path: Path, pictures: bool = True) -> list[Path]:
-    """Write ``path`` in the DOT language, a PNG and, if the Graphviz program is installed, an SVG.
+    """Write the graph to ``path`` in the DOT language, to a PNG file and, if Graphviz is installed, to an SVG file.
 
-    A box is a layer on a device and shows its number of nodes; an arrow shows the number of tensors. The PNG omits
-    arrows to and from nodes without a layer, because these arrows are the same in all networks. pictures: False to omit
+    A box is a layer on a device and shows its number of nodes; an arrow shows its number of tensors. The PNG omits
+    arrows to and from nodes without a layer, because these arrows are alike in all networks. pictures: False to omit
     PNG and SVG. Returns the paths of the files.
     """
     boxes = {box: f"{box[0]}\n{count} nodes" for box, count in Counter(map(_box, graph)).items()}

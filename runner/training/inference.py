@@ -40,15 +40,15 @@ PREDICT = "predict"
 
 @dataclass
 class ForwardPasses(Strategy):
-    """A strategy that trains nothing. No table lists this class, so no configuration can choose it."""
+    """A strategy that trains nothing. A configuration cannot choose it, because it is no option of ``parallelism``."""
 
     name: str = "forward_passes"
 
     def build(self, task: Task) -> Program:
-        """Return a program for one device whose only variables are the weights.
+        """Return a program for one device; its only variables are the weights of the network.
 
-        Besides the usual clients, the program has "validate" and "predict". The client "predict" fetches "logits"
-        (N, C) for a batch of split "test", where N is the size of an evaluation batch.
+        Besides the usual clients except "train", it has "validate" and "predict". The client "predict" fetches "logits"
+        (N, C) for a batch of split "test", where N is the size of an evaluation batch and C the number of classes.
         """
         graph = Graph()
         replica = Replica(graph, task, device=worker_task(0))
@@ -62,8 +62,8 @@ class ForwardPasses(Strategy):
 class OneDevice:
     """A network and the device of this machine that computes it.
 
-    config: the configuration of the network's run, with the machine values of this device. cluster: this device only.
-    gpus: the GPUs of this machine. what, reason: the device and the reason for its choice, as text.
+    config: the configuration of the run that trained the network, with the settings of this device. cluster:
+    this device only. gpus: the GPUs of this machine. what, reason: the device and the reason for its choice, as text.
     """
 
     config: Config
@@ -88,7 +88,7 @@ def one_device(config: Config, cores: int, look: Look = discover) -> OneDevice:
 
 
 def weights_of(config: Config) -> Mapping[str, TensorSpec]:
-    """Return the variables of a configuration's network by unsharded name, without slots of the optimizer."""
+    """Return unsharded name -> spec of each variable of a configuration's network, without optimizer slots."""
     return ForwardPasses().build(task_of(config, config.data.facts())).variables
 
 
@@ -97,9 +97,9 @@ def score(
 ) -> dict[str, Scores]:
     """Score a checkpoint of the device's network on the test split of a dataset, and on its validation split if any.
 
-    settings: the dataset, whose images and classes must match training. normalised_as: the normalisation of
-    training. Raises CheckpointError if the checkpoint does not hold the network, ConfigError if the pixels are not in
-    the units of training, DataError if data cannot be read, ResourceError if a GPU cannot hold a batch.
+    settings: the dataset; its images and classes must match those of training. normalised_as: the normalisation used
+    in training. Raises CheckpointError if the checkpoint does not hold the network, ConfigError if the pixels are not
+    in the units of training, DataError if data cannot be read, ResourceError if a GPU cannot hold a batch.
     """
     config: Any = device.config
     facts, size = limited_facts(settings), config.train.eval_batch_size
@@ -120,7 +120,7 @@ def score(
 
 
 def probabilities(device: OneDevice, checkpoint: Path, inputs: NDArray[Any]) -> NDArray[np.float64]:
-    """Return (N, C) class probabilities for normalised inputs (N, C', H, W), with the weights of a checkpoint.
+    """Return class probabilities (N, classes) of normalised inputs (N, C, H, W), computed with a checkpoint's weights.
 
     The probabilities of a softmax add up to 1; those of logistic units are independent. Raises CheckpointError if the
     checkpoint does not hold the network, ResourceError if a GPU cannot hold a batch.
@@ -145,7 +145,7 @@ class _Given:
         self._inputs = inputs
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
-        """Return a batch of hi - lo inputs. Batches are never split, so ``lo`` is 0."""
+        """Return batch number ``step`` of hi - lo inputs; ``lo`` is 0, because one device gets each whole batch."""
         count = hi - lo
         index = step * count + np.arange(count, dtype=np.int64)
         real = index < len(self._inputs)
@@ -170,7 +170,7 @@ def _opened(device: OneDevice, checkpoint: Path, source: InputSource) -> Iterato
         emulation=None,
     )
     weights = _weights(checkpoint, experiment.program.variables)
-    # Libraries are loaded first, because the thread limit applies to loaded libraries only.
+    # Kernels are loaded first, because the thread limit applies only to libraries that are already loaded.
     registry = kernels_for(device.cluster.devices)
     if config.cluster.device_taken == GPU:
         require_kernels(experiment.program, device.cluster, registry)
@@ -197,9 +197,9 @@ def _weights(path: Path, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[A
 
 
 def _normalised_as(settings: DatasetSettings, known: Normalisation, trained_on: str) -> Dataset:
-    """Load a dataset within its limits, with mean and std of training, which are fractions of the pixel range.
+    """Load a dataset within its limits, to be normalised with the mean and std of training and its own pixel range.
 
-    Raises ConfigError if only one of the two datasets has a pixel range, because their units then differ.
+    Raises ConfigError if only one of this and the training dataset has a pixel range, because their units then differ.
     """
     dataset = load_limited(settings)
     own = dataset.normalisation

@@ -18,13 +18,13 @@ from runner.training.experiment import Experiment
 log = logging.getLogger(__name__)
 
 CONTEXT_BYTES = 500 << 20
-"""Assumed GPU memory of driver and libraries for each process."""
+"""Assumed GPU memory of the driver and the libraries in each process."""
 
 PROGRAM_BYTES = 150 << 20
 """Bytes of the interpreter and libraries of a process, measured for workers of tiny networks."""
 
 CHECKPOINT_COPIES = 5
-"""Copies of all variables in the process that writes a checkpoint: fetched, packed, and read back to be verified."""
+"""Copies of all variables in the process that writes a checkpoint: fetched, packed, and read back to verify them."""
 
 _FETCH_COPIES = 2
 """Copies of tensors that a worker returns to the master: one in the worker, and one in shared memory."""
@@ -34,9 +34,9 @@ _FETCH_COPIES = 2
 class ProcessMemory:
     """Planned bytes of one process.
 
-    variables: parameters and slots of the optimizer. step: the largest arena, usually that of a training step. sent:
-    tensors sent between devices or fetched by the master for a checkpoint. data: the dataset, and the batch that
-    is read ahead. checkpoint: copies of all variables while a checkpoint is written.
+    variables: parameters and slots of the optimizer. step: the largest arena (memory for intermediate values), usually
+    that of a training step. sent: tensors that are sent to other devices or fetched by the master. data: the dataset,
+    and the batch that is read ahead. checkpoint: copies of all variables while a checkpoint is written.
     """
 
     process: str
@@ -55,7 +55,7 @@ class ProcessMemory:
 def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[ProcessMemory]:
     """Return the planned memory of every process on this machine; the master, which computes nothing, comes first.
 
-    Variables and steps of devices with a GPU are not counted, because they are on the GPU.
+    Variables and arenas of devices with a GPU are not counted, because they are in GPU memory.
     """
     program = experiment.program
     own_process = program.one_process is not None
@@ -80,7 +80,7 @@ def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[Proces
 
 
 def dataset_bytes(experiment: Experiment) -> int:
-    """Return the bytes of both splits: C * H * W pixels and 8 bytes of label for each example."""
+    """Return the bytes of both splits: C * H * W bytes of pixels and 8 bytes of label for each example."""
     facts = experiment.facts
     return (facts.train_examples + facts.test_examples) * (math.prod(facts.shape) + 8)
 
@@ -143,7 +143,7 @@ def fit_text(memory: Sequence[ProcessMemory], usable: int, available: int) -> st
 
 
 def _plans_of(device: str, program: Program, planned: ProgramPlans) -> list[DevicePlan]:
-    """Return the plans of a device for all clients but the one that restores a checkpoint."""
+    """Return the plans of a device for all clients except "restore"."""
     every = (planned.plans(client.signature) for client in program.clients.values() if client.name != "restore")
     return [plans[device] for plans in every if device in plans]
 
@@ -157,7 +157,7 @@ def _largest_arena(plans: Sequence[DevicePlan]) -> int:
 
 
 def most_bytes(experiment: Experiment) -> int:
-    """Return an upper bound, in bytes, on the memory of any plan: all values of the graph in separate buffers."""
+    """Return an upper bound, in bytes, on the memory of a run: all values of the graph are in separate buffers."""
     program = experiment.program
     values = sum(spec.nbytes for node in program.graph for spec in node.outputs)
     processes = 1 if program.one_process is not None else program.workers + program.servers + 1
@@ -170,7 +170,7 @@ def _variable_bytes(program: Program) -> int:
 
 
 def gib(count: int) -> str:
-    """Return bytes as text in GiB."""
+    """Return a number of bytes as text in GiB."""
     return f"{count / 2**30:,.2f} GiB"
 
 
@@ -179,7 +179,7 @@ class GpuMemory:
     """Planned bytes of one GPU.
 
     devices: the logical devices on the GPU. processes: the number of processes that use the GPU, including the master
-    if it plans on this GPU. variables: parameters and slots of the optimizer. step: the largest arena of each device.
+    if it plans on this GPU. variables: parameters and slots of the optimizer. step: the devices' largest arenas.
     moved: tensors that are fed, sent or received.
     """
 
@@ -204,7 +204,7 @@ def planned_gpu_memory(experiment: Experiment, planned: ProgramPlans) -> list[Gp
         if device.gpu is None:
             continue
         plans = _plans_of(device.name, experiment.program, planned)
-        # Each fed tensor has two more copies, which wait for their step.
+        # For each fed tensor, two buffers hold values that are copied to the GPU before their step.
         fed = sum(2 * feed.spec.nbytes for plan in plans for feed in plan.feeds)
         received = sum(sum(plan.received_bytes.values()) for plan in plans)
         before = found.get(device.gpu, GpuMemory(device.gpu))

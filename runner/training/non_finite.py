@@ -56,8 +56,8 @@ def repeated_experiment(experiment: Experiment, directory: RunDirectory, first_s
     """Return the experiment that repeats the steps from ``first_step`` on, in the recorded order of clients.
 
     None if the values depend on the order in which clients ended and that order is not known from ``first_step`` on.
-    The recorded order begins with a start of the run, so it can be repeated only from step 0. In virtual time, the
-    order begins again at each checkpoint, so it is always known.
+    A record of endings can be replayed only from step 0, not from a checkpoint. In virtual time, the order begins again
+    at each checkpoint, so it is always known.
     """
     config = experiment.config
     race = config.parallelism.race
@@ -71,6 +71,6 @@ def repeated_experiment(experiment: Experiment, directory: RunDirectory, first_s
     if first_step or not directory.endings_jsonl.exists():
         return experiment if experiment.runs_in_virtual_time else None
     strategy = config.parallelism.replaying(str(directory.endings_jsonl))
-    # The record holds the order that resulted from slow links; one process has no links.
+    # The recorded order includes the effects of the emulated links; the repetition in one process has no links.
     cluster = dataclasses.replace(config.cluster, emulate=False)
     return build(dataclasses.replace(config, parallelism=strategy, cluster=cluster))

@@ -71,7 +71,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class PlacedProgram:
-    """A program with its placement. seconds: the time of each node, from which the placement was computed."""
+    """A program with its placement. seconds: the function for the time of a node that was used to find it."""
 
     program: Program
     placement: Placement
@@ -81,8 +81,8 @@ class PlacedProgram:
 def place_layers(wanted: LayerPlacement, program: Program, cluster: Cluster, kept: Path | None = None) -> PlacedProgram:
     """Find a placement for the layers of a program, or apply a stored one.
 
-    kept: the placement of a resumed run, which takes precedence over ``parallelism.placement``. Raises ConfigError if
-    the file that ``parallelism.placement`` or ``parallelism.costs`` names cannot be read or does not fit the program.
+    kept: the placement file of a resumed run, used instead of ``parallelism.placement``. Raises ConfigError if the
+    file that ``parallelism.placement`` or ``parallelism.costs`` names cannot be read or does not fit the program.
     """
     seconds = _seconds_of_nodes(wanted.costs if kept is None else None, program, cluster)
     stored = kept if kept is not None or wanted.stored is None else Path(wanted.stored)
@@ -114,7 +114,7 @@ def place_text(placement: Placement, layer: str) -> str:
 
 
 def _seconds_of_nodes(costs: str | None, program: Program, cluster: Cluster) -> Seconds:
-    """Return the time of each node: from the file that ``parallelism.costs`` names, or from the cost formulas."""
+    """Return a function for the time of a node, from the file that ``parallelism.costs`` names or from formulas."""
     if costs is None:
         return node_seconds
     try:
@@ -123,9 +123,9 @@ def _seconds_of_nodes(costs: str | None, program: Program, cluster: Cluster) -> 
         return measured_seconds(seconds, program, cluster, kernels_for(cluster.devices))
     except ValueError as error:
         raise ConfigError(
-            f"parallelism.costs={costs}: {error}; expected a run of this network with trace=true, and with as many "
-            "parts as here: parallelism=single with train.microbatches, or parallelism=model with "
-            "parallelism.concurrent_steps"
+            f"parallelism.costs={costs}: {error}; expected a run of this network with trace=true, and with its "
+            "batches in as many parts as in this run: parallelism=single with train.microbatches, or "
+            "parallelism=model with parallelism.concurrent_steps"
         ) from None
 
 
@@ -135,7 +135,7 @@ def read_layers(path: Path) -> dict[str, str]:
 
 
 def _task_named(device: str) -> str:
-    """Return the task of a device name. Text that is not a device name is returned unchanged and matches no cluster."""
+    """Return the task of a device name. Other text is returned unchanged and matches no device."""
     try:
         return task_of(device)
     except ValueError:

@@ -15,7 +15,7 @@ from runner.training.experiment import Experiment
 
 
 def require_resumable(config: Config, resume: bool) -> None:
-    """Raise ConfigError if a resumed run replays a recorded order of clients, which works from the first step only."""
+    """Raise ConfigError if a resumed run replays a recorded order of clients; a replay must begin at the first step."""
     strategy = config.parallelism
     if resume and strategy.replayed is not None and strategy.race.decisions is None:
         raise ConfigError(
@@ -27,7 +27,7 @@ def require_resumable(config: Config, resume: bool) -> None:
 def require_same_plugins(run_dir: Path) -> list[str]:
     """Raise ConfigError if a plugin changed since the last start of the run.
 
-    Returns notes on plugins that only one of these two starts uses.
+    Returns notes on plugins that only the last start used or only this start uses.
     """
     recorded = read_plugins(run_dir)
     if changed := list(changed_plugins(recorded or {})):
@@ -71,7 +71,7 @@ def _require_none(changed: str, config: Config, run_dir: Path) -> None:
 def require_whole_record(experiment: Experiment) -> None:
     """Raise ConfigError if a record of decisions has fewer updates than the run that replays it.
 
-    A run with train.patience may end early; its repetition ends after the same update.
+    A run with train.patience is not checked, because its record is complete even if the run ended early.
     """
     path, total = replayed_decisions(experiment.config), experiment.total_steps
     if path is None or experiment.config.train.patience is not None:
@@ -93,15 +93,15 @@ def replayed_decisions(config: Config) -> Path | None:
 def require_record_of_one_configuration(config: Config) -> None:
     """Raise ConfigError if the configuration of the recorded run changed between its starts.
 
-    The record of decisions spans all starts, and no single configuration repeats all of its steps. A changed number of
-    steps is accepted unless the learning rate depends on it. Raises ConfigError or SecurityError if one of the stored
-    configurations cannot be read.
+    The record of decisions spans all starts, so after a change no single configuration repeats all steps. A changed
+    number of steps is accepted unless the learning rate depends on it. Raises ConfigError or SecurityError if one of
+    the stored configurations cannot be read.
     """
     path = replayed_decisions(config)
     if path is None:
         return
     folder = path.parent
-    # Compare with the last configuration of the recorded run; ``config`` may order the updates differently.
+    # Compare with the last configuration of the recorded run, because ``config`` may differ in its order of updates.
     earlier, last = earlier_configurations(folder), folder / CONFIG_FILE
     but = () if config.schedule.goes_by_length else LIMITS
     changed = list(configuration_changes(earlier, load_stored(last), but)) if earlier and last.exists() else []
@@ -113,7 +113,7 @@ def require_record_of_one_configuration(config: Config) -> None:
 
 
 def changed_machine_values(config: Config, run_dir: Path) -> list[str]:
-    """Return a note for each changed key of the cluster that can change the last bits of a resumed run's weights."""
+    """Return a note for each changed key of ``cluster`` that can change the last bits of a resumed run's weights."""
     if not (run_dir / CONFIG_FILE).exists():
         return []
     before, now = load_stored(run_dir / CONFIG_FILE).cluster, config.cluster
@@ -128,7 +128,7 @@ def changed_machine_values(config: Config, run_dir: Path) -> list[str]:
 
 
 def kept_placement(config: Config, run_dir: Path) -> Path | None:
-    """Return the stored placement of a resumed run; None if the run has none or continues with another strategy."""
+    """Return the placement file of a resumed run; None if there is none or the settings of ``parallelism`` changed."""
     path, stored = run_dir / PLACEMENT_FILE, run_dir / CONFIG_FILE
     if not path.exists() or (stored.exists() and load_stored(stored).parallelism != config.parallelism):
         return None

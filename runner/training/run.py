@@ -86,7 +86,7 @@ def run(
                 log.info("devices: %s", sweep.gpus)
             training_run = _Run(draft, prepared.experiment, directory, sweep, prepared.start)
             try:
-                with plugin_errors(provenance()):  # so that summary and log contain the terminal's message
+                with plugin_errors(provenance()):  # so that summary and log contain the message on the terminal
                     summary = training_run.execute()
             except BaseException as error:
                 ended = with_error(training_run.summary, error)
@@ -101,7 +101,7 @@ def run(
 class _Prepared:
     """A run that can start. found: the devices of this machine. notes: warnings about a resumed run.
 
-    start, data: the start and data record of a new run, else None. placement: the stored placement of a resumed run.
+    start, data: the start and the data record of a new run, else None. placement: the placement file of a resumed run.
     """
 
     experiment: Experiment
@@ -117,7 +117,7 @@ def _prepare(config: Config, run_dir: Path, resume: bool) -> _Prepared:
     notes = [*require_same_plugins(run_dir), *require_same_data(config, run_dir)] if resume else []
     notes += changed_machine_values(config, run_dir) if resume else []
     for note in notes:
-        log.warning("%s", note)  # goes to the terminal, because the log of the run is not open yet
+        log.warning("%s", note)  # only to the terminal, because the log of the run is not open yet
     found = look_at(config.cluster)
     require_devices(config, found)
     placement = kept_placement(config, run_dir) if resume else None
@@ -188,7 +188,7 @@ class _Run:
         return self.summary
 
     def _log_start(self, start: Start) -> None:
-        """Warn if a resumed run has no checkpoint or no updates left; log and record which run the weights are from."""
+        """Warn if a resumed run has no checkpoint or no updates left; log and record the weights from another run."""
         total, resumed = self.experiment.total_steps, self.new_start is None
         if resumed and start.checkpoint is None:
             log.warning("no checkpoint in %s: beginning at step 0", self.directory.checkpoints)

@@ -40,11 +40,11 @@ class Start:
 
     @property
     def progress(self) -> dict[str, float]:
-        """The progress that the checkpoint stores."""
+        """The progress that the checkpoint stores; empty without a checkpoint."""
         return {} if self.checkpoint is None else self.checkpoint.manifest.meta.progress
 
     def restore(self, session: Session) -> None:
-        """Set every variable of a session, in every replica."""
+        """Set every variable of a session, in every replica, to its value at this start."""
         if self.checkpoint is not None:
             _restore(session, self.checkpoint.variables)
             return
@@ -80,7 +80,7 @@ def _restore(session: Session, variables: Mapping[str, NDArray[Any]]) -> None:
 class Progress:
     """The progress of a run.
 
-    first_step: updates before this process. done: updates since the run began, in all processes.
+    first_step: number of updates before this process. done: number of updates since the run began, in all processes.
     step_seconds: wall time of each step of this process. metric: the monitored metric, including evaluations of earlier
     processes. loss: the loss of this process's newest update. saved_step: the newest step that this process saved.
     scores: the newest scores of the test split. stopped: the reason why the run ended early, "" if it did not.
@@ -104,10 +104,10 @@ def write_checkpoint(
     variables: Mapping[str, NDArray[Any]],
     meta: CheckpointMeta,
 ) -> None:
-    """Write the metrics, then a checkpoint after ``progress.done`` updates; store its step in ``progress``.
+    """Flush the metrics, then write a checkpoint of step ``progress.done``; set ``progress.saved_step``.
 
     meta: the entries that are the same in all manifests of the run. Raises NonFiniteLossError if a variable is not
-    finite: after the last update, no loss would show this.
+    finite, because no loss would show this after the last update.
     """
     config, done = experiment.config, progress.done
     for name, value in variables.items():

@@ -20,7 +20,7 @@ from runner.training.saving import Progress
 
 
 def draft_summary(experiment: Experiment, directory: RunDirectory, overrides: Sequence[str]) -> Summary:
-    """Return the summary of a run before it starts."""
+    """Return the summary of a run before it starts, with status "failed" until the result is known."""
     config = experiment.config
     return Summary(
         run_id=directory.run_id,

@@ -52,7 +52,7 @@ class Trainer:
         meta: CheckpointMeta,
         first_step: int,
     ) -> None:
-        """Prepare the loop. meta: entries common to all checkpoints, and the progress from which a run is resumed."""
+        """Prepare the loop. meta: the entries common to all checkpoints, and the progress when a resumed run begins."""
         self.experiment = experiment
         config = experiment.config
         self.progress = Progress(first_step, first_step, metric=BestMetric.at_start(config, meta.progress))
@@ -78,7 +78,7 @@ class Trainer:
     def run(self) -> Progress:
         """Train to the last step, evaluate and save; return the progress.
 
-        Raises NonFiniteLossError if a loss is not finite; Interrupted, usually after a checkpoint, if asked to stop.
+        Raises NonFiniteLossError if a loss is not finite; Interrupted, usually after a checkpoint, on a stop request.
         """
         total = self.experiment.total_steps
         self._display.start(self.progress.done, total)
@@ -92,11 +92,11 @@ class Trainer:
         return self.progress
 
     def decided(self) -> Mapping[str, Any]:
-        """Return the step driver's counts for the record of the run, by name; empty if there are none."""
+        """Return the counts of the step driver for the run's record, by name; empty if clients do not overlap."""
         return self._step_driver.record()
 
     def variables(self) -> dict[str, NDArray[Any]]:
-        """Return every variable by its unsharded name."""
+        """Return every variable by its unsharded name, after all overlapping clients have ended."""
         self._step_driver.begin_again()
         return self._session.run("save")
 
@@ -193,7 +193,7 @@ class Trainer:
         if self.progress.saved_step == self.progress.done:
             return
         variables = self.variables()
-        # Decisions and metrics are written first, so that no checkpoint outlives the records that led to it.
+        # Decisions and metrics are written first, so that they are complete up to every checkpoint on the disk.
         self._decisions.write(self._step_driver.decisions())
         write_checkpoint(self.experiment, self._directory, self._record, self.progress, variables, self._meta)
 
@@ -208,7 +208,7 @@ class Trainer:
         elif not self.experiment.runs_in_virtual_time:
             self._save()
         elif self.progress.saved_step != self.progress.done:
-            # In virtual time a checkpoint restarts the order of clients; an uninterrupted run does not restart it here.
+            # In virtual time, a checkpoint restarts the order of clients; an uninterrupted run would not restart it.
             stopped += (
                 ", without a checkpoint, because a checkpoint changes the order of virtual time; the updates since the "
                 "last checkpoint are repeated (checkpoint.every_steps)"

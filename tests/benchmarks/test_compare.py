@@ -102,7 +102,7 @@ def test_the_limit_is_the_time_of_arithmetic_and_optimizer_at_measured_rates() -
 
 
 def test_the_first_layer_has_no_gradient_of_its_input() -> None:
-    # conv1: 2 filters, 5x5 outputs of 16x16; conv2: 3 filters after pooling; then 3 -> 8 -> 4 units; 4 examples.
+    # 4 examples. conv1: 12x12 outputs, 2 filters of 5x5. conv2: 2x2 outputs, 3 filters of 2x5x5. Dense: 3 -> 8 -> 4.
     conv1, conv2, dense1, dense2 = 144 * 2 * 25, 4 * 3 * 2 * 25, 3 * 8, 8 * 4
     forward = 4 * (conv1 + conv2 + dense1 + dense2)
     whole = 3 * forward - 4 * conv1
@@ -189,6 +189,6 @@ def test_a_missing_update_is_found_even_if_the_loss_hardly_changes() -> None:
     assert not TOLERANCES["float32"].holds(ours, (6.9, 6.9, 6.9))
 
 
-def test_quartiles_of_a_single_run_are_that_run() -> None:
+def test_both_quartiles_of_a_single_run_are_its_time() -> None:
     assert subject("peer", [4]).quartiles("step") == (0.004, 0.004)
     assert subject("peer", [1, 2, 3, 4, 5]).quartiles("step") == pytest.approx((0.002, 0.004))

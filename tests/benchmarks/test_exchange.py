@@ -112,7 +112,7 @@ class Played:
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, processes: Mapping[str, Played | None]) -> ExchangeResult:
-    """Measure fake processes. A process that is None is not installed."""
+    """Measure fake processes. None stands for a subject that is not installed."""
 
     def started(spec: Any, *_: object) -> Contestant:
         process = processes[spec.name]
@@ -151,7 +151,7 @@ def test_the_table_compares_runners_bandwidth_with_the_peers() -> None:
     text = Report({"date": "today"}, collectives=[result]).markdown()
     assert "### ring all-reduce, 3 workers" in text
     assert "- versions: torch 2" in text
-    assert "training step, with the update" not in text
+    assert "Phases: forward" not in text
     assert cells(text, "64 MiB") == ["64 MiB", "40 (35-45)", "1.68", "80 (80-80)", "0.839", "2.00"]
     assert cells(text, "4 B") == ["4 B", "0.004 (0.004-0.004)", "0.001", "-", "-", "-"]
 
@@ -159,7 +159,7 @@ def test_the_table_compares_runners_bandwidth_with_the_peers() -> None:
 def test_sizes_are_in_the_largest_unit_with_a_whole_number() -> None:
     sizes = {4: "4 B", 1024: "1 KiB", 1 << 20: "1 MiB", 64 << 20: "64 MiB", 1025: "1025 B"}
     assert {size: size_text(size) for size in sizes} == sizes
-    # A turn transfers about the same number of bytes for every size.
+    # Turns of large vectors have fewer exchanges.
     assert [steps_in_a_turn(each) for each in (4, 4 << 20, 16 << 20, 64 << 20)] == [50, 50, 16, 5]
 
 

@@ -94,7 +94,7 @@ def test_without_a_gpu_the_command_reports_the_reason(
     if broken:
         nvidia_smi(tmp_path, "No devices were found", 6)
     assert main(["gpu", "--output", str(tmp_path / "results")]) == 1
-    expected = "nvidia-smi says No devices were found" if broken else "nvidia-smi is not there"
+    expected = "nvidia-smi reports No devices were found" if broken else "nvidia-smi was not found"
     assert f"error: no NVIDIA GPU: {expected}" in capsys.readouterr().err
 
 
@@ -160,12 +160,12 @@ FAILED = gpu_subject("runner", 1, failure="ended with code 1", seconds={})
 
 def test_written_results_are_read_again_for_the_same_gpu(tmp_path: Path) -> None:
     store = Store(STORE_FACTS)
-    assert read_store(tmp_path / "gpu.json", STORE_FACTS) == store, "there is no file yet"
+    assert read_store(tmp_path / "gpu.json", STORE_FACTS) == store, "the file does not exist yet"
     store.add(measured(gpu_subject("runner", 9), gpu_subject("torch-graph", 10)))
     store.add(measured(gpu_subject("runner", 5), precision="tf32"))
     store.write(tmp_path / "gpu.json")
     assert read_store(tmp_path / "gpu.json", STORE_FACTS) == store
-    with pytest.raises(ValueError, match="is of GPU 1, this is GPU 2: give another --output"):
+    with pytest.raises(ValueError, match="has results of GPU 1, this is GPU 2: give another --output"):
         read_store(tmp_path / "gpu.json", {"device": "GPU 2"})
 
 
@@ -206,7 +206,7 @@ def test_runner_is_compared_with_the_best_mode_with_the_same_losses() -> None:
     assert "Rates: 2.0 TFLOP/s, 2,000 GB/s read and written. Commit abc, 2026-11-22." in text
 
 
-def test_a_failure_has_its_reason_and_without_rates_there_is_no_utilisation() -> None:
+def test_a_failure_has_its_reason_and_utilisation_needs_rates() -> None:
     slow = gpu_subject("torch-max-autotune", 1, failure="no answer within 20 s", seconds={})
     unknown = type(RATES)({}, 0.0)
     text = text_of(measured(gpu_subject("runner", 20), slow, rates=unknown))
@@ -232,7 +232,7 @@ def test_only_bfloat16_computes_in_bfloat16() -> None:
     assert dtypes == {"float32": "float32", "tf32": "float32", "bfloat16": "bfloat16"}
 
 
-def test_overrides_of_other_keys_than_model_are_refused() -> None:
+def test_overrides_of_keys_outside_model_are_refused() -> None:
     with pytest.raises(ValueError, match=r"expected model=PRESET, then model\.KEY=VALUE"):
         model_of(["model=lenet", "optimizer.lr=1"])
 

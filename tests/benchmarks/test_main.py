@@ -105,7 +105,7 @@ def test_peers_are_installed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [("jax",)]
 
 
-def test_without_arguments_everything_is_measured_except_overlap() -> None:
+def test_without_arguments_all_cases_are_measured_except_hidden_ones() -> None:
     options = parse([])
     assert options.cases == tuple(name for name in NAMES if name not in HIDDEN)
     assert options.peers == PEERS
@@ -124,14 +124,14 @@ def test_a_word_selects_the_names_that_begin_with_it() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["alexnot"], "CASE 'alexnot': no name begins so; there are alexnet, overfeat"),
-        (["--subjects", "caffe"], "--subjects 'caffe': no name begins so; there are torch-eager"),
+        (["alexnot"], "CASE 'alexnot': expected the beginning of one of alexnet, overfeat"),
+        (["--subjects", "caffe"], "--subjects 'caffe': expected the beginning of one of torch-eager"),
         (["--phases", "step,dance"], "--phases 'dance': expected some of forward, gradients, step"),
         (["--precision", "float16"], "--precision 'float16': expected some of float32, bfloat16"),
         (["--rounds", "0"], "argument --rounds: 0: expected 1 or more"),
     ],
 )
-def test_an_unknown_case_is_refused_with_the_known_ones(
+def test_an_unknown_value_is_refused_with_the_known_ones(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stop:

@@ -1,4 +1,4 @@
-"""Benchmark problems on the disk: their library-neutral layers compute the same function as the network."""
+"""Benchmark problems on disk: their library-neutral layers compute the same function as the network."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -49,7 +49,7 @@ def test_a_bias_belongs_to_its_convolution() -> None:
     assert layers["relu1/relu"].inputs == ("conv1/conv2d",)
 
 
-def test_a_bias_belongs_to_its_dense_layer_with_the_flattened_shape() -> None:
+def test_a_dense_layer_has_its_bias_and_the_shape_of_its_flattened_image() -> None:
     layers = described(lambda net, x: nn.dense(net, nn.flatten(net, x, name="flat"), 5, name="fc"))
     assert layers["fc/matmul"].variables == {"weights": "fc/weights", "bias": "fc/bias"}
     assert layers["fc/matmul"].settings["image"] == list(IMAGE[1:])
@@ -106,7 +106,7 @@ def convolution_read_without_its_bias(net: NetworkBuilder, x: Tensor) -> Tensor:
     return ops.add(net.graph, ops.add(net.graph, bare, bias, name="late"), bare)
 
 
-NO_BIAS = "node 'late' adds variable 'conv1/bias' to what is no conv or dense layer"
+NO_BIAS = "node 'late' adds 'conv1/bias'; expected the only reader of conv or dense"
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ NO_BIAS = "node 'late' adds variable 'conv1/bias' to what is no conv or dense la
     [
         (
             lambda net, x: net.graph.add("tanh", [x], name="squash")[0],
-            "node 'squash': op 'tanh' is no layer that peers m",
+            "node 'squash': op 'tanh' has no layer in the peers",
         ),
         (late_bias, NO_BIAS),
         (convolution_read_without_its_bias, NO_BIAS),
@@ -256,7 +256,7 @@ SMALL = {
 }
 
 
-def test_a_written_result_is_read_back(tmp_path: Path) -> None:
+def test_a_written_problem_is_read_back(tmp_path: Path) -> None:
     written = prepare(CASES["smoke"], tmp_path, threads=1, precision="bfloat16")
     read = load_problem(tmp_path)
     plain = {field.name for field in dataclasses.fields(read)} - {"layers", "folder"}
@@ -289,4 +289,4 @@ def test_the_layers_compute_the_same_as_the_network(name: str, tmp_path: Path, r
 
 def test_a_layer_that_a_subject_does_not_support_is_named() -> None:
     error = unsupported(Layer("norm1", "lrn", ("x",), (1, 2)), "the peer", ("conv", "relu"))
-    assert str(error) == "layer 'norm1' is of kind 'lrn', which the peer does not make; it makes conv, relu"
+    assert str(error) == "layer 'norm1' is of kind 'lrn', which the peer does not have; expected conv, relu"

@@ -74,7 +74,7 @@ def test_a_missing_environment_starts_no_process(tmp_path: Path) -> None:
         SubjectProcess(spec, threads=1, log=tmp_path / "log")
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not hold processes to cores")
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot limit a process to some cores")
 @pytest.mark.parametrize("pinned", [True, False])
 def test_a_subject_has_as_many_cores_as_threads_and_the_parent_keeps_its_own(pinned: bool, tmp_path: Path) -> None:
     with start(tmp_path, "falls", pinned=pinned) as process:

@@ -22,7 +22,7 @@ CALLS = ("mkdir", "open", "posix_fallocate", "fsync", "rename", "unlink", "rmdir
 
 
 def die_before_call(number: int) -> None:
-    """Patch the functions of ``os`` that a save calls, so that call ``number`` over all of them kills the process."""
+    """Patch the functions of ``os`` that a save calls, so that call ``number`` to any of them kills the process."""
     counter = itertools.count()
 
     def deadly(name: str, function: Callable[..., object]) -> Callable[..., object]:

@@ -122,7 +122,7 @@ def test_failing_call_keeps_the_older_checkpoints(
             except ResourceError as error:
                 message = str(error)
             else:
-                assert next(calls) == number, "an error of the machine was swallowed"
+                assert next(calls) == number, "an I/O error was ignored"
                 break
         assert f"cannot write checkpoint {directory / 'step-4'}: Input/output error" in message
         require_whole(directory, {3, 4})
@@ -228,7 +228,7 @@ def test_saving_the_same_values_again_changes_nothing(three: Path, monkeypatch: 
     flushed: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(of_descriptor(descriptor)))
     assert commit(three, 3, epoch=2) == three / "step-3"
-    assert flushed == ["checkpoints"], "the save found may have failed just after its rename"
+    assert flushed == ["checkpoints"], "the earlier save may have failed just after its rename"
     assert (three / "step-3").stat() == before
     assert load(three / "step-3").manifest.meta.epoch == 1
 
@@ -288,4 +288,4 @@ def test_the_best_checkpoint_is_kept_until_a_better_one_is_saved(tmp_path: Path)
     commit(tmp_path, 7, best=7)
     assert names(tmp_path) == ["step-5", "step-6", "step-7"]
     commit(tmp_path, 8, best=6)
-    assert names(tmp_path) == ["step-6", "step-7", "step-8"], "of the newest ones it takes no place"
+    assert names(tmp_path) == ["step-6", "step-7", "step-8"], "the best checkpoint is one of the newest three"

@@ -1,4 +1,4 @@
-"""Damaged checkpoints are refused with the reason and never returned. A path leads to the right checkpoint."""
+"""Damaged checkpoints are refused with the reason and never returned. A path selects the right checkpoint."""
 
 import logging
 import os

@@ -79,14 +79,14 @@ def test_foreign_formats_are_recognised_by_content(
 
 
 def test_a_header_length_that_looks_like_a_pickle_is_accepted(tmp_path: Path) -> None:
-    """A header of 0x0280 bytes begins with the two bytes of a pickle of protocol 2."""
+    """A file with a header of 0x0280 bytes begins with the same two bytes as a pickle of protocol 2."""
     for padding in range(300):
         variables = {"x" * (1 + padding): np.ones(1), "y" * 280: np.ones(1)}
         record, payload = pack(variables)
         if payload.startswith(b"\x80\x02"):
             assert load(write(tmp_path / "step-1", record, payload)).variables.keys() == variables.keys()
             return
-    pytest.fail("no header of the length looked for")
+    pytest.fail("no header has the required length")
 
 
 def write(path: Path, record: Any, payload: bytes) -> Path:

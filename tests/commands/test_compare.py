@@ -119,7 +119,7 @@ def test_long_values_are_cut_in_the_middle(folder: Path, capsys: Capture) -> Non
         make_run(folder / name, replace(SUMMARY, provenance=Provenance("", "", 1, 1, [code])))
     assert main(["compare", "a", "b"]) == 0
     output = capsys.readouterr().out
-    assert "code.diff" not in output, "files that are not tracked are in none"
+    assert "code.diff" not in output, "untracked files are in no diff"
     assert "a_file_0.py, a_file_1.py, a_file_2.py," in output
     assert re.search(r"_18\.py, a_file_19\.py +b_file_0\.py", output)
 

@@ -157,7 +157,7 @@ def test_keys_that_an_earlier_version_lacked_are_not_reported_as_changed(tmp_pat
     (tmp_path / "config-1.yaml").write_text(yaml.safe_dump(earlier))
     assert repetition_of(config, stored_at(tmp_path, starts=2)).doubt == ""
     rounded = fix_machine_values(small_config(*BACKUPS, "cluster.tf32=true"), 1, lambda: NO_DRIVER)
-    assert repetition_of(rounded, stored_at(tmp_path, starts=2)).doubt == "", "no GPU was there to round"
+    assert repetition_of(rounded, stored_at(tmp_path, starts=2)).doubt == "", "without a GPU, tf32 has no effect"
     here = machine(gpu())
     on_gpu = fix_machine_values(compose([*SMALL, *BACKUPS, "cluster.tf32=true"]).config(), 1, lambda: here)
     (tmp_path / "config-1.yaml").write_text(yaml.safe_dump(earlier | {"model": to_plain(on_gpu)["model"]}))

@@ -40,13 +40,13 @@ def stored(trained: Path, folder: Path) -> Path:
 
 
 def evaluated(*arguments: str, output: str = "out.json") -> Any:
-    """Return the results of an evaluation."""
+    """Run ``runner eval`` and return its JSON output."""
     assert main(["eval", *arguments, "--output", output]) == 0
     return json.loads(Path(output).read_text())
 
 
 def predicted(*arguments: str) -> Any:
-    """Return the rows of the predictions for files."""
+    """Run ``runner predict run`` and return the rows of its JSON output."""
     assert main(["predict", "run", *arguments, "--output", "out.json"]) == 0
     return json.loads(Path("out.json").read_text())
 
@@ -116,7 +116,7 @@ def test_another_dataset_of_the_same_kind_is_normalised_as_in_training(folder: P
     run(small_config(*trained_on, "train.batch_size=4"), folder / "run", overrides=[])
     found = evaluated("run", "data=arrays", f"data.path={path}", "data.mean=[0.1]", "data.std=[9.0]")
     assert (found["data"], found["examples"]) == ("arrays", {"test": 4})
-    # Normalised with the mean and deviation of the synthetic images.
+    # The inputs, normalised with the mean and standard deviation of the synthetic images.
     arrays = np.load(path)
     inputs = (arrays["x_test"].reshape(4, 30) / 255 - 0.5) / 0.204
     assert found["results"]["test/loss"] == pytest.approx(cross_entropy(inputs, arrays["y_test"]), rel=1e-5)
@@ -139,7 +139,7 @@ def test_pixels_of_another_range_are_scaled_to_the_range_of_training(folder: Pat
     run(small_config(), folder / "run", overrides=[])
     same = ["data=synthetic", "data.shape=[1,8,8]", "data.classes=10", "data.test_examples=50"]
     found = evaluated("run", *same)
-    # Digits have values up to 16, with mean 0 and deviation 1; synthetic images have values up to 255.
+    # Digits have values up to 16, normalised with mean 0 and deviation 1. Synthetic images have values up to 255.
     config: Any = small_config(*same)
     test = config.data.load().test
     expected = cross_entropy(test.images.reshape(50, 64) / 255, test.labels)

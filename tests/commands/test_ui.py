@@ -30,7 +30,7 @@ class BecameError(Exception):
 
 @pytest.fixture
 def serve(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Callable[[], Served]:
-    """Return a function that returns the command, environment and output. The newest run is in experiment 7."""
+    """Return a function that runs ``runner ui`` and returns the server's command and environment, and the output."""
 
     def become(program: str, command: list[str], environment: dict[str, str]) -> None:
         raise BecameError(command, environment)
@@ -50,7 +50,7 @@ def serve(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Cal
 def test_the_command_becomes_a_local_server_of_this_folders_store(
     serve: Callable[[], Served], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Permissions that the environment sets for other servers do not apply."""
+    """MLflow's security settings in the environment are overridden."""
     monkeypatch.setenv("MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE", "true")
     monkeypatch.setenv("MLFLOW_SERVER_ALLOWED_HOSTS", "*")
     command, environment, output = serve()
@@ -112,7 +112,7 @@ def test_a_taken_port_is_refused(folder: Path, capsys: Capture) -> None:
     assert f"port {number} of 127.0.0.1 cannot be used" in message
 
 
-def test_a_server_store_starts_no_second_server(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_on_a_server_starts_no_server(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@127.0.0.1:5000")
     assert main(["ui"]) == 0
     out = capsys.readouterr().out
@@ -140,7 +140,7 @@ def test_a_database_answers_or_the_reason_is_reported_and_none_is_created(folder
 
 
 class Health(BaseHTTPRequestHandler):
-    """A server that is healthy at one path, does not speak HTTP at another, and answers 404 at all other paths."""
+    """A handler that answers 200 at one path, does not speak HTTP at another, and answers 404 at all other paths."""
 
     def do_GET(self) -> None:
         if self.path == "/mail/health":
@@ -149,7 +149,7 @@ class Health(BaseHTTPRequestHandler):
         self.send_response(200 if self.path == "/health" else 404)
         self.end_headers()
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's own name
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
         pass
 
 

@@ -187,7 +187,7 @@ TOPICS = (
 
 @pytest.fixture
 def report(folder: Path, capsys: Capture) -> Callable[..., str]:
-    """Return a function that runs ``runner doctor``, requires its exit code and returns the output."""
+    """Return a function that runs ``runner doctor``, checks its exit code and returns the output."""
 
     def report(code: int = 0) -> str:
         assert main(["doctor"]) == code
@@ -240,7 +240,7 @@ def test_a_cause_of_failure_is_reported_as_trouble(
     assert "no trouble found" not in text
 
 
-def refuse(dir: Path) -> None:  # noqa: A002 - tempfile's own name
+def refuse(dir: Path) -> None:  # noqa: A002 - the name in tempfile
     raise PermissionError(13, "Permission denied")
 
 

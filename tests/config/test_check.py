@@ -1,4 +1,4 @@
-"""Impossible values and combinations are refused. Keys that change the outcome of a run are distinguished."""
+"""Impossible values and combinations are refused, and only certain keys change the outcome of a run."""
 
 import math
 import re
@@ -162,7 +162,7 @@ def test_a_pass_over_the_data_reads_every_example_once() -> None:
 TWO_WORKERS = ("parallelism=sync_data", "parallelism.workers=2")
 
 
-def test_without_a_description_the_network_is_real_and_the_cost_model_has_its_defaults() -> None:
+def test_by_default_no_network_is_emulated_and_the_cost_model_has_its_defaults() -> None:
     experiment = build(small_config(*TWO_WORKERS))
     assert experiment.emulation is None
     assert (experiment.cluster.latency_s, experiment.cluster.bytes_per_s) == (Cluster.latency_s, Cluster.bytes_per_s)
@@ -175,7 +175,7 @@ def test_the_cost_model_uses_the_described_links_whether_emulated_or_not(emulate
     assert experiment.emulation == (Emulation(Link(0.5e-3, 12.5e6), Stragglers()) if emulate else None)
 
 
-def test_stragglers_are_drawn_by_the_seed_of_the_run() -> None:
+def test_delays_of_stragglers_are_drawn_with_the_seed_of_the_run() -> None:
     lognormal = ("distribution=lognormal", "median_ms=20", "sigma=0.5", "workers=[1]")
     described = (f"cluster.stragglers.{each}" for each in lognormal)
     experiment = build(small_config(*TWO_WORKERS, *described, "cluster.emulate=true", "seed=5"))

@@ -18,7 +18,7 @@ SUMMED = ("parallelism=sync_data", "parallelism.workers=2", "parallelism.combine
 
 
 def with_nccl(*gpus: int) -> Found:
-    """Return a machine with NCCL."""
+    """Return a machine with the given GPUs and NCCL."""
     found = machine(*map(gpu, gpus))
     return replace(found, libraries=(*found.libraries, Library("NCCL", "2.32.3", "")))
 

@@ -149,7 +149,7 @@ _FLOATS = st.floats(min_value=1e-12, max_value=1e12, allow_nan=False)
 
 @st.composite
 def configurations(draw: st.DrawFn, base: dict[str, Any]) -> dict[str, Any]:
-    """Draw plain configurations that differ from ``base`` in one value of each type."""
+    """Draw a plain configuration that differs from ``base`` in values of every type."""
     plain = {name: dict(value) if isinstance(value, dict) else value for name, value in base.items()}
     plain["seed"] = draw(st.integers(0, 2**62))
     plain["precision"] = draw(st.sampled_from(["float32", "float64", "bfloat16"]))
@@ -176,7 +176,7 @@ def test_the_stored_text_holds_plain_data_only(default: Config):
 
 
 Edit = tuple[tuple[str, ...], Any]
-"""The path of keys, and the new value at this path."""
+"""The path of keys to a value, and the new value."""
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def test_the_stored_configuration_has_the_requested_and_the_used_devices() -> No
         "gpus": [0, 0],
     }
     again = fix_machine_values(from_plain(stored), 4, lambda: machine(gpu(0), gpu(1)))
-    assert again.cluster.gpus == [0, 0], "what was taken stays"
+    assert again.cluster.gpus == [0, 0], "stored GPUs are kept"
     with pytest.raises(
         ResourceError, match=r"device=auto with cluster\.device_taken=gpu, as when the run began: expect"
     ):
@@ -220,7 +220,7 @@ def test_unnamed_gpus_are_assigned_again_if_there_are_fewer() -> None:
             action(config, lambda: one)
 
 
-def test_a_record_of_gpus_is_not_replayed_on_the_cpu_and_vice_versa() -> None:
+def test_a_record_of_a_gpu_run_is_not_replayed_on_the_cpu_and_vice_versa() -> None:
     cpu = fix_machine_values(asked(), 4, lambda: NO_DRIVER)
     on_gpu = fix_machine_values(asked(), 4, lambda: machine(gpu()))
     explicit = fix_machine_values(asked("cluster.device=gpu"), 4, lambda: machine(gpu()))
@@ -257,9 +257,9 @@ def test_every_gpu_is_assigned_once_unless_there_are_more_jobs(gpus: int, jobs: 
     there = [gpu(number) for number in range(gpus)]
     dealt = [[each.number for each in GpuShare(place, jobs).of(there)] for place in range(jobs)]
     assert dealt == expected
-    assert [each.number for each in GpuShare(jobs, jobs).of(there)] == expected[0], "one more than were expected"
+    assert [each.number for each in GpuShare(jobs, jobs).of(there)] == expected[0], "a job too many"
     assert ALL_GPUS.of([gpu(3), gpu(5)]) == [gpu(3), gpu(5)]
-    assert GpuShare(1, 2).of([gpu(3), gpu(5)]) == [gpu(5)], "by its number"
+    assert GpuShare(1, 2).of([gpu(3), gpu(5)]) == [gpu(5)], "shares count positions, not GPU numbers"
 
 
 def test_the_log_of_a_job_names_its_gpus_and_whether_they_are_shared() -> None:

@@ -23,7 +23,7 @@ from tests.small_runs import small_config
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Create an empty package folder in a checkout, move the module's path there, and return the folder."""
+    """Return an empty package folder in a checkout; the path of module ``conf_dir`` is in this folder."""
     folder = tmp_path / "checkout" / "runner"
     folder.mkdir(parents=True)
     monkeypatch.setattr(module, "__file__", str(folder / "config" / "conf_dir.py"))
@@ -166,7 +166,7 @@ STRATEGIES = [
 
 
 def composed(*overrides: str) -> Config:
-    """Return the checked configuration of overrides."""
+    """Return the checked configuration for the given overrides."""
     return compose(list(overrides)).config()
 
 

@@ -44,7 +44,7 @@ def store(root: Path) -> Path:
 
 @dataclass(frozen=True)
 class Member:
-    """One member of a tar file: a file with ``data``, or a link of ``kind`` to ``target``."""
+    """One member of a tar file: a file with ``data``, or a member of another ``kind``, such as a link to ``target``."""
 
     name: str
     data: bytes = b""
@@ -77,9 +77,9 @@ def ar(members: Mapping[str, bytes]) -> bytes:
 
 
 def serve(data: bytes, *, size: int | None = None, checksum: str | None = None, place: str = "fake place") -> Origin:
-    """Return an origin of TINY with one archive of these bytes, which holds ``package/FILENAME`` members.
+    """Return an origin of TINY whose only archive is ``data`` and which decodes the members ``package/FILENAME``.
 
-    size, checksum: the stated values; None for the true values.
+    size, checksum: the values that the origin states; None for the true values.
     """
     true_checksum = f"sha256:{hashlib.sha256(data).hexdigest()}"
     filename = f"{place.replace(' ', '-')}.tgz"

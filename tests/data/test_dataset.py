@@ -1,4 +1,4 @@
-"""Datasets without user files; limits of datasets, and splits that keep the share of every class."""
+"""Datasets that need no files of the user, limits of datasets, and splits that keep the share of every class."""
 
 import gzip
 import subprocess
@@ -148,7 +148,7 @@ def test_both_splits_and_the_facts_are_limited(limits: dict[str, int], train: in
     assert dataset.facts == limited_facts(settings)
 
 
-def test_examples_are_spread_over_the_split() -> None:
+def test_limited_examples_are_spread_over_the_split() -> None:
     whole, few = load_limited(limited()).train, load_limited(limited(train_limit=8)).train
     assert np.array_equal(few.images, whole.images[::5])
     assert np.array_equal(few.labels, whole.labels[::5])
@@ -189,7 +189,7 @@ def test_a_validation_split_has_the_requested_size_and_the_shares_of_the_classes
     assert sorted([*kept, *out]) == list(range(len(labels)))
     assert len(out) == examples
     counts = np.bincount(labels[out], minlength=len(sizes))
-    assert (counts < sizes).all(), "no class is emptied where that can be avoided"
+    assert (counts < sizes).all(), "no class is emptied"
     shares = np.array(sizes) * examples / len(labels)
     avoidable = np.array(sizes) - np.floor(shares) > 1
     assert (np.abs(counts - shares) <= 1)[avoidable].all()

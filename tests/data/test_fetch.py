@@ -192,7 +192,7 @@ def test_gunzip_returns_the_contents_and_refuses_damage() -> None:
     with pytest.raises(DataError, match=r"x\.gz is cut off after"):
         gunzip(COMPRESSED[:-4], 297, "x.gz")
     damaged = bytearray(COMPRESSED)
-    damaged[-8] ^= 1  # the checksum inside the gzip format
+    damaged[-8] ^= 1  # The checksum at the end of the gzip data.
     with pytest.raises(DataError, match=r"x\.gz is damaged: .*incorrect data check"):
         gunzip(bytes(damaged), 297, "x.gz")
 
@@ -276,11 +276,11 @@ def test_packages_are_downloaded_into_the_folder_without_scripts(
     ("script", "message"),
     [
         ("echo 'no such package' >&2; exit 7", r"npm pack gone@1 .* ended with exit code 7: 'no such package'"),
-        # exec, so that the killed process is the one that holds the pipes.
+        # With exec, the killed process is the one that holds the pipes.
         ("exec /bin/sleep 600", r"npm pack gone@1 .* took more than"),
     ],
 )
-def test_the_output_of_a_client_that_fails_or_hangs_is_quoted(
+def test_a_package_client_that_fails_or_hangs_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
 ) -> None:
     install(tmp_path / "bin", monkeypatch, script)
@@ -290,7 +290,7 @@ def test_the_output_of_a_client_that_fails_or_hangs_is_quoted(
         npm_pack("gone@1", tmp_path)
 
 
-def test_a_missing_client_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_client_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DataError, match="the command 'npm' is not installed"):
         npm_pack("some-data@1.2.3", tmp_path)

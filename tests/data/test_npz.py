@@ -43,7 +43,7 @@ def member(shape: tuple[int, ...], descr: object = "<f4", payload: bytes = b"") 
 
 
 def header(text: str) -> bytes:
-    """Return the beginning of a .npy file with any text as its header."""
+    """Return the beginning of a .npy file with ``text`` as its header."""
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode()
 
 

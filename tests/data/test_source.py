@@ -48,7 +48,7 @@ def test_unknown_dataset_is_refused_with_the_options(config: dict[str, object]):
 
 @dataclass
 class OfAPlugin(DatasetSettings):
-    """Settings of the kinds that a plugin may declare."""
+    """Dataset settings of a plugin, with ``Optional`` annotations."""
 
     limit: Optional[int] = None  # noqa: UP045
     sizes: Optional[list[int]] = None  # noqa: UP045
@@ -117,7 +117,7 @@ class Recorder:
         return {"index": np.array([len(split), step, lo, hi])}
 
     def wait_for(self, count: int) -> None:
-        """Wait until ``count`` batches were begun; fail after 20 seconds, so that a deadlock ends the test."""
+        """Wait until ``count`` batches have begun; fail after 20 seconds, so that a deadlock ends the test."""
         with self.changed:
             assert self.changed.wait_for(lambda: len(self.made) >= count, timeout=20.0)
 

@@ -2,7 +2,7 @@
 
 An HTML comment on the line before a fenced block says how the block is tested:
 
-    <!-- run: KEY=VALUE ... -->   these overrides are added to every `runner` command of the block that trains
+    <!-- run: KEY=VALUE ... -->   these overrides are added to the `runner` commands of the block that train
     <!-- not run: REASON -->
     <!-- file: PATH -->           the block is a file in the folder of the page, not commands
 """
@@ -81,7 +81,7 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
                 assert program == "runner", command
                 succeed(tmp_path, *arguments)
                 if (tmp_path / "outputs").exists():
-                    # A run directory has its starting time in seconds as its name, so two runs could get the same name.
+                    # A run directory is named after its start time in seconds, so two runs could get the same name.
                     (tmp_path / "outputs").rename(tmp_path / f"outputs-{tried}")
                 tried += 1
         else:

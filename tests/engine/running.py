@@ -1,4 +1,4 @@
-"""Execution of single graphs, with kernels that a test may replace by functions."""
+"""Execution of single graphs; a test may replace kernels by Python functions."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -70,7 +70,7 @@ def run_once(
 
 
 class Bench:
-    """An executor for a graph, with its variables and its rendezvous. arena: None for a new arena."""
+    """An executor for a graph on one device, with variables and a rendezvous. arena: None for a new arena."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Bench:
 
 
 class Replaced(Registry):
-    """A registry in which functions of a test compute some ops."""
+    """A registry in which functions, given by a test, replace the kernels of some ops."""
 
     def __init__(self, base: Registry, functions: Mapping[str, Function]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The examples compute the documented results, and the commands of their pages run."""
+"""The examples compute the documented results, and the commands in their READMEs run."""
 
 import re
 import shlex
@@ -37,7 +37,7 @@ Array = NDArray[Any]
 
 @pytest.fixture
 def swish() -> Iterator[None]:
-    """Install the op of own_op for the test."""
+    """Install the op of the example ``own_op`` while a test runs."""
     load_kernels()
     with restored_tables():
         install([str(EXAMPLES / "own_op" / "swish.py")])
@@ -85,7 +85,7 @@ def test_bars_are_horizontal_and_vertical() -> None:
 
 @dataclass(frozen=True)
 class OneShare:
-    """A source whose batches are the half of each batch of 8 that worker ``k`` of two reads."""
+    """A data source for one worker of two: of each training batch of 8, it returns the half of worker ``k``."""
 
     k: int
 
@@ -101,7 +101,7 @@ def local_sgd(**settings: int):
 @pytest.mark.parametrize("optimizer", [Sgd(weight_decay=0.1), Momentum()], ids=["sgd", "momentum"])
 @pytest.mark.parametrize("network", ["dense", "dropped_out", "batch_normalised"])
 def test_local_sgd_with_one_local_step_equals_single(network: str, optimizer, registry: Registry) -> None:
-    """With batch normalization local SGD equals ``sync_data``, because the statistics are computed per share."""
+    """With batch normalization, local SGD equals ``sync_data``: both compute statistics per share of the batch."""
     task = task_of(NETWORKS[network], optimizer, batch_size=8)
     ours, history = trained(local_sgd(workers=2, every=1), task, registry, 4)
     oracle = SyncData(workers=2) if network == "batch_normalised" else Single()
@@ -111,7 +111,7 @@ def test_local_sgd_with_one_local_step_equals_single(network: str, optimizer, re
 
 
 def alone(k: int, registry: Registry, steps: range, optimizer: Optimizer, start: Weights | None = None) -> Weights:
-    """Train with ``single`` on the examples of worker ``k`` of two; return the weights."""
+    """Train with ``single`` on the examples of worker ``k`` of two workers; return the weights."""
     task = task_of(NETWORKS["dense"], optimizer, batch_size=4)
     with opened(Single(), task, registry, source=OneShare(k)) as trainer:
         trainer.session.run("init")
@@ -136,7 +136,7 @@ def test_training_continues_from_a_checkpoint_bit_for_bit(name: str, registry: R
     with opened(strategy, task, registry) as whole:
         whole.session.run("init")
         whole.train(range(3))
-        saved = whole.weights()  # averaged for the checkpoint, although no average was due
+        saved = whole.weights()  # the average of the workers, although none is due after step 3
         whole.train(range(3, 7))
         expected = whole.weights()
     assert not any("anchor" in variable for variable in saved)
@@ -156,7 +156,7 @@ def test_local_sgd_sends_the_bytes_of_its_formula(registry: Registry) -> None:
         apart = trainer.session.sent_bytes()
         trainer.train([3])
         average = np.subtract(trainer.session.sent_bytes(), apart)
-    metrics = 2 * 2 * 8  # loss and accuracy of the other workers, each step
+    metrics = 2 * 2 * 8  # bytes per step: loss and accuracy of the two other workers
     assert sum(apart) == 3 * metrics
     assert sum(average) == metrics + 2 * (3 - 1) * variables
 
@@ -175,7 +175,7 @@ def test_diloco_with_one_inner_step_and_a_plain_outer_step_equals_single(registr
 
 
 def test_diloco_makes_the_outer_steps_of_its_paper(registry: Registry) -> None:
-    """Two rounds of two inner steps: ``single`` makes the inner steps, NumPy the outer ones."""
+    """The expected weights come from two rounds: ``single`` makes two inner steps, then NumPy an outer step."""
     strategy = diloco(workers=2, inner_steps=2, outer_lr=0.5, outer_momentum=0.8)
     ours, _ = trained(strategy, task_of(NETWORKS["dense"], Sgd(), batch_size=8), registry, 4)
     expected = alone(0, registry, range(0), Sgd())
@@ -231,7 +231,7 @@ def test_the_commands_run(folder: str, tmp_path: Path) -> None:
     place = shutil.copytree(EXAMPLES / folder, tmp_path / folder)
     lines = command_lines(folder)
     trained = [line for line in lines if "train.steps=200" in line]
-    assert trained, "each shows a run"
+    assert trained, "every README trains for 200 steps"
     for number, (program, *arguments) in enumerate(lines):
         if program == "python":
             subprocess.run([sys.executable, *arguments], cwd=place, check=True)

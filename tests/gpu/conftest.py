@@ -1,6 +1,6 @@
 """The choice of the device: ``--on=gpu``, ``--on=emulated``, or by default only the small tests on the emulated GPU.
 
-`make gpu` fails on a machine without a GPU. The suite runs the small tests only.
+`make gpu`, which runs with ``--on=gpu``, fails on a machine without a GPU. The suite runs the small tests only.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ SMALL, EMULATED, GPU = "small", "emulated", "gpu"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options for the device and for an MNIST file."""
-    parser.addoption("--on", choices=(SMALL, EMULATED, GPU), default=SMALL, help="the GPU, or the emulated one")
+    parser.addoption("--on", choices=(SMALL, EMULATED, GPU), default=SMALL, help="device; small: only the small tests")
     parser.addoption("--mnist", type=Path, metavar="FILE", help="an .npz with x_train, y_train, x_test and y_test")
 
 
@@ -67,7 +67,7 @@ def _compiled(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def _gpus() -> Callable[[bool], Runtime]:
-    """Return a cached function that opens the real GPU; its argument allows tf32."""
+    """Return a cached function that opens the real GPU. Its argument: whether tf32 is allowed."""
     return cache(partial(open_gpus, code_folder=str(gpu_code_folder())))
 
 

@@ -15,13 +15,13 @@ from runner.kernels.registry import Registry
 
 @dataclass(frozen=True)
 class Gpu:
-    """The GPU under test. opened: returns the runtime, with tf32 if True. emulated: whether kernels run on the host."""
+    """The GPU under test. opened: (whether tf32 is allowed) -> runtime. emulated: whether kernels run on the host."""
 
     opened: Callable[[bool], Runtime]
     emulated: bool = False
 
     def registry(self, *, tf32: bool = False) -> Registry:
-        """Return the kernels of the host and of the GPU."""
+        """Return a registry of the kernels of the host and of the GPU."""
         return registry_of(self.opened(tf32))
 
     def counted(self) -> "tuple[Counted, Registry]":
@@ -31,7 +31,7 @@ class Gpu:
 
 
 def registry_of(runtime: Runtime) -> Registry:
-    """Return the kernels of the host and of the GPU; raises KernelError for an op without a GPU kernel."""
+    """Return a registry of the kernels of host and GPU; raises KernelError for an op without a GPU kernel."""
     registry = load_kernels().copy()
     register_gpus(registry, runtime)
     require_gpu_kernels(registry)
@@ -39,7 +39,7 @@ def registry_of(runtime: Runtime) -> Registry:
 
 
 def on_gpu(workers: int, servers: int = 0, *, tf32: bool = False, **more: Any) -> Cluster:
-    """Return a cluster of logical devices on the first GPU."""
+    """Return a cluster whose workers and servers are logical devices of the first GPU."""
     return local_cluster(workers, servers, gpus=Gpus((0,) * workers, (0,) * servers, GpuOptions(tf32)), **more)
 
 

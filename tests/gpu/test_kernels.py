@@ -1,4 +1,4 @@
-"""Every kernel of every library against the reference, over the whole table of cases: dtypes, layouts, precisions."""
+"""Every GPU kernel of every library equals the reference kernel on all cases, in all dtypes, layouts and precisions."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,13 +14,13 @@ from tests.op_cases import CASES, all_cases
 from tests.samples import Case
 
 TOLERANCES = {"float64": 1e-10, "bfloat16": 0.02}
-"""Relative and absolute tolerances. Sums in bfloat16 may be rounded elsewhere and differ in the last of 8 bits."""
+"""Relative and absolute tolerances. bfloat16 sums may be rounded at other points, which changes the last of 8 bits."""
 
 TF32_TOLERANCE = 5e-3
-"""Relative and absolute tolerance for sums of a few products whose factors are rounded to 10 bits."""
+"""Relative and absolute tolerance for sums of a few products whose factors are rounded to 10 fraction bits."""
 
 ROUNDED = frozenset(op for op in CASES if op.startswith(("conv2d", "matmul")))
-"""Ops with products, whose factors tf32 rounds."""
+"""Ops that compute products; tf32 rounds the factors."""
 
 
 def _parameters() -> Iterator[Any]:
@@ -37,7 +37,7 @@ PARAMETERS = list(_parameters())
 
 
 def check(gpu: Gpu, op: str, case: Case, dtype: str, layout: Any, *, tf32: bool, tolerance: float) -> None:
-    """Compare every kernel that takes a case with the reference."""
+    """Compare with the reference every kernel that accepts the case."""
     registry, runtime = gpu.registry(tf32=tf32), gpu.opened(tf32)
     runtime.use(0)
     arrays, attributes = drawn_for(op, case, dtype)
@@ -48,8 +48,8 @@ def check(gpu: Gpu, op: str, case: Case, dtype: str, layout: Any, *, tf32: bool,
 
 
 @pytest.mark.small
-def test_a_kernel_takes_every_case(gpu: Gpu) -> None:
-    """No kernel runs, so that the suite needs no GPU."""
+def test_every_case_has_a_kernel(gpu: Gpu) -> None:
+    """The kernels only arrange the nodes and do not run, which is quick enough for the suite."""
     registry = gpu.registry()
     for op, case, dtype, layout in (each.values for each in PARAMETERS):
         assert able(registry, op, *drawn_for(op, case, dtype), layout)

@@ -1,8 +1,8 @@
 """Whole networks: the losses of the first ten steps on a GPU equal those on CPUs up to float32 rounding.
 
-``python -m tests.gpu.test_losses`` computes the float32 losses on CPUs and stores them in a file, because a GPU machine
-without the libraries of the fast CPU kernels would need minutes for these steps. The suite compares the file with new
-losses of CPUs.
+``python -m tests.gpu.test_losses`` computes the float32 losses on CPUs and stores them in ``losses.json``, because a
+GPU machine without the libraries of the fast CPU kernels would need minutes for these steps. The suite compares the
+file with newly computed losses.
 """
 
 import json
@@ -74,16 +74,16 @@ def losses(name: str, dtype: str, registry: Registry, *, gpus: bool = False) -> 
 
 
 def of_cpus(name: str) -> list[float]:
-    """Return the losses of CPUs from the file."""
+    """Return the stored losses of a network on CPUs."""
     found: list[float] = json.loads(FILE.read_text())[name]
     return found
 
 
 TOLERANCE = 1e-3
-"""Relative tolerance of float32 with exact products. The tolerance before the first update is a hundredth."""
+"""Relative tolerance of float32 losses without tf32; before the first update, a hundredth of it applies."""
 
 NEAR = {"tf32": 0.02, "bfloat16": 0.05}
-"""Relative tolerance with rounded products."""
+"""Relative tolerances of the losses if the factors of products are rounded."""
 
 
 @pytest.mark.small

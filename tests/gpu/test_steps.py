@@ -1,4 +1,4 @@
-"""Steps on a GPU: replays equal eager steps, the host waits once per device, memory is as planned; NCCL, benchmark."""
+"""Steps on a GPU: replayed steps, waits of the host, memory, wrong labels, the benchmark, and an NCCL all-reduce."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,7 +30,7 @@ from tests.strategies.training import Trainer, opened
 
 STEPS = 6
 TABLES = 1024
-"""Bytes of the tables for the combined updates of a network with four layers."""
+"""Upper bound of the bytes of the tables for the combined updates of a network with four layers."""
 
 SMALL_LENET = LeNet(filters=[3, 4], units=10).network(classes=3)
 
@@ -85,7 +85,7 @@ def test_replayed_steps_capture_and_allocate_nothing(gpu: Gpu) -> None:
 
 @pytest.mark.parametrize("strategy", [Single(), SyncData(workers=2)], ids=["single", "sync_data"])
 def test_a_step_waits_once_for_each_device(gpu: Gpu, strategy: Any) -> None:
-    """The host waits once for each device, to fetch all values."""
+    """A single wait for a device is enough to fetch all values of a step."""
     runtime, registry = gpu.counted()
     with begun(strategy, registry) as trainer:
         trainer.train(range(3))
@@ -107,9 +107,9 @@ def allocations(runtime: Counted, registry: Registry) -> tuple[int, int]:
 
 @pytest.mark.small
 def test_the_allocated_memory_is_the_planned_memory(gpu: Gpu) -> None:
-    """The plan counts the arena of a step and two buffers for each input; "init" has allocated the variables.
+    """The plan counts the arena of a step, two buffers for each input, and the variables that are in no checkpoint.
 
-    Combined updates additionally read a table with a few words per update.
+    "init" has allocated the other variables. Combined updates also read a table with a few words per update.
     """
     allocated, planned = allocations(*gpu.counted())
     assert planned <= allocated <= planned + TABLES
@@ -166,7 +166,7 @@ def test_an_all_reduce_on_one_gpu_returns_its_input(gpu: Gpu) -> None:
         with_nccl(runtime)
     library = runtime.library("nccl")
     if library is None:
-        pytest.skip("NCCL is not installed, nor needed on one GPU")
+        pytest.skip("NCCL is not installed; one GPU does not need it")
     platform = GpuPlatform(runtime, 0)
     library.join(library.unique_id(), 0, 1)
     try:

@@ -1,7 +1,7 @@
 """Every strategy on logical devices of one GPU equals ``single`` on CPUs.
 
 Tolerances after six steps without tf32: in float64 1e-9 for weights and losses; in float32 2e-5 for weights and 1e-4
-for losses. In float64, only the project's own kernels run.
+for losses. On the emulated GPU, only the project's own kernels run.
 """
 
 from collections.abc import Callable, Mapping
@@ -64,7 +64,7 @@ PER_EXAMPLE: Mapping[str, Made] = {
     "ring_of_4": made(SyncData(workers=4, combine="ring_all_reduce")),
     "parameter_server": made(SyncData(workers=3, combine="parameter_server", servers=2)),
 }
-"""Strategies that compute statistics for each share: they equal ``single`` if the network mixes no examples."""
+"""Strategies that compute batch statistics per share; they equal ``single`` without batch normalization."""
 
 POOLED: Mapping[str, Made] = {
     "single": made(Single()),

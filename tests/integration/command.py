@@ -29,7 +29,7 @@ ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 class Command:
-    """A ``runner`` in a separate process, whose output is collected when it ends. environment: additional variables."""
+    """A ``runner`` command in a separate process; ``finish`` collects its output. environment: additional variables."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Command:
             self.finish()
 
     def send(self, signum: signal.Signals) -> None:
-        """Send a signal to the master only."""
+        """Send a signal to the process of the command, the master, but not to its workers."""
         self._process.send_signal(signum)
 
     def workers(self) -> list[psutil.Process]:
@@ -78,7 +78,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that has ended: its exit code and what it printed on standard output and standard error."""
+    """The result of a command: its exit code, its standard output and its standard error."""
 
     code: int
     output: str

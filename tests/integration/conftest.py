@@ -1,4 +1,4 @@
-"""A fixture that starts commands, which end with the test."""
+"""A fixture that starts commands and kills those that still run at the end of the test."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,7 +9,7 @@ from tests.integration.command import Command
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Command]]:
-    """Return a function that starts a command; the command is ended with the test at the latest."""
+    """Return a function that starts a command. A command that still runs at the end of the test is killed."""
     started: list[Command] = []
 
     def begin(*arguments: object) -> Command:

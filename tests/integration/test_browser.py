@@ -1,6 +1,6 @@
 """A user's path through MLflow's pages, from a sweep to the comparison of two of its runs.
 
-The test takes the screenshots of README; ``pytest --write-images`` writes the screenshots to README's folder of images.
+The test takes the screenshots of the README; with ``pytest --write-images`` it writes them to ``docs/images``.
 """
 
 import json
@@ -85,7 +85,7 @@ class Browser:
         return str(self._driver.execute_script("return document.body.innerText"))
 
     def picture(self, path: Path) -> None:
-        """Write a screenshot as PNG, without a focused element, after two successive screenshots are equal."""
+        """Remove the focus, wait until two successive screenshots are equal, and write the screenshot as PNG."""
         self._driver.execute_script("document.activeElement.blur()")
         seen = [b""]
 
@@ -97,7 +97,7 @@ class Browser:
         path.write_bytes(seen[-1])
 
     def hosts(self) -> set[str]:
-        """Return every host that received a request from a page."""
+        """Return every host to which a page sent a request."""
         messages = (json.loads(entry["message"])["message"] for entry in self._driver.get_log("performance"))
         urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
         # Chromium's own pages send requests to chrome:// addresses.
@@ -113,7 +113,7 @@ class Browser:
                     return
             except StaleElementReferenceException:  # the page was rebuilt after the element was found
                 pass
-            assert time.monotonic() < deadline, f"never came: {what}; the page reads:\n{self.text()[:3000]}"
+            assert time.monotonic() < deadline, f"timed out waiting for {what}; the page reads:\n{self.text()[:3000]}"
             time.sleep(0.1)
 
 
@@ -151,7 +151,7 @@ COMPARED = ("lr=0.01 seed=2", "lr=0.1 seed=2")
 
 @pytest.fixture
 def images(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Return the folder for screenshots: the folder in the repository only with ``--write-images``."""
+    """Return the folder for screenshots: with ``--write-images`` that of the repository, otherwise a temporary one."""
     return IMAGES if request.config.getoption("--write-images") else tmp_path
 
 
@@ -194,7 +194,7 @@ def test_pages_lead_from_a_sweep_to_the_comparison_of_two_runs(browser: Browser,
 
 
 def see_parent_and_children(browser: Browser, picture: Path) -> None:
-    """Require that the sweep is one row that expands to its jobs, with swept values as names and results as columns."""
+    """Require that the sweep is a row that expands to its jobs, named by swept values, with results as columns."""
     browser.click(component("mlflow.assistant.chat_panel.close"))
     browser.click(f"{row(PARENT)}//button")
     for name in ("lr=0.01 seed=1", "lr=0.1 seed=1", *COMPARED):
@@ -208,7 +208,7 @@ def see_parent_and_children(browser: Browser, picture: Path) -> None:
 
 
 def see_curves_by_step_and_by_time(browser: Browser, picture: Path) -> None:
-    """Require that charts are grouped into sections, and that a chart shows two runs over steps or over seconds."""
+    """Require that charts are grouped into sections and show two runs by step or by relative time."""
     browser.type("//*[@data-testid='search-box']", 'params.seed = "2"')
     browser.wait_for_end_of(row("lr=0.1 seed=1"))
     browser.click("//input[@name='runs-view-mode'][@value='CHART']/ancestor::label")
@@ -251,5 +251,5 @@ def row(name: str) -> str:
 
 
 def component(identifier: str) -> str:
-    """Return the XPath of a part of MLflow's pages."""
+    """Return the XPath of the element of MLflow's pages with this component identifier."""
     return f"//*[@data-component-id='{identifier}']"

@@ -31,7 +31,7 @@ POOLED = ("model=cifar_convnet", *SYNC_OF_THREE, "parallelism.statistics=pooled"
 
 @pytest.fixture(scope="module")
 def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
-    """Return a function that returns the directory of a run with these overrides, trained once."""
+    """Return a function that trains a run with its overrides, once for equal overrides, and returns the directory."""
     trained: dict[tuple[str, ...], Path] = {}
 
     def train(*overrides: str) -> Path:
@@ -92,7 +92,7 @@ def test_a_run_with_split_layers_resumes_bit_for_bit(train: Train, tmp_path: Pat
     assert summary_of(tmp_path / "half").weights_sha256 == summary_of(train(*SHARDED)).weights_sha256
 
 
-def test_partial_updates_of_dense_layers_train(train: Train) -> None:
+def test_a_run_with_partial_updates_of_dense_layers_finishes(train: Train) -> None:
     summary = summary_of(train("parallelism=hybrid", "parallelism.fc_batch=6", "parallelism.dense_lr_factor=0.5"))
     assert (summary.strategy, summary.steps) == ("hybrid", STEPS)
 
@@ -169,7 +169,7 @@ RACING = ("parallelism=async_data", "parallelism.workers=3", "parallelism.server
     ids=["synchronous", "asynchronous", "rare fetches", "direct", "backup workers"],
 )
 def test_a_repeated_run_has_the_same_weights(settings: tuple[str, ...], record: str, tmp_path: Path) -> None:
-    """Records of replicas are replayed in one process."""
+    """If workers raced, ``rerun`` replays the record of their order; for asynchronous runs, in one process."""
     succeed(tmp_path, *SHORT, *settings)
     again = succeed(tmp_path, "rerun", "first", "--output", "second")
     assert "\nthe same weights as run " in again.output

@@ -23,7 +23,7 @@ def train(folder: Path, run: str, *overrides: str, steps: int = 6, tracking: str
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a traced run of two workers with two stages, whose step time was measured and compared."""
+    """Return the folder of a traced run of two workers; its step time was compared with those of other strategies."""
     folder = tmp_path_factory.mktemp("model")
     more = ("trace=true", "trace_skip=1", "trace_steps=3", "parallelism.compare_steps=2")
     train(folder, "run", "parallelism=model", f"parallelism.concurrent_steps={PARTS}", SPLIT, *more, tracking="mlflow")
@@ -62,7 +62,7 @@ def test_a_stored_placement_and_recorded_costs_give_equal_weights(folder: Path) 
 
 
 @pytest.mark.slow
-def test_stale_parts_continue_after_a_resume(folder: Path) -> None:
+def test_a_stale_pipeline_continues_after_a_resume(folder: Path) -> None:
     stale = ("parallelism=model", f"parallelism.concurrent_steps={PARTS}", "parallelism.pipeline=stale", SPLIT)
     whole = train(folder, "whole", *stale, "schedule=constant", steps=4)
     half = train(folder, "half", *stale, "schedule=constant", steps=2)

@@ -21,7 +21,7 @@ SHORT = (*QUIET, "hydra.run.dir=run", "train.steps=2")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a copy of the example with an op and a model that no installed package has."""
+    """Return a copy of the example ``own_op``, whose op and model are in no installed package."""
     return shutil.copytree(EXAMPLES / "own_op", tmp_path / "own")
 
 
@@ -48,7 +48,7 @@ def test_no_process_imports_a_file_of_the_folder_in_place_of_a_library(folder: P
 
 
 def test_a_file_that_changes_after_the_start_is_refused_by_the_workers(folder: Path) -> None:
-    # The file changes itself, after the master has read it.
+    # When the master imports the file, the file appends a line to itself.
     with (folder / "swish.py").open("a") as file:
         file.write('\nwith open(__file__, "a") as own:\n    own.write("# changed\\n")\n')
     command = begin(folder)
@@ -85,7 +85,7 @@ def test_a_run_is_not_resumed_with_a_changed_plugin(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_reports_a_plugin_that_moved_or_is_not_given(folder: Path) -> None:
-    """The processes are separate, because these warnings are printed before the log of the run is open."""
+    """The commands are separate processes, because their warnings are printed before the log of the run is open."""
     succeed(folder, "--plugin", "swish.py", "model=mlp", *SHORT)
     (folder / "run" / "summary.json").unlink()  # as after a kill
     shutil.copy(folder / "swish.py", folder / "elsewhere.py")
@@ -102,7 +102,7 @@ def test_a_run_reports_a_plugin_that_moved_or_is_not_given(folder: Path) -> None
         assert expected in command.errors
         assert expected in log.read_text()
     assert summary_of(folder / "run").steps == 4
-    assert read_plugins(folder / "run") == {}, "the newest start had none"
+    assert read_plugins(folder / "run") == {}, "the newest start had no plugin"
 
 
 MODULE = '''
@@ -133,7 +133,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def package_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder into which pip has installed the package, from a wheel, so that no build backend is fetched."""
+    """Return a folder into which pip has installed the package from a wheel, which requires no build backend."""
     folder = tmp_path_factory.mktemp("site")
     wheel = folder / "mine-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -177,7 +177,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with only the installed wheel; the dependencies come from this environment."""
+    """Return a folder with the installed wheel of this project; its dependencies come from this environment."""
     folder = tmp_path_factory.mktemp("site")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder / "dist", ROOT], check=True)

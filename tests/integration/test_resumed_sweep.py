@@ -31,7 +31,7 @@ def rows(sweep: Path) -> list[dict[str, str]]:
 
 
 def finished(sweep: Path) -> list[Path]:
-    """Return the summaries of the jobs that finished so far, by number."""
+    """Return the paths of the summaries of the finished jobs, sorted by job number."""
     found = sweep.glob("*/summary.json")
     done = (path for path in found if json.loads(path.read_text())["status"] == "finished")
     return sorted(done, key=lambda path: int(path.parent.name))
@@ -44,7 +44,7 @@ def starts(run_dir: Path) -> int:
 
 
 def steps(run_dir: Path) -> list[int]:
-    """Return the steps of the logged training losses of a run, with repeated ones."""
+    """Return the steps of the logged training losses of a run, including repeated steps."""
     return [record.step for record in read_metrics(run_dir / "metrics.jsonl") if "train/loss" in record.values]
 
 
@@ -70,7 +70,7 @@ def test_twenty_jobs_of_which_three_fail_survive_a_kill_and_broken_files(start: 
     assert "runner: 3 of 20 jobs failed" in resumed.errors
     after = finished(sweep)
     assert [path.parent.name for path in after] == [str(number) for number in range(17)]
-    assert {path: path.stat().st_mtime_ns for path in before} == before, "what was done is done again"
+    assert {path: path.stat().st_mtime_ns for path in before} == before, "a finished job ran again"
     assert len({summary_of(path.parent).run_id for path in after}) == 17
     assert all(steps(path.parent) == [1, 2, 3] for path in after)
     errors = {row["optimizer.lr"]: row["status"].split(": ")[1] for row in rows(sweep) if row["status"] != "finished"}
@@ -110,7 +110,7 @@ def test_jobs_outlive_a_killed_sweep_and_are_waited_for(start: Start, tmp_path: 
     succeed(tmp_path, "sweep", "resume", "sweep")
     assert [starts(sweep / str(number)) for number in range(3)] == [1, 1, 1]
     assert {row["status"] for row in rows(sweep)} == {"finished"}
-    # joblib's processes wait minutes for more work and hold the output open.
+    # For minutes, the processes of joblib wait for more work and hold the output open.
     for helper in helpers:
         with contextlib.suppress(psutil.NoSuchProcess):
             helper.kill()

@@ -1,4 +1,4 @@
-"""Runs on worker processes and all their endings: no checkpoint is lost and no process is left."""
+"""Runs on worker processes: however a run ends, no checkpoint is lost and no process is left."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def test_a_finished_run_leaves_its_record_and_no_process(uninterrupted: Path) ->
     assert steps == [16, 20, 24]
 
 
-def test_a_killed_worker_ends_the_run_with_its_name_exit_and_log(start: Start, tmp_path: Path) -> None:
+def test_if_a_worker_is_killed_the_run_fails_and_names_worker_signal_and_log(start: Start, tmp_path: Path) -> None:
     command = start(tmp_path, *SHORT, "train.steps=100000")
     wait_until(lambda: checkpoint_exists(tmp_path, 4), "a first checkpoint")
     command.workers()[1].send_signal(signal.SIGKILL)
@@ -134,7 +134,7 @@ def test_a_run_that_fails_reports_the_reason(overrides: str, code: int, complain
     command = run_command(tmp_path, *SHORT, *typed(overrides.format(folder=tmp_path)))
     assert command.code == code
     assert [complaint for complaint in complaints if complaint not in command.errors] == []
-    assert (tmp_path / "run" / "run.json").exists() == ("absent" not in overrides), "nothing is begun without data"
+    assert (tmp_path / "run" / "run.json").exists() == ("absent" not in overrides), "a run without data does not start"
 
 
 def test_a_model_that_exceeds_the_resource_limits_of_a_process_is_refused(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ WAITING = (
 
 
 @pytest.mark.slow
-def test_a_killed_run_resumes_with_its_count_of_patience(start: Callable[..., Command], tmp_path: Path) -> None:
+def test_a_killed_run_resumes_with_its_patience_count(start: Callable[..., Command], tmp_path: Path) -> None:
     (tmp_path / "uninterrupted").mkdir()
     uninterrupted = run_command(tmp_path / "uninterrupted", *WAITING)
     assert "stopped early" in uninterrupted.output, uninterrupted.errors
@@ -248,7 +248,7 @@ def test_with_all_libraries_none_is_reported_missing(runs: dict[str, LibraryRun]
 
 PROJECT = Path(__file__).parents[2]
 CHECKING = "libc_malloc_debug.so.0"
-"""The part of glibc that checks the surroundings of freed memory, if a process is started with it."""
+"""A library of glibc; in a process that preloads it, ``free`` checks the bytes around the freed memory."""
 
 TRAIN = """
 import sys
@@ -275,10 +275,10 @@ for threads in sys.argv[1:]:
 
 @pytest.fixture
 def watching() -> dict[str, str]:
-    """Return variables for a process that aborts after writing beyond its memory; skip the test without the library."""
+    """Return variables that make a process abort if it wrote past its memory; skip the test without the library."""
     found = subprocess.run([sys.executable, "-c", f"import ctypes; ctypes.CDLL({CHECKING!r})"], capture_output=True)
     if found.returncode != 0:
-        pytest.skip(f"{CHECKING}, with which the C library watches memory, is not on this machine")
+        pytest.skip(f"{CHECKING}, which detects writes past the end of memory, is not on this machine")
     return {"LD_PRELOAD": CHECKING, "MALLOC_CHECK_": "3"}
 
 
@@ -286,7 +286,7 @@ def watching() -> dict[str, str]:
 def test_a_process_with_more_threads_than_before_stays_within_its_memory(
     tmp_path: Path, watching: dict[str, str]
 ) -> None:
-    """A primitive needs workspace for each of its threads; the first run's workspace is too small for the second.
+    """A oneDNN primitive needs workspace for each thread, so the workspace of one run is too small for the next run.
 
     The losses equal those of one thread, so no trained value was overwritten either.
     """

@@ -1,4 +1,4 @@
-"""Strategies on worker processes, including slow networks and compressed transfers: equal bits, or similar losses."""
+"""Strategies on worker processes: slow workers and networks change no result, and compression only slightly."""
 
 import dataclasses
 import json
@@ -40,7 +40,7 @@ def train_in(folder: Path, *overrides: str) -> Path:
 
 
 def curve(run: Path) -> list[dict[str, Any]]:
-    """Return the logged values of each iteration."""
+    """Return the logged values of each L-BFGS iteration."""
     logged = [json.loads(line)["values"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [values for values in logged if "train/objective" in values]
 
@@ -102,7 +102,7 @@ def test_a_resumed_run_with_slow_workers_is_replayed_bit_for_bit(tmp_path: Path)
     assert again.dropped_shares == {}
     contributors = [line["contributors"] for line in read_decisions(replayed / "run" / "contributors.jsonl")]
     assert contributors == [line["contributors"] for line in lines]
-    assert not list((slow / "run").glob("endings-*")), "nothing repeats a run from the endings of its shares"
+    assert not list((slow / "run").glob("endings-*")), "the record of contributors is enough to repeat the run"
 
 
 def test_a_loss_that_is_not_finite_is_traced_to_its_node_over_the_same_shares(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_loss_that_is_not_finite_is_traced_to_its_node_over_the_same_shares(tm
     assert "it is the first node that produced any" in command.errors
 
 
-def test_the_death_of_a_backup_worker_ends_the_run_with_its_name(tmp_path: Path) -> None:
+def test_if_a_backup_worker_is_killed_the_run_fails_and_names_it(tmp_path: Path) -> None:
     command = Command(tmp_path, *BACKED, "train.steps=100000", "checkpoint.every_steps=5")
     try:
         wait_until(lambda: (tmp_path / "run" / "contributors.jsonl").exists(), "an update")
@@ -138,7 +138,7 @@ EMULATED = "1 Mbit/s, 20 ms, constant delay of worker 1 with median 30 ms"
 
 
 def run_of(folder: Path, *overrides: str) -> Summary:
-    """Return a short run of two workers, and require that its output contains the results of the summary."""
+    """Train two workers for a few steps; return the summary, and require that the output contains its results."""
     small = typed(
         f"model=mlp model.hidden=[8] data=digits tracking=none tracking.pictures=false train.steps={EMULATED_STEPS}"
     )
@@ -210,6 +210,6 @@ def test_two_bytes_per_value_are_sent_between_processes(tmp_path: Path) -> None:
         "model=mlp model.hidden=[8] data=digits tracking=none tracking.pictures=false train.steps=3 train.epochs=null"
     )
     succeed(tmp_path, *overrides, "cluster.compression=high16", "hydra.run.dir=run")
-    # In a step the first of two workers sends half of the gradient and half of the sum.
+    # In each step, the first of two workers sends half of the gradient and half of the sum.
     values = 64 * 8 + 8 + 8 * 10 + 10
     assert summary_of(tmp_path / "run").bytes_sent_per_worker[0] == 3 * values * 2

@@ -1,4 +1,4 @@
-"""The contents of the MLflow store after sweeps and runs, also when written later, and the files with secrets."""
+"""The contents of the MLflow store after sweeps and runs, also if written later, and the files that hold secrets."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from tests.sweep.test_security import SECRET, files_with_the_secret
 
 Start = Callable[..., Command]
 
-# A worker process needs more time to load the data than for these steps, so one process trains.
+# A worker process would need more time to load the data than to train for these steps, so one process trains.
 ONE_PROCESS = ("parallelism=single", "cluster.threads_per_worker=1")
 
 
@@ -30,7 +30,7 @@ def stored(folder: Path, query: str, *values: Any) -> list[Any]:
 
 
 def steps(folder: Path, run: str, key: str) -> list[int]:
-    """Return the steps of the points of a curve, with repeated ones."""
+    """Return the steps of the points of a curve, including repeated steps."""
     return stored(folder, "SELECT step FROM metrics WHERE run_uuid = ? AND key = ? ORDER BY step", run, key)
 
 
@@ -90,7 +90,7 @@ def test_a_sweep_is_a_parent_run_with_a_child_per_job_and_a_table_with_the_best_
     }
 
 
-def test_a_killed_run_resumes_into_the_same_run_with_contiguous_curves(start: Start, tmp_path: Path) -> None:
+def test_a_killed_run_resumes_in_the_same_mlflow_run_without_gaps(start: Start, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     every = 2
     killed = start(
@@ -139,7 +139,7 @@ def test_resuming_a_finished_run_writes_its_pending_records(tmp_path: Path) -> N
 
 
 def _has_rows(database: Path) -> bool:
-    """Return whether MLflow has created its tables. It creates them one by one; the table of runs is the last."""
+    """Return whether the store has a run. The query fails until MLflow has created the table of runs."""
     try:
         return bool(stored(database.parent, "SELECT 1 FROM runs"))
     except sqlite3.OperationalError:

@@ -17,7 +17,7 @@ Event = dict[str, Any]
 
 ON_DEVICES = ("input", "compute", "send", "wait", "receive", "delay")
 _ROUNDED_US = 0.002
-"""Microseconds are written with three decimals, so an end can differ by a rounded nanosecond."""
+"""Microseconds are written with three decimals, so start plus duration can be off by a rounded nanosecond."""
 
 
 def read_events(run: Path) -> list[Event]:
@@ -70,7 +70,7 @@ def expect_one_thing_at_a_time(events: list[Event]) -> None:
 
 
 def expect_runs_around_their_parts(events: list[Event]) -> None:
-    """Require that a device's work is between the launch of its run and the answer, as seen by the session."""
+    """Require that the work of a device lies between launch and answer of its run, as recorded by the session."""
     runs = {(e["args"]["client"], e["args"]["number"]): e for e in complete(events, "run")}
     for event in complete(events, *ON_DEVICES):
         run = runs.get((event["args"]["client"], event["args"]["number"]))
@@ -80,7 +80,7 @@ def expect_runs_around_their_parts(events: list[Event]) -> None:
 
 
 def expect_matching_transfers(events: list[Event]) -> None:
-    """Require that every receive has a send of equally many bytes, which began before the receive ended."""
+    """Require that a receive with a recorded send has as many bytes as the send and ended after the send began."""
     sends = {transfer(event): event for event in complete(events, "send")}
     ends = [event for event in complete(events, "receive") if transfer(event) in sends]
     for event in ends:
@@ -200,7 +200,7 @@ KINDS = {
     "sandblaster": {"compute", "fetch", "gather"},
     "backups": {"read", "share", "apply"},
 }
-"""Actions that clients perform in these updates at any speed of the workers."""
+"""Kinds of clients that run in these steps at any speed of the workers."""
 SERVERS = {"overlapped": 2, "direct": 2, "sandblaster": 1, "backups": 1}
 WORKERS = {"overlapped": 2, "direct": 2, "sandblaster": 2, "backups": 3}
 
@@ -264,7 +264,7 @@ def test_every_launch_within_the_window_is_recorded_with_its_computation(traced:
     whole = within_the_window(events)
     assert len(whole) >= len(STEPS)
     assert whole <= runs_of(complete(events, "part"))
-    # Fetching a variable is not a computation.
+    # The client "recall" only fetches variables and computes nothing.
     assert {of for of in whole if of[0] != "recall"} <= runs_of(complete(events, "compute"))
     for each in ("run", "part"):
         numbered = [(event["tid"], *runs_of([event])) for event in complete(events, each)]

@@ -1,5 +1,4 @@
-"""Run a single kernel as the planner and the executor do: with buffers in the requested layouts and conversions between
-them.
+"""Run one kernel as planner and executor do: with buffers in the requested layouts, and conversions between layouts.
 
 Outputs and scratch memory hold garbage, and every buffer is followed by guard bytes.
 """
@@ -78,7 +77,7 @@ def run(
 ) -> Ran:
     """Run a kernel on arrays in the ``offered`` layouts (None: plain), or on operands in memory.
 
-    registry: the kernels of ``convert``. in_place: outputs share the memory of inputs if the kernel allows it.
+    registry: has the kernels of op ``convert``. in_place: outputs share the memory of inputs if the kernel allows it.
     """
     layouts = [plain(spec) for spec in in_specs] if offered is None else offered
     arrangement = kernel.arrange(attributes, in_specs, out_specs, layouts)
@@ -89,13 +88,13 @@ def run(
     ]
     outputs = [filled(spec, layout) for spec, layout in zip(out_specs, arrangement.outputs, strict=True)]
     for i, o in once_each(arrangement.in_place).items() if in_place else ():
-        assert inputs[i].layout.nbytes == outputs[o].layout.nbytes, "what shares memory has the same bytes"
+        assert inputs[i].layout.nbytes == outputs[o].layout.nbytes, "operands that share memory have equal sizes"
         outputs[o] = Operand(outputs[o].spec, outputs[o].layout, inputs[i].data)
     before = [operand.data.copy() for operand in inputs]
     call_bound(kernel, attributes, arrangement, inputs, outputs)
     shared = {id(operand.data) for operand in outputs}
     for operand, bytes_before in zip(inputs, before, strict=True):
-        assert id(operand.data) in shared or np.array_equal(operand.data, bytes_before), "it writes to an input"
+        assert id(operand.data) in shared or np.array_equal(operand.data, bytes_before), "the kernel wrote to an input"
     plain_outputs = [converted(registry, each, plain(each.spec)).array.copy() for each in outputs]
     return Ran(plain_outputs, arrangement, inputs, outputs)
 
@@ -165,7 +164,7 @@ def call_bound(
         memory, end = np.asarray(operand.data.base), operand.data.ctypes.data + operand.data.size
         guard = memory[end - memory.ctypes.data :][:ALIGNMENT]
         assert len(guard) == ALIGNMENT, "a buffer is a view of its memory with guard bytes"
-        assert (guard == GARBAGE).all(), "it writes past the end of a buffer"
+        assert (guard == GARBAGE).all(), "the kernel wrote past the end of a buffer"
 
 
 def invoke(bound: Bound) -> None:
@@ -203,7 +202,7 @@ def converted(registry: Registry | None, operand: Operand, wanted: Layout) -> Op
     choice = (registry or load_kernels()).choose(
         "convert", "cpu", {}, [operand.spec], [operand.spec], [operand.layout, wanted]
     )
-    assert choice.arrangement.outputs == (wanted,), f"nobody converts {operand.layout} to {wanted}"
+    assert choice.arrangement.outputs == (wanted,), f"no kernel converts {operand.layout} to {wanted}"
     result = filled(operand.spec, wanted)
     call_bound(choice.kernel, {}, choice.arrangement, [operand], [result])
     return result

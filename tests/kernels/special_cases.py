@@ -1,6 +1,6 @@
-"""Inputs on which kernels often fail: special values, ties, empty tensors, sizes around a tile or a pack.
+"""Inputs on which kernels often fail: special values, ties, empty tensors, and sizes close to those of tiles and packs.
 
-Only kernels are compared on these inputs; ``tests/op_cases.py`` has the samples on which ops are also differentiated.
+A pack is what a GPU thread reads at once. ``tests/op_cases.py`` has the samples on which gradients are also checked.
 """
 
 import itertools
@@ -45,7 +45,7 @@ def add(op: str, attributes: Attributes, *inputs: Sample) -> None:
 
 
 def _functions() -> None:
-    """Add special values and integers that overflow, for each function of element-wise programs."""
+    """Add special values for each function of element-wise programs, integers that overflow, and broadcasts."""
     of_integers = {"add", "sub", "mul", "neg", "square", "abs", "maximum", "minimum"}
     for op, (count, _) in FUNCTIONS.items():
         add(op, {}, *pairs(EDGES)[:count])
@@ -77,9 +77,9 @@ def _program(text: str, *outputs: int) -> Attributes:
 LITERALS = (0.1, -1e-45, 3.4028235677973366e38, math.inf, -math.inf, -0.0)
 
 BATCHES: tuple[Shape, ...] = (
-    (65, 3, 8, 9),  # lines of 32 threads, splits of examples
+    (65, 3, 8, 9),  # on GPUs: lines of 32 threads and several splits of the examples (see channels.cu)
     (3, 2, 40, 31),  # more pixels than threads
-    (17, 5, 13, 11),  # channels last: blocks of 8 channels, and three channels beyond the last
+    (17, 5, 13, 11),  # channels last: a block of 8 channels, three of which do not exist
     (2, 70, 9, 8),  # several blocks of channels
     (300, 70),
 )
@@ -122,7 +122,7 @@ def _window(window: Shape, strides: Shape, padding: Shape) -> Attributes:
 
 
 def _pooling() -> None:
-    """Add images of 16 channels, which are read in packs, images without elements, and values that are not finite."""
+    """Add images of 16 channels, which kernels read in packs, images without elements, and values that are not finite."""
     for x, y, geometry in (
         ((2, 16, 7, 8), (2, 16, 3, 4), _window((3, 3), (2, 2), (0, 1, 1, 0))),
         ((2, 16, 7, 8), (2, 16, 7, 3), _window((3, 2), (1, 3), (2, 0, 1, 1))),
@@ -142,7 +142,7 @@ def _pooling() -> None:
         add("max_pool", padded, but(lowest, at=((0, 0, 1 + place // 2, 1 + place % 2), number)))
     zeros, infinite = np.zeros((1, 1, 2, 2), np.int32), values(np.full((1, 1, 2, 2), np.inf))
     add("max_pool_gradient", {**halves, "input_shape": (1, 1, 4, 4)}, infinite, values(zeros, "int32"))
-    # Positions outside of the image or of the window gather nothing.
+    # Positions outside the image or the window gather nothing.
     outside = np.broadcast_to(np.array([-1, 7])[:, None, None], (1, 2, 3, 3))
     add("max_pool_gather", padded, few(1, 2, 4, 4), values(outside, "int32"))
 
@@ -224,7 +224,7 @@ _BITS = np.array([0x7F800001, 0xFF80FFFF, 0x7FC00000, 0x7F800000, 0x3F80FFFF, 0x
 
 
 def _casts() -> None:
-    """Add casts between all dtypes, also of floats too large for integers, but not those to uint8 undefined in C."""
+    """Add casts from and to every dtype, also of floats too large for integers, except casts to uint8 undefined in C."""
     numbers = (0, 1, 2.75, 200.5, 1.00390625, 3.14159265358979, 65537.0)
     pairs_of_dtypes = [
         *(("float32", dtype) for dtype in DTYPES),
@@ -322,7 +322,7 @@ def _convolutions() -> None:
 
 
 def _elements() -> None:
-    """Add functions outside the element-wise language, comparisons, selection, and programs."""
+    """Add functions that element-wise programs cannot contain, comparisons, selection, and programs."""
     for op in ("exp", "log", "log1p", "sigmoid", "tanh", "sign"):
         add(op, {}, values(FAR_OUT))
     add("sign", {}, values([3, 0, -7], "int64"))

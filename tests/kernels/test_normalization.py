@@ -1,4 +1,4 @@
-"""Normalization against loops; the order of additions depends on shapes only, not on the layout in memory."""
+"""Normalization compared with loops; the order of additions depends on shapes only, not on the layout in memory."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Random draws are functions of their keys; the generator gives its published outputs."""
+"""Random draws depend on nothing but their keys; the generator gives its published outputs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -74,7 +74,7 @@ def test_initial_values_depend_on_seed_and_key(other: dict[str, Any]) -> None:
     assert (random_normal(**usual) != random_normal(**{**usual, **other})).all()
 
 
-# Known answers of philox4x32-10: counter, key, output (Random123, kat_vectors).
+# Published outputs of philox4x32-10, as (counter, key, output), from the file kat_vectors of Random123.
 ANSWERS = [
     ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
     ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),

@@ -1,4 +1,4 @@
-"""The table of kernels: the choice for a node, and kernels made of functions."""
+"""The kernel registry: the choice of a kernel for a node, and kernels made from Python functions."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""Activations and cross-entropies against scipy, at ordinary and at extreme inputs; rows selected by index."""
+"""Activations and cross-entropies compared with SciPy at ordinary and extreme inputs; rows selected by index."""
 
 from collections.abc import Callable
 

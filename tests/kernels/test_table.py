@@ -1,4 +1,4 @@
-"""Every reference kernel over the table of cases: shapes, dtypes and precisions."""
+"""Every reference kernel on every case of ``tests/op_cases.py``: shapes, dtypes and precision."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def _run(op: str, case: Case, arrays: list[Array], dtype: str = "float64") -> li
 @pytest.mark.parametrize(("op", "case"), ALL)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_outputs_have_the_inferred_shapes_and_dtypes(op: str, case: Case, dtype: str) -> None:
-    outputs = _run(op, case, case.draw(SEED, dtype), dtype)  # evaluate compares shapes and dtypes
+    outputs = _run(op, case, case.draw(SEED, dtype), dtype)  # evaluate checks shapes and dtypes
     assert all(np.isfinite(output).all() for output in outputs)
 
 

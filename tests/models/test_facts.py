@@ -36,7 +36,7 @@ def layers(conv: int, dense: int, norm: int = 0, pool: int = 0) -> dict[str, int
 
 
 def resnet(depth: int, block: str, unit: str, classes: int, parameters: int, multiply_adds: int) -> Facts:
-    """Return facts of a residual network. Only the projections of preactivation units have no normalization."""
+    """Return facts of a residual network: each convolution has a norm, except the projections of preactivation units."""
     projections = 3 if block == "bottleneck" else 0
     norms = depth - 1 + (projections if unit == "original" else 0)
     widest = (64, 128, 256) if block == "bottleneck" else (16, 32, 64)
@@ -122,7 +122,7 @@ FACTS: dict[str, Facts] = {
 
 
 NOT_DIFFERENTIATED = {"resnet-1001 original", "resnet-1001, 100 classes", "resnet-1202 original"}
-"""Networks whose gradients take seconds to compute. Another network with 1001 layers is differentiated."""
+"""Networks whose gradient nodes take seconds to add. ``resnet-1001`` covers networks of this depth."""
 
 
 @pytest.mark.parametrize("label", FACTS)

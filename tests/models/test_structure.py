@@ -1,4 +1,4 @@
-"""Properties of single models: the tensors that layers read, normalization and initial values."""
+"""Properties of individual models: the tensors that layers read, normalization and initial values."""
 
 import numpy as np
 import pytest
@@ -27,14 +27,14 @@ def test_alexnet_normalizes_as_cuda_convnet_by_default() -> None:
     assert attributes(lrn_alpha=0.5, lrn_divide_by_size=False) == [changed, changed]
 
 
-def test_alexnet_begins_as_cuda_convnet() -> None:
+def test_alexnet_has_the_initial_values_of_cuda_convnet() -> None:
     b, _ = network(AlexNet(units=64), 3, 64, 64)
     values = {tensor.node: value for tensor, value in initial_values(b.net).items()}
     biases = {name.split("/")[0]: set(value.tolist()) for name, value in values.items() if name.endswith("/bias")}
     ones = {name: {1.0} for name in ("conv2", "conv4", "conv5", "fc6", "fc7")}
     assert biases == {"conv1": {0.0}, "conv3": {0.0}, "fc8": {-7.0}, **ones}
     for name, stddev in {"conv1": 0.01, "conv2": 0.01, "conv3": 0.03, "conv5": 0.03, "fc6": 0.01}.items():
-        # With at least 16,384 draws, the sample deviation is within 2.3 % at four sigma.
+        # With at least 16,384 draws, four standard errors of the sample deviation are below 2.3 %.
         assert values[f"{name}/weights"].std() == pytest.approx(stddev, rel=0.023)
 
 
@@ -125,7 +125,7 @@ BRANCHES = {
         *(("bottleneck", "original", f"stage{i}_unit2", "", f"stage{i}_unit1_relu3") for i in (1, 2, 3)),
         ("bottleneck", "original", "stage1_unit1", "shortcut shortcut_norm", "relu1"),
         ("bottleneck", "original", "stage2_unit1", "shortcut shortcut_norm", "stage1_unit2_relu3"),
-        # The first unit activates branch and shortcut; later shortcuts without weights are not activated.
+        # In the first unit, the shortcut also reads the activated input; later shortcuts without weights do not.
         ("basic", "preactivation", "stage1_unit1", "", "stage1_unit1_relu1"),
         ("basic", "preactivation", "stage1_unit2", "", "stage1_unit1_add"),
         ("basic", "preactivation", "stage2_unit1", "shortcut", "stage1_unit2_add"),
@@ -160,7 +160,7 @@ def test_residual_networks_have_the_expected_first_and_last_layers() -> None:
 def test_initial_weights_keep_the_size_of_gradients() -> None:
     b, _ = network(ResNetCifar(depth=11, block="bottleneck"), 3, 8, 8)
     values = {tensor.node: value for tensor, value in initial_values(b.net).items()}
-    # 3x3 convolutions 64 -> 64 and 1x1 convolutions 64 -> 256: 36,864 and 16,384 draws, within 2.3 % at four sigma.
+    # conv2 (3x3, 64 -> 64) has 36,864 draws and conv3 (1x1, 64 -> 256) has 16,384; four standard errors are below 2.3 %.
     assert values["stage3_unit1_conv2/weights"].std() == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.023)
     assert values["stage3_unit1_conv3/weights"].std() == pytest.approx((2 / 256) ** 0.5, rel=0.023)
     assert abs(values["fc/weights"]).max() == pytest.approx(256**-0.5, rel=0.01)

@@ -45,7 +45,7 @@ class Bench:
 
 
 def bench(x: Array, *, training: bool = True, step: int = 0, first_index: int = 0, seed: int = 0) -> Bench:
-    """Return a builder over the input x (N, ...), in its dtype; example i has index first_index + i."""
+    """Return a bench whose network has the input x (N, ...) and its dtype; example i has index first_index + i."""
     graph = Graph()
     return copy_onto(graph, Variables(graph, seed=seed), x, training=training, step=step, first_index=first_index)
 
@@ -53,7 +53,7 @@ def bench(x: Array, *, training: bool = True, step: int = 0, first_index: int = 
 def copy_onto(
     graph: Graph, variables: Variables, x: Array, *, training: bool, step: int = 0, first_index: int = 0
 ) -> Bench:
-    """Return another copy of a network in the same graph with the same variables."""
+    """Return a bench for another copy of a network, in the same graph and with the same variables."""
     fed = ops.placeholder(graph, x.shape, x.dtype.name, name="x")
     index = ops.placeholder(graph, x.shape[:1], "int64", name="index")
     number = ops.placeholder(graph, (), "int64", name="step")
@@ -71,7 +71,7 @@ def copy_onto(
 
 
 def initial_values(net: NetworkBuilder) -> dict[Tensor, Array]:
-    """Return the value that each variable's initial assign commits."""
+    """Return the initial value of each variable, which its initial assign commits."""
     variables = list(net.variables)
     sources = [net.graph.nodes[variable.initial].inputs[1] for variable in variables]
     values = evaluate(net.graph, sources, {})
@@ -99,7 +99,7 @@ STEP = 1e-6
 def network(
     model: Model, *shape: int, classes: int = 10, examples: int = 2, training: bool = True
 ) -> tuple[Bench, Outputs]:
-    """Add ``model`` on random images (C, H, W), float64, with labels of all classes in turn."""
+    """Build ``model`` on random float64 images of shape (C, H, W); the labels are the classes in turn."""
     rng = np.random.default_rng(7)
     b = bench(rng.standard_normal((examples, *shape)), training=training, step=3)
     labels = ops.placeholder(b.net.graph, (examples,), "int64", name="y")
@@ -124,7 +124,7 @@ def multiply_adds(b: Bench) -> int:
 
 
 def kinds(b: Bench) -> dict[str, str]:
-    """Return the kind of every layer that adds nodes, in order."""
+    """Return layer name -> kind of every layer that adds nodes, in order."""
     stamps = (b.net.graph.nodes[tensor.node].layer for tensor in b.net.layer_outputs.values())
     return {stamp.name: stamp.kind for stamp in stamps if stamp is not None}
 
@@ -139,9 +139,9 @@ def assert_trainable(b: Bench, outputs: Outputs) -> None:
 
 
 def assert_gradients(b: Bench, outputs: Outputs) -> None:
-    """Compare gradients with respect to x and all parameters with differences along a random direction.
+    """Check the gradients with respect to x and all parameters against finite differences along a random direction.
 
-    The gradients are of the summed loss. The step is so short that no ReLU and no maximum changes its branch.
+    The gradients are those of the summed loss. The step is so short that no ReLU and no maximum changes its branch.
     """
     graph = b.net.graph
     total = ops.reduce_sum(graph, outputs.losses)
@@ -150,7 +150,7 @@ def assert_gradients(b: Bench, outputs: Outputs) -> None:
     assert all(gradient is not None for gradient in found), "every parameter matters to the loss"
     point = {source: value for source, value in {**initial_values(b.net), **b.feeds}.items() if source in sources}
     rng = np.random.default_rng(8)
-    # The point is not at the initial zeros, where the gradients of biases and betas are special.
+    # Move away from the initial values: at zeros, the gradients of biases and betas are special.
     point = {source: value + 0.1 * rng.standard_normal(value.shape) for source, value in point.items()}
     direction = {source: rng.standard_normal(value.shape) for source, value in point.items()}
 

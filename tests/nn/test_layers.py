@@ -1,4 +1,4 @@
-"""Layers: values, shapes, names, and refusals of wrong inputs."""
+"""Layers: values, shapes, names, and errors for wrong inputs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ Layer = Callable[..., Any]
 
 
 def correlate(x: Array, w: Array, stride: int, padding: tuple[int, int, int, int]) -> Array:
-    """Return the convolution by its definition, with one group."""
+    """Return the convolution with one group, computed by its definition."""
     top, bottom, left, right = padding
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
     windows = sliding_window_view(padded, w.shape[2:], axis=(2, 3))[:, :, ::stride, ::stride]
@@ -69,7 +69,7 @@ class TestConv:
         nn.conv(b.net, b.x, 100, 3, name="c", bias=-7.0)
         values = initial_values(b.net)
         weights, bias = (values[b.net.variables[name].tensor] for name in ("c/weights", "c/bias"))
-        # 45,000 draws: the sample deviation is within 1.4 % of the true deviation at four sigma.
+        # With 45,000 draws, four standard errors of the sample deviation are 1.4 %.
         assert weights.std() == pytest.approx((2 / (50 * 9)) ** 0.5, rel=0.014)
         assert (bias == -7.0).all()
 
@@ -150,7 +150,7 @@ class TestDropout:
         b = bench(np.ones((40, 500)))
         y = b.value(nn.dropout(b.net, b.x, 0.2, name="d"))
         assert set(np.unique(y)) == {0.0, 1.25}
-        # The mean of 20,000 draws with deviation 0.5 is 1 within four sigma of 0.0035.
+        # The mean of 20,000 draws with deviation 0.5 has a standard error of 0.0035; four of them are 0.0142.
         assert y.mean() == pytest.approx(1.0, abs=0.0142)
 
     def test_draws_depend_on_layer_step_and_example(self) -> None:

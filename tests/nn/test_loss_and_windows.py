@@ -1,4 +1,4 @@
-"""The losses of classifiers, windows of convolution and pooling, and layers on bfloat16 images."""
+"""Losses of classifiers, windows of convolution and pooling, and layers on bfloat16 images."""
 
 import math
 from collections.abc import Callable
@@ -104,7 +104,7 @@ def test_padding_is_used_as_written(padding: Padding, expected: tuple[int, ...])
 
 
 def test_rows_and_columns_are_padded_separately() -> None:
-    # With stride 2, 7 rows need 6 * 1 + 4 - 7 = 3 zeros (4 windows), 8 columns need 3 * 2 + 4 - 8 = 2.
+    # With 4 windows and stride 2, 7 rows need 3 * 2 + 4 - 7 = 3 zeros, and 8 columns need 3 * 2 + 4 - 8 = 2.
     assert place((7, 8), 4, 2, "same").padding == (1, 2, 1, 1)
 
 
@@ -115,7 +115,7 @@ def test_same_padding_makes_size_over_stride_windows(side: int, window: int, str
 
 @given(SIDES, WINDOWS, STRIDES, st.integers(0, 3))
 def test_ceil_is_the_sizing_of_cuda_convnet(side: int, window: int, stride: int, padding: int) -> None:
-    # 1 + ceil((in + 2 * pad - filter) / stride), if the last window touches the image.
+    # There are 1 + ceil((in + 2 * pad - filter) / stride) windows if the last one touches the image.
     assume(window <= side + 2 * padding)
     windows = 1 + math.ceil((side + 2 * padding - window) / stride)
     assume((windows - 1) * stride < side + padding)
@@ -134,7 +134,7 @@ def test_ceil_covers_all_pixels_and_starts_no_window_outside(side: int, window: 
 @pytest.mark.parametrize(
     ("side", "window", "stride", "ceil", "expected"),
     [
-        # Pooling layers and the first convolution of the ImageNet network.
+        # Pooling layers and the first convolution of AlexNet.
         *((side, 3, 2, True, expected) for side, expected in ((55, 27), (27, 13), (13, 6))),
         (224, 11, 4, True, 55),
         (224, 11, 4, False, 54),

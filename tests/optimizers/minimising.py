@@ -1,4 +1,4 @@
-"""Vectors in NumPy, and problems with known solutions."""
+"""An executor of L-BFGS vector commands in NumPy, and minimization problems with known solutions."""
 
 from collections.abc import Callable
 
@@ -41,7 +41,7 @@ class NumpyMachine:
 def minimised(
     machine: NumpyMachine, history: History, *, iterations: int = 200, tolerance: float = 1e-7, most: int = 20
 ) -> list[Iteration]:
-    """Iterate until every element of the gradient is below the tolerance."""
+    """Iterate until every element of the gradient is within the tolerance, at most ``iterations`` times."""
     done = []
     while len(done) < iterations:
         done.append(iterate(machine, history, longest=1.0, most=most))
@@ -51,7 +51,7 @@ def minimised(
 
 
 def rosenbrock(x: Vector) -> tuple[float, Vector]:
-    """Rosenbrock's chained valley; its minimum is 0 at ones."""
+    """Rosenbrock's chained valley; its minimum is 0, where every element is 1."""
     ahead, behind = x[1:], x[:-1]
     gradient = np.zeros_like(x)
     gradient[:-1] = -400.0 * behind * (ahead - behind**2) - 2.0 * (1.0 - behind)
@@ -76,7 +76,7 @@ def booth(x: Vector) -> tuple[float, Vector]:
 
 
 class Quadratic:
-    """x'Ax / 2 - b'x with a random A of a given condition number. ``solution`` is the minimizer."""
+    """The function x'Ax / 2 - b'x, where A is random with a given condition number. ``solution`` is the minimizer."""
 
     def __init__(self, size: int, condition: float, seed: int) -> None:
         generator = np.random.default_rng(seed)

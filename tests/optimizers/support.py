@@ -1,4 +1,4 @@
-"""Run an optimizer's nodes over several steps. New values are committed after each step, as in a session."""
+"""A trainer that runs an optimizer's nodes for several steps and commits new values after each, as a session does."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

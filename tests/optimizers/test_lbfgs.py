@@ -35,7 +35,7 @@ def test_lbfgs_finds_the_minimum_with_about_as_many_evaluations_as_scipy(name: s
     settings = {"maxcor": 10, "gtol": 1e-7, "ftol": 0.0}
     reference = minimize(objective, start, jac=True, method="L-BFGS-B", options=settings)
     np.testing.assert_allclose(machine.vectors[X], reference.x, atol=1e-5)
-    # The objective may change with every iteration, so each iteration begins with an evaluation.
+    # The evaluation with which each iteration begins is left out: SciPy does not need it, as its objective is fixed.
     assert len(machine.values) - len(done) <= 1.5 * reference.nfev + 5
 
 
@@ -46,7 +46,7 @@ def after_one_iteration() -> tuple[NumpyMachine, History]:
 
 
 def inverse_by_formula(pairs: list[tuple[Vector, Vector]], size: int) -> Vector:
-    """Return H by equation 7.17 of Nocedal and Wright in dense matrices, beginning with the oldest pair."""
+    """Return the inverse Hessian by the BFGS formula in dense matrices. pairs: (step, change), oldest first."""
     s, y = pairs[-1]
     inverse = np.eye(size) * (s @ y) / (y @ y)
     for s, y in pairs:
@@ -61,7 +61,7 @@ def test_direction_equals_the_formula(size: int) -> None:
     machine, history = NumpyMachine(rosenbrock, np.tile([-1.2, 1.0], 4)), History(size)
     for _ in range(8):
         iterate(machine, history, longest=1.0, most=20)
-        # The places of the ring buffer, oldest first, before this iteration changes them.
+        # The places in the ring buffer, oldest first, before the next iteration changes them.
         places = history.newest_first()[::-1]
         pairs = [(machine.vectors[s], machine.vectors[y]) for s, y in map(pair_names, places)]
         gradient = rosenbrock(machine.vectors[X])[1]
@@ -157,7 +157,7 @@ def test_a_nonfinite_objective_is_returned_and_a_nonfinite_gradient_is_refused()
 
 
 def test_both_gradients_of_a_pair_belong_to_one_objective() -> None:
-    """The objective has another batch in each iteration, but y is the change due to the step alone."""
+    """The objective of the second iteration has another batch, but y is the change due to the step alone."""
     machine, history = after_one_iteration()
     machine.objective = lambda x: (booth(x)[0] + 1000.0 * x[0], booth(x)[1] + np.array([1000.0, 0.0]))
     iterate(machine, history, longest=1.0, most=20)
@@ -166,7 +166,7 @@ def test_both_gradients_of_a_pair_belong_to_one_objective() -> None:
     np.testing.assert_allclose(y, hessian @ s, rtol=1e-6)
 
 
-# A line search ends at a point that satisfies the strong Wolfe conditions, or returns None.
+# A line search: the strong Wolfe conditions, the number of evaluations, and brackets.
 
 Curve = Callable[[float], tuple[float, float]]
 
@@ -190,7 +190,7 @@ def fall(t: float) -> tuple[float, float]:
 
 
 def climb(t: float) -> tuple[float, float]:
-    """Return value and slope of a function that rises with a falling slope."""
+    """Return a rising value with a negative slope, as if the gradient were wrong."""
     return t, -1.0
 
 

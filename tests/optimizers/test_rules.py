@@ -14,7 +14,7 @@ ONES = {name: np.ones_like(value) for name, value in START.items()}
 
 Slots = dict[str, Array]
 Formula = Callable[[Array, Array, float, float, int, Slots], Array]
-"""Returns the new value from w, g, learning rate, decay, t (from 1) and the slots, which start at 0 and are updated."""
+"""(w, gradient, learning rate, decay, t, slots) -> new w. t is 1 at the first step. The slots start at 0."""
 
 B1, B2, EPSILON = 0.8, 0.95, 1e-6
 
@@ -29,7 +29,7 @@ def krizhevsky(w: Array, g: Array, lr: float, decay: float, t: int, slots: Slots
 
 
 def inception_guide(w: Array, g: Array, lr: float, decay: float, t: int, slots: Slots) -> Array:
-    """Return the update with momentum 0.8, in the form that torch.optim.SGD also uses."""
+    """Return the new w with momentum 0.8, in the form that torch.optim.SGD also uses."""
     slots["accumulator"] = 0.8 * slots["accumulator"] + g + decay * w
     return w - lr * slots["accumulator"]
 
@@ -110,8 +110,8 @@ def test_both_forms_of_momentum_agree_at_a_constant_rate() -> None:
 
 
 def test_both_forms_of_momentum_differ_after_a_change_of_rate() -> None:
-    # One gradient of 1, then none: if the learning rate falls from 1 to 0.1 with momentum 1/2, the remembered step is
-    # still -1/2 in one form and -0.05 in the other.
+    # The first gradient is 1 and the second is 0, so momentum 1/2 alone makes the second step. After the learning rate
+    # falls from 1 to 0.1, that step is -1/2 in one form and -0.05 in the other.
     moved = {}
     for optimizer in (Momentum(momentum=0.5), HeavyBall(momentum=0.5)):
         first, second = Trainer(optimizer).run([ONES, ZEROS], [1.0, 0.1])

@@ -1,3 +1,5 @@
+"""Learning-rate schedules: their factors, warm-up, and settings that are refused."""
+
 import math
 from typing import Any
 
@@ -9,8 +11,6 @@ from runner.errors import ConfigError
 from runner.optimizers.schedules import Constant, Cosine, Exponential, Schedule, Step
 
 TOTAL, PER_EPOCH = 100, 12.5
-
-
 EIGHTH = math.sqrt(0.5) / 2
 KRIZHEVSKY = Step(boundaries=[0.25, 0.5, 0.75], multiplier=250 ** (-1 / 3))
 
@@ -32,7 +32,7 @@ KRIZHEVSKY = Step(boundaries=[0.25, 0.5, 0.75], multiplier=250 ** (-1 / 3))
             Cosine(final_factor=0.2),
             {0: 1.0, 25: 0.2 + 0.8 * (0.5 + EIGHTH), 50: 0.6, 75: 0.2 + 0.8 * (0.5 - EIGHTH), 100: 0.2, 120: 0.2},
         ),
-        # A warm-up rises to the full rate. It multiplies the decaying rate without delaying the decay.
+        # A warm-up rises to the full rate. It multiplies the decay factor and does not delay the decay.
         (Constant(warmup_steps=4), {0: 0.2, 1: 0.4, 2: 0.6, 3: 0.8, 4: 1.0, 5: 1.0}),
         (Step(boundaries=[0.02], multiplier=0.5, warmup_steps=4), {0: 0.2, 1: 0.4, 2: 0.3, 3: 0.4, 4: 0.5}),
     ],
@@ -65,7 +65,7 @@ def test_warmup_joins_the_decay_without_a_jump(schedule: Schedule, total: int, p
     for step in range(1, total):
         jump = abs(path[step] - path[step - 1])
         assert jump <= ramp + abs(decay[step] - decay[step - 1]) + 1e-12
-    # Late in an exponential decay, the factor is smaller than the smallest double.
+    # Late in an exponential decay, the factor underflows to 0.
     assert all(0.0 <= factor <= 1.0 for factor in path)
 
 

@@ -1,4 +1,4 @@
-"""A fixture that restores the tables, so that every test can install plugins."""
+"""A fixture that restores the tables that plugins extend, so that every test can install plugins."""
 
 from collections.abc import Iterator
 
@@ -11,6 +11,6 @@ from tests.plugin_tables import restored_tables
 @pytest.fixture(autouse=True)
 def tables() -> Iterator[None]:
     """Provide tables without plugins, and restore them after the test."""
-    load_kernels()  # otherwise the package's kernels would be removed too
+    load_kernels()  # kernels that are loaded later are removed at the end
     with restored_tables():
         yield

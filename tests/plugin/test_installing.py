@@ -1,4 +1,4 @@
-"""The content of a plugin, and its installation: completely or not at all, only once, and recorded."""
+"""The content of a plugin, and its installation: all or nothing, only once, and recorded."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -96,7 +96,7 @@ def test_an_error_in_a_file_is_reported_with_its_line(tmp_path: Path, text: str,
         execute(locate(written(tmp_path, text)))
 
 
-def test_a_file_that_failed_is_no_module(tmp_path: Path) -> None:
+def test_a_file_that_fails_is_not_kept_as_a_module(tmp_path: Path) -> None:
     before = set(sys.modules)
     with pytest.raises(ConfigError, match="ZeroDivisionError"):
         execute(locate(written(tmp_path, "1 / 0\n")))
@@ -152,7 +152,7 @@ def test_an_error_in_a_model_is_reported_with_its_line(tmp_path: Path, body: str
     ("body", "came"),
     [("return None", "None"), ("return x", "float32[32,1,8,8]"), ("return h", "float32[32,64]"), ("return 3", "3")],
 )
-def test_an_output_that_is_no_logits_is_refused_before_the_start(tmp_path: Path, body: str, came: str) -> None:
+def test_a_model_that_does_not_return_logits_is_refused_before_the_start(tmp_path: Path, body: str, came: str) -> None:
     message = f"model.name=mine: forward returned {came}; expected logits (N, 10)"
     with pytest.raises(ConfigError, match=re.escape(message)):
         build(with_mine(tmp_path, "model", MODEL.format(body=body)))

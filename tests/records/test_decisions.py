@@ -1,4 +1,4 @@
-"""Files of decisions and of clients' endings: a later process continues complete lines and refuses other files."""
+"""Records of decisions and of client endings: continued by a later process, read back, and refused if damaged."""
 
 import json
 import logging
@@ -39,7 +39,7 @@ def test_a_later_process_drops_the_steps_that_it_repeats(tmp_path: Path) -> None
         assert read_decisions(tmp_path / "x.jsonl") == LINES[:2] + again
 
 
-def test_a_new_run_keeps_no_decisions(tmp_path: Path) -> None:
+def test_a_new_run_keeps_no_earlier_decisions(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text("damaged")
     Decisions(tmp_path, first_step=0, outcome="abc").write({"x": LINES})
     assert read_decisions(tmp_path / "x.jsonl") == LINES
@@ -93,7 +93,7 @@ ENDINGS = [
 
 
 class Endings:
-    """Fake clients that end in a given order. Other calls are recorded."""
+    """Fake clients that end in the order of ``ENDINGS``. ``asked`` records all other calls."""
 
     def __init__(self) -> None:
         self.endings = list(ENDINGS)
@@ -211,7 +211,7 @@ def test_a_damaged_line_is_reported_with_its_number(path: Path, line: str, expec
 
 
 def test_a_record_that_contradicts_itself_is_refused() -> None:
-    """Each of two clients on one device waits for the other."""
+    """By the recorded turns, two clients on two devices wait for each other."""
     there, back = DEVICES
     recorded = Recorded([Ending("go", 0, {there: 0, back: 1}), Ending("come", 0, {there: 1, back: 0})])
     recorded.launched(Launched("go", 0, {there: {back: 4}, back: {}}))

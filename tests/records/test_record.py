@@ -1,4 +1,4 @@
-"""The record of a run: parameters, artifacts and metrics, and the origin of its code."""
+"""The record of a run: parameters, artifacts and metrics, and the provenance of its code."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""A directory belongs to one run and one process at a time: locks, epochs, and the errors that a user sees."""
+"""A directory belongs to one run and one process at a time: locks, counted starts (epochs), and error messages."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def resume(path: Path) -> RunDirectory:
 
 @contextmanager
 def other_process_holding(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start another process that begins a run in ``path`` and holds the run until the block ends."""
+    """Start another process that begins a run in ``path`` and holds its lock until the block ends."""
     program = (
         "import sys; from runner.records.run_directory import RunDirectory\n"
         f"with RunDirectory.open({str(path)!r}, resume=False):\n"

@@ -1,4 +1,4 @@
-"""Stored runs: facts of their data, their plugins, and their pending tracking records."""
+"""Stored runs: the search for them, facts about their data, their plugins, and their pending tracking records."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def make_run(path: Path, *, starts: int = 1) -> str:
 
 
 def nowhere(run_id: str) -> list[Path]:
-    """Return no directories: the search result of a store without runs."""
+    """Return no directories, as the search in a tracking store without runs does."""
     return []
 
 
@@ -140,7 +140,7 @@ class PluginData(Synthetic):
 
 
 def test_numbers_of_arrays_are_stored_as_plain_numbers(tmp_path: Path) -> None:
-    """There is one mean for all channels, and a standard deviation for each channel."""
+    """The dataset has one mean for all channels, and a standard deviation for each channel."""
     record = record_of(PluginData())
     assert record.normalisation == Normalisation(1.0, (0.25,), (0.5, 0.25, 0.125))
     write_record(tmp_path, record)
@@ -219,7 +219,7 @@ def test_changes_of_data_are_described(now: DataRecord, expected: str) -> None:
 
 
 class FakeReplay(Replay):
-    """A fake replay that writes three records of each run except those in ``failing``."""
+    """A fake replay that writes three records for each run, or raises the run's error in ``failing``."""
 
     def __init__(self, failing: dict[str, Exception] | None = None) -> None:
         super().__init__()

@@ -45,7 +45,7 @@ def batch_normalised(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def dropped_out(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Build a network with a layer with random draws."""
+    """Build a network with a layer that draws random numbers."""
     h = nn.relu(net, nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 12, name="fc1"), name="relu1")
     return nn.classify(net, nn.dense(net, nn.dropout(net, h, 0.4, name="drop"), CLASSES, name="fc2"), batch["y"])
 
@@ -60,7 +60,7 @@ def hybrid(net: NetworkBuilder, batch: Batch, loss: str = "softmax") -> Outputs:
 
 
 def branched(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Build two dense layers with one input, batch normalisation of their sum, and a dense layer."""
+    """Build two dense layers that read one input, batch normalisation of their sum, and a dense layer."""
     x = nn.flatten(net, batch["x"], name="flat")
     left, right = (nn.dense(net, x, 5, name=name) for name in ("left", "right"))
     h = nn.batch_norm(net, nn.add(net, left, right, name="sum"), name="norm")
@@ -85,7 +85,7 @@ def task_of(
     example_shape: tuple[int, ...] = EXAMPLE_SHAPE,
     seed: int = 7,
 ) -> Task:
-    """Return a task on images of 6x6 pixels, with test batches of odd size."""
+    """Return a task, by default on images of 6x6 pixels, with test batches of odd size."""
     return Task(network, optimizer, example_shape, dtype, seed, batch_size, TEST_BATCH, microbatches)
 
 
@@ -114,7 +114,7 @@ class Examples:
 
 
 class Chosen:
-    """A source that reads some positions of a batch. step: the step of the batch; None for the requested step."""
+    """A source that reads the positions ``places`` of a batch. step: the step of the batch; None: as requested."""
 
     def __init__(self, batch_size: int, step: int | None = None) -> None:
         self.places: Sequence[int] = ()

@@ -1,4 +1,4 @@
-"""A plugin can do what a built-in strategy can: two built-in strategies pass their tests as plugins."""
+"""A plugin can do everything that a built-in strategy can: two built-in strategies pass their tests as plugins."""
 
 import subprocess
 import sys

@@ -93,7 +93,7 @@ def virtual(workers: int, variant: str, **more: Any) -> AsyncData:
 
 @cache
 def run_of(workers: int, variant: str, seed: int, again: int = 0) -> tuple[Weights, list[Any], Any]:
-    """Return weights, history and record of a run. again: number of the repetition."""
+    """Return weights, history and record of a run. again: number of the repetition, so that the cache misses."""
     with begun(
         virtual(workers, variant), task_for("batch_normalised", "adagrad", seed=seed), load_kernels()
     ) as trainer:
@@ -211,7 +211,7 @@ def test_a_run_counts_the_bytes_of_its_fetches_and_pushes(registry: Registry) ->
 
 
 def test_gradients_between_pushes_are_summed_and_applied_locally(registry: Registry) -> None:
-    """Two steps on a copy with local updates and then one push are compared with the gradients of ``single``."""
+    """Compare one push, after two steps on a locally updated copy, with the gradients of ``single``."""
     task = task_of(NETWORKS["dense"], Sgd(), batch_size=BATCH)
     strategy = AsyncData(workers=1, n_fetch=2, n_push=2, loop="sequential")
     weights, _ = trained(strategy, task, registry, 2)
@@ -222,7 +222,7 @@ def test_gradients_between_pushes_are_summed_and_applied_locally(registry: Regis
 
 
 def test_moving_averages_advance_once_for_each_push_by_the_mean_statistics(registry: Registry) -> None:
-    """The parameters do not change, so both steps have the same convolution."""
+    """The learning rate is 0, so both steps have the same convolution."""
     still = Sgd(lr=1e-9)
     task = task_of(NETWORKS["batch_normalised"], still, batch_size=BATCH)
     averages = []
@@ -259,7 +259,7 @@ def test_a_run_in_virtual_time_continues_from_a_checkpoint_bit_for_bit(
 
 
 def test_accumulated_gradients_at_a_checkpoint_are_applied(registry: Registry) -> None:
-    """Without local updates, a checkpoint before the only push has the same effect as a push."""
+    """Before a replica's first push is due, a checkpoint has the same effect as the push."""
     task, weights = task_for("dense", "adagrad"), []
     for n_push in (2, 3):
         strategy = AsyncData(workers=1, servers=2, n_fetch=1, n_push=n_push, loop="sequential")
@@ -272,7 +272,7 @@ def test_accumulated_gradients_at_a_checkpoint_are_applied(registry: Registry) -
 
 
 def test_fetches_and_pushes_are_compressed(registry: Registry) -> None:
-    """The upper 16 bits hold powers of two exactly; other weights are rounded."""
+    """Messages have half the bytes, except for a scalar, and the weights differ slightly."""
     task = task_for("dense", "sgd", "float32")
     strategy = AsyncData(workers=1, loop="sequential")
     with begun(strategy, task, registry, compression="high16") as trainer:

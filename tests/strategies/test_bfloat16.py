@@ -122,7 +122,7 @@ def test_a_checkpoint_of_one_precision_continues_in_another(
 
 
 def test_small_updates_are_not_lost(registry: Registry) -> None:
-    """An update by a thousandth of a weight is less than 2**-9, half of the last place of bfloat16."""
+    """A bfloat16 weight would lose an update below 2**-9 of its size; a float32 weight keeps it."""
     task = task_of(NETWORKS["dense"], Adam(), batch_size=BATCH, dtype="bfloat16")
     (first, _), (moved, _) = (trained(Single(), task, registry, steps) for steps in ([], [10_000]))
     assert 0 < np.abs(moved["fc1/weights"] - first["fc1/weights"]).max() < 2**-9

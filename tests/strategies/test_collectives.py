@@ -76,7 +76,7 @@ def run(
 
 
 def cut(x: Array) -> Array:
-    """Return finite numbers reduced to their upper 16 bits."""
+    """Return finite float32 numbers truncated to their upper 16 bits."""
     return (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
@@ -110,7 +110,7 @@ def bytes_of(size: int, width: int, workers: int, combine: Combine) -> list[int]
 def test_every_worker_has_the_ordered_sum_for_the_bytes_of_the_formula(
     combine: Combine, shape: tuple[int, ...], workers: int, dtype: str, registry: Registry
 ) -> None:
-    """With compression, received values are summed. ``all_reduce`` is left out: its workers would differ."""
+    """With compression, received values are summed; ``all_reduce`` is left out, because its totals would differ."""
     compressed = dtype == "compressed" and combine is not all_reduce
     parts = parts_of(shape, workers, "float32" if dtype == "compressed" else dtype)
     totals, planned, counted = run(parts, registry, combine, "high16" if compressed else "none")
@@ -228,7 +228,7 @@ def test_compression_sends_two_bytes_for_four(
 
 
 def test_a_compressed_step_differs_by_the_lost_bits(registry: Registry) -> None:
-    """Parts and their sum each lose less than 1/128 of their size: 1/64 of a change, or 1/32 if parts cancel."""
+    """The parts and their sum each lose less than 1/128 of their size: together 1/64, or 1/32 if parts cancel."""
     strategy, task = SyncData(workers=4), task_for("dense")
     before, _ = trained(strategy, task, registry, 0)
     exact, lossy = (trained(strategy, task, registry, 1, compression=each)[0] for each in ("none", "high16"))

@@ -1,4 +1,4 @@
-"""``hybrid`` equals ``single`` with the same batch for any shards; several updates in a step follow the algorithm."""
+"""``hybrid`` equals ``single`` with the same batch for any shards; several updates in a step follow Krizhevsky."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -193,7 +193,7 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], expected: str
         Hybrid(**{"workers": 3, **settings}).build(BETWEEN)
 
 
-# Several updates of dense layers in a step, and a separate rate for them, against the algorithm in NumPy.
+# Several updates of dense layers in a step, and their separate rate, compared with the algorithm in NumPy.
 
 EVEN_BATCH = 12
 Gradient = Mapping[str, Array]
@@ -225,7 +225,7 @@ def shortened(gradient: Gradient, limit: float | None) -> Gradient:
 
 
 class Oracle:
-    """Krizhevsky 2014, section 4, with momentum: each pass updates dense layers, and each step updates other layers."""
+    """Section 4 of Krizhevsky 2014 with momentum: each pass updates dense layers, each step updates the other layers."""
 
     def __init__(self, weights: Weights, rate_factor: float, limit: float | None) -> None:
         self.weights = dict(weights)

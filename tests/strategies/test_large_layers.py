@@ -1,4 +1,4 @@
-"""Large dense layers compute their gradient within the update and do not store it. LeNet's step is one native call."""
+"""Large dense layers compute weight gradients within the update, without storing them; LeNet's step is one fused call."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ def task(dtype: str) -> Task:
 
 @pytest.fixture(scope="module")
 def in_pieces() -> Registry:
-    """Return all kernels except the one that computes a product within an update."""
+    """Return a registry without the kernel that computes a product within an update."""
     registry = Registry()
     register_onednn(registry)
     for family in (classification, elementwise, rows):
@@ -157,7 +157,7 @@ def lenet(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def watched(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that receives the number of calls of every fused call group that runs."""
+    """Return a list to which each run of a fused call group appends its number of calls."""
     runs: list[int] = []
     join = registry.join
 

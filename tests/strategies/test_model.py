@@ -78,7 +78,7 @@ def test_model_equals_single_in_as_many_microbatches_bit_for_bit(
 
 @pytest.mark.parametrize("network", sorted(set(NETWORKS) - {"batch_normalised"}))
 def test_model_with_parts_equals_single_with_the_same_batch(network: str) -> None:
-    """Batch normalisation uses the statistics of parts, so that network is left out."""
+    """The network with batch normalisation is left out: it uses the statistics of each part."""
     found, expected = (
         run(ModelParallel(workers=3, concurrent_steps=3), task_for(network)),
         single(task_for(network), STEPS),
@@ -278,7 +278,7 @@ def test_a_stale_pipeline_with_one_part_equals_single(network: str, registry: Re
 
 
 def test_every_part_counts_as_an_update_and_advances_the_averages(registry: Registry) -> None:
-    """Compare with ``single`` on halves: only slots and averages continue, other variables return to the start."""
+    """Compare with ``single`` on each half of a batch, where only slots and averages continue from the other half."""
     optimizer = Adam(lr=0.01, clip_norm=0.5)
     task, half = (task_of(NETWORKS["batch_normalised"], optimizer, batch_size=size) for size in (12, 6))
     start, _ = trained(stale(2, 2), task, registry, 1)

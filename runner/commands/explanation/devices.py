@@ -22,7 +22,7 @@ def plans_of(experiment: Experiment) -> ProgramPlans:
 
 
 def training_plans(experiment: Experiment, planned: ProgramPlans) -> dict[str, list[tuple[DevicePlan, float]]]:
-    """Return device -> its plans, each with the number of times that a step runs it."""
+    """Return device -> its plans, each with the average number of times that a step runs it."""
     plans: dict[str, list[tuple[DevicePlan, float]]] = {}
     for client in experiment.program.training:
         for device, plan in planned.plans(client.signature).items():
@@ -49,7 +49,7 @@ def device_lines(experiment: Experiment, found: Found) -> list[str]:
 
 
 def device_table(experiment: Experiment, planned: ProgramPlans, per: str) -> str:
-    """Return a table with a row for each device. per: the word for a step."""
+    """Return a table with a row for each device. per: "step" or "evaluation", for the header."""
     plans = training_plans(experiment, planned)
     return text_table(
         ("device", "nodes", "planned peak bytes", "variable bytes", f"bytes sent per {per}", "messages"),
@@ -73,7 +73,7 @@ def placed_lines(experiment: Experiment) -> list[str]:
 
 
 def _device_row(device: str, plans: Sequence[tuple[DevicePlan, float]]) -> tuple[str, ...]:
-    """Return the row of a device. plans: each with the number of times that a step runs it."""
+    """Return the row of a device. plans: each with the average number of times that a step runs it."""
     variables = {name: slot.layout.nbytes for plan, _ in plans for name, slot in plan.variables.items()}
     return (
         device,

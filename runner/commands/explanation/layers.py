@@ -18,7 +18,7 @@ from runner.training.placement import place_text
 _MULTIPLYING = ("matmul", "conv2d")
 """Ops whose floating-point operations are pairs of a multiplication and an addition."""
 _PASSING_ON = ("reshape", "identity")
-"""Ops whose output shares the memory of their input."""
+"""Ops whose output shares memory with their input."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class LayerRow:
     """The size and the work of one layer, for one example.
 
     output: the output's shape. parameters: number of trained values. multiply_adds: number in convolutions and matrix
-    products of the forward pass. activation_bytes: bytes of the output; 0 if it shares the memory of the input.
+    products of the forward pass. activation_bytes: bytes of the output; 0 if the output shares memory with the input.
     """
 
     name: str
@@ -58,7 +58,7 @@ def layer_rows(experiment: Experiment) -> list[LayerRow]:
 
 
 def layer_table(rows: Sequence[LayerRow], experiment: Experiment) -> str:
-    """Return a table with a row for each layer; with a column of devices if layers were placed."""
+    """Return a table with a row for each layer; with a column of devices if the strategy placed the layers."""
     headers = ("layer", "kind", "output (one example)", "parameters", "multiply-adds", "activation bytes")
     cells = [
         (r.name, r.kind, r.output, number(r.parameters), number(r.multiply_adds), number(r.activation_bytes))
@@ -82,7 +82,7 @@ def totals(rows: Sequence[LayerRow]) -> list[str]:
 
 
 def _network_of_one_example(experiment: Experiment) -> NetworkBuilder:
-    """Return the network in a separate graph with the inputs of the training step."""
+    """Return the network in a separate graph, with the inputs of the training step for one example."""
     program, config = experiment.program, experiment.config
     inputs = [slot for client in program.training for slot in client.inputs]
     specs = {slot.field: program.graph.spec(slot.tensor) for slot in inputs}

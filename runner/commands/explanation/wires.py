@@ -24,8 +24,8 @@ class Sent:
 def sent_text(sent: Sequence[Sent], per: str = "step") -> str:
     """Return two tables of the transfers of a step: by link and layer, and by link with times of the cost model.
 
-    Wires are sorted by name, and the layers of a wire by their first send. A dash means no layer. Bytes are
-    rounded. per: the word for a step.
+    Links are sorted by name, and the layers of a link by their first send. A dash means no layer. Bytes are
+    rounded. per: "step" or "evaluation", for the header.
     """
     if not sent:
         return "Nothing is sent between devices."
@@ -73,7 +73,7 @@ def _milliseconds(sent: Sequence[Sent]) -> tuple[str, str]:
 
 
 def sent_of(experiment: Experiment, planned: ProgramPlans) -> list[Sent]:
-    """Return the transfers of every training client. Transfers of a deferred client do not overlap computation."""
+    """Return the transfers of every training client. Those of a deferred client count as not hidden."""
     return [
         Sent(replace(each, hidden_s=0.0) if client.deferred else each, client.per_update)
         for client in experiment.program.training

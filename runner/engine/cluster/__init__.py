@@ -5,6 +5,6 @@
 * ``worker_process`` and ``worker``: the process and main loop of a worker.
 * ``mailbox`` and ``wire_rendezvous``: the messages and tensors of a worker.
 * ``assignment`` and ``worker_setup``: documents from the master to a worker.
-* ``emulation``: emulated slow networks and workers.
+* ``emulation``: emulation of slow networks and slow workers.
 * ``transport``: messages, shared memory and heartbeats.
 """

@@ -24,10 +24,10 @@ from runner.system.schema import FieldType, Integer, ListOf, MapOf, OneOf, Recor
 class Assignment:
     """A worker's part of one client.
 
-    device: full name of the device that runs the part. inputs: tensors read from the worker's own input source.
-    arenas: shared-memory arenas of all participating processes by peer name; the master's arena carries feeds.
-    layouts: variable -> layout, as chosen by the master's plans. plan: the device's plan, which is not sent, because
-    every process derives the same plan from the other fields.
+    device: full name of the device that runs the part. inputs: tensors that the worker reads from its input source.
+    arenas: peer name -> shared-memory arena of the process, for all participating processes; the master's arena holds
+    the feeds. layouts: variable -> layout that the master's plans chose. plan: the device's plan, which is not sent,
+    because every process derives the same plan from the other fields.
     """
 
     device: str
@@ -45,7 +45,7 @@ class Assignment:
     def from_document(cls, document: object, registry: Registry) -> "Assignment":
         """Read a document of :meth:`to_document`, verify the graph and infer every shape again.
 
-        The returned assignment has a plan, and arenas with a place for every tensor that the plan transfers. Raises
+        The returned assignment has a plan, and its arenas have a slot for every tensor that the plan transfers. Raises
         SecurityError if the document is malformed or inconsistent.
         """
         sent = read_untrusted(_DOCUMENT_FIELDS, document, "plan")
@@ -97,13 +97,13 @@ def fetch_key(tensor: Tensor) -> str:
 
 
 def feed_sizes(plan: DevicePlan, inputs: Sequence[InputSlot]) -> dict[str, int]:
-    """Return the bytes of every value that the master feeds to this device, by key."""
+    """Return arena key -> bytes of every value that the master feeds to this device."""
     own = {slot.tensor for slot in inputs}
     return {feed_key(feed.tensor): feed.spec.nbytes for feed in plan.feeds if feed.tensor not in own}
 
 
 def sent_sizes(plan: DevicePlan) -> dict[str, int]:
-    """Return the bytes of every value that this device sends or that the master fetches, by arena key.
+    """Return arena key -> bytes of every value that this device sends or that the master fetches from it.
 
     A tensor that several devices receive is stored once.
     """
@@ -117,7 +117,7 @@ def sent_sizes(plan: DevicePlan) -> dict[str, int]:
 
 
 def senders(plan: DevicePlan) -> dict[str, str]:
-    """Return the sending process of every value that this device receives, by key."""
+    """Return transfer key -> sending process of every value that this device receives."""
     return {
         instruction.attributes["key"]: peer_of(instruction.attributes["source"])
         for instruction in plan.instructions
@@ -146,7 +146,7 @@ def _check_part(device: str, part: Part, inputs: Sequence[InputSlot]) -> None:
 
 
 def _check_arenas(assignment: Assignment) -> None:
-    """Raise ValueError unless every tensor that the plan transfers has a place in its arena."""
+    """Raise ValueError unless every tensor that the plan transfers has a slot of its size in the sender's arena."""
     plan, arenas = assignment.plan, assignment.arenas
     if (owners := [arena.owner for arena in arenas.values()]) != list(arenas):
         raise ValueError(f"arenas named {_listed(arenas)}, expected the names of their owners: {_listed(owners)}")

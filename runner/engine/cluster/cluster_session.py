@@ -1,4 +1,4 @@
-"""A session whose devices are worker processes; the master makes plans and feeds the workers, but never computes."""
+"""A session whose devices are worker processes; the master makes plans and feeds the workers, but runs no kernels."""
 
 import time
 from collections import deque
@@ -46,11 +46,11 @@ class ClusterSession:
     source: plain description from which each worker builds its input source, or None. threads: kernel threads of
     each worker. logs: folder for the workers' logs. epoch: number of this start of run ``run_id``. monitor: checks
     heartbeats; None for a monitor with default limits. emulation: delays added to transfers and steps, or None.
-    worker_options: additional command-line options of the workers, without secrets.
+    worker_options: additional command-line options of the workers; they must not contain secrets.
 
     Raises ResourceError if the GPUs cannot set up a communicator. Raises ClusterError within two seconds of a worker's
-    death, with the worker's name, exit code and last lines of log. If a worker reports an error, the error is raised in
-    its original class with the worker's name.
+    death, with the worker's name, its exit code and the last lines of its log. If a worker reports an error, the error
+    is raised in its original class with the worker's name.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class ClusterSession:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        # The plans hold this process's mappings of shared memory, which is freed with its last mapping.
+        # The plans hold this process's mappings of shared memory, which is freed when its last mapping is closed.
         self._plans.clear()
         self._started = None
         self._stack.__exit__(*exception)
@@ -176,7 +176,7 @@ class ClusterSession:
                 return Finished(run.client.name, run.step, fetches, turns)
 
     def start_trace(self, clients: Collection[str]) -> None:
-        """Make every worker record runs of some clients; see :class:`~runner.engine.run.session.Session`."""
+        """Make the workers record the runs of ``clients``; see :class:`~runner.engine.run.session.Session`."""
         require_no_trace(self._trace, clients)
         plans = {client: self._load(self._planned.client(client)) for client in clients}
         self._trace = RemoteTrace(self._group, plans)
@@ -187,7 +187,7 @@ class ClusterSession:
         return trace.stop(self._ended)
 
     def sent_bytes(self) -> list[int]:
-        """Return the bytes of tensors that each process has sent, in the order of the devices."""
+        """Return the bytes of tensors that each worker has sent, in the order of the devices."""
         return list(self._sent.values())
 
     def peak_memory_bytes(self) -> dict[str, int]:
@@ -209,7 +209,7 @@ class ClusterSession:
         return self._started
 
     def _load(self, client: Client) -> RemotePlan:
-        """Send each worker its part of a client, once; the plan is cached by signature and inputs."""
+        """Return the plan of a client; the first call for a signature and inputs sends each worker its part."""
         signature = client.signature
         key = signature, client.inputs
         plan = self._plans.get(key)
@@ -231,7 +231,7 @@ class ClusterSession:
         return plan
 
     def _begin(self, plan: RemotePlan, fed: Mapping[Tensor, Any]) -> int:
-        """Feed a plan before its run; return the number of the plan's earlier runs."""
+        """Write the feeds of a plan before a run; return the number of the plan's earlier runs."""
         plan.feed(fed)
         plan.begun += 1
         return plan.begun - 1
@@ -246,7 +246,7 @@ class ClusterSession:
     def _messages_per_step(self) -> int:
         """Return the largest number of unread messages from one worker to another: those of two steps.
 
-        A step is a run of the busiest plan, or of all deferred clients, which may run at the same time.
+        A step is one run of the client that sends most, or of all deferred clients, which may run at the same time.
         """
         sends = {
             client.name: max(
@@ -261,7 +261,7 @@ class ClusterSession:
 
 @dataclass(frozen=True)
 class _LaunchedRun:
-    """A launched step. number, begin_ns: number and start of its run. turns: as in :class:`Finished`, but by worker."""
+    """A launched step. number: earlier runs of the plan. turns: as in :class:`Finished`, but by worker."""
 
     client: Client
     plan: RemotePlan

@@ -1,9 +1,9 @@
 """Emulation of slow links between the processes of one machine, and of workers that begin steps late.
 
 A message leaves when the link is free, occupies the link for bytes / bandwidth, and arrives one latency later (Hockney
-1994, "The communication challenge for MPP"). Every ordered pair of processes has a separate link, as if by a separate
-cable; messages to or from different processes do not delay each other. If all messages of a process shared the
-bandwidth of one network interface, transfers could take longer by a factor of up to the number of peers.
+1994, "The communication challenge for MPP"). Every ordered pair of processes has a separate link, so only messages with
+the same sender and receiver delay each other. On a real network, where all messages of a process share the bandwidth of
+one network interface, transfers can take longer by a factor of up to the number of peers.
 """
 
 import math
@@ -21,7 +21,7 @@ BYTES_PER_S_OF_MBIT = 1e6 / 8
 
 @dataclass(frozen=True)
 class Link:
-    """The properties of every link. latency_s: seconds. bytes_per_s: bandwidth; None for no limit.
+    """The properties that all links share. latency_s: seconds. bytes_per_s: bandwidth; None for no limit.
 
     Raises ValueError for a latency or bandwidth out of range.
     """
@@ -47,15 +47,15 @@ class Links:
     """The outgoing links of one process and the times at which they become free."""
 
     def __init__(self, link: Link, clock: Callable[[], float]) -> None:
-        """``clock``: returns the seconds of the monotonic clock that all processes of this machine share."""
+        """clock: returns the time in seconds of a monotonic clock that all processes of this machine share."""
         self._link = link
         self._clock = clock
         self._free: dict[str, float] = {}
 
     def due(self, destination: str, nbytes: int) -> float:
-        """Return the time from which the receiver may deliver a message of ``nbytes`` sent now.
+        """Return the earliest time at which the receiver may deliver a message of ``nbytes`` sent now.
 
-        Raises ClusterError if the time is more than ``LONGEST_WAIT_S`` from now: the receiver would reject the message.
+        Raises ClusterError if the time is more than ``LONGEST_WAIT_S`` ahead: the receiver would reject the message.
         """
         now = self._clock()
         occupied_s = 0.0 if self._link.bytes_per_s is None else nbytes / self._link.bytes_per_s
@@ -72,11 +72,11 @@ class Links:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Emulated slow workers: a random delay for each worker and step.
+    """Emulated slow workers: a constant or random delay before each training step.
 
-    distribution: one of :data:`~runner.engine.graph.device.DISTRIBUTIONS`. median_s: median delay before a training
-    step in seconds. sigma: standard deviation of the delay's natural logarithm (lognormal). workers: indices of the
-    slow workers, None for all. seed: seed of the random delays.
+    distribution: one of :data:`~runner.engine.graph.device.DISTRIBUTIONS`. median_s: median of the delays in seconds.
+    sigma: standard deviation of the natural logarithm of lognormal delays. workers: indices of the slow workers, None
+    for all. seed: seed of the random delays.
     """
 
     distribution: str = "none"
@@ -108,7 +108,7 @@ class Stragglers:
 
 @dataclass(frozen=True)
 class Emulation:
-    """Delays that a session adds to transfers between processes and to training steps; values do not change."""
+    """Delays that a session adds to transfers between processes and to training steps, without changing results."""
 
     link: Link = field(default_factory=Link)
     stragglers: Stragglers = field(default_factory=Stragglers)
@@ -117,6 +117,6 @@ class Emulation:
         return f"{self.link}, {self.stragglers}"
 
     def delay_s(self, process: str, step: int) -> float:
-        """Return the delay in seconds before a step of a client with ``slowed`` set; 0 for parameter servers."""
+        """Return the delay in seconds before a step of a client with ``slowed`` set; always 0 for parameter servers."""
         role, index = split_name(process)
         return self.stragglers.delay_s(index, step) if role == WORKER_ROLE else 0.0

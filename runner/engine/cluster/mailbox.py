@@ -1,7 +1,7 @@
 """The mailbox of a worker, which stores tensors until a step receives them and passes on all other messages.
 
-If a slow network is emulated, a message states when its tensor is due, and the tensor is not delivered earlier. The
-launch queue holds the launched steps that have not begun, in order, and applies the time limit for their tensors.
+If a slow network is emulated, a message states when its tensor is due, and the tensor is not delivered earlier.
+:class:`LaunchQueue` holds launched steps until they begin, and applies the time limit for their tensors.
 """
 
 import time
@@ -25,14 +25,14 @@ _GAP_S = 10.0
 """If the inbox was not read for this many seconds, the time limits of awaited tensors restart."""
 
 _POLL_RESOLUTION_S = 1e-3
-"""Endpoints wait for whole milliseconds, rounded up; ``pause`` waits for the last one or two milliseconds."""
+"""Resolution of waits in endpoints, in seconds: a mailbox leaves the last part of a precise wait to ``pause``."""
 
 _QUEUED_KINDS = (messages.Launch, messages.StartTrace, messages.StopTrace)
 """Messages that the master may send while a step runs; they are handled after the step."""
 
 
 class Stopped(BaseException):
-    """The signal that the master sent shutdown. Not an ``Exception``, because an interrupted step has not failed."""
+    """Raised when the master sends Shutdown. Not an ``Exception``, because an interrupted step has not failed."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Mailbox:
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``clock``: returns the seconds of the monotonic clock that the endpoint and ``pause`` use."""
+        """``clock``: returns the time, in seconds, of the monotonic clock that the endpoint and ``pause`` also use."""
         self.clock = clock
         self._endpoint = endpoint
         self._pause = pause
@@ -60,7 +60,7 @@ class Mailbox:
         self._tensors: dict[tuple[str, str], messages.TensorReady] = {}
         self._queued: deque[Request] = deque()
         self._read_at = self.resumed_at = clock()
-        """resumed_at: time at which the inbox was read again after the worker had been busy or stopped."""
+        """resumed_at: time of the first read after the latest gap in which the worker was busy or stopped."""
 
     def expect(self, plan: str, senders: Mapping[str, str]) -> None:
         """Accept the tensors of a plan. senders: key -> the peer that sends the tensor once per step."""
@@ -82,11 +82,11 @@ class Mailbox:
                 self._queued.append(request)
 
     def missing(self, plan: str, keys: Collection[str]) -> dict[str, str]:
-        """Return the tensors of ``keys`` that have not arrived: key -> the peer that sends the tensor."""
+        """Return the missing tensors of ``keys``: key -> the peer that sends the tensor."""
         return {key: self._senders[plan, key] for key in sorted(keys) if (plan, key) not in self._tensors}
 
     def due(self, plan: str, keys: Collection[str]) -> float | None:
-        """Return the time at which the last of the tensors is due; None while a tensor has not arrived."""
+        """Return the time at which the last tensor of ``keys`` is due; None while any of them has not arrived."""
         if not all((plan, key) in self._tensors for key in keys):
             return None
         return max((self._tensors[plan, key].due for key in keys), default=0.0)
@@ -134,7 +134,7 @@ class Mailbox:
         return message.reference
 
     def wait(self, seconds: float, step: int) -> None:
-        """Delay a step, as a slow worker does, and store tensors that arrive meanwhile.
+        """Delay a step to emulate a slow worker, and store the tensors that arrive meanwhile.
 
         Launch and trace messages are queued for :meth:`next` with the time at which they were read. Raises Stopped on
         shutdown, SecurityError for an unexpected message.
@@ -154,7 +154,7 @@ class Mailbox:
                 self._pause(left)
 
     def _read_during_step(self, timeout_s: float, step: int, reason: str) -> None:
-        """Read one message while a step waits, as ``reason`` describes; raises SecurityError for a Run message."""
+        """Handle at most one message while a step waits; raises as :meth:`wait` does. reason: why the step waits."""
         request = self._next(timeout_s)
         if request is None:
             return
@@ -200,9 +200,9 @@ class QueuedLaunch:
 
 
 class LaunchQueue:
-    """The launched steps that have not begun, ``waiting`` in launch order.
+    """The launched steps that have not begun. waiting: these steps in launch order.
 
-    Steps begin in launch order, but a step begins only after all tensors that it receives have arrived and are due.
+    A step can begin when all tensors that it receives have arrived and are due; the first such step begins.
     """
 
     def __init__(self, mailbox: Mailbox) -> None:
@@ -211,7 +211,7 @@ class LaunchQueue:
         self._begun = 0
 
     def first(self) -> tuple[QueuedLaunch | None, float]:
-        """Return the first step to begin and the seconds until then; (None, ``WAIT_S``) if none begins in that time.
+        """Return the next step to begin and the seconds until it can; (None, ``WAIT_S``) if none can within ``WAIT_S``.
 
         If several steps can begin now, returns the step launched first. Raises ClusterError if a step still lacks a
         tensor ``RECEIVE_LIMIT_S`` after its launch message was read.
@@ -240,7 +240,7 @@ class LaunchQueue:
             due = mailbox.due(plan, step.received)
             if due is not None or mailbox.clock() <= max(step.read_at, mailbox.resumed_at) + RECEIVE_LIMIT_S:
                 return due
-            # A tensor may have arrived while the worker was busy with other steps; the tensor is unread, not late.
+            # A tensor may have arrived while the worker was busy with other steps; such a tensor is unread, not late.
             if not caught_up:
                 mailbox.catch_up()
         tensors = ", ".join(f"{key!r} from {sender}" for key, sender in mailbox.missing(plan, step.received).items())

@@ -1,8 +1,8 @@
 """Worker processes: the master starts, watches and ends them; a worker dies when its master dies.
 
 Workers are started by ``subprocess`` and not by a plain fork, which the threads of ZeroMQ and OpenMP do not survive.
-Each worker has a separate session, so that Ctrl-C at the terminal reaches only the master. The master polls its inbox
-together with a pidfd for each worker, which becomes readable when the worker dies. Linux only.
+Each worker starts a new POSIX session, so that Ctrl-C at the terminal reaches only the master. The master polls its
+inbox together with a pidfd for each worker, which becomes readable when the worker dies. Linux only.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
-"""Environment variables that numerical libraries read once, when they are loaded."""
+"""Environment variables that limit the threads of numerical libraries, which read them once, when they are loaded."""
 
 STACK_SIGNAL = signal.SIGUSR1
 TAIL_LINES = 20
@@ -49,9 +49,9 @@ def thread_budget(threads: int) -> dict[str, str]:
 
 
 def runner_command() -> list[str]:
-    """Return the start of a command line that runs ``runner`` in a new process, from this process's source files.
+    """Return the beginning of a command line that runs ``runner`` from the source files of this process.
 
-    The option -P keeps the working directory off ``sys.path``, so that no file there is imported instead of a library.
+    The option -P keeps the script's folder off ``sys.path``, so that no file there is imported instead of a library.
     """
     spec = importlib.util.find_spec("runner.__main__")
     assert spec is not None
@@ -83,7 +83,7 @@ def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
 
 @dataclass(frozen=True)
 class Exit:
-    """The end of a process. code: exit code, or minus the number of the fatal signal. after_s: age in seconds."""
+    """The end of a process. code: exit code, or minus the fatal signal's number. after_s: seconds since its start."""
 
     code: int
     after_s: float
@@ -98,7 +98,7 @@ class Exit:
 
     @property
     def rank(self) -> int:
-        """Sort key of exits noticed at the same time: crashes first, as likely causes, and ClusterErrors last."""
+        """Sort key of exits noticed at the same time: fatal signals first, as likely causes, and ClusterErrors last."""
         if self.code < 0:
             return 0
         return 2 if self.code == ClusterError.exit_code else 1
@@ -138,17 +138,17 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Process id, which is also the id of its process group."""
+        """The process id, which is also the id of the process group."""
         return self._process.pid
 
     def fileno(self) -> int:
-        """The pidfd, which becomes readable when the process dies."""
+        """Return the pidfd, which becomes readable when the process dies."""
         return self._pidfd
 
     def poll(self) -> Exit | None:
         """If the process has ended, kill its child processes and return its exit; return None while it lives."""
         if self.exit is None:
-            # WNOWAIT: until the leader is reaped, its process group id cannot be reused.
+            # WNOWAIT does not reap the process, so that its process group id cannot be reused before killpg.
             state = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if state is not None:
                 os.killpg(self.pid, signal.SIGKILL)
@@ -174,7 +174,7 @@ class WorkerProcess:
         _wait_for_any([self], _STACK_S)
 
     def report(self) -> str:
-        """Return a text with the name of the process, the way in which it ended, and the last lines of its log."""
+        """Return a text with the name of the process, how the process ended, and the last lines of its log."""
         lines = tail(self.log_path)
         ending = "\n".join(["Last lines of its log:", *(f"  | {line}" for line in lines)])
         return (
@@ -192,8 +192,8 @@ class WorkerProcess:
 class Supervisor:
     """All workers of a run. A context manager that ends all processes on exit.
 
-    Use it in one thread only. This thread must live as long as the workers, because the kernel sends the signal of
-    :func:`die_with_parent` when the *thread* that started a process ends.
+    Use a supervisor in one thread only. This thread must live as long as the workers, because the kernel sends the
+    signal of :func:`die_with_parent` when the *thread* that started a process ends.
     """
 
     def __init__(self, grace_s: float = 2.0) -> None:
@@ -216,11 +216,11 @@ class Supervisor:
         return [worker.fileno() for worker in self.workers.values()]
 
     def expect_exit(self, name: str) -> None:
-        """Expect a worker to exit, so that its exit with code 0 does not count as a failure."""
+        """Allow a worker to exit: from now on, its exit with code 0 does not count as a failure."""
         self._leaving.add(name)
 
     def check(self) -> None:
-        """Raise ClusterError if a worker has died; the first one is reported as the cause."""
+        """Raise ClusterError if a worker has died unexpectedly; the first such worker is reported as the cause."""
         failed = self._failed_workers()
         if failed:
             others = [f"Later, {worker.name} {worker.exit}." for worker in failed[1:]]
@@ -304,5 +304,5 @@ def die_with_parent(parent: int) -> None:
 
 
 def dump_stacks_on_signal() -> None:
-    """Write the stacks of all threads, even stuck ones, to standard error on ``STACK_SIGNAL``. Called in a worker."""
+    """Make ``STACK_SIGNAL`` write the stacks of all threads, even stuck ones, to standard error. Called in a worker."""
     faulthandler.register(STACK_SIGNAL, all_threads=True)

@@ -1,4 +1,4 @@
-"""Remote plans and traces: the master's view of the parts that workers run, and of the spans that they record."""
+"""Remote plans and traces: the master's objects for the plans that workers run and the spans that they record."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ from runner.kernels.contract import Array, Layout
 class RemotePlan:
     """The parts of one client on the workers, and the shared memory for the client's feeds and fetches.
 
-    plans, assignments: worker -> plan or assignment, for participating workers only. begun: number of runs so far.
+    plans, assignments: worker -> plan or assignment, for participating workers only. begun: number of steps begun.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class RemotePlan:
     ) -> None:
         """Create the arenas in ``directory``. Raises ResourceError if there is not enough space.
 
-        plans: device -> plan, for every participating device. layouts: device -> layouts of its variables.
+        plans: device -> plan, for every participating device. layouts: returns the layouts of a device's variables.
         """
         self.name = name
         self.begun = 0
@@ -72,7 +72,7 @@ class RemotePlan:
         self._readers = {owner: ArenaReader(spec) for owner, spec in self._arenas.items() if owner != MASTER}
 
     def unlink(self) -> None:
-        """Remove the files of the arenas after every worker has opened them."""
+        """Remove the files of the arenas. Every worker must have opened them before."""
         for spec in self._arenas.values():
             unlink_arena(spec)
 
@@ -89,7 +89,7 @@ class RemotePlan:
 
 
 class RemoteTrace:
-    """The trace of some plans, recorded from its creation on. runs: client runs that the session records."""
+    """A trace of some plans; the constructor starts the recording. runs: the client runs, which the session adds."""
 
     def __init__(self, group: WorkerGroup, plans: Mapping[str, RemotePlan]) -> None:
         """plans: client -> plan. Only workers that participate in one of the plans record spans."""
@@ -106,7 +106,7 @@ class RemoteTrace:
             group.send(worker, StartTrace(), encode_document(plan_names))
 
     def stop(self, ended: deque[tuple[str, Done]]) -> Timeline:
-        """Collect the spans of all workers. ended: receives the Done messages that arrive meanwhile."""
+        """Stop recording and return the spans of all workers. ended: receives Done messages that arrive meanwhile."""
         for worker in self._recorded:
             self._group.send(worker, StopTrace())
         spans: dict[str, list[Span]] = {}

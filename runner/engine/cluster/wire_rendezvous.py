@@ -20,7 +20,7 @@ from runner.kernels.contract import Array
 class WireRendezvous:
     """The :class:`~runner.engine.run.rendezvous.Rendezvous` of one plan.
 
-    writer: this process's arena. readers: the other arenas by peer. links: emulated links, or None.
+    writer: this process's arena. readers: peer -> its arena. links: emulated links, or None.
     """
 
     plan: str
@@ -31,11 +31,11 @@ class WireRendezvous:
     links: Links | None = None
 
     def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
-        """Return the bytes of this process's arena for the value named ``sent``."""
+        """Return the memory of the value named ``sent`` in this process's arena."""
         return _of_size(self.writer.memory(sent), nbytes, sent)
 
     def incoming(self, key: str, source: str, nbytes: int) -> NDArray[np.uint8]:
-        """Return the bytes for the transfer ``key`` in the sender's arena, mapped read-only."""
+        """Return the memory of the transfer ``key`` in the sender's arena, mapped read-only."""
         return _of_size(self.readers[peer_of(source)].memory(sent_tensor(key)), nbytes, key)
 
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
@@ -46,7 +46,7 @@ class WireRendezvous:
         self.endpoint.send(peer, TensorReady(self.plan, step, key, reference, due))
 
     def receive(self, step: int, key: str, source: str) -> Array:
-        """Wait for the reference, check it, and return a view of the value that is valid for this step."""
+        """Wait for the reference, check it, and return a view of the value, valid until the step ends."""
         reference = self.mailbox.tensor(self.plan, step, key)
         return self.readers[peer_of(source)].view(sent_tensor(key), reference)
 

@@ -1,4 +1,4 @@
-"""The main loop of a worker, which holds the variables of its device and runs its part of every step.
+"""The main loop of a worker, which holds the variables of one device and runs the device's part of every step.
 
 A parameter server runs the same program under another job name. One thread does everything except heartbeats: the
 thread waits for a message and handles the message. While a step waits for a tensor, the thread keeps reading its inbox.
@@ -41,7 +41,7 @@ SourceMaker = Callable[[Mapping[str, Any]], InputSource]
 
 @dataclass
 class Worker:
-    """The state of a worker and the handlers of its messages.
+    """The state of a worker, and the handlers of the messages that it receives.
 
     mailbox: reads from ``endpoint``, which is connected to the master at ``address``. peers: names of all workers and
     parameter servers, including this one.
@@ -79,7 +79,7 @@ class Worker:
                     self._run(launched.message.plan, launched.message.step, delay_s, {TURN: float(turn)})
         except Stopped:
             self.endpoint.send(messages.MASTER, messages.Bye())
-            # Leave only on shutdown, when all workers leave: after an error, the others may hang in the communicator.
+            # Only after shutdown do all workers leave; after an error, others may still wait in the communicator.
             self._leave_communicator()
             return 0
         except (RunnerError, MemoryError) as raised:
@@ -146,7 +146,7 @@ class Worker:
             raise RunnerError(f"{self.endpoint.name}: the device failed: {error}") from error
 
     def _use_platform(self, platform: Platform) -> None:
-        """Use a platform for computing, with an empty store and arena."""
+        """Compute on ``platform`` from now on, with an empty variable store and an empty arena."""
         self._variables = VariableStore(platform)
         self._arena = Arena(platform)
 
@@ -189,7 +189,7 @@ class Worker:
         loaded = self._plan(plan, step)
         if delay_s:
             loaded.executor.before_run(step, DELAY, lambda: self.mailbox.wait(delay_s, step))
-        # Some feeds are inputs of this worker's source; the others are values of the master in shared memory.
+        # Some feeds are read from this worker's input source; the master has copied the others to shared memory.
         feeds = dict(loaded.inputs.read(step))
         for feed in loaded.assignment.plan.feeds:
             if feed.tensor not in feeds:

@@ -20,7 +20,7 @@ from runner.errors import ClusterError, Interrupted, RunnerError
 from runner.system.text import printable, printable_lines
 
 SPARE_MESSAGES = 256
-"""Capacity of every inbox in addition to the messages of a step."""
+"""Messages of one peer that an inbox can queue; the inbox of a worker can also queue all messages of one step."""
 
 _CHECK_S = 0.5
 """Seconds between two checks of all workers, however many messages arrive."""
@@ -54,7 +54,7 @@ def start_workers(
     """Start worker processes and set them up; on exit, end all processes and free the shared memory.
 
     workers: names of all processes, including parameter servers. identity: the master's identity. setup: the setup
-    document. logs: folder for the workers' logs. threads: kernel threads of each worker. queued_messages: how many
+    document. logs: folder for the workers' logs. threads: threads per worker for computing. queued_messages: how many
     messages one worker may send to another before the receiver reads. monitor: checks heartbeats. options: additional
     command-line options of the workers, without secrets.
 
@@ -106,7 +106,7 @@ class WorkerGroup:
         self._failed = False
 
     def send(self, worker: str, message: messages.Message, *documents: bytes) -> None:
-        """Send a message. If the worker is gone, raise the error that ended the worker.
+        """Send a message. If the worker has ended, raises the error that ended the worker.
 
         Raises ClusterError after any earlier failure, because the state of the workers is then unknown.
         """
@@ -125,7 +125,7 @@ class WorkerGroup:
         accept: Callable[[Answer], bool] = lambda answer: True,
         limit_s: float | None = None,
     ) -> dict[str, Answer]:
-        """Read messages until each worker has sent a ``kind`` that ``accept`` allows; return the answers by worker.
+        """Read messages until each worker has sent a ``kind`` for which ``accept`` is true; return worker -> answer.
 
         Raises the error that a worker reports; ClusterError if a worker dies, is silent or stuck, or after ``limit_s``.
         """
@@ -159,9 +159,9 @@ class WorkerGroup:
             self.send(worker, messages.Setup(), document)
 
     def shut_down(self) -> None:
-        """Send shutdown to every worker and wait until all exit; the supervisor ends the remaining workers.
+        """Send shutdown to every worker and wait until all exit; the supervisor ends workers that do not exit in time.
 
-        After a failure no shutdown is sent, because a worker that left during a step would make other workers fail.
+        After a failure no shutdown is sent, because a worker that exited during a step would make other workers fail.
         """
         if self._failed:
             return
@@ -198,12 +198,12 @@ class WorkerGroup:
                 )
             received = self._unread.popleft() if self._unread else self._receive(max(0.0, self._next_check - now))
             if received is None:
-                self._next_check = now  # The time has passed, or a process has died.
+                self._next_check = now  # Check now: the time has passed, or a process has died.
             elif isinstance(received.message, kinds):
                 yield received.source, received.message, received.frames
 
     def _receive(self, timeout_s: float) -> Received | None:
-        """Return the next message, None if none arrives in time. Raises the error of a worker that has failed."""
+        """Return the next message, or None if none arrives in time. Raises the error of a worker that has failed."""
         received = self.endpoint.receive(timeout_s)
         if received is not None and (error := self._handle_report(received, self.clock())) is not None:
             raise self._root_cause(error, received.source)
@@ -228,7 +228,7 @@ class WorkerGroup:
             self.supervisor.check()
         except ClusterError as death:
             raise self._root_cause(death) from None
-        # Use the time read above: if the master is stopped in between, the next check notices the gap.
+        # Pass the time read above: if the master was stopped since then, the next check notices the gap.
         if verdicts := self.monitor.tick(now):
             process = self.supervisor.workers[verdicts[0].worker]
             process.dump_stack()

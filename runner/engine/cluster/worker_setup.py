@@ -1,6 +1,6 @@
 """The setup of all workers, which the master sends once before any plan.
 
-The setup contains the data with which the GPUs of several processes join one communicator of a collective library.
+If a cluster uses a collective library, the setup contains the data with which its GPUs join one communicator.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class CommunicatorSetup:
             raise ValueError(f"communicator of {list(self.members)}: expected two or more different members")
 
     def join(self, registry: Registry, name: str) -> bool:
-        """If ``name`` is a member, join the communicator with the thread's device and return True; else return False.
+        """If ``name`` is a member, join the communicator with this thread's GPU and return True; else return False.
 
         Returns after all members have joined. Raises ResourceError if the library is missing or fails.
         """
@@ -110,7 +110,7 @@ class WorkerSetup:
 
     source: plain description of an input source, or None. check_finite: reject values that are not finite. link:
     emulated link to every other process, or None. gpus: GPU number by worker name. use: options of the GPUs.
-    communicator: setup of the GPUs' communicator, None if no collective library is used.
+    communicator: setup of the GPUs' communicator, or None if no collective library is used.
     """
 
     source: Mapping[str, Any] | None

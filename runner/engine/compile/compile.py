@@ -1,4 +1,4 @@
-"""The pipeline of passes: from a graph and a signature to one scheduled graph per device, and its plan."""
+"""The pipeline of passes: from a graph and a signature to one scheduled graph and one plan per device."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from runner.kernels.registry import Registry
 class Signature:
     """A request to a graph: tensors to fetch, nodes to run, and tensors to feed. Plans are cached by signature.
 
-    exact: transfers are not compressed, whatever the cluster's compression.
+    exact: do not compress transfers, even if the cluster enables compression.
     """
 
     fetches: tuple[Tensor, ...] = ()
@@ -39,14 +39,14 @@ class Signature:
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a signature on one device: its scheduled graph, its fetches, and the placeholders of fed tensors."""
+    """The part of a signature on one device. graph: scheduled graph. feeds: fed tensor -> output of its placeholder."""
 
     graph: Graph
     fetches: tuple[Tensor, ...]
     feeds: Mapping[Tensor, Tensor]
 
     def plan(self, device: str, registry: Registry, settled: Mapping[str, Layout]) -> DevicePlan:
-        """Return the plan of the device: a pure function of the arguments, so that all processes compute the same plan.
+        """Return the plan of the device. All processes compute the same plan from the same part and arguments.
 
         settled: layouts that are already decided for variables.
         """
@@ -87,7 +87,7 @@ def compile_signature(
 
 
 def placed_graph(graph: Graph, cluster: Cluster, registry: Registry, seconds: Seconds = node_seconds) -> Graph:
-    """Place the whole graph, so that a variable is on the same device for every signature."""
+    """Place the whole graph, so that each variable is on the same device for all signatures."""
     return place(graph, cluster, device_types(registry), seconds)
 
 
@@ -108,7 +108,7 @@ def compile_placed(
 
     pruned, moved = prune(placed, signature.fetches, signature.targets, signature.feeds)
     roots = Roots.of([moved.get(tensor, tensor) for tensor in signature.fetches], signature.targets)
-    # Collectives come after all passes that join or drop nodes, because a sum must be on all devices or on none.
+    # This pass follows all passes that merge or remove nodes: a sum must be collective on all devices or on none.
     passes = [*default_passes(registry)]
     if cluster.members:
         passes.append(Pass("collectives", partial(lower_collectives, members=cluster.members)))
@@ -138,7 +138,7 @@ def compile_placed(
 
 
 def device_types(registry: Registry) -> DeviceTypes:
-    """Return a function that returns the device types with a kernel for a node, None if the node needs no kernel."""
+    """Return a function: node -> the device types that have a kernel for it, or None if the node needs no kernel."""
 
     def types_for(node: Node) -> frozenset[str] | None:
         if op_table.lookup(node.op).executed_by == "executor":

@@ -23,7 +23,7 @@ def node_cost(graph: Graph, node: Node) -> Cost:
 
 
 def node_seconds(graph: Graph, node: Node, device: Device) -> float:
-    """Return the estimated seconds of a node: dispatch plus the slower of arithmetic and memory; 0 if resident."""
+    """Return the estimated seconds of a node: dispatch plus the longer of arithmetic and memory time; 0 if resident."""
     if node.op in RESIDENT:
         return 0.0
     cost = node_cost(graph, node)

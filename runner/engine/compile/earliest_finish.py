@@ -1,15 +1,15 @@
-"""The greedy placement heuristic: a group goes to the device where a simulated execution finishes first.
+"""The greedy placement heuristic: a colocation group goes to the device where its simulated execution ends first.
 
-TensorFlow whitepaper 2016, section 3.2.1: the simulation starts with the sources; each visited node goes to the device
-where it would finish first, including the transfers of its inputs. The paper leaves two points open that matter for
-training graphs:
+TensorFlow whitepaper 2016, section 3.2.1: the simulation starts with the sources (nodes without inputs); each visited
+node goes to the device where it would finish first, including the transfers of its inputs. The paper leaves two points
+open that matter for training graphs:
 
 - *The order of visits*: the node with the longest path, in seconds, to the end of the step comes first. So parts of a
   batch advance through the same layers side by side.
-- *The node that decides for a colocation group*. The group of a layer begins with its variables and with values that
-  depend only on variables. Such nodes are ready at once and would go to any free device. So nodes of an undecided group
-  are deferred until one of them reads a value computed in another group, or is read there; then they are all tried
-  together on each device. A source (a node without inputs: variable, fed value, constant) follows its first reader.
+- *The node that decides for a group*. The group of a layer begins with its variables and with values that depend only
+  on variables. Such nodes are ready at once and would go to any free device. So the nodes of an undecided group are
+  deferred until a computed value passes between this group and another one; then all deferred nodes are tried together
+  on each device. A source (variable, fed value or constant) follows its first reader.
 """
 
 from collections import ChainMap, defaultdict
@@ -30,8 +30,8 @@ def earliest_finish(
     """Return the device name of every group.
 
     groups: node name -> group. feasible: group -> devices to choose from. A tensor is sent to a device once, however
-    many nodes read it there. The sender is busy while it sends, the receiver while it receives, and links are always
-    free. Of devices that finish at the same time, the first is chosen.
+    many nodes read it there. Sending occupies the sender; receiving only delays the arrival; links are always free.
+    Of devices that finish at the same time, the first is chosen.
     """
     simulation = _Simulation(graph, cluster, groups, feasible, seconds)
     for name in _by_path_to_the_end(graph, cluster, seconds):
@@ -40,7 +40,7 @@ def earliest_finish(
 
 
 def _by_path_to_the_end(graph: Graph, cluster: Cluster, seconds: Seconds) -> list[str]:
-    """Return node names in a topological order: longest remaining path first, if all ran on the first device."""
+    """Return node names in topological order: longest remaining path first, with durations on the first device."""
     device = cluster.devices[0]
     path: dict[str, float] = dict.fromkeys(graph.nodes, 0.0)
     for node in reversed(list(graph)):
@@ -103,13 +103,13 @@ class _Simulation:
         self._run_on(device, nodes, self.clock)
 
     def finished(self) -> dict[str, str]:
-        """Return the choice after all nodes have been visited."""
+        """Run the groups that are still deferred, and return the device of every group."""
         for group in list(self.deferred):
             self.run_deferred(group)
         return self.chosen
 
     def _take_sources_along(self, nodes: Iterable[Node], device: str) -> None:
-        """Place the undecided groups of sources that ``nodes`` read: on ``device``, or on the first feasible device."""
+        """Place undecided sources that ``nodes`` read: on ``device`` or, if infeasible, on the first feasible one."""
         for node in nodes:
             for name in needed_by(node):
                 group = self.groups[name]
@@ -118,7 +118,7 @@ class _Simulation:
                     self.run_deferred(group)
 
     def _run_on(self, device: str, nodes: Iterable[Node], clock: _Clock) -> float:
-        """Run nodes one after the other and return the end of the last."""
+        """Run nodes one after the other, and return when the device is free again."""
         for node in nodes:
             if node.op in RESIDENT:
                 clock.ends[node.name] = 0.0
@@ -130,7 +130,7 @@ class _Simulation:
         return clock.free[device]
 
     def _arrival(self, clock: _Clock, tensor: Tensor, device: str) -> float:
-        """Return the arrival time of a tensor; a source without a device is available from the start."""
+        """Return when a tensor arrives on ``device``; a source without a device is available from the start."""
         owner = self.chosen.get(self.groups[tensor.node])
         end = clock.ends.get(tensor.node, 0.0)
         if owner is None or owner == device or tensor.node not in clock.ends:

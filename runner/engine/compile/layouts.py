@@ -1,10 +1,10 @@
-"""Choice of kernels and physical layouts: from the scheduled graph of a device to instructions over slots.
+"""Choice of kernels and physical layouts: from the scheduled graph of a device to instructions and their slots.
 
 The nodes are visited in order. The kernel of each node requests layouts for its inputs; if a value has another layout,
 a conversion is inserted, once per value and layout. A variable has no layout until its first reader requests one. So
-weights, and values computed element by element from the weights, have the layout that the convolution prefers. The
-result of a cast between floats has no layout at first either, because one kernel can cast and change the layout in
-one pass over memory. Values that enter or leave a device have the plain layout (C order).
+the weights of a convolution, and values computed from them element by element, have the layout that the convolution
+prefers. The result of a cast between floats has no layout at first either, because one kernel can cast and change the
+layout in one pass over memory. Values that enter or leave a device have the plain layout (C order).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ from runner.kernels.registry import Registry
 
 @dataclass(frozen=True)
 class Arranged:
-    """Instructions over slots that have layouts, but no places yet.
+    """Instructions, and slots that have layouts but no places in memory yet.
 
     owner: slot -> the slot whose memory it uses; most slots own their memory. residents: variable name -> its slot.
     """
@@ -75,7 +75,7 @@ class _Arranging:
 
     layouts: layout of each slot; None while undecided. kept: fetched variables that the step overwrites. casts:
     positions of the casts in ``instructions``; their kernels are chosen last. held: slots with memory outside the
-    arena (variables, and values on wires: shared memory). sent: name of a sent tensor -> its slot on a wire.
+    arena (variables, and values on wires). sent: name of a sent tensor -> its slot on a wire.
     """
 
     device: str
@@ -172,7 +172,7 @@ class _Arranging:
     def on_a_wire(self, slot: int, reader: str) -> int:
         """Return a slot on a wire with the value of ``slot``: a copy if ``slot`` is a variable or on another wire.
 
-        A variable may be written while other devices read it, and a value on another wire has separate memory.
+        A variable may be written while other devices read it, and each wire has separate memory.
         """
         if self.owner[slot] in self.held:
             slot = self.copy(slot, reader)
@@ -203,7 +203,7 @@ class _Arranging:
         sources = [self.slot_of[tensor] for tensor in node.inputs]
         offered = [self.layouts[source] for source in sources]
         if node.op == "convert":
-            # A copy in the graph keeps the layout.
+            # A convert node of the graph is a copy and keeps the layout.
             self.slot_of[node[0]] = self.copy(sources[0], node.name)
             return
         specs = [self.specs[source] for source in sources]
@@ -238,7 +238,7 @@ class _Arranging:
         )
 
     def cast(self, instruction: Instruction) -> list[Instruction]:
-        """Return the instructions of a cast between decided layouts: one pass, or conversions around the cast."""
+        """Return the instructions of a cast between decided layouts: the cast, and conversions if necessary."""
         (source,), (slot,) = instruction.inputs, instruction.outputs
         before, after = self.specs[source], self.specs[slot]
         sides = [self.settled_layout(source), self.settled_layout(slot)]
@@ -284,7 +284,7 @@ class _Arranging:
         return self.convert(slot, layout, reader)
 
     def convert(self, slot: int, wanted: Layout, reader: str) -> int:
-        """Append a conversion, in two steps if no kernel accepts both layouts."""
+        """Append a conversion, in two steps if no kernel accepts both layouts; return the slot of the result."""
         spec = self.specs[slot]
         if not self.is_one_step(spec, self.settled_layout(slot), wanted):
             return self.in_layout(self.in_layout(slot, plain(spec), reader), wanted, reader)
@@ -293,7 +293,7 @@ class _Arranging:
         return result
 
     def conversions(self, slot: int, result: int, reader: str) -> list[Instruction]:
-        """Return the conversion from one slot to the layout of another: one step, or two through the plain layout."""
+        """Return the instructions that convert one slot to another: one step, or two through the plain layout."""
         spec = self.specs[slot]
         if self.is_one_step(spec, self.settled_layout(slot), self.settled_layout(result)):
             return [self.conversion(slot, result, reader)]
@@ -301,7 +301,7 @@ class _Arranging:
         return [self.conversion(slot, middle, reader), self.conversion(middle, result, reader)]
 
     def conversion(self, slot: int, result: int, reader: str) -> Instruction:
-        """Return the conversion between two slots; raises ShapeError if no kernel accepts both layouts."""
+        """Return the one-step conversion between two slots; raises ShapeError if no kernel accepts both layouts."""
         spec, source, wanted = self.specs[slot], self.settled_layout(slot), self.settled_layout(result)
         choice = self.converter(spec, source, wanted)
         if choice is None:
@@ -310,7 +310,7 @@ class _Arranging:
         return Instruction(f"{reader}/convert", "convert", {}, library, (slot,), (result,), arrangement)
 
     def is_one_step(self, spec: TensorSpec, source: Layout, wanted: Layout) -> bool:
-        """Return whether one conversion is enough, or no conversion in two steps exists."""
+        """Return whether to convert in one step: one kernel accepts both layouts, or one layout is already plain."""
         return source.is_plain or wanted.is_plain or self.converter(spec, source, wanted) is not None
 
     def converter(self, spec: TensorSpec, source: Layout, wanted: Layout) -> Choice | None:

@@ -19,7 +19,7 @@ from runner.kernels.memory import ALIGNMENT
 
 @dataclass(frozen=True)
 class Placed:
-    """The instructions, without assigns in place and with scratch memory; each slot's place; and the arena's size."""
+    """The instructions, with scratch memory and without needless assigns; each slot's place; and the arena's size."""
 
     instructions: tuple[Instruction, ...]
     places: tuple[Place, ...]
@@ -27,7 +27,7 @@ class Placed:
 
 
 def assign_memory(arranged: Arranged) -> Placed:
-    """Give every slot a place."""
+    """Assign a place to every slot."""
     values = _Values(arranged)
     instructions = values.without_assigns_in_place(arranged.instructions)
     values.reuse_inputs(instructions)
@@ -113,7 +113,7 @@ class _Values:
                         self.wire[source] = self.wire[result]
 
     def _may_share(self, instruction: Instruction, source: int, output: int) -> bool:
-        """Return whether all inputs with the memory ``source`` may share this memory with an output."""
+        """Return whether every input whose root is ``source`` may share its memory with the output."""
         return all(
             (i, output) in instruction.arrangement.in_place
             for i, slot in enumerate(instruction.inputs)
@@ -122,7 +122,7 @@ class _Values:
 
 
 def _wires(instructions: Sequence[Instruction]) -> Iterator[tuple[int, Wire]]:
-    """Yield every slot that is sent or received, and its wire."""
+    """Yield the slot and the wire of every send and receive."""
     for instruction in instructions:
         if instruction.op == "recv":
             yield instruction.outputs[0], Wire(instruction.attributes["key"], instruction.attributes["source"])

@@ -1,8 +1,8 @@
 """Placement of nodes on devices (TensorFlow whitepaper 2016, sections 3.2.1 and 4.3).
 
-The feasible devices of a node satisfy its constraint and have a kernel for its op. Nodes that must be colocated form
-groups (union-find) whose feasible sets are intersected. A group with several feasible devices goes to the one where a
-simulated execution, including transfers, finishes first.
+The feasible devices of a node satisfy its constraint and have a kernel for its op. Nodes that must be colocated form a
+group (union-find), which can run on the devices that are feasible for all of its nodes. Of several such devices, the
+group is placed on the one where a simulated execution, including transfers, finishes first.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -41,8 +41,8 @@ class Groups:
 def place(graph: Graph, cluster: Cluster, device_types: DeviceTypes, seconds: Seconds = node_seconds) -> Graph:
     """Return the graph with a full device name on every node.
 
-    device_types: returns the device types with a kernel for a node, None if it needs none. seconds: duration of a node.
-    Raises PlacementError naming the nodes, their constraints and the devices of the cluster.
+    device_types: returns the device types with a kernel for a node, None if the node needs no kernel. seconds: returns
+    a node's duration. Raises PlacementError naming the nodes, their constraints and the devices of the cluster.
     """
     groups = colocation_groups(graph, cluster, device_types)
     chosen = groups.decided
@@ -54,7 +54,7 @@ def place(graph: Graph, cluster: Cluster, device_types: DeviceTypes, seconds: Se
 def put(graph: Graph, groups: Groups, chosen: Mapping[str, str]) -> Graph:
     """Return the graph with each node on the device of its group, and without colocations.
 
-    Without colocations, passes may join and drop nodes.
+    Placed nodes need no colocations, which would prevent passes from joining and dropping nodes.
     """
     placed = Graph()
     for node in graph:
@@ -69,7 +69,7 @@ def colocation_groups(graph: Graph, cluster: Cluster, device_types: DeviceTypes)
 
 
 def _united(graph: Graph) -> dict[str, str]:
-    """Return the group of each node, by node name: the node's root in a union-find over colocations."""
+    """Return node name -> name of the node's group, which is its root in a union-find over colocations."""
     parent = {name: name for name in graph.nodes}
 
     def root(name: str) -> str:

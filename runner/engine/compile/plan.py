@@ -1,7 +1,7 @@
 """The plan of one device for a step, made before the first step: plain data that can be printed and compared.
 
 Values are in numbered slots. Every slot has a place: in the arena of the device, where values with disjoint lifetimes
-share memory; in the memory of a variable; or on a wire, which is memory that the sender of a value shares with the
+share memory; in the memory of a variable; or in a wire, which is memory that the sender of a value shares with the
 receivers.
 """
 
@@ -75,8 +75,8 @@ class DevicePlan:
     """The work of one device in a step.
 
     places: place of each slot. variables: name -> spec and layout of every variable that the step reads or writes.
-    read: names of the variables whose value the step reads. arena_bytes: memory of a step besides the variables and the
-    wires (inputs, activations, gradients, scratch).
+    read: names of the variables whose value the step reads. arena_bytes: size of the arena, which holds inputs,
+    activations, gradients and scratch memory.
     """
 
     device: str
@@ -91,7 +91,7 @@ class DevicePlan:
 
     @property
     def written(self) -> frozenset[str]:
-        """Names of the variables that a step writes: by assigns, or by kernels that compute in variables' memory."""
+        """Names of the variables that a step writes: by assigns, or by kernels that compute in variable memory."""
         assigned = {i.attributes["variable"] for i in self.instructions if i.op == "assign"}
         places = [self.places[slot] for i in self.instructions for slot in i.outputs]
         return frozenset(assigned | {place.variable for place in places if place.variable is not None})

@@ -1,4 +1,4 @@
-"""The plan of a device's scheduled graph: layouts first, then memory."""
+"""Planning of a device's scheduled graph: first layouts, then memory."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ LAUNCHING = frozenset({"gpu"})
 
 
 SMALL_BYTES = 1 << 20
-"""Size in bytes above which the update of a variable fills a GPU by itself."""
+"""Largest size in bytes of a small variable; the update of a larger one fills a GPU by itself."""
 
 
 def plan_device(
@@ -33,8 +33,8 @@ def plan_device(
 ) -> DevicePlan:
     """Return the plan of the scheduled graph of one device, in the order of the graph.
 
-    part: graph with all reads of a variable before its write (see ``order_writes``). feeds: fed tensor -> output of
-    its placeholder in ``part``. settled: layouts that another plan of the same program has decided for variables. The
+    part: the graph of the device, in which all reads of a variable precede its write (see ``order_writes``). feeds: fed
+    tensor -> output of its placeholder in ``part``. settled: variable -> layout that an earlier plan has decided. The
     result is a pure function of the arguments and of the registered kernels.
     """
     if DeviceName.parse(device).type in LAUNCHING:

@@ -1,6 +1,6 @@
 """The program that a strategy returns: one graph, the clients that run parts of it, and the inputs of a client.
 
-The module :mod:`runner.engine.run.inputs` reads input sources ahead of the step.
+The module :mod:`runner.engine.run.inputs` reads examples from input sources before the step that needs them.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from runner.engine.graph.tensor import Tensor, TensorSpec
 Array = NDArray[Any]
 
 ShareKey = tuple[str, int, int, int]
-"""A share of a batch: split, number of the batch, first example, and the example after the last."""
+"""A share of a batch: the split, the number of the batch, and lo and hi for examples lo..hi-1."""
 
 Fields = Mapping[str, Array]
 """Field -> array of values, one per example of a share."""
@@ -53,7 +53,7 @@ class InputSlot:
     parts: int = 1
 
     def share(self, step: int) -> ShareKey:
-        """Return the share that a step reads."""
+        """Return the share that step ``step`` reads."""
         batch, part = divmod(step, self.parts)
         offset = part * (self.hi - self.lo)
         return self.split, batch, self.lo + offset, self.hi + offset
@@ -107,7 +107,7 @@ ONE_CLIENT = DriverSettings()
 
 @dataclass(frozen=True)
 class VirtualClock:
-    """A clock on which a client's part takes a lognormal time, a pure function of seed, client, device and step.
+    """A clock on which a client's part on a device takes a lognormal time, a function of seed, client, device and step.
 
     median_s: client -> median seconds of each of its parts. sigma: standard deviation of the natural logarithm.
     transfer_s: seconds of every transfer.
@@ -121,10 +121,10 @@ class VirtualClock:
 
 @dataclass(frozen=True)
 class OneProcess:
-    """The requirement of a program that one process runs all its devices.
+    """The requirement that one process runs all devices of a program.
 
-    clock: orders the parts of clients that run concurrently; None if there are none, or if the record of an earlier
-    run orders the parts.
+    clock: orders the parts of clients that run concurrently; None if no clients run concurrently, or if the record of
+    an earlier run orders the parts.
     """
 
     clock: VirtualClock | None = None
@@ -138,7 +138,7 @@ class Program:
     for all clients.
     clients: "init" assigns initial values; "train" runs one step and fetches "loss" and "accuracy"; "eval" scores one
     batch; "save" fetches every variable by name, in unsharded form; "restore" feeds all of these. Instead of "train",
-    there may be deferred clients, which the step driver combines into updates.
+    there may be deferred clients, whose runs the step driver combines into updates.
     variables: unsharded name -> spec of everything in a checkpoint. workers, servers: number of worker tasks and of
     parameter-server tasks. step_driver: settings of the driver that runs the clients of each update. one_process: None
     if every task is a separate process.

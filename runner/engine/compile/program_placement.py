@@ -1,12 +1,12 @@
 """Placement of a program without full device names, chosen once for its training step and used by all clients.
 
-Several placements are tried: all nodes on one device, the greedy heuristic of the whitepaper, and stages. The passes of
-a run compile each placement, the scheduler simulates the step, and the fastest placement is kept. The greedy placement
-can be slower than one device, because the heuristic decides a group before the resulting transfers are known. It also
-misses that a chain of layers is balanced best by few cuts where little data is sent. These cuts separate the stages.
+Several placements are tried: all nodes on one device, the greedy heuristic of the TensorFlow whitepaper, and stages.
+Each placement is compiled as for a run, the scheduler simulates the step, and the fastest placement is kept. The greedy
+placement can be slower than one device, because it decides a group before the resulting transfers are known. For a
+chain of layers, stages are often better: the chain is divided by a few cuts at points where little data is sent.
 
-The caller chooses the durations by which placements are compared: formulas or measured costs. The order of nodes in the
-run always follows the formulas. So with measured costs, the run's order and times may differ from the simulation.
+The caller chooses the node durations for the simulation: cost formulas or measured times. The order of nodes in the run
+always follows from the formulas. So with measured times, the run's order and times may differ from the simulation.
 """
 
 from collections import defaultdict
@@ -29,7 +29,7 @@ Feasible = Mapping[str, Sequence[str]]
 """Group -> the devices that all of its nodes can run on."""
 
 GIVEN = "given"
-"""Name of the placement if the constraints of the graph leave no choice."""
+"""Name of the only placement if the constraints of the graph leave no choice."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class PlacedProgram:
 def place_program(
     program: Program, cluster: Cluster, registry: Registry, seconds: Seconds = node_seconds
 ) -> PlacedProgram:
-    """Place a program. seconds: duration of a node.
+    """Return the program with the fastest placement tried. seconds: returns the duration of a node on a device.
 
     In the simulation, the result is never slower than all nodes on one device, if that is feasible. Of equally
     fast placements, the first is kept; single devices are tried first. Raises PlacementError if no device satisfies the
@@ -72,7 +72,7 @@ def place_program(
 
 
 def _ways(graph: Graph, cluster: Cluster, groups: Groups, seconds: Seconds) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the name of each placement, and the device of every group of the graph."""
+    """Yield the name of each placement to try, and the device of every group in it."""
     feasible = {group: groups.feasible[group] for group in dict.fromkeys(groups.of[name] for name in graph.nodes)}
     computing = {groups.of[node.name] for node in graph if needed_by(node)}
     if all(len(feasible[group]) == 1 for group in computing):
@@ -119,15 +119,15 @@ def _needed_by_client(graph: Graph, client: Client) -> Graph:
 
 
 _LEAST_KNOWN = 0.75
-"""Smallest fraction of the nodes that a record must contain. A few nodes may be missing, because fusions differ between
-one and several devices; in the record of another network, most nodes are missing."""
+"""Smallest fraction of the nodes that a record of node times must contain. A few nodes may be missing, because fusions
+differ between one and several devices; in the record of another network, most nodes are missing."""
 
 
 def measured_seconds(measured: Mapping[str, float], program: Program, cluster: Cluster, registry: Registry) -> Seconds:
-    """Return the durations of nodes from the record of a training step of the same network, split into the same parts.
+    """Return a function for node durations, based on a measured step of this network with the same number of parts.
 
-    measured: node name -> seconds. For fused nodes, transfers, and nodes of other strategies, which the record
-    lacks, the duration is the estimate times the ratio of measured to estimated seconds of all recorded nodes. Raises
+    measured: node name -> seconds. For nodes that the record lacks (fused nodes, transfers, nodes of other strategies),
+    the duration is the estimate times the ratio of measured to estimated seconds of all recorded nodes. Raises
     ValueError if the record lacks more than a quarter of the nodes that one device would compute.
     """
     device = cluster.devices[0]
@@ -147,7 +147,7 @@ def measured_seconds(measured: Mapping[str, float], program: Program, cluster: C
 
 
 def _as_on_one_device(program: Program, cluster: Cluster, registry: Registry) -> Graph:
-    """Return the graph of the training step on one device, with the node names of a record."""
+    """Return the compiled graph of the training step on one device, whose node names equal those of a record."""
     alone = Graph()
     for node in program.graph:
         alone.insert(replace(node, device=cluster.devices[0].name, colocate_with=()))
@@ -160,10 +160,10 @@ def stages(
 ) -> list[dict[str, str]]:
     """Return a choice of devices, group -> device name, for each number of stages from 2 to the number of devices.
 
-    Groups of sources only are omitted; the others are ordered by their first nodes with inputs. Stage k is on device
-    k; a group that cannot run there is on its first feasible device. The cost of a stage is its compute time on the
-    first device plus the transfers at its beginning, in both directions. The cuts minimize the largest cost. With G
-    groups and D devices, the search takes O(D^2 G^2) time.
+    Groups in which no node has inputs are omitted; the others are ordered by their first nodes with inputs. Stage k is
+    on device k; a group that cannot run there is on its first feasible device. The cost of a stage is its compute time
+    on the first device plus the time of the transfers across the cut before it, in both directions. The cuts minimize
+    the largest cost. With G groups and D devices, the search takes O(D^2 G^2) time.
     """
     order = list(dict.fromkeys(groups[node.name] for node in graph if needed_by(node)))
     compute = _seconds_of(graph, cluster, groups, order, seconds)
@@ -189,14 +189,14 @@ def _seconds_of(
 
 
 def _seconds_at_cuts(graph: Graph, cluster: Cluster, groups: Mapping[str, str], order: Sequence[str]) -> list[float]:
-    """Return the transfer time in seconds across a cut before each group; each tensor counts once."""
+    """Return the seconds of the transfers across a cut before each group; each tensor counts once per cut."""
     position = {group: i for i, group in enumerate(order)}
     change = [0.0] * (len(order) + 1)
     for tensor, readers in graph.consumers().items():
         if groups[tensor.node] not in position:
             continue
         places = [position[groups[name]] for name in (tensor.node, *(node.name for node in readers))]
-        # A cut before group c separates the positions below c from the other positions.
+        # A cut before position c separates the groups at positions below c from the other groups.
         change[min(places) + 1] += cluster.transfer_s(graph.spec(tensor).nbytes)
         change[max(places) + 1] -= cluster.transfer_s(graph.spec(tensor).nbytes)
     return list(accumulate(change))[:-1]

@@ -20,7 +20,7 @@ class ProgramPlans:
     """
 
     def __init__(self, program: Program, cluster: Cluster, registry: Registry) -> None:
-        """Prepare to plan a program; raises RunnerError if two deferred clients would share a plan."""
+        """Prepare to plan the clients of a program; raises RunnerError if two deferred clients would share a plan."""
         _require_separate_plans(program.clients.values())
         self._program = program
         self._cluster = cluster
@@ -31,7 +31,7 @@ class ProgramPlans:
         self._training_is_planned = False
 
     def client(self, name: str) -> Client:
-        """Return the client of a name; raises RunnerError listing the clients if there is none."""
+        """Return the client with the given name; raises RunnerError listing the clients if there is none."""
         if name not in self._program.clients:
             raise RunnerError(f"client {name!r}: expected one of {', '.join(sorted(self._program.clients))}")
         return self._program.clients[name]

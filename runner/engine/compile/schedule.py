@@ -1,9 +1,9 @@
 """The order in which each device runs its nodes: list scheduling on a virtual clock.
 
-All devices and links are simulated together under the cost model; each link carries one tensor at a time. Among the
+The cost model simulates all devices and links together; each link carries one tensor at a time. Among the
 nodes whose inputs have arrived, a free device runs the node nearest (in estimated seconds) to its next Send, so that
 the gradient of a layer is sent as soon as it exists. Of equally near nodes, an update of a variable goes first, because
-the update needs no additional memory and frees a gradient. The next criterion is the order of the graph.
+the update needs no additional memory and frees a gradient. Remaining ties follow the order of the graph.
 
 A Recv is not ranked but runs as late as possible, directly before the first node that reads its tensor. So no device
 waits for a tensor or stores a tensor before a node needs it (TensorFlow whitepaper 2016, section 5.2). A node that
@@ -30,7 +30,7 @@ PATIENCE = 0.5
 
 
 def start_times(graph: Graph, cluster: Cluster, seconds: Seconds = node_seconds) -> dict[str, float]:
-    """Return the simulated start of every node of a placed and cut graph in seconds since the step began, in order."""
+    """Return node -> simulated start, sorted, in seconds since the step began; the graph must contain its transfers."""
     work = _Work(graph, cluster, seconds)
     eager = _Simulation(work, {}).run()
     return _Simulation(work, _delays(work, eager)).run()
@@ -66,7 +66,7 @@ def _delays(work: "_Work", starts: dict[str, float]) -> dict[str, float]:
 def _latest_starts(work: "_Work", starts: dict[str, float]) -> dict[str, float]:
     """Return each node's latest start that does not make the step longer, assuming that devices are always free.
 
-    Links may be busy: each carries its tensors in the order in which they were received. starts: sorted by time.
+    Links may be busy: each carries its tensors in the order of their Recvs in ``starts``, which is sorted by time.
     """
     end = max((start + work.seconds[name] for name, start in starts.items()), default=0.0)
     latest: dict[str, float] = {}
@@ -173,7 +173,7 @@ class _Simulation:
         return heapq.heappop(delayed)[2] if delayed else None
 
     def _start(self, device: str, name: str) -> None:
-        """Run a node, directly after those of its Recvs that have not run yet."""
+        """Run a node, directly preceded by those of its Recvs that have not run yet."""
         for each in (*self.work.receives[name], name):
             if each not in self.starts:
                 self.starts[each] = self.busy_until[device]

@@ -1,4 +1,4 @@
-"""Estimates, without a run, of the transfers in a step and of the part of their time that compute hides."""
+"""Estimates, made without a run, of the transfers in a step and of the part of their time that compute hides."""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ def transfers(compiled: Compiled, cluster: Cluster) -> list[Transfer]:
     """Return the transfers of a compiled signature, in the order in which the simulation starts the Sends.
 
     ``seconds`` assumes a free link; in the simulation, the link may have to carry other tensors first. The same compute
-    may hide two transfers.
+    may hide several transfers.
     """
     compute = {device: _Compute(part.graph, compiled.starts, cluster) for device, part in compiled.parts.items()}
     needed = _first_needs(compiled)

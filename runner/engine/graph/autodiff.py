@@ -21,7 +21,7 @@ def gradients(
     *,
     scope: str = "gradients",
 ) -> list[Tensor | None]:
-    """Add nodes for d(sum of <grad_y, y>)/dx and return one tensor per x, None if no y depends on x.
+    """Add nodes for d(sum of <grad_y, y>)/dx; return one tensor per x, or None for an x that no y depends on.
 
     ys, xs: any float tensors of the graph. grad_ys: the gradient of each y, of y's shape and dtype; ones by default.
     Gradient nodes have the device constraint and the layer stamp of their forward nodes. Raises ShapeError if a path to
@@ -110,7 +110,7 @@ def input_gradients(graph: Graph, node: Node, totals: Sequence[Tensor | None]) -
 def _through_decomposition(graph: Graph, node: Node, totals: Sequence[Tensor | None]) -> list[Tensor | None]:
     decompose = op_table.lookup(node.op).decompose
     assert decompose is not None, "register() guarantees it"
-    # A new identity node replaces each input, so that a tensor that is used as two inputs gets two gradients.
+    # A new identity node replaces each float input, so a tensor that is used as two inputs gets two gradients.
     stand_ins = [
         graph.add("identity", [t], name=f"input_{i}")[0] if graph.spec(t).is_float else t
         for i, t in enumerate(node.inputs)
@@ -135,7 +135,7 @@ def _total(graph: Graph, node: Node, arrived: dict[Tensor, list[Tensor]], tensor
 
 
 def _new_scope(graph: Graph, scope: str) -> str:
-    """Return the scope, with a number appended if the graph has this scope, so that calls never mix their nodes."""
+    """Return ``scope``, with a number appended if the graph has this scope; a nested scope is returned unchanged."""
     taken = {name.split("/")[0] for name in graph.nodes}
     if "/" in scope or scope not in taken:
         return scope

@@ -73,7 +73,7 @@ CPU, GPU = DEVICE_TYPES = ("cpu", "gpu")
 
 @dataclass(frozen=True)
 class Device:
-    """A logical device and the rates the cost model assumes for it.
+    """A logical device and the rates that the cost model assumes for it.
 
     flops_per_s: floating-point operations per second; bytes_per_s: memory traffic per second. The defaults are the
     rates of one unshared CPU core. gpu: index of the device's GPU among the GPUs that its process sees; None for a CPU.
@@ -116,11 +116,11 @@ LONGEST_DELAY_S = 60.0
 
 @dataclass(frozen=True)
 class Cluster:
-    """The devices a graph may be placed on and the links between them.
+    """The devices on which a graph may be placed and the links between them.
 
     latency_s and bytes_per_s hold for every ordered pair of devices; each pair has its own link. compression: one of
-    :data:`COMPRESSIONS`, for all links. collectives: one of :data:`COLLECTIVES`; a library sums over all devices of
-    type gpu, which must use different GPUs and belong to different tasks.
+    :data:`COMPRESSIONS`, for all links. collectives: one of :data:`COLLECTIVES`; NCCL sums over all devices of type
+    gpu, which must use different GPUs and belong to different tasks.
     """
 
     devices: tuple[Device, ...]
@@ -191,7 +191,7 @@ def server_device(task: int, kind: str = CPU) -> str:
 
 
 def task_of(name: str) -> str:
-    """Return a device name without type and index."""
+    """Return the device name ``name`` without type and index."""
     return str(replace(DeviceName.parse(name), type=None, index=None))
 
 
@@ -222,7 +222,7 @@ class Gpus:
     use: GpuOptions = DEFAULT_GPU_OPTIONS
 
     def by_device(self, workers: int, servers: int) -> list[int | None]:
-        """Return the GPU of each device of a cluster, workers first; raises ValueError for a wrong number of GPUs."""
+        """Return each device's GPU index or None, workers first; raises ValueError for a wrong number of GPUs."""
         if len(self.of_workers) != workers or len(self.of_servers) not in (0, servers):
             raise ValueError(
                 f"GPUs {list(self.of_workers)} of workers and {list(self.of_servers)} of servers: expected one for "

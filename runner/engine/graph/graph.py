@@ -56,8 +56,8 @@ class Graph:
         """Append a node and return it.
 
         The name of the node is the current scope plus ``name`` (by default the op's name), made unique by a counter.
-        Raises ShapeError naming the node if inputs or attributes break the op's rule, ResourceError for an output of
-        2**63 bytes or more.
+        Raises ShapeError naming the node if inputs or attributes break the op's rule, and ResourceError if an output
+        takes 2**63 bytes or more.
         """
         definition = op_table.lookup(op)
         full_name = self._unique(self._scoped(name or op))

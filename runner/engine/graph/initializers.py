@@ -1,4 +1,4 @@
-"""Initial values as graph nodes: pure functions of (seed, unsharded variable name)."""
+"""Initial values as graph nodes: pure functions of the seed and the unsharded name of the variable."""
 
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""Networks in a graph: the builder with which layers add nodes, and the outputs that strategies read."""
+"""Networks in a graph: the builder through which layers add nodes, and the outputs that strategies read."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ class StateUpdate:
 
 @dataclass(frozen=True)
 class Answers:
-    """Scores of N examples. losses: (N,). predictions: (N,) int64, class numbers. correct: (N,), 1 or 0.
+    """Results for N examples. losses: (N,). predictions: (N,) int64 class numbers. correct: (N,), 1 or 0.
 
     ``losses`` and ``correct`` have the network's state dtype.
     """
@@ -74,7 +74,7 @@ class NetworkBuilder:
 
     @contextmanager
     def layer(self, name: str, kind: str) -> Iterator[None]:
-        """Scope names under ``name`` and stamp nodes and variables with the layer."""
+        """Prefix names of nodes added inside the block with ``name/``, and stamp nodes and variables with the layer."""
         outer, self._layer = self._layer, LayerStamp(name, kind)
         try:
             with self.graph.name_scope(name), self.graph.layer(self._layer):

@@ -1,7 +1,7 @@
 """The definition of an op: its shape rule, gradient, cost and attributes, but not its kernels.
 
 The mathematics of an op is defined once, by its :class:`OpDef`. Importing :mod:`runner.engine.graph.ops` fills the
-table ``OPS``. Plugins extend the table at the start of a process; the table never changes afterwards.
+table ``OPS``. Plugins extend the table when a process starts; afterwards, the table never changes.
 """
 
 import sys
@@ -87,9 +87,9 @@ class OpDef:
     infer: maps input specs and attributes to output specs; checks its conditions with :func:`expect`.
     gradient: adds nodes that map the gradients of the outputs (None for an output without a gradient) to the gradients
         of the inputs; or the declaration :class:`NotDifferentiable` or :class:`ByDecomposition`.
-    attributes: attribute name -> kind (int, float, bool, str, dtype, bytes or ints); nodes have exactly these names.
+    attributes: attribute name -> kind (int, float, bool, str, dtype, bytes or ints); a node has exactly these.
     arity: number of inputs, or None for any number of at least one.
-    flops: floating-point operations as a function of shapes.
+    flops: number of floating-point operations as a function of input specs, output specs and attributes.
     stateful: whether nodes read or write state besides their inputs; such nodes are never merged or folded.
     decompose: the same mathematics in simpler ops, for second derivatives and as the reference for fused kernels.
     executed_by: "kernel"; "executor" for the engine's own instructions; or "communicator" for operations of a
@@ -171,7 +171,7 @@ def _canonical(op: str, name: str, kind: str, value: object) -> object:
 
 
 def expect(condition: bool, named: str, actual: object) -> None:
-    """Raise ShapeError with the expected and the actual value, unless the condition holds.
+    """Raise ShapeError with the expected and the actual value if the condition does not hold.
 
     Shape rules call this function; :meth:`OpDef.output_specs` adds the name of the op to the message.
     """

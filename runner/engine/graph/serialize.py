@@ -1,7 +1,7 @@
 """Graphs as plain data with a closed schema.
 
 A document consists only of maps, lists, strings, numbers and bytes. Reading a document checks every field, and
-:func:`verify` infers every shape again, so a document cannot claim a shape that the ops do not infer.
+:func:`verify` infers every shape again and rejects a document whose shapes differ from the inferred ones.
 """
 
 from dataclasses import replace
@@ -46,7 +46,7 @@ class GraphDocument:
 
 
 class _Attributes(AnyMap):
-    """The schema of a node's attributes; the op checks their values."""
+    """The schema of a node's attributes; the definition of the op checks their values."""
 
     def write(self, value: Any, where: str) -> dict[str, Any]:
         return {name: list(each) if isinstance(each, tuple) else each for name, each in value.items()}
@@ -76,7 +76,7 @@ def to_document(graph: Graph) -> list[Any]:
 
 
 def from_document(document: object) -> Graph:
-    """Build a graph from plain data of unknown origin; raises VerificationError for a malformed or invalid graph."""
+    """Build a graph from untrusted plain data; raises VerificationError for a malformed or invalid graph."""
     graph = Graph()
     where = ""
     try:

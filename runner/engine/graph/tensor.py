@@ -13,9 +13,9 @@ FLOATS = ("float32", "float64", "bfloat16")
 
 
 def state_dtype(dtype: str) -> str:
-    """Return the dtype of variables, statistics, losses and weight gradients if activations have the float ``dtype``.
+    """Return the dtype of variables, statistics, losses and weight gradients for activations of the float ``dtype``.
 
-    The result is float32 for bfloat16, because 8 bits of precision would lose small updates, and ``dtype`` otherwise.
+    For bfloat16 the result is float32, because 8 bits of precision would lose small updates; otherwise it is ``dtype``.
     """
     return "float32" if dtype == "bfloat16" else dtype
 
@@ -23,7 +23,7 @@ def state_dtype(dtype: str) -> str:
 class Tensor(NamedTuple):
     """Output ``port`` of the node called ``node``; written ``node:port``.
 
-    A tuple, because compiling a graph spends much of its time on the hashes of tensors.
+    The class is a tuple, because compiling a graph spends much of its time on hashing tensors, and tuples hash fast.
     """
 
     node: str

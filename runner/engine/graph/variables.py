@@ -1,4 +1,4 @@
-"""The variables of one copy of a network, on any devices, named as in the unsharded network."""
+"""The variables of one replica of a network, on one or more devices, named as in the unsharded network."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from runner.engine.graph.tensor import Tensor, TensorSpec
 
 @dataclass(frozen=True)
 class Part:
-    """A shard of a variable: entries begin..end-1 along ``axis`` of a variable of spec ``whole``."""
+    """A shard of a variable: entries begin..end-1 along ``axis`` of an unsharded variable with spec ``whole``."""
 
     whole: TensorSpec
     axis: int
@@ -54,7 +54,7 @@ class Variable(_MaybePart):
     name: name in the unsharded network, e.g. "conv1/weights"; checkpoints use it. tensor: the value at the start of the
     step. initial: name of the node that assigns the initial value. trainable: updated by gradients. decayed: subject to
     weight decay (weights are, biases and normalization parameters are not). part: the part of the unsharded variable
-    that this variable holds; None if it is whole. source: the variable whose initial value is copied, or None.
+    that this variable holds; None if it is whole. source: the variable whose initial value this one copies, or None.
     """
 
     name: str
@@ -93,10 +93,10 @@ class Declaration(_MaybePart):
 
 
 class Variables:
-    """A store of one replica's variables, created on first request: for each name, one whole variable or its parts.
+    """A store that creates the variables of one replica on first request: for each name, a whole variable or its parts.
 
     prefix: prefix of node names, so that replicas can share a graph; initial values do not depend on the prefix.
-    device: device constraint of the variables, "" for none.
+    device: default device constraint of the variables; "" for none.
     """
 
     def __init__(self, graph: Graph, *, seed: int, prefix: str = "", device: str = "") -> None:
@@ -107,11 +107,11 @@ class Variables:
         self._by_name: dict[str, dict[Part | None, Variable]] = {}
 
     def __iter__(self) -> Iterator[Variable]:
-        """Iterate over the names, and over the parts of each name, in order of creation."""
+        """Iterate over the variables, grouped by name; names, and the parts of each name, are in order of creation."""
         return chain.from_iterable(parts.values() for parts in self._by_name.values())
 
     def __getitem__(self, name: str) -> Variable:
-        """Return the variable of a name; raises KeyError if there is none, ShapeError if it is held in parts."""
+        """Return the variable of a name; raises KeyError if there is none, ShapeError if there are several parts."""
         first, *others = self._by_name[name].values()
         if others:
             raise ShapeError(f"variable {name!r} is held in {1 + len(others)} parts; expected one")
@@ -121,7 +121,7 @@ class Variables:
         return name in self._by_name
 
     def parts(self, name: str) -> list[Variable]:
-        """Return the variable or parts of a name, in order of creation; [] for an unknown name."""
+        """Return the whole variable, or the parts in order of creation, of a name; [] for an unknown name."""
         return list(self._by_name.get(name, {}).values())
 
     def counterpart(self, variable: Variable) -> Variable:
@@ -163,7 +163,7 @@ class Variables:
         return created
 
     def slot(self, of: Variable, name: str, initial: float = 0.0) -> Variable:
-        """Return optimizer state with the shape and the device of ``of``, e.g. "conv1/weights/momentum"."""
+        """Return optimizer state with the spec, part and device of ``of``, e.g. "conv1/weights/momentum"."""
         declared = Declaration(f"{of.name}/{name}", of.spec, Constant(initial), False, False, of.layer, of.part)
         return self.declare(declared, self.device_of(of))
 
@@ -192,7 +192,7 @@ class Variables:
 
 
 def _expect_of_one(held: Variable, declared: Declaration) -> None:
-    """Raise ShapeError unless both are the whole of one variable, or both are parts of one variable along one axis."""
+    """Raise ShapeError unless both have the same unsharded spec and both are whole or are cut along the same axis."""
     if held.whole != declared.whole:
         raise ShapeError(f"variable {declared.name!r} is {held.whole}, but is requested as {declared.whole}")
     axes = [None if part is None else part.axis for part in (held.part, declared.part)]

@@ -7,7 +7,7 @@ from runner.engine.graph.node import NODE_NAME, Node
 
 
 class VerificationError(ValueError):
-    """A graph breaks an invariant; the message names the first offending node."""
+    """A graph violates an invariant; the message names the first offending node."""
 
 
 def verify(graph: Graph) -> None:
@@ -41,7 +41,7 @@ def _verify_rule(graph: Graph, node: Node) -> None:
         raise VerificationError(f"node {node.name!r}: attributes {node.attributes} are not in canonical form")
     if outputs != node.outputs:
         claimed, inferred = [str(s) for s in node.outputs], [str(s) for s in outputs]
-        raise VerificationError(f"node {node.name!r} has outputs {claimed}, its op infers {inferred}")
+        raise VerificationError(f"node {node.name!r} has outputs {claimed}, but its op infers {inferred}")
 
 
 def _verify_device(graph: Graph, node: Node) -> None:

@@ -15,7 +15,7 @@ from runner.kernels.registry import Registry
 
 @dataclass
 class Binding:
-    """A plan whose slots have memory. operands: one operand for each slot.
+    """A plan with memory for every slot. operands: one operand for each slot.
 
     data: the arena of the device. step: returns the number of the current step; called by sends and receives.
     """
@@ -41,7 +41,7 @@ class Binding:
         return Work(self._call(scratch, instruction), tuple(reads), (*writes, scratch))
 
     def receiver(self, instruction: Instruction) -> Receive:
-        """Return the two parts of a receive instruction."""
+        """Return a receive instruction in two parts: the wait for the value, and its check or copy."""
         key, source = instruction.attributes["key"], instruction.attributes["source"]
         return self.wires.receiver(key, source, self.operands[instruction.outputs[0]])
 

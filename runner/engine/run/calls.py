@@ -1,6 +1,6 @@
 """Calls of a step: instructions fused into as few calls as possible, or called one by one and timed or checked.
 
-:class:`FiniteCheck` checks every node's output and rejects values that are not finite before a variable stores them.
+:class:`FiniteCheck` raises an error if a node's output is not finite; the node then leaves variables unchanged.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,11 +23,11 @@ Call = Callable[[], int | None]
 
 @dataclass(frozen=True)
 class CallGroup:
-    """One call: neighbouring calls that the platform has fused, or the function of a single instruction.
+    """One call: consecutive instructions that the platform has fused, or the function of a single instruction.
 
-    call: returns 0 on success; after a failure, 1 + the number of the failed part in the upper bits and its status in
-    the lower 16 bits. instructions: position of each part's instruction. reason: describes a failed part and its
-    status. late: returns the same code as ``call`` for a failure that occurred after ``call`` had returned.
+    call: returns 0 or None on success; after a failure, 1 + the index of the failed part in the upper bits and its
+    status in the lower 16 bits. instructions: position in the plan of each part's instruction. reason: (part, status)
+    -> message. late: returns the code, as ``call`` does, of a failure that occurred after ``call`` had returned.
     """
 
     call: Call
@@ -72,7 +72,7 @@ class TimedCalls:
     current_run: Callable[[], PlanRun]
 
     def wrap(self, position: int, call: Call) -> Call:
-        """Return the timed call of an instruction; a receive records its wait separately."""
+        """Return the timed call of an instruction; the wait of a receive is timed separately."""
         op = self.plan.instructions[position].op
         if op == "recv":
             return self._receive(position)
@@ -106,8 +106,8 @@ class FiniteCheck:
     """The check of all node outputs of one device's bound plan. step: returns the number of the current step.
 
     A node may compute directly in a variable's memory. The check copies such a variable before the node runs and
-    restores the variable if the output is rejected. The copies need as much memory as the variables of one node. Raises
-    ResourceError if this memory is not available.
+    restores the variable if the output is not finite. The copies need as much memory as the variables that one node
+    overwrites; raises ResourceError if this memory is not available.
     """
 
     plan: DevicePlan
@@ -120,7 +120,7 @@ class FiniteCheck:
         self._copies = allocate(self.platform, max(sizes, default=0), "copies of variables for the finiteness check")
 
     def wrap(self, position: int, call: Call) -> Call:
-        """Return the call of an instruction with the check; the call raises NumericError naming the node."""
+        """Return the call of an instruction followed by the check, which raises NumericError naming the node."""
         save, restore, begin = [], [], 0
         for variable in self._variables(position):
             copied = self._copies[begin : begin + variable.nbytes]

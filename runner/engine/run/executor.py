@@ -47,7 +47,7 @@ class DeviceExecutor:
         self._recorder: Recorder | None = None
         self._recorded_as = 0
         self._run = self._next(0)
-        # Other devices access this device's memory during the step, so the step must end with a synchronization.
+        # In a step with transfers, other devices access this device's memory, so the step must wait for the device.
         self._has_transfers = any(instruction.op in ("send", "recv") for instruction in self.plan.instructions)
         self._bind()
 
@@ -86,7 +86,7 @@ class DeviceExecutor:
             self.variables.require(self.plan.read)
         self._call_all()
         if not self._has_run:
-            # Variables keep their values, so the first step's check holds for all later steps.
+            # Assigned variables stay assigned, so the first step's check holds for all later steps.
             self.variables.mark_assigned(self.plan.written)
             self._has_run = True
         if meanwhile is not None:
@@ -105,9 +105,9 @@ class DeviceExecutor:
         return self._platform.is_asynchronous
 
     def record(self, recorder: Recorder | None, plan: int = 0) -> None:
-        """Time every instruction from the next step on, or stop if ``recorder`` is None. plan: its number in the trace.
+        """Time all instructions from the next step on, or none if ``recorder`` is None. plan: its number in traces.
 
-        While a trace is recorded, calls are not fused and each instruction reads the clock twice; steps take longer.
+        While a trace is recorded, steps take longer: calls are not fused, and each instruction reads the clock twice.
         """
         self._recorder = recorder
         self._recorded_as = plan

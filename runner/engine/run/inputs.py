@@ -1,11 +1,11 @@
 """Inputs of a step, which are read while the previous step runs.
 
-An :class:`~runner.engine.compile.program.InputSource` is a pure function of (split, step, share), so that reading
-early, late or twice gives the same examples. Inputs are read ahead on two levels. On the host, the source of a data
-set (``runner.data.source``) prepares a share of step s + 1 in a background thread as soon as the share of step s has
-been read. On an asynchronous device, such as a GPU, :class:`ReadAhead` reads the next step's inputs from the source and
-copies them to the device while the current step runs. Between the two levels, :class:`SharedReading` reads each share
-once for all devices of a process.
+An :class:`~runner.engine.compile.program.InputSource` is a pure function of the split, the step and the share (a range
+of the step's examples), so reading early, late or twice gives the same examples. Inputs are read ahead on two levels.
+On the host, the source of a data set (``runner.data.source``) prepares a share of step s + 1 in a background thread as
+soon as this share of step s has been read. On an asynchronous device, such as a GPU, :class:`ReadAhead` reads the next
+step's inputs from the source and copies them to the device while the current step runs. Between the two levels,
+:class:`SharedReading` reads each share once for all devices of a process.
 """
 
 import threading
@@ -56,7 +56,7 @@ class ReadAhead:
 
 @dataclass
 class _PendingShare:
-    """A share that some devices have not fetched yet. fields: set when the first device has read the share."""
+    """A share that the devices ``missing`` have not requested yet. fields: set when the first device has read it."""
 
     missing: set[str]
     fields: Future[Fields] = field(default_factory=Future)
@@ -66,7 +66,7 @@ class SharedReading:
     """A thread-safe reader of one client's examples, which reads each share once and gives its arrays to all devices.
 
     slots: input slots of each device. A share is kept until every device with a slot of the share has requested it, or
-    until another step is requested, because a step that failed or was read ahead may never be requested again.
+    until another step is requested, because some devices may never request a share if the step fails or never runs.
     """
 
     def __init__(self, source: InputSource | None, slots: Mapping[str, Sequence[InputSlot]]) -> None:

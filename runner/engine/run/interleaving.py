@@ -1,6 +1,6 @@
-"""Interleavings: the order in which one process runs parts of launched clients, from a virtual clock or a record.
+"""Interleavings: the order in which one process runs the parts of launched clients, from a virtual clock or a record.
 
-An interleaving uses names, devices and sizes, never values. The session requests the next event and executes it.
+The order depends on names, devices and sizes, never on values. The session requests the next event and executes it.
 """
 
 import math
@@ -18,7 +18,7 @@ from runner.kernels import philox
 
 @dataclass(frozen=True)
 class Launched:
-    """One launched step of a client. received: receiving device -> sending device -> bytes."""
+    """A launched step with one part on each device. received: receiving device -> sending device -> bytes."""
 
     client: str
     step: int
@@ -27,7 +27,7 @@ class Launched:
 
 @dataclass(frozen=True)
 class Begin:
-    """The event to run the part of a client on one device."""
+    """An event: the session runs the part of a client on one device."""
 
     client: str
     device: str
@@ -35,7 +35,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class End:
-    """The event to report that a client has finished; all its parts have run."""
+    """An event: the session reports a client as finished; all parts of the client have run."""
 
     client: str
 
@@ -56,7 +56,7 @@ Seconds = Callable[[str, str, int], float]
 
 @dataclass
 class _Part:
-    """A part of a launched client that has not run. arrival: latest arrival time of its tensors, as known so far."""
+    """A part that has not begun. missing: senders that have not begun. arrival: latest known tensor arrival time."""
 
     launched: Launched
     device: str
@@ -68,8 +68,8 @@ class VirtualTime:
     """A discrete-event clock: a device runs one part at a time, and transfers take time.
 
     As in a worker process, parts begin in launch order, but a part begins only after all its tensors have arrived. The
-    order is a pure function of the launches and of the durations of parts and transfers. When no client runs, time
-    restarts at 0, so that later times, including their rounding, do not depend on earlier events.
+    order is a pure function of the launches and of the durations of parts and transfers. If no client runs at a launch,
+    internal time restarts at 0, so that later times, including their rounding, do not depend on earlier events.
     """
 
     def __init__(self, part_s: Seconds, transfer_s: Callable[[int], float]) -> None:
@@ -134,7 +134,7 @@ def virtual_time(clock: VirtualClock) -> VirtualTime:
     """Return the interleaving of a virtual clock."""
 
     def part_s(client: str, device: str, step: int) -> float:
-        # Independent of the device type, so that the order is the same on CPUs and GPUs.
+        # The name of the stream does not depend on the device type, so the order is the same on CPUs and GPUs.
         stream = f"virtual_time/{client}/{task_of(device)}/device:cpu:0"
         return clock.median_s[client] * math.exp(clock.sigma * standard_normal(clock.seed, stream, step))
 
@@ -160,7 +160,7 @@ class Ending:
 class Recorded:
     """The interleaving of an earlier run: clients finish, and parts begin on each device, in the recorded order.
 
-    endings: the endings in the recorded order. Raises RunnerError if the launches differ from the recorded ones.
+    endings: one per finished client, in order. Raises RunnerError if the launches differ from the recorded ones.
     """
 
     endings: Sequence[Ending]

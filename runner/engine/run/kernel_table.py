@@ -82,7 +82,7 @@ def kernels_for(devices: Iterable[Device]) -> Registry:
 
 @cache
 def load_gpu_kernels(use: GpuOptions, home: int) -> Registry:
-    """Return the kernels of the CPU and of this process's GPUs. home: number of the default GPU of a thread."""
+    """Return the kernels of the CPU and of this process's GPUs. home: number of the default GPU of every thread."""
     registry = load_kernels().copy()
     try:
         runtime = open_gpus(use.tf32, compare_plans=use.compare_plans, code_folder=use.code_folder, home=home)

@@ -43,8 +43,8 @@ PROCESS = "main"
 class LocalSession:
     """A session of devices in this process: a single device runs in the caller's thread, several in one thread each.
 
-    check_finite: raise an error that names the first node whose output is not finite. interleaving: orders the parts
-    of launched clients, which run one by one; by default each part takes one second of virtual time and a transfer 0 s.
+    check_finite: raise an error that names the first node whose output is not finite. interleaving: orders the parts of
+    launched clients, which run one by one; by default, a part takes 1 s of virtual time and a transfer takes 0 s.
     """
 
     def __init__(
@@ -232,8 +232,8 @@ class LocalSession:
 def _share_thread_count() -> Callable[[], None]:
     """Return a function that gives another Python thread as many OpenMP threads as the caller has.
 
-    OpenMP keeps this number for each Python thread. The caller makes the plans, with scratch memory for each OpenMP
-    thread. A device's thread binds the plans again after the arena has grown, so it needs this number of threads.
+    OpenMP keeps this number for each Python thread. The caller makes the plans, which have scratch memory for each
+    OpenMP thread. A device's thread binds a plan again after the arena has grown, and must then use the same number.
     """
     pools = ThreadpoolController().select(user_api="openmp").lib_controllers
     numbers = [pool.num_threads for pool in pools]
@@ -276,8 +276,8 @@ class _Prepared:
 
 @dataclass(frozen=True)
 class _LaunchedRun:
-    """A launched step. fed: copies of the caller's values. number, begin_ns: number and start time of the step's run.
-    fetched, turns: results of the parts that have run."""
+    """A launched step. fed: copies of the caller's values. number: count of earlier runs. begin_ns: time of the launch.
+    fetched: values fetched so far. turns: see :class:`Finished`."""
 
     client: Client
     ready: _Prepared

@@ -1,4 +1,4 @@
-"""Recording of the times that an executor measures on one device, and the document with these times for the master."""
+"""Recording of the times of an executor's instructions, and the document that carries these times to the master."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -86,7 +86,7 @@ class _Columns:
     def __post_init__(self) -> None:
         lengths = {field.name: len(getattr(self, field.name)) for field in fields(self)}
         if len(set(lengths.values())) > 1:
-            raise Violation(f"columns of {lengths} values, expected columns of equal length")
+            raise Violation(f"column lengths {lengths}, expected columns of equal length")
 
 
 _SCHEMA = Record(_Columns)

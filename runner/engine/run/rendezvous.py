@@ -1,4 +1,4 @@
-"""Rendezvous: a Recv finds the value of its Send by key; each key is used exactly once per step of a plan."""
+"""Rendezvous: a recv node obtains the value of its send node by key; a plan uses each key exactly once per step."""
 
 import threading
 import time
@@ -28,13 +28,13 @@ class Rendezvous(Protocol):
     """
 
     def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
-        """Return the memory in which receivers read the value named ``sent``; it is the same in every step."""
+        """Return the memory, the same in every step, in which receivers read the value named ``sent``."""
 
     def incoming(self, key: str, source: str, nbytes: int) -> NDArray[np.uint8]:
         """Return the memory of a received value; the value stays there from :meth:`receive` to the end of the step."""
 
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
-        """Send a value without waiting for a receiver; first copy it to :meth:`outgoing` memory unless it is there."""
+        """Send a value without waiting for a receiver; first copy it to its :meth:`outgoing` memory if necessary."""
 
     def receive(self, step: int, key: str, source: str) -> Array:
         """Wait for a value; raises ClusterError if the time limit passes or a peer has failed."""
@@ -98,7 +98,7 @@ class LocalRendezvous:
                     )
                 begun, longest_s = time.monotonic(), min(left, _WAIT_S)
                 self._condition.wait(longest_s)
-                # If the process was suspended during the wait, the time of suspension does not count.
+                # A wait counts for at most ``longest_s``, even if the process was suspended meanwhile.
                 left -= min(longest_s, time.monotonic() - begun)
             return self._values.pop((step, key))
 

@@ -1,4 +1,4 @@
-"""The interface of all sessions, their common functions, and the statistics that workers report for a finished step."""
+"""The interface of all sessions, their common functions, and names of statistics that workers report for each step."""
 
 import resource
 from collections.abc import Collection, Mapping
@@ -19,11 +19,11 @@ PEAK_MEMORY = "peak_memory_bytes"
 """Name of the statistic with the peak memory of a worker process, reported with every finished step."""
 
 TURN = "turn"
-"""Name of the statistic of a launched step: the number of launched steps that the worker had begun before it."""
+"""Name of a launched step's statistic: the number of launched steps that the worker began before this one."""
 
 
 class Session(Clients, Protocol):
-    """A session that runs clients of one program. Not thread-safe."""
+    """A session that runs the clients of one program. Sessions are not thread-safe."""
 
     def start_trace(self, clients: Collection[str]) -> None:
         """Record the activities of every device in each run of ``clients`` that begins from now on.

@@ -79,7 +79,7 @@ class StepDriver(ABC):
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Return the decisions made at run time so far: name -> lines of plain data, each with its "step".
 
-        Each name gets a file NAME.jsonl in the run directory.
+        The lines of each name are written to the file NAME.jsonl in the run directory.
         """
         return {}
 
@@ -134,9 +134,9 @@ class Synchronous(StepDriver):
 
 @dataclass(frozen=True)
 class Rounds(DriverSettings):
-    """Settings of a driver that runs ``train`` in every update, and then ``client`` after every ``steps`` updates.
+    """Settings of a driver that runs ``train`` in every update, and ``client`` after each round of ``steps`` updates.
 
-    ``client`` also ends an incomplete round before the network is evaluated or saved.
+    The driver also runs ``client`` to end an incomplete round before the network is evaluated or saved.
     """
 
     client: str
@@ -161,7 +161,7 @@ class InRounds(Synchronous):
         return found
 
     def synchronize(self) -> None:
-        """End the running round, if any."""
+        """End the current round, if one has begun."""
         if self._in_round:
             self._clients.run(self._rounds.client)
             self._in_round = False

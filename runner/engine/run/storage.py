@@ -68,7 +68,7 @@ class Arena:
     def at_least(self, nbytes: int, user: ArenaUser) -> Bytes:
         """Return the arena, grown to at least ``nbytes``. Raises ResourceError if there is not enough memory."""
         if self._data.nbytes < nbytes:
-            # Finish all work in the old memory and free it before the allocation, so that both never exist at once.
+            # Before the allocation, finish all work in the old memory and free it, so that the two never coexist.
             self._platform.synchronize()
             for each in self._users:
                 each.release_memory()

@@ -1,7 +1,7 @@
-"""The timeline (the spans of all devices on one clock, with layers and transfers) and its recording in one process.
+"""The timeline (the spans of all devices on one clock, each with its layer or transfer) and its recording.
 
-Clients run one by one or, if launched, several at once. Every run of a client has a number that the session and the
-client's parts on all devices share. This number matches a send with its receive, and a part with its client's launch.
+Clients (``compile.program.Client``) run one by one or, if launched, several at once. Each run of a client has a number
+that is the same on all devices. This number matches a send with its receive, and a device's part with its run.
 """
 
 import time
@@ -23,10 +23,10 @@ _KINDS_WITHOUT_NODE = (INPUT, DELAY)
 class Span:
     """One activity of a device from ``begin_ns`` to ``end_ns``, in nanoseconds of CLOCK_MONOTONIC.
 
-    process: name of the device's process. client, number, step: the run's client, the number of the client's earlier
-    runs, and the client's step. kind: one of ``recording.KINDS``. node, op: the instruction's node and op; both are
-    ``kind`` for inputs and delays, which belong to no node. layer: name of the node's layer, "" if it has none. key,
-    peer, nbytes: key, device at the other end and tensor size in bytes of a transfer; "", "" and 0 for other spans.
+    process: name of the device's process. client, number, step: see :class:`ClientRun`. kind: one of
+    ``recording.KINDS``. node, op: the instruction's node and op; for inputs and delays, which belong to no node, both
+    are equal to ``kind``. layer: name of the node's layer, "" if it has none. key, peer, nbytes: key, device at the
+    other end and tensor size in bytes of a transfer; "", "" and 0 for other spans.
     """
 
     process: str
@@ -52,10 +52,10 @@ class Span:
 
 @dataclass(frozen=True)
 class ClientRun:
-    """One run of a client, from its start until the session has all results. process: the session's process.
+    """One run of a client, from its start until the session has all results. process: name of the session's process.
 
-    launched: whether other clients may run at the same time; a part of a launched client begins only after all tensors
-    that it receives have arrived.
+    number: how many runs of the client came before. launched: whether other clients may run at the same time; the part
+    of a launched client on a device begins only after all tensors that the part receives have arrived.
     """
 
     process: str
@@ -68,7 +68,7 @@ class ClientRun:
 
 
 class ClientRuns:
-    """The finished runs of some clients in a session."""
+    """The finished runs of the traced clients of a session."""
 
     def __init__(self, process: str, clients: Iterable[str]) -> None:
         self.ended: list[ClientRun] = []
@@ -84,7 +84,7 @@ class ClientRuns:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The spans of all devices, in order for each device, and the runs that the session recorded.
+    """The spans of all devices, in order of time for each device, and the runs that the session recorded.
 
     A run that was active when the recording began has only its later spans. A run that was active when the recording
     ended has spans but no entry in ``runs``.
@@ -103,7 +103,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class RecordedPlan:
-    """The plan of a recorded client on one device. graph: the graph of the plan, whose nodes have layers."""
+    """The plan of a recorded client on one device. graph: the graph of the plan; its nodes name their layers."""
 
     client: str
     plan: DevicePlan
@@ -111,9 +111,9 @@ class RecordedPlan:
 
 
 def spans_of(process: str, recorded: Sequence[RecordedPlan], raw_spans: Iterable[RawSpan]) -> list[Span]:
-    """Return the spans of one device with the names of its plans. recorded: the plans in the order of their numbers.
+    """Return raw spans of one device as spans with names. recorded: the device's plans, in the order of their numbers.
 
-    Raises SecurityError for spans that the plans cannot have produced; a worker may have sent the spans.
+    Raises SecurityError for spans that the plans cannot have produced, because a worker may have sent the spans.
     """
     spans = [_span(process, recorded, each) for each in raw_spans]
     for before, after in pairwise(at for span in spans for at in (span.begin_ns, span.end_ns)):
@@ -161,7 +161,7 @@ def _transfer(plan: DevicePlan, instruction: Instruction) -> tuple[str, str, int
 
 @dataclass
 class _Recorded:
-    """The recorded plans of one device and their executors."""
+    """The recorded plans of one device, their executors, and the recorder of the spans."""
 
     recorder: Recorder = field(default_factory=Recorder)
     plans: list[RecordedPlan] = field(default_factory=list)

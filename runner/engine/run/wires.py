@@ -17,7 +17,7 @@ Send = Callable[[int], None]
 
 
 class Receive(NamedTuple):
-    """A receive in two parts. wait: waits for the value of a step. take: checks or copies the value."""
+    """A receive in two parts. wait: waits for the value of a step and returns it. take: checks or copies the value."""
 
     wait: Callable[[int], Any]
     take: Callable[[Any], None]
@@ -27,16 +27,16 @@ class Wires(Protocol):
     """The interface between an executor and the wires of its device."""
 
     def outgoing(self, sent: str, nbytes: int) -> Bytes:
-        """Return the memory in which the value named ``sent`` is computed; it is the same in every step."""
+        """Return the memory in which the value named ``sent`` is computed, which is the same in every step."""
 
     def incoming(self, key: str, source: str, nbytes: int) -> Bytes:
         """Return the memory of a received value; the value stays there until the end of the step."""
 
     def sender(self, key: str, destination: str, value: Operand) -> Send:
-        """Return a function that sends the value to one device."""
+        """Return a function that sends the value to the device ``destination``."""
 
     def receiver(self, key: str, source: str, value: Operand) -> Receive:
-        """Return a receive that waits for a value and makes it available in its memory."""
+        """Return a receive that waits for a value from the device ``source`` and makes it available in ``value``."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class GpuWires:
         return self._gpu_memory(f"{key} from {source}", nbytes)
 
     def sender(self, key: str, destination: str, value: Operand) -> Send:
-        """Return a function that sends the GPU memory to a neighbour, or waits for the GPU and sends a host copy."""
+        """Return a function that passes GPU memory to a neighbour or, after all GPU work, sends a host copy."""
         if self.local is not None and destination in self.neighbours:
             local = self.local
             return lambda step: local.put(step, key, _DeviceValue(value.data, self.platform.mark()))
@@ -132,7 +132,7 @@ class _DeviceValue:
 
 @dataclass
 class _PeerCopy:
-    """A copy of a neighbour's value, whose address is the same in every step, into this GPU's memory."""
+    """A copy of a neighbour's value into this GPU's memory; prepared again only if the value's memory changes."""
 
     platform: Platform
     target: Bytes

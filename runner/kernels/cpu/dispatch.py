@@ -1,4 +1,4 @@
-"""Join machine-code calls in Python, for machines where the loop over calls cannot be compiled."""
+"""Join machine-code calls in Python, without the compiled loop of ``machine_code.compiler``."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +10,7 @@ SIGNATURE = "int (*)(intptr_t, intptr_t, intptr_t, intptr_t)"
 
 
 def join_in_python(calls: Sequence[NativeCall]) -> Callable[[], int]:
-    """Return a function that runs calls in order and returns 0, or (1 + position) << 16 | status of the first failure.
+    """Return a function that runs calls in order and returns 0, or (1 + index) << 16 | status of the first failed call.
 
     The overhead is a fraction of a microsecond per call. Each call releases the GIL.
     """

@@ -13,7 +13,7 @@ _PACKAGES = ("cffi", "llvmlite")
 
 @dataclass(frozen=True)
 class NativeLibrary:
-    """A library of fast kernels. version: its version and file. missing: the reason why it is not used, or ""."""
+    """A library of fast kernels. version: includes its file or the target CPU. missing: why it is not used, or ""."""
 
     name: str
     version: str
@@ -36,7 +36,7 @@ def _loaded(load: Callable[[Registry], tuple[str, str]], registry: Registry) -> 
 
 
 def register_onednn(registry: Registry) -> tuple[str, str]:
-    """Add the kernels of oneDNN and return (version and file, ""), or return ("", reason) without oneDNN."""
+    """Add the kernels of oneDNN and return (version and file, ""), or ("", reason) if oneDNN cannot be used."""
     from runner.kernels.cpu.onednn import convert, convolution, linear, normalization, parts, pooling, softmax
     from runner.kernels.cpu.onednn.library import OneDnnUnavailable, load
 
@@ -50,7 +50,7 @@ def register_onednn(registry: Registry) -> tuple[str, str]:
 
 
 def register_machine_code(registry: Registry) -> tuple[str, str]:
-    """Add the kernels that LLVM compiles and return (version, ""), or return ("", reason). Sets ``registry.join``."""
+    """Set ``registry.join``, add the kernels that LLVM can compile, and return the result of :func:`probe_compiler`."""
     from runner.kernels.cpu.dispatch import join_in_python
 
     version, missing = probe_compiler()

@@ -23,12 +23,12 @@ _READ_AHEAD = 8
 """The number of values that a thread loads before it adds them; adjacent threads load adjacent values."""
 
 _BLOCKS_OF_PIXELS = 8
-"""Blocks per multiprocessor if a block has one channel: adding the splits of one channel is cheap."""
+"""Blocks per multiprocessor if a block has one channel: adding the few partial sums of one channel is cheap."""
 
 
 @dataclass(frozen=True)
 class Division:
-    """The division of a tensor, (rows, channels, pixels) or (pixels, channels), among blocks as in ``channels.cu``."""
+    """The division of a tensor (rows, channels, pixels) or (pixels, channels) among blocks; see ``channels.cu``."""
 
     rows: int
     pixels: int
@@ -54,12 +54,12 @@ class Division:
 
     @property
     def grid(self) -> Size:
-        """The grid of the first launch, and of launches that compute every element."""
+        """The grid of launches that compute partial results, and of launches that write every element."""
         return (max(1, -(-self.channels // self.width)), self.splits, 1)
 
     @property
     def arguments(self) -> list[Argument]:
-        """The arguments that the sources call SHAPE."""
+        """The arguments that ``channels.cu`` declares as SHAPE."""
         return [
             np.int64(self.rows),
             np.int64(self.pixels),
@@ -70,7 +70,7 @@ class Division:
 
 
 def division(multiprocessors: int, spec: Spec, channels_last: bool) -> Division:
-    """Return the division of a tensor (N, C) or (N, C, H, W). Division and rounding of sums depend on the GPU."""
+    """Return the division of a tensor (N, C) or (N, C, H, W). It depends on the GPU and affects how sums round."""
     rows, channels, pixels = spec.shape[0], spec.shape[1], math.prod(spec.shape[2:])
     if channels_last:
         lanes = min(power_of_two(channels), _LINE_BYTES // numpy_dtype(spec.dtype).itemsize)
@@ -85,12 +85,12 @@ def division(multiprocessors: int, spec: Spec, channels_last: bool) -> Division:
 
 
 def _run(count: int, splits: int, least: int) -> int:
-    """Return the length, at least ``least``, of each of ``splits`` runs of ``count`` items."""
+    """Return the length of runs, at least ``least``, that divide ``count`` items into at most ``splits`` runs."""
     return max(1, least, -(-count // splits))
 
 
 def source(dtype: str, result: str | None = None) -> str:
-    """Return the source for tensors of a dtype. result: dtype of final sums, by default the dtype of computations."""
+    """Return the CUDA source for a dtype. result: dtype of final sums, by default the dtype of computations."""
     computed = computed_in(dtype)
     return text("channels", T=dtype, C=computed, R=result or computed)
 
@@ -101,14 +101,14 @@ def vector_dtype(dtype: str) -> np.dtype[np.generic]:
 
 
 def sums_bytes(multiprocessors: int, x: Spec, channels_last: bool) -> int:
-    """Return the bytes of scratch memory of :func:`channel_sums`."""
+    """Return the bytes of scratch memory that :func:`channel_sums` needs."""
     return division(multiprocessors, x, channels_last).partials * vector_dtype(x.dtype).itemsize
 
 
 def channel_sums(
     runtime: Runtime, x: Spec, channels_last: bool, address: int, scratch: int, sums: int, result: str
 ) -> StreamCall:
-    """Return the call that sums each channel of ``x``, at ``address``, into ``sums``, of dtype ``result``."""
+    """Return the call that sums each channel of ``x``, at ``address``, to ``sums``. result: the dtype of the sums."""
     cut = division(runtime.multiprocessors, x, channels_last)
     program = source(x.dtype, result)
     steps = (

@@ -18,14 +18,14 @@ ID_BYTES = 128
 _TURN_BYTES = 256
 _SUM = 0
 _TYPES = {"int32": 2, "int64": 4, "float32": 7, "float64": 8, "bfloat16": 9}
-"""Values of ncclRedOp_t and ncclDataType_t in nccl.h."""
+"""_SUM is an ncclRedOp_t and _TYPES maps dtypes to ncclDataType_t, both from nccl.h."""
 
 
 @dataclass(frozen=True)
 class NcclCommunicator:
     """The communicator of one GPU.
 
-    native: the communicator of CuPy. turn: memory that every sum declares as written, so that sums keep their order.
+    native: CuPy's communicator. turn: memory that every sum declares as written, so that streams keep sums in order.
     """
 
     native: Any
@@ -34,11 +34,11 @@ class NcclCommunicator:
     turn: DeviceMemory
 
     def enqueue(self, stream: Stream, source: int, target: int, count: int, dtype: str) -> None:
-        """Enqueue the sum of ``count`` elements, which all GPUs must enqueue. Source and target may be equal.
+        """Enqueue the sum of ``count`` elements over all GPUs; every GPU must do so. Source and target may be equal.
 
         Raises RuntimeError if NCCL returns an error or if an earlier sum has failed.
-        After an error no more sums are possible. Running sums are aborted, because they would wait for other GPUs
-        forever.
+        After an error no more sums are possible. Running sums are aborted, because they would otherwise
+        wait for other GPUs forever.
         """
         try:
             self.native.check_async_error()
@@ -64,7 +64,7 @@ class NcclLibrary:
     def unique_id(self) -> bytes:
         """Return the 128-byte id that processes pass to ``join``. This process must not end before all have joined.
 
-        Raises RuntimeError if NCCL finds no network.
+        Raises RuntimeError if NCCL fails, for example because it finds no network.
         """
         try:
             return bytes(self._nccl.get_unique_id())
@@ -74,7 +74,7 @@ class NcclLibrary:
     def join(self, unique_id: bytes, rank: int, size: int) -> None:
         """Join the communicator with this thread's GPU as ``rank`` of ``size``; returns when all GPUs have joined.
 
-        Raises RuntimeError if NCCL fails or the GPU has already joined.
+        Raises RuntimeError if NCCL fails or the GPU has already joined a communicator.
         """
         gpu = self._current_gpu()
         if gpu in self._joined:
@@ -95,7 +95,7 @@ class NcclLibrary:
         return self._joined[gpu]
 
     def leave(self) -> None:
-        """Destroy all communicators. All processes must call this, when no sum is running."""
+        """Destroy all communicators. All processes must call this while no sum is running."""
         with self._lock:
             joined, self._joined = self._joined, {}
         for each in joined.values():

@@ -1,7 +1,7 @@
 """Matrix products of cuBLAS on the GPUs of a process.
 
-CuPy's bindings create the handles. Products call cuBLAS without the bindings, because CuPy's bindings set the stream of
-the handle to CuPy's current stream, which is not the caller's stream, and thereby reset the workspace.
+CuPy's bindings create the handles. Products call cuBLAS directly, because the bindings would set the stream of the
+handle to CuPy's current stream instead of the caller's stream, and setting the stream resets the workspace.
 """
 
 import ctypes
@@ -16,11 +16,11 @@ import numpy as np
 from runner.kernels.gpu.runtime import Stream
 
 WORKSPACE_BYTES = 32 << 20
-"""NVIDIA's recommendation for Hopper. Concurrent products must not share a workspace: every call has a separate one."""
+"""NVIDIA's recommendation for Hopper. Concurrent products must not share memory: every call has its own workspace."""
 
 _KEEP, _TRANSPOSE = 0, 1
 _TYPES = {"float32": 0, "float64": 1, "bfloat16": 14}
-"""cudaDataType of a dtype."""
+"""dtype -> cudaDataType."""
 
 _COMPUTE_32F, _COMPUTE_32F_FAST_TF32, _COMPUTE_64F = 68, 77, 70
 _DISALLOW_REDUCED_PRECISION_REDUCTION = 16
@@ -32,7 +32,7 @@ class Product:
     """A product C = A @ B of matrices in C order, without gaps.
 
     A: (m, k), or (k, m) if ``transpose_a``. B: (k, n), or (n, k) if ``transpose_b``. C: (m, n). dtype: dtype of A and
-    B. result: dtype of C, the same or, for bfloat16, float32. Sums are computed in float32 or float64.
+    B. result: dtype of C: ``dtype`` or, for bfloat16, also float32. Sums of float64 are float64, all others float32.
     """
 
     m: int
@@ -89,8 +89,8 @@ class CublasLibrary:
         """Enqueue a product of matrices at these addresses, with WORKSPACE_BYTES of scratch memory at ``workspace``.
 
         No extent may be 0. bfloat16 products are summed in float32 and rounded once. The order of additions is always
-        the same. A lock is held during the three calls with the handle. Raises RuntimeError with the
-        status of a failed call.
+        the same. A lock is held during the three calls with the handle. Raises RuntimeError with the status of a call
+        that failed.
         """
         with self._lock:
             handle = self._handle()
@@ -112,7 +112,7 @@ class CublasLibrary:
     def _arguments(self, handle: int, product: Product, a: int, b: int, c: int) -> tuple[int, ...]:
         """Return the arguments of cublasGemmEx in order.
 
-        BLAS reads a matrix in C order as its transpose, so the call computes C' = B' @ A'.
+        BLAS reads a matrix in C order as its transpose, so the call computes C' = B' @ A', where ' marks a transpose.
         """
         m, n, k = product.m, product.n, product.k
         turns = (_TRANSPOSE if each else _KEEP for each in (product.transpose_b, product.transpose_a))
@@ -137,7 +137,7 @@ _FLOATS, _DOUBLES = np.array([1, 0], np.float32), np.array([1, 0], np.float64)
 def open_library(
     current_gpu: Callable[[], int], cuda: int, *, tf32: bool, lock: AbstractContextManager[object] | None = None
 ) -> CublasLibrary | None:
-    """Return cuBLAS for the GPUs of this process, or None without cuBLAS. cuda: major CUDA version of CuPy."""
+    """Return cuBLAS for the GPUs of this process, or None if cuBLAS is missing. cuda: CuPy's major CUDA version."""
     try:
         from cupy_backends.cuda.libs import cublas
 

@@ -1,4 +1,4 @@
-"""The runtime of real GPUs, implemented with CuPy. Tests replace it with an emulated GPU, so it is kept short."""
+"""The runtime of real GPUs, implemented with CuPy. It is short, because most tests replace it with an emulated GPU."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,11 +29,11 @@ class GpusError(RuntimeError):
 
 
 def open_gpus(tf32: bool, *, compare_plans: bool = False, code_folder: str = "", home: int = 0) -> Runtime:
-    """Open the GPUs of this process. tf32: whether float32 products may round factors. Raises GpusError without GPUs.
+    """Return the runtime for the GPUs of this process. Raises GpusError if there are no GPUs or CuPy is missing.
 
-    compare_plans: whether the plans of each convolution are timed and the fastest plan replaces cuDNN's first plan;
-    timing takes a while, and the fastest plan may differ between runs. code_folder: folder that caches the
-    machine code of our sources, or "" for no cache. home: the default GPU of a thread.
+    tf32: whether float32 products may round factors to 10 mantissa bits. compare_plans: whether the plans of each
+    convolution are timed and the fastest plan replaces cuDNN's first plan; the fastest plan may differ between runs.
+    code_folder: folder that caches the machine code of our sources, or "" for no cache. home: a thread's default GPU.
     """
     try:
         import cupy
@@ -130,7 +130,7 @@ class CudaRuntime:
         self._thread = threading.local()
         self._used: set[int] = set()
         self._lock = threading.Lock()
-        # A library handle has internal streams, which belong to a capture until the capture ends.
+        # Held during captures and library calls, because a capture includes the internal streams of library handles.
         self._handles = threading.RLock()
 
     def use(self, gpu: int) -> None:
@@ -149,7 +149,7 @@ class CudaRuntime:
     def _current(self) -> int:
         """Return the GPU of this thread, by default ``home``.
 
-        A process that only plans chooses no GPU. CUDA's default, GPU 0, may belong to another process.
+        A process that only plans never calls ``use``, and CUDA's default, GPU 0, may belong to another process.
         """
         if not hasattr(self._thread, "has_chosen"):
             self.use(self._home)
@@ -163,7 +163,7 @@ class CudaRuntime:
             self._cuda._deviceEnsurePeerAccess(other)
 
     def function(self, source: str, name: str) -> CudaFunction:
-        """Return a kernel for this thread's GPU; a source is compiled when first used."""
+        """Return a kernel for this thread's GPU; its source is compiled on first use."""
         key = gpu, _ = self._current(), source
         with self._lock:
             if key not in self._modules:
@@ -182,7 +182,7 @@ class CudaRuntime:
         return self._codes[kind]
 
     def allocate(self, nbytes: int) -> DeviceMemory:
-        """Allocate GPU memory without a pool: memory is planned once and freed with its owner."""
+        """Allocate GPU memory without a pool, because memory is planned once and freed with its owner."""
         with self._allocating(nbytes, "GPU memory"):
             memory = self._cupy.cuda.Memory(max(nbytes, 1))
         return DeviceMemory(int(memory.ptr), nbytes, memory)
@@ -225,7 +225,7 @@ class CudaRuntime:
             self._cuda.memcpyAsync(target, source, nbytes, self._cuda.memcpyDefault, stream.handle)
 
     def synchronize(self, stream: OwnStream) -> None:
-        """Wait on the host for a stream. Raises CuPy's CUDARuntimeError, a RuntimeError, if the GPU failed."""
+        """Wait on the host for a stream. Raises CuPy's CUDARuntimeError, a RuntimeError, if work on the GPU failed."""
         stream.native.synchronize()
 
     def wait_on_host(self, event: Any) -> None:
@@ -233,7 +233,7 @@ class CudaRuntime:
         event.synchronize()
 
     def capture(self, stream: OwnStream, work: Callable[[], None]) -> CudaGraph:
-        """Capture work; if ``work`` raises, the capture ends.
+        """Return a graph of the work that ``work`` enqueues. If ``work`` raises an error, the capture ends.
 
         One thread captures at a time, and no other thread calls a library meanwhile.
         """
@@ -242,14 +242,14 @@ class CudaRuntime:
             try:
                 work()
             except BaseException:
-                # Ending the capture of incomplete work also fails; the first error has the reason.
+                # Ending the capture of incomplete work also fails; the first error states the cause.
                 with suppress(self._cuda.CUDARuntimeError):
                     stream.native.end_capture()
                 raise
             return CudaGraph(stream.native.end_capture())
 
     def seconds(self, work: Callable[[OwnStream], None]) -> float:
-        """Return the mean seconds of ``work`` on the GPU over ``_REPETITIONS``, after a warm-up."""
+        """Return the mean GPU time of ``work`` in seconds, over ``_REPETITIONS`` runs after a warm-up run."""
         stream, begin, end = self.stream(), self._cupy.cuda.Event(), self._cupy.cuda.Event()
         work(stream)
         self.record(begin, stream)
@@ -283,5 +283,5 @@ class CudaRuntime:
 
     @cached_property
     def _nccl(self) -> collective.NcclLibrary | None:
-        # No lock is held: sums are never captured, and at its start a sum may wait for other GPUs of this process.
+        # No lock is held: sums are never captured, and a sum may block until other threads of this process join it.
         return collective.open_library(self._current, self.allocate)

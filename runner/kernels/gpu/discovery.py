@@ -24,10 +24,10 @@ CUPY = {"cupy-cuda13x": 13, "cupy-cuda12x": 12}
 
 MIN_CUPY, TOO_NEW_CUPY = 14, 15
 MIN_CAPABILITY = {13: 75, 12: 70}
-"""Major CUDA version -> the oldest compute capability that this version supports."""
+"""Major CUDA version -> the lowest compute capability that this version supports."""
 
 BFLOAT16_CAPABILITY = 80
-"""The oldest compute capability with products of bfloat16."""
+"""The lowest compute capability that supports bfloat16 products."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ NO_GPUS = Found(DriverFacts(fault="GPUs were not searched for"), (), "GPUs were 
 def discover(
     ask: Callable[[], DriverFacts] = ask_driver, installed: Callable[[], Mapping[str, str]] | None = None
 ) -> Found:
-    """Inspect this machine. ask, installed: return driver facts and versions of distributions; replaced in tests."""
+    """Inspect this machine. ask, installed: functions that return driver facts and installed versions."""
     driver = ask()
     present = (installed or _installed)()
     return Found(driver, _libraries(present), _obstacle(driver, present))
@@ -122,7 +122,7 @@ def _unfit_cupy(driver: DriverFacts, names: Sequence[str], present: Mapping[str,
     (name,) = names
     if not MIN_CUPY <= int(present[name].split(".")[0]) < TOO_NEW_CUPY:
         return f"{name} {present[name]} is installed, expected {MIN_CUPY}.*; {INSTALL}"
-    # A CuPy compiled on this machine fits the CUDA version of the machine.
+    # The distribution cupy is compiled on this machine, for the CUDA version of the machine.
     cuda = CUPY.get(name, driver.cuda // 1000)
     if driver.cuda < 1000 * cuda:
         return (

@@ -14,7 +14,7 @@ _PREFIXES = ("GPU", "MIG")
 
 
 class _Memory(ctypes.Structure):
-    """nvmlMemory_t."""
+    """The C struct nvmlMemory_t."""
 
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
@@ -92,9 +92,9 @@ class DriverFacts:
 def ask_driver(
     library: str = LIBRARY, module_version: Path = _MODULE_VERSION, management: str = MANAGEMENT
 ) -> DriverFacts:
-    """Return the facts of the driver of this machine, without a CUDA context and without GPU memory.
+    """Return facts from the driver of this machine, without creating a CUDA context or allocating GPU memory.
 
-    library, module_version, management: paths of the driver, of the driver's version and of NVML; replaced in tests.
+    library, module_version, management: paths of the driver, of its version file and of NVML; replaced in tests.
     """
     release = module_version.read_text(encoding="ascii").strip() if module_version.is_file() else ""
     try:

@@ -25,14 +25,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """The loops over a result, the innermost first. count: number of elements."""
+    """The nested loops over a result, the innermost first. count: number of elements of the result."""
 
     count: int
     axes: tuple[Axis, ...]
 
     @property
     def wide(self) -> tuple[bool, ...] | None:
-        """For each input, True if it has the strides of the result, False if it is a scalar; None if any is neither."""
+        """For each input, True if it has the result's strides, False if it is a scalar; None if one is neither."""
         if len(self.axes) != 1 or not set(self.axes[0].strides) <= {0, 1}:
             return None
         return tuple(stride == 1 for stride in self.axes[0].strides)
@@ -99,7 +99,7 @@ def element_kernel(runtime: Runtime, op: str, elements_of: ElementsOf) -> Kernel
 def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     result = outputs[0]
     full = [spec.shape == result.shape for spec in inputs]
-    # For a cast, the requested layout of the output is offered as well; the kernel uses the layout of the input.
+    # For a cast, the last offer is the requested layout of the output; the kernel uses the layout of the input.
     offered = offered[: len(inputs)]
     layout = offered_layout(result, [offer for offer, each in zip(offered, full, strict=True) if each])
     layouts = [

@@ -24,9 +24,9 @@ _PACK_BYTES = 16
 class Elements:
     """The operation on one element.
 
-    inputs, outputs: stored dtypes. statements: C++ statements on the inputs x0, x1, ..., already converted to the dtype
-    of computations.
-    results: a C++ expression for each output. helpers: C++ functions. All inputs are read before any output is written.
+    inputs, outputs: stored dtypes. statements: C++ statements on x0, x1, ..., which are the inputs converted to the
+    dtype of computations. results: a C++ expression for each output. helpers: C++ functions. All inputs are read before
+    any output is written.
     """
 
     inputs: tuple[str, ...]
@@ -68,8 +68,8 @@ def batch(elements: Elements, wide: tuple[bool, ...]) -> str:
 def strided(elements: Elements, index: str) -> str:
     """Return the source of the kernel ``strided``. index: C++ type of offsets.
 
-    The arguments of the kernel are the pointers, int64 count, int axes, then for each of AXES axes, the innermost
-    first, the extent and the stride of each input. Outputs have no gaps.
+    The arguments of the kernel are the pointers, int64 count, int axes and, for each of AXES axes, the innermost
+    first, its extent and its stride in each input. Outputs have no gaps.
     """
     count = len(elements.inputs)
     along = [(f"n{axis}", *(f"s{axis}_{k}" for k in range(count))) for axis in range(AXES)]
@@ -87,7 +87,7 @@ def strided(elements: Elements, index: str) -> str:
 
 
 def _with_loop(elements: Elements, wide: Sequence[bool]) -> str:
-    """Return the loop over adjacent elements: whole packs, then the remaining elements."""
+    """Return the source of the loop over adjacent elements: first whole packs, then the remaining elements."""
     return with_common(
         f"{elements.helpers}\n{_packs(elements)}\n"
         f"__device__ __forceinline__ void loop({_pointers(elements)}, int64 first, int64 step, int64 count) {{\n"
@@ -127,7 +127,7 @@ def _packs(elements: Elements) -> str:
 
 
 def _loaded(elements: Elements, wide: Sequence[bool], which: bool, place: Callable[[int], str]) -> list[str]:
-    """Return declarations of the inputs whose ``wide`` is ``which``."""
+    """Return declarations of the inputs whose flag in ``wide`` is ``which``. place: input -> code that reads it."""
     return [
         f"const {_c(computed_in(dtype))} x{k} = ({_c(computed_in(dtype))}){place(k)};"
         for k, (dtype, each) in enumerate(zip(elements.inputs, wide, strict=True))
@@ -158,7 +158,7 @@ def _pack_body(elements: Elements, wide: Sequence[bool]) -> str:
 
 
 def _row_of_chunk(width: int) -> str:
-    """Return code that finds the row of a chunk by bisection."""
+    """Return code that finds the table row of a chunk by bisection."""
     return _lines(
         [
             "int low = 0, high = rows - 1;",
@@ -174,7 +174,7 @@ def _row_of_chunk(width: int) -> str:
 
 
 def _from_row(elements: Elements, wide: Sequence[bool]) -> list[str]:
-    """Return the pointers of a row, moved to the start of the chunk."""
+    """Return the pointers of a table row, moved to the start of the chunk."""
     inputs = [f"(const {_c(dtype)} *)row[{2 + k}]" for k, dtype in enumerate(elements.inputs)]
     moved = [f"{pointer} + start" if each else pointer for pointer, each in zip(inputs, wide, strict=True)]
     begin = 2 + len(inputs)

@@ -22,7 +22,7 @@ from runner.kernels.gpu.runtime import Runtime
 from runner.kernels.gpu.source import C_TYPES
 
 _EXTREMES = {
-    # A comparison with NaN is false: the result is b if b is NaN, and a if a is NaN.
+    # With NaN, > and < are false and != is true, so the result is NaN if either operand is NaN.
     "maximum": "({0} > {1} || {0} != {0} ? {0} : {1})",
     "minimum": "({0} < {1} || {0} != {0} ? {0} : {1})",
 }
@@ -66,7 +66,7 @@ _UNSIGNED = {"int32": "unsigned int", "int64": "unsigned long long"}
 
 
 def expression(function: str, dtype: str, *operands: str) -> str:
-    """Return a C++ expression that applies a function to operands in ``dtype``; raises KeyError if it is unknown."""
+    """Return a C++ expression that applies a function to operands of ``dtype``. Raises KeyError for other functions."""
     if dtype in _UNSIGNED:
         return _INTEGERS[function].format(*operands, c=C_TYPES[dtype], u=_UNSIGNED[dtype])
     return _FLOATS[function].format(*operands)
@@ -83,7 +83,7 @@ def literal(value: float, dtype: str) -> str:
 
 
 def statements(program: Program, dtype: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the statements of a program over x0, x1, ... of ``dtype``, and the names of its outputs."""
+    """Return the C++ statements of a program on inputs x0, x1, ... of ``dtype``, and the names of its outputs."""
     computed = computed_in(dtype)
     names = [f"x{number}" for number in range(program.inputs)]
 
@@ -106,7 +106,7 @@ ProgramOf = Callable[[Attributes, int], Program]
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """Return the kernels of element-wise ops, in every dtype of their ops."""
+    """Return the kernels of element-wise ops, in every dtype that the ops support."""
     programs: dict[str, ProgramOf] = {"elementwise": written}
     programs |= {function: partial(single, function) for function in FUNCTIONS}
     elements: dict[str, ElementsOf] = {op: partial(_elements, program_of) for op, program_of in programs.items()}
@@ -123,7 +123,7 @@ def _elements(program_of: ProgramOf, attributes: Attributes, inputs: Specs, outp
 
 
 def _sum(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
-    """Return the sum of all inputs from left to right; a single term is copied."""
+    """Return the sum of all inputs from left to right; a single input is copied."""
     count, dtype = len(inputs), inputs[0].dtype
     if count == 1:
         return Elements((dtype,), (dtype,), (), ("x0",))

@@ -1,4 +1,4 @@
-"""Feed values to a GPU through pinned memory, and copy them before their step if they are known in time."""
+"""Copy fed values to a GPU through pinned memory, before their step if they are known in time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class PinnedStage:
 
 @dataclass
 class _Landing:
-    """GPU memory for a value copied ahead. arrived: event after the copy from the host. taken: event after use."""
+    """GPU memory for a value copied ahead. arrived, taken: events after the copy from the host and to the target."""
 
     stage: PinnedStage
     memory: DeviceMemory
@@ -50,7 +50,7 @@ class GpuWriter:
 
     allocate: allocates GPU memory. stage: pinned memory for values not copied ahead, shared by all writers of a device.
     copies: the stream of transfers from the host. main: the stream of the device's work. The first call of
-    ``ahead`` allocates two alternating landings, so that the next value is copied while the current value is used.
+    ``ahead`` creates two landings, used in turn, so that the next value is copied while the current value is used.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class GpuWriter:
         self._landings: list[_Landing] = []
 
     def __call__(self, value: Array) -> None:
-        """Put a value in place for later calls."""
+        """Copy a value to the target for later calls, from its landing if it was copied ahead."""
         if not self._landings or self._landings[0].value is not value:
             self._upload(value)
             return
@@ -84,7 +84,7 @@ class GpuWriter:
         self._landings.reverse()
 
     def _upload(self, value: Array) -> None:
-        """Copy a value directly to the target. Values fed in every step get a separate stage and do not wait."""
+        """Copy a value directly to the target. Values fed in every step get a separate stage, to avoid waiting."""
         self._brought += 1
         if self._brought == _OFTEN:
             self._stage = PinnedStage(self._runtime)

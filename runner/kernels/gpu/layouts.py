@@ -44,7 +44,7 @@ def offered_layout(spec: Spec, offered: Offers) -> Layout:
 
 
 def arrange_alike(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
-    """Arrange all tensors of four axes with channels last if one offer has channels last, else all in C order."""
+    """Arrange all tensors of four axes with channels last if any offer has channels last; otherwise use C order."""
     taken, given = ([offered_layout(spec, offered) for spec in specs] for specs in (inputs, outputs))
     return Arrangement(tuple(taken), tuple(given))
 

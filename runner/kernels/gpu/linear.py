@@ -52,7 +52,7 @@ class Dense:
 
     @property
     def size(self) -> int:
-        """Elements of the result."""
+        """The number of elements of the result."""
         return self.product.m * self.product.n
 
     @property
@@ -79,7 +79,7 @@ class OwnProducts:
         return 0
 
     def call(self, dense: Dense, a: int, b: int, bias: int, y: int, scratch: int) -> StreamCall:
-        """Return the call for operands at these addresses; bias is read only if the product has one."""
+        """Return the call for operands at these addresses; ``bias`` is ignored if the product has no bias."""
         product = dense.product
         fixed: list[Argument] = [np.uintp(address) for address in (a, b, bias, y)]
         fixed += [np.int64(extent) for extent in (product.m, product.n, product.k)]
@@ -92,7 +92,7 @@ class OwnProducts:
 class LibraryProducts(OwnProducts):
     """Products of cuBLAS; bias and ReLU follow in our own launch, before a bfloat16 result is rounded.
 
-    Scratch memory contains the workspace of cuBLAS, then sums of higher precision than the result.
+    Scratch memory contains the workspace of cuBLAS, then any sums of higher precision than the result.
     """
 
     library = "cublas"
@@ -151,7 +151,7 @@ def multipliers(runtime: Runtime) -> list[OwnProducts]:
 
 
 def _product_of(a: Spec, b: Spec, attributes: Attributes) -> Product:
-    """Return the product of two matrices under the attributes of a node."""
+    """Return the product of two matrices that the attributes of a node describe."""
     turn_a, turn_b = attributes["transpose_a"], attributes["transpose_b"]
     m, k = reversed(a.shape) if turn_a else a.shape
     n = b.shape[0 if turn_b else 1]
@@ -182,7 +182,7 @@ class ScratchMatrix:
 
 
 def _product(op: str, multiplier: OwnProducts) -> Kernel:
-    """Return the kernel of a product of inputs a and b, with a third input for the bias if the attributes have it."""
+    """Return the kernel of a product of inputs a and b; if the attribute ``bias`` is true, input 2 is the bias."""
 
     def dense(attributes: Attributes, a: Spec, b: Spec) -> Dense:
         return Dense(_product_of(a, b, attributes), attributes.get("bias", False), attributes.get("relu", False))
@@ -199,7 +199,7 @@ def _product(op: str, multiplier: OwnProducts) -> Kernel:
 
 
 def _strides(product: Product) -> tuple[int, int, int, int]:
-    """Return the strides of rows and terms of A, and of terms and columns of B."""
+    """Return the strides of A along m and along k, and the strides of B along k and along n."""
     a_row, a_term = (1, product.m) if product.transpose_a else (product.k, 1)
     b_term, b_column = (1, product.k) if product.transpose_b else (product.n, 1)
     return a_row, a_term, b_term, b_column
@@ -211,7 +211,7 @@ def _function(runtime: Runtime, product: Product, name: str) -> Function:
 
 
 def _bias_gradient(runtime: Runtime, multiplier: OwnProducts) -> Kernel:
-    """Return the kernel of both parameter gradients of a dense layer: x' dy, and the sum of dy over rows."""
+    """Return the kernel of both parameter gradients of a dense layer: x' @ dy, and the sum of dy over its rows."""
 
     def parts(inputs: Specs, attributes: Attributes) -> tuple[Dense, Reduction]:
         x, dy = inputs
@@ -244,7 +244,7 @@ def _chained(multiplier: OwnProducts, program: Kernel) -> Kernel:
         between = ScratchMatrix((dense.product.m, dense.product.n), dense.product.result)
         specs = [*operands[:place], between, *operands[place:]]
         found = program.arrange(attributes, specs, outputs, [plain(spec) for spec in specs])
-        assert found is not None, "a program over two axes is always taken"
+        assert found is not None, "a program over two axes is always supported"
         return dense, between, found
 
     def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:

@@ -1,8 +1,8 @@
 """Batch normalization and local response normalization, and their gradients. Tensors keep their layout.
 
-Batch normalization takes two launches. The first computes means and squared distances of parts of each channel. The
-second combines the parts (Chan, Golub and LeVeque 1979), in an order that is fixed for each GPU, and normalizes. The
-gradient of local response normalization takes two launches, so that each power is computed only once.
+Batch normalization in training takes two launches. The first computes the mean and the squared distances from the mean
+for each part of a channel. The second combines them (Chan, Golub and LeVeque 1979), in an order fixed for each GPU, and
+normalizes. The gradient of local response normalization takes two launches, to compute each power only once.
 """
 
 import math
@@ -30,7 +30,7 @@ from runner.kernels.gpu.source import text
 from runner.kernels.memory import address_of, numpy_dtype
 
 _MOMENTS, _SUMS = 3, 2
-"""Numbers stored per part of a channel: count, mean and squares, or the sums of dy and of dy * (normalized x)."""
+"""Numbers stored per part of a channel: count, mean and squared distances; or sums of dy and of dy * (normalized x)."""
 
 _NO_MASK = np.uintp(0)
 
@@ -83,7 +83,7 @@ def _bind_training(runtime: Runtime, attributes: Attributes, buffers: Buffers) -
 
 
 def _bind_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
-    """Bind inputs x, gamma, mean, variance, with ReLU its mask, dy, and outputs dx, dgamma, dbeta."""
+    """Bind inputs x, gamma, mean, variance, with ReLU the mask, then dy, and outputs dx, dgamma, dbeta."""
     x, gamma, mean, variance, *masks, dy = buffers.inputs
     dx, dgamma, dbeta = buffers.outputs
     mask: Argument = masks[0] if masks else _NO_MASK
@@ -159,7 +159,7 @@ def _launch_response(
     computed = numpy_dtype(computed_in(x.spec.dtype)).type
     count, channels = math.prod(x.spec.shape), x.spec.shape[1]
     inner = 1 if innermost_channels(x.spec, x.layout) else math.prod(x.spec.shape[2:])
-    # The arguments that the source calls SHAPE.
+    # The arguments that the source declares as SHAPE.
     shape = [np.int64(each) for each in (count, inner, channels, size // 2)]
     source = text("local_response_normalization", T=x.spec.dtype, C=computed_in(x.spec.dtype))
     arguments: list[Argument] = [*tensors, *shape, *map(computed, numbers)]

@@ -75,7 +75,7 @@ class KeptCode:
         return code
 
     def _keep(self, path: Path, code: bytes) -> None:
-        """Write a temporary file and rename it, so that other processes never read a partial file."""
+        """Write the code to a temporary file and rename it, so that other processes never read a partial file."""
         own = path.with_suffix(f".{os.getpid()}")
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -108,10 +108,10 @@ class GpuPlatform:
 
     def join(self, works: Sequence[Work], *, once: bool = False) -> Joined:
         """Join works into one call. The first run is eager, which initializes libraries; the second run captures a
-        graph, which later runs replay.
+        graph, which this run and later runs replay.
 
         If one of the calls cannot be captured, all runs are eager. Element-wise calls of one program become one launch
-        if no other work reads their results.
+        if no later work reads their results.
         """
         parts = [[number] for number in range(len(works))] if once else _parts(works)
         calls = [self._one([_stream_call(works[number]) for number in part]) for part in parts]
@@ -150,7 +150,7 @@ class GpuPlatform:
         self._runtime.wait(self._main, event)
 
     def finish(self) -> None:
-        """Wait for the main stream, which the streams of branches join."""
+        """Wait for the main stream, which itself waits for the other streams at the end of each joined call."""
         self._runtime.synchronize(self._main)
 
     def synchronize(self) -> None:
@@ -167,7 +167,7 @@ class GpuPlatform:
 
 @dataclass
 class _Replay:
-    """A joined call, which enqueues its calls on streams one by one at first, then as one captured graph."""
+    """A joined call. The first run enqueues its calls one by one on streams; later runs launch a captured graph."""
 
     runtime: Runtime
     streams: tuple[Stream, ...]
@@ -223,7 +223,7 @@ def _stream_call(work: Work) -> StreamCall:
 
 
 def _parts(works: Sequence[Work]) -> list[list[int]]:
-    """Return the works of each launch, in the order of the launches."""
+    """Return the indices of the works that each launch runs, in the order of the launches."""
     calls = [_stream_call(work) for work in works]
     programs = [call.batch if isinstance(call, FlatCall) else None for call in calls]
     return groups([_touched([work]) for work in works], programs)

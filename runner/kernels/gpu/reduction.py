@@ -1,7 +1,7 @@
 """Reductions over any axes, of tensors of any strides, and broadcasting.
 
 Long reductions are cut into slices, whose results a second launch reduces, so that a reduction to few outputs also
-fills the GPU. The order of additions depends only on shape and layout.
+fills the GPU. The order of additions depends only on the shape and the layout.
 """
 
 import math
@@ -50,7 +50,7 @@ LEAST_PER_THREAD, MOST_PER_THREAD = 8, 256
 """Limits of the elements per thread: with fewer, slices are not faster; with more, float32 sums lose digits."""
 
 MOST_SLICES = 65535
-"""The maximum of the second extent of a grid."""
+"""CUDA's maximum for the second extent of a grid."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Reduction:
     """The reduction of a tensor and its division among blocks.
 
     kept: axes (extent, stride in the output, stride in the input). reduced: axes (extent, stride in the input).
-    across: outputs per block. length: elements per slice.
+    outputs: number of outputs. count: elements per output. across: outputs per block. length: elements per slice.
     """
 
     kept: tuple[Axis, ...]
@@ -168,7 +168,7 @@ def _broadcast(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> St
 
 
 def _repeated(x: Spec, layout: Layout, y: Spec) -> list[int]:
-    """Return the strides of x along the axes of y: 0 if x is repeated."""
+    """Return the strides of x along the axes of y: 0 for axes along which x is repeated."""
     own = [0 if extent == 1 else near for extent, near in zip(x.shape, strides(x.shape, layout), strict=True)]
     return [0] * (len(y.shape) - len(x.shape)) + own
 
@@ -189,7 +189,7 @@ def _length(outputs: int, count: int, across: int) -> int:
 
 
 def _of_slices(reduction: Reduction) -> Reduction:
-    """Return the reduction of the results of the slices, which are stored one after the other."""
+    """Return the second reduction, over the results of the slices, which are stored one after the other."""
     found = reduced_shape((reduction.slices, reduction.outputs), (reduction.outputs, 1), (0,))
     return replace(found, length=found.count)
 

@@ -101,7 +101,7 @@ def refusing(
     blocks: int,
     arguments: Sequence[Argument],
 ) -> StreamCall:
-    """Return two launches: ``function`` detects indices outside 0..rows-1, and a second kernel records the first one.
+    """Return two launches: ``function`` detects indices outside 0..rows-1, and the other records the first such index.
 
     arguments: all arguments but the last, the address of the status.
     """
@@ -126,7 +126,7 @@ def refusing(
 
 
 def of_rows(runtime: Runtime, name: str, dtype: str, label_dtype: str) -> Function:
-    """Return a kernel of the source ``softmax``."""
+    """Return a kernel of the source ``softmax.cu``."""
     return runtime.function(text("softmax", T=dtype, A=computed_in(dtype), I=label_dtype), name)
 
 
@@ -136,7 +136,7 @@ def depth_of(columns: int) -> int:
 
 
 def rows_and_depth(rows: int, columns: int) -> tuple[int, list[Argument]]:
-    """Return the number of blocks for a matrix, and the arguments: rows, columns, threads per row."""
+    """Return the number of blocks for a matrix, and three arguments: rows, columns and threads per row."""
     depth = depth_of(columns)
     return max(1, -(-rows * depth // THREADS)), [np.int64(rows), np.int64(columns), np.int32(depth)]
 

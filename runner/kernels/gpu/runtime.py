@@ -18,7 +18,7 @@ ALIGNMENT = 256
 
 Size = tuple[int, int, int]
 Argument = np.generic | Operand
-"""A kernel argument of the declared type: np.uintp for an address, np.int32, np.int64, np.float32 or np.float64.
+"""A kernel argument: np.uintp for an address, or np.int32, np.int64, np.float32 or np.float64 as the kernel declares.
 
 An operand is passed as its address.
 """
@@ -69,7 +69,7 @@ class Function(Protocol):
 
 
 class Runtime(Protocol):
-    """The GPUs of a process. Methods refer to the GPU that the thread uses.
+    """The GPUs of a process. Methods refer to the GPU that the calling thread uses.
 
     name: product name. capability: compute capability, 90 for 9.0. multiprocessors: number of streaming
     multiprocessors. All three describe the default GPU; the GPUs of one process are expected to be alike.
@@ -121,7 +121,7 @@ class Runtime(Protocol):
         ...
 
     def synchronize(self, stream: Stream) -> None:
-        """Wait on the host until a stream is empty. Raises RuntimeError with the error of the GPU."""
+        """Wait on the host until a stream is empty. Raises RuntimeError if work on the GPU failed."""
         ...
 
     def wait_on_host(self, event: Event) -> None:
@@ -222,7 +222,7 @@ def own_kernels(runtime: Runtime, table: Mapping[str, tuple[Arrange, Bind]]) -> 
 
 
 def aligned(nbytes: int) -> int:
-    """Return the next multiple of ALIGNMENT."""
+    """Return ``nbytes`` rounded up to a multiple of ALIGNMENT."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 

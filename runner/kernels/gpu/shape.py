@@ -39,7 +39,7 @@ UNITS = {1: "uint8", 2: "bfloat16", 4: "uint32", 8: "int64"}
 
 
 def copyable(axes: Iterable[Axis]) -> bool:
-    """Return whether :func:`copy` supports a block."""
+    """Return whether :func:`copy` supports a block with these axes."""
     return len(merged(axes)) <= MOST_AXES
 
 
@@ -192,10 +192,10 @@ def _copied(
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:
-    """Return the start of each of several consecutive parts of these sizes."""
+    """Return the start of each part if parts of these sizes are stored one after the other."""
     return list(accumulate([0, *sizes[:-1]]))
 
 
 def _place(position: Sequence[int], distances: Sequence[int]) -> int:
-    """Return the offset of a position, in elements, from the stride of each axis."""
+    """Return the offset of a position, in elements. distances: the stride of each axis."""
     return sum(at * distance for at, distance in zip(position, distances, strict=True))

@@ -1,9 +1,9 @@
 """The schedule of a step: streams for independent branches, and one launch for many element-wise calls.
 
-Streams and launches are chosen before the first run, from the memory that works read and write. Two works that touch
-the same bytes keep their order if one of them writes, even if the bytes belong to different values. A launch costs some
-microseconds, however few elements it has. Calls whose results are not read by later calls of the step, such as updates
-of many small variables, are combined: these calls can wait for each other without delaying other work.
+Before the first run, streams and launches are chosen from the memory that each :class:`runner.kernels.platform.Work`
+reads and writes. If two works touch the same bytes and one of them writes, they keep their order, even if the bytes
+belong to different values. A launch costs some microseconds, however few elements it has. Calls whose results no later
+call of the step reads, such as updates of many small variables, can wait for each other, and are combined.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,7 +19,7 @@ from runner.kernels.gpu.element_loops import CHUNK
 from runner.kernels.gpu.runtime import Argument, DeviceMemory, Runtime, StreamCall, blocks_for, launch
 
 Span = tuple[int, int]
-"""First address, and the address after the last byte."""
+"""The address of the first byte, and the address after the last byte."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class Turn:
 def assign_streams(works: Sequence[Touched], streams: int) -> list[Turn]:
     """Return the turn of each work, in order; the first work is on stream 0.
 
-    A work follows the latest work that it depends on and that is the last of its stream, so that chains stay together.
-    If there is no such work, the new work is on the stream that has been idle longest. Redundant waits are omitted.
+    If a work depends on the last work of a stream, or of several, it continues the stream of the latest of these works.
+    If not, it goes to the stream whose last work is the earliest. Redundant waits are omitted.
     """
     turns: list[Turn] = []
     last = [-1] * streams
     reached: list[list[int]] = []
     for number, needed in enumerate(_needs(works)):
         stream = _stream_for(needed, turns, last)
-        # For each stream, the latest work that is complete before this work starts.
+        # For each stream, the latest work that is known to be complete before this work starts.
         seen = list(reached[last[stream]]) if last[stream] >= 0 else [-1] * streams
         after = []
         for each in sorted(needed, reverse=True):
@@ -101,7 +101,7 @@ class _Latest:
             self._spans.append((*span, number))
 
     def forget(self, span: Span) -> None:
-        """Remove a span, also from the middle of larger spans."""
+        """Remove a span; a larger span that contains it is split."""
         begin, end = span
         kept = []
         for low, high, number in self._spans:
@@ -117,14 +117,14 @@ class _Latest:
 
 
 class _Places:
-    """Memory as sorted, disjoint spans."""
+    """A set of bytes, stored as sorted, disjoint spans."""
 
     def __init__(self) -> None:
         self._begins: list[int] = []
         self._ends: list[int] = []
 
     def touch(self, spans: Sequence[Span]) -> bool:
-        """Return whether any of the memory is in one of the spans."""
+        """Return whether any byte of the set is in one of the spans."""
         return any(
             begin < end and bisect_right(self._ends, begin) < bisect_left(self._begins, end) for begin, end in spans
         )
@@ -142,17 +142,17 @@ class _Places:
 
 @dataclass
 class _Home:
-    """A group that earlier works may join. written: memory written by its last member and by works visited since."""
+    """A group that earlier works may join. written: memory written by its last member and by works visited later."""
 
     members: list[int]
     written: _Places = field(default_factory=_Places)
 
 
 def groups(touched: Sequence[Touched], programs: Sequence[Hashable | None]) -> list[list[int]]:
-    """Return groups of works that may be one launch. Running the groups in order gives the same results as running the
+    """Return groups of works, each for one launch. Running the groups in order has the same results as running the
     works in order.
 
-    programs: each work's program, or None; only works of one program are combined. A group replaces its last work.
+    programs: each work's program, or None; works of one program may be combined, at the place of the last of them.
     """
     backwards: list[list[int]] = []
     homes: dict[Hashable, _Home] = {}
@@ -175,9 +175,9 @@ def groups(touched: Sequence[Touched], programs: Sequence[Hashable | None]) -> l
 
 
 def together(runtime: Runtime, calls: Sequence[FlatCall]) -> StreamCall:
-    """Return one launch of calls of one program; the order of the calls must not matter.
+    """Return one launch for several calls, which must have the same program and be independent of each other.
 
-    Must not be called during a capture, because a table is copied to the GPU and the host waits for the copy.
+    Must not be called while a CUDA graph is captured: the function copies a table to the GPU and waits for the copy.
     """
     rows, chunks = table(calls)
     memory = _copied(runtime, rows)
@@ -187,7 +187,7 @@ def together(runtime: Runtime, calls: Sequence[FlatCall]) -> StreamCall:
 
 
 def table(calls: Sequence[FlatCall]) -> tuple[NDArray[np.int64], int]:
-    """Return the table that ``batch`` reads, with a row for each call, and the total number of chunks."""
+    """Return the table that the CUDA function ``batch`` reads, one row per call, and the total number of chunks."""
     chunks = [-(-call.count // CHUNK) for call in calls]
     *first, total = accumulate(chunks, initial=0)
     rows = [[start, call.count, *call.addresses] for start, call in zip(first, calls, strict=True)]

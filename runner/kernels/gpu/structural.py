@@ -1,7 +1,7 @@
-"""Constants, random draws, copies in any layout, and changes of dtype.
+"""Kernels for constants, random draws, copies in any layout, and changes of dtype.
 
 Draws use the random words of :mod:`runner.kernels.philox`. Uniform draws and masks equal those of the host bit for bit;
-normal draws differ by the errors of CUDA's functions.
+normal draws may differ by the rounding errors of CUDA's mathematical functions.
 """
 
 import math
@@ -120,7 +120,7 @@ def _bind_fill(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> St
 
 
 def _of_words(runtime: Runtime, spec: Spec, name: str) -> Function:
-    """Return a kernel for all dtypes of one element size."""
+    """Return the CUDA function that serves all dtypes of the element size of ``spec``."""
     return runtime.function(text("memory", T=_WORDS[numpy_dtype(spec.dtype).itemsize]), name)
 
 
@@ -133,23 +133,23 @@ def _bind_constant(runtime: Runtime, attributes: Attributes, buffers: Buffers) -
 
 
 def _cast(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
-    """Return a cast: to integers toward zero, to bfloat16 through float32, to bool by x != 0."""
+    """Return a cast: truncation to integers, rounding through float32 to bfloat16, and x != 0 for bool."""
     source, target = inputs[0].dtype, outputs[0].dtype
     result = f"({C_TYPES[computed_in(target)]})x0"
     if source in FLOATS and target in ("int32", "int64"):
         bits = 8 * numpy_dtype(target).itemsize
-        # NaN and numbers out of range become the lowest integer, as on the host; CUDA would return the nearest integer.
+        # As on the host, NaN and numbers out of range become the lowest integer; a cast in CUDA would saturate.
         lowest = f"({C_TYPES[target]})(1ull << {bits - 1})"
         limit = f"({C_TYPES[computed_in(source)]})(1ull << {bits - 1})"
         result = f"(x0 >= -{limit} && x0 < {limit} ? ({C_TYPES[target]})x0 : {lowest})"
     elif source in FLOATS and target == "uint8":
-        # The result is the lowest byte of an int, as on the host. Numbers out of the range of int become 0.
+        # As on the host, the result is the lowest byte of an int, and numbers out of the range of int become 0.
         result = "(unsigned char)(x0 >= -2147483648.0 && x0 < 2147483648.0 ? (int)x0 : 0)"
     return Elements((source,), (target,), (), (result,))
 
 
 _TRUNCATED = """
-// The upper half. The bits that distinguish NaN from infinity may all be cut off.
+// Return the upper half of x. NaN gets an additional bit, since the half without this bit may be an infinity.
 __device__ __forceinline__ bfloat16 truncated(float x) {
     bfloat16 y;
     y.bits = (unsigned short)((__float_as_uint(x) >> 16) | (x != x ? 0x40u : 0u));

@@ -1,9 +1,9 @@
-"""Our own kernels of convolution, fused convolution, max and average pooling, and all their gradients.
+"""Our own kernels for convolution, fused convolution, max and average pooling, and the gradients of all these.
 
 Each convolution, for any groups, strides, padding and float dtype, is a matrix product whose factors are gathered
-during the computation. The weight gradient, a small matrix of long sums, is cut into runs of pixels whose results are
-added in one fixed order. Gradients of pooling are sums over the windows that contain a pixel. Images keep their layout.
-Sums of pooling are added in the order of the reference kernels.
+during the computation. The weight gradient is a small matrix of long sums: blocks sum separate runs of pixels, and
+these partial sums are then added in a fixed order. A gradient of pooling is a sum over the windows that contain a
+pixel. Pooling adds in the order of the reference kernels. Images may be in C order or have channels last.
 """
 
 import math
@@ -39,7 +39,7 @@ _BLOCKS = 4
 """Blocks per multiprocessor for a weight gradient."""
 
 _LEAST_DEPTH, _MOST_DEPTH = 256, 1 << 16
-"""Limits of the number of pixels that a block adds: enough for speed, few enough for the precision of float32 sums."""
+"""Limits of the number of pixels that a block sums: enough for speed, few enough for the precision of float32 sums."""
 
 _MOST_SPLITS = 1024
 
@@ -91,7 +91,7 @@ class Geometry:
 
     @property
     def arguments(self) -> list[Argument]:
-        """The arguments that the source calls GEOMETRY."""
+        """The arguments that ``convolution.cu`` calls GEOMETRY."""
         top, _, left, _ = self.attributes["padding"]
         numbers = (
             *self.x[1:],
@@ -113,7 +113,7 @@ class Geometry:
 
 
 def source(dtype: str, result: str | None = None) -> str:
-    """Return the source for images of a dtype. result: dtype of filter gradients, by default that of computations."""
+    """Return the source for images of a dtype. result: dtype of filter gradients, by default the computation dtype."""
     computed = computed_in(dtype)
     return text("convolution", T=dtype, C=computed, R=result or computed)
 
@@ -138,7 +138,7 @@ def _bind_forward(runtime: Runtime, attributes: Attributes, buffers: Buffers) ->
 
 
 def _weight_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
-    """Return the call that computes the first output from dy and x, with partial sums in scratch memory."""
+    """Return the call that computes dw, the first output, from dy and x, with partial sums in scratch memory."""
     (dy, x), dw = buffers.inputs, buffers.outputs[0]
     geometry = _of_weight_gradient(attributes, dy.spec, x.spec, dw.spec, dw.layout)
     splits, depth = geometry.splits(runtime.multiprocessors)
@@ -169,7 +169,7 @@ def _arrange_gradients(
     weights = geometry.splits(multiprocessors)[0] * math.prod(dw.shape) * itemsize
     is_last = innermost_channels(dy, alike.inputs[0])
     bias = sums_bytes(multiprocessors, dy, is_last) if len(outputs) > 1 else 0
-    # The bias gradient is computed after the weight gradient, in the same memory.
+    # The bias gradient is computed after the weight gradient and uses the same scratch memory.
     return replace(alike, scratch_bytes=max(weights, bias))
 
 
@@ -199,12 +199,12 @@ def _bind_input_gradient(runtime: Runtime, attributes: Attributes, buffers: Buff
 
 
 def _grid(rows: int, columns: int, groups: int) -> Size:
-    """Return the grid for a product (rows, columns) per group."""
+    """Return the grid of blocks for one product of shape (rows, columns) per group."""
     return (max(1, -(-rows // TILE)), max(1, -(-columns // TILE)), groups)
 
 
 def pack_of(dtype: str, channels: int) -> int:
-    """Return the number of channels read at once: 16 bytes if ``channels`` is a multiple of a pack, else 1."""
+    """Return the number of channels per read: as many as fit in 16 bytes if that divides ``channels``, else 1."""
     full = PACK_BYTES // numpy_dtype(dtype).itemsize
     return full if channels % full == 0 else 1
 

@@ -18,7 +18,7 @@ def _per_channel(vector: Array, x: Array) -> Array:
 
 @reference("batch_norm")
 def batch_norm(x: Array, gamma: Array, beta: Array, *, epsilon: float) -> tuple[Array, Array, Array]:
-    x = np.asarray(x, order="C")  # sums follow the order of memory
+    x = np.asarray(x, order="C")  # NumPy adds in the order of memory
     mean = x.mean(axis=_axes(x))
     centred = x - _per_channel(mean, x)
     variance = np.square(centred).mean(axis=_axes(x))

@@ -7,14 +7,14 @@ from runner.kernels.registry import reference
 
 
 def check_range(op: str, indices: Array, count: int) -> None:
-    """Raise IndexError with the first index outside 0..count-1 and its position."""
+    """Raise IndexError if an index is outside 0..count-1; the message has the first such index and its position."""
     error = outside_range(op, indices, count)
     if error is not None:
         raise error
 
 
 def outside_range(op: str, indices: Array, count: int) -> IndexError | None:
-    """Return the error that ``check_range`` raises, or None."""
+    """Return the error that :func:`check_range` raises, or None if all indices are in range."""
     wrong = (indices < 0) | (indices >= count)
     if not wrong.any():
         return None

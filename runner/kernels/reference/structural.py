@@ -1,6 +1,6 @@
 """Constants, random draws, copies, sums of several tensors, changes of dtype, and rearrangements.
 
-Random draws come from counter-based streams. They are computed in float64 and then cast, so all dtypes share the draws.
+Random draws come from counter-based streams. They are computed in float64 and then cast to the dtype.
 """
 
 import math
@@ -15,7 +15,7 @@ from runner.kernels.memory import numpy_dtype
 from runner.kernels.registry import reference
 
 QUIET = np.uint16(0x0040)
-"""The highest mantissa bit of bfloat16, which makes the number a NaN if all exponent bits are ones."""
+"""The highest mantissa bit of bfloat16, which makes a number with all exponent bits set a NaN."""
 
 
 @reference("identity")
@@ -57,7 +57,7 @@ def cast(x: Array, *, dtype: str) -> Array:
 @reference("truncate_to_bfloat16")
 def truncate_to_bfloat16(x: Array) -> Array:
     high = (x.view(np.uint32) >> 16).astype(np.uint16)
-    # Truncation may remove all bits that distinguish NaN from infinity.
+    # Truncation may remove all bits that distinguish a NaN from an infinity.
     return np.where(np.isnan(x), high | QUIET, high).view(numpy_dtype("bfloat16"))
 
 

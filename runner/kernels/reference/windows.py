@@ -1,13 +1,13 @@
 """Convolution, and max and average pooling, over sliding windows of padded images (N, C, H, W).
 
-Padding is (top, bottom, left, right), strides and windows are (rows, columns).
+Padding is (top, bottom, left, right); strides and windows are (rows, columns).
 
 Convolution is a matrix multiplication: every example's windows are laid out as columns (im2col). Each example and group
 is a separate matrix product, so the result of an example does not depend on other examples, and the weight gradient is
 summed example by example. Examples are processed in runs whose columns fit into the cache of a CPU; the length of a run
 changes no result. Extents: G groups, N examples, K = C/G * R * S values in a window, P = H' * W' windows, O outputs.
 
-Pooling makes one pass over the image for every position of the window.
+Pooling makes one pass over the images for every position in a window.
 """
 
 import math
@@ -39,7 +39,7 @@ def padded_shape(shape: Ints, padding: Ints) -> Ints:
 
 
 def inner(image: Array, padding: Ints) -> Array:
-    """Return the view of padded images without their padding."""
+    """Return a view of padded images that excludes the padding."""
     top, bottom, left, right = padding
     return image[:, :, top : image.shape[2] - bottom, left : image.shape[3] - right]
 
@@ -52,7 +52,7 @@ def window_counts(image: Array, window: Ints, strides: Ints) -> Ints:
 
 
 def places(counts: Ints, window: Ints, strides: Ints) -> list[Place]:
-    """Return for each position in a window, row by row, the slices that select it in all windows of padded images."""
+    """Return, for each position in a window, row by row, the slices of padded images that select it in all windows."""
     return [
         (slice(None), slice(None), _every(row, counts[0], strides[0]), _every(column, counts[1], strides[1]))
         for row in range(window[0])
@@ -140,7 +140,7 @@ def max_pool(x: Array, *, window: Ints, strides: Ints, padding: Ints) -> tuple[A
     argmax = np.zeros(best.shape, np.int32)
     for position, place in enumerate(others, start=1):
         candidate = image[place]
-        # Positions increase, so the last improvement also has the greatest position.
+        # Positions ascend, so the greatest position with an improvement is the last one.
         np.maximum(argmax, np.int32(position) * (candidate > best), out=argmax)
         np.maximum(best, candidate, out=best)
     return best, argmax
@@ -166,7 +166,7 @@ def max_pool_gather(x: Array, argmax: Array, *, window: Ints, strides: Ints, pad
 
 
 def _divisor(shape: Ints, window: Ints, strides: Ints, padding: Ints, count_padding: bool) -> Array:
-    """Return the divisor of each window: the window size, or the number of places inside the image."""
+    """Return the divisor of each window: the window size, or the number of positions inside the image."""
     if count_padding:
         return np.asarray(window[0] * window[1])
     image = padded(np.ones((1, 1, *shape[2:])), padding)
@@ -174,7 +174,7 @@ def _divisor(shape: Ints, window: Ints, strides: Ints, padding: Ints, count_padd
 
 
 def _sum_windows(image: Array, window: Ints, strides: Ints) -> Array:
-    """Sum each window of a padded image, position after position."""
+    """Return the sum of each window of padded images, added position by position."""
     first, *others = places(window_counts(image, window, strides), window, strides)
     total = image[first].copy()
     for place in others:

@@ -17,7 +17,7 @@ from runner.strategies.replica import Share
 from runner.strategies.servers import CopiedVariables, ReadVariables, ServedVariables
 
 _NEVER = float(1 << 53)
-"""A count that no shard reaches; it marks a replica without a step since the last push."""
+"""A push count that no shard reaches; it marks a replica that has made no step since its last push."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ReplicaOptions:
     """Options of all replicas.
 
     copies: whether replicas fetch parameters into local variables; if not, replicas read the servers' variables.
-    n_push: steps between pushes. descends: whether a replica applies each gradient to its copy.
+    n_push: number of steps per push. descends: whether a replica applies each gradient to its copy.
     """
 
     copies: bool
@@ -53,7 +53,7 @@ class ModelReplica:
         self._index = index
         self._served = served
         self._options = options
-        # A step of a replica has a separate mini-batch; the step's gradients are means over these examples alone.
+        # Each step of a replica has its own mini-batch; the gradients are means over the examples of this batch alone.
         own = replace(task, batch_size=share[1] - share[0])
         self._replica = served.replica(index, CopiedVariables if options.copies else ReadVariables, task=own)
         computed = self._replica.compute_gradients(share, "train")
@@ -79,7 +79,7 @@ class ModelReplica:
         )
 
     def fetch(self, shard: PushedServer) -> Client:
-        """Return the client that copies a shard's trained variables and its count to the replica."""
+        """Return the client that copies a shard's trained variables and its count of pushes to the replica."""
         graph = self._served.graph
         with self._scope(f"fetch_{shard.index}"):
             counted = ops.assign(graph, self._fetched[shard.index], shard.applied).node
@@ -175,7 +175,7 @@ class ModelReplica:
         return targets
 
     def _forget(self, shard: PushedServer) -> list[str]:
-        """Reset the accumulated values of a shard; with n_push = 1 the next step replaces them."""
+        """Reset the accumulated values of a shard, except with n_push = 1, where the next step replaces them."""
         if self._options.n_push == 1:
             return []
         names = [*(each.name for each in self._of(shard)), *(each.variable.name for each in self._averages_of(shard))]
@@ -192,7 +192,7 @@ class ModelReplica:
         ]
 
     def _kept(self, name: str, like: Variable) -> Tensor:
-        """Add a variable of the replica that is not in checkpoints."""
+        """Add a variable of the replica; checkpoints do not contain the variable."""
         graph = self._served.graph
         with self._scope(""), graph.layer(like.layer):
             return ops.variable(graph, like.spec.shape, like.spec.dtype, name=name)

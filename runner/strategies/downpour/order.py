@@ -42,7 +42,7 @@ class Rules(DriverSettings):
 class _Replica:
     """The state of a replica.
 
-    released: whether the replica may start steps; during the warm start, only the first may. taken: steps finished
+    released: whether the replica may start steps; during the warm start, only replica 0 may. taken: steps finished
     since the start of the run or the last checkpoint. since_release: steps finished since all replicas were released.
     fetching, pushing: shards with a running fetch or push.
     """
@@ -63,7 +63,7 @@ class _Replica:
 class Downpour(StepDriver):
     """A step driver whose update is complete when the n replicas have, in total, finished n more steps.
 
-    Fetches, steps and pushes that are running when an update is complete continue; replicas do not wait for each other.
+    When an update is complete, running fetches, steps and pushes continue; replicas do not wait for each other.
     After :meth:`synchronize`, the variables may therefore include one step per replica that no update has counted.
     """
 
@@ -87,7 +87,7 @@ class Downpour(StepDriver):
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
         """Run until the n replicas have, in total, finished n more steps; return the mean loss and accuracy.
 
-        Every client launched meanwhile uses this learning rate. See
+        Every client launched during the update uses this learning rate. See
         :class:`~runner.engine.run.step_driver.StepDriver`.
         """
         if self._first_step is None:
@@ -130,7 +130,7 @@ class Downpour(StepDriver):
         self._begin()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the mean and largest staleness of the pushes since the last call, and the number of dropped pushes."""
+        """Return mean and largest staleness of the pushes since the last call, and the number of those dropped."""
         noted, self._since_last = self._since_last, []
         if not noted:
             return {}
@@ -186,7 +186,7 @@ class Downpour(StepDriver):
                 self._advance(each)
 
     def _advance(self, replica: _Replica) -> None:
-        """Launch a replica's next push, fetch and step; at most one push and one fetch per shard run at a time."""
+        """Launch a replica's due push, fetch and step; at most one push and one fetch per shard run at a time."""
         waits = not self._rules.overlaps
         if replica.push_due:
             if replica.pushing:
@@ -228,6 +228,6 @@ class Downpour(StepDriver):
 
 
 def _mean(values: Sequence[Array]) -> Array:
-    """Return the mean of values, summed in the given order, in their dtype."""
+    """Return the mean of values in their dtype; the values are summed in the given order."""
     total = reduce(np.add, values)
     return np.asarray(total / len(values), dtype=total.dtype)

@@ -17,7 +17,7 @@ from runner.strategies.base import Task, require, require_one_of
 from runner.strategies.replica import advanced
 
 COUNT = "int64"
-"""The dtype of counted pushes."""
+"""The dtype of the counts of pushes."""
 
 
 POLICIES = ("none", "bounded", "drop", "scale")
@@ -29,7 +29,7 @@ class Staleness:
     """The section ``staleness`` of ``parallelism=async_data``.
 
     The staleness of a push on a shard is the number of pushes that the shard has applied since the fetch from which the
-    push's oldest gradient was computed. The replica's own earlier pushes count, the push itself does not.
+    push's oldest gradient was computed. The replica's own earlier pushes count; the push itself does not.
 
     policy: ``none``: every push is applied. ``bounded``: a replica does not start a step while it is more than
     ``limit`` finished steps ahead of the slowest replica (stale synchronous parallel, Ho et al. 2013); 0 is lockstep.
@@ -66,8 +66,8 @@ class Staleness:
 class Pushed:
     """The content of a push to one shard. All tensors are on the replica's device.
 
-    gradients: pairs of variable and gradient, summed over the steps since the last push. statistics: the batch values
-    for moving averages. counted: () int64, the shard's count of pushes at the fetch before the first of these steps.
+    gradients: pairs of variable and gradient, summed over the steps since the last push. statistics: the updates of
+    moving averages. counted: () int64, the shard's count of pushes at the fetch before the first of these steps.
     """
 
     gradients: Sequence[tuple[Variable, Tensor]]
@@ -107,9 +107,9 @@ class PushedServer:
         return self._served.device_of(variable) == self.device
 
     def apply(self, pushed: Pushed, scope: str) -> Applied:
-        """Add the effects of a push: the optimizer's update, moving averages, and the count.
+        """Add the nodes that apply a push: the updates of the variables, of moving averages, and of the count.
 
-        The optimizer's step is the number of pushes applied before, because each push is one update of the variables.
+        The optimizer's step is the number of pushes applied before, because each push is one update of the shard.
         """
         graph = self._graph
         with graph.absolute_scope(scope), graph.device(self.device):

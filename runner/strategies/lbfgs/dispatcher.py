@@ -17,13 +17,13 @@ from runner.strategies.replica import shares
 Array = NDArray[Any]
 
 GATHER = "gather"
-"""The client that sums the gradients of all portions, on the servers."""
+"""Name of the client that sums the gradients of all portions on the servers."""
 
 
 class Portions:
     """The portions of one evaluation, numbered from 0, and their assignment (Dean et al. 2012, section 4.2).
 
-    The assignment depends only on the order of the calls. Every worker works through a range of neighbouring portions
+    The assignment depends only on the order of the calls. Every worker computes a range of consecutive portions
     from the front. The range is the same in each evaluation, so that its examples may still be cached. A worker that
     has finished its range takes the last portion of the longest remaining range. If all portions are assigned, the
     worker repeats an unfinished one: of the portions with the fewest workers, the one assigned first. A worker requests
@@ -72,7 +72,7 @@ class Portions:
 class PortionedMinimisation(Minimisation):
     """Settings of :class:`Dispatcher`.
 
-    workers: number of replicas. sizes: examples of each portion; there are at most two different sizes.
+    workers: number of replicas. sizes: number of examples in each portion; there are at most two different sizes.
     """
 
     workers: int
@@ -83,8 +83,8 @@ class PortionedMinimisation(Minimisation):
 class _Batch:
     """One evaluation of a batch.
 
-    scores: finished portion -> loss and accuracy. by: finished portion -> the replica that finished it first. fetches,
-    computed: number of fetches of the parameters, and of computed portions.
+    scores: finished portion -> loss and accuracy. by: finished portion -> the replica that finished it first. fetches:
+    number of launched fetches of the parameters. computed: number of launched computations of portions.
     """
 
     portions: Portions
@@ -115,9 +115,9 @@ class Dispatcher(LbfgsStepDriver):
     assignment of portions or on the order of arrival. A late replica finishes its portion during later work, and its
     gradient is dropped.
 
-    A server starts clients that wait for no input in the order in which they were launched. A replica's next portion is
-    launched after the client that stores the gradient of the last one, and :data:`GATHER` is launched after all of
-    these clients. Therefore a gradient is stored before the next one overwrites it and before the gradients are summed.
+    If clients wait for no input, a server starts them in launch order. A replica's next portion is launched after the
+    client that stores the gradient of its last portion, and :data:`GATHER` is launched after all of these clients.
+    Therefore a gradient is stored before the next one overwrites it and before the gradients are summed.
     """
 
     def __init__(self, clients: Clients, settings: PortionedMinimisation) -> None:
@@ -165,13 +165,13 @@ class Dispatcher(LbfgsStepDriver):
             self._take(self._clients.finished())
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the metrics of the iterations, and the number of portions computed again since the last call."""
+        """Return the metrics of the iterations since the last call, and the number of portions computed again."""
         found, recent = super().metrics(), self._records[self._reported :]
         self._reported = len(self._records)
         return {**found, "comm/duplicated_portions": float(sum(each["duplicated"] for each in recent))} if found else {}
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return each evaluation's step, first replica to finish each portion, and counts of fetches and repeats."""
+        """Return, for each evaluation: step, first replica to finish each portion, counts of fetches and repeats."""
         return {"evaluations": list(self._records)}
 
     def _assign(self, worker: int, batch: _Batch) -> None:

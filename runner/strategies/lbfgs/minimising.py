@@ -1,4 +1,4 @@
-"""The step driver of L-BFGS: it commands the stored vectors and requests evaluations of the batch."""
+"""The step driver of L-BFGS: it runs clients that compute with stored vectors and clients that evaluate the batch."""
 
 import operator
 from abc import abstractmethod
@@ -24,7 +24,7 @@ class Minimisation(DriverSettings):
     """Settings of :class:`WholeBatch`.
 
     trained: names of the trained variables. dtype: the dtype of these variables and of fed factors. penalties: names of
-    the fetches whose sum is the penalty.
+    the fetches whose sum is the penalty of the weight decay.
     """
 
     optimizer: Lbfgs
@@ -35,7 +35,7 @@ class Minimisation(DriverSettings):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The objective at the present point: the batch's mean loss and accuracy, both (), and the penalty."""
+    """The results at the current point: the batch's mean loss and accuracy, both (), and the weight decay's penalty."""
 
     loss: Array
     accuracy: Array
@@ -45,7 +45,7 @@ class Evaluation:
 class LbfgsStepDriver(StepDriver):
     """A step driver whose update is one iteration of L-BFGS on its batch; subclasses evaluate the batch.
 
-    An update evaluates its batch at the present point and along a line. The history of earlier updates is kept in
+    An update evaluates its batch at the current point and along a line. The history of earlier updates is kept in
     variables of the program, so that a resumed run continues from a checkpoint as the uninterrupted run does. The
     driver is the :class:`~runner.optimizers.lbfgs.VectorMachine` of the iteration, with the vectors of the program.
     """
@@ -60,7 +60,7 @@ class LbfgsStepDriver(StepDriver):
 
     @abstractmethod
     def compute(self) -> Evaluation:
-        """Evaluate the batch of the present update, and store the objective's gradient."""
+        """Evaluate the batch of the current update, and store the objective's gradient."""
 
     @abstractmethod
     def order(self, client: str, feeds: Feeds) -> Mapping[str, Array]:
@@ -79,7 +79,7 @@ class LbfgsStepDriver(StepDriver):
         return {"loss": first.loss, "accuracy": first.accuracy}
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the last objective and step length, and the number of evaluations and of kept pairs."""
+        """Return the last objective and step length, and the evaluations and kept pairs counted since the last call."""
         done, self._done = self._done, []
         if not done:
             return {}

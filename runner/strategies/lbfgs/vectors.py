@@ -1,7 +1,7 @@
 """Vectors over all trained variables, with one piece on the device of each variable, and the clients that use them.
 
 A coordinator minimises without holding a parameter (Dean et al. 2012, section 4.2): it sends commands, the devices that
-hold the pieces compute and store, and only numbers are returned.
+hold the pieces compute and store, and only scalars are returned.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ from runner.optimizers.lbfgs import (
 )
 
 RECALL, REMEMBER = "recall", "remember"
-"""Names of the clients that read and write the history's number of pairs and their products."""
+"""Names of the clients that read and write the number of pairs in the history and the products s'y and y'y of each."""
 
 FACTOR, PAIRS, PRODUCTS = "factor", "lbfgs/pairs", "lbfgs/products"
 """Names of feeds and fetches; the last two are also names of variables."""
@@ -50,7 +50,7 @@ def require_no_averages(updates: Sequence[StateUpdate]) -> None:
 
 @dataclass(frozen=True)
 class Objective:
-    """The objective's gradient. targets: nodes that store it. penalties: name -> summand of the penalty, ()."""
+    """Nodes of the objective. targets: they store its gradient. penalties: name -> summand of the penalty, ()."""
 
     targets: tuple[str, ...]
     penalties: Mapping[str, Tensor]
@@ -59,9 +59,9 @@ class Objective:
 class Vectors:
     """The vectors of L-BFGS over the trained variables of a store, in a graph.
 
-    The pairs of the history are variables of the store and are saved in checkpoints, and so are their products:
-    "lbfgs/pairs" () int64 and "lbfgs/products" (2, history) float64, s'y and y'y. With P trained values, the history
-    has 2 * history * P values. Another 4 P values are used within one iteration and are not saved.
+    The pairs (s, y) of the history are variables of the store and are saved in checkpoints, and so are their number
+    "lbfgs/pairs" () int64 and their products s'y and y'y, "lbfgs/products" (2, history) float64. With P trained values,
+    the history has 2 * history * P values. Another 4 P values are used within one iteration and are not saved.
     """
 
     def __init__(self, graph: Graph, variables: Variables, history: int) -> None:
@@ -84,7 +84,7 @@ class Vectors:
             return ops.variable(self._graph, variable.spec.shape, variable.spec.dtype, name=variable.name)
 
     def objective(self, optimizer: Optimizer, totals: Sequence[Tensor]) -> Objective:
-        """Add the gradient of the objective, loss + weight_decay / 2 * w'w over decayed variables.
+        """Add the gradient of the objective: the loss plus weight_decay / 2 * w'w for each decayed variable w.
 
         totals: the gradient of the loss for each variable in :attr:`trained`, in the same order.
         """
@@ -99,9 +99,9 @@ class Vectors:
         return Objective(tuple(targets), penalties)
 
     def clients(self, *, deferred: bool) -> list[Client]:
-        """Return a client for every command, with the command's text as name, and :data:`RECALL` and :data:`REMEMBER`.
+        """Return a client for every command, named by the command's text, and :data:`RECALL` and :data:`REMEMBER`.
 
-        A dot product is fetched as one number per variable, so that its sum does not depend on the sharding.
+        A dot product is fetched as one number per variable, so that its sum is the same for any placement of variables.
         """
         return [*(self._client(each, deferred) for each in commands(self._history)), *self._numbers(deferred)]
 
@@ -125,7 +125,7 @@ class Vectors:
         return products
 
     def _multiples(self, name: str) -> list[Tensor]:
-        """Add a vector times the fed factor."""
+        """Add the product of a vector and the fed factor."""
         multiples = []
         for variable, piece in zip(self.trained, self._pieces[name], strict=True):
             with self._at(variable):
@@ -145,7 +145,7 @@ class Vectors:
         return tuple(ops.assign(self._graph, piece, value).node for piece, value in pieces)
 
     def _numbers(self, deferred: bool) -> list[Client]:
-        """Return the clients that read and write the number of pairs and their products."""
+        """Return the clients that read and write the number of pairs and the pairs' products."""
         graph, device = self._graph, next(iter(self._factors))
         specs = {PAIRS: TensorSpec((), "int64"), PRODUCTS: TensorSpec((2, self._history), "float64")}
         kept = {

@@ -39,7 +39,7 @@ class Blueprint:
 
     @classmethod
     def of(cls, task: Task, examples: int, *, training: bool) -> "Blueprint":
-        """Build the network of a task over a batch of ``examples``."""
+        """Build the network of a task over a batch with this number of examples."""
         graph = Graph()
         variables = _Recorded(graph, seed=task.seed)
         step = ops.placeholder(graph, (), "int64", name="step")
@@ -59,7 +59,7 @@ class Blueprint:
         return list(self.needed_for([*answers, *(each.batch_value for each in self.state_updates)]).values())
 
     def needed_for(self, tensors: Iterable[Tensor]) -> dict[str, Node]:
-        """Return the nodes that tensors depend on, in graph order, without the step and the batch."""
+        """Return the nodes that tensors depend on, in graph order, except the inputs: the step and the batch."""
         given = {self.step.node, *(tensor.node for tensor in self.batch.values())}
         wanted = {tensor.node for tensor in tensors} - given
         for node in reversed(list(self.graph)):
@@ -68,7 +68,7 @@ class Blueprint:
         return {node.name: node for node in self.graph if node.name in wanted}
 
     def declared_for(self, nodes: Iterable[Node]) -> list[Declaration]:
-        """Return the variables that nodes read, and the moving averages they advance, in order of creation."""
+        """Return the declarations of variables that nodes read, and of averages they advance, in order of creation."""
         names = {node.name for node in nodes}
         used = names | {each.variable.tensor.node for each in self.state_updates if each.batch_value.node in names}
         return [declared for tensor, declared in self.declarations.items() if tensor.node in used]
@@ -109,7 +109,7 @@ def add_copies(
 
 
 def shares_of_units(units: int, workers: int) -> dict[int, Share]:
-    """Return worker -> (begin, end) of its units, as even as possible; workers without units are left out."""
+    """Return worker -> (begin, end) of its units, in nearly equal ranges; workers without units are left out."""
     return {j: share for j, share in enumerate(shares(units, workers)) if share[1] > share[0]}
 
 

@@ -16,19 +16,19 @@ class DenseLoss:
     """Rules for the ops of a loss over logits (N, C), of which worker j has the columns of its C_j classes.
 
     The worker that has an example receives one or two values from each worker j with classes. For a softmax: the
-    logarithm l_j of the sum of the exponentials, and the logit t_j of the label, or 0 if the label is not among the
-    classes of j. The loss is log(sum_j exp(l_j)) - sum_j t_j, normalised across shards (Krizhevsky 2014, section 4).
+    logarithm l_j of the sum of the logits' exponentials, and the logit t_j of the label, or 0 if j does not have the
+    label's class. The loss is log(sum_j exp(l_j)) - sum_j t_j, normalised across shards (Krizhevsky 2014, section 4).
     For logistic units: the sum of the cross-entropies. For the prediction: the largest logit and its class. The loss
     requires that every worker with classes receives the labels of all examples. Sums are in the order of the workers;
     if the largest logits are equal, the first class is predicted, as without shards.
 
-    Bytes on the wire from worker j to each other worker k with n_k examples of the pass, values of b bytes: 2 n_k b for
-    a softmax and n_k b back, for the gradient of l_j; n_k b for logistic units, and nothing back; n_k (b + 8) for
-    predictions. Labels: 8 bytes for each example to every other worker with classes.
+    Bytes on the wire, for values of b bytes, from worker j to another worker k with n_k examples of the pass: 2 n_k b
+    for a softmax, and n_k b back for the gradient of l_j; n_k b for logistic units, and nothing back; n_k (b + 8) for
+    predictions. Each label is also sent, as 8 bytes, to every other worker with classes.
     """
 
     def __init__(self, layers: ShardedLayers, counts: Sequence[int]) -> None:
-        """layers: a pass with logits cut by units and labels by examples. counts: examples of the pass by worker."""
+        """layers: a pass with logits cut by units and labels by examples. counts: each worker's number of examples."""
         self._layers = layers
         self._counts = counts
 
@@ -89,7 +89,7 @@ class DenseLoss:
         return [Spread(Cut.EXAMPLES, found)]
 
     def _received(self, node: Node, tensor: Tensor, value_of: OfUnits) -> dict[int, Tensor]:
-        """Return, for each worker k with examples, the values (n_k, J) of the J workers with units, in their order."""
+        """Return, for each worker k with examples, the values (n_k, J) of the J workers with units, in worker order."""
         values = {}
         for j, own in self._layers[tensor].parts.items():
             with self._layers.on(j, node.layer):

@@ -17,7 +17,7 @@ from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint, joined, mask
 
 
 class Cut(Enum):
-    """What each worker holds of a tensor: the rows of its examples, the columns of its units, or the whole tensor."""
+    """The part of a tensor on each worker: the rows of its examples, the columns of its units, or the whole tensor."""
 
     EXAMPLES = auto()
     UNITS = auto()
@@ -33,21 +33,21 @@ class Spread:
 
 
 Rule = Callable[[Node], Sequence[Spread]]
-"""Adds a node of a blueprint on all workers that have a part of it; returns its outputs, in the order of its ports."""
+"""Adds a copy of a blueprint's node to every worker that has a part of its outputs; returns the outputs by port."""
 
 
 class ShardedLayers:
-    """Dense layers of one pass, sharded by output units: worker j of K has the j-th range of ``shares(U, K)``.
+    """Dense layers of one pass, sharded over K workers: worker j has the j-th range of ``shares(U, K)`` of U units.
 
     Weights (features, U) are sharded by columns, and so are variables with one value per unit; a worker without units
-    takes no part. A matrix product needs all features, so each worker gathers the rows or columns of the other workers.
+    has no shard. A matrix product needs all features, so each worker gathers the rows or columns of the other workers.
     Ops that treat every unit separately (biases, ReLU, dropout, batch normalisation over the examples of the pass) run
     on the workers that hold the units. The added nodes can be differentiated: gradients of gathered tensors are sent
-    back to their origin and summed there.
+    back to the workers that hold the parts, and summed there.
 
-    Bytes on the wire, values of b bytes: for a product over N examples and F features, each worker with units receives
-    the features it does not hold, and sends the same number of bytes in the backward pass. If the features are spread
-    over all K workers' examples or units, that is (K - 1) N F b bytes forward and as many backward. Dropout gathers
+    Bytes on the wire, for values of b bytes: for a product over N examples and F features, each worker with units
+    receives the features it does not hold, and sends the same number of bytes in the backward pass. In all, K workers
+    with units receive (K - 1) N F b bytes forward and send as many backward. Dropout gathers
     the indices of examples: 8 bytes for each example of other workers, to each worker with units.
     """
 
@@ -61,8 +61,8 @@ class ShardedLayers:
     ) -> None:
         """Start a pass.
 
-        blueprint: a forward pass over the pass's examples. stores: each worker's store of variable shards. scope: a
-        scope in each replica. held: tensor of the blueprint that the layers read -> the tensor on the workers.
+        blueprint: a forward pass over the pass's examples. stores: each worker's store of variable shards. scope: the
+        scope of added nodes in each replica. held: tensor of the blueprint that the layers read -> its distribution.
         """
         self._blueprint = blueprint
         self._replicas = replicas
@@ -84,9 +84,9 @@ class ShardedLayers:
         return tensor in self._held
 
     def add(self, nodes: Sequence[Node], rules: Mapping[str, Rule] | None = None) -> None:
-        """Add nodes of the blueprint, in graph order, each on all workers that have a part of it.
+        """Add nodes of the blueprint, in graph order, each on all workers that have a part of its outputs.
 
-        rules: rules for ops outside dense layers. Raises ConfigError for a layer that cannot be sharded by units.
+        rules: op -> rule; for other ops, the rules of dense layers apply. Raises ConfigError if no rule fits a node.
         """
         for declared in self._blueprint.declared_for(nodes):
             self._declare(declared)

@@ -52,7 +52,7 @@ class DenseTraining:
         return self._replicas[0].graph
 
     def add(self, rows: Rows, number: int) -> None:
-        """Add forward and backward pass ``number`` of the step over some rows, with the latest variables."""
+        """Add forward and backward pass ``number`` of the step over ``rows``, with the latest variables."""
         scope = f"train/pass_{number}"
         added = add_dense(self._replicas, self._latest, self._parts_of, rows, scope)
         losses = self._score(added, scope)
@@ -60,7 +60,7 @@ class DenseTraining:
         self._collect_statistics(added, sum(rows.counts), scope)
 
     def gradients(self) -> list[Pairs]:
-        """Return each worker's gradients of its shards, summed over the passes since the last update, in order.
+        """Return each worker's gradients of its shards, summed in order over the passes since the last update.
 
         The gradients are divided by the number of examples of an update.
         """
@@ -83,7 +83,7 @@ class DenseTraining:
     def assign(self) -> list[str]:
         """Add the assignments of variables, slots and moving averages at the end of a step; return the nodes to run.
 
-        A moving average advances once, by the mean over the passes, weighted by size.
+        A moving average advances once, by the mean of the passes' statistics, weighted by size.
         """
         targets = []
         for replica, latest, statistics in zip(self._replicas, self._latest, self._statistics, strict=True):
@@ -104,7 +104,7 @@ class DenseTraining:
         return parts
 
     def _score(self, added: DensePass, scope: str) -> list[Tensor]:
-        """Add each worker's part of the loss to differentiate, which is the mean over the examples of an update."""
+        """Add each worker's scores for a pass; return its part of the update's loss, the mean over the examples."""
         losses = []
         for k, outputs in added.outputs.items():
             with self._replicas[k].within(scope):

@@ -29,7 +29,7 @@ class Body(Pass):
 class Rows:
     """The inputs of one pass through the dense layers, by worker; workers without examples are left out.
 
-    counts: examples of every worker. boundary: (count, features). index, labels: (count,) int64.
+    counts: number of examples on every worker, 0 included. boundary: (count, features). index, labels: (count,) int64.
     """
 
     counts: Sequence[int]
@@ -40,7 +40,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class DensePass:
-    """A pass through dense layers and loss.
+    """A pass through the dense layers and the loss.
 
     outputs: worker -> answers for its own examples of the pass. state_updates: worker -> statistics of all examples of
     the pass, for the worker's units.
@@ -51,7 +51,7 @@ class DensePass:
 
 
 def add_body(replica: Replica, parts: Parts, split: str, share: Share, scope: str) -> Body:
-    """Add the layers below the dense layers over examples lo..hi-1 of a batch. parts: built for hi - lo examples."""
+    """Add the layers below the dense ones over a share of a batch. parts: the network for the share's size."""
     blueprint = parts.blueprint
     with replica.within(scope):
         batch = replica.inputs(split, share)

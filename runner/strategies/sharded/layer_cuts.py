@@ -85,7 +85,7 @@ def _read_from_outside(nodes: Sequence[Node]) -> set[Tensor]:
 
 
 def _units_of_product(graph: Graph, layer: str, nodes: Sequence[Node], way: Way) -> int:
-    """Return the number of sharded columns or sharded rows of a dense layer's weights (features, units)."""
+    """Return the number of columns, or for ``Way.ROW`` of rows, of a dense layer's weights (features, units)."""
     products = [node for node in nodes if node.op == "matmul"]
     turned = any(node.attributes[key] for node in products for key in ("transpose_a", "transpose_b"))
     plain = {node.op for node in nodes} <= {"variable", "cast", "matmul", "add"}
@@ -104,7 +104,7 @@ def _is_by_unit(node: Node) -> bool:
 
 
 def _units_passed_on(graph: Graph, nodes: Sequence[Node], columns: Collection[Tensor]) -> int | None:
-    """Return the number of units if a layer treats each unit of column-sharded tensors separately; otherwise None."""
+    """Return a layer's number of units if it treats units of column-sharded tensors separately; otherwise None."""
     if not all(_is_by_unit(node) for node in nodes):
         return None
     # A mask reads the step and the indices of examples, which every worker can read.

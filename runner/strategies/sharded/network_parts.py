@@ -18,7 +18,7 @@ from runner.strategies.sharded.blueprint import Blueprint
 SCHEMES = ("a", "b", "c")
 
 Examples = tuple[Share, ...]
-"""The examples of one pass: for each worker, the range lo..hi-1 within its share of the batch."""
+"""The examples of one pass: for each worker, the range (lo, hi) within its share of the batch."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Parts:
     def of(cls, blueprint: Blueprint) -> "Parts":
         """Cut a forward pass by its layer stamps.
 
-        Raises ConfigError if there is no dense layer, or if a part reads tensors that :class:`Parts` does not list.
+        Raises ConfigError if there is no dense layer, or if a part reads a tensor that :class:`Parts` does not name.
         """
         outputs = blueprint.outputs
         needed = blueprint.needed_for((outputs.losses, outputs.logits, outputs.predictions, outputs.correct))
@@ -65,7 +65,7 @@ class PartsOf:
         self._drawn: dict[int, Parts] = {}
 
     def __call__(self, examples: int) -> Parts:
-        """Return the parts of the network over this number of examples, which are built at the first call."""
+        """Return the parts of the network over this number of examples; they are built only once."""
         if examples not in self._drawn:
             self._drawn[examples] = Parts.of(Blueprint.of(self._task, examples, training=self._training))
         return self._drawn[examples]
@@ -119,11 +119,11 @@ def dense_passes(scheme: str, batch_size: int, workers: int, fc_batch: int | Non
     """Return the passes of a batch through the dense layers, in order.
 
     a: one pass of all examples. b: the examples of all workers, one worker after another. c: in each pass, the same
-    fraction of every worker's examples, rounded to whole examples. In b and c there are K passes if one update of the
-    dense layers uses the whole batch (``fc_batch`` None or the batch size), otherwise batch_size / fc_batch passes of
-    fc_batch examples, with an update after each. With K passes, pass i of b is the share of worker i. With fewer, a
-    pass has examples of several workers; if fc_batch does not divide the shares, a pass has the last examples of one
-    worker and the first of the next.
+    fraction of every worker's examples, rounded to whole examples. In b and c, K workers make K passes if one
+    update of the dense layers uses the whole batch (``fc_batch`` None or the batch size); pass i of b then is the share
+    of worker i. Otherwise there are batch_size / fc_batch passes of fc_batch examples, with an update after each. A
+    pass of b then has examples of several workers if fc_batch exceeds a share, or if it does not divide the shares and
+    the pass has the last examples of one worker and the first of the next.
 
     Raises ConfigError if fc_batch does not divide the batch, or if it is smaller than the batch in scheme a.
     """

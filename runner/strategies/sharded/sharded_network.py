@@ -18,31 +18,31 @@ from runner.strategies.sharded.layer_cuts import LayerCut, Way, cut_layers, shar
 
 @dataclass(frozen=True)
 class ShardedNetwork:
-    """The network function of a task, with dense layers sharded over workers (Shoeybi et al. 2019, section 3).
+    """The network function of a task, with dense layers sharded over K workers (Shoeybi et al. 2019, section 3).
 
     The nodes of a sharded layer on worker j have a separate stamp,
     :func:`~runner.strategies.sharded.layer_cuts.shard_stamp`, by which they are placed later. The shards of
-    weights W (F, U) and biases are parts of the whole network's variables.
+    weights W (F, U) and biases are parts of the variables of the unsharded network.
 
-    column: worker j has the j-th range of ``shares(U, K)`` of the U units, with these columns of W and entries of the
-    bias. All F features are sent to worker j. Layers that treat each unit separately run on the same worker; dropout
-    uses the columns of the whole layer's mask. All units are gathered once for all layers that are not sharded, on the
-    device of the first such layer, and once on each worker with a shard of a following column layer.
-    row: worker j has the j-th range of ``shares(F, K)`` of the F features, with these rows of W. After a column layer,
+    column: worker j has the j-th range of ``shares(U, K)`` of the U units, with their columns of W and entries of the
+    bias. All F features are sent to worker j. Following layers that treat each unit separately are on the same worker;
+    dropout uses the units' columns of the whole layer's mask. All units are gathered once on the device of the first
+    unsharded reader, for all unsharded layers, and once on each worker with a shard of a following column layer.
+    row: worker j has the j-th range of ``shares(F, K)`` of the F features, with their rows of W. After a column layer,
     these are the worker's own units; otherwise the features are split on their device. The products (N, U) are
-    summed in the order of the workers, and the bias is added to the sum. The sum is colocated with the layer that reads
-    it, unless that layer is sharded.
+    summed in the order of the workers, and the bias is added to the sum. The sum is colocated with the layer that first
+    reads it, unless that layer is sharded.
 
-    Bytes on the wire for N examples and values of b bytes, if one of the K workers with units computes the input and
-    one of them reads the output. Backward, if gradients are needed, the same number of bytes is sent back.
+    Bytes on the wire for N examples and values of b bytes, if all K workers have units, one of them computes the input
+    and one reads the output. If gradients are needed, the same number of bytes is sent in the backward pass.
 
-    - column: (K - 1) N F b to send the features, N (U - U_r) b to gather for a reader on worker r;
-    - column after column: (K - 1) N F b to gather in between, F being the units of the first;
-    - row: N (F - F_s) b to send the features from worker s, (K - 1) N U b for the sum;
+    - column: (K - 1) N F b to send the features, N (U - U_r) b to gather the units on worker r, which has U_r of them;
+    - column after column: (K - 1) N F b to gather in between, where F is the number of units of the first;
+    - row: N (F - F_s) b to send the features from worker s, which has F_s of them, and (K - 1) N U b for the sum;
     - column then row: nothing in between, (K - 1) N F b before and (K - 1) N U b after.
 
-    If the source or the reader is a worker without units, K - 1 becomes K, and no units are subtracted. Dropout on
-    shards: 8 N for the indices of examples and 8 for the step, to each worker but the first.
+    If a worker without units computes the input or reads the output, K - 1 becomes K, and no units are subtracted.
+    Dropout on shards: 8 N for the indices of examples and 8 for the step, to each worker but the first.
     """
 
     task: Task
@@ -61,7 +61,7 @@ class ShardedNetwork:
 
 
 class _ShardedPass:
-    """One forward pass: the added tensors of the blueprint, whole or in parts, and the rules for further nodes."""
+    """One forward pass: the added tensors of the blueprint, whole or in parts, and the rules for adding nodes."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class _ShardedPass:
         self._whole.update(zip(node.tensors, copy.tensors, strict=True))
 
     def _sums_first_read(self, inputs: Sequence[Tensor], reader: LayerStamp | None) -> list[str]:
-        """Return the nodes of the inputs that belong to row layers and that ``reader`` is the first to read."""
+        """Return the nodes of those inputs that are sums of row layers and are read first by ``reader``."""
         found = []
         for node in (self.graph.nodes[tensor.node] for tensor in inputs):
             if node.layer is not None and node.layer != reader and node.layer.name in self._unread:

@@ -3,6 +3,6 @@
 Read in this order:
 
 * ``batch_statistics``: the statistics of batch normalisation, and the gradients of all replicas.
-* ``programs``: every share counts, through a collective or through parameter servers that keep the variables.
-* ``backup_workers``: the shares that arrive first count; ``first_arrivals`` is the step driver and its record.
+* ``programs``: programs in which every share counts, with a collective or with parameter servers.
+* ``backup_workers``: programs in which the first shares to arrive count; ``first_arrivals`` has their step driver.
 """

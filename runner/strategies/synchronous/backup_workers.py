@@ -36,12 +36,12 @@ from runner.strategies.synchronous.first_arrivals import (
 def with_backup_workers(task: Task, needed: int, cut: Sequence[Share], servers: int, replay: str | None) -> Program:
     """Return the program of m + b workers and S parameter servers; m of the workers' shares count in every update.
 
-    needed: m. cut: the share of every worker. replay: file that names the shares that count in each step; None for
-    the first that arrive. Raises ConfigError if there are more servers than variables, or if the file does not fit.
+    needed: m. cut: the share of every worker. replay: file that names the shares that count in each step; None for the
+    first that arrive. Raises ConfigError if there are more servers than variables, or if the file does not fit the run.
 
-    TensorFlow (OSDI 2016), section 4.4; Chen et al. 2016. For a batch size B, a step hands out ceil(B (m + b) / m)
-    examples, cut into m + b shares of nearly equal size; the examples of a share that does not count are not seen in
-    that pass over the data. The servers keep the variables
+    Sources: TensorFlow (OSDI 2016), section 4.4; Chen et al. 2016. For a batch size B, a step hands out
+    ceil(B (m + b) / m) examples, cut into m + b shares of nearly equal size; the examples of a share that does not
+    count are not seen in that pass over the data. The servers keep the variables
     (:func:`~runner.strategies.synchronous.programs.with_servers`) and the last share that each worker sent. An update
     sums the m shares that count in worker order, ((g0 + g1) + g2) + ..., as ``single`` does with these shares as
     microbatches, and applies the optimizer. If m does not divide B, the sums are multiplied by B and divided by the
@@ -51,10 +51,10 @@ def with_backup_workers(task: Task, needed: int, cut: Sequence[Share], servers: 
     variables to worker k, ``share_k`` computes the worker's share and sends it to the servers, ``apply`` makes the
     update; ``norm`` runs before ``apply`` if gradients of several servers are clipped together.
 
-    Bytes on the wire, values of v bytes, P of them trained and M statistics: P v for each reading and (P + M + 2) v for
-    each share, the 2 for loss and accuracy; if all workers keep pace, (m + b) (2 P + M + 2) v in an update. Clipping
-    sends v to the first server for each trained variable on another server, and v from there to each other server. The
-    servers hold (m + b) (P + M + 2) v more bytes than without backup workers, and each worker P v more.
+    Bytes on the wire, for P trained values and M statistics of v bytes each: P v for each run of ``read_k`` and
+    (P + M + 2) v for each share, where the 2 stands for loss and accuracy. If all workers keep pace, an update sends
+    (m + b) (2 P + M + 2) v. Clipping sends v to the first server for each trained variable on another server, and v
+    back to each other server. Backup workers cost (m + b) (P + M + 2) v bytes on the servers and P v on each worker.
     """
     replayed = None if replay is None else contributors_of(Path(replay), needed, len(cut) - needed)
     served = ServedVariables(task, servers)
@@ -85,9 +85,9 @@ def with_backup_workers(task: Task, needed: int, cut: Sequence[Share], servers: 
 
 
 class _Inbox:
-    """The last share of one worker on the servers, each value on the server of its variable.
+    """The results of one worker's last share on the servers, each value on the server of its variable.
 
-    A worker begins its next share only after all of its last share has arrived, so no value changes while it is summed.
+    A worker whose share counts begins its next share after the update, so no value changes while it is summed.
     """
 
     def __init__(self, served: ServedVariables, index: int, first: str) -> None:
@@ -98,7 +98,7 @@ class _Inbox:
         self._first = first
 
     def keep(self, computed: Gradients) -> Gradients:
-        """Add nodes that store a share; return the stored share."""
+        """Add nodes that store the results of a share; return the stored results."""
         stored = computed.with_parts([self._kept(variable.name, part, variable) for variable, part in computed.parts])
         loss, accuracy = self._kept("loss", computed.loss), self._kept("accuracy", computed.accuracy)
         return replace(stored, loss=loss, accuracy=accuracy)
@@ -134,9 +134,9 @@ class _Choice:
             return total if self.scale is None else ops.mul(graph, total, self.scale)
 
     def _counted(self, position: int, parts: Sequence[Tensor]) -> Tensor:
-        """Select the counted part at a position, which with b backup workers is one of b + 1 parts.
+        """Select the counted part at a position; with b backup workers, it is one of b + 1 parts.
 
-        The other parts are not multiplied by zero, because those parts may not be finite.
+        The parts that do not count are not multiplied by zero, because they may not be finite.
         """
         graph, chosen = self._graph, parts[position]
         backups = len(parts) - len(self.workers)
@@ -208,13 +208,13 @@ def _update(
     )
     if factor is None or len(servers) == 1:
         return [apply]
-    # The norm needs squares of all servers, and all servers need the norm, so there are two clients.
+    # The norm needs squares from all servers, and all servers need the norm, so there are two clients.
     norm = Client(NORM, fetches={"clip_factor": factor}, feeds=chosen, deferred=True)
     return [norm, replace(apply, feeds={**fed, "clip_factor": (factor,)})]
 
 
 def _fed_choice(choices: Sequence[_Choice], counts: CountedShares) -> dict[str, tuple[Tensor, ...]]:
-    """Return the placeholders of the counted workers on every server, by the names of the feeds."""
+    """Return feed -> placeholders on every server, for the numbers of the counted workers and the scale."""
     fed = {counted(i): tuple(each.workers[i] for each in choices) for i in range(counts.counted)}
     if not counts.even:
         fed["scale"] = tuple(each.scale for each in choices if each.scale is not None)

@@ -43,7 +43,7 @@ The function may rewrite the graph; afterwards, ``replica.graph`` is the rewritt
 
 
 def of_shares(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised:
-    """Normalise each share by its own statistics; moving averages advance by the shares' mean, weighted by size.
+    """Normalise each share by its own statistics; moving averages advance by the statistics' mean, weighted by size.
 
     The weighted statistics are summed together with the gradients.
     """
@@ -54,8 +54,8 @@ def of_shares(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised
 def of_first_worker(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised:
     """Normalise each share by its own statistics; moving averages advance by the first share's statistics.
 
-    On Cloud TPU (Inception v3 guide, "Batch normalization") only shard 0 updates the averages, once a step. The decay a
-    of a network assumes K workers that update the averages one after the other, K times a step. Here, the decay becomes
+    On Cloud TPU (Inception v3 guide, "Batch normalization") only shard 0 updates the averages, once a step. A
+    network's decay a assumes that K workers update the averages one after the other, K times a step. Here, it becomes
     a^K, because K updates with decay a equal one with a^K if all shares have the same statistics: 0.9997 for eight GPUs
     becomes 0.9997^8 = 0.9976 for eight shards.
 
@@ -95,9 +95,9 @@ Compute = Callable[[Sequence[Replica], Sequence[Share]], list[Gradients]]
 def compute_gradients(replicas: Sequence[Replica], shares: Sequence[Share], statistics: Statistics) -> list[Gradients]:
     """Add the forward and backward pass of each replica over its share; return the gradients of each replica.
 
-    If the outputs of a worker depend on the examples of all workers, the sum of all losses is differentiated once for
-    the variables of all replicas. Each worker then has the gradient of the batch's loss for its copy of the variables,
-    and the sum over the workers is the gradient of the network.
+    If the outputs of a worker depend on the examples of all workers, the sum of all losses is differentiated once, with
+    respect to the variables of all replicas. Each worker then has the gradient of the batch's loss with respect to its
+    copy of the variables, and the sum over the workers is the gradient of the network.
     """
     passes = [replica.forward(share, _SCOPE) for replica, share in zip(replicas, shares, strict=True)]
     normalised = statistics(replicas, passes)
@@ -117,7 +117,7 @@ def _nothing(replicas: Sequence[Replica]) -> list[list[StateUpdate]]:
 
 
 def _together(replicas: Sequence[Replica], passes: Sequence[Forward]) -> list[list[tuple[Variable, Tensor]]]:
-    """Differentiate the sum of the losses for the variables of every replica."""
+    """Differentiate the sum of the losses with respect to the variables of every replica."""
     wanted = [replica.variables.trainable for replica in replicas]
     found = iter(
         gradients(
@@ -163,9 +163,9 @@ def _moved(passed: Forward, moved: Moved) -> Forward:
 
 
 def pool_normalizations(graph: Graph, devices: Sequence[str]) -> Rewrite:
-    """Return the graph in which each ``batch_norm`` uses the statistics of all workers, and the replaced tensors.
+    """Return the graph in which each ``batch_norm`` uses the statistics of all workers, and tensor -> replacement.
 
-    graph: K forward passes of one network, one on each of ``devices``, in training and not yet differentiated. The
+    graph: K forward passes of one network in training mode, one on each of ``devices``, not yet differentiated. The
     added nodes can be differentiated. Shares may differ in size, and other devices may hold variables. The i-th
     batch_norm nodes of all workers belong to one layer; their outputs (y, mean, variance) are replaced by the outputs
     for the whole batch. Without a batch_norm, or with one worker, the graph stays unchanged.
@@ -175,11 +175,11 @@ def pool_normalizations(graph: Graph, devices: Sequence[str]) -> Rewrite:
 
         mean = sum(n_k m_k) / n        variance = sum(n_k (v_k + (m_k - mean)^2)) / n
 
-    Unlike E[x^2] - mean^2, this formula is accurate even if the mean is much larger than the deviation. In the backward
-    pass, the gradients of mean and variance are sent to the first worker and summed there from the last worker to the
-    first; the gradients of m_k and v_k are sent back.
+    where n = sum(n_k). Unlike E[x^2] - mean^2, this is accurate even if the mean far exceeds the standard deviation. In
+    the backward pass, the gradients of mean and variance are sent to the first worker and summed there from the last
+    worker to the first; the gradients of m_k and v_k are sent back.
 
-    Bytes on the wire in a step, C channels of b bytes: every other worker sends 4 C b and the first 4 (K - 1) C b,
+    Bytes on the wire in a step, for C channels of b bytes: every other worker sends 4 C b and the first 4 (K - 1) C b,
     half of it forward and half backward; in total 8 (K - 1) C b for each layer.
     """
     if len(devices) == 1 or not any(node.op == "batch_norm" for node in graph):
@@ -211,7 +211,7 @@ def _stages(nodes: Iterable[Node]) -> list[list[Node]]:
 
 
 def _pool(graph: Graph, norms: Sequence[Node]) -> Moved:
-    """Add a layer's normalisation by pooled statistics; return the replaced tensors. norms: its node on each worker."""
+    """Add a layer's normalisation by pooled statistics; return tensor -> replacement. norms: a node per worker."""
     sent = []
     for k, node in enumerate(norms):
         with _on_worker(graph, norms, k):
@@ -241,7 +241,7 @@ def _on_worker(graph: Graph, norms: Sequence[Node], k: int) -> Iterator[None]:
 
 
 def _pooled(graph: Graph, sent: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """Pool pairs (mean, variance), each over ``counts`` values; every pair and the result is one tensor (2 C,)."""
+    """Pool pairs (mean, variance), each one tensor (2 C,), like the result. counts: number of values of each pair."""
     weights = [count / sum(counts) for count in counts]
     means, variances = zip(*(_halves(graph, each) for each in sent), strict=True)
     mean = _weighted_sum(graph, means, weights)

@@ -1,4 +1,4 @@
-"""The step driver of backup workers: the first m shares to arrive in a step count."""
+"""The step driver of training with backup workers: only the first shares to arrive in a step count."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ NORM = "norm"
 
 
 CONTRIBUTORS = "contributors"
-"""Name of the record: a line for each update, {"step", "contributors", "dropped": [{"worker", "examples"}, ...]}.
+"""Name of the record with a line for each update: {"step", "contributors", "dropped": [{"worker", "examples"}, ...]}.
 
 contributors: the workers whose shares were summed, in summation order. dropped: workers that started the step but did
 not deliver their share before the update. Workers in neither list were still computing an earlier step.
@@ -31,17 +31,17 @@ Contributors = tuple[int, ...]
 
 
 def counted(position: int) -> str:
-    """Return the name of the feed that holds the number of the worker whose share is summed at this position."""
+    """Return the name of the feed whose value is the number of the worker at this position of the sum."""
     return f"worker_{position}"
 
 
 @dataclass(frozen=True)
 class CountedShares(DriverSettings):
-    """The shares of a step: settings of :class:`FirstArrivals`.
+    """The settings of :class:`FirstArrivals`.
 
-    batch: examples of an update. counted: number of shares that count. examples: the size of every worker's share.
-    dtype: the dtype of the fed factor. clips: whether the client ``norm`` runs before each ``apply``. replayed: step ->
-    workers whose shares count; None for the first that arrive.
+    batch: batch size. counted: number of shares that count in an update. examples: number of examples in each worker's
+    share. dtype: dtype of the feed ``scale``. clips: whether the client ``norm`` runs before each ``apply``. replayed:
+    step -> workers whose shares count; if None, the first shares to arrive count.
     """
 
     batch: int
@@ -53,7 +53,7 @@ class CountedShares(DriverSettings):
 
     @property
     def even(self) -> bool:
-        """Whether all shares have the same size, so that any ``counted`` of them add up to ``batch``."""
+        """Whether all shares have the same size, so that any ``counted`` shares have ``batch`` examples."""
         return set(self.examples) == {self.batch / self.counted}
 
 
@@ -103,13 +103,13 @@ class FirstArrivals(StepDriver):
             self._take(self._finished())
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the numbers of dropped shares, of their examples, and of examples handed out but used in no update."""
+        """Return the numbers of dropped shares, of examples in these shares, and of examples that no update used."""
         since = dict(self._since)
         self._since = dict.fromkeys(since, 0)
         return since
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return, for each update, the workers whose shares counted or were dropped: lines of contributors.jsonl."""
+        """Return the lines of contributors.jsonl for the updates so far; see ``CONTRIBUTORS``."""
         examples = self._shares.examples
         return {
             CONTRIBUTORS: [

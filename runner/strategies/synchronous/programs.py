@@ -19,7 +19,7 @@ from runner.strategies.synchronous.batch_statistics import Compute
 def with_collective(task: Task, workers: int, combine: str, bucket_bytes: int, compute: Compute) -> Program:
     """Return the program of replicas whose gradients are summed by a collective; each applies the same update.
 
-    The program has K forward and backward passes, a collective per bucket of gradients, and K equal updates.
+    With K workers, it has K forward and backward passes, a collective per bucket of gradients, and K equal updates.
     """
     graph = Graph()
     devices = [worker_task(k) for k in range(workers)]
@@ -35,7 +35,7 @@ def with_collective(task: Task, workers: int, combine: str, bucket_bytes: int, c
 
 
 def held_back(replicas: Sequence[Replica], computed: Sequence[Gradients]) -> list[Gradients]:
-    """Return the replicas' gradients and statistics, which control edges hold back until all of a worker's exist.
+    """Add control edges that hold back a worker's gradients and statistics until all of them exist; return the results.
 
     Each tensor is read through a node that waits for all other tensors of the same worker. Values and bytes on the wire
     do not change. Losses, accuracies and statistics that are not summed are not held back.
@@ -55,20 +55,20 @@ def _held(replica: Replica, computed: Gradients) -> Gradients:
 def with_servers(task: Task, workers: int, servers: int, compute: Compute) -> Program:
     """Return the program of K workers that read all variables from S servers and send them their gradients.
 
-    Whole variables are sharded over the servers by size, together with their slots
+    Each variable is kept whole on one server, together with its optimizer slots
     (:func:`~runner.strategies.servers.shard_by_size`). In each step a worker reads every variable that it needs,
-    computes the gradients of its share and sends each gradient to its variable's server, which adds the workers'
-    gradients in worker order, ((g0 + g1) + g2) + ..., and applies the optimizer. Moving averages of batch
-    normalisation are treated like other variables; the parts of their statistics are sent and summed like gradients,
-    and statistics that need no sum are sent by the first worker alone.
+    computes the gradients of its share and sends each gradient to the server of the variable. This server adds the
+    workers' gradients in worker order, ((g0 + g1) + g2) + ..., and applies the optimizer. Servers keep the moving
+    averages of batch normalisation too. The workers' parts of the statistics are sent and summed like gradients;
+    statistics that need no sum are sent by the first worker alone.
 
-    Bytes on the wire in a step, values of b bytes, P of them trained (P_j on server j) and M statistics: server j
-    sends K P_j b and each worker (P + M) b, in total K (2 P + M) b. With statistics of the first worker or of the whole
-    batch only the first worker sends M b, in total (2 K P + M) b; pooled statistics add their exchange
-    (:func:`~runner.strategies.synchronous.batch_statistics.pool_normalizations`). Only evaluations read moving
-    averages. Every worker but the first also sends its loss and its accuracy, 2 b, to the first worker. Clipping by
-    global norm sends b to the first server for each trained variable on another server, and b from there to each other
-    server.
+    Bytes on the wire in a step, for P trained values (P_j of them on server j) and M statistics of b bytes each: server
+    j sends K P_j b and each worker sends (P + M) b, in total K (2 P + M) b. If the statistics need no sum, only the
+    first worker sends M b, in total (2 K P + M) b; pooled statistics also need the exchange of
+    :func:`~runner.strategies.synchronous.batch_statistics.pool_normalizations`. Only evaluations read moving averages.
+    Every worker but the first also sends its loss and its accuracy, 2 b, to the first worker. For clipping by global
+    norm, the other servers send b for each of their trained variables to the first server, which sends b back to
+    each of them.
     """
     served = ServedVariables(task, servers)
     kept = [Server(served.graph, task, j) for j in range(servers)]

@@ -112,7 +112,7 @@ Start = Callable[..., AbstractContextManager[VirtualCluster]]
 
 
 class Source:
-    """A source for ``there_and_back`` whose examples all equal ``x`` + step; ``closed`` records a call of ``close``."""
+    """An input source of the program ``there_and_back``. All examples of a step equal ``x`` + step."""
 
     def __init__(self, x: float = 0.0) -> None:
         self.closed = False

@@ -25,7 +25,7 @@ from tests.strategies.training import Weights, expect_same_bits
 
 @pytest.fixture(scope="module")
 def expected(registry: Registry) -> tuple[list[Weights], LocalSession]:
-    """Return the fetches of the same program run in this process, and the session that ran it."""
+    """Return the fetches of ``PROGRAM`` run in this process, and the session that ran the program."""
     with (
         source_from_config(**SOURCE) as source,
         closing(LocalSession(PROGRAM, local_cluster(WORKERS), registry, source)) as session,
@@ -200,7 +200,7 @@ def test_recorded_turns_replay_launched_clients_bit_for_bit(sessions: Sessions, 
 
 @pytest.fixture(scope="module")
 def launching(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSession]:
-    """Yield one session of the ``tally`` program for all tests that leave it usable."""
+    """Yield one session of the ``tally`` program for all tests that leave the session usable."""
     with Sessions(registry, tmp_path_factory.mktemp("logs")).new(None, program=tally()) as session:
         session.run("init")
         yield session

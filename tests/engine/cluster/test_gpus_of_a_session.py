@@ -1,4 +1,4 @@
-"""Sessions on several GPUs: results, all-reduce by a collective library, and GPU failures."""
+"""Sessions on emulated GPUs: results, all-reduce by a collective library, and GPU failures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ def trainer_on(
 ) -> Trainer:
     """Return a trainer whose workers are initialized, each on a separate GPU.
 
-    wrong: a function that returns the error to add to a field. options: keyword arguments of the session.
+    wrong: adds errors to the examples, as in ``Spoiled``. options: keyword arguments of the session.
     """
     task = task_for(network)
     program = strategy.build(task)
@@ -214,7 +214,7 @@ def test_full_gpu_is_reported_with_the_step(compiled_sources: Path, free: int, t
 
 @dataclass
 class Broken:
-    """A runtime whose operation ``fails`` raises an error: "synchronize", "capture" or "launch"."""
+    """A runtime in which the operation that ``fails`` names, "synchronize", "capture" or "launch", raises an error."""
 
     runtime: EmulatedRuntime
     fails: str = field(default="", init=False)
@@ -265,7 +265,7 @@ def test_gpu_fault_is_reported_at_synchronization_and_close(compiled_sources: Pa
     ids=["launched", "launched_in_a_capture", "captured"],
 )
 def test_rejected_gpu_work_is_reported_with_its_nodes(compiled_sources: Path, where: str, step: int, text: str) -> None:
-    """The first step makes separate calls, the second is captured; after a temporary fault the session continues."""
+    """The first step launches single kernels, the second is captured. After a temporary fault, training continues."""
     runtime = Broken(EmulatedRuntime(compiled_sources))
     trainer = trainer_on(runtime, Single())
     trainer.train(range(step))

@@ -17,7 +17,7 @@ class Inbox:
     """The mailbox of worker 0, which expects tensor ``a`` from worker 1, and the endpoints of the senders."""
 
     def __init__(self, delay_s: float = 0.0, longest_s: float | None = None) -> None:
-        """Let messages take ``delay_s`` seconds, or between ``delay_s`` and ``longest_s`` seconds."""
+        """Let messages take ``delay_s`` seconds, or from ``delay_s`` to ``longest_s`` seconds if both are given."""
         self.network = FakeNetwork(faults=Faults(delay_s=(delay_s, longest_s or delay_s)))
         self.clock = self.network.clock
         own = self.network.endpoint(identity("worker-0"), peers=3)
@@ -42,7 +42,7 @@ class Inbox:
             self._peers["master-0"].send("worker-0", message, [b"plans"] if message.has_document else [])
 
     def read(self, reads: int = 9) -> list[messages.Message]:
-        """Read the next ``reads`` messages and return the requests among them."""
+        """Try to read ``reads`` messages and return the requests among them."""
         received = [self.mailbox.next(1.0) for _ in range(reads)]
         return [each.received.message for each in received if each is not None]
 
@@ -184,7 +184,7 @@ def test_missing_tensor_is_reported_after_the_limit(others: int) -> None:
     assert RECEIVE_LIMIT_S < inbox.clock.now < RECEIVE_LIMIT_S + 2
 
 
-def test_limit_restarts_after_the_worker_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_restarts_after_the_worker_was_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
     inbox = Inbox()
     endpoint = inbox.mailbox._endpoint
     receive = endpoint.receive
@@ -203,7 +203,7 @@ def test_limit_restarts_after_the_worker_was_stopped(monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def inbox() -> Inbox:
-    """Return an inbox that expects ``a`` from worker 1 and ``b`` from worker 2 and has read the three hellos."""
+    """Return an inbox that expects ``a`` from worker 1 and ``b`` from worker 2 and has read the hello messages."""
     inbox = Inbox()
     inbox.mailbox.expect("p", {"b": "worker-2"})
     inbox.read(3)
@@ -258,7 +258,7 @@ def test_step_beyond_the_limit_names_missing_tensors(
 
 
 def test_tensor_that_arrived_but_was_not_read_is_not_late(inbox: Inbox, queue: LaunchQueue) -> None:
-    """A worker that runs other steps reads no messages."""
+    """A worker reads no messages while it runs other steps."""
     step = launch(queue, "a", "b")
     for source, key in enumerate("ab", 1):
         inbox.tensor(step=3, key=key, source=source)
@@ -268,7 +268,7 @@ def test_tensor_that_arrived_but_was_not_read_is_not_late(inbox: Inbox, queue: L
     assert inbox.read(1) == [messages.Launch("p", 4)]
 
 
-def test_limit_of_a_launch_restarts_after_the_worker_was_stopped(inbox: Inbox, queue: LaunchQueue) -> None:
+def test_limit_of_a_launch_restarts_after_the_worker_was_suspended(inbox: Inbox, queue: LaunchQueue) -> None:
     launch(queue, "a")
     inbox.clock.advance(2 * RECEIVE_LIMIT_S)
     inbox.read(1)

@@ -1,4 +1,4 @@
-"""Processes of workers: start, end, causes of failures, logs and command lines."""
+"""Worker processes: start, end, causes of failures, logs and command lines."""
 
 import os
 import re
@@ -54,7 +54,7 @@ def wait_until_dead(worker: WorkerProcess) -> None:
 
 
 def wait_for_log(worker: WorkerProcess, text: str) -> None:
-    """Wait until a worker has logged ``text`` or has died."""
+    """Wait until a worker has logged ``text``; fail if the worker ends."""
     deadline = time.monotonic() + SOON_S
     while text not in worker.log_path.read_text():
         assert not select.select([worker], [], [], 0.01)[0], worker.log_path.read_text()

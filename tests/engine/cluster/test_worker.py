@@ -134,7 +134,7 @@ def test_role_without_a_device_is_refused(role: str) -> None:
 
 
 def test_worker_tries_to_connect_for_longer_than_its_master_waits() -> None:
-    """After a suspended master continues, its time limits start again, so workers must wait longer than the limits."""
+    """When a suspended master continues, its time limits start again, so workers must wait longer than these limits."""
     limits = options("worker").limits
     assert (limits.peers, limits.servers, limits.queued_messages) == (2, 1, 16)
     assert limits.connect_timeout_s > max(_JOIN_S, DEFAULT_LIMITS_S["setup"])
@@ -255,7 +255,7 @@ STRAY = messages.TensorReady("run", 0, "key", ArenaTensor("uint8", (1,), "arena"
 
 
 def load(cluster: VirtualCluster, plan: str, of: str) -> None:
-    """Load the client on all workers, then send the assignment of worker ``of`` to worker 0 as ``plan``."""
+    """Load the client ``run`` on all workers, then send the assignment of worker ``of`` to worker 0 as ``plan``."""
     document = cluster.load("run").assignments[of].to_document()
     cluster.send(messages.Load(plan), WORKER_0, document)
 

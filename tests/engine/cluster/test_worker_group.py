@@ -63,7 +63,7 @@ class Stage:
         self.network.faults = Faults()
 
     def beat(self, worker: int, section: str, step: int, *times_s: float) -> None:
-        """Send one heartbeat of a worker for each given delay in seconds, or a single one without delay."""
+        """Send heartbeats of a worker that arrive after ``times_s`` seconds, by default one heartbeat without delay."""
         for after_s in times_s or (0.0,):
             self.send(f"worker_heartbeat-{worker}", Heartbeat(section, step), after_s=after_s)
 
@@ -184,7 +184,7 @@ def test_heartbeats_that_wait_behind_other_messages_count(ready: Stage) -> None:
 
 
 @pytest.mark.parametrize(("living", "limit_s"), [(WORKERS, None), (WORKERS, 5.0), (WORKERS[:1], None)])
-def test_time_limits_restart_after_the_master_was_stopped(
+def test_time_limits_restart_after_the_master_was_suspended(
     ready: Stage, monkeypatch: pytest.MonkeyPatch, living: Collection[str], limit_s: float | None
 ) -> None:
     """The master is suspended for an hour while it waits; messages of living workers arrive afterwards."""
@@ -281,7 +281,7 @@ BYE_OF_0: list[Event] = [lambda stage: stage.send("worker-0", Bye()), lambda sta
 @pytest.mark.parametrize(
     ("events", "error", "text"),
     [
-        # The raised cause is the error of a worker if there is one, then a death, then a lost connection.
+        # The raised cause is an error of a worker if there is one, else a death if any, else a lost connection.
         ([dies(0), gather], ClusterError, DEATH.format("worker-0")),
         ([reports(0, BROKEN), dies(0), gather], NumericError, VALUE.format(0)),
         ([reports(1, LOST), reports(0, BROKEN, after_s=0.1), gather], NumericError, VALUE.format(0)),

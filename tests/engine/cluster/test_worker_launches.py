@@ -33,7 +33,7 @@ SERVER = "ps-0"
 
 @contextmanager
 def tally_cluster(folder: Path, registry: Registry, link: Link | None = None) -> Iterator[VirtualCluster]:
-    """Yield the ``tally`` program on two workers and a server, with all clients loaded and initial values."""
+    """Yield the ``tally`` program on two workers and a server, with all clients loaded and variables initialized."""
     program = tally()
     with virtual_cluster(program, folder, registry, lambda description: Source()) as cluster:
         cluster.set_up(link=link)
@@ -148,7 +148,7 @@ TASK = task_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
 
 @cache
 def expected(workers: int) -> tuple[Weights, list[Any]]:
-    """Return weights and history of the same program in one process."""
+    """Return weights and history of training ``TASK`` with ``workers`` workers in one process."""
     return trained(SyncData(workers=workers), TASK, load_kernels(), STEPS)
 
 

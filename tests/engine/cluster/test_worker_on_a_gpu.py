@@ -1,4 +1,4 @@
-"""Workers on GPUs on a virtual network; tensors are sent through host memory."""
+"""Workers that compute on emulated GPUs and send tensors through host memory, on a virtual network."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -37,7 +37,7 @@ STRATEGIES: Mapping[str, tuple[Strategy, Gpus]] = {
 
 @pytest.fixture
 def opened(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[GpuOptions, EmulatedRuntime]]:
-    """Replace the loading of GPU kernels; return the options and emulated GPUs of each worker, in separate memory."""
+    """Give each worker emulated GPUs with separate memory; return the options and the GPUs that each worker loads."""
     found: list[tuple[GpuOptions, EmulatedRuntime]] = []
 
     def load(use: GpuOptions, home: int) -> Registry:

@@ -1,4 +1,4 @@
-"""The setup document: round trips, and refusals of every malformed field."""
+"""The setup document: round trips and refusals; and workers that join a communicator at setup."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -141,13 +141,13 @@ def test_non_member_does_not_join(registry: Registry) -> None:
 
 @pytest.fixture
 def library() -> Library:
-    """Return the library that all workers join."""
+    """Return the fake library with which all workers join the communicator."""
     return Library()
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, registry: Registry, library: Library) -> Iterator[VirtualCluster]:
-    """Yield two workers that have sent hello."""
+    """Yield two workers that have exchanged greetings with the master, but are not set up."""
     with virtual_cluster(there_and_back(), tmp_path, kernels(registry, library), lambda document: None) as started:  # type: ignore[arg-type,return-value]
         started.greet()
         yield started

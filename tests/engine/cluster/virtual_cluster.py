@@ -65,7 +65,7 @@ def there_and_back() -> Program:
 
 
 def plans_of(program: Program, registry: Registry, gpus: Gpus | None = None) -> ProgramPlans:
-    """Return the plans of a program on one device for each of its workers and servers."""
+    """Return the plans of a program on a cluster with one device for each worker and server."""
     return ProgramPlans(program, local_cluster(program.workers, program.servers, gpus=gpus), registry)
 
 
@@ -96,7 +96,7 @@ class Turns:
         self._over = False
 
     def join(self, name: str) -> None:
-        """Add the calling thread, which has the turn, under ``name``."""
+        """Register a thread under ``name``; the registered thread that is not waiting has the turn."""
         self._batons[name] = threading.Semaphore(0)
 
     def start(self, name: str, body: Callable[[], None]) -> None:

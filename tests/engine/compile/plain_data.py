@@ -1,4 +1,4 @@
-"""Changes to documents of plain data, at one place or at random."""
+"""Changes to documents of plain data (maps, lists and scalars), at a given path or at random."""
 
 import copy
 import math
@@ -11,7 +11,7 @@ from runner.engine.graph.op import OPS
 
 
 def put(document: Any, path: tuple[Any, ...], value: object) -> Any:
-    """Return a copy of a document with another value at a path."""
+    """Return a copy of a document with ``value`` at ``path``."""
     key, *rest = path
     changed = copy.copy(document)
     changed[key] = put(document[key], tuple(rest), value) if rest else value
@@ -79,7 +79,7 @@ integers = st.integers(-3, 8) | st.sampled_from([2**31, 2**63, 10**400])
 
 
 def like(value: object) -> st.SearchStrategy[Any]:
-    """Return a strategy for values of the same kind as ``value``, which pass the first checks of a reader."""
+    """Return a strategy for values of the same type as ``value``, so that they pass the type checks of a parser."""
     if isinstance(value, list) and all(type(each) is int for each in value):
         return st.lists(integers, min_size=max(0, len(value) - 1), max_size=len(value) + 1)
     if isinstance(value, list):
@@ -90,7 +90,7 @@ def like(value: object) -> st.SearchStrategy[Any]:
 
 @st.composite
 def mutated(draw: st.DrawFn, document: Any) -> Any:
-    """Replace or remove one to three values of a document."""
+    """Draw a copy of a document in which one to three values are replaced or removed."""
     for _ in range(draw(st.integers(1, 3))):
         path = draw(st.sampled_from(list(places(document))))
         if len(path) > 1 and draw(st.integers(0, 5)) == 0:

@@ -1,4 +1,4 @@
-"""A simulation of a plan's memory that stores names of values, to check that every value is where it is read."""
+"""A simulation of a plan's memory, which checks that each instruction finds its inputs at their places."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,7 +24,7 @@ def play(
     settled: Mapping[str, Layout],
     device: str = "/job:worker/task:0/device:cpu:0",
 ) -> tuple[Arranged, Placed]:
-    """Assign the memory of a part and simulate its plan; return the arranged part and its memory."""
+    """Arrange a part, assign its memory and simulate its plan; return the arranged part and its memory."""
     arranged = arrange(device, part, fetches, feeds, registry, settled)
     placed = assign_memory(arranged)
     expect_values_where_they_are_read(arranged, placed)
@@ -34,7 +34,7 @@ def play(
 def expect_values_where_they_are_read(arranged: Arranged, placed: Placed) -> None:
     """Expect that every instruction finds its inputs, and that fetched, assigned and sent values exist at the end.
 
-    A value is named after its owner slot; a cache line, a variable or a wire holds the name of one value, or nothing.
+    The simulation stores, for each cache line, variable and wire, the owner slot of the value it holds, or NOTHING.
     """
     memory = _Memory(arranged, placed)
     for instruction in placed.instructions:
@@ -88,12 +88,12 @@ class _Memory:
             for o, result in enumerate(instruction.outputs):
                 if self.meet(source, result):
                     allowed = (i, o) in instruction.arrangement.in_place
-                    assert allowed, f"{instruction.node}: output {o} spoils input {i}"
+                    assert allowed, f"{instruction.node}: output {o} overwrites input {i}"
                     assert places[source] == places[result]
                     assert self.nbytes(source) == self.nbytes(result)
 
     def meet(self, a: int, b: int) -> bool:
-        """Return whether two slots have a byte in common."""
+        """Return whether the places of two slots have a byte in common."""
         mine, other = self.placed.places[a], self.placed.places[b]
         if (mine.variable, mine.wire) != (None, None) or (other.variable, other.wire) != (None, None):
             return mine == other
@@ -125,7 +125,7 @@ class _Memory:
             assert (found == owner).all(), f"{reader} finds {set(found.tolist())} where slot {owner} should be"
 
     def span(self, place: Place, nbytes: int) -> slice:
-        """Return the cache lines of a range of bytes, which must be inside the arena."""
+        """Return the cache lines of ``nbytes`` bytes at a place, which must be inside the arena."""
         assert place.offset % ALIGNMENT == 0
         assert place.offset + nbytes <= self.placed.arena_bytes
         first = place.offset // ALIGNMENT

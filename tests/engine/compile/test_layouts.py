@@ -43,7 +43,7 @@ SENT, RECEIVED = (
 
 
 def parsed(text: str) -> Text:
-    """Return a graph with a placeholder x and a variable w of float64."""
+    """Return a float64 graph with a placeholder x, a variable w and the nodes of ``text``."""
     return Text.parse(f"x = input(2, 3); w = weights(2, 3); {text}", "float64")
 
 
@@ -58,7 +58,7 @@ def arranged(
 
 
 def steps(found: Arranged) -> str:
-    """Return the instructions, such as ``neg:rm``: input reversed, output masked. ``p``: plain, ``-``: no operand."""
+    """Return the instructions as text: ``neg:rm`` reads reversed and writes masked; p is plain, - is no operand."""
     letters = [
         "".join(LETTERS[side[0].tag] if side else "-" for side in (i.arrangement.inputs, i.arrangement.outputs))
         for i in found.instructions

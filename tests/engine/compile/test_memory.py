@@ -1,7 +1,7 @@
 """Memory places: which values share bytes, and which values must not.
 
-A plan is described by its instructions, each with the places of its outputs, and the size of the arena. A number is
-an offset into the arena in cache lines of 8 float64; a name is a variable; ``~key`` is a wire.
+The text of a plan is ``OP=PLACE ... | SIZE``: instructions with the places of their outputs, then the arena's size.
+A place is an offset in the arena, a variable, or a wire (``~key``). Sizes and offsets count cache lines (8 float64).
 """
 
 import random
@@ -40,7 +40,7 @@ BOTH, EVERY = ((0, 0), (1, 0)), tuple((i, o) for i in range(5) for o in range(3)
 
 
 def greedy(op: str, in_place: Collection[tuple[int, int]] = ((0, 0),), scratch_bytes: int = 0) -> Kernel:
-    """Return a kernel with plain layouts that can compute in place."""
+    """Return a kernel with plain layouts. in_place: the pairs (input, output) that may share memory."""
     return fake_kernel(op, always(PLAIN, PLAIN, in_place=in_place, scratch_bytes=scratch_bytes))
 
 
@@ -265,7 +265,7 @@ NAMES = ("a", "b", "c")
 class _Sketch:
     """A random step under construction; its instructions need not correspond to a graph.
 
-    open: names of variables that were not assigned yet and may be read.
+    open: the names of the variables that are not assigned yet and therefore may be read.
     """
 
     def __init__(self, draw: random.Random) -> None:
@@ -284,12 +284,12 @@ class _Sketch:
         return len(self.slots) - 1
 
     def readable(self, *, variables: bool = True) -> list[int]:
-        """Return the slots that still have the value with which they were filled."""
+        """Return the slots that still hold their value. variables: whether slots of variables are included."""
         closed = {slot for name, slot in self.residents.items() if name not in self.open or not variables}
         return [slot for slot, owner in enumerate(self.owner) if owner not in closed]
 
     def some(self, most: int) -> list[int]:
-        """Return up to ``most`` random slots to read, preferably new ones."""
+        """Return up to ``most`` random slots to read, preferably recent ones."""
         slots = self.readable()
         return self.draw.choices(slots + slots[-2:] * 3, k=self.draw.randint(0, most)) if slots else []
 
@@ -312,7 +312,7 @@ class _Sketch:
             self.value(self.nbytes(slot), slot)
 
     def assign(self) -> None:
-        """Add an assign of a value that is not in a variable; values of variables would have to be copied first."""
+        """Add an assign of a value that is not in a variable, because values of variables must be copied first."""
         for name in self.draw.sample(sorted(self.open), min(1, len(self.open))):
             slots = self.readable(variables=False)
             fitting = [slot for slot in slots if self.nbytes(slot) == self.nbytes(self.residents[name])]

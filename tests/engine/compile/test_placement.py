@@ -134,7 +134,7 @@ def test_placement_satisfies_constraints_and_is_reproducible(sample: Sample) -> 
 
 NEAR = local_cluster(2, latency_s=1e-9, bytes_per_s=1e15)
 FED = "input(200, 200)"
-"""A matrix whose product takes 80 microseconds; a transfer between the devices of NEAR takes far less."""
+"""A matrix. A product of two such matrices takes 80 microseconds; a transfer between the devices of NEAR far less."""
 
 
 def chosen(text: str, cluster: Cluster = NEAR) -> dict[str, str]:
@@ -148,7 +148,7 @@ def chosen(text: str, cluster: Cluster = NEAR) -> dict[str, str]:
 def layer(x: str, name: str) -> str:
     """Return the statements of a colocated layer: a product with a variable, and a bias.
 
-    The reshaped bias is ready at once; it must not decide the device.
+    The reshaped bias is ready first, but must not decide the device.
     """
     w = f"{name}_w"
     return f"""; {w} = weights(200, 200); {name}_b = weights(200)
@@ -166,7 +166,7 @@ def test_branches_are_on_different_devices_and_a_chain_on_one() -> None:
 def test_two_streams_through_a_chain_of_layers_are_a_pipeline() -> None:
     """Streams share variables, so each layer has one device; layer b computes one stream while a computes the other.
 
-    The nodes of one stream precede those of the other, so nodes must be visited by their longest remaining path.
+    In the graph, one stream precedes the other, so nodes must be visited in order of their longest remaining path.
     """
     streams = "; ".join(
         f"x{k} = {FED}; a{k} = matmul(x{k}, a, beside='a'); b{k} = matmul(a{k}, b, beside='b')" for k in range(2)
@@ -188,7 +188,7 @@ def test_tensor_is_sent_to_a_device_once_for_all_its_readers() -> None:
 
 
 def test_tensor_is_received_once_for_several_readers() -> None:
-    """The readers of x leave a busy device over a slow link; only the first reader waits for the transfer."""
+    """The readers of x move from a busy device over a slow link; only the first reader waits for the transfer."""
     busy = "; ".join(f"b{k + 1} = matmul(b{k}, b{k}, on='here')" for k in range(1, 6))
     found = chosen(
         f"""fed = input(200, 200, on='here'); x = neg(fed, on='here'); b1 = matmul(x, x, on='here'); {busy}

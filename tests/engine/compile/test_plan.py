@@ -146,7 +146,7 @@ SIZES = {"a": 3, "b": 4000, "c": 5}
 
 
 def training(**sizes: int) -> Graph:
-    """Return a chain of products with separate variables; each variable is updated right after its product."""
+    """Return a chain of products, each with a separate variable, which is updated right after the product."""
     layers = (
         f"""{name} = weights({size}); {name}_product = mul({name}, {before}); {name}_sum = reduce_sum({name}_product,
         axes=(0,)); {name}_update = elementwise({name}, {HALF}); {name}_assign = assign({name}, {name}_update)"""

@@ -152,7 +152,7 @@ def test_placement_is_a_function_of_the_program() -> None:
 
 
 def step_of(registry: Registry) -> dict[str, Node]:
-    """Return the nodes that a recorded run of ``single`` would contain."""
+    """Return the nodes of a training step of the strategy ``single``, whose durations a run would record."""
     program = Single().build(task())
     compiled = compile_signature(program.graph, program.clients["train"].signature, local_cluster(1), registry)
     return {node.name: node for node in compiled.parts[worker_device(0)].graph}
@@ -245,7 +245,7 @@ def test_no_other_cuts_make_the_slowest_stage_faster(count: int, widths: list[in
         sum(node_seconds(graph, graph.nodes[name], cluster.devices[0]) for name in (f"w{k}", f"y{k}"))
         for k in range(1, len(widths))
     ]
-    # The input does not belong to a group that computes, so no cut separates it from its reader.
+    # The input belongs to no group that computes, so no cut separates the input from its reader.
     wire = [0.0, *(cluster.transfer_s(graph.spec(graph.nodes[f"y{k}"][0]).nbytes) for k in range(1, len(widths) - 1))]
 
     def slowest(edges: list[int]) -> float:

@@ -1,4 +1,4 @@
-"""Plans of one program: the training step is planned first, each client once, with one layout per variable."""
+"""Plans of a program: the training step first, one plan per client, and one layout per variable."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -38,7 +38,7 @@ SPEC = TensorSpec((2,), "float64")
 
 
 def two_weights() -> Graph:
-    """Return a graph: ``train`` decides layouts by tanh(w) and exp(v); ``other`` computes exp of both variables."""
+    """Return the graph of CLIENTS: ``train`` computes tanh(w) and exp(v), ``other`` computes exp(w) and exp(v)."""
     graph = Graph()
     for name, op in (("w", ops.tanh), ("v", ops.exp)):
         variable = ops.variable(graph, SPEC.shape, SPEC.dtype, name=name)

@@ -1,4 +1,4 @@
-"""The order of nodes on each device: possible, repeatable, free of deadlock, with early sends and late receives."""
+"""The order of nodes on each device: valid, repeatable, free of deadlock, with early sends and late receives."""
 
 import math
 from collections import defaultdict
@@ -38,7 +38,7 @@ def cut_of(sample: Sample) -> Graph:
 
 @given(samples())
 def test_any_graph_has_a_valid_and_repeatable_order(sample: Sample) -> None:
-    """Expect each node once, after all nodes it needs, by simulated start time, and the same order in a second run."""
+    """Expect each node once, after all nodes it needs, sorted by simulated start time; expect the same order again."""
     cut = cut_of(sample)
     starts = start_times(cut, local_cluster(sample.devices))
     assert list(starts.items()) == list(start_times(cut_of(sample), local_cluster(sample.devices)).items())
@@ -70,7 +70,7 @@ def expect_transfers_next_to_their_tensors(nodes: Sequence[Node]) -> None:
 
 
 def test_node_starts_when_its_inputs_have_arrived_and_its_device_is_free() -> None:
-    """Memory takes no time, an operation one second; links have a latency of 10 s and carry 2 bytes per second."""
+    """Memory access takes no time, one operation one second; a link has a latency of 10 s and 2 bytes per second."""
     graph = Graph()
     with graph.device(HERE):
         x = ops.placeholder(graph, (3,), "float32", name="x")
@@ -107,10 +107,10 @@ def run_waiting(queues: Mapping[str, list[str]], cut: Graph) -> None:
 
 
 def sent_over(wire_s: float, products: int, *, back: bool, large: bool = False) -> tuple[Graph, Cluster]:
-    """Return a graph in which a tensor is sent, added and, if ``back``, sent back, next to products of one second.
+    """Return a graph in which a device adds a received tensor x to another, besides products of one second each.
 
-    wire_s: seconds that the tensor takes on the link. large: whether the result of the products takes as long
-    on the link; otherwise it takes no time. Memory takes no time.
+    wire_s: the seconds that x occupies the link. back: whether the sum is sent back. large: whether the result of the
+    products occupies the link as long as x, rather than for no time. Memory access takes no time.
     """
     graph = Graph()
     with graph.device(HERE):
@@ -206,7 +206,7 @@ def gradient_sends(part: Graph, worker: int, layer: str) -> list[int]:
 
 
 def backward(part: Graph, layer: str) -> list[int]:
-    """Return the positions of the backward pass of a layer."""
+    """Return the positions of the nodes in the backward pass of a layer."""
     return [
         position
         for position, node in enumerate(part)

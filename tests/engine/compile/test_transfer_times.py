@@ -24,7 +24,7 @@ WIRE_S = LATENCY_S + X_BYTES / BYTES_PER_S
 
 
 def two_devices(compression: str = "none") -> Cluster:
-    """Return two devices with 1e9 operations per second and memory that takes no time."""
+    """Return two devices that compute 1e9 operations per second and access memory in no time."""
     devices = tuple(Device(name, FLOPS_PER_S, 1e30) for name in (HERE, THERE))
     return Cluster(devices, LATENCY_S, BYTES_PER_S, compression)
 
@@ -81,7 +81,7 @@ def test_compression_halves_the_bytes_and_keeps_the_layer(registry: Registry) ->
 
 
 def test_node_that_waits_for_another_device_needs_the_transfer(registry: Registry) -> None:
-    """A control edge is a transfer without bytes and without a layer; the node that waits needs the transfer."""
+    """A control edge is a transfer of 0 bytes that belongs to no layer; the node that waits needs this transfer."""
     graph = Graph()
     with graph.device(HERE):
         x = ops.placeholder(graph, (), "float32", name="x")

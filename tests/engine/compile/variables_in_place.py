@@ -17,10 +17,10 @@ Array = NDArray[Any]
 def play(
     graph: Graph, order: Sequence[str], variables: Mapping[str, Array], feeds: Mapping[Tensor, Array]
 ) -> tuple[dict[str, Array], dict[Tensor, Array]]:
-    """Run nodes in the given order; return the memory of the variables and the outputs of kernels.
+    """Run nodes in the given order; return the final values of the variables and the outputs of all kernels.
 
-    Aliases are views. An element-wise node writes directly into the variable to which its result is assigned, unless
-    another node still reads the old value.
+    Aliases are views. If only an assign node reads the result of a fused element-wise node, the result is written
+    directly to the variable, unless a later node reads the old value of the variable.
     """
     memory = {name: value.copy() for name, value in variables.items()}
     values = dict(feeds)
@@ -46,7 +46,7 @@ def play(
 
 
 def _written_by_their_producers(graph: Graph, order: Sequence[str]) -> dict[Tensor, str]:
-    """Return result -> variable for the results that an element-wise node may write into the variable in this order."""
+    """Return result -> variable for each element-wise result that, in this order, may be written to the variable."""
     position = {name: i for i, name in enumerate(order)}
     source: dict[Tensor, str] = {}
     last_read: dict[str, int] = {}
@@ -70,7 +70,7 @@ def _written_by_their_producers(graph: Graph, order: Sequence[str]) -> dict[Tens
 
 
 def any_order(graph: Graph, rng: np.random.Generator) -> list[str]:
-    """Return a random order that the edges allow."""
+    """Return a random order of the nodes that the edges allow."""
     missing = {node.name: {*(t.node for t in node.inputs), *node.control_inputs} for node in graph}
     order: list[str] = []
     while missing:

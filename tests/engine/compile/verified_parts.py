@@ -1,4 +1,4 @@
-"""Invariants of the parts into which a graph was cut for its devices."""
+"""Invariants of the parts into which a graph is cut, one for each device."""
 
 from collections import defaultdict
 
@@ -15,7 +15,7 @@ def verify_partition(parts: dict[str, Graph]) -> None:
         verify(part)
         for node in part:
             if node.device != device:
-                raise VerificationError(f"node {node.name!r} of {node.device!r} stands in the part of {device!r}")
+                raise VerificationError(f"node {node.name!r} of {node.device!r} is in the part of {device!r}")
             if node.op == "send":
                 sends[node.attributes["key"], device, node.attributes["destination"]] += part.input_specs(node)
             if node.op == "recv":

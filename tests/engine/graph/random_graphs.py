@@ -1,4 +1,4 @@
-"""Random graphs with small tensors, several outputs, shared inputs, control edges and any devices."""
+"""Random graphs of small tensors, with several outputs, shared inputs, control edges and random devices."""
 
 import math
 from collections.abc import Callable
@@ -84,7 +84,7 @@ class TrainingSample:
 def training_samples(
     draw: st.DrawFn, *, dtype: str = "float64", max_devices: int = 2, controls: bool = True
 ) -> TrainingSample:
-    """Draw layers, gradients and updates joined at random, with patterns that passes rewrite and obstacles to rewrites.
+    """Draw a graph of randomly joined layers, gradients and updates: patterns that passes rewrite, and obstacles.
 
     controls: whether some nodes wait for other nodes.
     """
@@ -118,7 +118,7 @@ class _Sketch:
     assigned: set[tuple[int, ...]] = field(default_factory=set)
 
     def any(self, shape: tuple[int, ...]) -> Tensor:
-        """Draw a tensor of a shape, preferably the newest."""
+        """Draw a tensor of a shape, preferably the newest one."""
         tensors = self.known[shape]
         latest = tensors[-1:] * 3
         return self.draw(st.sampled_from([*tensors, *latest]))

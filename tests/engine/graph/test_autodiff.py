@@ -29,10 +29,10 @@ def values(text: Text, found: list[Tensor | None], x: list[float]) -> list[list[
 @pytest.mark.parametrize(
     ("text", "ys", "xs", "x", "expected"),
     [
-        # With respect to an intermediate tensor, and at the same time to the input.
+        # With respect to an intermediate tensor, alone and together with the input.
         ("m = exp(x); y = square(m)", "y", "m", [0.0, 1.0], [[2.0, 2 * E]]),
         ("m = square(x); y = square(m)", "y", "m x", [3.0], [[2 * 3.0**2], [4 * 3.0**3]]),
-        # The gradients of several ys are added, also if one y depends on another one or is given twice.
+        # The gradients of several ys are added, even if one y depends on another or is listed twice.
         ("y = square(x); z = exp(x)", "y z", "x", [0.5], [[1.0 + np.exp(0.5)]]),
         ("y = square(x); z = square(y)", "y z", "x", [2.0], [[2 * 2.0 + 4 * 2.0**3]]),
         ("y = square(x)", "y y", "x", [3.0], [[12.0]]),

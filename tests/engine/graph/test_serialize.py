@@ -126,7 +126,7 @@ def test_true_is_refused_as_an_integer() -> None:
 
 
 def documents() -> list[Any]:
-    """Return one document for each sample of every op, and one that uses every field of a node."""
+    """Return one document for each sample of every op, and one document that uses every field of a node."""
     graphs = [case.build(op)[0] for op, cases in op_cases.CASES.items() for case in cases]
     return [to_document(graph) for graph in (small_graph(), *graphs)]
 
@@ -173,7 +173,7 @@ def refused(graph: Graph, message: str) -> None:
 
 
 def test_graph_in_memory_is_refused_with_the_name_of_the_node() -> None:
-    """No document can express these graphs: wrong names, a wrong order, or attributes in non-canonical form."""
+    """No document can express these graphs, which have wrong names, a wrong order or non-canonical attributes."""
     graph = small_graph()
     verify(graph)
     refused(changed(graph, "y", name="q"), "node 'q' is stored under the name 'y'")
@@ -226,7 +226,7 @@ def test_part_with_an_illegal_node_or_a_node_of_another_device_is_refused() -> N
     lie = {"outputs": (TensorSpec((3,), "float64"),)}
     refused_parts({**parts(), CPU_0: changed(parts()[CPU_0], "x", **lie)}, "node 'x' has outputs")
     moved = {**parts(), CPU_1: changed(parts()[CPU_1], "recv", device=CPU_0)}
-    refused_parts(moved, f"node 'recv' of '{CPU_0}' stands in the part of '{CPU_1}'")
+    refused_parts(moved, f"node 'recv' of '{CPU_0}' is in the part of '{CPU_1}'")
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ Pairs = Collection[tuple[int, int]]
 
 
 def always(inputs: Tags, outputs: Tags, *, scratch_bytes: int = 0, in_place: Pairs = ()) -> Arrange:
-    """Request fixed layouts whatever is offered: one tag for all operands, or one tag for each operand."""
+    """Return an arrange function that always requests the same layouts: one tag for all operands, or one for each."""
 
     def arrange(attributes: Attributes, ins: Specs, outs: Specs, offered: Offered) -> Arrangement:
         return Arrangement(_each(inputs, ins), _each(outputs, outs), scratch_bytes, tuple(in_place))
@@ -88,7 +88,7 @@ def always(inputs: Tags, outputs: Tags, *, scratch_bytes: int = 0, in_place: Pai
 
 
 def following(*, in_place: Pairs = ()) -> Arrange:
-    """Request, for all operands, the first offered layout that is not plain."""
+    """Return an arrange function that requests, for all operands, the first offered layout that is not plain."""
 
     def arrange(attributes: Attributes, ins: Specs, outs: Specs, offered: Offered) -> Arrangement:
         tag = next((each.tag for each in offered if each and each.tag), PLAIN)
@@ -98,7 +98,7 @@ def following(*, in_place: Pairs = ()) -> Arrange:
 
 
 def converting(pairs: Collection[tuple[str, str]]) -> Arrange:
-    """Return an arrange function of ``convert`` that accepts only the given pairs of layout tags (from, to)."""
+    """Return an arrange function for ``convert`` that accepts only the given pairs of layout tags (from, to)."""
 
     def arrange(attributes: Attributes, ins: Specs, outs: Specs, offered: Offered) -> Arrangement | None:
         source, wanted = offered
@@ -126,7 +126,7 @@ def fake_kernel(op: str, arrange: Arrange, *, native: bool | int = False) -> Ker
 
 
 def reference_registry() -> Registry:
-    """Return a registry of the reference kernels only."""
+    """Return a registry of only the reference kernels."""
     registry = Registry()
     for op in kernel_ops():
         registry.add(load_kernels().find(op, "cpu", "numpy"))
@@ -160,7 +160,7 @@ def join(calls: Sequence[NativeCall]) -> Callable[[], int]:
 
 
 class _DestructiveCall:
-    """A call whose result is correct only if its memory holds no value that is still needed."""
+    """A call that destroys the values in its outputs and scratch memory before it reads its other inputs."""
 
     def __init__(self, op: str, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> None:
         assert len(buffers.scratch) == arrangement.scratch_bytes
@@ -213,7 +213,7 @@ def _reference(op: str, attributes: Attributes, buffers: Buffers) -> Callable[[S
 
 
 def random_registry(seed: int) -> Registry:
-    """Return fake kernels that request random layouts for every node; the result depends only on the seed."""
+    """Return fake kernels that request random layouts, which depend only on the seed and the requesting node."""
     kernels = [
         fake_kernel(op, _random_arrange(seed, op), native=_random(seed, op).random() < 0.5)
         for op in kernel_ops()
@@ -223,7 +223,7 @@ def random_registry(seed: int) -> Registry:
 
 
 def _random(seed: int, *subject: object) -> random.Random:
-    """Return a generator that depends only on the seed and the subject."""
+    """Return a random generator that depends only on the seed and the subject."""
     return random.Random(f"{seed} {subject}")
 
 

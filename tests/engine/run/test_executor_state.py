@@ -1,7 +1,7 @@
 """Variables across steps, and fused calls of machine code.
 
 All readers of a variable see the value from the start of the step; fetches and feeds do not share its memory. If a
-fused call fails, the error names the node.
+fused call fails, the error names the failed node.
 """
 
 from collections.abc import Callable, Sequence
@@ -87,7 +87,7 @@ def test_step_with_wrong_feed_assigns_nothing(registry: Registry) -> None:
         bench.variables.require(frozenset({"w"}))
 
 
-def test_failed_first_step_marks_nothing_assigned(registry: Registry) -> None:
+def test_failed_first_step_marks_no_variable_as_assigned(registry: Registry) -> None:
     graph = assigned_from_feed()
     y = ops.exp(graph, X)
 
@@ -163,7 +163,7 @@ def graph() -> Graph:
 
 
 class Machine:
-    """A fake library that joins machine-code calls, records how many run together, and can let a call fail."""
+    """A fake library that joins machine-code calls, records how many it runs at once, and can make one fail."""
 
     def __init__(self, *native: str, calls: int = 1) -> None:
         """Create kernels for the ops ``native``, each of which makes ``calls`` machine-code calls."""

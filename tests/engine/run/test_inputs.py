@@ -1,4 +1,4 @@
-"""Reading of inputs: the devices of one process read each share once."""
+"""Reading of inputs: the devices of a process together read each share of a batch once."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +32,7 @@ SLOTS = {
 
 
 class Counting:
-    """A source that records its calls and fails at the first call for ``failing_step``. examples: the data, if any."""
+    """A source that records its calls and fails once, at ``failing_step``. examples: the data; None to generate it."""
 
     def __init__(self, failing_step: int = -1, examples: Examples | None = None) -> None:
         self.asked: list[ShareKey] = []
@@ -140,7 +140,7 @@ def test_device_waits_for_the_device_that_reads() -> None:
 
 @pytest.mark.parametrize("gpus", [False, True], ids=["CPUs", "gpus"])
 def test_layers_on_three_devices_read_every_batch_once(gpus: bool, compiled_sources: Path) -> None:
-    """The first layer reads images, the last layer labels; a GPU reads the inputs of the next step ahead."""
+    """The first layer reads images and the last layer labels; a GPU reads the inputs of each step in advance."""
     registry = registry_of(EmulatedRuntime(compiled_sources)) if gpus else load_kernels()
     near = local_cluster(3, latency_s=1e-9, bytes_per_s=1e15, gpus=first_gpu(3, 0, gpus))
     layers, task = Placed(ModelParallel(workers=3), near, registry=registry), task_for("dense")

@@ -1,4 +1,4 @@
-"""The order of launched parts: on a virtual clock, and as recorded in an earlier run."""
+"""The order in which launched parts run: by a virtual clock, or as recorded in an earlier run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -21,7 +21,7 @@ from tests.engine.run.launched_programs import SIZE, expect_matching_transfers, 
 
 
 def launched(text: str, step: int = 0) -> Launched:
-    """Parse ``a:x``, a step of client a on device x, or ``p:w>s=4``, in which w sends s 4 bytes (0 without ``=4``)."""
+    """Parse ``a:x``, a step of client a on device x, or ``p:w>s=4``, in which w sends 4 bytes to s (by default 0)."""
     client, _, parts = text.partition(":")
     source, sends, rest = parts.partition(">")
     destination, _, nbytes = rest.partition("=")
@@ -30,7 +30,7 @@ def launched(text: str, step: int = 0) -> Launched:
 
 
 def clock(seconds: Mapping[str, float], byte_s: float = 0.0) -> VirtualTime:
-    """Return a virtual time. seconds: durations of parts such as ``a:x``. byte_s: seconds per byte on a link."""
+    """Return a virtual clock. seconds: durations of parts such as ``a:x``. byte_s: seconds per byte on a link."""
     return VirtualTime(lambda client, device, step: seconds[f"{client}:{device}"], lambda nbytes: byte_s * nbytes)
 
 
@@ -90,7 +90,7 @@ def test_parts_that_wait_for_each_other_are_refused() -> None:
 
 
 def ending(text: str, step: int = 0) -> Ending:
-    """Parse ``p:w0s1``: client p ended after its parts, number 0 on device w and number 1 on device s."""
+    """Parse ``p:w0s1``: the end of client p, whose parts were number 0 on device w and number 1 on device s."""
     client, _, turns = text.partition(":")
     return Ending(client, step, {turns[i]: int(turns[i + 1]) for i in range(0, len(turns), 2)})
 
@@ -161,7 +161,7 @@ def ends(session: Clients, *clients: str, step: int = 0) -> list[Finished]:
 
 
 def value(array: Any) -> float:
-    """Return the value that all elements of a tensor have."""
+    """Return the common value of all elements of a tensor."""
     assert np.unique(array).size == 1
     return float(array[0])
 

@@ -104,7 +104,7 @@ def test_time_while_the_process_is_suspended_does_not_count_as_waiting(monkeypat
     waits: list[float] = []
 
     def wait(timeout: float) -> bool:
-        """Wait as if the process were suspended for an hour at first, and the value arrived half a minute later."""
+        """Simulate a process that is suspended for an hour and then receives the value after half a minute."""
         waits.append(timeout)
         clock.advance(timeout if len(waits) > 1 else 3600.0)
         if clock.now >= 3630.0:
@@ -155,7 +155,7 @@ def runtime(tmp_path: Path) -> EmulatedRuntime:
 
 
 class End:
-    """A device on the emulated GPU, with its wires to other devices."""
+    """A device on the emulated GPU, with its wires. alone: whether the process has no rendezvous between GPUs."""
 
     def __init__(self, runtime: EmulatedRuntime, rendezvous: LocalRendezvous, *, alone: bool = False) -> None:
         self.platform = GpuPlatform(runtime, 0)
@@ -177,7 +177,7 @@ def value(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(SPEC.shape, np.float32)
 
 
-def test_gpus_copy_in_device_order_without_waits_of_the_host(runtime: EmulatedRuntime) -> None:
+def test_gpus_copy_in_device_order_without_host_waits(runtime: EmulatedRuntime) -> None:
     rendezvous = LocalRendezvous(timeout_s=0.01)
     first, second = End(runtime, rendezvous), End(runtime, rendezvous)
     out, into = first.outgoing("x"), second.incoming("x->GPU 1", "GPU 0")

@@ -20,7 +20,7 @@ TOO_MUCH = 1 << 62
 
 
 class ArenaUser:
-    """A user of the arena that counts the calls of ``release_memory``."""
+    """A user of the arena that counts the calls to ``release_memory``."""
 
     def __init__(self) -> None:
         self.releases = 0

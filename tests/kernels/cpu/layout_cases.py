@@ -1,6 +1,6 @@
 """Shapes around the sizes at which CPU kernels use different code: blocks of 8 or 16 channels, whole vectors, tiles.
 
-Only kernels are compared on these cases; see ``tests/kernels/cpu/test_table.py``.
+The cases are only for the comparison of kernels in ``tests/kernels/cpu/test_table.py``.
 """
 
 import itertools

@@ -130,7 +130,7 @@ def test_external_functions_are_called_at_their_addresses() -> None:
 
 
 class Log:
-    """A record of calls; the calls write to this record."""
+    """A log and its native calls, each of which appends a number to the log."""
 
     def __init__(self) -> None:
         self.notes: list[int] = []
@@ -208,4 +208,4 @@ def test_other_threads_run_during_a_call(join: Join) -> None:
     with ThreadPoolExecutor(1) as other:
         waiting = other.submit(joined)
         c.sem_post(place)
-        assert waiting.result() == 0, "it held the GIL while it waited"
+        assert waiting.result() == 0, "the call held the GIL while it waited"

@@ -1,4 +1,4 @@
-"""Element-wise kernels in machine code equal the definition bit for bit, in all layouts and in place."""
+"""Element-wise kernels in machine code equal the definition of their program bit for bit: layouts, in place."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -39,7 +39,7 @@ def llvm() -> Registry:
 
 @pytest.fixture
 def threads() -> Iterator[Any]:
-    """Yield a function that sets the number of OpenMP threads of this thread; restore the number after the test."""
+    """Yield a function that sets the number of OpenMP threads for calls of this thread; restore it after the test."""
     ffi = cffi.FFI()
     ffi.cdef("void omp_set_num_threads(int); int omp_get_max_threads(void);")
     library = ffi.dlopen(openmp.LIBRARY)

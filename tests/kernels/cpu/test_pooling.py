@@ -82,7 +82,7 @@ def test_machine_code_has_priority_over_onednn_which_ignores_nan() -> None:
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
-def test_code_is_generated_for_every_width_of_vectors(lanes: int) -> None:
+def test_code_is_generated_for_every_vector_width(lanes: int) -> None:
     for inner in (1, 16, 20):
         assert "define void" in write_module(
             Pooling("float32", (3, 3), (2, 2), (1, 1, 1, 1), inner, min(lanes, inner), in_bytes=True)

@@ -1,4 +1,4 @@
-"""Products computed inside updates: values, bits, shared memory, and refusals."""
+"""Matrix products computed inside element-wise updates: values, bits, shared memory, and refusals."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ MOMENTUM = parse("mul 1 4; add 5 2; mul 6 3; sub 0 7", 5, (8, 6))
 GRADIENT = 2
 
 SIZES = [(1, 1, 1), (1, 9, 100), (7, 33, 1), (5, 17, 48), (33, 24, 67), (3, 1, 40), (64, 8, 113), (2, 16, 16)]
-"""(rows of dy, inner extent, columns): whole blocks, and remainders of rows, of vectors and of single numbers."""
+"""(terms, rows, columns) of products: whole blocks, and remainders of rows, of vectors and of single numbers."""
 
 
 def kernel(library: str = "llvm") -> Kernel:

@@ -62,7 +62,7 @@ class EmulatedStream:
     capturing: Capture | None = None
 
     def put(self, work: Work) -> None:
-        """Queue work, or record it in the capture."""
+        """Enqueue work, or record it in a capture that is in progress."""
         (self.queue if self.capturing is None else self.capturing.works).append(work)
 
     def drain(self, until: int) -> None:
@@ -74,7 +74,7 @@ class EmulatedStream:
         with WORKING:
             while self.done < until:
                 if self.worker not in (None, me):
-                    assert WORKING.wait(PATIENCE_S), f"stream {self.handle} is waited for too long"
+                    assert WORKING.wait(PATIENCE_S), f"stream {self.handle} made no progress for too long"
                     continue
                 before, self.worker = self.worker, me
                 self.done += 1
@@ -87,7 +87,7 @@ class EmulatedStream:
 
 @dataclass
 class EmulatedEvent:
-    """A position in a stream, or none before it is recorded."""
+    """An event: a position in a stream after it is recorded, and no position before."""
 
     gpu: int = 0
     stream: EmulatedStream | None = None
@@ -139,7 +139,7 @@ class EmulatedFunction:
             raise AssertionError(f"{self.name}: argument {status - 101} has {values[status - 101].nbytes} bytes")
         if status:
             raise AssertionError(
-                f"{self.name}: " + (f"takes other than {count} arguments" if status == 100 else "threads wait forever")
+                f"{self.name}: " + (f"does not take {count} arguments" if status == 100 else "threads wait forever")
             )
 
 
@@ -217,7 +217,7 @@ class EmulatedRuntime:
         if source is None or source is stream:
             return
         if event.capture is not None:
-            assert source.capturing is event.capture, "an event of a capture is waited for when that is over"
+            assert source.capturing is event.capture, "a stream waits for an event of a capture that is over"
         if event.capture is not None and stream.capturing is None:
             # The stream joins the capture. Events recorded before a capture are not part of it, because another
             # device may wait for them meanwhile.
@@ -280,7 +280,7 @@ def sources_folder(request: pytest.FixtureRequest) -> Path:
 def compiled(source: str, folder: Path) -> ctypes.PyDLL:
     """Return the library that a source compiles to on the host; the folder keeps libraries for later calls."""
     names = _KERNEL.findall(source)
-    assert names, 'a source has kernels: extern "C" __global__ void NAME('
+    assert names, 'no kernel in the source; expected: extern "C" __global__ void NAME('
     entries = "".join(
         f'extern "C" int emulate_{name}(const unsigned *g, const unsigned *b, void **a, const int *s, int n, int t, '
         f"int r) {{ return emulation::launch({name}, g, b, a, s, n, t, r); }}\n"
@@ -298,7 +298,7 @@ def compiled(source: str, folder: Path) -> ctypes.PyDLL:
 
 
 def _compiled_header(folder: Path) -> Path:
-    """Return a folder with the precompiled header, which takes most of the time of a small source."""
+    """Return a folder with the precompiled header, because compiling a small source is mostly compiling the header."""
     inside = folder / f"header_{_digest(HEADER.read_text())}"
     made = inside / f"{HEADER.name}.gch"
     if not made.exists():

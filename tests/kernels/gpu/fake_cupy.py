@@ -18,7 +18,7 @@ class CUDARuntimeError(RuntimeError):
 class FakeCupy:
     """A fake of the module.
 
-    gpus: number of GPUs, or minus an error status. memory: bytes of a GPU. capabilities: GPU -> capability, if not 90.
+    gpus: number of GPUs, or a negated error status. memory: bytes of a GPU. capabilities: GPU -> capability, if not 90.
     """
 
     gpus: int = 2
@@ -46,7 +46,7 @@ class FakeCupy:
         return SimpleNamespace(ptr=next(self._addresses))
 
     def _pinned(self, nbytes: int, flags: int) -> bytearray:
-        assert flags == 3, "every GPU has it, at one address"
+        assert flags == 3, "pinned memory must be portable and mapped"
         self._take(nbytes)
         return bytearray(nbytes)
 
@@ -109,7 +109,7 @@ class FakeModule:
 
     def get_function(self, name: str) -> Any:
         def call(grid: Any, block: Any, arguments: Any, *, stream: FakeStream) -> None:
-            assert (type(grid), type(block)) == (tuple, tuple), "CuPy takes no other sequences"
+            assert (type(grid), type(block)) == (tuple, tuple), "CuPy accepts only tuples"
             self.cupy.log.append(("launch", name, grid, block, arguments, stream.ptr))
 
         return call

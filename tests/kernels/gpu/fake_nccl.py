@@ -27,7 +27,7 @@ class NcclError(RuntimeError):
 
 @dataclass(frozen=True)
 class _Call:
-    """The part of one rank in a sum."""
+    """The call with which one rank takes part in a sum."""
 
     stream: EmulatedStream
     position: int
@@ -39,7 +39,7 @@ class _Call:
 
 @dataclass
 class _World:
-    """The ranks of one communicator. sums: number -> the call of each rank. done: numbers of finished sums."""
+    """The ranks of one communicator. sums: number of a sum -> rank -> call. done: finished sums."""
 
     size: int
     ranks: set[int] = field(default_factory=set)
@@ -113,7 +113,7 @@ class FakeCommunicator:
         assert op == 0, "ncclSum"
         assert not self.destroyed
         own = self.nccl.runtime.streams[stream]
-        assert own.capturing is None, "sums are captured on all GPUs or on none, which nobody sees to"
+        assert own.capturing is None, "sums must not be captured: some GPUs might not capture them"
         with WORKING:
             number = self.world.begun.get(self.rank, 0)
             self.world.begun[self.rank] = number + 1
@@ -127,7 +127,7 @@ class FakeCommunicator:
         """Compute the sum for all ranks once all have enqueued it and their earlier work is done."""
         world, calls = self.world, self.world.sums[number]
         came = WORKING.wait_for(lambda: len(calls) == world.size or number in world.done, PATIENCE_S)
-        assert came, f"sum {number}: only ranks {sorted(calls)} came"
+        assert came, f"sum {number}: only ranks {sorted(calls)} called it"
         for call in calls.values():
             if number not in world.done:
                 call.stream.drain(call.position)
@@ -138,7 +138,7 @@ class FakeCommunicator:
 
 def _sum(calls: list[_Call]) -> None:
     """Add in rank order, which NCCL does not guarantee."""
-    assert len({(call.count, call.datatype) for call in calls}) == 1, "all ranks give the same number of one type"
+    assert len({(call.count, call.datatype) for call in calls}) == 1, "ranks must agree on the count and the type"
     parts = [_at(call.source, call).copy() for call in calls]
     total = reduce(np.add, parts)
     for call in calls:

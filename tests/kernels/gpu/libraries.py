@@ -43,10 +43,10 @@ class NumpyCublas:
         return self.handles[-1]
 
     def setMathMode(self, handle: int, mode: int) -> None:  # noqa: N802
-        assert mode & 1 == 0, "tensor cores in float32 are for the compute type to say"
+        assert mode & 1 == 0, "the compute type, not the math mode, selects tensor cores for float32"
 
     def setStream(self, handle: int, stream: int) -> None:  # noqa: N802
-        raise NotImplementedError("CuPy's binding refuses a stream that is captured: the library itself is asked")
+        raise NotImplementedError("CuPy's binding refuses a stream that is captured: call the library directly")
 
     def set_stream(self, handle: int, stream: int) -> int:
         self._stream, self._workspace = self.streams[stream], None
@@ -65,9 +65,9 @@ class NumpyCublas:
 
     def gemm(self, handle: int, *told: int) -> int:
         assert handle in self.handles
-        assert all(type(each) is int for each in told), f"ctypes takes no other numbers: {told}"
+        assert all(type(each) is int for each in told), f"ctypes accepts only int: {told}"
         assert self._stream is not None
-        assert self._workspace is not None, "a stream that was set has no workspace of the caller's yet"
+        assert self._workspace is not None, "setting a stream resets the workspace: set the workspace after it"
         workspace = self._workspace
         self.computed.append(told[16])
         # Scalars in host memory are read during the call, not by the GPU.
@@ -105,7 +105,7 @@ def matrix_at(address: int, dtype: str, rows: int, columns: int, leading: int) -
 
 
 class GpuWithCublas(EmulatedRuntime):
-    """An emulated GPU on which the class of the real library "cublas" calls :class:`NumpyCublas`."""
+    """An emulated GPU whose library "cublas" is a real ``CublasLibrary`` that calls :class:`NumpyCublas`."""
 
     def __init__(self, *arguments: Any, tf32: bool = False, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -132,7 +132,7 @@ class ReferencePlan:
         assert set(addresses) == set(self.convolution.shapes)
         assert workspace % 256 == 0, "cuDNN's workspaces are aligned"
         told = (*addresses.values(), workspace)
-        assert all(type(each) is int for each in told), f"its front end takes other numbers for arrays: {told}"
+        assert all(type(each) is int for each in told), f"cuDNN's front end takes other numbers for arrays: {told}"
         stream.put(lambda: self._compute(dict(addresses), workspace))
 
     def _compute(self, addresses: dict[Role, int], workspace: int) -> None:
@@ -148,7 +148,7 @@ class ReferencePlan:
 
 @dataclass
 class ReferencePlanner:
-    """A planner like :class:`~runner.kernels.gpu.cudnn.library.CudnnLibrary`. refuses: whether there is no plan."""
+    """A planner like :class:`~runner.kernels.gpu.cudnn.library.CudnnLibrary`. refuses: whether a node has no plan."""
 
     workspace_bytes: int = 131
     refuses: Callable[[Convolution], bool] = lambda _: False

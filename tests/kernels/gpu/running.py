@@ -75,7 +75,7 @@ def offers_for(specs: Sequence[Spec], layouts: LayoutsOfInputs) -> Sequence[Layo
 def chosen(
     registry: Registry, node: Node, specs: Sequence[Spec], offered: Sequence[Layout | None], library: str | None
 ) -> Choice:
-    """Return the kernel for a node and its arrangement."""
+    """Return the kernel for a node, with its arrangement."""
     if library is None:
         return registry.choose(node.op, "gpu", node.attributes, specs, node.outputs, offered)
     kernel = registry.find(node.op, "gpu", library)
@@ -109,7 +109,7 @@ def bound_to(
     sources = [_allocated(runtime, *each) for each in zip(specs, arrangement.inputs, strict=True)]
     targets = [_allocated(runtime, *each) for each in zip(node.outputs, arrangement.outputs, strict=True)]
     for i, o in harness.once_each(arrangement.in_place).items() if in_place else ():
-        assert sources[i].layout.nbytes == targets[o].layout.nbytes, "what shares memory has the same bytes"
+        assert sources[i].layout.nbytes == targets[o].layout.nbytes, "operands that share memory have equal sizes"
         targets[o] = Operand(targets[o].spec, targets[o].layout, sources[i].data)
     buffers = Buffers(tuple(sources), tuple(targets), runtime.allocate(arrangement.scratch_bytes))
     bound = choice.kernel.bind(node.attributes, arrangement, buffers)
@@ -134,7 +134,7 @@ def run_choice(
     outputs = [got(runtime, stream, operand) for operand in targets]
     for i, (operand, array) in enumerate(zip(sources, inputs, strict=True)):
         unchanged = operand.address in shared or got(runtime, stream, operand).tobytes() == array.tobytes()
-        assert unchanged, f"it wrote to input {i}"
+        assert unchanged, f"the kernel wrote to input {i}"
     if bound.failures is not None and _status(bound):
         raise RuntimeError(bound.failures.explain(_status(bound)))
     return outputs
@@ -162,17 +162,17 @@ def _replay(runtime: Runtime, stream: Stream, bound: StreamCall, targets: Sequen
 
 
 def put(runtime: Runtime, stream: Stream, operand: Operand, array: Array) -> None:
-    """Copy a plain array into GPU memory, in the layout of the operand."""
+    """Copy an array into the GPU memory of an operand, in its layout."""
     lying = array.transpose(_INNERMOST_LAST) if operand.layout.tag == CHANNELS_LAST else array
     pinned = runtime.pinned(operand.layout.nbytes)
     pinned[:] = np.frombuffer(np.ascontiguousarray(lying).tobytes(), np.uint8)
     runtime.copy(operand.address, pinned.ctypes.data, operand.layout.nbytes, stream)
-    # The pinned memory must exist until here.
+    # The pinned memory must exist until the copy is done.
     runtime.synchronize(stream)
 
 
 def got(runtime: Runtime, stream: Stream, operand: Operand) -> Array:
-    """Return a plain copy of an operand, after all work on the stream."""
+    """Return a copy of an operand as a plain array, after all work on the stream."""
     pinned = runtime.pinned(operand.layout.nbytes)
     runtime.copy(pinned.ctypes.data, operand.address, operand.layout.nbytes, stream)
     runtime.synchronize(stream)

@@ -37,7 +37,7 @@ def operand(runtime: EmulatedRuntime, array: Array) -> Operand:
 
 
 def bound(runtime: EmulatedRuntime, rank: int, size: int, part: Operand, total: Operand) -> StreamCall:
-    """Return the bound sum on the current GPU."""
+    """Return the call of a sum on the current GPU, bound to operands."""
     kernel = registry_of(runtime, collective).find("collective_sum", "gpu", "nccl")
     attributes = {"group": "g", "rank": rank, "size": size}
     arrangement = kernel.arrange(attributes, [part.spec], [total.spec], [part.layout])
@@ -79,7 +79,7 @@ def test_without_the_library_there_is_no_kernel(runtime: EmulatedRuntime) -> Non
 
 
 def test_sums_of_one_gpu_keep_their_order_and_are_not_captured(gpus: EmulatedRuntime) -> None:
-    """Other independent kernels would be captured on separate streams."""
+    """Independent kernels of other ops would be captured on separate streams."""
     told = joined(gpus, 2)
     steps = []
     for gpu in range(2):

@@ -131,7 +131,7 @@ HANDLE, STREAM, A, B, C, WORKSPACE = (number << 40 for number in range(1, 7))
 
 
 def offer(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Install a fake of CuPy's cuBLAS module; return the handles and modes that are set."""
+    """Install a fake of CuPy's cuBLAS module; return a list to which it appends each handle and mode that is set."""
     modes: list[tuple[int, int]] = []
     native = SimpleNamespace(create=lambda: HANDLE, setMathMode=lambda *told: modes.append(told))
     for name in ("cupy_backends", "cupy_backends.cuda"):

@@ -1,4 +1,4 @@
-"""The GPUs of a machine: queries of the driver, with a compiled substitute, and the advice if none can be used."""
+"""The GPUs of a machine: queries of a driver, here a compiled fake, and the advice if no GPU can be used."""
 
 import gc
 import shutil

@@ -116,7 +116,7 @@ def test_the_variance_of_large_numbers_is_accurate(runtime: EmulatedRuntime) -> 
 
 
 def test_the_special_cases_are_divided_into_several_parts() -> None:
-    """Otherwise, the table would not cover the addition of parts."""
+    """Otherwise, ``test_table.py`` would not cover the addition of parts."""
     multiprocessors = EmulatedRuntime.multiprocessors
     for shape, last in [((65, 3, 8, 9), False), ((17, 5, 13, 11), True)]:
         assert division(multiprocessors, Shaped(shape, "float32"), last).splits > 1

@@ -64,7 +64,7 @@ def test_written_values_are_read(platform: GpuPlatform) -> None:
     np.testing.assert_array_equal(read(platform, *places), [values(1), values(2)])
 
 
-def test_a_written_array_may_change_at_once(platform: GpuPlatform) -> None:
+def test_an_array_may_change_right_after_it_is_written(platform: GpuPlatform) -> None:
     place, array = operand(platform), values(1)
     write = platform.writer(place)
     for step in range(5):
@@ -167,12 +167,12 @@ def test_the_refusal_of_a_kernel_is_reported_after_the_step(runtime: EmulatedRun
     good = axpy(runtime, x, operand(platform), 0.0)
     joined = platform.join([good, Work(refusing, (x.data,), ())])
     write(-np.ones(COUNT, np.float32))
-    assert joined.call() == 0, "nobody has waited"
+    assert joined.call() == 0, "the host has not waited yet"
     platform.finish()
     assert joined.late is not None
     assert joined.late() == (1 + 1) << 16 | 7
     assert joined.reason(1, 7) == "status 7 means negative"
-    assert joined.late() == 0, "it is told once"
+    assert joined.late() == 0, "a failure is reported once"
     write(np.ones(COUNT, np.float32))
     joined.call()
     platform.finish()

@@ -96,7 +96,7 @@ def test_branches_have_separate_streams_and_join_again() -> None:
 def test_branches_that_reuse_memory_keep_their_order() -> None:
     works = [touched([0], [1]), touched([1], [2]), touched([3], [1]), touched([1], [4])]
     turns = assign_streams(works, 2)
-    assert 1 in before(turns)[2], "the second value lies where the first was read"
+    assert 1 in before(turns)[2], "call 2 overwrites the memory that call 1 reads"
 
 
 @pytest.mark.parametrize(
@@ -251,5 +251,5 @@ def test_a_stream_joins_a_capture_if_it_waits_for_an_event_recorded_in_the_captu
 def test_an_event_of_a_capture_is_invalid_after_the_capture(runtime: EmulatedRuntime) -> None:
     stream, event = runtime.stream(), runtime.event()
     runtime.capture(stream, lambda: runtime.record(event, stream))
-    with pytest.raises(AssertionError, match="an event of a capture is waited for when that is over"):
+    with pytest.raises(AssertionError, match="a stream waits for an event of a capture that is over"):
         runtime.wait(runtime.stream(), event)

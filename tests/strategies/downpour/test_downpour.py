@@ -19,9 +19,9 @@ class Stuck(Exception):
 
 @dataclass
 class Played:
-    """Fake clients that end in the given order; clients outside this order end in launch order or, if strict, never.
+    """Fake clients that end in the given order; after it, clients end in launch order or, if ``strict``, raise Stuck.
 
-    noted: names of clients, each with a mark for run (!), launched (+) or reported as ended (-).
+    noted: names of clients, each with a prefix: run (!), launched (+) or reported as ended (-).
     """
 
     order: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ RATE = np.asarray(0.1)
 def driven(
     rules: Rules, order: str = "", updates: int = 0, strict: bool = False, **staleness: int
 ) -> tuple[Played, Downpour]:
-    """Return the fake clients and a step driver that has made some updates."""
+    """Return the fake clients and a step driver that has made ``updates`` updates."""
     clients = Played(order.split(), strict, staleness)
     step_driver = Downpour(clients, rules)
     for step in range(updates):

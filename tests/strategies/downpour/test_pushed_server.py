@@ -1,6 +1,6 @@
 """A shard's treatment of stale pushes, and the staleness that a replica's own pushes cause.
 
-The tests launch the clients themselves.
+Most tests launch clients in a chosen order, without a step driver.
 """
 
 from collections.abc import Mapping
@@ -63,9 +63,9 @@ OLD_AND_NEW = "fetch_0_0 compute_0 fetch_1_0 compute_1 compute_1 push_1_0 fetch_
         *((1, "fetch_0_0 compute_0" + n * " fetch_1_0 compute_1 push_1_0", n) for n in (0, 1, 3)),
         # A fetch after the gradient does not lower the staleness of the gradient.
         (1, "fetch_0_0 compute_0 fetch_1_0 compute_1 push_1_0 fetch_0_0", 1),
-        # Staleness counts from the fetch of the replica's copy.
+        # Staleness counts from the fetch, not from the computation.
         (1, "fetch_0_0 fetch_1_0 compute_1 push_1_0 compute_0", 1),
-        # Accumulated gradients have the staleness of the oldest one until they are pushed.
+        # A sum of gradients has the staleness of its oldest gradient; after the push, a new sum begins.
         (2, OLD_AND_NEW, 1),
         (2, f"{OLD_AND_NEW} push_0_0 fetch_0_0 compute_0", 0),
     ],
@@ -103,7 +103,7 @@ def test_policy_scale_divides_the_learning_rate_by_a_staleness_above_one(
     sgd = task_of(NETWORKS["dense"], Sgd(), batch_size=12)
     moves = []
     for policy in ("none", "scale"):
-        # Only the last push is stale, so both runs have the same variables before it.
+        # Only the last push is stale, so the policies give the same variables before it.
         with begun(AsyncData(staleness=Staleness(policy)), sgd, registry) as trainer:
             before, _, after = pushed(trainer, staleness)
             moves.append({name: after[name] - before[name] for name in after})
@@ -135,7 +135,7 @@ OWN = [
     ("overlapped", 4, 2, 2),
     ("direct", 1, 1, 0),
 ]
-"""Loop, n_fetch, n_push, and the staleness that a replica's own pushes cause."""
+"""(loop, n_fetch, n_push, the staleness that a replica's own pushes cause)."""
 
 
 @pytest.mark.parametrize(("loop", "n_fetch", "n_push", "own"), OWN)

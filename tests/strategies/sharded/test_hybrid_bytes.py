@@ -1,4 +1,4 @@
-"""Bytes of hybrid parallelism on each link, dependences between passes, and the loss over sharded classes."""
+"""Bytes that hybrid parallelism sends on each link, dependences between passes, and the loss over sharded classes."""
 
 from collections import Counter
 from functools import partial
@@ -25,7 +25,7 @@ from tests.strategies.training import begun, compiled, expect_same_run, sends_of
 
 BATCH = 13
 FEATURES = 8
-"""Features of an example that the dense layers receive: two filters, 2x2 positions."""
+"""Features per example that the dense layers receive: two filters at 2x2 positions."""
 UNITS = [7, 5, CLASSES]
 BELOW = 2 * 9 + 2
 """Number of parameters of the convolution."""
@@ -59,7 +59,7 @@ def wires(program: Program) -> Wires:
 
 
 def gathered(held: list[int], readers: list[int], each: int, *, backward: bool) -> Wires:
-    """Return the bytes of each worker's ``held`` values to all readers and, if ``backward``, of gradients back."""
+    """Return the bytes of all workers' ``held`` values to the other readers and, if ``backward``, of their gradients."""
     sent: Wires = Counter()
     for j, i in permutations(range(len(held)), 2):
         sent[j, i] += held[j] * each * (readers[i] > 0)
@@ -68,7 +68,7 @@ def gathered(held: list[int], readers: list[int], each: int, *, backward: bool) 
 
 
 def loss_bytes(examples: list[int], classes: list[int], told: int = 2) -> Wires:
-    """Return the bytes of labels, gradients, and ``told`` values per example from each worker that has classes."""
+    """Return the bytes of labels, gradients, and ``told`` values and a prediction from each worker that has classes."""
     sent: Wires = Counter()
     for j, i in permutations(range(len(examples)), 2):
         sent[j, i] += examples[j] * B * (classes[i] > 0)  # labels
@@ -88,7 +88,7 @@ def formula(workers: int, batch: int = BATCH) -> Wires:
     below = sizes(BELOW, workers)
     for j, i in permutations(range(workers), 2):
         sent[j, i] += loss_bytes(examples, fc3)[j, i]
-        sent[j, i] += (below[i] + below[j]) * B  # gradients of the convolution: slice of owner i, sum of owner j
+        sent[j, i] += (below[i] + below[j]) * B  # gradients of the convolution: the slice that i sums, and the sum from j
         sent[j, i] += 2 * B * (i == 0)  # loss and accuracy
     return sent
 
@@ -203,7 +203,7 @@ def scaled(net: NetworkBuilder, batch: Batch, factor: float, classes: int = 5, l
 @pytest.mark.parametrize("workers", [2, 3, 6])
 @pytest.mark.parametrize("factor", [0.0, 1.0, 1e4])
 def test_scores_equal_those_of_whole_logits(factor: float, workers: int, loss: str, registry: Registry) -> None:
-    """Equal logits (factor 0) predict the first class; large logits do not overflow; six workers have five classes."""
+    """Equal logits (factor 0) predict the first class; large logits do not overflow; six workers share five classes."""
     task = task_of(partial(scaled, factor=factor, loss=loss), Sgd(), batch_size=7)
     with begun(Hybrid(workers=workers), task, registry) as sharded, begun(Single(), task, registry) as whole:
         came, expected = sharded.evaluate(), whole.evaluate()

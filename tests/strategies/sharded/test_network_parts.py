@@ -70,7 +70,7 @@ def bypassed(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def bypassed_from_below(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Build a connection around a dense layer that starts below the flattened images."""
+    """Build a connection that starts below the flattened images and bypasses a dense layer."""
     h = nn.conv(net, batch["x"], CLASSES, 3, name="conv1")
     pooled = nn.global_avg_pool(net, h, name="pool")
     h = nn.dense(net, nn.flatten(net, h, name="flat"), CLASSES, name="fc1")
@@ -78,7 +78,7 @@ def bypassed_from_below(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def penalised(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Build a loss that reads more than logits and labels."""
+    """Build a network whose loss reads more than logits and labels."""
     h = nn.flatten(net, batch["x"], name="flat")
     outputs = nn.classify(net, nn.dense(net, h, CLASSES, name="fc1"), batch["y"])
     with net.layer("penalty", "loss"):
@@ -103,7 +103,7 @@ def reshaped(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def summed_over_examples(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Build a loss that sums the logits over the examples."""
+    """Build a network whose loss sums the logits over the examples."""
     outputs = nn.classify(net, nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 5, name="fc"), batch["y"])
     with net.graph.layer(net.graph.nodes[outputs.losses.node].layer):
         total = ops.reduce_sum(net.graph, outputs.logits, axes=(0,))
@@ -139,7 +139,7 @@ def test_every_op_in_by_unit_exists() -> None:
     assert set(OPS) >= BY_UNIT
 
 
-# The examples that go through the dense layers together, in each scheme.
+# Passes: the examples that go through the dense layers together, in each scheme.
 
 
 def sizes(passes: list[Examples]) -> list[list[int]]:
@@ -225,7 +225,7 @@ def test_a_merge_is_sharded_if_all_its_inputs_are_sharded() -> None:
 
 
 def gated(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Build units that are multiplied by the single unit of another dense layer."""
+    """Build a dense layer whose units are multiplied by the single unit of another dense layer."""
     x = nn.flatten(net, batch["x"], name="flat")
     units, gate = nn.dense(net, x, CLASSES, name="units"), nn.dense(net, x, 1, name="gate")
     with net.layer("gated", "merge"):

@@ -38,7 +38,7 @@ from tests.strategies.training import (
 STEPS = 4
 BATCH = 13
 FEATURES, UNITS = 8, [7, 5, 3]
-"""Units of the network "hybrid"; no number of workers above 1 divides them all."""
+"""Input features and units of the dense layers of ``hybrid``; no number of workers above 1 divides all units."""
 B = 8
 """Bytes of a float64 or of an int64 index."""
 
@@ -55,7 +55,7 @@ WAYS = {
 
 
 def task_for(dtype: str = "float64") -> Task:
-    """Return a task whose optimizer has slots, the step number, weight decay and active clipping."""
+    """Return a task whose optimizer uses slots, the step number, weight decay and active clipping."""
     return task_of(hybrid, Adam(lr=0.01, weight_decay=1e-3, clip_norm=0.5), batch_size=BATCH, dtype=dtype)
 
 

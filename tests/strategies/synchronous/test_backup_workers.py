@@ -38,7 +38,7 @@ from tests.strategies.training import Run, Trainer, Weights, begun, expect_same_
 Line = Mapping[str, Any]
 STEPS = 8
 SIZES = [(m, b, b) for m, b in product([1, 2, 3], [1, 2])]
-"""Workers, backup workers, and servers; two servers compute the norm for clipping together."""
+"""(workers, backup workers, servers); two servers together compute the norm for clipping."""
 
 
 def backed(workers: int, backups: int, servers: int = 1, replay: str | None = None) -> SyncData:
@@ -47,7 +47,7 @@ def backed(workers: int, backups: int, servers: int = 1, replay: str | None = No
 
 
 def drawn_time(seed: int) -> VirtualTime:
-    """Return a clock with random durations of all parts; a few are very long."""
+    """Return a clock that draws random durations, a few of which are very long."""
 
     def seconds(client: str, device: str, step: int) -> float:
         rng = np.random.default_rng([seed, step, *f"{client} {device}".encode()])
@@ -65,14 +65,14 @@ def running(
     source: Examples | None = None,
     saved: Weights | None = None,
 ) -> Iterator[Trainer]:
-    """Yield an initialized trainer. source: the examples, None for the usual ones. saved: values to begin with."""
+    """Yield an initialized trainer. source: the examples, None for the usual ones. saved: values to restore."""
     source = source or Examples(strategy.examples_per_update(task.batch_size), task.example_shape, task.state_dtype)
     with begun(strategy, task, registry, saved, source=source, interleaving=clock) as trainer:
         yield trainer
 
 
 def lines_of(run: Trainer) -> Sequence[Line]:
-    """Return the record of contributors so far."""
+    """Return the lines of the record of contributors so far."""
     return list(run.step_driver.decisions()["contributors"])
 
 
@@ -125,7 +125,7 @@ def task_for(network: str, batch_size: int = 13, optimizer: Optimizer | None = N
 
 
 def late(worker: int, steps: Mapping[int, float], client: str = "share") -> VirtualTime:
-    """Return a clock on which every part takes a second, except a client on one worker in some steps."""
+    """Return a clock on which all takes a second, except a client of one worker in ``steps`` (step -> seconds)."""
     slow = f"{client}_{worker}"
 
     def seconds(client: str, device: str, step: int) -> float:
@@ -221,7 +221,7 @@ def test_a_late_share_is_dropped_and_its_worker_joins_the_running_step(registry:
     assert [line["contributors"] for line in lines] == [[0, 1], [1, 2], [1, 2], [1, 2], [0, 1], [0, 1]]
     assert [line["step"] for line in lines] == list(range(6))
     dropped = {line["step"]: line["dropped"] for line in lines}
-    # The slow worker starts no share in steps 2 and 3. In steps where it is in time, the last worker is late.
+    # The slow worker starts no share in steps 2 and 3. In the steps to which it contributes, worker 2 is late.
     assert dropped[1] == [{"worker": 0, "examples": 6}]
     assert (dropped[2], dropped[3]) == ([], [])
     assert dropped[0] == dropped[4] == dropped[5] == [{"worker": 2, "examples": 6}]
@@ -240,13 +240,13 @@ def test_a_worker_that_is_still_reading_when_its_step_ends_computes_no_share(reg
 
 @dataclass(frozen=True)
 class Spoilt(Examples):
-    """A source of examples of which ``lo`` to ``hi - 1`` are not finite."""
+    """A source whose training examples ``lo`` to ``hi - 1`` are NaN."""
 
     lo: int = 0
     hi: int = 0
 
     def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
-        """Return the usual examples, some of them with NaN as x."""
+        """Return the usual examples, with NaN as x in the spoilt ones."""
         batch = super().read(split, step, lo, hi)
         spoilt = (np.arange(lo, hi) >= self.lo) & (np.arange(lo, hi) < self.hi) & (split == "train")
         batch["x"] = np.where(spoilt[:, None, None, None], np.nan, batch["x"])

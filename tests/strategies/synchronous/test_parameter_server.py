@@ -1,4 +1,4 @@
-"""``combine=parameter_server`` equals ``single`` as ``sync_data`` does, with one copy of the variables on servers."""
+"""``sync_data`` with ``combine=parameter_server`` equals ``single``; the variables have one copy, on the servers."""
 
 import numpy as np
 import pytest
@@ -163,9 +163,9 @@ def floats(**sizes: int) -> dict[str, TensorSpec]:
 @pytest.mark.parametrize(
     ("sizes", "servers", "expected"),
     [
-        # The largest variable comes first and goes to the server with the fewest bytes.
+        # Variables are placed from the largest on, each on the server with the fewest bytes.
         ({"a": 1, "b": 10, "c": 6, "d": 5, "e": 2}, 2, {"a": 1, "b": 0, "c": 1, "d": 1, "e": 0}),
-        # Of equal variables, the first created comes first and goes to the first server.
+        # Variables of equal size are placed in the order of creation, and equally full servers are filled in order.
         ({"z": 3, "y": 3, "x": 3, "w": 3}, 3, {"z": 0, "y": 1, "x": 2, "w": 0}),
         # Variables without elements are distributed too.
         ({"a": 0, "b": 0, "c": 0}, 2, {"a": 0, "b": 1, "c": 0}),

@@ -3,7 +3,7 @@
 Read in this order:
 
 * ``messages`` and ``encoding``: the messages, the names of peers, and the frames.
-* ``endpoint``: the interface; ``admission``: accepts senders, and each of their messages once and in order.
+* ``endpoint``: the interface; ``admission``: accepts connections, and each message once and in order.
 * ``zmq_endpoint``, with ``zmq_sockets``: the endpoint between processes.
 * ``shared_memory``: the bytes of tensors, and references to them.
 * ``heartbeat``: detection of silent and stuck workers.

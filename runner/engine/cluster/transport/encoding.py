@@ -1,11 +1,11 @@
 """Encoding of messages: strict msgpack, header frames and document frames.
 
-msgpack alone keeps the last of two equal keys and builds extension types, so one message could have two meanings. This
-module accepts only maps with text keys, lists, text, bytes, whole numbers, floats, booleans and None.
+By default, msgpack keeps the last of two equal keys and decodes extension types, so one message could have two
+meanings. This module accepts only maps with text keys, lists, text, bytes, whole numbers, floats, booleans and None.
 
-A header is one msgpack map: the envelope ``{v, run, epoch, src, seq}``, the ``kind``, and that kind's fields. A
-document is plain data too large for a header, such as the graph of a device: one msgpack value with a size limit. The
-reader of a document checks the content against a closed schema.
+A header is one msgpack map: the protocol version ``v``, the fields of :class:`Envelope`, ``kind``, and the fields of
+that kind. A document is plain data too large for a header, such as the graph of a device: one msgpack value with a size
+limit. The reader of a document checks the content against a closed schema.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ MAX_DOCUMENT_BYTES = 64 * 2**20
 
 
 def encode_document(document: object) -> bytes:
-    """Return the frame of a document of maps with text keys, lists, text, bytes, numbers, booleans and None.
+    """Return the frame of a document, which may contain only the types named in the module docstring.
 
     Raises ValueError if the frame is larger than ``MAX_DOCUMENT_BYTES``, TypeError for any other kind of value.
     """
@@ -135,7 +135,7 @@ def decode_header(header: bytes | memoryview) -> tuple[Envelope, Message]:
 
 
 def check_frames(message: Message, frames: Sequence[memoryview]) -> None:
-    """Raise :class:`Violation` unless ``frames`` is one document for a kind with a document, or empty otherwise."""
+    """Raise :class:`Violation` unless ``frames`` is one document if the kind has a document, and empty otherwise."""
     sizes = [frame.nbytes for frame in frames[:4]]
     if message.has_document and (len(frames) != 1 or sizes[0] > MAX_DOCUMENT_BYTES):
         raise Violation(

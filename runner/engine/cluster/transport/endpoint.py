@@ -3,8 +3,8 @@
 :mod:`~runner.engine.cluster.transport.zmq_endpoint` implements the interface. The guarantees are:
 
 * Each peer has one inbox and one connection to every peer it sends to. A connection begins with a hello that
-  proves the run's token, and preserves the order of messages.
-* A message is delivered at most once, and a lost message is detected with the next one
+  contains the run's token, and preserves the order of messages.
+* A message is delivered at most once, and a lost message is detected when the next one arrives
   (:class:`~runner.errors.ClusterError`).
 * Messages of another run or epoch are dropped.
 * An endpoint may be used only by the thread that created it.
@@ -22,7 +22,7 @@ Frame = bytes | memoryview
 
 @dataclass(frozen=True)
 class Identity:
-    """The name of an endpoint, its run, its epoch (number of this start of the run), and the secret of the run."""
+    """The run of an endpoint, its role and index, and the run's token. epoch: number of this start of the run."""
 
     run: str
     epoch: int
@@ -36,7 +36,7 @@ class Identity:
         return peer_name(self.role, self.index)
 
     def envelope(self, sequence: int) -> Envelope:
-        """Return the envelope of the message that is number ``sequence`` on its connection."""
+        """Return the envelope of a message. sequence: number of the message on its connection, from 0."""
         return Envelope(self.run, self.epoch, self.name, sequence)
 
 
@@ -45,8 +45,8 @@ class Limits:
     """The limits of an endpoint's traffic; all are enforced.
 
     peers: number of peers of each role except parameter servers; a peer opens at most three connections. servers:
-    number of parameter servers. queued_messages: how many messages one peer may send before the receiver reads;
-    at least one step's messages. connect_timeout_s, send_timeout_s: times after which a peer counts as unreachable.
+    number of parameter servers. queued_messages: how many messages one peer may send before the receiver reads, at
+    least those of one step. connect_timeout_s, send_timeout_s: times after which a peer counts as unreachable.
     """
 
     peers: int

@@ -1,11 +1,11 @@
 """Heartbeats: a thread of each worker sends them, and the master detects workers that are silent or stuck.
 
-A heartbeat reports the current section of the *main loop*, unlike a ZMTP heartbeat, which libzmq's thread answers. A
+A heartbeat reports the current section of the *main loop*. A ZMTP heartbeat does not: libzmq's thread sends it. A
 separate thread sends heartbeats on a separate connection, so that neither a long kernel nor a large save delays them.
 
-:class:`HeartbeatMonitor` is a pure state machine. Times are seconds of a monotonic clock that the caller reads, so that
-tests can set them. Before each :meth:`HeartbeatMonitor.tick` the caller reads all messages that have arrived; otherwise
-unread heartbeats look like silence. If the caller was stopped or busy, it calls :meth:`HeartbeatMonitor.restart` first.
+:class:`HeartbeatMonitor` is a pure state machine. The caller passes all times, in seconds of a monotonic clock, so that
+tests can choose them. Before each ``tick``, the caller reads all messages that have arrived; otherwise unread
+heartbeats look like silence. If the caller was stopped or busy, it calls ``restart`` first.
 """
 
 import math
@@ -23,7 +23,7 @@ from runner.errors import ClusterError, RunnerError
 
 INTERVAL_S = 0.5
 _STOP_S = 15.0
-"""Time limit for stopping the thread, longer than the connect time-out."""
+"""Time limit in seconds for stopping the thread."""
 
 
 class HeartbeatOutbox(Protocol):
@@ -101,7 +101,7 @@ DEFAULT_LIMITS_S: Mapping[str, float] = {SETUP: 120.0, LOAD: 300.0, STEP: 300.0}
 """Seconds without progress after which a section counts as stuck. A worker without work is never stuck."""
 
 SILENCE_S = 10.0
-"""Seconds without any heartbeat after which a worker counts as silent: twenty intervals."""
+"""Seconds without any heartbeat after which a worker counts as silent: twenty times ``INTERVAL_S``."""
 
 
 class Reason(StrEnum):
@@ -162,7 +162,7 @@ class HeartbeatMonitor:
         self._watched[worker] = _Watched(SETUP, 0, progressed=now)
 
     def restart(self, now: float) -> None:
-        """Restart the time limits of all workers at ``now``, because the caller did not observe the workers before."""
+        """Restart all time limits at ``now``, because the caller was stopped or busy and did not read heartbeats."""
         for watched in self._watched.values():
             watched.progressed = now
             watched.heard = None if watched.heard is None else now
@@ -174,7 +174,7 @@ class HeartbeatMonitor:
     def heartbeat(self, worker: str, section: str, step: int, now: float) -> None:
         """Handle a heartbeat read at ``now``; any change of section or step is progress.
 
-        A heartbeat of an unwatched worker is ignored: it was sent before the worker was forgotten.
+        A heartbeat of a worker that is not watched is ignored: it was sent before :meth:`forget`.
         """
         watched = self._watched.get(worker)
         if watched is None:

@@ -1,6 +1,6 @@
 """The closed set of messages between the processes of a run: each kind is a dataclass that also defines its schema.
 
-In some kinds, one document frame follows the header. :mod:`runner.engine.cluster.transport.encoding` encodes messages.
+For some kinds, one document frame follows the header. :mod:`runner.engine.cluster.transport.encoding` encodes messages.
 
 Peers are named ``<role>-<index>``, such as ``master-0``, ``worker-3`` and ``ps-0``. A process that runs a device is
 named after the device's job and task: ``/job:ps/task:0`` runs in ``ps-0``. The heartbeat thread of a process is a
@@ -67,10 +67,10 @@ MAX_NAME = 512
 MAX_ERROR_TEXT = 4096
 
 LONGEST_WAIT_S = 200.0
-"""Longest delay in seconds imposed by one process on another; shorter than the limit for a stuck step."""
+"""Longest delay in seconds that a message may request from its receiver; shorter than the limit for a stuck step."""
 
 SETUP, LOAD, STEP, IDLE = SECTIONS = ("setup", "load", "step", "idle")
-"""Sections of a worker's main loop, reported by its heartbeats."""
+"""Sections of a worker's main loop, which its heartbeats report."""
 
 MASTERS = (MASTER_ROLE,)
 
@@ -149,7 +149,7 @@ class Run(Message, kind="run", senders=MASTERS):
 
 @dataclass(frozen=True)
 class Launch(Message, kind="launch", senders=MASTERS):
-    """The request to execute one step of a plan after all its tensors have arrived; other steps may run first.
+    """The request to execute one step once all tensors that the step receives have arrived; other steps may run first.
 
     delay_s: see :class:`Run`; the delay begins when the worker reads the message, even during another step, and
     tensors may arrive during the delay.
@@ -162,7 +162,7 @@ class Launch(Message, kind="launch", senders=MASTERS):
 
 @dataclass(frozen=True)
 class Done(Message, kind="done", senders=DEVICE_ROLES):
-    """The notice that the worker has finished the step and no longer reads any of its tensors."""
+    """The notice that the worker has finished the step and no longer reads its tensors. stats: name -> number."""
 
     plan: PlanId
     step: Step

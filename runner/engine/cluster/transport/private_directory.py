@@ -1,7 +1,7 @@
 """The private directory of a run, with its sockets, tokens and shared memory: mode 0700, removed at the end of the run.
 
 ``ipc://`` sockets are protected only by file permissions, so no other user may have access. The directory is in
-/dev/shm if available, so that arenas in it are in memory. The process that creates the directory locks it. The kernel
+/dev/shm if available, so that its files are in memory. The process that creates the directory locks it. The kernel
 releases the lock even after ``kill -9``, and the next run removes directories that are no longer locked.
 
 The token of a run is a secret that a process must present to be admitted. The token is passed in a file of mode 0600,
@@ -36,8 +36,8 @@ _NAME = re.compile(rf"{_PREFIX}[0-9a-f]{{16}}")
 def private_directory(parent: Path | None = None) -> Iterator[Path]:
     """Create a directory locked by this process, and remove the directory and its files on exit.
 
-    parent: by default shared memory or, with a warning, the temporary directory. Directories in ``parent`` that dead
-    runs of this user have left behind are removed. Raises ResourceError if no directory can be created.
+    parent: by default /dev/shm or, with a warning, the temporary directory. Directories in ``parent`` that dead runs of
+    this user have left behind are removed. Raises ResourceError if no directory can be created.
     """
     parent = parent or _default_parent()
     try:
@@ -96,7 +96,7 @@ def _default_parent() -> Path:
 def _lock(path: Path) -> int | None:
     """Lock the directory and return the descriptor; None if another process has locked or removed it.
 
-    Between mkdir and the lock another run may remove the directory as abandoned. The path then no longer refers to the
+    Between mkdir and the lock, another run may remove the directory as abandoned. The path then no longer refers to the
     locked directory, and the caller tries another name.
     """
     try:
@@ -192,12 +192,12 @@ def inbox_path(address: str) -> Path:
 
 
 def sibling_address(address: str, name: str) -> str:
-    """Return the address of ``name``'s inbox, which shares the directory of the inbox at ``address``."""
+    """Return the address of the inbox of peer ``name``, in the same directory as the inbox at ``address``."""
     return inbox_address(inbox_path(address).parent, name)
 
 
 def check_bind_address(address: str) -> None:
-    """Raise SecurityError unless only this user or this host can reach ``address``."""
+    """Raise SecurityError unless ``address`` is a socket in a private directory or a loopback address."""
     if address.startswith(_IPC):
         check_private(inbox_path(address).parent)
         return

@@ -4,8 +4,8 @@ An arena belongs to one sending process and one plan. The master creates the fil
 file, and the master then unlinks the file. The kernel frees the memory when the last process ends. Only a message with
 a reference (arena, offset, length, epoch) is sent over the socket.
 
-Every key has one slot. In each step, the owner writes a slot only before it sends the reference to the slot. See
-:class:`~runner.engine.run.rendezvous.Rendezvous` for the rules of safe reuse and for the validity of views.
+Every tensor has a key and a slot. In each step, the owner writes a slot only before it sends the reference to the slot.
+:class:`~runner.engine.run.rendezvous.Rendezvous` states when slots may be reused and how long views are valid.
 """
 
 import math
@@ -64,7 +64,7 @@ class ArenaTensor:
 
 
 def nbytes_of(dtype: str, shape: Sequence[int]) -> int:
-    """Return the size of a tensor in bytes, as an unbounded Python integer."""
+    """Return the size of a tensor in bytes as a Python integer, which cannot overflow."""
     return math.prod(shape) * DTYPES[dtype].itemsize
 
 
@@ -84,9 +84,7 @@ def view_bytes(data: memoryview, dtype: str, shape: tuple[int, ...], where: str)
     """
     # NumPy rejects a shape such as (0, 2**62) because of the product of its nonzero sizes.
     if nbytes_of(dtype, [size for size in shape if size]) > MAX_INTEGER:
-        raise Violation(
-            f"{where}: {dtype}{list(shape)}, expected at most {MAX_INTEGER} bytes even without dimensions of size 0"
-        )
+        raise Violation(f"{where}: {dtype}{list(shape)}, expected at most {MAX_INTEGER} bytes, not counting sizes of 0")
     expected = nbytes_of(dtype, shape)
     if data.nbytes != expected:
         raise Violation(f"{where}: {data.nbytes} bytes, but {dtype}{list(shape)} takes {expected}")
@@ -97,7 +95,7 @@ def view_bytes(data: memoryview, dtype: str, shape: tuple[int, ...], where: str)
 
 
 ALIGNMENT = 64
-"""Alignment of slots in bytes: a cache line, and the widest vector register."""
+"""Alignment of slots in bytes: the size of a cache line and of the widest vector register."""
 
 FILE_MODE = 0o600
 
@@ -115,7 +113,7 @@ class ArenaSpec:
     """The data with which a process opens an arena.
 
     name: unique in the run, used in references. owner: the only writing peer. epoch: the run's epoch. path: the file.
-    sizes: bytes of every key; :func:`lay_out` derives the offsets.
+    sizes: key -> bytes; :func:`lay_out` derives the offsets.
     """
 
     name: Annotated[str, Text(128)]
@@ -126,7 +124,7 @@ class ArenaSpec:
 
 
 def lay_out(sizes: Mapping[str, int]) -> dict[str, ArenaSlot]:
-    """Return the slot of every key: sorted by key, one after the other, each aligned."""
+    """Return the slot of every key. The slots are aligned and follow one another, sorted by key."""
     slots: dict[str, ArenaSlot] = {}
     offset = 0
     for key in sorted(sizes):
@@ -176,7 +174,7 @@ class ArenaWriter:
     """The owner's side of an arena."""
 
     def __init__(self, spec: ArenaSpec) -> None:
-        """Map the file; raises SecurityError unless it is the master's file."""
+        """Map the file; raises SecurityError if its kind, mode, owner or size is wrong."""
         self.spec = spec
         self._slots = lay_out(spec.sizes)
         self._memory = np.frombuffer(_map_file(spec, mmap.PROT_READ | mmap.PROT_WRITE), np.uint8)
@@ -187,7 +185,7 @@ class ArenaWriter:
         return self._memory[slot.offset : slot.offset + slot.nbytes]
 
     def put(self, key: str, array: NDArray[Any]) -> ArenaTensor:
-        """Copy ``array``, of any memory order, into its slot and return the reference for the message.
+        """Copy ``array``, of any memory order, into the slot of ``key`` and return the reference for the message.
 
         An array that was computed in the slot is not copied. Raises KeyError for an unknown key, ValueError if the size
         differs from the slot's size.
@@ -203,10 +201,10 @@ class ArenaWriter:
 
 
 class ArenaReader:
-    """Another process's arena, mapped read-only."""
+    """The arena of another process, mapped read-only."""
 
     def __init__(self, spec: ArenaSpec) -> None:
-        """Map the file; raises SecurityError unless it is the master's file."""
+        """Map the file; raises SecurityError if its kind, mode, owner or size is wrong."""
         self.spec = spec
         self._slots = lay_out(spec.sizes)
         self._memory = memoryview(_map_file(spec, mmap.PROT_READ))
@@ -220,7 +218,7 @@ class ArenaReader:
         return np.frombuffer(self._memory, np.uint8, slot.nbytes, slot.offset)
 
     def view(self, key: str, reference: ArenaTensor) -> NDArray[Any]:
-        """Return a read-only view of the tensor of ``key``; see the module docstring for the validity of views.
+        """Return a read-only view of the tensor of ``key``; ``Rendezvous`` states how long the view is valid.
 
         Raises SecurityError unless the reference points exactly to this arena's slot of ``key``.
         """
@@ -235,9 +233,9 @@ class ArenaReader:
         return self.read(key, reference.dtype, reference.shape)
 
     def read(self, key: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Return a read-only view of the tensor of ``key`` with the plan's dtype and shape.
+        """Return a read-only view of the tensor of ``key`` with this dtype and shape.
 
-        Raises SecurityError if the slot has another size, KeyError for an unknown key.
+        Raises SecurityError if the bytes are no such tensor (see :func:`view_bytes`), KeyError for an unknown key.
         """
         slot = self._slots[key]
         data = self._memory[slot.offset : slot.offset + slot.nbytes]

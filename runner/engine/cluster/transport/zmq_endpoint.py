@@ -127,20 +127,20 @@ class Outbox:
 
 
 class ZmqEndpoint(Outbox):
-    """An outbox, and an inbox that is one bound ROUTER socket, to which all peers connect. A context manager.
+    """An outbox and an inbox: the inbox is one bound ROUTER socket to which all peers connect. A context manager.
 
     See :class:`~runner.engine.cluster.transport.endpoint.Endpoint`. Any other thread, such as the heartbeat thread,
     opens a separate outbox.
     """
 
     def __init__(self, context: Context, identity: Identity, address: str, limits: Limits) -> None:
-        """Bind the inbox. Raises SecurityError if other users can reach the address, ClusterError if it is in use."""
+        """Bind the inbox. Raises SecurityError as ``check_bind_address`` does, ClusterError for an address in use."""
         super().__init__(context, identity, limits)
         check_bind_address(address)
         self._admission = Admission(identity, limits.peers, limits.servers)
         self._path = inbox_path(address) if address.startswith("ipc://") else None
         if self._path is not None and self._path.exists():
-            # libzmq would silently replace the socket of the path's owner.
+            # Without this check, libzmq would silently replace the socket of the process that listens there.
             raise ClusterError(f"{identity.name}: {self._path} exists; another process has that role and index")
         self._socket: Socket = context.socket(zmq.ROUTER)
         configure_inbox(self._socket, limits)
@@ -171,8 +171,8 @@ class ZmqEndpoint(Outbox):
     def receive(self, timeout_s: float) -> Received | None:
         """Return the next admitted message; None after ``timeout_s`` seconds or when a descriptor became readable.
 
-        A message has priority over a descriptor, even while libzmq's thread is still transferring it, so that the last
-        message of a process is read before its death is noticed.
+        A message has priority over a descriptor, even if libzmq's thread is still transferring the message, so that the
+        last message of a process is read before the death of the process is noticed.
         """
         self._check_thread()
         deadline = time.monotonic() + timeout_s
@@ -196,7 +196,7 @@ class ZmqEndpoint(Outbox):
         if not self._socket.closed:
             self._socket.close()
             if self._path is not None:
-                # libzmq leaves the file of the socket behind.
+                # libzmq does not remove the file of the socket.
                 self._path.unlink(missing_ok=True)
 
     def __enter__(self) -> "ZmqEndpoint":

@@ -1,7 +1,7 @@
-"""The ZeroMQ context of a process, and the options of its sockets. Options with a time are in milliseconds.
+"""The ZeroMQ context of a process, and the options of its sockets. Time options are in milliseconds.
 
-There is no global context: a context is created explicitly, passed as an argument, and ended in limited time. Threads
-may share a context but not its sockets: each socket belongs to the thread that created it.
+There is no global context: a context is created explicitly, passed as an argument, and ended within a time limit.
+Threads may share a context but not its sockets: each socket belongs to the thread that created it.
 
 No socket sends ZMTP heartbeats. All peers are processes of this host, where the kernel closes the connections of a
 dead process; and a process that was stopped by a debugger must find its connections open when it continues.
@@ -21,7 +21,7 @@ from runner.engine.cluster.transport.endpoint import Limits
 from runner.errors import ClusterError, ResourceError
 
 OLDEST_LIBZMQ = (4, 3, 5)
-"""Oldest accepted version; older versions have known vulnerabilities that a peer can exploit."""
+"""Oldest accepted version of libzmq; earlier versions have known vulnerabilities that a peer can exploit."""
 
 TERMINATION_S = 5.0
 """Time limit for ending a context, in seconds; sockets linger for at most one second."""
@@ -42,8 +42,8 @@ Context = zmq.Context[zmq.Socket[bytes]]
 def open_context(connections: int) -> Iterator[Context]:
     """Open a context for about ``connections`` connections; all its sockets must be closed before the exit.
 
-    Raises ResourceError if the limit of file descriptors is too low, because libzmq would abort; ClusterError if
-    ending the context takes longer than ``TERMINATION_S``.
+    Raises ResourceError if the limit of file descriptors is so low that libzmq would abort; ClusterError if the context
+    does not end within ``TERMINATION_S``.
     """
     _require_descriptors(_OTHER_DESCRIPTORS + 2 * connections)
     context: Context = zmq.Context(io_threads=1)
@@ -54,7 +54,7 @@ def open_context(connections: int) -> Iterator[Context]:
 
 
 def _require_descriptors(count: int) -> None:
-    """Raise the soft limit of open files to at least ``count``; raises ResourceError if the hard limit is lower."""
+    """Increase the soft limit of open files to at least ``count``; raises ResourceError if the hard limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= count:
         return
@@ -105,8 +105,8 @@ def configure_outbox(socket: Socket, limits: Limits) -> None:
             zmq.RCVHWM: 1,
             # Queue only for a peer that has completed the handshake; otherwise a send without a peer would succeed.
             zmq.IMMEDIATE: 1,
-            # After a reconnection, the sequence numbers would not start at 0 and queued messages would be lost, so the
-            # sender must get an error instead.
+            # Never reconnect, so that the sender gets an error: after a reconnection, the sequence numbers would not
+            # start at 0, and queued messages would be lost.
             zmq.RECONNECT_IVL: -1,
         },
     )

@@ -31,7 +31,7 @@ UNIFORM = frozenset(
         *("equal", "greater", "greater_equal", "less", "maximum", "minimum", "select", "cast"),
     )
 )
-"""Ops whose output elements are equal if each input's are, with arithmetic that rounds alike on every device."""
+"""Ops that turn inputs of equal elements into an output of equal elements, rounded alike on all devices."""
 
 REARRANGING = frozenset({"broadcast_to", "identity", "reshape", "slice", "stop_gradient", "transpose"})
 """Ops that only change the shape of a tensor of equal elements. ``split`` and ``concat`` are treated separately."""
@@ -43,7 +43,7 @@ LARGEST_WHOLE = 2**53
 def fold_constants(graph: Graph, roots: Roots, registry: Registry) -> Rewrite:
     """Return the graph in which nodes that read only constants are ``fill`` or ``constant`` nodes of the same name.
 
-    Each part of a ``split`` becomes a separate node. registry: provides the reference kernels that compute the values.
+    Each part of a split ``fill`` becomes a separate node. registry: has the reference kernels that compute the values.
     """
     result, moved = Graph(), Moved()
     pinned = Uses(graph, roots).pinned
@@ -67,7 +67,7 @@ def _parts(result: Graph, split: Node, source: Node) -> Iterator[Tensor]:
 
 
 def _folded(node: Node, sources: Sequence[Node], registry: Registry) -> Node:
-    """Return the constant that replaces a node, or the node if it has to stay."""
+    """Return the constant that replaces a node, or the node itself if it cannot be replaced."""
     if all(source.op == "fill" for source in sources):
         number = sources[0].attributes["value"]
         equal = all(source.attributes["value"] == number for source in sources)

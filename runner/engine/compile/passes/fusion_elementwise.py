@@ -1,4 +1,4 @@
-"""Fusion of chains of element-wise nodes into single nodes that pass over memory once."""
+"""Fusion of chains of element-wise nodes into single nodes, each of which passes over memory once."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,15 @@ from runner.engine.graph.tensor import Tensor
 from runner.kernels.elementwise import FUNCTIONS, Operand, Program, Step
 
 MAX_STEPS = 64
-"""Largest number of steps of a program, which limits the size of its loop."""
+"""Largest number of steps of an element-wise program, which limits the size of the loop that executes the program."""
 
 
 def fuse_elementwise(graph: Graph, roots: Roots) -> Rewrite:
     """Return the graph with groups of element-wise nodes fused, and the tensors that have moved.
 
-    A group has one shape, one dtype and one device. A node joins the group of its readers if all readers are in the
-    same group. Assigns of the node's value do not count as readers, so that updates of a variable and its slots are one
-    group. The fused node has the place and the name of the last node of its group, whose value is output 0.
+    All nodes of a group have one shape, dtype and device. A node joins the group of its readers if all readers are in
+    the same group; assigns of the node's value do not count, so the updates of a variable and of its optimizer slots
+    form one group. The fused node takes the place and name of the group's last node, whose value is output 0.
     """
     uses = Uses(graph, roots)
     fused: dict[str, Node | None] = {}
@@ -35,7 +35,7 @@ def fuse_elementwise(graph: Graph, roots: Roots) -> Rewrite:
 
 @dataclass
 class _Group:
-    """Nodes to fuse, from the last to the first, and the number of their steps."""
+    """Nodes to fuse, from the last to the first in the graph, and the total number of their steps."""
 
     members: list[Node]
     steps: int
@@ -45,7 +45,7 @@ class _Group:
         return self.members[0]
 
     def admits(self, node: Node, steps: int) -> bool:
-        """Return whether a node has the members' spec and device, and its steps fit into the program."""
+        """Return whether a node has the output spec and device of the members, and its steps fit into the program."""
         alike = (self.last.outputs, self.last.device) == (node.outputs, node.device)
         return alike and self.steps + steps <= MAX_STEPS
 
@@ -82,13 +82,13 @@ def _steps(graph: Graph, node: Node) -> int:
 
 
 def _literal(graph: Graph, tensor: Tensor) -> float | None:
-    """Return the number in all elements of a ``fill``; None for another node."""
+    """Return the value of all elements if a ``fill`` node computes the tensor; None otherwise."""
     node = graph.nodes[tensor.node]
     return node.attributes["value"] if node.op == "fill" else None
 
 
 def _home(uses: Uses, node: Node, group_of: Mapping[str, int]) -> int | None:
-    """Return the group that all readers of a node belong to; None if there is none."""
+    """Return the group that all readers of a node belong to; None if they have no group in common."""
     if node.name in uses.pinned:
         return None
     readers = [reader for reader in uses.readers.get(node[0], ()) if not _commits(uses, reader)]
@@ -102,7 +102,7 @@ def _commits(uses: Uses, node: Node) -> bool:
 
 
 def _is_output(uses: Uses, node: Node) -> bool:
-    """Return whether other nodes need the value of a node that is not the last of its group."""
+    """Return whether the value of a node that is not the last of its group is fetched or assigned."""
     return node[0] in uses.roots.fetches or any(_commits(uses, reader) for reader in uses.readers[node[0]])
 
 
@@ -127,7 +127,7 @@ def _fused(graph: Graph, group: _Group, outputs: Sequence[Node]) -> Node:
 
 
 def _as_steps(op: str, operands: Sequence[Operand], number: int) -> list[Step]:
-    """Return the steps of one node; the first computes value ``number`` of the program."""
+    """Return the steps of one node; the first step computes value ``number`` of the program."""
     if op != "add_n":
         return [Step(op, tuple(operands))]
     first, second, *others = operands
@@ -137,7 +137,7 @@ def _as_steps(op: str, operands: Sequence[Operand], number: int) -> list[Step]:
 
 
 def _exchange(graph: Graph, fused: Mapping[str, Node | None], moved: Moved) -> Graph:
-    """Return the graph with each fused node at the place of its group's last node, and assigns after their values."""
+    """Return the graph with each fused node in place of its group's last node, and each assign after its value."""
     result = Graph()
     waiting: dict[str, list[Node]] = defaultdict(list)
     for old in graph:

@@ -1,6 +1,6 @@
 """Fusions as rules: pairs of texts in the notation of :mod:`runner.engine.compile.passes.matching`.
 
-Only fusions that involve bfloat16 change values: they omit a rounding.
+With the reference kernels and without NaN, only fusions that involve bfloat16 change values: they omit a rounding.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ NORMALIZATION_AND_RELU = (
         after="dx, dgamma, dbeta = batch_norm_relu_gradient(x, gamma, mean, variance, mask, dz)",
     ),
 )
-"""Batch normalization with the ReLU that follows it, and their gradients. The mask is z > 0."""
+"""Batch normalization fused with the ReLU that follows it, and the fusion of their gradients. ``mask`` is z > 0."""
 
 
 def _is_column(match: Match) -> bool:
@@ -51,7 +51,7 @@ BIAS_AND_RELU = tuple(
         ("relu(matmul(x, w))", "matmul_fused(x, w, bias=False, relu=True, dtype=y.dtype)"),
     )
 )
-"""A convolution or matrix product with the bias, the residual and the ReLU of its layer.
+"""A convolution or matrix product, fused with the bias, the residual and the ReLU of its layer.
 
 The rules apply from the end of the graph: if two convolutions are added, the later one absorbs the sum.
 """
@@ -67,7 +67,7 @@ BIAS_GRADIENTS = (
         after="dw, db = matmul_bias_gradient(x, dy, dtype=dw.dtype)",
     ),
 )
-"""The gradient of a layer's weights with the gradient of its bias: both read the same dy."""
+"""The gradient of a layer's weights, fused with the gradient of its bias: both read the same dy."""
 
 
 UNROUNDED_SUMS = tuple(
@@ -86,9 +86,9 @@ UNROUNDED_SUMS = tuple(
         ),
     )
 )
-"""Sums of bfloat16 products that are only read as float32: the sums are computed in float32 without rounding.
-The rules do not match float64 products, because the ops accept a float32 result only for float32 or bfloat16 products.
+"""Products of bfloat16 tensors that are only read as float32: the results are not rounded to bfloat16 first.
 
+The rules do not match float64 products, because the ops accept a float32 result only for float32 or bfloat16 products.
 The rules are meant for gradients of weights; they also apply to logits.
 """
 
@@ -110,27 +110,27 @@ RELU_GRADIENTS = (
 
 A window passes dy to the maximal element, where z > 0 if and only if pooled > 0. No bit changes, including the signs of
 zeros: the same dy are added in the same order, with zeros in between, which do not change a sum that begins at +0. If z
-contains NaN, another element of a window may receive dy, because argmax then points to an element that was not pooled.
+contains NaN, the result may differ, because the pooled value is NaN, but argmax names another element of the window.
 """
 
 SMALLEST_BYTES = 4 << 20
-"""Smallest size in bytes of a product that is worth fusing: smaller products stay in a cache between nodes."""
+"""Smallest size in bytes of a product that is worth fusing: smaller products stay in the cache from node to node."""
 
 
 def fuse_updates(
     graph: Graph, roots: Roots, registry: Registry | None = None, smallest_bytes: int = SMALLEST_BYTES
 ) -> Rewrite:
-    """Let the element-wise update of weights compute the gradient x' dy piece by piece, without storing the gradient.
+    """Fuse the weight gradient transpose(x) dy into the element-wise update, so that the gradient is never stored.
 
-    Factors of bfloat16 are first cast to the dtype of the product. A bias gradient that was computed with the product
-    becomes a ``reduce_sum``. registry: if given, an update is fused only if the registry has a faster kernel than
-    the reference. smallest_bytes: size of the smallest product to fuse.
+    Factors of bfloat16 are first cast to the dtype of the product. If one node computes the product and a bias
+    gradient, the bias gradient becomes a separate ``reduce_sum``. registry: if given, an update is fused only if the
+    registry has a faster kernel than the reference. smallest_bytes: size of the smallest product to fuse.
     """
 
     def updates_variables(match: Match) -> bool:
-        """Return whether the product is large, and all other operands of its size are variables on its device.
+        """Return whether the product is large, and all other operands of its shape are variables on its device.
 
-        The fused node would have to wait for an operand from another device. Partial gradients that are summed later
+        Otherwise, the fused node might have to wait for another device. Partial gradients that are summed later
         are not fused: kernels differ in rounding, so the same kernel must compute all parts, whatever the number of
         devices.
         """
@@ -163,7 +163,7 @@ def fuse_updates(
 
 
 def _faster_by(registry: Registry | None) -> Accept | None:
-    """Return the condition that, with undecided layouts, the registry has a kernel faster than the reference."""
+    """Return a function that accepts nodes for which the registry has a kernel faster than the reference."""
     if registry is None:
         return None
 

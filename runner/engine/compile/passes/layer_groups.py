@@ -1,9 +1,9 @@
 """The layer that each node of a training graph belongs to, so that a layer is placed as a whole.
 
-A layer is the unit of model parallelism: its variables with their slots and updates, its forward pass in all parts of a
-batch and in evaluations, and its backward pass. The backward pass needs the layer's weights and the activations of its
-forward pass. On another device, the backward pass would only add transfers: of weights, of activations, and of the
-gradient of the weights. So forward and backward pass stay together, as in DistBelief's partitions.
+A layer is the unit of model parallelism. It includes its variables with their optimizer slots and updates, its forward
+pass in all parts of a batch and in evaluations, and its backward pass. The backward pass needs the layer's weights and
+the activations of its forward pass. On another device, it would only add transfers of weights, of activations, and of
+the gradient of the weights. So the forward and the backward pass stay together, as in DistBelief's partitions.
 """
 
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from runner.engine.graph.graph import Graph
 def home_layers(graph: Graph) -> dict[str, str]:
     """Return the name of each node's layer, by node name; the result is empty for a graph without layers.
 
-    A node belongs to the layer stamped on it. A node without a stamp belongs to the layer of its first input that has
-    one: a gradient that is summed over parts or clipped, a loss that is averaged, an assigned value. A node that reads
-    nothing from a layer belongs to the layer of its first reader: fed examples, labels and scalars, constants. A node
-    that neither reads nor is read belongs to the first layer.
+    A node belongs to the layer stamped on it. A node without a stamp, such as a sum of gradients or an averaged loss,
+    belongs to the layer of its first input that has one. A node that reads nothing from a layer, such as a fed label or
+    a constant, belongs to the layer of its first reader. A node that neither reads from a layer nor is read by one
+    belongs to the first layer.
     """
     homes: dict[str, str] = {}
     for node in graph:
@@ -32,7 +32,7 @@ def home_layers(graph: Graph) -> dict[str, str]:
         home = homes.get(node.name) or readers.get(node.name)
         if home is not None:
             homes[node.name] = home
-            # The walk goes backwards, so the last reader of the walk is the first in the graph.
+            # The walk goes backwards, so the reader that it visits last is the first in the graph.
             readers.update(dict.fromkeys(needed_by(node), home))
     rest = dict.fromkeys(graph.nodes, next(iter(homes.values()))) if homes else {}
     return homes | {name: home for name, home in rest.items() if name not in homes}

@@ -1,13 +1,13 @@
-"""Sums over workers as collective operations between GPUs, if the cluster has a library for these.
+"""Sums over workers as collective operations between GPUs, if the cluster uses a library such as NCCL.
 
 Before this pass, every device reads the parts of all devices and adds them (op ``all_reduce``). Afterwards, each device
-passes its own part to the library and receives the sum (op ``collective_sum``); no edge between devices remains.
+passes its own part to the library and receives the sum (op ``collective_sum``); these sums need no other transfers.
 
-The library requires all devices to start their sums in the same order. A device that waits in a sum can do nothing
-else, for example send a tensor that another device needs before this sum. So control edges keep the sums of every
-device in the order of their groups, and in the order of execution the nodes of a group are adjacent
-(:func:`gathered`). The order of each device is a subsequence of this global order, so by induction over this order
-no device waits forever.
+The nodes that compute the same sum on all devices form a group. The library requires all devices to start their sums
+in the same order. A device that waits in a sum can do nothing else, for example send a tensor that another device needs
+before this sum. So control edges fix one order of the groups on every device, and the global order of execution keeps
+the nodes of a group adjacent (:func:`gathered`). The order of each device is a subsequence of this global order, so by
+induction over the global order no device waits forever.
 """
 
 import heapq
@@ -52,7 +52,7 @@ def lower_collectives(graph: Graph, roots: Roots, members: Sequence[str]) -> Rew
 def gathered(graph: Graph, order: Sequence[str]) -> list[str]:
     """Return a topological order near ``order`` in which the nodes of each group are adjacent.
 
-    A group has the place of its last node. Raises ShapeError if groups wait for each other.
+    A group has the position of its last node. Raises ShapeError if groups wait for each other.
     """
     together = _groups(graph, LOWERED)
     if not together:
@@ -78,7 +78,7 @@ def gathered(graph: Graph, order: Sequence[str]) -> list[str]:
 def _sorted(
     graph: Graph, units: Mapping[str, Sequence[str]], unit_of: Mapping[str, str], last: Mapping[str, int]
 ) -> list[str]:
-    """Return as many units as possible in topological order; ready units are ordered by ``last``."""
+    """Return as many units (groups or single nodes) as possible in topological order; ``last`` orders ready units."""
     needed = {
         unit: {unit_of.get(each, each) for name in names for each in needed_by(graph.nodes[name])}
         for unit, names in units.items()
@@ -111,7 +111,7 @@ def _groups(graph: Graph, op: str) -> dict[str, list[Node]]:
 
 
 def _complete_groups(graph: Graph, members: Sequence[str]) -> list[list[Node]]:
-    """Return the groups in which every member sums the same parts, with its own part at its rank; sorted by rank."""
+    """Return the groups in which all members sum the same parts and part k is on member k; each is sorted by rank."""
     found = []
     for nodes in _groups(graph, WHOLE).values():
         ranked = sorted(nodes, key=lambda node: int(node.attributes["rank"]))

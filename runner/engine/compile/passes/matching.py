@@ -8,17 +8,17 @@ nested. An attribute in the text ``before`` must have the stated value.
 
 A rule applies if all of the following conditions hold:
 
-- All matched nodes are on one device, and none of them is part of another match.
+- All matched nodes are on one device, and no other match has replaced one of them.
 - A tensor that only ``before`` names is neither fetched nor read by other nodes. A tensor that both texts name keeps
   its shape and dtype; its readers read the new tensor.
 - A node that is a target, or that other nodes wait for, still computes its tensors under its name.
-- The op of each new node accepts its inputs, and all nodes that the new node needs come before its place.
+- The op of each new node accepts its inputs, and all nodes that the new node needs come before its place in the graph.
 
-A new node has the attributes of the replaced nodes that its op accepts, and the attributes in the text ``after``; a
-value may be ``t.dtype`` or ``len(names)``. It has the name of the node that computed its first output, the place of the
-first node that computed one of its outputs, the layer of the first matched node, and the control inputs of all matched
-nodes. Three keywords change this: ``like=t`` copies name and layer from the node that computed t, ``at=t`` copies place
-and control inputs, and ``name="part"`` appends to the name. A cast to the dtype of its input is omitted.
+A new node has those attributes of the replaced nodes that its op accepts, and the attributes in the text ``after``,
+whose values may be ``t.dtype`` or ``len(names)``. It has the name of the node that computed its first output, the place
+of the first node that computed one of its outputs, the layer of the first matched node, and the control inputs of all
+matched nodes. Three keywords change this: ``like=t`` copies name and layer from the node that computed t, ``at=t``
+copies place and control inputs, and ``name="part"`` appends to the name. A cast to the dtype of its input is omitted.
 """
 
 import ast
@@ -73,7 +73,7 @@ class Match:
         return self.graph.spec(self.tensors[name][0])
 
     def value(self, stated: Any) -> Any:
-        """Return the value that ``after`` states for an attribute."""
+        """Return the value of an attribute as stated in ``after``: ``t.dtype``, ``len(names)`` or a plain value."""
         match stated:
             case ast.Attribute(ast.Name(name), "dtype"):
                 return self.spec(name).dtype
@@ -84,7 +84,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule to replace ``before`` by ``after``. given: nodes that must also exist, and stay. where: a condition."""
+    """A rule to replace ``before`` by ``after``. given: nodes that must exist too, and stay. where: a condition."""
 
     before: str
     after: str
@@ -138,7 +138,7 @@ def _add_call(found: list[Statement], call: ast.Call, outputs: tuple[str, ...]) 
 
 
 def _stated(value: ast.expr) -> Any:
-    """Return the value of a literal, the name of a tensor, or an unevaluated expression."""
+    """Return the value of an attribute in a text: a literal's value, a tensor's name, or an unevaluated expression."""
     if isinstance(value, ast.Name):
         return value.id
     return value if isinstance(value, ast.Attribute | ast.Call) else ast.literal_eval(value)
@@ -170,7 +170,7 @@ def _bound(names: Sequence[str], tensors: tuple[Tensor, ...], known: Bound) -> I
 class _Walk:
     """The matches of one walk through a graph, no two of which remove the same node.
 
-    placed: name of a removed node -> the new nodes at its place, each with the tensors of its replacement.
+    placed: name of a removed node -> the new nodes at its place, each with all new tensors of its replacement.
     """
 
     def __init__(self, graph: Graph, roots: Roots, accept: Accept | None) -> None:
@@ -302,7 +302,7 @@ class _Replacement:
         )
 
     def _is_in_order(self) -> bool:
-        """Return whether new nodes follow all inputs and have the control inputs of replaced and unread given nodes."""
+        """Return whether new nodes follow all inputs and keep the control inputs of replaced and unread given nodes."""
         position, inside = self.uses.position, {node.name for node in self.match.nodes}
         read = {tensor.node for _, node in self.new for tensor in node.inputs}
         bypassed = [node for node in self.match.given if node.name not in read]

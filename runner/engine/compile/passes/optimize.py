@@ -1,4 +1,4 @@
-"""The passes that make a graph cheaper, in their order.
+"""The passes that make a graph cheaper to run, and their order.
 
 With the reference kernels, and without bfloat16 and NaN, the passes change no bit of the results. With bfloat16,
 fusions omit roundings. The compression of transfers is separate: it runs only if the cluster compresses transfers.
@@ -47,7 +47,7 @@ FUSIONS = (
 )
 """Passes that join nodes: first the nodes of a layer, then the remaining element-wise nodes with each other.
 
-The pass "relu gradients" runs after layers have absorbed ReLU gradients but before element-wise chains absorb the rest.
+"relu gradients" runs after "normalization and relu" and before "elementwise", which both absorb other ReLU gradients.
 """
 
 
@@ -58,7 +58,7 @@ COMPRESSION = Pass("compression", compress_transfers)
 def default_passes(registry: Registry) -> tuple[Pass, ...]:
     """Return the passes that a session runs.
 
-    registry: its reference kernels compute constants, and its faster kernels determine which updates are fused.
+    registry: its reference kernels compute folded constants, and its faster kernels determine which updates are fused.
     """
     return (
         Pass("constants", partial(fold_constants, registry=registry)),

@@ -2,7 +2,7 @@
 
 In a step, reads of a variable return its value at the start of the step, and an ``assign`` replaces this value. A
 variable has memory for one value, so all reads, including reads through aliases, must run before the write. The write
-is the assign, or the fused update whose result only assigns read, because this update can run in the variable's memory.
+is the assign, or a fused update that can write its result into the variable's memory, because only assigns read it.
 """
 
 import heapq
@@ -23,9 +23,9 @@ UPDATES = frozenset({"elementwise", "matmul_elementwise"})
 def order_writes(graph: Graph) -> Graph:
     """Return the graph with every read of a variable before its write, in a topological order close to the old one.
 
-    Readers of an assign's output read the assigned value itself. An assigned value that is the tensor of a variable, or
-    an alias of one, is copied first (op ``convert``). Raises ShapeError naming the variable and both nodes if a read
-    has to run after the write.
+    Readers of an assign's output now read the assigned value itself. If the assigned value is the tensor of a variable,
+    or an alias of one, it is copied first (op ``convert``). Raises ShapeError naming the variable and both nodes if a
+    read has to run after the write.
     """
     separate, readers = _with_copies_of_assigned_variables(graph)
     order = _Order(separate)
@@ -43,9 +43,9 @@ def order_writes(graph: Graph) -> Graph:
 
 
 def _with_copies_of_assigned_variables(graph: Graph) -> tuple[Graph, Mapping[str, list[str]]]:
-    """Return the graph in which each assigned tensor of a variable is copied first, and the readers of each variable.
+    """Return the graph with a copy before each assign whose value is a variable's tensor, and readers by variable.
 
-    An alias counts as a reader too, because the planner may copy it.
+    An alias of a variable counts as a reader too, because the planner may copy it.
     """
     result = Graph()
     moved: dict[Tensor, Tensor] = {}
@@ -74,7 +74,7 @@ def _with_copies_of_assigned_variables(graph: Graph) -> tuple[Graph, Mapping[str
 
 
 def _may_write(producer: Node, assign: Node, consumers: Iterable[Node]) -> bool:
-    """Return whether an assigned value can be computed in the variable's memory after all reads of the old value."""
+    """Return whether the assigned value can be computed in the variable's memory once all reads have run."""
     only_assigned = all(node.op == "assign" for node in consumers)
     return producer.op in UPDATES and producer.device == assign.device and only_assigned
 
@@ -101,7 +101,7 @@ class _Order:
 
     def refuse_cycle(self, assign: Node, readers: Iterable[str]) -> None:
         """Raise ShapeError if a reader of the assigned variable has to wait for the assign."""
-        # A cycle has at least one edge that leads back in the graph, so only later readers can be on a cycle.
+        # A cycle contains an edge that leads back in the graph, from a reader to an earlier assign.
         late = [reader for reader in readers if self.position[reader] > self.position[assign.name]]
         for reader in late:
             if self.leads_to(assign.name, {reader}):
@@ -112,7 +112,7 @@ class _Order:
                 )
 
     def let_producer_write(self, producer: Node, assign: Node, readers: Iterable[str]) -> None:
-        """Make the assigned value's producer wait for the readers instead of the assign, if this closes no cycle."""
+        """Make the producer of the assigned value, not the assign, wait for the readers if this closes no cycle."""
         others = [name for name in readers if name != producer.name]
         if not self.leads_to(producer.name, set(others)):
             self.added.pop(assign.name, None)
@@ -131,7 +131,7 @@ class _Order:
         return False
 
     def sorted_graph(self) -> Graph:
-        """Return the graph with the added edges; of the nodes that are ready, the first in the old order comes next."""
+        """Return the graph with the added edges; of several ready nodes, the first in the old order comes next."""
         nodes = {node.name: self._waiting(node) for node in self.graph}
         missing = {name: len(set(needed_by(node))) for name, node in nodes.items()}
         followers: dict[str, list[str]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Shared pieces of passes that rewrite graphs: roots, readers, and the replacement of nodes and tensors."""
+"""Parts that passes share: roots of a graph, readers of tensors, and the replacement of nodes and tensors."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,14 +20,14 @@ ALIASES = frozenset({"identity", "stop_gradient", "reshape"})
 
 @dataclass(frozen=True)
 class Roots:
-    """What a graph must provide besides effects: tensors to fetch, and target nodes, which run and keep their names."""
+    """The results that passes must preserve: tensors to fetch, and target nodes, which run and keep their names."""
 
     fetches: frozenset[Tensor] = frozenset()
     targets: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, fetches: Iterable[Tensor], targets: Iterable[str] = ()) -> "Roots":
-        """Return roots from any collections."""
+        """Return the roots for any iterables of fetches and targets."""
         return cls(frozenset(fetches), frozenset(targets))
 
     def after(self, moved: Mapping[Tensor, Tensor]) -> "Roots":
@@ -36,11 +36,11 @@ class Roots:
 
 
 class Uses:
-    """The readers and waiters of a graph's nodes.
+    """The uses of the nodes and tensors of a graph.
 
-    readers: tensor -> the nodes that read it. position: position of each node in the graph. awaited: names
-    of nodes that other nodes wait for or are colocated with. pinned: ``awaited`` and the targets, which are the nodes
-    that must keep their names.
+    readers: tensor -> the nodes that read it. position: position of each node in the graph. awaited: names of the nodes
+    that are control inputs or colocation partners of other nodes. pinned: names of the nodes that must keep their
+    names, which are ``awaited`` and the targets.
     """
 
     def __init__(self, graph: Graph, roots: Roots) -> None:
@@ -70,7 +70,7 @@ def merged(
 ) -> Node:
     """Return a node that replaces ``members``, with the device and layer of the first and the control inputs of all.
 
-    No member may wait for another.
+    No member may be a control input of another.
     """
     waited_for = dict.fromkeys(name for member in members for name in member.control_inputs)
     first = members[0]
@@ -86,7 +86,7 @@ def rewired(node: Node, moved: Mapping[Tensor, Tensor]) -> Node:
 
 
 def followed(first: Moved, then: Moved) -> Moved:
-    """Return the tensors that two rewrites in a row have moved, ``first`` and ``then``."""
+    """Return the combined moves of two successive rewrites, ``first`` and ``then``."""
     return {**then, **{old: then.get(new, new) for old, new in first.items()}}
 
 

@@ -1,7 +1,7 @@
-"""Removal of nodes: nodes that no fetch of a step needs, dead code, identities, and equal nodes.
+"""Removal of nodes that a step does not need, of dead code, of identities, and of duplicates of equal nodes.
 
-Partial execution follows the TensorFlow whitepaper 2016, section 4.2. Readers of an identity read its input. x * 1,
-x / 1 and x - 0 keep every bit of x; x + 0 does not, because -0 + 0 is +0.
+:func:`prune` implements partial execution (TensorFlow whitepaper 2016, section 4.2). Identities include x * 1, x / 1
+and x - 0, which keep every bit of x, but not x + 0, because -0 + 0 is +0.
 """
 
 import math
@@ -22,8 +22,8 @@ Source = Callable[[Graph, Node], Tensor | None]
 def remove_identities(graph: Graph, roots: Roots) -> Rewrite:
     """Return the graph in which no node reads an identity, and the tensors that have moved.
 
-    The graph must contain its gradients, because ``stop_gradient`` counts as an identity. The output of an assign is
-    the assigned value. Nodes that have lost their readers stay until dead code is removed.
+    The graph must contain its gradients, because ``stop_gradient`` counts as an identity. An assign counts too, because
+    its output is the assigned value. Nodes that have lost their readers stay until dead code is removed.
     """
     result = Graph()
     moved: Moved = {}
@@ -51,7 +51,7 @@ def _input_of_equal_spec(graph: Graph, node: Node) -> Tensor | None:
 
 
 def _unchanged_by(neutral: float, *, commutes: bool = False) -> Source:
-    """Return a source: the operand combined with a fill of ``neutral``, if the operand has the result's spec."""
+    """Return a source that finds an operand of the result's spec if the other operand is a fill of ``neutral``."""
 
     def source(graph: Graph, node: Node) -> Tensor | None:
         a, b = node.inputs
@@ -113,7 +113,7 @@ def _mergeable(node: Node) -> bool:
 
 
 def _waiting_for(node: Node, survivor: dict[str, str]) -> Node:
-    """Return the node with merged nodes replaced in its control inputs and colocation."""
+    """Return the node with surviving nodes in place of merged nodes in its control inputs and colocation."""
     if survivor.keys().isdisjoint((*node.control_inputs, *node.colocate_with)):
         return node
     controls = dict.fromkeys(survivor.get(name, name) for name in node.control_inputs)
@@ -139,10 +139,10 @@ def feed_node_name(tensor: Tensor) -> str:
 def prune(
     graph: Graph, fetches: Sequence[Tensor], targets: Sequence[str] = (), feeds: Sequence[Tensor] = ()
 ) -> tuple[Graph, dict[Tensor, Tensor]]:
-    """Return the part of ``graph`` that fetches and targets need if feeds are given, and the placeholder of each feed.
+    """Return the part of ``graph`` that fetches and targets need, given the feeds, and the placeholder of each feed.
 
     Any tensor may be fed: its readers then read a placeholder, and nodes that only this tensor needed are dropped. An
-    assign still reads its variable if the variable is fed. The second result maps every fed tensor to the output of its
+    assign still names its variable if the variable is fed. The second result maps every fed tensor to the output of its
     placeholder. Raises ShapeError for unknown names and for a placeholder that is needed but not fed.
     """
     for tensor in (*fetches, *feeds):
@@ -165,7 +165,7 @@ def prune(
 
 
 def remove_dead_code(graph: Graph, roots: Roots) -> Rewrite:
-    """Return the part of the graph that fetches, targets and nodes with an effect need; no tensor moves."""
+    """Return the graph of the nodes that fetches, targets and nodes with an effect need; no tensor moves."""
     needed = {tensor.node for tensor in roots.fetches} | roots.targets
     for node in reversed(list(graph)):
         if node.name in needed or node.op in EFFECTS:
@@ -185,7 +185,7 @@ def _without_dropped_partners(node: Node, needed: Collection[str]) -> Node:
 
 
 def _needed(graph: Graph, moved: Mapping[Tensor, Tensor], start: set[str]) -> dict[str, Node]:
-    """Return the nodes that have to run, by name and with feeds as inputs; other nodes of the graph are not visited."""
+    """Return the nodes that have to run, by name, with feeds as inputs; visit no other nodes of the graph."""
     needed: dict[str, Node] = {}
     seen, stack = set(start), sorted(start)
     while stack:
@@ -204,7 +204,7 @@ def _needed(graph: Graph, moved: Mapping[Tensor, Tensor], start: set[str]) -> di
 
 
 def _rewired(graph: Graph, node: Node, moved: Mapping[Tensor, Tensor]) -> Node:
-    """Return the node with fed inputs, and fed placeholders in control inputs, replaced by the feeds' placeholders."""
+    """Return the node with the feeds' placeholders in place of fed inputs and of fed placeholders in control inputs."""
     variable = node.inputs[:1] if node.op == "assign" else ()
     inputs = (*variable, *(moved.get(tensor, tensor) for tensor in node.inputs[len(variable) :]))
     controls = tuple(

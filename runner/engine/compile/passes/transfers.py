@@ -22,7 +22,7 @@ def transfer_key(tensor: Tensor, destination: str) -> str:
 
 
 def sent_tensor(key: str) -> str:
-    """Return the name of the sent tensor, which is stored once however many devices read it."""
+    """Return the name of the tensor that a transfer sends; the sender stores it once, however many devices read it."""
     return key.rpartition(_TO)[0] or key
 
 
@@ -51,7 +51,7 @@ class _Cut:
         """Append ``node`` with remote inputs replaced by the tensors that its device receives."""
         inputs = tuple(self._local(tensor, node) for tensor in node.inputs)
         controls = tuple(self._local_control(name, node) for name in node.control_inputs)
-        # The nodes are placed, and a colocation could name nodes in the graphs of other devices.
+        # Placed nodes need no colocation, which could name nodes in the graphs of other devices.
         self.result.insert(replace(node, inputs=inputs, control_inputs=controls, colocate_with=()))
 
     def _local(self, tensor: Tensor, reader: Node) -> Tensor:
@@ -94,20 +94,19 @@ STATE = frozenset({"variable", "assign"})
 def compress_transfers(graph: Graph, roots: Roots) -> Rewrite:
     """Return a placed graph in which float32 tensors between devices pass through ``truncate_to_bfloat16`` and back.
 
-    A tensor is truncated once, on the device that computes it, and widened once on each device that reads it, "by just
-    filling in zeroes for the lost portion of the mantissa" (section 5.5). This halves the bytes of a transfer.
+    A tensor is truncated once, on the device that computes it, and cast back once on each device that reads it, "by
+    just filling in zeroes for the lost portion of the mantissa" (section 5.5). This halves the bytes of a transfer.
 
     A tensor that another device reads is truncated for all its readers, including fetches and readers on its own
     device. So all devices compute with the same bits: the owner of a slice of a sum continues with the values that it
-    sends, and replicas stay equal. A sum on a device adds truncated received parts and full-precision local parts that
-    are not sent. There is one exception: the value of a variable, and an assigned value, are read in full precision on
-    their own device and truncated on other devices. Updates must be added in full precision, because small
-    updates would otherwise be lost permanently.
+    sends, and replicas stay equal. Local parts of a sum that are not sent are added in full precision. There is one
+    exception: the value of a variable, and an assigned value, are read in full precision on their own device and
+    truncated on other devices. Without this exception, small updates of a variable would be lost permanently.
 
     Tensors of other dtypes, empty tensors and scalars are not compressed. Scalars are mostly metrics such as the loss,
     and two saved bytes are not worth two nodes.
 
-    This pass runs before :func:`insert_transfers`. Fetches move to the widened tensor, on the same device. The new
+    This pass runs before :func:`insert_transfers`. Fetches move to the tensor that is cast back on the same device. New
     nodes have the layer of the tensor's node. A rerun changes nothing, because then only bfloat16 tensors are sent.
     """
     compression = _Compression(graph)

@@ -1,10 +1,10 @@
-"""The ops. Importing this package fills the table ``OPS``. Its functions add nodes; "Add y" means "Add a node for y".
+"""The ops. Importing this package fills the table ``OPS``. In docstrings, "Add y" is short for "Add a node for y".
 
-from runner.engine.graph import ops
-y = ops.relu(graph, ops.matmul(graph, x, w))
+    from runner.engine.graph import ops
+    y = ops.relu(graph, ops.matmul(graph, x, w))
 
 Each file defines a family of ops: functions that add nodes, then shape rules, gradients and costs. Ops that only passes
-add have no functions; the docstrings of their files define these ops. Read in this order:
+add have no functions; the module docstrings of their files define them. Read in this order:
 
 * ``common``: shape conditions and adapters for gradient formulas that all families share.
 * ``arithmetic``, ``structural``, ``shape``, ``reduction``, ``indexing``: the basic ops.

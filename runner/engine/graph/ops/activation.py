@@ -10,7 +10,7 @@ from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 
 
 def relu_gradient(graph: Builder, dy: Tensor, y: Tensor, *, name: str | None = None) -> Tensor:
-    """Add a node that outputs dy where y > 0 and 0 elsewhere; y is the output of the relu and has dy's shape."""
+    """Add a node that outputs dy where y > 0, and 0 elsewhere; y is the output of the ReLU and has dy's shape."""
     return graph.add("relu_gradient", [dy, y], name=name)[0]
 
 

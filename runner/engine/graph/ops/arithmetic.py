@@ -34,7 +34,7 @@ div = binary("div", "Add a / b, floats only.", _div_gradient)
 neg = unary("neg", "Add -x.", lambda dy, y, x: -dy, NUMERIC)
 exp = unary("exp", "Add e ** x.", lambda dy, y, x: dy * y)
 log = unary("log", "Add the natural logarithm of x.", lambda dy, y, x: dy / x)
-log1p = unary("log1p", "Add log(1 + x), exact for small x.", lambda dy, y, x: dy / (1.0 + x))
+log1p = unary("log1p", "Add log(1 + x), accurate for small x.", lambda dy, y, x: dy / (1.0 + x))
 sqrt = unary("sqrt", "Add the square root of x.", lambda dy, y, x: 0.5 * dy / y)
 square = unary("square", "Add x * x.", lambda dy, y, x: dy * (2.0 * x), NUMERIC)
 abs = unary(  # noqa: A001 - the op's name
@@ -42,7 +42,7 @@ abs = unary(  # noqa: A001 - the op's name
 )
 sign = unary(
     "sign",
-    "Add -1, 0 or 1 by the sign of x; its derivative is 0 wherever it exists, so no gradient flows.",
+    "Add the sign of x: -1, 0 or 1. Its derivative is 0 wherever it exists, so no gradient flows.",
     lambda dy, y, x: None,
     NUMERIC,
 )
@@ -73,7 +73,7 @@ register(OpDef("pow", like_input(), _pow_gradient, 1, {"exponent": "float"}))
 
 
 def select(graph: Builder, condition: Tensor, a: Tensor, b: Tensor, *, name: str | None = None) -> Tensor:
-    """Add a node that selects a where the bool ``condition`` is true and b elsewhere; a and b have one dtype."""
+    """Add a node that selects a where the bool ``condition`` is true, and b elsewhere; a and b have one dtype."""
     return graph.add("select", [condition, a, b], name=name)[0]
 
 
@@ -85,7 +85,7 @@ def _infer_select(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequen
 
 
 def _route(condition: Expr, dy: Expr) -> tuple[Expr, Expr]:
-    """Split a gradient into its part where the condition holds and its part elsewhere."""
+    """Return the gradient with zeros where the condition is false, and with zeros where the condition is true."""
     zero = dy.scalar(0.0)
     return apply(select, condition, dy, zero), apply(select, condition, zero, dy)
 
@@ -100,13 +100,13 @@ equal = binary("equal", "Add a == b, bool.", _TRUTH, DTYPES, result="bool")
 register(OpDef("select", _infer_select, _SELECT, arity=3))
 maximum = binary(
     "maximum",
-    "Add the greater of a and b; a tie gives its gradient to a. NaN in either operand is kept.",
+    "Add the greater of a and b, or NaN if either is NaN. If a == b, the gradient goes to a.",
     lambda dy, y, a, b: _route(apply(greater_equal, a, b), dy),
     NUMERIC,
 )
 minimum = binary(
     "minimum",
-    "Add the lesser of a and b; a tie gives its gradient to a. NaN in either operand is kept.",
+    "Add the lesser of a and b, or NaN if either is NaN. If a == b, the gradient goes to a.",
     lambda dy, y, a, b: _route(apply(greater_equal, b, a), dy),
     NUMERIC,
 )

@@ -2,10 +2,10 @@
 
 Two ops combine batch normalization with the ReLU that follows it:
 
-* ``batch_norm_relu``: maps x, gamma, beta to (y, mean, variance, mask): batch_norm, then max(y, 0). mask: y > 0, bool,
-  of x's shape.
-* ``batch_norm_relu_gradient``: maps x, gamma, mean, variance, mask, dy to (dx, dgamma, dbeta): batch_norm_gradient,
-  with dy set to 0 where mask is false.
+* ``batch_norm_relu``: maps x, gamma, beta to (y, mean, variance, mask), where y is the ReLU of batch_norm's y. mask:
+  bool, of x's shape, true where y > 0.
+* ``batch_norm_relu_gradient``: maps x, gamma, mean, variance, mask, dy to (dx, dgamma, dbeta) like batch_norm_gradient,
+  but first sets dy to 0 where mask is false.
 """
 
 from collections.abc import Sequence
@@ -102,7 +102,7 @@ def _infer_inference(specs: Sequence[TensorSpec], attributes: Attributes) -> Seq
 
 
 def _channel_axes(x: Expr) -> list[int]:
-    """Return the axes over which the values of one channel extend: all but axis 1."""
+    """Return the axes over which the statistics of a channel are computed: all but axis 1."""
     return [axis for axis in range(x.spec.rank) if axis != 1]
 
 
@@ -173,7 +173,7 @@ def _gradient(graph: Builder, node: Node, totals: Sequence[Tensor | None]) -> Se
 def _statistics_gradients(
     graph: Builder, given: Tensor, mean_of: Tensor, dmean: Tensor | None, dvariance: Tensor | None
 ) -> list[Tensor]:
-    """Return the gradients that reach x through its mean (dmean / m) and variance (2 (x - mean) dvariance / m)."""
+    """Return parts of dx: dmean / m by the mean, 2 (x - mean) dvariance / m by the variance; m: values per channel."""
     mean = Expr(graph, mean_of)
     x = _in_state_dtype(Expr(graph, given))
     count = x.spec.size // mean.spec.size

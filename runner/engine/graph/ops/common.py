@@ -1,7 +1,7 @@
-"""The parts that all op families share: shape conditions, adapters for formulas, and unbroadcasting.
+"""Functions for the modules that define ops: checks of shapes, gradient rules made from formulas, and unbroadcasting.
 
-The functions here add nodes by op name (``graph.add("fill", ...)``) and import no op family, because all families
-import this module.
+The functions here add nodes by op name (``graph.add("reshape", ...)``), because the modules that define ops import this
+module.
 """
 
 import math
@@ -77,7 +77,7 @@ def expect_axes(axes: Sequence[int], rank: int) -> None:
 
 
 def canonical_axis(axis: int, rank: int) -> int:
-    """Return ``axis``, or ``axis + rank`` if it is negative; the shape rule refuses an axis that is out of range."""
+    """Return ``axis``, or ``axis + rank`` if it is negative. Only the shape rule checks that the axis is in range."""
     return axis + rank if axis < 0 else axis
 
 
@@ -87,14 +87,14 @@ def axes_size(shape: Sequence[int], axes: Sequence[int]) -> int:
 
 
 def declared_spec(attributes: Attributes) -> TensorSpec:
-    """Return the spec of an output that the attributes ``shape`` and ``dtype`` declare."""
+    """Return the output spec that the attributes ``shape`` and ``dtype`` declare."""
     shape = attributes["shape"]
     expect(min(shape, default=0) >= 0, "a shape without negative extents", shape)
     return TensorSpec(shape, attributes["dtype"])
 
 
 def declared(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    """Return the spec of the only output from the attributes ``shape`` and ``dtype``; a shape rule."""
+    """The shape rule of ops with one output, whose spec the attributes ``shape`` and ``dtype`` declare."""
     return [declared_spec(attributes)]
 
 
@@ -109,7 +109,7 @@ def like_input(dtypes: Sequence[str] = FLOATS) -> InferRule:
 
 
 def broadcast_inputs(dtypes: Sequence[str] = DTYPES, result: str | None = None) -> InferRule:
-    """Return the shape rule for broadcast inputs of one of ``dtypes``; the output has their dtype or ``result``."""
+    """Return the shape rule of ops that broadcast inputs of one dtype; result: output dtype, by default this dtype."""
 
     def infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
         expect_same_dtype(specs)
@@ -137,7 +137,7 @@ def expect_window_attributes(strides: Sequence[int], padding: Sequence[int]) -> 
 def window_counts(
     image: TensorSpec, window: Sequence[int], strides: Sequence[int], padding: Sequence[int]
 ) -> tuple[int, int]:
-    """Return the numbers of windows down and across an (N, C, H, W) image; raises ShapeError if one of them is 0.
+    """Return how many windows fit down and across an (N, C, H, W) image; raises ShapeError if one of the counts is 0.
 
     Windows slide over the padded image. strides: (rows, columns); padding: (top, bottom, left, right). A window that
     would reach beyond the padded image is left out: out = (in + padding - window) // stride + 1.
@@ -179,8 +179,8 @@ def single_output(rule: Callable[[Builder, Node, Tensor], Sequence[Tensor | None
 def elementwise_gradient(formula: Formula) -> GradientRule:
     """Return the gradient rule of an element-wise op from its formula: formula(dy, y, *inputs) -> partial gradients.
 
-    There is one partial gradient per input; for a single input, the list may be omitted. Each partial is summed over
-    the axes along which its input was broadcast; None means that no gradient flows to that input.
+    The formula returns a list of one gradient per input or, if there is one input, the gradient itself; None means that
+    no gradient flows to the input. Each gradient is then summed over the axes along which its input was broadcast.
     """
 
     def rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
@@ -195,13 +195,13 @@ def elementwise_gradient(formula: Formula) -> GradientRule:
 
 
 class Unary(Protocol):
-    """A function that adds a node of an op with one input and returns its output."""
+    """A function that adds a node with one input and returns the output of the node."""
 
     def __call__(self, graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor: ...
 
 
 class Binary(Protocol):
-    """A function that adds a node of an op with two inputs and returns its output."""
+    """A function that adds a node with two inputs and returns the output of the node."""
 
     def __call__(self, graph: Builder, a: Tensor, b: Tensor, *, name: str | None = None) -> Tensor: ...
 
@@ -217,7 +217,7 @@ def unary(
 ) -> Unary:
     """Register an element-wise op of one input and return the function that adds its nodes. gradient: gradient formula.
 
-    infer: shape rule; by default the input has a dtype in ``dtypes`` and the output has the spec of the input.
+    infer: shape rule; by default the input has a dtype in ``dtypes`` and the output has the same spec as the input.
     """
     register(OpDef(op, infer or like_input(dtypes), elementwise_gradient(gradient), 1, flops=flops))
 
@@ -265,7 +265,7 @@ def copy_to_all(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | Non
 
 
 def unbroadcast(graph: Builder, tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """Sum a tensor over the axes along which ``shape`` was broadcast: the adjoint of broadcasting.
+    """Add nodes that sum a tensor over the axes along which ``shape`` was broadcast: the adjoint of broadcasting.
 
     <broadcast(x), g> = <x, unbroadcast(g)> for every x of ``shape`` and every g of the tensor's shape.
     """

@@ -1,11 +1,11 @@
-"""Convolution (cross-correlation) of images, and its two adjoints. The gradients of these three ops use only these ops.
+"""Convolution (cross-correlation) of images, and its two adjoints. The gradients of the three use these ops and casts.
 
-Two ops combine several operations in one pass over memory:
+Two further ops combine several operations in one pass over memory:
 
 * ``conv2d_fused``: y = conv2d(x, w) + bias + residual, summed in this order, then max(y, 0) if ``relu``. bias: (O,),
   one number per output channel. residual: y's shape. The attributes ``bias`` and ``residual`` enable these inputs.
-* ``conv2d_weight_bias_gradient``: maps dy and x to dw, as conv2d_weight_gradient does, and db (O,), the sum of dy over
-  examples and pixels. dtype: dtype of dw and db; float32 is possible for bfloat16 inputs.
+* ``conv2d_weight_bias_gradient``: maps dy and x to dw, the result of conv2d_weight_gradient, and to db (O,), the sum of
+  dy over examples and pixels. dtype: dtype of dw and db; float32 is also possible for bfloat16 inputs.
 """
 
 import math
@@ -38,8 +38,8 @@ GEOMETRY = {"strides": "ints", "padding": "ints", "groups": "int"}
 class Geometry(TypedDict, total=False):
     """Strides (rows, columns), default (1, 1); padding (top, bottom, left, right), default 0; groups, default 1.
 
-    With G groups, input and output channels are split into G equal blocks, and each output block reads one input block
-    (Krizhevsky, Sutskever and Hinton 2012, sec. 3.5).
+    With G groups, input and output channels are split into G equal blocks, and output block g depends only on input
+    block g (Krizhevsky, Sutskever and Hinton 2012, sec. 3.5).
     """
 
     strides: Sequence[int]
@@ -55,7 +55,7 @@ def complete(geometry: Geometry) -> dict[str, Any]:
 def conv2d(graph: Builder, x: Tensor, w: Tensor, *, name: str | None = None, **geometry: Unpack[Geometry]) -> Tensor:
     """Add a node for y[n, o, r, c] = sum over i, u, v of x[n, i, r*sr + u - top, c*sc + v - left] * w[o, i, u, v].
 
-    x: (N, C, H, W); w: (O, C/groups, R, S); y: (N, O, (H + top + bottom - R) // sr + 1, likewise for columns).
+    x: (N, C, H, W); w: (O, C/groups, R, S); strides: (sr, sc); y: (N, O, H', W'); see :func:`window_counts` for H', W'.
     """
     return graph.add("conv2d", [x, w], complete(geometry), name=name)[0]
 
@@ -86,14 +86,14 @@ def conv2d_weight_gradient(
 ) -> Tensor:
     """Add a node for dw of ``weight_shape`` with <conv2d(x, w), dy> = <w, dw> for all w; examples are summed in order.
 
-    dtype: dtype of dw, by default the dtype of dy; float32 is possible for bfloat16 dy and x.
+    dtype: dtype of dw, by default the dtype of dy; float32 is also possible for bfloat16 dy and x.
     """
     attributes = {**complete(geometry), "weight_shape": tuple(weight_shape), "dtype": dtype or graph.spec(dy).dtype}
     return graph.add("conv2d_weight_gradient", [dy, x], attributes, name=name)[0]
 
 
 def output_shape(x: TensorSpec, w: TensorSpec, attributes: Attributes) -> tuple[int, ...]:
-    """Return the shape of y for an image and filters, after checking that the two are compatible."""
+    """Return the shape of y for images x and filters w, after checking that x and w are compatible."""
     expect_rank(x, 4, "x (N, C, H, W)")
     expect_rank(w, 4, "w (O, C/groups, R, S)")
     groups = attributes["groups"]
@@ -151,8 +151,8 @@ def _y(graph: Builder, node: Node, x: Tensor, w: Tensor) -> Tensor:
     return graph.add("conv2d", [x, w], _geometry(node))[0]
 
 
-# <y(x, w), dy> is linear in each of x, w and dy, and each op is its derivative with respect to one of the three. So the
-# gradient rule of each op adds the other two ops, with the gradient of the op's output as their missing operand.
+# <conv2d(x, w), dy> is linear in each of x, w and dy, and each op computes the derivative with respect to one of them.
+# The gradient rule of an op adds the other two ops, in which the gradient of the op's output replaces that one.
 
 
 @single_output
@@ -175,7 +175,7 @@ def _weight_gradient_rule(graph: Builder, node: Node, w: Tensor) -> Sequence[Ten
 
 
 def convolution_flops(y: TensorSpec, w: TensorSpec) -> int:
-    """Return the number of floating-point operations of a convolution with these y and w, or of a gradient of it."""
+    """Return the number of floating-point operations of a convolution with these y and w, or of one of its adjoints."""
     return 2 * y.size * math.prod(w.shape[1:])
 
 

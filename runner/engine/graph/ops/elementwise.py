@@ -1,10 +1,10 @@
-"""Chains of element-wise operations in one pass over memory, written as programs in a small language.
+"""Chains of element-wise operations in one pass, as programs in the language of :mod:`runner.kernels.elementwise`.
 
-* ``elementwise``: computes the ``outputs`` of ``program``. Inputs have one float dtype and one shape, or shape ().
-* ``matmul_elementwise``: computes the ``outputs`` of ``program``, whose input number ``product`` is A B, with A (m, k)
-  and B (k, n) as for matmul; the product is not stored. Inputs: A, B, then the program's other inputs in order, each of
-  shape (m, n) or () and of the product's dtype. dtype: dtype of the product and of the outputs, whose shape is (m, n);
-  float32 is possible for bfloat16 A and B.
+* ``elementwise``: computes the values ``outputs`` of ``program``. The inputs have one float dtype, and each has either
+  shape () or the shape of the outputs.
+* ``matmul_elementwise``: computes the values ``outputs`` of ``program``, whose input number ``product`` is the (m, n)
+  product A B of matmul, which is not stored. Inputs: A, B, then the program's other inputs in order, of shape (m, n) or
+  (). dtype: dtype of the program's inputs and outputs; float32 is also possible for bfloat16 A and B.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def _operand(graph: Builder, values: Sequence[Tensor], operand: Operand) -> Tens
 
 
 def _of_one_shape(graph: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
-    """Return the operands with scalars broadcast to the shape of the others, for an op that does not broadcast."""
+    """Return the operands, with scalars broadcast to the shape of the others, for an op that does not broadcast."""
     shape = max((graph.spec(tensor).shape for tensor in operands), key=len)
     return [
         tensor if graph.spec(tensor).shape == shape else graph.add("broadcast_to", [tensor], {"shape": shape})[0]

@@ -31,15 +31,15 @@ def variable(graph: Builder, shape: Sequence[int], dtype: str, *, name: str | No
 
 
 def assign(graph: Builder, variable: Tensor, value: Tensor, *, name: str | None = None) -> Tensor:
-    """Add a node that makes ``value``, of the variable's shape and dtype, the variable's value after the step.
+    """Add a node that stores ``value``, which has the variable's shape and dtype, in the variable for the next step.
 
-    The node runs on the variable's device, after every reader of the variable. Its output is ``value``.
+    The node runs on the variable's device, after all nodes that read the variable. Its output is ``value``.
     """
     return graph.add("assign", [variable, value], name=name, colocate_with=[variable.node])[0]
 
 
 def send(graph: Builder, x: Tensor, *, key: str, destination: str, name: str | None = None) -> str:
-    """Add a node that sends ``x`` to the recv with the same key on ``destination``; return the node's name."""
+    """Add a node that sends ``x`` to the recv node with the same key on ``destination``; return the new node's name."""
     return graph.add("send", [x], {"key": key, "destination": destination}, name=name).name
 
 
@@ -58,8 +58,8 @@ def _infer_assign(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequen
 def all_reduce(graph: Builder, parts: Sequence[Tensor], *, group: str, rank: int, name: str | None = None) -> Tensor:
     """Add a node on worker ``rank`` that sums all workers' parts, of one shape and dtype: ((p0 + p1) + p2) + ...
 
-    group: name of the sum, shared by the nodes of all workers that sum these parts, and by no other node. The name
-    does not affect values.
+    group: a name of this sum, which the nodes of all workers that sum these parts share. No other node has this name,
+    and it does not affect values.
     """
     return graph.add("all_reduce", parts, {"group": group, "rank": rank}, name=name)[0]
 
@@ -99,7 +99,7 @@ _RECEIVED = {"key": "str", "source": "str", **_SPEC}
 _GROUP = {"group": "str", "rank": "int"}
 _MEMBER = {**_GROUP, "size": "int"}
 _COMMITS = NotDifferentiable("it commits a value for the next step; differentiate the value instead")
-_IS_CUT = NotDifferentiable("gradients are taken before a graph is cut into devices")
+_IS_CUT = NotDifferentiable("gradients are added before a graph is partitioned among devices")
 _LOWERED = NotDifferentiable("a pass replaces all_reduce by it, after differentiation")
 
 register(

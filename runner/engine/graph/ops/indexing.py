@@ -1,4 +1,4 @@
-"""Access to rows by number: gather, its adjoint scatter_add, and one-hot encoding."""
+"""Access to rows by index: gather, its adjoint scatter_add, and one-hot encoding."""
 
 from collections.abc import Sequence
 
@@ -17,9 +17,9 @@ def gather(graph: Builder, params: Tensor, indices: Tensor, *, name: str | None 
 
 
 def scatter_add(graph: Builder, indices: Tensor, updates: Tensor, *, rows: int, name: str | None = None) -> Tensor:
-    """Add a node for a (rows, ...) tensor; row r is the sum of all updates with index r. This is the adjoint of gather.
+    """Add a node for a tensor (rows, ...) whose row r is the sum of all updates with index r: the adjoint of gather.
 
-    indices: integers of shape I within 0..rows-1; updates: I + (...). Updates of a row are added in their order.
+    indices: integers of shape I within 0..rows-1; updates: I + (...). The updates of a row are summed in their order.
     """
     return graph.add("scatter_add", [indices, updates], {"rows": rows}, name=name)[0]
 

@@ -1,10 +1,10 @@
 """Matrix multiplication, alone and combined with the bias and the ReLU of a dense layer.
 
-* ``matmul_fused``: y = A B + bias, then max(y, 0) if ``relu``; A (m, k) and B (k, n) as for matmul. bias: (n,), present
-  if the attribute ``bias`` is true.
+* ``matmul_fused``: y = A B + bias, then max(y, 0) if ``relu``; A (m, k) and B (k, n) as in matmul. bias: (n,), an input
+  only if the attribute ``bias`` is true.
 * ``matmul_bias_gradient``: maps x (m, k) and dy (m, n) to dw = x' dy (k, n) and db (n,), the sum of dy over rows.
 
-dtype: dtype of the results of both ops; float32 is possible for bfloat16 inputs.
+dtype: dtype of the results of both ops; float32 is also possible for bfloat16 inputs.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def product_spec(specs: Sequence[TensorSpec], attributes: Attributes) -> TensorS
 def _gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
     a, b = node.inputs
     turned_a, turned_b = node.attributes["transpose_a"], node.attributes["transpose_b"]
-    # With A = op(a), B = op(b): dA = dy B', dB = A' dy; the gradient of a transposed operand is the transposed product.
+    # For y = A B, dA = dy B' and dB = A' dy, where ' means transposed. If A is a', then da = dA'; if B is b', db = dB'.
     if turned_a:
         da = matmul(graph, b, dy, transpose_a=turned_b, transpose_b=True)
     else:

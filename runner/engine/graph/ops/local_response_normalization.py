@@ -46,7 +46,7 @@ def local_response_normalization_gradient(
 ) -> Tensor:
     """Add a node for dx = dy * d ** -beta - 2 a beta x * channel_window_sum(dy * x * d ** (-beta - 1)).
 
-    d = k + a * channel_window_sum(x ** 2) is the denominator of :func:`local_response_normalization`.
+    Here d = k + a * channel_window_sum(x ** 2), and a is as in :func:`local_response_normalization`.
     """
     return graph.add("local_response_normalization_gradient", [x, dy], response, name=name)[0]
 

@@ -23,10 +23,10 @@ from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 def softmax_cross_entropy(
     graph: Builder, logits: Tensor, labels: Tensor, *, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Add a node for (loss, probabilities): loss[n] = -log p[n, labels[n]] in nats, p = softmax(logits) over classes.
+    """Add a node for (loss, p), where loss[n] = -log p[n, labels[n]] in nats and p = softmax(logits) over classes.
 
-    logits, probabilities: (N, C) float; loss: (N,); labels: (N,) integers within 0..C-1; other labels raise an
-    error when the step runs.
+    logits, p: (N, C) float; loss: (N,); labels: (N,) integers within 0..C-1; other labels raise an error when the step
+    runs.
     """
     node = graph.add("softmax_cross_entropy", [logits, labels], name=name)
     return node[0], node[1]
@@ -46,7 +46,7 @@ def softmax_cross_entropy_gradient(
 def sigmoid_cross_entropy(graph: Builder, logits: Tensor, targets: Tensor, *, name: str | None = None) -> Tensor:
     """Add a node for -t log s(x) - (1 - t) log(1 - s(x)) in nats, element by element; s is the logistic function.
 
-    The logits x and targets t (probabilities) have one shape and one float dtype.
+    The logits x and the targets t, which are probabilities, have one shape and one float dtype.
     The loss is computed as max(x, 0) - x t + log1p(e ** -|x|).
     """
     return graph.add("sigmoid_cross_entropy", [logits, targets], name=name)[0]

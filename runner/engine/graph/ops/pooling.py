@@ -1,4 +1,4 @@
-"""Max and average pooling over (N, C, H, W) images, and the linear maps that are their adjoints.
+"""Max and average pooling over (N, C, H, W) images, and the ops that compute their gradients, all of them linear.
 
 Padding must be smaller than the window on every side, so that every window overlaps the image.
 """
@@ -31,10 +31,10 @@ class Pooling(TypedDict):
 def max_pool(
     graph: Builder, x: Tensor, *, name: str | None = None, **pooling: Unpack[Pooling]
 ) -> tuple[Tensor, Tensor]:
-    """Add a node for (y, argmax): the maximum of every window, and its int32 position, counted by rows in the window.
+    """Add a node for (y, argmax): the maximum of every window, and its int32 position in the window, row by row from 0.
 
-    x: (N, C, H, W) float; y, argmax: (N, C, H', W'). Padding is never the maximum. Of equal maxima, argmax
-    is the position of the first. The maximum of a window with a NaN is NaN.
+    x: (N, C, H, W) float; y, argmax: (N, C, H', W'). Padding is never the maximum. If several elements equal the
+    maximum, argmax is the position of the first. The maximum of a window with a NaN is NaN.
     """
     node = graph.add("max_pool", [x], _complete(pooling), name=name)
     return node[0], node[1]
@@ -49,7 +49,7 @@ def max_pool_gradient(
     name: str | None = None,
     **pooling: Unpack[Pooling],
 ) -> Tensor:
-    """Add a node for dx of ``input_shape``: each dy is added at the position in argmax; adjoint of max_pool_gather."""
+    """Add a node for dx of ``input_shape``: each dy is added at its window's argmax; the adjoint of max_pool_gather."""
     attributes = {**_complete(pooling), "input_shape": tuple(input_shape)}
     return graph.add("max_pool_gradient", [dy, argmax], attributes, name=name)[0]
 
@@ -57,7 +57,7 @@ def max_pool_gradient(
 def max_pool_gather(
     graph: Builder, x: Tensor, argmax: Tensor, *, name: str | None = None, **pooling: Unpack[Pooling]
 ) -> Tensor:
-    """Add a node for the value of every window of x at the position in ``argmax``; the adjoint of max_pool_gradient."""
+    """Add a node for the element of x at the argmax of every window; the adjoint of max_pool_gradient."""
     return graph.add("max_pool_gather", [x, argmax], _complete(pooling), name=name)[0]
 
 
@@ -66,7 +66,7 @@ def avg_pool(
 ) -> Tensor:
     """Add a node for the mean of every window of x, (N, C, H, W) float.
 
-    count_padding: whether to divide by the size of the window; if not, by the number of its pixels inside the image.
+    count_padding: divide by the size of the window; otherwise, divide by the number of its pixels inside the image.
     """
     return graph.add("avg_pool", [x], {**_complete(pooling), "count_padding": count_padding}, name=name)[0]
 

@@ -26,7 +26,7 @@ def reduce_sum(
 ) -> Tensor:
     """Add a node for the sum of x over ``axes`` (None: all axes; negative axes count from the end).
 
-    ``keepdims`` keeps reduced axes with extent 1. The order of additions depends on the shape only.
+    ``keepdims`` keeps reduced axes with extent 1. The order of additions depends only on the shape and the axes.
     """
     return _reduce(graph, "reduce_sum", x, axes, keepdims, name)
 
@@ -34,14 +34,14 @@ def reduce_sum(
 def reduce_mean(
     graph: Builder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """Add a node for the mean of the float x over ``axes``; see reduce_sum. Raises ShapeError for an empty axis."""
+    """Add a node for the mean of x (float) over ``axes``; see reduce_sum. Raises ShapeError if an axis is empty."""
     return _reduce(graph, "reduce_mean", x, axes, keepdims, name)
 
 
 def reduce_max(
     graph: Builder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """Add a node for the maximum of x over ``axes``; see reduce_sum. Tied elements share the gradient evenly."""
+    """Add a node for the maximum of x over ``axes``; see reduce_mean. Equal maxima share the gradient evenly."""
     return _reduce(graph, "reduce_max", x, axes, keepdims, name)
 
 
@@ -99,7 +99,7 @@ def _infer_broadcast_to(specs: Sequence[TensorSpec], attributes: Attributes) -> 
 
 
 def _spread(node: Node, reduced: Expr, shape: Sequence[int]) -> Expr:
-    """Broadcast a tensor of the node's output shape back over the reduced axes."""
+    """Broadcast ``reduced``, of the shape of the node's output, back to ``shape``, the shape of the node's input."""
     kept = _keepdims_shape(shape, node.attributes["axes"])
     if reduced.spec.shape != kept:
         reduced = apply(reshape, reduced, shape=kept)

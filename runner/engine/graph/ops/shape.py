@@ -1,4 +1,4 @@
-"""Ops that rearrange elements without arithmetic. Their gradients also only rearrange elements."""
+"""Ops that rearrange, cut, join or pad tensors without arithmetic. Their gradients are ops of the same kind."""
 
 import math
 from collections.abc import Sequence

@@ -30,7 +30,7 @@ def identity(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
 def convert(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
     """Add a node that copies x, of any shape and dtype, to separate memory, perhaps in another physical layout.
 
-    Passes and the planner insert this op to copy a value before an alias is overwritten, or to change a layout.
+    Passes and the planner insert this op to copy a value before its memory is overwritten, or to change its layout.
     """
     return graph.add("convert", [x], name=name)[0]
 
@@ -48,7 +48,7 @@ def fill(graph: Builder, value: float, shape: Sequence[int], dtype: str, *, name
 def constant(graph: Builder, value: NDArray[Any], *, name: str | None = None) -> Tensor:
     """Add a tensor that always holds ``value``, an array of one of the engine's dtypes.
 
-    The node carries the elements as little-endian bytes in C order. The op is meant for small tables, not for data.
+    The node stores the elements as little-endian bytes in C order. The op is meant for small tables, not for data sets.
     """
     if value.dtype.name not in DTYPES:
         raise ShapeError(f"op 'constant': expected an array of dtype {', '.join(DTYPES)}, got {value.dtype}")
@@ -75,8 +75,8 @@ def as_dtype(graph: Builder, x: Tensor, dtype: str) -> Tensor:
 def truncate_to_bfloat16(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
     """Add a node that keeps the upper 16 bits of each float32 element, as bfloat16. This op truncates; a cast rounds.
 
-    A cast back to float32 fills in zeros. Sign, exponent and the upper 7 bits of the mantissa are kept, and so are
-    signed zeros, infinities and subnormal numbers; a NaN stays a NaN and becomes quiet.
+    A cast back to float32 appends zero bits. Sign, exponent and the upper 7 bits of the mantissa are kept, also of
+    subnormal numbers. Signed zeros and infinities do not change, and a NaN becomes a quiet NaN.
     """
     return graph.add("truncate_to_bfloat16", [x], name=name)[0]
 

@@ -36,7 +36,7 @@ DTYPE = "float32"
 DTYPES = frozenset({DTYPE})
 
 LOSS_PRIORITY = 30
-"""Priority of the cross-entropy: higher than the library kernel's, which is meant for many classes."""
+"""Priority of the cross-entropy: higher than that of the oneDNN kernel, which is for many classes."""
 
 LARGEST = 2048
 """The largest number of logits for which one thread with scalar exponentials is fastest."""

@@ -47,7 +47,7 @@ def host() -> Host:
         binding.check_jit_execution()
         found = binding.get_host_cpu_features()
     except (RuntimeError, OSError) as error:
-        raise CompilerUnavailable(f"LLVM cannot make code for this machine: {error}") from None
+        raise CompilerUnavailable(f"LLVM cannot generate code for this machine: {error}") from None
     width = next((size for name, size in _VECTOR_BYTES.items() if found.get(name)), _BASELINE_VECTOR_BYTES)
     features = found.flatten() + (_WHOLE_REGISTERS if found.get("avx512f") else "")
     return Host(binding.get_host_cpu_name(), features, width, bool(found.get("fma") or found.get("neon")))
@@ -77,10 +77,10 @@ class MachineCode:
 
 
 def join(calls: Sequence[NativeCall]) -> Callable[[], int]:
-    """Return a function that runs all calls in order and stops at the first status that is not 0.
+    """Return a function that runs calls in order until one fails, and releases the GIL once for all calls.
 
-    The function returns 0, or (1 + position) << 16 | lower 16 bits of that status, keeps the objects of the calls
-    alive, and releases the GIL once.
+    The function returns 0, or (1 + index of the failed call) << 16 | the lower 16 bits of its status. It keeps the
+    objects of the calls alive.
     """
     ffi, run, code = _loop()
     table = ffi.new("intptr_t[]", [word for call in calls for word in (call.function, *call.arguments)])
@@ -90,7 +90,7 @@ def join(calls: Sequence[NativeCall]) -> Callable[[], int]:
 
 
 class _Joined(partial[int]):
-    """A machine-code call without arguments; calling a ``partial`` has the least overhead."""
+    """A call of the compiled loop. It is a ``partial`` because calling a ``partial`` has the least overhead."""
 
     keep: object
 

@@ -1,4 +1,4 @@
-"""Kernels of element-wise ops: one pass over memory for a whole program."""
+"""Kernels of element-wise ops: one pass over memory for a whole program of ``kernels.elementwise``."""
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -25,7 +25,7 @@ _UNKNOWN: Signs = frozenset({None})
 
 
 def keeps_zeros(program: Program, wide: Sequence[bool], dtype: str) -> bool:
-    """Return whether all outputs are zero if all array inputs are zero. wide: for each input, False for a scalar."""
+    """Return whether all outputs are zero for arrays of zeros and finite nonzero scalars. wide: True for each array."""
     known = [_ZERO if each else _NOT_ZERO for each in wide]
     for step in program.steps:
         operands = [known[o] if isinstance(o, int) else _of_literal(o, dtype) for o in step.operands]
@@ -45,7 +45,7 @@ def _apply(function: str, operands: Sequence[Signs]) -> Signs:
 
 
 def _of_known(signs: Callable[..., set[Sign]]) -> Callable[..., set[Sign]]:
-    """Return the function ``signs``, extended to return an unknown sign if an operand is unknown."""
+    """Return the function ``signs``, extended to return the unknown sign if an operand is unknown."""
     return lambda *operands: {None} if None in operands else signs(*operands)
 
 
@@ -77,14 +77,14 @@ _SIGNS: dict[str, Callable[..., set[Sign]]] = {
 LIBRARY = "llvm"
 PRIORITY = 10
 DTYPES = frozenset({"float32", "float64", "bfloat16"})
-"""float64 is supported for scalars only. Graphs in float32 have a few float64 scalars, and tests use float64."""
+"""float64 is supported for scalars only; graphs in float32 contain a few float64 scalars."""
 
 ProgramOf = Callable[[Attributes, int], Program | None]
 """(attributes, number of inputs) -> the program of a node, or None if the node has no program."""
 
 
 def register(registry: Registry) -> None:
-    """Add the kernels of elementwise, add_n, all_reduce, fill, and every op that is one function of the language."""
+    """Add the kernels of elementwise, add_n, all_reduce, fill, and each op that is one element-wise function."""
     programs: dict[str, ProgramOf] = {"elementwise": written, "add_n": _sum, "all_reduce": _sum, "fill": _filled}
     programs |= {function: partial(single, function) for function in FUNCTIONS}
     for op, program_of in programs.items():
@@ -110,7 +110,7 @@ def _arrange(
     outputs: Specs,
     offered: Offers,
 ) -> Arrangement | None:
-    """Arrange all tensors but scalars in one layout. Return None if shapes or dtypes differ, and for float64 arrays."""
+    """Arrange arrays in one layout. Return None for float64 arrays, unequal shapes or dtypes, or a missing program."""
     result = outputs[0]
     alike = all(spec.dtype == result.dtype and spec.shape in (result.shape, ()) for spec in (*inputs, *outputs))
     if not alike or result.dtype not in DTYPES or (result.dtype == "float64" and result.shape):
@@ -133,7 +133,7 @@ def _wide(inputs: Sequence[Spec], result: Spec) -> tuple[bool, ...]:
 
 
 def _layout(program: Program, wide: Sequence[bool], result: Spec, offered: Offers) -> Layout:
-    """Return the first offered layout that the program supports, else C order."""
+    """Return the first offered layout without padding or whose padding the program keeps at zero, else C order."""
     offers = [layout for layout, each in zip(offered, wide, strict=True) if each and layout is not None]
     for layout in offers:
         if not layout.is_plain and (
@@ -156,5 +156,5 @@ def _bind(program_of: ProgramOf, attributes: Attributes, arrangement: Arrangemen
 
 @cache
 def _compiled(text: str, inputs: int, outputs: tuple[int, ...], dtype: str, wide: tuple[bool, ...]) -> MachineCode:
-    """Compile a program. The cache key is the program's text: the literal 1.0 and the value number 1 compare equal."""
+    """Compile a program. Its text is the cache key, because in Python the value number 1 equals the literal 1.0."""
     return MachineCode(write_module(ElementLoop(parse(text, inputs, outputs), dtype, wide), host().vector_bytes))

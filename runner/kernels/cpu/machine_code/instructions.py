@@ -105,7 +105,7 @@ EMIT: dict[str, Callable[..., Value]] = {
     "relu": _relu,
     "relu_gradient": _relu_gradient,
 }
-"""Function of the language -> (builder, lanes, operands) -> result; appends the instructions of the function."""
+"""Name of an element-wise function -> a function appending its instructions: (builder, lanes, *operands) -> result."""
 
 
 STORED: dict[str, ir.Type] = {"float32": ir.FloatType(), "float64": ir.DoubleType(), "bfloat16": ir.IntType(16)}
@@ -148,10 +148,10 @@ def _rounded(builder: ir.IRBuilder, lanes: Lanes, value: Value) -> Value:
     """Append instructions that round float32 numbers to their upper halves, ties to even; NaN stays NaN."""
     bits = builder.bitcast(value, lanes.of(ir.IntType(32)))
     last = builder.and_(builder.lshr(bits, lanes.integer(_HALF_BITS)), lanes.integer(1))
-    # Adding 0x7FFF carries if more than half a unit of the last kept place is cut off. Adding the last kept bit as well
-    # carries if exactly half a unit is cut off and this bit is 1. A carry from the largest number gives infinity.
+    # Adding 0x7FFF carries into the upper half if the lower half is more than 0x8000. Adding the last kept bit as well
+    # carries for exactly 0x8000, a tie, if this bit is 1. A carry from the largest finite number gives infinity.
     nearest = builder.add(bits, builder.add(last, lanes.integer(0x7FFF)))
-    # A carry could overflow a NaN. A NaN is therefore cut off, and one of its kept bits is set, so that it stays a NaN.
+    # A carry could turn a NaN into a number. A NaN is therefore truncated, and a kept bit of its fraction is set to 1.
     quiet = builder.or_(bits, lanes.integer(0x400000))
     is_nan = builder.fcmp_unordered("uno", value, value)
     chosen = builder.select(is_nan, quiet, nearest)

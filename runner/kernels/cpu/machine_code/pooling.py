@@ -1,8 +1,8 @@
 """Max pooling in one pass over the image. Unlike in oneDNN, the maximum of a window with NaN is NaN.
 
 Images are plain, channels last, or in oneDNN's blocks of channels; results have the layout of the images. The compiled
-function computes a range of rows of the result, over all images (and blocks of channels). The code for a window inside
-its image is unrolled; for a window that overlaps the border, a loop visits the pixels inside the image.
+function computes a range of the rows of all results, numbered across images and channels. The code for a small window
+inside its image is unrolled; for any other window, a loop visits the pixels inside the image.
 """
 
 import math
@@ -67,7 +67,7 @@ def _is_known(layout: Layout) -> bool:
 
 
 def _columns(layout: Layout, x: Spec) -> int:
-    """Return how many numbers all examples together store for one pixel, including the padding of blocks."""
+    """Return how many numbers all images together store for one pixel position, including the padding of blocks."""
     return layout.nbytes // (ITEMSIZE[x.dtype] * math.prod(x.shape[2:]))
 
 
@@ -117,8 +117,8 @@ _LOWEST = -float("inf")
 class Pooling:
     """A pooling to compile.
 
-    inner: number of adjacent numbers of a pixel in memory. lanes: the maximum number of values computed together.
-    in_bytes: whether positions are stored as uint8; otherwise as int32.
+    inner: how many adjacent numbers in memory belong to one pixel. lanes: how many numbers at most are computed
+    together. in_bytes: whether positions are stored as uint8; otherwise they are stored as int32.
     """
 
     dtype: str
@@ -152,7 +152,7 @@ def write_module(pooling: Pooling) -> str:
 
 @dataclass(frozen=True)
 class _Window:
-    """The part of a window inside its image. start: address of the first pixel. rows, columns: begin and end."""
+    """A window. start: address of its first pixel, even outside the image. rows, columns: its part inside the image."""
 
     start: Value
     rows: tuple[Value, Value]

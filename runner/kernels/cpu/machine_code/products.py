@@ -1,7 +1,7 @@
 """A matrix product that is read by an element-wise program and never stored in memory.
 
-The product is x' dy, a sum over few rows: the weight gradient of a dense layer. The program updates the weights, which
-have as many elements as the product. The product is computed block by block within the update, without memory traffic.
+The product is x' dy (x transposed times dy), a sum over few rows: the weight gradient of a dense layer. The program
+updates the weights. Each block of the product is computed in registers when the weights of the block are updated.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ MOST_TERMS = 64
 """The largest number of rows of x and dy for which the product costs less than the memory traffic that it saves."""
 
 BLOCK_OF_VECTOR_BYTES = {64: (8, 3)}
-"""Vector bytes -> (rows, vectors) of a block of the product. A block takes 24 of 32 registers; dy and x take 8."""
+"""Vector bytes -> (rows, vectors) of a block of the product. A block takes 24 of 32 registers, x and dy the others."""
 
 SMALL_BLOCK = (4, 3)
 """(rows, vectors) of a block on CPUs with 16 registers."""
@@ -188,11 +188,11 @@ class _Writer:
                 fetch_for_writing(builder, element(builder, self._inputs[position], STORED[DTYPE], index))
 
     def _operands(self) -> list[int]:
-        """Return the numbers of the inputs with the shape of the product, without the product."""
+        """Return the positions of the program's array inputs other than the product."""
         return [number for number, wide in enumerate(self._update.loop.wide) if wide and number != self._update.place]
 
     def _term(self, block: "_Block", column: Value, term: Value, sums: Sequence[Value]) -> list[Value]:
-        """Return the sums with one more term: the product of an element of x and an element of dy."""
+        """Return the sums, each with one more term: the product of an element of x and an element of dy."""
         builder, update, lanes = self._builder, self._update, block.lanes
         start = builder.add(builder.mul(term, INDEX(update.columns)), column)
         dy = [self._factor(lanes, self._dy, self._plus(start, v * lanes.count)) for v in range(block.vectors)]
@@ -232,5 +232,5 @@ class _Block:
     row: Value
 
     def places(self) -> list[tuple[int, int]]:
-        """Return (row, vector) for every register."""
+        """Return (row, vector) for every vector of the block."""
         return list(product(range(self.rows), range(self.vectors)))

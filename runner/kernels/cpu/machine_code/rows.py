@@ -1,8 +1,8 @@
 """The common part of kernels that process matrices row by row on the calling thread, and kernels of sums.
 
 The compiled function ``rows(arrays, rows, columns, 0)`` processes all rows and returns 0, or stops at an invalid row
-and returns its status. ``arrays`` points to the addresses of the inputs, then of the outputs. The kernels of sums add
-over the first axis or, for few numbers, over trailing axes, where a call of NumPy would cost more than the sum.
+and returns a status that is not 0. ``arrays`` points to the addresses of the inputs, then of the outputs. The kernels
+of sums add over the first axis or, in small arrays, over trailing axes, where a NumPy call costs more than the sum.
 """
 
 import math
@@ -55,7 +55,7 @@ _ROWS = ir.FunctionType(STATUS, [_POINTER, INDEX, INDEX, INDEX])
 
 @dataclass(frozen=True)
 class Row:
-    """A writer of the instructions for one row. number: index of the row. columns: the number of columns."""
+    """A writer of the instructions for row ``number``. bases: addresses of the arrays. columns: number of columns."""
 
     builder: ir.IRBuilder
     bases: Sequence[Value]
@@ -63,7 +63,7 @@ class Row:
     columns: Value
 
     def element(self, array: int, kind: ir.Type, column: Value) -> Value:
-        """Return the address of the element in this row and a column of a matrix."""
+        """Return the address of a matrix element in this row. array: index of the matrix in ``bases``."""
         start = self.builder.mul(self.number, self.columns)
         return self.of_vector(array, kind, self.builder.add(start, column))
 

@@ -1,6 +1,6 @@
 """Calls of compiled loops over a range of elements, on the calling thread or on all threads of GNU OpenMP.
 
-oneDNN uses the same pool of threads, so that these loops and oneDNN do not compete for cores."""
+oneDNN uses the same pool of threads, so these loops and oneDNN do not compete for cores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,8 +48,8 @@ class Loop:
     """A compiled loop and its range.
 
     slice: address of a ``void (*)(void **arrays, int64_t begin, int64_t end)``. arrays: address of the pointers to the
-    arrays. count: number of elements. grain: each thread but the last computes a multiple of ``grain`` elements, such
-    as whole cache lines, so that no two threads write to one cache line. keep: objects that must stay alive.
+    arrays. count: number of elements. grain: every range but the last has a multiple of ``grain`` elements, for example
+    so that no two threads write to the same cache line. keep: objects that must stay alive.
     """
 
     slice: int
@@ -80,7 +80,7 @@ def on_one(loop: Loop) -> NativeCall:
 
 
 def on_all(loop: Loop) -> NativeCall:
-    """Return the call that splits the loop into one range per OpenMP thread; without OpenMP, one thread runs all."""
+    """Return the call that splits the loop into one range per OpenMP thread, or runs it on one without OpenMP."""
     return _call("parallel" if load_openmp() else "serial", loop)
 
 

@@ -36,7 +36,7 @@ from runner.kernels.registry import Registry
 
 
 def register(registry: Registry, library: Library) -> None:
-    """Add the kernel of op ``convert``, whose two offered layouts are the current and the requested layout."""
+    """Add the kernels of ops ``convert`` and ``cast``. ``convert`` is offered the current and the requested layout."""
 
     def arrange(node: Node, offered: Layouts) -> Arrangement | None:
         (spec,), (source, wanted) = node.inputs, offered
@@ -60,7 +60,7 @@ def register(registry: Registry, library: Library) -> None:
 
 
 def _register_cast(registry: Registry, library: Library) -> None:
-    """Add the kernel of op ``cast`` between floating dtypes. If a second layout is offered, it is the result's."""
+    """Add the kernel of op ``cast`` between floating-point dtypes. A second offered layout is that of the result."""
 
     def arrange(node: Node, offered: Layouts) -> Arrangement | None:
         (x,), (y,) = node.inputs, node.outputs
@@ -88,7 +88,7 @@ def _alike(library: Library, layout: Layout, spec: Spec) -> Layout | None:
 
 
 def _common_view(library: Library, *layouts: Layout) -> str | None:
-    """Return a prefix under which oneDNN can read all layouts, or None."""
+    """Return a prefix under which oneDNN can read all layouts, or None if there is no such prefix."""
     prefixes = set()
     for layout in layouts:
         if not layout.is_plain:
@@ -122,7 +122,7 @@ def _unpacking(bits: Array, values: Array, then: PythonCall) -> PythonCall:
     eight_values = values.view(np.uint64)
 
     def run() -> None:
-        # With mode "clip", NumPy makes no temporary copy; no byte is out of range.
+        # With mode "clip", NumPy writes to ``out`` without a temporary copy; no byte is out of range.
         np.take(_VALUES_OF_BYTE, bits, out=eight_values, mode="clip")
         then()
 

@@ -15,8 +15,8 @@ FEW_CHANNELS = 4
 
 oneDNN 3.2 itself chooses plain images for most first layers: with AVX-512 the plans of LeNet, AlexNet, GoogLeNet and
 the CIFAR ResNets are the same without this rule, in float32 and bfloat16. The rule matters for 1x1 filters, for weight
-gradients of 4 channels in float32 and, with AVX2, of 1 and 2 channels: oneDNN would choose blocks, but plain images
-let it multiply plain matrices. A training step of LeNet on one AVX2 worker converts 8 layouts instead of 10.
+gradients of 4 channels in float32 and, with AVX2, of 1 and 2 channels. For these, oneDNN would choose blocks, although
+it can multiply plain matrices. With the rule, a training step of LeNet on one AVX2 worker converts 8 layouts, not 10.
 """
 
 
@@ -105,7 +105,7 @@ def _fused(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> R
     bias = in_c_order(library, node.inputs[2].shape, node.inputs[2].dtype) if node.attributes["bias"] else None
     added = None
     if node.attributes["residual"]:
-        # The residual must have the layout of the result, which a query without a residual returns.
+        # The residual must have the layout of the result, which oneDNN chooses in a description without a residual.
         bare = _describe_forward(library, node, x, w, bias or library.ffi.NULL, y)
         added = y = bare.descriptor(dnnl.DST)
         x, w = bare.descriptor(dnnl.SRC), bare.descriptor(dnnl.WEIGHTS)
@@ -121,7 +121,7 @@ def _fused(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> R
 
 
 def _hint(library: Library, node: Node, x: Spec, w: Spec, y: Spec) -> Description:
-    """Return the forward convolution, which oneDNN needs as a hint for a gradient."""
+    """Return the description of the forward convolution, which oneDNN needs as a hint for a gradient."""
     dims = grouped(w.shape, node.attributes["groups"]) if node.attributes["groups"] > 1 else w.shape
     every = [free(library, shape, spec.dtype) for shape, spec in ((x.shape, x), (dims, y), (y.shape, y))]
     return _describe_forward(library, node, every[0], every[1], library.ffi.NULL, every[2])

@@ -21,7 +21,7 @@ LARGE = 1 << 17
 """The smallest number of weights for which the memory access pattern determines the speed."""
 
 FEW_ROWS = 4
-"""The largest number of rows of dy for which dy W' is computed as an inner product."""
+"""The largest number of rows of dy for which dy W' (W' is W transposed) is computed by :func:`_input_gradient`."""
 
 TURNED_ROWS = range(8, 257)
 """The numbers of rows of dy for which dy W' is computed as the transpose of W dy' if W is large."""
@@ -55,7 +55,7 @@ class Product:
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of the workspace that the steps share."""
+        """Bytes of the intermediate result and of the scratch memory that the steps share."""
         return self.between_bytes + max(step.description.scratch_bytes for step in self.steps)
 
 
@@ -96,7 +96,7 @@ def _bound(library: Library, product: Product, buffers: Buffers) -> Bound:
 
 
 def _product(library: Library, node: Node) -> Product:
-    """Return the product y = A B of inputs a and b, plus a third input with ``bias``, then max(y, 0) with ``relu``."""
+    """Return the product of two inputs. With ``bias``, a third input is added; with ``relu``, max(y, 0) follows."""
     turned = (node.attributes["transpose_a"], node.attributes["transpose_b"])
     rows, large = node.outputs[0].shape[0], math.prod(node.inputs[1].shape) >= LARGE
     if turned == (False, False) and large:

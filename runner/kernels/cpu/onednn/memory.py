@@ -85,7 +85,7 @@ def in_c_order(library: Library, dims: Dims, dtype: str) -> Any:
 def described(library: Library, spec: Spec, layout: Layout, prefix: str = "") -> Any:
     """Return the descriptor of a tensor in a layout, seen under ``prefix``.
 
-    A plain layout can be seen under any prefix; every other layout has the prefix of its tag.
+    A plain layout can be seen under any prefix; every other layout, only under the prefix of its tag.
     """
     if layout.is_plain:
         return strided(library, viewed(spec.shape, prefix), spec.dtype, _plain_strides(spec.shape, prefix))
@@ -124,7 +124,7 @@ def layout_of(library: Library, descriptor: Any, spec: Spec, prefix: str = "") -
 
 
 def nbytes(library: Library, descriptor: Any) -> int:
-    """Return the bytes of a tensor, padding included."""
+    """Return the size of a tensor in bytes, padding included."""
     return int(library.c.dnnl_memory_desc_get_size(descriptor))
 
 
@@ -140,7 +140,7 @@ def _plain_strides(shape: Dims, prefix: str) -> list[int]:
 def _format_name(library: Library, strides: Dims, blocks: Sequence[tuple[int, int]]) -> str:
     """Return the name of a format, such as "ABcd16b16a": axes by decreasing stride, then inner blocks (size, axis).
 
-    Axes of extent 1 may have equal strides and appear in any order, but not every order has a name.
+    An axis of extent 1 may have the stride of another axis. Either may then come first, but not every order has a name.
     """
     blocked = {axis for _, axis in blocks}
     letters = [letter.upper() if axis in blocked else letter for axis, letter in enumerate("abcdef"[: len(strides)])]

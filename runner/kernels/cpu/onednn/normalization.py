@@ -1,6 +1,6 @@
 """Batch normalization and local response normalization across channels, and their gradients.
 
-The kernels are bound by memory, so x keeps its layout, and all tensors of the shape of x have this layout.
+The kernels are bound by memory, so x keeps its layout, and all other tensors of the same shape get this layout.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def register(registry: Registry, library: Library) -> None:
 
 
 def _forward(library: Library, node: Node, name: str, goal: int, flags: int) -> Description:
-    """Return the primitive for x in the named format."""
+    """Return the description of the forward primitive for x in the named format."""
     x = _image(library, node, name)
     what = (goal, x, x, node.attributes["epsilon"], flags)
     return Description(library, "batch_normalization_forward", *what)
@@ -142,7 +142,7 @@ def _gradient_with_relu(library: Library, node: Node, inputs: Layouts, outputs: 
     mask = _mask(library, desc, node.inputs[4], name)
     assert mask.layout is not None, "a mask always has a layout"
     if mask.layout.tag.startswith(BITS) and inputs[4] != mask.layout:
-        raise Unimplemented("a mask in another order than x's cannot be packed into bits")
+        raise Unimplemented("a mask whose order differs from that of x cannot be packed into bits")
     return _gradient_recipe(library, node, desc, mask)
 
 
@@ -164,7 +164,7 @@ def _response(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -
 
 
 def _format(node: Node, layouts: Layouts) -> str:
-    """Return the first format that is not C order, or C order if oneDNN would compute wrong gradients.
+    """Return the first format of ``layouts`` that is not C order, or C order if oneDNN would compute wrong gradients.
 
     With channels-last images, oneDNN 3.2 computes wrong gradients if the number of channels is not a multiple of 16
     (the vector length), or if the images are bfloat16 and the window has more than 5 channels.

@@ -1,6 +1,6 @@
-"""Rearrangements: concat, broadcast_to; split and slice, which copy parts of a tensor; pad, which copies into a tensor.
+"""Rearrangements: concat, broadcast_to, split, slice and pad; the last three copy between a tensor and its parts.
 
-A tensor in blocks can be cut only between its blocks; an op that cuts elsewhere requests C order.
+A blocked tensor can be cut only between its blocks; an op that cuts elsewhere requests C order.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,7 +67,7 @@ def _concat(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> 
 
 
 def _joined_format(node: Node, inputs: Layouts) -> str:
-    """Return the format of the largest input if all inputs but the last fill whole blocks, else C order."""
+    """Return the format of the largest input if all inputs but the last fill whole blocks of it, else C order."""
     largest = max(range(len(inputs)), key=lambda each: node.inputs[each].nbytes)
     name, axis = format_of(inputs[largest]), node.attributes["axis"]
     whole = all(spec.shape[axis] % block_along(name, axis) == 0 for spec in node.inputs[:-1])
@@ -133,7 +133,7 @@ def _pad_block(node: Node) -> list[_Block]:
 
 
 def _add(registry: Registry, library: Library, op: str, blocks: _Blocks, *, into: bool) -> None:
-    """Register an op that copies blocks ``into`` a whole tensor of zeros, or out of a whole tensor."""
+    """Register an op that copies parts out of a whole tensor or, with ``into``, into a whole tensor of zeros."""
 
     def arrange(node: Node, offered: Layouts) -> Arrangement:
         (whole,) = node.outputs if into else node.inputs
@@ -171,7 +171,7 @@ def _layout(library: Library, spec: Spec, name: str) -> Layout:
 
 @dataclass(frozen=True)
 class _Copy:
-    """A copy with the descriptors of source and result; the whole tensor is addressed from ``offset`` bytes on."""
+    """A copy, with the descriptors of source and result. offset: bytes to skip at the start of the whole tensor."""
 
     desc: Description
     source: Any

@@ -43,7 +43,7 @@ def _window(library: Library, node: Node) -> tuple[Any, ...]:
 
 
 def _forward(library: Library, node: Node, algorithm: int, name: str, x: Spec, y: Spec) -> Description:
-    """Return the primitive for images x in the named format."""
+    """Return the description of the forward primitive for images x in the named format."""
     image, pooled = formatted(library, x.shape, x.dtype, name), free(library, y.shape, x.dtype)
     geometry = (image, pooled, *_window(library, node))
     # Training and inference give the same result; training also stores the positions of maxima.
@@ -77,7 +77,7 @@ def _max(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Rec
 
 
 def _max_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Return the recipe with inputs dy and argmax and output dx, all in the layout of argmax."""
+    """Return the recipe with inputs dy, argmax and output dx, all in the format of argmax or, if it is plain, of dy."""
     dy, positions = inputs
     name = format_of(positions, dy)
     forward = _forward(library, node, dnnl.POOLING_MAX, name, node.outputs[0], node.inputs[0])
@@ -124,7 +124,7 @@ def _mean_of_image(library: Library, node: Node, inputs: Layouts, outputs: Layou
 
 
 def _is_array_of_pixels(library: Library, x: Spec, name: str) -> bool:
-    """Return whether the named format and C order store one-pixel images with x's channels identically."""
+    """Return whether the named format stores images of one pixel, with the channels of x, as C order does."""
     dims = (*x.shape[:2], 1, 1)
     pixel, array = formatted(library, dims, x.dtype, name), in_c_order(library, dims, x.dtype)
     return name.rfind("a") <= 0 and nbytes(library, pixel) == nbytes(library, array)

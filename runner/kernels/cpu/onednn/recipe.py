@@ -1,8 +1,8 @@
 """The common part of oneDNN kernels: a recipe names the primitive of a node and the argument of each tensor.
 
-A kernel module has a function ``describe``, which returns the recipe for a node and its fixed layouts; oneDNN chooses
-the other layouts. To arrange a node, ``describe`` receives the requested layouts; to bind a node, it receives all
-layouts.
+Each kernel has a function ``describe``, which returns the recipe for a node, some or all of whose layouts are fixed;
+oneDNN chooses the other layouts. To arrange a node, ``describe`` receives the requested layouts; to bind a node, it
+receives all layouts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,8 +42,8 @@ class Description:
     def __init__(self, library: Library, kind: str, *arguments: Any, attr: Any = None) -> None:
         """Create the descriptor; raises Unimplemented if oneDNN has no such primitive.
 
-        arguments: the arguments of ``dnnl_<kind>_primitive_desc_create`` between the engine, which a reorder does not
-        have, and the attributes. attr: the attributes; by default without post-ops.
+        arguments: the arguments of ``dnnl_<kind>_primitive_desc_create`` without the engine at the beginning (which a
+        reorder does not have) and the attributes at the end. attr: the attributes; by default without post-ops.
         """
         engine = () if kind == "reorder" else (library.engine,)
         attr = attributes(library) if attr is None else attr
@@ -72,8 +72,8 @@ class Description:
 def attributes(library: Library, *, relu: bool = False, added: Any = None) -> Any:
     """Return the attributes of a primitive whose scratch memory the caller provides.
 
-    added: descriptor of a tensor that is added to the result. relu: whether max(result, 0) follows, in which NaN
-    stays NaN, minus infinity becomes NaN, and a zero may be -0.
+    added: descriptor of a tensor that is added to the result. relu: whether max(result, 0) follows, where NaN
+    gives NaN, minus infinity gives NaN instead of 0, and a zero may be -0.
     """
     attr = library.owned(library.create("primitive_attr_create"), "primitive_attr")
     library.check("scratchpad", library.c.dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl.SCRATCHPAD_BY_USER))
@@ -83,7 +83,7 @@ def attributes(library: Library, *, relu: bool = False, added: Any = None) -> An
             library.check("add", library.c.dnnl_post_ops_append_binary(post_ops, dnnl.BINARY_ADD, added))
         if relu:
             # oneDNN's ReLU turns NaN into 0. The hard swish is x * max(0, min(1, LARGEST * x)): 0 for negative x, and
-            # x itself from 3e-39 on; smaller float32 numbers are subnormal.
+            # x itself from 3e-39 on. Only smaller positive numbers, all subnormal in float32, are not exact.
             kind = dnnl.ELTWISE_HARDSWISH
             library.check("relu", library.c.dnnl_post_ops_append_eltwise(post_ops, kind, LARGEST, 0.0))
         library.check("post_ops", library.c.dnnl_primitive_attr_set_post_ops(attr, post_ops))
@@ -125,7 +125,7 @@ def bound(description: Description, arguments: Mapping[int, Argument], scratch: 
 
 
 def in_turn(library: Library, calls: Sequence[NativeCall]) -> PythonCall:
-    """Return a function that runs calls in order, for kernels that continue in Python. It raises OneDnnError."""
+    """Return a function that runs calls in order, for kernels that continue in Python; it raises OneDnnError."""
     joined = join_in_python(calls)
 
     def run() -> None:
@@ -267,7 +267,7 @@ def _layout(library: Library, port: Port, spec: Spec) -> Layout:
 
 
 def as_offered(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
-    """Request the offered layouts of inputs and no layouts of outputs, for ops that are bound by memory."""
+    """Request the offered layouts for inputs and none for outputs; for ops that are bound by memory."""
     return offered, [None] * len(node.outputs)
 
 

@@ -1,4 +1,4 @@
-"""Functions of one variable, softmax over the last axis, and the cross-entropy computed from softmax."""
+"""Kernels of oneDNN for exp, sigmoid and tanh, for softmax over the last axis, and for softmax cross-entropy."""
 
 from collections.abc import Callable
 
@@ -36,11 +36,11 @@ from runner.kernels.reference.rows import check_range
 from runner.kernels.registry import Registry
 
 ALGORITHMS = {"exp": dnnl.ELTWISE_EXP, "sigmoid": dnnl.ELTWISE_LOGISTIC, "tanh": dnnl.ELTWISE_TANH}
-"""op -> algorithm. Relative errors are below 5e-7, but results below e ** -86.6 may be 0; exp(NaN) is infinity."""
+"""Op -> algorithm. The relative error is below 5e-7, but results below e ** -86.6 may be 0; exp(NaN) is infinity."""
 
 
 def register(registry: Registry, library: Library) -> None:
-    """Add the kernels of this family."""
+    """Add the kernels of this module to the registry."""
     for op, algorithm in ALGORITHMS.items():
         _add_function(registry, library, op, algorithm)
     add_kernel(registry, library, "softmax", _softmax, _request_plain)
@@ -54,7 +54,7 @@ def _add_function(registry: Registry, library: Library, op: str, algorithm: int)
         (x,), (given,) = node.inputs, offered
         if given is None or keeps_zero or given.nbytes == x.nbytes:
             return as_offered(node, offered)
-        # In blocks, the function would change the zeros of the padding.
+        # A blocked layout has padding, whose zeros the function would change.
         return [plain(x)], [None]
 
     def describe(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
@@ -102,7 +102,7 @@ def _add_cross_entropy(registry: Registry, library: Library) -> None:
         normalise = in_turn(library, [bound(desc, tensors, buffers.host_scratch)])
         return _cross_entropy(normalise, logits.array, labels.array, loss.array, probabilities.array)
 
-    # The loss is computed in float32 only.
+    # This kernel supports float32 only.
     dtypes = frozenset({"float32"})
     registry.add(Kernel("softmax_cross_entropy", "cpu", "onednn", PRIORITY, dtypes, arrange, bind))
 
@@ -128,7 +128,7 @@ def _cross_entropy(
         logits.argmax(axis=1, out=top)
         np.copyto(truth, labels)
         np.add(positions, starts, out=positions)
-        # With mode "clip", NumPy makes no temporary copy; all positions are in range.
+        # Mode "clip" avoids a temporary copy in NumPy; no position is clipped, because all are in range.
         flat_logits.take(positions, out=picked, mode="clip")
         flat_probabilities.take(top, out=share, mode="clip")
         np.subtract(largest, own, out=loss)

@@ -1,7 +1,7 @@
 """Convolutions and their gradients by cuDNN, with channels last for every image and filter.
 
-Nodes without a plan of cuDNN are left to our own kernels: images without elements and, in float64, a residual or a ReLU
-without bias.
+Our own kernels compute the nodes for which cuDNN has no plan: nodes with empty tensors and, in float64, nodes with a
+residual and nodes with a ReLU but no bias.
 """
 
 from collections.abc import Callable, Mapping
@@ -150,14 +150,14 @@ def _of_weights(runtime: Runtime, planner: CudnnLibrary, op: str) -> Kernel:
 
 
 class _Scratch:
-    """Consecutive aligned parts of scratch memory."""
+    """Consecutive aligned parts of scratch memory. sizes: the bytes of each part."""
 
     def __init__(self, *sizes: int) -> None:
         self._ends = list(accumulate(map(aligned, sizes)))
 
     @property
     def nbytes(self) -> int:
-        """The bytes to request; the memory itself need not be aligned."""
+        """The bytes to request, which suffice even if the scratch memory is not aligned."""
         return self._ends[-1] + ALIGNMENT if self._ends[-1] else 0
 
     @staticmethod

@@ -1,7 +1,7 @@
 """A convolution as plain data, which is the key of its plan, and as an operation graph of cuDNN.
 
-cuDNN names the axes of images N, C, H, W and the axes of filters K, C, R, S in any layout; the strides determine that
-the channels are last. cuDNN derives the groups from filters with fewer channels than the image.
+For cuDNN, the axes of images are N, C, H, W and the axes of filters are K, C, R, S in any layout; only the strides show
+that channels are last. If filters have fewer channels than the image, cuDNN derives the number of groups.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class Convolution:
     kind: FORWARD (X, W -> Y), INPUT_GRADIENT (Y, W -> X) or WEIGHT_GRADIENT (X, Y -> W).
     x, w, y: shapes (N, C, H, W), (O, C/groups, R, S), (N, O, H', W'), which determine the number of groups.
     strides: (rows, columns). padding: (top, bottom, left, right).
-    bias, residual, relu: whether bias (O,), a tensor like y, and max(., 0) follow a forward convolution in this order.
+    bias, residual, relu: whether a forward convolution then adds a bias (O,), adds a tensor like y, applies max(., 0).
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Convolution:
 
     @property
     def shapes(self) -> dict[Role, Shape]:
-        """The shape of every tensor as cuDNN sees it: with four axes."""
+        """The shape of every tensor, always with the four axes that cuDNN requires."""
         shapes = {Role.X: self.x, Role.W: self.w, Role.Y: self.y}
         if self.bias:
             shapes[Role.BIAS] = (1, self.w[0], 1, 1)
@@ -62,7 +62,7 @@ class Convolution:
 
     @property
     def result(self) -> Role:
-        """The tensor that is computed."""
+        """The role of the computed tensor."""
         return {FORWARD: Role.Y, INPUT_GRADIENT: Role.X, WEIGHT_GRADIENT: Role.W}[self.kind]
 
 
@@ -71,7 +71,7 @@ _COMPUTED_IN = {"float32": "FLOAT", "float64": "DOUBLE", "bfloat16": "FLOAT"}
 
 
 def build(cudnn: Any, convolution: Convolution, target: Mapping[str, Any]) -> Any:
-    """Return the ``cudnn.pygraph`` of a convolution, not validated, with roles as the numbers of tensors.
+    """Return the ``cudnn.pygraph`` of a convolution, not yet validated; the number of each tensor is its role.
 
     target: ``handle`` of the GPU, or ``device_property`` to plan without a GPU.
     """

@@ -13,10 +13,10 @@ from runner.kernels.gpu.runtime import DeviceMemory, Stream
 from runner.kernels.memory import numpy_dtype
 
 WORKSPACE_LIMIT = 1 << 30
-"""The workspace limit in bytes. Plans that store the windows of a convolution need hundreds of megabytes."""
+"""The workspace limit in bytes. Plans that copy the windows of a convolution need hundreds of megabytes."""
 
 COMPARED, COMPILED = 8, 2
-"""The maximum number of compared plans per convolution, and of compared plans that cuDNN compiles at run time."""
+"""The maximum number of plans compared per convolution, and how many of them cuDNN may compile at run time."""
 
 Target = Mapping[str, Any]
 """The target of a graph: ``handle`` of a GPU or, to plan without a GPU, its ``device_property``."""
@@ -86,7 +86,7 @@ class CudnnLibrary:
         return str(self._cudnn.backend_version_string())
 
     def plan(self, convolution: Convolution, room: int = WORKSPACE_LIMIT) -> BuiltPlan | None:
-        """Return the first or the fastest of the allowed plans, or None.
+        """Return the first or the fastest of the allowed plans, or None if no plan is allowed.
 
         Allowed plans are deterministic, sum in at least float32, need at most ``room`` bytes and, for float32 without
         TF32, do not round factors.
@@ -102,7 +102,7 @@ class CudnnLibrary:
         return found if found is None or found.workspace_bytes <= room else None
 
     def execute(self, plan: BuiltPlan, stream: Stream, addresses: Mapping[int, int], workspace: int) -> None:
-        """Enqueue a plan. No other call may use the handle between the two calls here, so a lock is held."""
+        """Enqueue a plan. A lock is held, because no other call may use the handle between the two calls here."""
         handle = plan.target["handle"]
         with self._lock:
             self._cudnn.set_stream(handle=handle, stream=stream.handle)
@@ -120,7 +120,7 @@ class CudnnLibrary:
         graph.deselect_numeric_notes(self._forbidden(convolution))
         offered = range(graph.get_execution_plan_count())
         known = self._numbers.get(convolution)
-        # All GPUs use the plan of the first: GPUs are alike, and scratch memory is arranged for one plan.
+        # All GPUs use the plan of the first GPU: the GPUs are alike, and scratch memory is arranged for one plan.
         plans = self._allowed(graph, target, offered if known is None else (known,), room)
         found = next(plans, None) if self._bench is None else fastest(self._bench, convolution, islice(plans, COMPARED))
         if found is not None:

@@ -1,7 +1,7 @@
-"""CUDA C++ sources of our kernels as text. When a plan is bound, a source is compiled for each set of dtypes.
+"""CUDA C++ sources of our kernels as text. When a plan is bound, each source is compiled once per set of dtypes.
 
-A file ``NAME.cu`` uses types that are undefined in the file: ``text("softmax", T="float32")`` prepends ``typedef float
-T;`` and ``common.cuh``, which defines bfloat16 and common functions.
+A file ``NAME.cu`` uses types that the file does not define: ``text("softmax", T="float32")`` returns ``softmax.cu``
+after ``typedef float T;`` and after ``common.cuh``, which defines bfloat16 and common functions.
 """
 
 from functools import cache
@@ -19,11 +19,11 @@ C_TYPES = {
     "uint64": "unsigned long long",
     "bool": "bool",
 }
-"""Dtype of the engine -> C++ type in the sources."""
+"""Dtype in the engine -> C++ type in the sources."""
 
 
 def text(name: str, /, **types: str) -> str:
-    """Return the source ``NAME.cu`` for these types, each a dtype of the engine; raises KeyError for unknown dtypes."""
+    """Return the source ``<name>.cu`` for these types (C++ name -> dtype); raises KeyError for unknown dtypes."""
     definitions = "".join(f"typedef {C_TYPES[dtype]} {alias};\n" for alias, dtype in sorted(types.items()))
     return with_common(f"{definitions}\n{_read(f'{name}.cu')}")
 

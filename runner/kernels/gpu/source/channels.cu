@@ -1,17 +1,17 @@
-// Sums over each channel, and batch normalization. A tensor in C order is (rows, channels, pixels), where rows are the
-// examples; a tensor with channels last has one row, (pixels, channels).
-// T: dtype of tensors. C: dtype of computations and of values per channel. R: dtype of sums that are results.
+// Sums over each channel, and batch normalization. A tensor in C order has shape (rows, channels, pixels), where each
+// row is an example; a tensor with channels last counts as a single row of shape (pixels, channels).
+// T: dtype of tensors. C: dtype of computations and of values per channel. R: dtype of the sums in channel_totals.
 //
-// A block processes one split, a run of rows or of pixels, of one channel or of several. In C order, its threads form
-// lines of `lanes` pixels, each line in a different row; with channels last, they form lines of `lanes` channels, each
-// line at a different pixel. The sum over a channel takes two launches: the first computes a partial sum per split; in
-// the second, every block adds the partial sums of its channels.
+// A block processes one split, which is `run` rows in C order or `run` pixels with channels last, for one or more
+// channels. In C order, its threads form lines of `lanes` pixels, each line in a different row; with channels last,
+// they form lines of `lanes` channels, each line at a different pixel. A sum over a channel takes two launches: the
+// first computes a partial sum per split; in the second, every block adds the partial sums of its channels.
 
 #define THREADS 1024
 #define SHAPE int64 rows, int64 pixels, int channels, int lanes, int last, int64 run, int splits
 #define GIVEN rows, pixels, channels, lanes, last, run
 
-// The elements of one thread, `AHEAD` at a time, so that all loads are issued before the first value is needed.
+// Iterates over a thread's elements, `AHEAD` at a time, so that all loads are issued before the first value is needed.
 template <int AHEAD>
 struct Walk {
     int channel, step, rows_apart;
@@ -66,7 +66,7 @@ __device__ __forceinline__ Moments merged(Moments a, Moments b) {
 __device__ __forceinline__ Sums merged(Sums a, Sums b) { return {a.dy + b.dy, a.dy_z + b.dy_z}; }
 __device__ __forceinline__ Sum merged(Sum a, Sum b) { return {a.value + b.value}; }
 
-// Merge the results of all threads of the block for the channel of this thread, as a binary tree.
+// Merge the results that all threads of the block have for the channel of this thread, pair by pair in a fixed order.
 template <typename Found>
 __device__ Found of_block(Found mine, int width) {
     __shared__ Found found[THREADS];
@@ -137,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) channel_totals(const Sum *
     if (speaks(at.channel, channels, width_of(lanes, last))) sums[at.channel] = (R)total.value;
 }
 
-// Values that are read together are averaged first, and their distances from this mean are squared.
+// Each thread reads 8 values at a time, computes their moments from their own mean, and merges these into its total.
 extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_moments(const T *x, Moments *partials, SHAPE) {
     Walk<8> at(GIVEN);
     Moments total = {0, 0, 0};
@@ -157,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_moments(const T
     write_partial(partials, total, at.channel, channels, width_of(lanes, last));
 }
 
-// y may share memory with x. mask: receives whether each y is positive, and then y = max(y, 0); null for no ReLU.
+// y may share memory with x. mask: null for no ReLU; otherwise receives whether each value before ReLU is positive.
 __device__ __forceinline__ void normalise(const T *x, T *y, bool *mask, Walk<8> at, C mean, C factor, C shift) {
     for (; at.more(); at.next()) {
         C values[8];
@@ -197,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_inference(const
     normalise(x, y, 0, at, mean[at.channel], gamma[at.channel] / deviation, beta[at.channel]);
 }
 
-// Read values of x and of dy, where dy counts as 0 if the mask is false; return the number of values.
+// Read the next values of x and of dy, with 0 for dy where the mask is false; return the number of values.
 __device__ __forceinline__ int read_both(C *values, C *gradients, const T *x, const T *dy, const bool *mask,
             const Walk<4> &at) {
     int count = read(values, x, at);

@@ -1,10 +1,10 @@
-// Common declarations of all sources. They include no headers: NVRTC provides only CUDA's built-in functions.
+// Common declarations of all sources. The sources include no headers: NVRTC has only the built-in functions of CUDA.
 
 typedef unsigned int uint32;
 typedef unsigned long long uint64;
 typedef long long int64;
 
-// bfloat16 is a storage type; arithmetic is in float. Values are rounded to nearest, ties to even; NaN stays NaN.
+// A storage type; arithmetic is in float. Conversion from float rounds to nearest, ties to even; NaN stays NaN.
 struct bfloat16 {
     unsigned short bits;
 

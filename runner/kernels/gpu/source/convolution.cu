@@ -40,7 +40,7 @@ __device__ __forceinline__ Pixel pixel_of(int64 index, int rows, int columns) {
     return {line / rows, (int)(line % rows), (int)(index % columns)};
 }
 
-// A position in a window and one of several channels. Taps are numbered in the order of memory.
+// One position in a window, and one channel. Taps are numbered in the order in which a filter is stored.
 struct Tap {
     int channel, row, column;
 };
@@ -74,15 +74,15 @@ struct Group {
     }
 };
 
-// The part of an element's position in a tensor that follows from one matrix index: an offset, and a row and a column
-// in a grid that is `step` times as fine as the tensor. Values outside the tensor or between its elements are 0.
+// The contribution of one matrix index to the position of a value in a tensor: an offset, and a row and a column of a
+// grid in which adjacent values are View::step_rows and View::step_columns apart. View::at adds two spots.
 struct alignas(16) Spot {
     int64 offset;
     int row, column;
 };
 __device__ __forceinline__ Spot nowhere() { return {0, -(1 << 29), 0}; }
 
-struct View {
+struct View {  // Reads 0 outside the tensor and between its elements.
     const T *data;
     int rows, columns, step_rows, step_columns;
     int64 row_distance, column_distance;
@@ -102,8 +102,8 @@ struct View {
 // Return a view of a tensor whose elements are found by offsets alone.
 __device__ __forceinline__ View flat(const T *data) { return {data, 1, 1, 1, 1, 0, 0}; }
 
-// The number of values of a tile that each thread gathers; the functions return the position of a value in the tile.
-// by_depth: adjacent threads gather adjacent values along K, else along the other axis.
+// The number of values of a tile that each thread gathers; the functions return the position in the tile of one value.
+// by_depth: whether adjacent threads gather values that are adjacent along K; if not, along the other axis.
 #define HELD (TILE * DEPTH / THREADS)
 
 __device__ __forceinline__ int across_of(int value, bool by_depth) {
@@ -129,8 +129,8 @@ __device__ __forceinline__ void keep(C (*tile)[PITCH], const C *values, bool by_
     for (int v = 0; v < HELD; ++v) tile[depth_of(v, by_depth)][across_of(v, by_depth)] = values[v];
 }
 
-// Compute one tile of a product. The problem defines the matrices a and b, the spot of each index m, k and n in their
-// tensors, and how a result is stored. across: adjacent threads compute adjacent results along N, else along M.
+// Compute one tile of a product. The problem defines the tensors a and b, the spots of the indices m, k and n in them,
+// and how to store a result. across: adjacent threads compute results that are adjacent along N; if not, along M.
 template <typename Problem>
 __device__ void multiply(const Problem &problem, int64 k_begin, int64 k_end, bool a_by_depth, bool b_by_depth,
                          bool across) {
@@ -174,7 +174,7 @@ __device__ void multiply(const Problem &problem, int64 k_begin, int64 k_end, boo
         }
 }
 
-// M: pixels of y. N: outputs. K: taps of a filter, in the order of memory.
+// M: pixels of y. N: outputs. K: taps of a filter.
 struct Forward {
     Group of;
     View a, b;
@@ -207,7 +207,7 @@ struct Forward {
     }
 };
 
-// M: pixels of x. N: channels. K: positions in the window, for every output.
+// M: pixels of x. N: channels. K: pairs of an output and a position in the window.
 struct InputGradient {
     Group of;
     View a, b;
@@ -237,7 +237,7 @@ struct InputGradient {
     }
 };
 
-// M: outputs. N: taps of a filter, in the order of memory. K: pixels of y.
+// M: outputs. N: taps of a filter. K: pixels of y.
 struct FilterGradient {
     Group of;
     View a, b;
@@ -279,7 +279,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) conv2d_input_gradient(cons
     multiply(problem, 0, of.taps(of.outputs), last, !last, last);
 }
 
-// Compute the gradient of each split, a run of `depth` pixels. partials: (splits, filters).
+// Compute the weight gradient of each split, which is a run of `depth` pixels of y. partials: (splits, *filters).
 extern "C" __global__ void __launch_bounds__(THREADS) conv2d_weight_gradient(const T *dy, const T *x, C *partials,
                                                                              int64 depth, GEOMETRY) {
     int64 split = blockIdx.z / groups, pixels = examples * rows * columns;

@@ -1,6 +1,6 @@
-// Copies between strided blocks. T: any type that has the size of a copied unit.
+// Copies between strided blocks. T: any type of the size of the units that are copied.
 
-// Copy a block of up to six axes. eN: extents, where e0 follows from count. sN, tN: strides in x and in y.
+// Copy a block of up to six axes. eN: extents; e0 follows from count. sN: strides in x. tN: strides in y.
 extern "C" __global__ void copy_block(const T *x, T *y, int64 count, int64 e1, int64 e2, int64 e3, int64 e4, int64 e5,
                                       int64 s0, int64 s1, int64 s2, int64 s3, int64 s4, int64 s5,
                                       int64 t0, int64 t1, int64 t2, int64 t3, int64 t4, int64 t5) {

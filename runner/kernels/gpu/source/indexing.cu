@@ -1,5 +1,5 @@
-// Rows selected by index. T: dtype of values, or a unit of memory if rows are only copied. A: dtype of sums. I: dtype
-// of indices. A kernel that reads an invalid index sets *failure; the kernel report then finds the first invalid index.
+// Rows selected by index. T: dtype of values, or, to copy rows, a type whose size divides the size of a row. A: dtype
+// of sums. I: dtype of indices. A kernel that reads an invalid index sets *failure; `report` then finds the first one.
 
 __device__ __forceinline__ bool is_row(int64 index, int64 rows) { return index >= 0 && index < rows; }
 
@@ -31,8 +31,8 @@ extern "C" __global__ void gather(const T *table, const I *indices, T *y, int64 
     }
 }
 
-// Launched with one block per index. The block of the first of several equal indices adds the updates of all of them,
-// in order. Rows without an index must be set to 0 before the launch.
+// Launched with one block per index. If several indices are equal, the block of the first adds all their updates, in
+// order. Rows that no index selects must be set to 0 before the launch.
 extern "C" __global__ void scatter_add(const I *indices, const T *updates, T *y, int64 count, int64 columns,
                                        int64 rows, int *failure) {
     __shared__ int earlier;

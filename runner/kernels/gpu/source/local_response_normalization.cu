@@ -1,10 +1,10 @@
-// Local response normalization. A tensor is (outer, channels, inner): with channels last, inner is 1; in C order, outer
-// is the number of examples, and inner the number of pixels. Adjacent threads process adjacent elements. Windows are
-// summed from the lowest channel to the highest. T: dtype of tensors. C: dtype of computations.
+// Local response normalization of tensors (outer, channels, inner). With channels last, inner is 1; in C order, outer
+// is the number of examples, and inner the number of pixels. The window of an element has up to `reach` channels
+// on each side and is summed from the lowest channel to the highest. T: dtype of tensors. C: dtype of computations.
 
 #define SHAPE int64 count, int64 inner, int64 channels, int64 reach
 
-// The first and the last channel in the window of an element, as distances from the channel of the element.
+// The first and the last channel in the window of an element, relative to the channel of the element.
 struct Window {
     int64 first, last;
 };

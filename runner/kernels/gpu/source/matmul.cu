@@ -1,8 +1,8 @@
 // fmad
 // Products of matrices with any strides. T: dtype of the factors. A: dtype of the sums. R: dtype of the result.
 //
-// A block of 256 threads computes a tile of 64 x 64 elements, 4 x 4 per thread, from slices of 16 terms. The terms of
-// every sum are added from the first to the last.
+// A block of 256 threads computes a tile of 64 x 64 elements, 4 x 4 per thread, and reads 16 terms of each sum at a
+// time. The terms of every sum are added from the first to the last.
 
 #define TILE 64
 #define SLICE 16
@@ -13,8 +13,8 @@ __device__ __forceinline__ R finished(A sum, const T *bias, int64 column, int ha
     return R(relu && sum < A(0) ? A(0) : sum);
 }
 
-// Copy a block's part of a factor, TILE lines of SLICE terms, with 0 outside the factor. Adjacent threads read adjacent
-// memory: adjacent terms if terms are contiguous, else adjacent lines.
+// Copy TILE lines (rows of a or columns of b) of SLICE terms, with 0 outside the factor. Adjacent threads read adjacent
+// terms if the terms of a line are contiguous, else adjacent lines.
 __device__ __forceinline__ void fetch(const T *x, int64 lines, int64 terms, int64 line, int64 term, int64 line_stride,
                                       int64 term_stride, A (*held)[TILE + 1]) {
     for (int i = threadIdx.x; i < TILE * SLICE; i += 256) {
@@ -54,7 +54,7 @@ extern "C" __global__ void product(const T *a, const T *b, const T *bias, R *y, 
         }
 }
 
-// Apply bias and ReLU to the sums of a library's product. y may share memory with sums.
+// Apply bias and ReLU to a product that a library has computed. y may share memory with sums.
 extern "C" __global__ void finish(const A *sums, const T *bias, R *y, int64 count, int64 columns, int has_bias,
                                   int relu) {
     for (int64 i = first_element(); i < count; i += stride_of_grid())

@@ -1,12 +1,12 @@
 // Kernels that move and set elements. T: an unsigned integer of the size of the dtype.
 
-// Set all elements to the lowest bits of a word.
+// Set every element to the lowest bits of `bits`.
 extern "C" __global__ void fill(T *y, int64 count, uint64 bits) {
     for (int64 i = first_element(); i < count; i += stride_of_grid()) y[i] = (T)bits;
 }
 
-// Transpose x (count, rows, columns) to y (count, columns, rows) by squares, which are read and written row by row. A
-// block has 32 * 8 threads. The additional column of a square avoids bank conflicts within a warp.
+// Transpose x (count, rows, columns) to y (count, columns, rows) in squares, which are read and written row by row. A
+// block has 32 * 8 threads. The 33rd column of a square avoids bank conflicts within a warp.
 extern "C" __global__ void turn(const T *x, T *y, int64 count, int64 rows, int64 columns) {
     __shared__ T square[32][33];
     const int lane = threadIdx.x % 32, line = threadIdx.x / 32;

@@ -1,6 +1,6 @@
 // Pooling of images (images, height, width, channels) with channels innermost; in C order, every channel counts as an
-// image of one channel. A pack of PACK adjacent channels (one channel, or 16 bytes of channels) is read and written at
-// once, and `channels` counts packs.
+// image of one channel. A pack of PACK adjacent channels, which is one channel or 16 bytes of channels, is read and
+// written at once; `channels` is a number of packs.
 // T: dtype of images. C: dtype of computations.
 
 struct alignas(PACK * sizeof(T)) Values {
@@ -28,7 +28,7 @@ __device__ __forceinline__ int64 element_of(Place at, int row, int column, int h
     return ((at.image * height + row) * width + column) * channels + at.channel;
 }
 
-// Return the first, and the last, of the windows that contain a place of the padded image.
+// Return the first or the last of the windows that contain a row, or a column, of the padded image.
 __device__ __forceinline__ int first_window(int place, int window, int stride) {
     return place < window ? 0 : (place - window) / stride + 1;
 }
@@ -36,7 +36,7 @@ __device__ __forceinline__ int last_window(int place, int stride, int windows) {
     return min(place / stride, windows - 1);
 }
 
-// Return how many places of a window are inside the image. start: the first place of the window.
+// Return how many rows, or columns, of a window are inside the image. start: the first row or column of the window.
 __device__ __forceinline__ int inside(int start, int window, int extent) {
     return min(start + window, extent) - max(start, 0);
 }
@@ -69,7 +69,7 @@ extern "C" __global__ void max_pool(const Values *x, Values *y, Positions *argma
     }
 }
 
-// Gradients are added in the order of the reference kernel: by the pixel's position in each window, lowest first.
+// Gradients are added in the order of the reference kernel: in ascending order of the pixel's position in the window.
 extern "C" __global__ void max_pool_gradient(const Values *dy, const Positions *argmax, Values *dx, int64 count,
                                              GEOMETRY) {
     for (int64 i = first_element(); i < count; i += stride_of_grid()) {

@@ -1,10 +1,10 @@
-// Random draws from the words of Philox4x32-10 (Salmon et al. 2011), equal to the words of runner/kernels/philox.py.
+// Random draws from the words of Philox4x32-10 (Salmon et al. 2011), the same words as in runner/kernels/philox.py.
 
 struct Words {
     uint32 of[4];
 };
 
-// Return the words 4 * group to 4 * group + 3 of an index in a step.
+// Return the words at positions 4 * group to 4 * group + 3 of an index in a step.
 __device__ __forceinline__ Words draw(uint32 key0, uint32 key1, uint64 group, uint64 index, uint32 step) {
     uint32 c0 = (uint32)group, c1 = (uint32)index, c2 = (uint32)(index >> 32), c3 = step;
 #pragma unroll
@@ -45,8 +45,8 @@ extern "C" __global__ void normal(T *y, int64 count, int64 key0, int64 key1, dou
     }
 }
 
-// mask (rows, columns): 0 if the 32-bit word of an element is below the threshold, else `kept`. A row has the words of
-// its index from position `first` on. A thread computes the elements of one group of four words.
+// mask (rows, columns): 0 if the 32-bit word of an element is below the threshold, else `kept`. A row uses the words
+// of its index from position `first` on. A thread computes the elements of one group of four words.
 extern "C" __global__ void dropout_mask(const int64 *step, const int64 *index, T *mask, int64 rows, int64 columns,
                                         int64 key0, int64 key1, int64 first, int64 threshold, double kept) {
     const int64 group0 = first / 4, groups = columns ? (first + columns + 3) / 4 - group0 : 0;

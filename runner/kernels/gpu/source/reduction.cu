@@ -1,7 +1,7 @@
 // Sums, means, maxima and positions of maxima. T: stored dtype. A: dtype of computations. R: dtype of the result.
 //
 // A block computes `across` outputs with 256 / across threads each. The threads of an output stride through a slice of
-// the reduced elements; then their results are combined in pairs. The order depends only on the arguments.
+// the reduced elements; then their results are combined in pairs, in an order that depends only on the arguments.
 
 struct Sum {
     static __device__ __forceinline__ A start() { return A(0); }
@@ -19,7 +19,7 @@ struct Largest {
     static __device__ __forceinline__ A combined(A a, A b) { return a > b || a != a ? a : b; }
 };
 
-// Return the offset of element i of up to four axes. eN: extents. sN: strides. Axes of extent 1 cost nothing.
+// Return the offset of element i of a block of up to four axes. eN: extents. sN: strides. Axes of extent 1 are skipped.
 __device__ __forceinline__ int64 offset(int64 i, int64 e1, int64 e2, int64 e3, int64 s0, int64 s1, int64 s2, int64 s3) {
     const int64 extents[4] = {0, e1, e2, e3};
     const int64 distances[4] = {s0, s1, s2, s3};
@@ -34,8 +34,8 @@ __device__ __forceinline__ int64 offset(int64 i, int64 e1, int64 e2, int64 e3, i
     return found + i * s0;
 }
 
-// kN: extents of the kept axes, with strides yN and xN. rN: extents of the reduced axes, with strides zN. A slice has
-// `length` elements. Each slice has separate outputs, `apart` elements after the outputs of the previous slice.
+// kN: extents of the kept axes, with strides yN in y and xN in x. rN: extents of the reduced axes, with strides zN in
+// x. A slice has `length` elements, and its outputs begin `apart` elements after those of the previous slice.
 #define ARGUMENTS                                                                                                    \
     const T *x, R *y, int64 outputs, int64 count, int64 length, int64 apart, int across, int64 k1, int64 k2,         \
         int64 k3, int64 y0, int64 y1, int64 y2, int64 y3, int64 x0, int64 x1, int64 x2, int64 x3, int64 r1,          \
@@ -85,7 +85,7 @@ extern "C" __global__ void argmax(const T *x, int64 *y, int64 outputs, int64 cou
     __shared__ int64 places[256];
     int thread = threadIdx.x, row = thread / across, depth = 256 / across;
     int64 output = (int64)blockIdx.x * across + thread % across;
-    // Every element precedes this initial pair, which is the result of a thread without elements.
+    // Every element precedes this initial pair, which a thread without elements keeps.
     A largest = lowest(A());
     int64 best = count;
     if (output < outputs) {

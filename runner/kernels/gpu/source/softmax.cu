@@ -1,6 +1,6 @@
 // Softmax and its cross-entropy over rows of a matrix. T: stored dtype. A: dtype of computations. I: dtype of labels.
 //
-// A block processes 256 / depth rows, with `depth` threads per row, a power of two. All threads of a block synchronize.
+// A block processes 256 / depth rows with `depth` (a power of two) threads each; all threads reach each __syncthreads.
 
 struct Place {
     int thread, depth, column;
@@ -14,7 +14,7 @@ __device__ __forceinline__ Place place_of(int64 rows, int depth) {
     return {thread, depth, thread % depth, row, row < rows};
 }
 
-// Return the largest value of the row in all of the row's threads. NaN is skipped; it makes the sum of powers NaN.
+// Return the row's largest value in all of the row's threads. NaN is skipped here and makes the sum of powers NaN.
 __device__ __forceinline__ A largest_of(const T *x, int64 columns, Place at, A *held) {
     A largest = A(__uint_as_float(0xff800000u));
     if (at.inside)
@@ -35,8 +35,8 @@ __device__ __forceinline__ A largest_of(const T *x, int64 columns, Place at, A *
     return held[at.thread - at.column];
 }
 
-// Return the sum of e ** (x - largest) over the row in all of the row's threads. The sum is in float64, so that the
-// loss of a label with a probability near 1 is small but not 0.
+// Return the sum of exp(x - largest) over the row in all of the row's threads. The sum is in float64, so that the loss
+// of a label with a probability near 1 is small but not 0.
 __device__ __forceinline__ double sum_of_powers(const T *x, int64 columns, Place at, A largest, double *held) {
     double total = 0;
     if (at.inside)

@@ -1,4 +1,4 @@
-"""A simulated network in one thread on a virtual clock, which tests many fault schedules quickly.
+"""A simulated network in one thread on a virtual clock, with which a test can try many fault schedules quickly.
 
 The endpoints use the encoding and admission of the ZeroMQ endpoints; only the wire is simulated. All random numbers
 come from the seed, so a fault schedule that finds a defect can be repeated.
@@ -57,7 +57,7 @@ Channel = tuple[str, str]
 class FakeNetwork:
     """The channels between endpoints. Each channel preserves the order of its messages, as a connection does.
 
-    present: names of the endpoints that were not killed. isolated: name of a peer whose messages are held back.
+    present: names of the endpoints that were not killed. isolated: a peer to and from which no message arrives.
     """
 
     def __init__(self, seed: int = 0, faults: Faults | None = None, clock: FakeClock | None = None) -> None:
@@ -74,7 +74,7 @@ class FakeNetwork:
         return FakeEndpoint(self, identity, peers, servers)
 
     def kill(self, name: str) -> None:
-        """Remove a peer: messages that it has sent still arrive, but sending to the peer fails."""
+        """Remove a peer: messages that it has sent still arrive, but sending from and to the peer fails."""
         self.present.discard(name)
 
     def new_connection(self) -> bytes:

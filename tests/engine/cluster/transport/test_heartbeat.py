@@ -37,7 +37,7 @@ class RecordingOutbox:
 
     def wait_for_beats(self, count: int) -> None:
         for _ in range(count):
-            assert self._beat.acquire(timeout=5.0), "no beat came"
+            assert self._beat.acquire(timeout=5.0), "no heartbeat was sent"
 
 
 @pytest.mark.parametrize("has_room", [True, False])

@@ -1,4 +1,4 @@
-"""Arenas: slots, references, and files that are private and removed."""
+"""Arenas: slots, references, and private files that are removed after use."""
 
 import os
 import signal

@@ -77,7 +77,7 @@ def test_messages_both_ways(master: ZmqEndpoint, worker: ZmqEndpoint, address: s
     assert master.receive(SOON_S) == Received("worker-0", Hello("worker", 0, os.getpid(), token=""))
     master.connect("worker-0", worker_address)
     master.send("worker-0", Welcome())
-    # The document exceeds the size from which pyzmq can send memory without a copy.
+    # Above a certain size, which this document exceeds, pyzmq can send memory without a copy.
     document = bytearray(b"a" * 500_000)
     master.send("worker-0", Load("p"), [memoryview(document)])
     document[:] = b"b" * 500_000
@@ -252,7 +252,7 @@ def test_use_by_another_thread_is_refused(master: ZmqEndpoint, call: Callable[[Z
 
 def _next(endpoint: ZmqEndpoint) -> Received:
     received = endpoint.receive(SOON_S)
-    assert received is not None, "nothing came"
+    assert received is not None, "no message arrived"
     return received
 
 

@@ -22,7 +22,7 @@ def counts(graph: Graph) -> Counter[str]:
 
 
 def assigned_values(graph: Graph) -> dict[str, Tensor]:
-    """Return the assigned tensor for the name of each assign node."""
+    """Return name of the assign node -> assigned tensor."""
     return {node.name: node.inputs[1] for node in graph if node.op == "assign"}
 
 
@@ -32,7 +32,7 @@ def roots_of(graph: Graph, fetches: Sequence[Tensor]) -> Roots:
 
 
 def outcome(graph: Graph, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Array]) -> list[Array]:
-    """Compute the fetches, then the assigned values by the names of the assign nodes, with the reference kernels."""
+    """Return the reference values of the fetches, then of the assigned tensors, sorted by name of their assign node."""
     assigned = [tensor for _, tensor in sorted(assigned_values(graph).items())]
     with np.errstate(all="ignore"):
         return evaluate(graph, [*fetches, *assigned], feeds)

@@ -108,7 +108,7 @@ def check(
 ) -> None:
     """Check that a pass returns the graph ``case.after`` with equal values, and that a second run changes nothing.
 
-    inputs: text before both graphs. values: draws values of placeholders and variables, by default normal numbers.
+    inputs: statements before both texts. values: draws the placeholders and variables, by default normally distributed.
     """
     before = Text.parse(f"{inputs}\n{case.before}", case.dtype)
     fetches = before.names(case.fetch) if case.fetch else list(before.last.tensors)

@@ -1,4 +1,4 @@
-"""Constants are computed before the first step, and folding never makes them larger."""
+"""Constant folding: which nodes become constants, and that no large table is created."""
 
 import math
 from functools import partial
@@ -117,7 +117,7 @@ def test_node_that_cannot_be_folded_is_kept(name: str, registry: Registry) -> No
 
 @pytest.mark.parametrize("op", sorted(UNIFORM | REARRANGING))
 def test_op_on_inputs_of_equal_elements_gives_equal_elements(op: str, registry: Registry) -> None:
-    """Fold each op of UNIFORM and REARRANGING on fills shaped like its samples; compare with the op's kernel."""
+    """Fold each op on fills with the shapes of its sample inputs, and compare the result with that of its kernel."""
     for case in CASES[op]:
         graph, _, node = case.build(op)
         fills = [

@@ -1,6 +1,6 @@
-"""Fusion of element-wise nodes into groups, and updates that compute their gradient.
+"""Fusion of element-wise nodes into groups, and of optimizer updates with the products that compute gradients.
 
-Groups are as large as possible, are connected, and return every value that other nodes need.
+Each group is as large as possible, is connected, and returns every value that nodes outside the group need.
 """
 
 from dataclasses import replace
@@ -209,7 +209,7 @@ LARGE = """
 
 
 def is_fused(columns: int, registry: Registry | None) -> bool:
-    """Return whether an update computes a product with the shape (1024, columns)."""
+    """Return whether a gradient of shape (1024, columns) is fused with the update that reads it."""
     update = "y = elementwise(w, dw, program='mul 1 #0.5; sub 0 2', outputs=(3,), on='here')"
     text = Text.parse(LARGE.format(columns=columns) + update, "float32")
     return fuse_updates(text.graph, Roots.of(text.names("y")), registry)[0].nodes["y"].op == "matmul_elementwise"

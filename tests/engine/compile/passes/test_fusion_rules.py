@@ -1,6 +1,6 @@
 """The notation of rewrite rules, and the rules that fuse the nodes of a layer and of its gradients.
 
-Each case is a graph before and after the rewriting, or a graph that does not change.
+Each case is a graph before and after rewriting, or only one graph if rewriting does not change it.
 """
 
 from dataclasses import replace

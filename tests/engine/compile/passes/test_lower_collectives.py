@@ -1,4 +1,4 @@
-"""Sums by a collective library: on all devices or on none, in an order in which no device waits forever."""
+"""Sums by a collective library: used by all devices or by none, and in an order without deadlock."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,12 +27,12 @@ MEMBERS = tuple(DEVICES)
 
 
 def on_gpus(workers: int, **more: float) -> Cluster:
-    """Return a cluster of workers that have a separate GPU each and NCCL between them."""
+    """Return a cluster whose workers have one GPU each and use NCCL."""
     return local_cluster(workers, gpus=Gpus(tuple(range(workers))), collectives="nccl", **more)
 
 
 def parts_on(graph: Graph, devices: Sequence[str], name: str = "part") -> list[Tensor]:
-    """Add a placeholder of four float32 on each device."""
+    """Add a placeholder of four float32 numbers on each device."""
     parts = []
     for k, device in enumerate(devices):
         with graph.device(device):
@@ -69,7 +69,7 @@ def wholes(group: str, of: str) -> str:
 
 
 def library(group: str, of: str, after: str = "") -> str:
-    """Return statements of a library sum on each device, after the device's sum whose name begins with ``after``."""
+    """Return statements that add a library sum on each device. after: the prefix of the sums that must run earlier."""
     return "".join(
         f"{group}_{k} = collective_sum({of}_{k}, group='{group}', rank={k}, size=3, on='{device}', "
         f"after='{after and after + str(k)}'); "
@@ -128,7 +128,7 @@ def test_sum_that_other_devices_wait_for_is_not_dead_code() -> None:
 
 
 def test_sums_of_a_group_are_adjacent_at_the_place_of_the_last_one() -> None:
-    """Each of two devices has a node before the sum, a node after it, and a node that is independent of it."""
+    """Each of two devices has a node before the sum, a node after the sum, and a node independent of the sum."""
     sums_of_two = "".join(
         f"""p_{k} = input(4, on='{device}'); a_{k} = collective_sum(p_{k}, group='a', rank={k}, size=2, on='{device}')
         after_{k} = neg(a_{k}, on='{device}'); beside_{k} = neg(p_{k}, on='{device}')\n"""
@@ -177,7 +177,7 @@ def test_training_step_sends_no_gradients(workers: int, compiled_sources: Path) 
 
 
 def expect_all_end(found: Compiled) -> None:
-    """Simulate the devices; a sum waits for all devices, a receive for its send. Expect that all devices finish."""
+    """Simulate devices on which sums wait for all devices and receives for their sends; expect that all finish."""
     left = [list(part.graph) for part in found.parts.values()]
     sent: set[str] = set()
     while any(left):

@@ -1,4 +1,4 @@
-"""All passes together: the graph changes, its values do not."""
+"""All passes together change a graph, but not its values."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -125,7 +125,7 @@ def test_update_of_a_variable_and_its_slots_is_one_node(optimizer: Optimizer) ->
 
 
 def _is_shared(node: Node) -> bool:
-    """Return whether a node is a scalar that all variables share: a clipping factor or a correction of moments."""
+    """Return whether a node is a scalar that all variables share: a clipping factor or a bias correction of moments."""
     return node.outputs[0].shape == ()
 
 
@@ -143,7 +143,7 @@ def test_fused_update_computes_the_rule_of_the_optimizer(optimizer: str) -> None
 
 
 def test_tensor_that_two_passes_move_is_found() -> None:
-    """y equals another square, which becomes part of a group; both y and the result of the group are fetched."""
+    """y duplicates another square, which becomes part of a fused group; y and the result of the group are fetched."""
     graph = Graph()
     x = ops.placeholder(graph, (3,), "float32", name="x")
     first = ops.square(graph, x)
@@ -187,7 +187,7 @@ HOIST = partial(rewrite, rules=RELU_GRADIENTS)
 
 @st.composite
 def poolings(draw: st.DrawFn) -> tuple[dict[str, tuple[int, ...]], Array, int]:
-    """Draw the geometry of a pooling, images of few values with many ties, and a seed for dy."""
+    """Draw the geometry of a pooling, images with few distinct values and many ties, and a seed for dy."""
     window = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     strides = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
     edges = [draw(st.integers(0, extent - 1)) for extent in (window[0], window[0], window[1], window[1])]

@@ -20,7 +20,7 @@ from tests.oracles import evaluate
 
 
 def pass_of(graph: Graph, roots: Roots) -> Rewrite:
-    """Run ``order_writes`` as a pass; move a fetch of an assign node to the assigned value."""
+    """Run ``order_writes`` as a pass that moves each fetch of an assign node to the assigned value."""
     moved = {node[0]: order_writes(graph).nodes[node.name].inputs[1] for node in graph if node.op == "assign"}
     return order_writes(graph), {old: new for old, new in moved.items() if old in roots.fetches}
 

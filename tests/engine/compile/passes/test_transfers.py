@@ -1,4 +1,4 @@
-"""Cut edges: one send and one recv per tensor and destination, compression on request, and unchanged results."""
+"""Edges between devices become one send and one recv per tensor and destination; compression is optional."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def of_op(graph: Graph, op: str) -> list[Node]:
 
 
 def sent(name: str, to: str, node: str = "", port: int = 0, shape: tuple[int, ...] = (3,), layer: str = "") -> str:
-    """Return the transfer of a tensor from ``here``. node, port: the node, by default ``name``, and its output port."""
+    """Return statements that send a tensor from ``here`` to a device. node: its node, by default ``name``."""
     node = node or name
     place = f"{node}_{port}__{SLUGS[to]}"
     key, more = transfer_key(Tensor(node.replace("__", "/"), port), DEVICES[to]), f", layer='{layer}'" * bool(layer)
@@ -194,7 +194,7 @@ def test_every_compressible_tensor_is_sent_in_16_bits_and_a_second_run_changes_n
 
 
 def truncated(x: Array) -> Array:
-    """Return numbers with the lower 16 bits set to zero."""
+    """Return float32 numbers with the lower 16 bits set to zero."""
     return (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
@@ -206,7 +206,7 @@ def test_owner_and_other_readers_read_the_same_bits(registry: Registry) -> None:
     with session(text.graph, registry, asked, cluster=local_cluster(3, compression="high16")) as opened:
         came = opened.run("train", feeds={"x": x})
         assert opened.sent_bytes() == [2 * 3 * 2, 0, 0]
-    # A fetched placeholder returns the fed value, truncated as for the other readers of the placeholder.
+    # A fetch of the placeholder returns the truncated value that all other readers of the placeholder read.
     kept = truncated(x)
     for tensor, expected in zip(readers, (kept, kept, -kept, np.resize(kept, 6)), strict=True):
         np.testing.assert_array_equal(came[str(tensor)], expected, strict=True)

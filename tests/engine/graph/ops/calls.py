@@ -23,7 +23,7 @@ RESPONSE = {"alpha": 0.3, "beta": 0.75, "k": 1.0, "divide_by_size": False}
 
 
 def built(call: str) -> tuple[Graph, Node]:
-    """Return the graph of a call and the node of its op."""
+    """Return a graph with the nodes of a call, and the node of its op."""
     graph, tree = Graph(), ast.parse(call, mode="eval").body
     assert isinstance(tree, ast.Call)
     op = ast.unparse(tree.func)
@@ -44,7 +44,7 @@ def _placeholder(graph: Graph, argument: ast.expr) -> Tensor:
 def with_decomposition(
     graph: Graph, inputs: Sequence[Tensor], node: Node, feeds: dict[Tensor, Array]
 ) -> list[tuple[Array, Array]]:
-    """Return pairs of an output of a node and the same output computed by the node's decomposition."""
+    """Return pairs of an output of a node and the same output computed by the decomposition of the node."""
     decompose = op_table.lookup(node.op).decompose
     assert decompose is not None
     parts = decompose(graph, inputs, node.attributes)

@@ -18,7 +18,7 @@ from tests.samples import Array
 
 NARROW = "bfloat16"
 ULP = 2**-7
-"""The relative distance of neighboring bfloat16 numbers: an upper bound of the difference of two roundings."""
+"""The largest relative distance of neighboring bfloat16 numbers: a bound on the difference of two roundings."""
 
 
 def drawn(graph: Graph) -> dict[Tensor, Array]:

@@ -1,4 +1,4 @@
-"""Gradient rules: against central differences in float64 to second order, and at ties, kinks and stops."""
+"""Gradient rules: comparison with central differences up to second order; values at ties, kinks and stops."""
 
 import numpy as np
 import pytest

@@ -25,7 +25,7 @@ def test_every_op_has_a_reference_kernel_and_samples() -> None:
     assert computed <= {op for op, cases in CASES.items() if cases} <= OPS.keys()
 
 
-def test_every_op_has_a_documented_function_or_is_made_by_passes_and_has_a_decomposition() -> None:
+def test_every_op_has_a_documented_function_or_if_added_by_passes_a_decomposition() -> None:
     for op, definition in OPS.items():
         if definition.gradient is MADE_BY_PASSES:
             assert definition.decompose
@@ -35,7 +35,7 @@ def test_every_op_has_a_documented_function_or_is_made_by_passes_and_has_a_decom
             assert getattr(ops, op).__doc__, op
 
 
-def test_every_gradient_is_missing_for_a_reason_or_is_checked_to_second_order() -> None:
+def test_every_op_is_differentiable_to_second_order_or_has_a_reason_not_to_be() -> None:
     orders = {op: max(case.orders for case in cases) for op, cases in CASES.items()}
     shallow = {}
     for op, definition in OPS.items():
@@ -50,7 +50,7 @@ def test_every_gradient_is_missing_for_a_reason_or_is_checked_to_second_order() 
 
 BY_PASSES = {op for op, definition in OPS.items() if definition.gradient == MADE_BY_PASSES}
 EXACT = {*BY_PASSES, "batch_norm_inference"}
-"""Ops that replace other ops in a graph and must not change a bit."""
+"""Ops that replace other ops in a graph and must give equal results bit for bit."""
 
 DECOMPOSED = [
     pytest.param(op, case, dtype, id=f"{label}-{dtype}")

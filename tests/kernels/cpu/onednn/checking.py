@@ -37,7 +37,7 @@ def kernel(op: str) -> Kernel:
 
 
 def layout(spec: Spec, tag: str) -> Layout:
-    """Return the layout of a tensor that has this tag."""
+    """Return the layout with a tag, for a tensor."""
     if not tag:
         return plain(spec)
     prefix, name = split_tag(tag)

@@ -90,7 +90,7 @@ def test_the_gradient_with_relu_equals_the_reference(shape: tuple[int, ...], tag
 
 
 def test_a_plain_mask_is_refused_if_masks_are_bits_and_converted_if_masks_are_bytes() -> None:
-    """oneDNN stores bits with AVX-512 and bytes without it."""
+    """oneDNN stores a mask as bits with AVX-512 and as bytes without it."""
     forward = _with_relu((2, 16, 3, 3), "aBcd16b")
     kept = forward.arrangement.outputs[3]
     ran = _gradient(forward, plain(forward.outputs_in_memory[3].spec))

@@ -39,7 +39,7 @@ def attributes_of(window: Ints, strides: Ints, padding: Ints, **more: Any) -> di
     return {"window": window, "strides": strides, "padding": padding, **more}
 
 
-# Op, attributes, inputs (arrays or shapes), offered tags, tags of the inputs taken, tags of the outputs.
+# Op, attributes, inputs (arrays or shapes), offered tags, chosen tags of the inputs, tags of the outputs.
 PARTS = [
     *(
         ("concat", {"axis": 1}, [(2, each, 5, 6) for each in channels], tags, tags, [joined])

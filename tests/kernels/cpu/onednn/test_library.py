@@ -85,7 +85,7 @@ def test_c_order_is_plain(shape: Ints, prefix: str) -> None:
         ((20, 3, 1, 5), "Acdb16a", "Acdb16a"),
         ((19, 33), "ba", "ba"),
         ((19, 1), "ba", ""),
-        ((19, 33), "t:ba", ""),  # C order for oneDNN with exchanged axes
+        ((19, 33), "t:ba", ""),  # with exchanged axes, this is C order
         ((19, 33), "t:ab", "t:ab"),
         ((19, 33), "t:BA16a16b", "t:BA16a16b"),
         ((12, 33, 3, 2), "g2:aBCde16c16b", "g2:aBCde16c16b"),
@@ -93,7 +93,7 @@ def test_c_order_is_plain(shape: Ints, prefix: str) -> None:
         ((2, 1, 3, 3), "g2:Abcde16a", "g2:Abcde16a"),
     ],
 )
-def test_a_format_has_one_name_also_with_axes_of_one(shape: Ints, tag: str, found: str) -> None:
+def test_a_format_has_one_name_also_with_extents_of_1(shape: Ints, tag: str, found: str) -> None:
     spec = floats(*shape)
     prefix, name = split_tag(tag)
     descriptor = formatted(library(), viewed(shape, prefix), spec.dtype, name)
@@ -164,7 +164,7 @@ def test_only_the_library_named_in_the_environment_is_tried(
     assert fresh().path == str(named)
 
 
-def test_without_the_library_the_error_says_what_to_install(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_error_names_the_package(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def not_installed(package: str) -> None:
         raise PackageNotFoundError(package)
 
@@ -230,7 +230,7 @@ def test_arrangements_are_cached_for_each_number_of_threads() -> None:
 
 
 def test_additional_threads_have_scratch_memory() -> None:
-    """The guard bytes of ``check`` reveal writes past the end. oneDNN needs scratch memory here only with AVX-512."""
+    """``check`` detects writes past the scratch memory. oneDNN needs scratch memory here only with AVX-512."""
     attributes = {"transpose_a": False, "transpose_b": False, "bias": False, "relu": False, "dtype": "float32"}
     for threads in (1, 2, 7):
         with threadpool_limits(threads, user_api="openmp"):
@@ -264,7 +264,7 @@ def test_the_first_layout_with_a_format_decides() -> None:
 
 
 def _doubling() -> tuple[Description, dict[int, object]]:
-    """Return the sum of four numbers with themselves, and its arguments."""
+    """Return the description of a sum of two vectors, and arguments that add a vector to itself."""
     spec = floats(4)
     descriptor = in_c_order(library(), spec.shape, spec.dtype)
     ffi = library().ffi

@@ -103,7 +103,7 @@ def test_booleans_can_be_stored_as_bits(name: str, wanted: str) -> None:
 
 WEIGHTS = (20, 33, 3, 2)
 NARROW_TAGS = ("", "ABcd8b16a2b", "acdb")
-"""Layouts of bfloat16 weights. oneDNN requests the second layout, which has pairs of adjacent inputs."""
+"""Layouts of bfloat16 weights. oneDNN requests the second layout, which stores input channels in pairs."""
 CASTS = list(itertools.product(("", "ABcd16b16a", "Acdb16a"), NARROW_TAGS))
 
 

@@ -106,7 +106,7 @@ class FakeTensor:
 
 @dataclass
 class FakeCudnn:
-    """A fake of the module. offered: the plans of every graph. refused_in: see :class:`FakeGraph`."""
+    """A fake of the module ``cudnn``. offered: the plans of every graph. refused_in: see :class:`FakeGraph`."""
 
     offered: Sequence[Engine] = ()
     refused_in: str = ""

@@ -1,4 +1,4 @@
-"""Plan convolutions with the real cuDNN for absent GPUs, in a separate process because it may load a stub driver.
+"""Plan convolutions with the real cuDNN for absent GPUs, in a separate process, which may load a stub driver.
 
 Read a JSON object from standard input: driver (path of the stub) and jobs, each [gpu, tf32, fields of a Convolution].
 Write a JSON list with [name of the plan, workspace in bytes] for each job, or null if there is no plan.
