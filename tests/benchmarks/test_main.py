@@ -221,7 +221,7 @@ def test_windows_are_compared_in_pairs_and_stored_points_with_logged_points(fold
     text = tracking.document([result], 60, "x y")
     assert "| a store | 1 | 19 | 10.00 | 20.00 | 2.000 | 2.000-2.000 | stopped as asked | 20 | 1 | 1 |" in text
     assert "- command: `x y`" in text
-    assert "windows of 60 s" in text
+    assert "for all 60 s of" in text
 
 
 def test_the_measured_training_can_be_configured() -> None:
