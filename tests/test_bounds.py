@@ -23,7 +23,7 @@ OPTIONS: list[tuple[str, type]] = [
 
 @dataclass(frozen=True)
 class Number:
-    """A field with a number or a list of numbers. path: the names of its sections and its own name."""
+    """A schema field that holds a number or a list of numbers. path: names of its sections and of the field."""
 
     group: str
     schema: type
@@ -40,7 +40,7 @@ class Number:
         return found
 
     def listed(self, number: float | None) -> Any:
-        """Return a number in the form in which the field holds it."""
+        """Return a value of the field: the number, or a list with it if the field holds a list."""
         return [number] if "list[" in str(self.hint) else number
 
     @property
@@ -62,7 +62,7 @@ NUMBERS = [number for group, schema in OPTIONS for number in numbers_of(group, s
 
 
 def undeclared(hint: Any) -> list[Any]:
-    """Return each int and float of an annotation that declares no Bounds."""
+    """Return each int and float in an annotation for which the annotation declares no Bounds."""
     if get_origin(hint) is Annotated and any(isinstance(each, Bounds) for each in hint.__metadata__):
         return []
     return [hint] if hint in (int, float) else [found for each in get_args(hint) for found in undeclared(each)]
@@ -74,7 +74,7 @@ def default() -> dict[str, Any]:
 
 
 def with_value(plain: dict[str, Any], number: Number, value: object) -> dict[str, Any]:
-    """Return a configuration with the option of the number's schema and this value of the number."""
+    """Return a copy of ``plain`` that selects the option to which the number belongs and has this value of it."""
     changed = copy.deepcopy(plain)
     if number.group:
         changed[number.group] = {"name": number.schema().name}

@@ -32,7 +32,7 @@ def test_help_names_every_verb_group_option_and_key(capsys: Capture):
     for verb in ("explain", "rerun", "compare", "list", "sweep", "data", "ui", "doctor"):
         assert f"\n  {verb} " in text
     section = text.partition("Groups, ")[2].partition("Keys, ")[0]
-    groups = section.replace(f"\n{' ' * 15}", " ").splitlines()  # one line each, however long
+    groups = section.replace(f"\n{' ' * 15}", " ").splitlines()  # join wrapped lines
     for group, table in GROUPS.items():
         (line,) = [line for line in groups if line.startswith(f"  {group} ")]
         assert {name.rstrip("*,") for name in line.split()[1:]} >= set(table)
@@ -42,7 +42,7 @@ def test_help_names_every_verb_group_option_and_key(capsys: Capture):
     assert "  checkpoint.keep          3 " in text
 
 
-def test_the_internal_verb_is_not_advertised(capsys: Capture):
+def test_the_internal_verb_is_not_in_the_help(capsys: Capture):
     main(["--help"])
     assert "worker " not in [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert VERBS["worker"].text == ""
@@ -103,7 +103,7 @@ def test_a_reader_that_closes_the_pipe_is_no_error():
 
 @pytest.mark.parametrize("start", [("-m", "runner"), ("-P", "runner/__main__.py")], ids=" ".join)
 def test_a_checkout_uses_its_package_and_imports_no_library_from_its_folder(start: tuple[str, str], tmp_path: Path):
-    """The interpreter has another installed copy of the package."""
+    """Another copy of the package is installed in the interpreter."""
     package = tmp_path / "runner"
     package.mkdir()
     shutil.copy(Path(runner.__file__).with_name("__main__.py"), package)
@@ -126,7 +126,7 @@ def test_without_arguments_the_default_is_trained(fake_training: FakeTraining, f
     assert (call.config.model.name, call.config.data.name) == ("lenet", "digits")
     assert (call.overrides, call.sweep, call.resume) == ([], None, False)
     assert call.run_dir.parent.parent == folder / "outputs"
-    assert call.config.cluster.threads_per_worker is not None, "what a run stores is resolved"
+    assert call.config.cluster.threads_per_worker is not None, "a run stores resolved values"
     assert there_before == [], "nothing is written before the run holds its directory"
     out, err = capsys.readouterr()
     assert str(call.run_dir) in out

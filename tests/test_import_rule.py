@@ -1,6 +1,6 @@
 """The import rule: imports have one direction and no cycles, and heavy libraries are imported when they are needed.
 
-The test reads the source and executes nothing. It fails for a new module until the table lists its imports.
+The test reads the source and executes nothing. It fails for a module that no row of ``MAY_IMPORT`` covers.
 """
 
 import ast
@@ -13,7 +13,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "runner"
 
 MAY_IMPORT = {
-    # Leaves.
+    # Modules that import at most ``errors``.
     "bounds": "",
     "errors": "",
     "system": "errors",
@@ -64,7 +64,7 @@ MAY_IMPORT = {
     "records.decisions": "system.files system.json_file system.schema",
     "records.data_facts": "data errors system.json_file system.schema",
     "records.late_tracking": "records.run_directory records.summary tracking config.safe_yaml errors",
-    # Plugins: files of the user that extend the tables.
+    # Plugins: files of the user that add models, optimizers, strategies and data sets.
     "plugin": "models optimizers strategies data engine kernels.contract errors system.files",
     # The configuration consists of the dataclasses of the packages that it configures.
     "config": "bounds errors system.files engine.graph.device",
@@ -117,12 +117,12 @@ ONLY_IN = {
     "marshal": "",
     "shelve": "",
 }
-"""Libraries that only certain packages, or none, may import."""
+"""Library -> the only packages that may import it; an empty string if none may."""
 
 
 @dataclass(frozen=True)
 class Import:
-    """One import statement. at_start: True if it is executed when its module is imported."""
+    """The import of one module by another. at_start: whether it is executed when the importer is imported."""
 
     importer: str
     target: str
@@ -138,7 +138,7 @@ def below(name: str, room: str) -> bool:
 
 
 def modules(source: Path) -> dict[str, Path]:
-    """Return the modules by dotted name below the package; the package itself is ""."""
+    """Return dotted name inside the package -> path of each module; the package itself has the name ""."""
     found = {}
     for path in sorted(source.rglob("*.py")):
         parts = path.relative_to(source).with_suffix("").parts
@@ -182,7 +182,7 @@ def targets(statement: ast.stmt, known: Mapping[str, Path]) -> Iterator[str]:
 def room_of(name: str) -> str:
     """Return the longest row of the table that matches a module; fail if there is none."""
     rows = [row for row in MAY_IMPORT if row and below(name, row)] if name else [""]
-    assert rows, f"module {name!r} is not in the table MAY_IMPORT: say there what it may import"
+    assert rows, f"module {name!r} is not in the table MAY_IMPORT: add a row with the modules it may import"
     return max(rows, key=len)
 
 
@@ -206,7 +206,7 @@ def breaches(found: list[Import]) -> list[str]:
 
 
 def between_folders(found: list[Import], source: Path) -> list[tuple[str, str]]:
-    """Return the imports between folders. A folder may import folders that contain it and folders inside it."""
+    """Return the imports between folders, except those between a folder and a folder inside it."""
     folders = {name: ".".join(path.parent.relative_to(source).parts) for name, path in modules(source).items()}
     pairs = [(folders[importer], folders.get(target, target)) for importer, target in inside(found)]
     return [(a, b) for a, b in pairs if a and b and not below(a, b) and not below(b, a)]
@@ -232,12 +232,12 @@ def cycle(imports: list[tuple[str, str]]) -> list[str]:
 
 
 def too_early(found: list[Import]) -> list[str]:
-    """Return the heavy libraries that are imported when a module is imported."""
+    """Return the imports of heavy libraries that are executed when the importer is imported."""
     return [str(each) for each in found if each.at_start and each.target.split(".")[0] in HEAVY]
 
 
 def strangers(found: list[Import]) -> list[str]:
-    """Return the libraries that are imported outside their packages."""
+    """Return the imports of restricted libraries by packages that may not import them."""
     return [
         str(each)
         for each in found

@@ -105,7 +105,7 @@ def _named(node: ast.AST) -> str:
 
 
 def _holds_name(node: ast.AST) -> bool:
-    """Return whether an expression is the literal name of a strategy, or a display that contains one."""
+    """Return whether an expression is or contains the literal name of a strategy."""
     return any(isinstance(each, ast.Constant) and each.value in STRATEGIES for each in ast.walk(node))
 
 

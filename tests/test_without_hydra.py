@@ -49,7 +49,7 @@ print(sorted(set(sys.modules) & {{"hydra", "omegaconf", "mlflow", "cupy", "cudnn
 
 
 def answer(script: str) -> str:
-    """Return the output of a fresh interpreter without these libraries."""
+    """Return the output of a script in a new interpreter that cannot import these libraries."""
     done = subprocess.run([sys.executable, "-c", BLOCKED + script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -1,6 +1,6 @@
 """Inputs on which kernels often fail: special values, ties, empty tensors, and sizes close to those of tiles and packs.
 
-A pack is what a GPU thread reads at once. ``tests/op_cases.py`` has the samples on which gradients are also checked.
+A GPU thread reads a pack of elements at once. Ops are differentiated only on the samples of ``tests/op_cases.py``.
 """
 
 import itertools
@@ -122,7 +122,7 @@ def _window(window: Shape, strides: Shape, padding: Shape) -> Attributes:
 
 
 def _pooling() -> None:
-    """Add images of 16 channels, which kernels read in packs, images without elements, and values that are not finite."""
+    """Add images of 16 channels, which kernels read in packs, images without elements, and non-finite values."""
     for x, y, geometry in (
         ((2, 16, 7, 8), (2, 16, 3, 4), _window((3, 3), (2, 2), (0, 1, 1, 0))),
         ((2, 16, 7, 8), (2, 16, 7, 3), _window((3, 2), (1, 3), (2, 0, 1, 1))),
@@ -224,7 +224,7 @@ _BITS = np.array([0x7F800001, 0xFF80FFFF, 0x7FC00000, 0x7F800000, 0x3F80FFFF, 0x
 
 
 def _casts() -> None:
-    """Add casts from and to every dtype, also of floats too large for integers, except casts to uint8 undefined in C."""
+    """Add casts from and to every dtype, also of floats too large for integers, but none to uint8 undefined in C."""
     numbers = (0, 1, 2.75, 200.5, 1.00390625, 3.14159265358979, 65537.0)
     pairs_of_dtypes = [
         *(("float32", dtype) for dtype in DTYPES),

@@ -118,7 +118,7 @@ ON_OTHERS = (_kernel("relu", device_type="gpu"), _kernel("relu", device_type="tp
         ),
     ],
 )
-def test_missing_and_ambiguous_kernels_are_named(asked: Callable[[], object], message: str) -> None:
+def test_errors_name_missing_and_ambiguous_kernels(asked: Callable[[], object], message: str) -> None:
     with pytest.raises(KernelError, match=message):
         asked()
 

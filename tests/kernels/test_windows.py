@@ -27,7 +27,7 @@ Window = tuple[Ints, list[tuple[int, tuple[int, int]]]]
 
 
 def visited(shape: Ints, window: Ints, strides: Ints, padding: Ints) -> Iterator[Window]:
-    """Yield each output (n, row, column) with the (position in the window, place in the image) of each pixel it reads."""
+    """Yield each output (n, row, column) with the (position in the window, place in the image) of all its inputs."""
     top, bottom, left, right = padding
     rows = (shape[2] + top + bottom - window[0]) // strides[0] + 1
     columns = (shape[3] + left + right - window[1]) // strides[1] + 1

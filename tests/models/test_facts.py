@@ -36,7 +36,7 @@ def layers(conv: int, dense: int, norm: int = 0, pool: int = 0) -> dict[str, int
 
 
 def resnet(depth: int, block: str, unit: str, classes: int, parameters: int, multiply_adds: int) -> Facts:
-    """Return facts of a residual network: each convolution has a norm, except the projections of preactivation units."""
+    """Return facts of a residual network: one norm layer per convolution, but none for preactivation projections."""
     projections = 3 if block == "bottleneck" else 0
     norms = depth - 1 + (projections if unit == "original" else 0)
     widest = (64, 128, 256) if block == "bottleneck" else (16, 32, 64)

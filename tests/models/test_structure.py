@@ -160,7 +160,7 @@ def test_residual_networks_have_the_expected_first_and_last_layers() -> None:
 def test_initial_weights_keep_the_size_of_gradients() -> None:
     b, _ = network(ResNetCifar(depth=11, block="bottleneck"), 3, 8, 8)
     values = {tensor.node: value for tensor, value in initial_values(b.net).items()}
-    # conv2 (3x3, 64 -> 64) has 36,864 draws and conv3 (1x1, 64 -> 256) has 16,384; four standard errors are below 2.3 %.
+    # conv2 (3x3, 64 -> 64) has 36,864 draws, conv3 (1x1, 64 -> 256) has 16,384; four standard errors are below 2.3 %.
     assert values["stage3_unit1_conv2/weights"].std() == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.023)
     assert values["stage3_unit1_conv3/weights"].std() == pytest.approx((2 / 256) ** 0.5, rel=0.023)
     assert abs(values["fc/weights"]).max() == pytest.approx(256**-0.5, rel=0.01)

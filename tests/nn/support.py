@@ -1,4 +1,4 @@
-"""Small networks for tests: a builder over fed inputs, values for chosen variables, and whole models."""
+"""Networks for tests: a network builder with its feeds, values for chosen variables, and whole models."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -51,7 +51,7 @@ class TestConv:
         expected = correlate(x, w, stride, explicit) + bias[:, None, None]
         np.testing.assert_allclose(b.value(y), expected, rtol=0, atol=1e-12)
 
-    def test_each_group_sees_its_channels_only(self) -> None:
+    def test_each_group_reads_only_its_channels(self) -> None:
         x = normal(2, 4, 5, 5)
         b = bench(x)
         y = nn.conv(b.net, b.x, 6, 3, name="c", groups=2, bias=None)

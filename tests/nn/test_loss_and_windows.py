@@ -114,7 +114,7 @@ def test_same_padding_makes_size_over_stride_windows(side: int, window: int, str
 
 
 @given(SIDES, WINDOWS, STRIDES, st.integers(0, 3))
-def test_ceil_is_the_sizing_of_cuda_convnet(side: int, window: int, stride: int, padding: int) -> None:
+def test_ceil_counts_windows_as_cuda_convnet_does(side: int, window: int, stride: int, padding: int) -> None:
     # There are 1 + ceil((in + 2 * pad - filter) / stride) windows if the last one touches the image.
     assume(window <= side + 2 * padding)
     windows = 1 + math.ceil((side + 2 * padding - window) / stride)

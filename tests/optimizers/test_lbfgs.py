@@ -1,4 +1,4 @@
-"""L-BFGS on problems with known minima, compared with SciPy; its commands; line searches by the Wolfe conditions."""
+"""L-BFGS on problems with known minima, compared with SciPy; its commands; line searches under the Wolfe conditions."""
 
 import math
 from collections.abc import Callable

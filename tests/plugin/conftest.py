@@ -11,6 +11,6 @@ from tests.plugin_tables import restored_tables
 @pytest.fixture(autouse=True)
 def tables() -> Iterator[None]:
     """Provide tables without plugins, and restore them after the test."""
-    load_kernels()  # kernels that are loaded later are removed at the end
+    load_kernels()  # here, because kernels that a test loads are removed after it
     with restored_tables():
         yield

@@ -123,7 +123,7 @@ def test_a_written_record_is_read_back(tmp_path: Path) -> None:
 
 @dataclass
 class PluginData(Synthetic):
-    """A dataset whose facts and normalisation are arrays, as in a plugin."""
+    """A dataset whose facts and normalisation contain arrays, as those of a plugin may."""
 
     mean: Any = (0.25,)
 

@@ -114,7 +114,7 @@ class Examples:
 
 
 class Chosen:
-    """A source that reads the positions ``places`` of a batch. step: the step of the batch; None: as requested."""
+    """A source that reads the positions ``places`` of a batch. step: the step to read; None for the requested one."""
 
     def __init__(self, batch_size: int, step: int | None = None) -> None:
         self.places: Sequence[int] = ()

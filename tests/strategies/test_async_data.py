@@ -1,4 +1,4 @@
-"""``async_data``: one worker equals ``single``; with several, a seed determines the interleaving bit for bit."""
+"""``async_data``: one worker equals ``single``; in virtual time, every run can be repeated bit for bit."""
 
 from functools import cache
 from itertools import product
@@ -52,7 +52,7 @@ def in_order(run: Run) -> Run:
 
 
 def expect_single(strategy: AsyncData, task: Task, registry: Registry) -> None:
-    """Require the weights and history of ``single`` bit for bit, with variables in any order."""
+    """Require the weights and history of ``single`` bit for bit; the order of the variables is ignored."""
     expect_same_run(in_order(trained(strategy, task, registry, STEPS)), in_order(single(task, STEPS)))
 
 
@@ -259,7 +259,7 @@ def test_a_run_in_virtual_time_continues_from_a_checkpoint_bit_for_bit(
 
 
 def test_accumulated_gradients_at_a_checkpoint_are_applied(registry: Registry) -> None:
-    """Before a replica's first push is due, a checkpoint has the same effect as the push."""
+    """With a new copy for every step, a checkpoint before the first push has the same effect as that push."""
     task, weights = task_for("dense", "adagrad"), []
     for n_push in (2, 3):
         strategy = AsyncData(workers=1, servers=2, n_fetch=1, n_push=n_push, loop="sequential")

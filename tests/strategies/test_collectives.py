@@ -228,7 +228,7 @@ def test_compression_sends_two_bytes_for_four(
 
 
 def test_a_compressed_step_differs_by_the_lost_bits(registry: Registry) -> None:
-    """The parts and their sum each lose less than 1/128 of their size: together 1/64, or 1/32 if parts cancel."""
+    """Parts and their sum each lose less than 1/128 of their size: in all 1/64 of a change, 1/32 if parts cancel."""
     strategy, task = SyncData(workers=4), task_for("dense")
     before, _ = trained(strategy, task, registry, 0)
     exact, lossy = (trained(strategy, task, registry, 1, compression=each)[0] for each in ("none", "high16"))

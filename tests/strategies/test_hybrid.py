@@ -1,4 +1,4 @@
-"""``hybrid`` equals ``single`` with the same batch for any shards; several updates in a step follow Krizhevsky."""
+"""``hybrid`` equals ``single`` with the same batch for any shards; several updates in a step follow the paper."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -41,7 +41,7 @@ from tests.strategies.training import (
 
 STEPS = 6
 BATCH = 13
-"""A prime number, so that no number of workers divides it."""
+"""A prime number, so that no tested number of workers above 1 divides it."""
 
 ALL: dict[str, NetworkFunction] = {**NETWORKS, "hybrid": hybrid, "logistic": partial(hybrid, loss="logistic")}
 
@@ -225,7 +225,7 @@ def shortened(gradient: Gradient, limit: float | None) -> Gradient:
 
 
 class Oracle:
-    """Section 4 of Krizhevsky 2014 with momentum: each pass updates dense layers, each step updates the other layers."""
+    """Section 4 of Krizhevsky 2014 with momentum: each pass updates dense layers, each step updates other layers."""
 
     def __init__(self, weights: Weights, rate_factor: float, limit: float | None) -> None:
         self.weights = dict(weights)
@@ -286,7 +286,7 @@ def test_fast_kernels_give_the_same_results_up_to_rounding(scheme: str, registry
 
 
 @pytest.mark.parametrize("optimizer", [Sgd(), Adam()], ids=lambda each: each.name)
-def test_without_layers_below_small_updates_equal_separate_steps(optimizer: Optimizer, registry: Registry) -> None:
+def test_small_updates_without_layers_below_equal_separate_steps(optimizer: Optimizer, registry: Registry) -> None:
     """Four updates in a step equal four steps on a quarter of the batch, also if the optimizer counts steps."""
     found, _ = trained(Hybrid(workers=2, fc_batch=3), task_of(dense, optimizer, batch_size=EVEN_BATCH), registry, 3)
     source = Chosen(EVEN_BATCH)

@@ -1,4 +1,4 @@
-"""Large dense layers compute weight gradients within the update, without storing them; LeNet's step is one fused call."""
+"""Large dense layers compute weight gradients within updates and store none; a LeNet step is one fused call group."""
 
 import math
 from collections.abc import Callable, Sequence

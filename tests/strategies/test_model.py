@@ -43,7 +43,7 @@ from tests.strategies.training import (
 
 STEPS = 6
 BATCH = 13
-"""A prime number, so that no number of parts divides it."""
+"""A prime number, so that no tested number of parts above 1 divides it."""
 
 LAYERS = {
     "dense": {"fc1": 0, "fc[23]": 1},
@@ -55,7 +55,7 @@ LAYERS = {
 
 
 def adam() -> Optimizer:
-    """Return an optimizer with slots, the step number, weight decay and active clipping."""
+    """Return an optimizer that uses slots, the step number, weight decay and active clipping."""
     return Adam(lr=0.01, weight_decay=1e-3, clip_norm=0.5)
 
 
@@ -278,7 +278,7 @@ def test_a_stale_pipeline_with_one_part_equals_single(network: str, registry: Re
 
 
 def test_every_part_counts_as_an_update_and_advances_the_averages(registry: Registry) -> None:
-    """Compare with ``single`` on each half of a batch, where only slots and averages continue from the other half."""
+    """Compare with ``single`` on each half of a batch: the second keeps only the slots and averages of the first."""
     optimizer = Adam(lr=0.01, clip_norm=0.5)
     task, half = (task_of(NETWORKS["batch_normalised"], optimizer, batch_size=size) for size in (12, 6))
     start, _ = trained(stale(2, 2), task, registry, 1)

@@ -1,4 +1,4 @@
-"""``sandblaster`` equals ``single`` bit for bit for any assignment and speed of replicas; the order of portions."""
+"""``sandblaster`` equals ``single`` bit for bit, however fast replicas are and whichever portions they compute."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ def blasted(
     interleaving: Interleaving | None = None,
     dtype: str = "float64",
 ) -> Course:
-    """Return the results of a run. portions: total number of portions of a batch."""
+    """Return the results of a run of ``sandblaster``. portions: number of portions of a batch."""
     strategy = Sandblaster(workers=workers, servers=servers, portions_per_worker=portions // workers)
     task = task_for(network, dtype=dtype)
     return iterated(strategy, task, load_kernels(), range(STEPS), interleaving=interleaving)
@@ -120,7 +120,7 @@ def test_backups_save_time_if_a_worker_is_slow(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Portions, "_again", lambda portions: None)
     without = speeds(1.0, 100.0)
     expect_same(blasted("dense", 2, 1, 4, without), single("dense", 4))
-    # At its end, the run waits for late replicas.
+    # The virtual time includes the wait for late replicas at the end of the run.
     assert with_backups.now < 0.5 * without.now
 
 
@@ -208,7 +208,7 @@ def test_untrainable_tasks_are_refused(strategy: Strategy, task: Task, message: 
 @pytest.mark.parametrize(
     ("count", "workers", "events"),
     [
-        pytest.param(6, 2, "1:3 0:0 0:1 1:4 0:2 1:5", id="a range of neighbouring portions for each worker"),
+        pytest.param(6, 2, "1:3 0:0 0:1 1:4 0:2 1:5", id="a range of consecutive portions for each worker"),
         pytest.param(9, 3, "2:6 2:7 2:8 0:0 0:1 2:5 2:4 1:3", id="the last of the longest range"),
         pytest.param(3, 3, "1:1 0:0 2:2 -2 2:1 -0 0:1", id="the oldest unfinished one, then the only one left"),
         pytest.param(5, 5, "1:1 0:0 2:2 3:3 4:4 -3 -4 3:1 4:0 -0 0:2 4:1", id="those with the fewest workers first"),
@@ -216,7 +216,7 @@ def test_untrainable_tasks_are_refused(strategy: Strategy, task: Task, message: 
     ],
 )
 def test_portions_are_given_out_in_order(count: int, workers: int, events: str) -> None:
-    """worker:portion assigns a portion, -portion finishes it, and !portion finishes it once more."""
+    """``W:P`` assigns portion P to worker W, ``-P`` is its first result, and ``!P`` is a further result."""
     portions, left = Portions(count, workers), set(range(count))
     for event in events.split():
         if event[0] in "-!":

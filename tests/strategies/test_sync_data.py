@@ -64,7 +64,7 @@ def test_sync_data_equals_single_with_the_same_batch(network: str, workers: int,
     ("network", "workers", "dtype", "combine"),
     [
         *product(sorted(NETWORKS), [1, 2, 3, 4], ["float64"], ["sharded_reduce"]),
-        # In a ring of two workers, sums have the order of the workers.
+        # A ring of two workers adds two terms, whose order changes no bit.
         *product(sorted(NETWORKS), [2], ["float64"], ["ring_all_reduce"]),
         *product(["dense"], [2, 4], ["float64"], ["all_reduce"]),
         ("dense", 3, "float32", "sharded_reduce"),
@@ -107,7 +107,7 @@ def test_a_checkpoint_of_one_strategy_continues_under_another(registry: Registry
 @pytest.mark.parametrize("bucket_bytes", [0, 200, 1 << 20])
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_bytes_sent_in_a_step_are_gradients_statistics_and_two_scores(
+def test_sent_bytes_are_those_of_gradients_statistics_and_two_scores(
     network: str, workers: int, bucket_bytes: int, registry: Registry
 ) -> None:
     strategy = SyncData(workers=workers, bucket_bytes=bucket_bytes)
@@ -116,7 +116,7 @@ def test_bytes_sent_in_a_step_are_gradients_statistics_and_two_scores(
         trainer.train(range(3))
         counted = trainer.session.sent_bytes()
         planned = [plan.sent_bytes for plan in trainer.session.plans("train").values()]
-        # All variables except slots are exchanged: trained variables as gradients, averages as statistics.
+        # All variables except slots are exchanged: trained variables as gradients, moving averages as statistics.
         exchanged = {name: s for name, s in trainer.program.variables.items() if "velocity" not in name}
         gradients = [spec.size for name, spec in exchanged.items() if "moving" not in name][::-1]
         sizes = gradients + [spec.size for name, spec in exchanged.items() if "moving" in name]
@@ -218,7 +218,7 @@ def parts(combine: str, network: str, *, overlap: bool) -> list[Graph]:
 
 
 def sends_of_gradients(part: Graph) -> list[int]:
-    """Return the positions of the worker's sends, without those of loss and accuracy."""
+    """Return the positions of the worker's sends, except those of loss and accuracy."""
     scores = ("/train/loss_", "/train/accuracy_")
     return [i for i, node in enumerate(part) if node.op == "send" and not any(each in node.name for each in scores)]
 

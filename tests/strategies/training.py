@@ -1,4 +1,4 @@
-"""Training of a small network under a strategy, in this process, and the comparison of two runs."""
+"""Train a small network under a strategy, in this process, and compare two runs."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ Run = tuple[Weights, list[Any]]
 
 
 class Trainer:
-    """A program in a session, with the calls of the training loop."""
+    """A program in a session, with methods for the steps of a training loop."""
 
     def __init__(self, program: Program, session: Session, dtype: str, source: InputSource | None = None) -> None:
         self.program = program
@@ -48,7 +48,7 @@ class Trainer:
         return [(float(each["loss"]), float(each["accuracy"])) for each in fetched]
 
     def sent(self, steps: Iterable[int]) -> list[int]:
-        """Run steps; return the bytes that each device sent, including those of clients that are still running."""
+        """Run steps and wait for all clients; return the number of bytes that each device sent."""
         before = self.session.sent_bytes()
         self.train(steps)
         self.step_driver.synchronize()
@@ -88,8 +88,8 @@ def opened(
 ) -> Iterator[Trainer]:
     """Yield a trainer of a strategy's program; its variables are not initialised.
 
-    compression: the format of transfers. source: the examples, None for endless ones. gpus: whether all devices are on
-    the first GPU. interleaving: the order of clients, None for the program's order. more: additional clients.
+    compression: the format of transfers. source: the examples; None for :class:`Examples`. gpus: whether all devices
+    are on the first GPU. interleaving: the order of clients, None for the program's order. more: additional clients.
     """
     program = strategy.build(task)
     program = replace(program, clients={**program.clients, **more})
@@ -110,7 +110,7 @@ def opened(
 def begun(
     strategy: Strategy, task: Task, registry: Registry, saved: Weights | None = None, **options: Any
 ) -> Iterator[Trainer]:
-    """Yield a trainer with initial or saved values. options: see :func:`opened`."""
+    """Yield a trainer whose variables have their initial or the saved values. options: see :func:`opened`."""
     with opened(strategy, task, registry, **options) as trainer:
         trainer.session.run("init") if saved is None else trainer.restore(saved)
         yield trainer
@@ -148,7 +148,7 @@ _SINGLE: dict[Any, Run] = {}
 
 
 def single(task: Task, steps: int, microbatches: int = 1) -> Run:
-    """Return the run of ``single``, which is computed once for equal arguments."""
+    """Return the run of ``single``; runs with equal arguments are computed only once."""
     task = replace(task, microbatches=microbatches)
     key = task.network, repr(task), steps
     if key not in _SINGLE:
@@ -208,7 +208,7 @@ class Placed:
 
 
 def layers_of(program: Program) -> dict[str, str]:
-    """Return layer -> number of its worker."""
+    """Return layer -> number of the worker that computes it."""
     return {layer: device.split("/")[2].split(":")[1] for layer, device in devices_of_layers(program.graph).items()}
 
 
@@ -241,7 +241,7 @@ class Course:
 
     @property
     def duplicated(self) -> int:
-        """Number of portions that were computed more than once."""
+        """Number of redundant computations of portions."""
         return sum(each["duplicated"] for each in self.record["evaluations"])
 
 
@@ -273,7 +273,7 @@ def iterated(
     saved: Weights | None = None,
     **options: Any,
 ) -> Course:
-    """Make iterations from initial or saved values. options: see :func:`opened`."""
+    """Return the results of iterations that start at the initial or the saved values. options: see :func:`opened`."""
     with begun(strategy, task, registry, saved, **options) as trainer:
         step_driver, told, metrics = trainer.step_driver, [], []
         for step in steps:

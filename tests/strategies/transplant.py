@@ -1,4 +1,4 @@
-"""Run the tests of built-in strategies on copies of them that are plugins in packages outside ``runner``.
+"""Run the tests of built-in strategies on copies of the strategies that are plugins outside ``runner``.
 
 ``pytest -p tests.strategies.transplant --transplanted=FOLDER`` installs every ``own_*`` package of FOLDER as a plugin,
 removes the built-in strategy from the table, and redirects imports of the built-in modules in tests to the copies.
@@ -32,7 +32,7 @@ PUBLIC = (
 
 
 def transplant(strategy: str, folder: Path) -> str:
-    """Copy a built-in strategy, with the modules that only strategies may import, to a package below ``folder``.
+    """Copy a built-in strategy, and the modules that plugins may not import, to a package below ``folder``.
 
     Return the name of the package, ``own_`` + ``strategy``, which is also the name of the strategy.
     """
@@ -53,7 +53,7 @@ def transplant(strategy: str, folder: Path) -> str:
 
 
 def private_modules(start: str) -> list[str]:
-    """Return the module ``start`` of a strategy and the modules that it imports although no plugin may import them."""
+    """Return ``start`` and each module of strategies that it imports, even indirectly, and plugins may not import."""
     known = modules(SOURCE)
     found: list[str] = []
     left = [start]
@@ -69,7 +69,7 @@ def private_modules(start: str) -> list[str]:
 
 
 def imports_of_private_modules(folder: Path, package: str) -> list[str]:
-    """Return every import of a package that the public contract does not cover, as ``file: module``."""
+    """Return each import of a nonpublic module of ``runner`` in a package, as ``file: module``."""
     return [
         f"{path.name}: {target}"
         for path in sorted((folder / package).rglob("*.py"))

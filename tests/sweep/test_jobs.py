@@ -59,7 +59,7 @@ def test_an_interruption_ends_all_jobs() -> None:
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_variables_and_directory_of_a_job_are_restored_afterwards(
+def test_environment_and_working_directory_are_restored_after_a_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -104,7 +104,7 @@ def test_a_resumed_run_takes_the_place_of_its_gpus_if_it_is_free(tmp_path: Path)
 
     assert places([2, 3], []) == [1, 0]
     assert places([], [2, 2]) == [0, 1]
-    assert places([], [0]) == [0, 1], "another job is there"
+    assert places([], [0]) == [0, 1], "the other job has the place"
     assert places([9]) == [0], "no such GPU any more"
 
 
@@ -120,7 +120,7 @@ def freeze(folder: Path, number: int, *overrides: str) -> None:
 
 
 def run_nested(folder: Path, numbers: list[int], at_once: int, found: Found) -> list[Work]:
-    """Run jobs nested in one another, so that all earlier jobs are still running, as in different processes."""
+    """Start each job within the previous one, so that all run at the same time, as in separate processes."""
     works: list[Work] = []
 
     def train(work: Work) -> None:

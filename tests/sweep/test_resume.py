@@ -1,4 +1,4 @@
-"""``runner sweep resume``: finished jobs stay, the others are run, and the grid changes only on request."""
+"""``runner sweep resume``: finished jobs are kept, the others are run, and the grid changes only on request."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def stop_at_seed(seed: int, error: Exception) -> Any:
 
 @pytest.fixture(scope="module")
 def interrupted_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the directory of a sweep over four seeds; the second job failed and the third was interrupted."""
+    """Return the working directory of a sweep over four seeds; the second job failed and the third was interrupted."""
 
     def act(call: Call) -> None:
         stop_at_seed(2, NumericError("the loss is nan"))(call)
@@ -169,7 +169,7 @@ def test_a_killed_job_is_resumed_or_starts_again(interrupted: FakeTraining, fold
 def test_the_newer_of_summary_and_failure_counts(
     interrupted: FakeTraining, folder: Path, ended: int, trained: list[int]
 ):
-    """``runner resume=sweep/1`` leaves such files, because it does not change failure.json."""
+    """After ``runner resume=sweep/1``, a job can have both, because that command does not change failure.json."""
     summary, failure = (folder / "sweep" / "1" / name for name in ("summary.json", "failure.json"))
     summary.write_text((folder / "sweep" / "0" / "summary.json").read_text())
     noted = failure.stat().st_mtime_ns
@@ -272,7 +272,7 @@ def test_a_configuration_that_would_differ_now_is_refused(fake_training: FakeTra
 def test_an_impossible_job_becomes_possible_when_changes_are_accepted(fake_training: FakeTraining, folder: Path):
     assert main([*SWEEP, "parallelism.workers=2", "train.batch_size=1,8"]) == 1
     assert main(RESUME) == 1
-    assert len(fake_training.calls) == 1, "nothing that was frozen is left to do"
+    assert len(fake_training.calls) == 1, "no frozen job is left to run"
     assert main([*RESUME, "--accept-changes", "parallelism.workers=1"]) == 0
     assert sorted(call.config.train.batch_size for call in fake_training.calls[1:]) == [1, 8]
 

@@ -34,14 +34,14 @@ def files_with_the_secret(folder: Path) -> set[str]:
 
 
 @pytest.mark.usefixtures("fake_training")
-def test_a_secret_of_the_launcher_is_in_a_directory_of_the_owner(folder: Path) -> None:
+def test_only_the_owner_can_read_a_directory_with_a_secret_of_the_launcher(folder: Path) -> None:
     assert main([*SECRET_SWEEP, ENVIRONMENT]) == 0
     assert mode(folder / "sweep") == 0o700
     assert mode(folder / "sweep" / "plan.json") == 0o600
 
 
 @pytest.mark.usefixtures("fake_training")
-def test_in_an_existing_directory_only_the_owner_can_read_the_files(folder: Path) -> None:
+def test_only_the_owner_can_read_files_with_a_secret_in_an_existing_directory(folder: Path) -> None:
     (folder / "sweep").mkdir(mode=0o755)
     assert main([*SECRET_SWEEP, ENVIRONMENT]) == 0
     assert mode(folder / "sweep") == 0o755
@@ -96,7 +96,7 @@ def test_a_stored_sweep_loads_no_code_by_itself(interrupted: FakeTraining, folde
         assert main([*PLUGIN, *RESUME, "--config-dir", "conf", "--accept-changes", "seed=3"]) == 0
     capsys.readouterr()
     with restored_tables():
-        assert "plugins of the sweep are missing" in refused([*RESUME, "seed=3"], capsys), "the changed plan has them"
+        assert "plugins of the sweep are missing" in refused([*RESUME, "seed=3"], capsys), "the new plan has them too"
 
 
 def test_the_table_of_a_sweep_needs_no_plugin(interrupted: FakeTraining, folder: Path, capsys: Capture) -> None:

@@ -208,7 +208,7 @@ def test_printed_commands_are_quoted_for_the_shell(fake_training: FakeTraining, 
     assert f"`runner sweep status '{sweep}'` shows its progress" in capsys.readouterr().err
 
 
-def test_values_swept_by_a_configuration_are_swept_values_too(fake_training: FakeTraining, folder: Path):
+def test_values_that_a_configuration_sweeps_are_recorded_as_swept(fake_training: FakeTraining, folder: Path):
     own = folder / "own" / "experiment"
     own.mkdir(parents=True)
     (own / "seeds.yaml").write_text("# @package _global_\nhydra: {mode: MULTIRUN, sweeper: {params: {seed: '4,5'}}}\n")

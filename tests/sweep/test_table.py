@@ -242,7 +242,7 @@ def test_sync_ends_the_record_and_reports_failures(
     Spool(sweep / "1" / SPOOL_FILE).append([Tags({"a": "b"})])
     (sweep / "1" / ORIGIN_FILE).unlink()
     assert main(["sync", "sweep"]) == 1
-    assert len(ended) == 1, "a job of it could not be brought over"
+    assert len(ended) == 1, "records of one of its jobs could not be written"
     (sweep / "1" / SPOOL_FILE).unlink()
     Origin.begun("http://me:hunter2@host", "mine", a_run(sweep / "0"))
     assert main(["sync", "sweep/1"]) == 1

@@ -29,7 +29,7 @@ def test_the_terminal_shows_only_warnings_of_the_log(tmp_path: Path, capsys: pyt
     assert lines == ["INFO decided", "WARNING slower: token=[redacted]", "WARNING known by now", "ERROR lost"]
 
 
-def test_a_closed_terminal_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_terminal_does_not_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any thread can log a warning; for example, the thread that writes tracking records."""
     read, write = os.pipe()
     os.close(read)
@@ -37,7 +37,7 @@ def test_a_closed_terminal_ends_no_run(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.setattr("sys.stderr", gone)
         log.warning("the store does not answer")
         monkeypatch.undo()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), gone.fileno())  # for the rest of its buffer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), gone.fileno())  # lets close() flush the buffer
     assert "the store does not answer" in (tmp_path / "run.log").read_text()
 
 

@@ -1,4 +1,4 @@
-"""Timelines for tests: devices are letters, times are whole numbers."""
+"""Timelines for tests: letters stand for devices, and times are small numbers of nanoseconds."""
 
 from runner.engine.graph.device import worker_device
 from runner.engine.run.timeline import ClientRun, Span, Timeline
@@ -8,7 +8,7 @@ SESSION = "master-0"
 
 
 def device(letter: str) -> str:
-    """Return the device of worker 0 for "a", and the device of worker 1 for "b"."""
+    """Return the device of worker 0 for "a", of worker 1 for "b", and so on."""
     return worker_device("abcdefgh".index(letter))
 
 
@@ -24,7 +24,7 @@ def span(
     client: str = "train",
     number: int = 0,
 ) -> Span:
-    """Return a span of a device. key: key of a transfer; a computation is named by its times. peer: the other end."""
+    """Return a span of device ``where``. key: key of a transfer, "" for other spans. peer: the other device."""
     return Span(
         process=f"worker-{'abcdefgh'.index(where)}",
         device=device(where),
@@ -46,12 +46,12 @@ def span(
 def run(
     begin: int, end: int, *, client: str = "train", number: int = 0, step: int = 0, launched: bool = False
 ) -> ClientRun:
-    """Return a run as the session recorded it."""
+    """Return the run of a client as the session records it."""
     return ClientRun(SESSION, client, number, step, begin, end, launched=launched)
 
 
 def one_run(spans: list[Span]) -> tuple[TimelineIndex, Update]:
-    """Return an update that is one run of one client, without time outside its spans."""
+    """Return an indexed timeline and its update: one run that lasts from the first to the last of these spans."""
     begin, end = min(each.begin_ns for each in spans), max(each.end_ns for each in spans)
     first = spans[0]
     whole = run(begin, end, client=first.client, number=first.number, step=first.step)

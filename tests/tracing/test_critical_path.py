@@ -15,7 +15,7 @@ Piece = tuple[str, str, int, int]
 
 
 def pieces(index: TimelineIndex, update: Update) -> list[Piece]:
-    """Return the path as (letter, kind, from, to); "m" is the session."""
+    """Return each segment of the path as (device, kind, begin, end); device "m" is the session."""
     letters = {device(letter): letter for letter in "abc"} | {SESSION: "m"}
     return [(letters[each.place], each.kind, each.begin_ns, each.end_ns) for each in critical_path(index, update)]
 
@@ -115,7 +115,7 @@ FIRST_RUN = [
     ],
     ids=["launch after a run", "cut at the beginning", "after all runs", "between runs"],
 )
-def test_the_path_goes_over_the_session_to_the_run_that_ended_before(update: Update, path: list[Piece]) -> None:
+def test_the_path_passes_through_the_session_to_the_run_that_ended_before(update: Update, path: list[Piece]) -> None:
     assert pieces(LAUNCHED, update) == path
 
 
@@ -162,7 +162,7 @@ def test_path_of_an_empty_timeline_is_one_segment() -> None:
 
 @st.composite
 def timelines(draw: st.DrawFn) -> TimelineIndex:
-    """Draw three devices with successive parts of runs, and transfers at any time, with or without a matching end."""
+    """Draw three devices with successive parts of runs, and transfers of which only one end may be recorded."""
     spans: list[Span] = []
     runs: list[ClientRun] = []
     for number in range(4):

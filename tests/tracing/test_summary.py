@@ -85,7 +85,7 @@ def test_empty_recording_is_reported() -> None:
 A, B, C = map(device, "abc")
 
 
-def test_all_waits_of_an_update_count_whether_on_the_path_or_not() -> None:
+def test_all_waits_of_an_update_count_on_and_off_the_critical_path() -> None:
     index, update = one_run(
         [
             span("a", "compute", 0, 3),

@@ -36,7 +36,7 @@ def test_window_lies_within_the_steps_of_the_process(
 
 
 class Loop:
-    """A training loop with a trace window. announced: name of each written file, and steps finished by then."""
+    """A training loop with a trace window. announced: (name, finished steps) of each written file."""
 
     def __init__(self, trainer: Trainer, folder: Path, steps: range) -> None:
         self.files = TraceFiles(folder / "trace.json", folder / "trace_summary.json")
@@ -59,7 +59,7 @@ class Loop:
 
     @property
     def recorded(self) -> list[int]:
-        """Return the steps in the files."""
+        """Return the steps that the files contain."""
         steps = [each["step"] for each in json.loads(self.files.summary.read_text())["steps"]]
         events = json.loads(self.files.timeline.read_text())["traceEvents"]
         assert sorted({event["args"]["step"] for event in events if event["ph"] == "X"}) == steps

@@ -64,8 +64,8 @@ def free_port() -> int:
 class Gate:
     """A proxy that forwards requests to a server.
 
-    user, password: required of requests. is_open: False drops every connection. loses_answers: requests arrive, answers
-    do not. delay_s: delay of each answer. Other fields count requests.
+    user, password: credentials that requests must have. is_open: False drops every connection. loses_answers: True
+    drops the answers. delay_s: delay of each request. passed, dropped, refused: counts of requests.
     """
 
     def __init__(self, target: int, user: str = "", password: str = "") -> None:

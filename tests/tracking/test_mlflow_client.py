@@ -200,7 +200,7 @@ def take_part(folders: Sequence[Path], barrier: Barrier) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.slow
 def test_simultaneous_jobs_on_a_new_store_share_one_parent(tmp_path: Path) -> None:
-    """In two new folders, one after the other, every job becomes a child of one parent."""
+    """In each of two new folders, all jobs become children of one parent."""
     folders = [tmp_path / "0", tmp_path / "1"]
     for each in folders:
         each.mkdir()

@@ -1,4 +1,4 @@
-"""A store that is unavailable, locked, slow, or whose answers are lost: every metric arrives, once and in order."""
+"""A store that is unavailable, locked or slow, or whose answers are lost: every metric arrives, once and in order."""
 
 import logging
 import sqlite3
@@ -42,7 +42,7 @@ def gate(server: int) -> Iterator[Gate]:
 
 
 class Training:
-    """The recording of a training loop in parts, between which the store can change."""
+    """A training loop that only records metrics. The store can change between two calls of ``steps``."""
 
     def __init__(self, settings: MlflowTracking, run: RunInfo) -> None:
         self._log = MetricsLog(run.run_dir / "metrics.jsonl")
@@ -169,7 +169,7 @@ def test_user_and_password_of_an_address_are_sent_and_never_shown(
     assert b"hunter2" not in database.read_bytes()
 
 
-def test_a_wrong_password_loses_the_record_but_ends_no_run(
+def test_a_wrong_password_loses_the_record_but_does_not_end_the_run(
     server: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Gate(server, "me", "hunter2") as gate, caplog.at_level(logging.WARNING):

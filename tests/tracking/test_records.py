@@ -1,4 +1,4 @@
-"""Tracking records as lines, in metrics.jsonl, in the spool, and in the writer's thread."""
+"""Tracking records: their text lines, metrics.jsonl, the spool, and the thread that writes to the store."""
 
 import itertools
 import json
@@ -264,7 +264,7 @@ def test_finish_does_not_wait_for_a_store_that_hangs(tmp_path: Path, caplog: pyt
     store.gate.set()
 
 
-def test_a_spool_that_cannot_be_written_loses_records_but_ends_no_run(
+def test_a_spool_that_cannot_be_written_loses_records_but_does_not_end_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "gone" / "tracking-spool.jsonl"

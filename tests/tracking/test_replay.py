@@ -236,7 +236,7 @@ def test_a_damaged_origin_is_replaced_with_a_warning(tmp_path: Path, caplog: pyt
     assert "does not state how the run is recorded" in caplog.text
 
 
-def test_a_directory_that_cannot_be_written_ends_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_continues_if_its_directory_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = a_run(tmp_path / "gone")
     assert Origin.begun("http://here", "runner", run).run_id == run.run_id
     assert "can only be written by resuming it" in caplog.text

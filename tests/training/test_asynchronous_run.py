@@ -1,4 +1,4 @@
-"""Runs of ``async_data`` in one process: their files, their repetition, and the origin of a nonfinite loss."""
+"""Runs of ``async_data`` in one process: their files, their replay, and the origin of a nonfinite loss."""
 
 import itertools
 import json
@@ -59,7 +59,7 @@ def test_a_run_in_virtual_time_writes_its_endings_and_its_decisions(
     lines = (tmp_path / "endings-1.jsonl").read_text().splitlines()
     assert sum(line.startswith('["compute_') for line in lines) == pushes
     assert sum(line.startswith('["push_') for line in lines) == 2 * pushes
-    assert artifacts["endings-1.jsonl"] == (tmp_path / "endings-1.jsonl").read_bytes(), "as they are at the end"
+    assert artifacts["endings-1.jsonl"] == (tmp_path / "endings-1.jsonl").read_bytes(), "complete files"
     assert {path.name for path in (tmp_path / "plots").iterdir()} >= {"staleness.png", "staleness.csv"}
     logged = [each for each in read_metrics(tmp_path / "metrics.jsonl") if "train/loss" in each.values]
     assert all("comm/staleness_mean" in each.values for each in logged if each.step > 1)
@@ -248,7 +248,7 @@ def test_overlapping_clients_are_repeated_in_the_order_in_which_they_ended(tmp_p
 
 
 def test_clients_that_overlap_a_failure_are_in_the_record(tmp_path: Path) -> None:
-    """A part that has ended can only be repeated in the recorded order, after all earlier parts."""
+    """The turns of a device have no gap, so every part can be repeated after all earlier parts of its device."""
     settings = (*RUINED, "parallelism.workers=3", "train.eval_every=20")
     with pytest.raises(NumericError, match="Its origin: "):
         train(tmp_path, *settings)

@@ -56,7 +56,7 @@ def strategy_in(path: Path) -> tuple[str, int]:
     ids=" ".join,
 )
 def test_every_strategy_keeps_the_variables_of_single(strategy: Sequence[str], optimizer: Sequence[str]) -> None:
-    """Therefore every checkpoint can be resumed with every strategy, with the optimizer's slots."""
+    """Therefore every strategy can resume every checkpoint, including the optimizer's slots."""
     alone = build(small_config(*optimizer)).program.variables
     assert build(small_config(*strategy, *optimizer)).program.variables == alone
 
@@ -138,10 +138,10 @@ def refuse_to_load(self: Arrays) -> Dataset:
     raise AssertionError("the images were read")
 
 
-def test_user_files_are_read_again_only_for_a_mean_that_the_run_stored(
+def test_user_files_are_read_again_only_to_compare_a_stored_mean(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The files are read after the memory has been checked."""
+    """``require_same_data`` reads no images: it runs before the memory check, the other comparison after it."""
     data = ("data=arrays", f"data.path={write_arrays(tmp_path / 'mine.npz')}", "train.batch_size=4")
     train(tmp_path / "run", *data, "train.steps=2")
     config = small_config(*data)
@@ -178,7 +178,7 @@ def test_facts_of_a_built_in_set_are_compared_if_they_were_stored(
 
 
 class Killed(BaseException):
-    """The process was killed: nothing that it does afterwards has an effect."""
+    """Simulates a killed process, which performs no further file operation."""
 
 
 def kill_at(operation: int, patch: pytest.MonkeyPatch) -> None:
@@ -264,7 +264,7 @@ SHARES = [{"step": step, "contributors": [0, 1], "dropped": []} for step in rang
 
 
 def record(folder: Path, config: Config | str | None = None, lines: int = 3) -> Path:
-    """Write the record of a run. config: configuration of the run, or its outcome hash; None: not recorded."""
+    """Write a record of contributors with ``lines`` updates. config: the recorded configuration or outcome hash."""
     path = folder / "contributors.jsonl"
     outcome = outcome_hash(config) if isinstance(config, Config) else config
     first = [] if outcome is None else [{"version": 1, "outcome": outcome}]
@@ -297,7 +297,7 @@ def test_the_record_of_another_run_is_refused_before_anything_is_started(
 
 
 def left_by(config: Config, folder: Path, *earlier: Config) -> Path:
-    """Write the record of a run in ``folder`` whose last start had this configuration and earlier starts had others."""
+    """Write the record of a run and the configurations of its starts: the ``earlier`` ones, and that of the last."""
     for start, each in enumerate(earlier, 1):
         (folder / f"config-{start}.yaml").write_text(dump(each))
     (folder / "config.yaml").write_text(dump(config))

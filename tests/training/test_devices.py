@@ -53,7 +53,7 @@ def emulated_gpus(request: pytest.FixtureRequest) -> None:
 
 
 def config_on(found: Found, *overrides: str) -> Config:
-    """Return a small configuration with the values of a machine with four cores."""
+    """Return a small configuration that is completed with the values of a machine with four cores."""
     return fix_machine_values(compose([*SMALL, *overrides]).config(), 4, lambda: found)
 
 
@@ -112,7 +112,7 @@ def test_the_configuration_can_set_the_number_of_processes() -> None:
         placed(NO_DRIVER, "parallelism=single", "cluster.one_process=false")
 
 
-def test_links_of_gpus_are_links_within_a_process_unless_described() -> None:
+def test_links_of_gpus_have_the_rates_within_a_process_unless_configured() -> None:
     def rates(cluster: Cluster) -> tuple[float, float]:
         return cluster.latency_s, cluster.bytes_per_s
 
@@ -157,7 +157,7 @@ def test_steps_are_compared_with_the_gpus_and_processes_of_the_run(apart: bool) 
     assert together == {"model": not apart, "single": True, "sync_data": not apart}
 
 
-def test_a_placement_of_cpus_holds_on_gpus(tmp_path: Path) -> None:
+def test_a_placement_stored_on_cpus_is_used_on_gpus(tmp_path: Path) -> None:
     found = placed(NO_DRIVER, *STRATEGIES["model"]).placed
     assert found is not None
     found.placement.write(tmp_path / "placement.json")
@@ -170,7 +170,7 @@ def test_a_placement_of_cpus_holds_on_gpus(tmp_path: Path) -> None:
     assert all(device.endswith("/device:gpu:0") for device in again.placement.layers.values())
 
 
-def test_log_and_summary_have_the_devices_and_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_and_summary_name_the_devices_and_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     here = machine(gpu())
     with caplog.at_level(logging.INFO, "runner"):
         asked = ("parallelism=single", "cluster.tf32=true", "cluster.compare_plans=true")
@@ -232,7 +232,7 @@ def test_a_run_on_a_gpu_has_nearly_the_results_of_the_cpu(
     assert on_gpu.final["train/loss"] == pytest.approx(on_cpu.final["train/loss"], rel=1e-4)
 
 
-def test_the_log_has_the_gpus_of_a_job_of_a_sweep_and_the_summary_the_devices(tmp_path: Path) -> None:
+def test_the_log_names_the_gpus_of_a_sweep_job_and_the_summary_its_devices(tmp_path: Path) -> None:
     config = config_on(NO_DRIVER, "parallelism=single")
     for text in ("this job uses GPU 1 of 2", ""):
         place = SweepPlace(tmp_path, 0, {}, text)
@@ -279,7 +279,7 @@ def summing(found: Found, *overrides: str) -> Experiment:
 
 
 @pytest.mark.usefixtures("nccl_kernels")
-def test_nccl_has_a_process_for_each_gpu() -> None:
+def test_a_run_with_nccl_has_a_process_for_each_gpu() -> None:
     experiment = summing(TWO)
     assert experiment.program.one_process is None
     assert experiment.cluster.collectives == "nccl"

@@ -59,7 +59,7 @@ WORKERS = ("/job:worker/task:0/device:cpu:0", "/job:worker/task:1/device:cpu:0")
 
 @pytest.fixture
 def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Graph:
-    """Return a graph without Graphviz: two layers on one device, the first also on another, and a node of no layer."""
+    """Hide Graphviz; return two layers on one device, the first also on another, and a node without a layer."""
     monkeypatch.setenv("PATH", str(tmp_path))
     graph = Graph()
     with graph.device(WORKERS[0]):

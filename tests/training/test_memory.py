@@ -65,10 +65,10 @@ def test_every_process_holds_its_variables_and_the_data() -> None:
     assert found["worker-0"].sent > 0
     servers_hold = found["ps-0"].variables + found["ps-1"].variables
     assert 5 * servers_hold >= found["master"].checkpoint
-    assert found["ps-0"].sent + found["ps-1"].sent > 2 * servers_hold, "what is saved, and what is sent in a step"
+    assert found["ps-0"].sent + found["ps-1"].sent > 2 * servers_hold, "for checkpoints and in steps"
 
 
-def test_a_larger_batch_needs_more_in_a_step_and_fewer_examples_less_data() -> None:
+def test_a_larger_batch_needs_more_step_memory_and_fewer_examples_need_less_data_memory() -> None:
     small, large = planned("train.batch_size=32"), planned("train.batch_size=1024")
     assert large["main"].step > small["main"].step
     assert planned("data.train_limit=100")["main"].data < small["main"].data

@@ -31,7 +31,7 @@ def placement_of(built: Experiment) -> Placement:
 
 
 def stored(path: Path, version: int = 1, **changes: object) -> Path:
-    """Write a placement as a run does. changes: devices of layers; None leaves a layer out."""
+    """Write a placement as a run does. changes: layer -> device; None omits the layer."""
     layers = {layer: worker_device(k) for layer, k in LAYERS.items()}
     Placement(layers, (), "given", {"given": 1.0}).write(path)
     document = json.loads(path.read_text())

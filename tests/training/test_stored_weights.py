@@ -43,7 +43,7 @@ def of_two_workers(trained: Callable[..., Path]) -> Path:
 
 
 def on(found: Found, *overrides: str, **cluster: Any) -> OneDevice:
-    """Return the device of a machine that computes the small network."""
+    """Return the device on which a machine with these GPUs evaluates the small network."""
     config = small_config(*SMALL_DATA, *overrides)
     return one_device(replace(config, cluster=LocalCluster(**cluster)), 2, lambda: found)
 
@@ -126,7 +126,7 @@ def test_bfloat16_needs_cpu_instructions_only_if_the_cpu_computes(monkeypatch: p
 
 
 @pytest.mark.usefixtures("gpu_kernels", "folder")
-def test_both_verbs_print_the_device(
+def test_eval_and_predict_print_the_device(
     of_two_workers: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inference, "one_device", partial(one_device, look=lambda: machine(gpu())))
@@ -245,7 +245,7 @@ def test_a_resumed_run_keeps_its_weights(source: Path, tmp_path: Path) -> None:
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_with_the_same_weights(
     source: Path, tmp_path: Path
 ) -> None:
-    """By then, the run that provides the weights has more checkpoints."""
+    """Before the resume, the source run writes newer checkpoints."""
     source = shutil.copytree(source, tmp_path / "source")
     uninterrupted = train(tmp_path / "run", f"init_from={source}")
     assert load_stored(tmp_path / "run" / "config.yaml").init_from == str(source / "checkpoints" / "step-3")

@@ -69,7 +69,7 @@ def test_evaluation_scores_every_example_of_the_test_split_once(tmp_path: Path) 
     assert len({summary.final["test/accuracy"] for summary in summaries}) == 1
 
 
-def test_metrics_are_on_the_disk_before_a_checkpoint_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_are_on_disk_before_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
     monkeypatch.setattr(Record, "sync", lambda record: events.append("metrics"))
 
@@ -93,7 +93,7 @@ def test_resume_with_more_steps_continues_the_curve(tmp_path: Path) -> None:
 
 
 def test_iterations_of_lbfgs_resume_as_if_they_had_not_stopped(tmp_path: Path) -> None:
-    """Its history includes variables without dimensions, and the trace records its evaluations."""
+    """The history of L-BFGS, which includes scalars, is restored, and tracing changes no result."""
     settings = ("optimizer=lbfgs", "schedule=constant", "train.batch_size=100", "train.log_every=1")
     whole = train(tmp_path / "whole", *settings, "train.steps=5")
     train(tmp_path / "stopped", *settings, "train.steps=3", "trace=true", "trace_skip=0", "trace_steps=1")
@@ -124,7 +124,7 @@ def test_a_loss_that_is_not_finite_is_traced_to_its_node(tmp_path: Path) -> None
 
 
 def closings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list to which the status of every closed record is added."""
+    """Return a list to which each record adds its status when it is closed."""
     noted: list[str] = []
     close = Record.close
 

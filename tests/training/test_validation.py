@@ -73,7 +73,7 @@ def test_every_strategy_scores_the_validation_split_as_one_process_does(strategy
 
 
 def scores(*overrides: str, registry: Registry) -> dict[str, Scores]:
-    """Return the scores of the initial weights, in one process for every strategy."""
+    """Return the scores of the initial weights by split. The program runs in one process under every strategy."""
     experiment = build(small_config(*overrides))
     data = {"name": "digits", "val_fraction": 0.2}
     with (
@@ -103,7 +103,7 @@ def test_a_run_ends_after_patience_evaluations_without_improvement(tmp_path: Pat
 @pytest.mark.usefixtures("accuracies")
 def test_an_improvement_below_min_delta_does_not_reset_patience(tmp_path: Path) -> None:
     summary = train(tmp_path, *STOPPING, "train.min_delta=0.15")
-    assert (summary.steps, summary.best_step) == (8, 8), "0.6 is not 0.15 above 0.5, and yet the best"
+    assert (summary.steps, summary.best_step) == (8, 8), "0.6 is best, although less than 0.15 above 0.5"
     assert "was not better by more than 0.15 than 0.5000" in summary.stopped
 
 
@@ -244,7 +244,7 @@ ACCURACY, LOSS = monitoring("test/accuracy"), monitoring("test/loss")
         (monitoring("test/accuracy", BETTER_BY), [0.5, 0.55, 0.59, 0.61], BestMetric(0.61, 40, 0.61, 0)),
         (monitoring("test/loss", BETTER_BY), [0.5, 0.45, 0.41], BestMetric(0.41, 30, 0.5, 2)),
         (monitoring("test/loss", BETTER_BY), [0.5, 0.45, 0.41, 0.39], BestMetric(0.39, 40, 0.39, 0)),
-        # Without patience nothing is counted.
+        # If patience is null, evaluations are not counted.
         (monitoring("test/loss", "train.patience=null"), [0.5, 0.6, 0.4], BestMetric(0.4, 30)),
     ],
 )

@@ -19,7 +19,7 @@ class Stuck(Exception):
 
 @dataclass
 class Played:
-    """Fake clients that end in the given order; after it, clients end in launch order or, if ``strict``, raise Stuck.
+    """Fake clients that end in the given order; after it, in launch order or, if ``strict``, never: Stuck is raised.
 
     noted: names of clients, each with a prefix: run (!), launched (+) or reported as ended (-).
     """

@@ -59,7 +59,7 @@ def wires(program: Program) -> Wires:
 
 
 def gathered(held: list[int], readers: list[int], each: int, *, backward: bool) -> Wires:
-    """Return the bytes of all workers' ``held`` values to the other readers and, if ``backward``, of their gradients."""
+    """Return the bytes of all workers' ``held`` values to other readers and, if ``backward``, of their gradients."""
     sent: Wires = Counter()
     for j, i in permutations(range(len(held)), 2):
         sent[j, i] += held[j] * each * (readers[i] > 0)
@@ -68,11 +68,11 @@ def gathered(held: list[int], readers: list[int], each: int, *, backward: bool) 
 
 
 def loss_bytes(examples: list[int], classes: list[int], told: int = 2) -> Wires:
-    """Return the bytes of labels, gradients, and ``told`` values and a prediction from each worker that has classes."""
+    """Return the bytes of labels, gradients and, per example and worker, ``told`` values and a prediction."""
     sent: Wires = Counter()
     for j, i in permutations(range(len(examples)), 2):
         sent[j, i] += examples[j] * B * (classes[i] > 0)  # labels
-        sent[j, i] += examples[i] * (told * B + B + B) * (classes[j] > 0)  # the largest logit and its class
+        sent[j, i] += examples[i] * (told * B + B + B) * (classes[j] > 0)  # the values, the largest logit and its class
         sent[j, i] += examples[j] * (told - 1) * B * (classes[i] > 0)  # gradients of the values that are not constants
     return sent
 
@@ -88,7 +88,7 @@ def formula(workers: int, batch: int = BATCH) -> Wires:
     below = sizes(BELOW, workers)
     for j, i in permutations(range(workers), 2):
         sent[j, i] += loss_bytes(examples, fc3)[j, i]
-        sent[j, i] += (below[i] + below[j]) * B  # gradients of the convolution: the slice that i sums, and the sum from j
+        sent[j, i] += (below[i] + below[j]) * B  # gradients of the convolution: the slice that i sums, the sum by j
         sent[j, i] += 2 * B * (i == 0)  # loss and accuracy
     return sent
 

@@ -45,7 +45,7 @@ def test_a_network_is_split_at_its_first_dense_layer_and_its_loss(training: bool
     assert (graph.spec(parts.boundary).shape, graph.spec(parts.logits).shape) == ((4, 8), (4, CLASSES))
 
 
-def test_below_a_dense_network_images_are_only_flattened() -> None:
+def test_a_dense_network_only_flattens_images_below_its_dense_layers() -> None:
     assert layers(parts_of(NETWORKS["dense"]).body) == ["flat"]
 
 
@@ -86,7 +86,7 @@ def penalised(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def mixed(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Build a network with an op that mixes units."""
+    """Build a network with an op that mixes units between its dense layers."""
     h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 6, name="fc1")
     with net.layer("squash", "activation"):
         h = ops.softmax(net.graph, h)

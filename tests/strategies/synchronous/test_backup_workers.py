@@ -47,7 +47,7 @@ def backed(workers: int, backups: int, servers: int = 1, replay: str | None = No
 
 
 def drawn_time(seed: int) -> VirtualTime:
-    """Return a clock that draws random durations, a few of which are very long."""
+    """Return a clock that draws the durations of each client's parts at random; a few are very long."""
 
     def seconds(client: str, device: str, step: int) -> float:
         rng = np.random.default_rng([seed, step, *f"{client} {device}".encode()])
@@ -119,13 +119,13 @@ def expected_of(task: Task, lines: Sequence[Line], backups: int, registry: Regis
 
 
 def task_for(network: str, batch_size: int = 13, optimizer: Optimizer | None = None) -> Task:
-    """Return a task with a batch that no number of workers above 1 divides, and all kinds of optimizer state."""
+    """Return a task; no number of workers above 1 divides its default batch. The default optimizer clips and decays."""
     chosen = optimizer or Momentum(weight_decay=1e-3, clip_norm=0.5)
     return task_of(NETWORKS[network], chosen, batch_size=batch_size)
 
 
 def late(worker: int, steps: Mapping[int, float], client: str = "share") -> VirtualTime:
-    """Return a clock on which all takes a second, except a client of one worker in ``steps`` (step -> seconds)."""
+    """Return a clock on which everything takes a second, except one worker's client in ``steps`` (step -> seconds)."""
     slow = f"{client}_{worker}"
 
     def seconds(client: str, device: str, step: int) -> float:
@@ -305,7 +305,7 @@ def test_a_checkpoint_continues_in_another_session(registry: Registry, tmp_path:
         expect_same_bits(run.weights(), undisturbed)
 
 
-def test_evaluation_sees_the_variables_after_the_last_update(registry: Registry) -> None:
+def test_evaluation_uses_the_variables_after_the_last_update(registry: Registry) -> None:
     task = task_for("batch_normalised", 12)
     with running(backed(2, 1, 2), task, registry, drawn_time(3)) as run:
         run.train(range(4))

@@ -32,7 +32,7 @@ from tests.strategies.training import (
 
 STEPS = 8
 BATCH = 13
-"""A prime number, so that no number of workers divides it."""
+"""A prime number, so that no tested number of workers above 1 divides it."""
 DECAY = 0.8
 
 

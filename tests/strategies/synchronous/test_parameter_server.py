@@ -26,7 +26,7 @@ from tests.strategies.training import begun, expect_same_bits, expect_same_run, 
 
 STEPS = 8
 BATCH = 13
-"""A prime number, so that no number of workers divides it."""
+"""A prime number, so that no tested number of workers above 1 divides it."""
 
 CLIP_NORM = 0.5
 
@@ -165,7 +165,7 @@ def floats(**sizes: int) -> dict[str, TensorSpec]:
     [
         # Variables are placed from the largest on, each on the server with the fewest bytes.
         ({"a": 1, "b": 10, "c": 6, "d": 5, "e": 2}, 2, {"a": 1, "b": 0, "c": 1, "d": 1, "e": 0}),
-        # Variables of equal size are placed in the order of creation, and equally full servers are filled in order.
+        # Ties go to the variable that was created first, and to the first server with the fewest variables.
         ({"z": 3, "y": 3, "x": 3, "w": 3}, 3, {"z": 0, "y": 1, "x": 2, "w": 0}),
         # Variables without elements are distributed too.
         ({"a": 0, "b": 0, "c": 0}, 2, {"a": 0, "b": 1, "c": 0}),
