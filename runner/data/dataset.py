@@ -36,10 +36,13 @@ def validation_split(
     equal remainders; no class is emptied unless necessary. The result is a pure function of the arguments.
     """
     classes, counts = np.unique(labels, return_counts=True)
-    taken, remainders = np.divmod(counts * examples, len(labels))
+    taken = counts * examples // len(labels)
     ties = philox.permutation(philox.key(seed, f"{name}/val"), len(classes))
-    order = np.lexsort((ties, -remainders, taken + 1 >= counts))
-    taken[order[: examples - taken.sum()]] += 1
+    while left := examples - int(taken.sum()):
+        # 0: a class that can give one more example; 1: one that would be emptied; 2: an empty one.
+        level = (taken + 1 >= counts).astype(int) + (taken >= counts)
+        order = np.lexsort((ties, taken * len(labels) - counts * examples, level))
+        taken[order[: min(left, int((level == level.min()).sum()))]] += 1
     return _drawn(labels, dict(zip(classes.tolist(), taken.tolist(), strict=True)), seed, f"{name}/val")
 
 

@@ -191,8 +191,19 @@ def test_a_validation_split_has_the_requested_size_and_the_shares_of_the_classes
     counts = np.bincount(labels[out], minlength=len(sizes))
     assert (counts < sizes).all(), "no class is emptied"
     shares = np.array(sizes) * examples / len(labels)
-    avoidable = np.array(sizes) - np.floor(shares) > 1
-    assert (np.abs(counts - shares) <= 1)[avoidable].all()
+    excess, able = counts - shares, counts + 1 < np.array(sizes)
+    assert (excess > -1).all()
+    assert excess.max() <= min(excess[able] + 1, default=len(labels)) + 1e-9, "no class could give one in its place"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "examples", "held"),
+    [([2, 2, 9], 10, [1, 1, 8]), ([1, 1, 4], 3, [0, 0, 3]), ([1, 1, 4], 5, [1, 1, 3])],
+)
+def test_a_class_is_emptied_only_if_no_class_has_two_examples_left(sizes: list[int], examples: int, held: list[int]):
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    out = validation_split(labels, examples, 0, "x")[1]
+    assert np.bincount(labels[out], minlength=len(sizes)).tolist() == held
 
 
 def test_classes_with_the_largest_remainders_get_one_more_example():

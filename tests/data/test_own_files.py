@@ -142,7 +142,7 @@ def images(shape: tuple[int, ...], dtype: str = "uint8") -> dict[str, Array]:
         ({"y_test": np.array([0, -1, 0, 0])}, "y_test holds labels from -1 to 0; expected labels from 0"),
         ({"y_test": np.array([0, 10**9, 0, 0])}, "from 0 to 1000000000; expected labels from 0, below 1,000,000"),
         ({"class_names": np.array(["a", "b"])}, r"class_names is <U1\[2\]; expected text, the names of labels 0 to 2"),
-        ({"class_names": np.zeros(3, "<U6000000")}, r"class_names is <U6000000\[3\]; expected text, .* in 64 MiB"),
+        ({"class_names": np.zeros(3, "<U6000000")}, r"class_names is <U6000000\[3\]; expected text, .* at most 64 MiB"),
         ({"class_names": np.arange(3)}, r"class_names is int64\[3\]; expected text"),
     ],
 )

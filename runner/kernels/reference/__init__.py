@@ -4,7 +4,7 @@ Fused ops without a kernel in this package are decomposed; see :mod:`runner.engi
 Importing this package registers the kernels. The function of a kernel never writes to its inputs. It may return a view
 of an input, because its result is then copied to the output buffer.
 
-Read ``arithmetic`` first; each other file contains related ops and can be read separately.
+Read ``arithmetic`` first; every other file contains related ops and can be read separately.
 """
 
 from runner.kernels.reference import arithmetic, normalization, rows, structural, windows  # noqa: F401 - they register

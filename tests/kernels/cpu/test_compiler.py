@@ -71,7 +71,7 @@ def test_a_machine_that_forbids_new_code_is_reported(monkeypatch: pytest.MonkeyP
         raise OSError(13, "cannot allocate executable memory")
 
     monkeypatch.setattr(binding, "check_jit_execution", refuse)
-    with pytest.raises(CompilerUnavailable, match=r"cannot make code for this machine: .*executable memory"):
+    with pytest.raises(CompilerUnavailable, match=r"cannot generate code for this machine: .*executable memory"):
         compiler.host()
     registry = Registry()
     assert "executable memory" in loading.register_machine_code(registry)[1]
