@@ -1,6 +1,6 @@
 """Training runs.
 
-The modules in reading order; the first five implement a run from its start to its end:
+Read the modules in this order; the first five implement a run from its start to its end:
 
 * ``run``: trains a checked configuration in a directory and returns a summary; all other modules serve it.
 * ``trainer``: the loop of steps. ``evaluation``: scores, the best metric, early stopping.
