@@ -47,7 +47,7 @@ def heading(store: Store, command: str) -> str:
             "",
             *facts,
             f"- versions: {told}",
-            f"- command: `{command}`, run as often as needed",
+            f"- command: `{command}`, run repeatedly until all results are measured",
             "",
             "Every subject runs in a separate process with the same initial values and the same batch, which stays on "
             "the GPU. All are warmed up one by one, then take turns. A run ends when its loss is on the host. Medians.",
@@ -55,7 +55,7 @@ def heading(store: Store, command: str) -> str:
             "as one captured CUDA graph (graph), and compiled (reduce-overhead, max-autotune).",
             "tf32: float32 whose products read factors with 10-bit mantissas; bfloat16: automatic mixed precision.",
             "Limit: multiply-adds over the rate of PyTorch's matrix product of 8192x8192; for the step, plus the bytes "
-            "that the optimizer moves over the bandwidth of a copy. Rate and bandwidth are measured in the same call.",
+            "that the optimizer moves over the bandwidth of a copy. Both rates are from the same run of the command.",
             "Memory: of runner, the planned and allocated memory of a step; of PyTorch, the largest reserved memory.",
             f"Losses: those of the first {LOSSES} steps; PyTorch's are compared with ours ({tolerances}).",
         ]

@@ -24,7 +24,7 @@ CachedFiles = dict[str, bytes]
 
 @dataclass(frozen=True)
 class Archive:
-    """A file to download. size: in bytes. checksum: "ALGORITHM:HEX", where ALGORITHM is a name that hashlib knows."""
+    """A file to download. size: in bytes. checksum: "ALGORITHM:HEX", where ALGORITHM is a name accepted by hashlib."""
 
     filename: str
     size: int

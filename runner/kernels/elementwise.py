@@ -6,7 +6,7 @@ correctly rounded operation, so the result of a program equals the result of sep
 With bfloat16 inputs, a program instead computes in float32, literals included, and rounds only its outputs to bfloat16.
 A program of one step therefore equals its op bit for bit, and a longer program is more precise than separate nodes.
 
-In text form, steps are joined by "; ". A step is a function, then its operands: value numbers, or literals after a #.
+In text form, steps are joined by "; ". A step is a function and its operands, each a value number or # and a literal.
 ``mul 0 #0.9; sub 3 1`` with 3 inputs computes value 3 = 0.9 * input 0 and value 4 = value 3 - input 1.
 """
 
@@ -59,7 +59,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """A program. inputs: number of input values. steps: in order. outputs: numbers of the values that it returns."""
+    """A program. inputs: number of inputs. steps: in execution order. outputs: numbers of the returned values."""
 
     inputs: int
     steps: tuple[Step, ...]
@@ -84,7 +84,7 @@ class Program:
         return "; ".join(" ".join((step.function, *map(_operand_text, step.operands))) for step in self.steps)
 
     def widened(self, inputs: Sequence[bool]) -> list[bool]:
-        """Return a flag for each value: whether it differs between elements. inputs: the flags of the inputs."""
+        """Return for each value whether it may differ between elements. inputs: the same flags for the inputs."""
         wide = list(inputs)
         for step in self.steps:
             wide.append(any(wide[operand] for operand in step.operands if isinstance(operand, int)))
@@ -120,7 +120,7 @@ def sum_of(inputs: int) -> Program:
 
 
 def evaluate(program: Program, inputs: Sequence[Array]) -> tuple[Array, ...]:
-    """Run a program with NumPy; all kernels must give the same result. Each input has the common shape or shape ()."""
+    """Run a program with NumPy; all kernels must give the same result. Each input has shape () or one common shape."""
     dtype = inputs[0].dtype
     compute = np.dtype(computed_in(dtype.name)).type
     values: list[Any] = [np.asarray(array, compute) for array in inputs]

@@ -13,7 +13,7 @@ def function_kernel(
 ) -> Kernel:
     """Wrap a function of arrays as a kernel. Results are copied into the output buffers; inputs are read-only.
 
-    bfloat16 inputs are converted to float32, and results are rounded once, at the end.
+    bfloat16 inputs are converted to float32, and bfloat16 results are rounded once, at the end.
     """
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:

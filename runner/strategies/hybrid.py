@@ -27,15 +27,16 @@ class Hybrid(Strategy):
     """K workers; each computes its share of the batch below the dense layers, then its units of the dense layers.
 
     Weights of dense layers are sharded by output units: the j-th shard and its optimizer slots are on worker j. The
-    layers below are on every worker, as in ``sync_data``. The workers together compute the update of a single worker.
+    layers below are on every worker, as in ``sync_data``. With default options and no batch normalisation, an update
+    equals that of ``single`` up to rounding.
 
-    scheme: how the inputs of the first dense layer (the boundary) go through the dense layers. ``a``: one pass, for
-    which every worker gathers the inputs of the whole batch. ``b``: K passes; in each, another worker sends the inputs
-    of its examples to all others. ``c``: K passes, each with a K-th of every worker's examples. In b and c, the inputs
-    of later passes are sent during a pass; a pass of b waits for the inputs of one worker, a pass of c for all inputs.
-    fc_batch: examples per update of the dense layers. If null or the batch size, the gradients of all passes are summed
-    for one update. A smaller value, for schemes b and c only, must divide the batch size: each of batch / fc_batch
-    passes is followed by an update, and the next pass uses new weights; the layers below are updated once per batch.
+    scheme: how the inputs of the first dense layer (the boundary) go through the dense layers. ``a``: one pass; every
+    worker gathers the inputs of the whole batch. ``b``: K passes; in each, a different worker sends the inputs of its
+    examples to all others. ``c``: K passes, each with 1/K of every worker's examples. In b and c, the inputs of later
+    passes are sent during a pass; a pass of b waits for one worker's inputs, a pass of c for all inputs.
+    fc_batch: number of examples per update of the dense layers. If null or the batch size, the gradients of all passes
+    are summed for one update. A smaller value, for schemes b and c only, must divide the batch size: each of batch /
+    fc_batch passes is followed by an update, and the next pass uses new weights; other layers are updated once a batch.
     dense_lr_factor: factor by which the learning rate of dense layers, and of layers between them, is multiplied.
 
     ``build`` rejects a network without dense layers, and a network in which a layer after the first dense layer reads
@@ -43,19 +44,19 @@ class Hybrid(Strategy):
     are sent back across the boundary, and the result is pure model parallelism.
 
     combine, bucket_bytes, statistics: as in ``sync_data``, for the layers below the dense layers. Batch normalisation
-    between dense layers uses the statistics of all examples of a pass; its moving averages advance once a step by the
-    mean over the passes. With ``pooled``, these layers need the statistics of the whole batch, which requires one pass.
+    between dense layers uses the statistics of all examples of a pass; its moving averages are updated once a step with
+    the mean of the passes' statistics. With ``statistics=pooled``, such a layer requires one pass over the whole batch.
     The optimizer's ``clip_norm`` applies to all gradients of an update; if dense layers are updated several times in a
     step, their gradients are clipped separately.
 
     Bytes on the wire in a step, for values of b bytes and N examples. Across the boundary of F features: (K - 1) N F b
-    forward and as many backward, in every scheme, if each worker has units of the first dense layer. From a dense layer
+    forward and as much backward, in every scheme, if each worker has units of the first dense layer. From a dense layer
     of U units to the next: (K - 1) N U b each way. Loss, if each worker has classes: (K - 1) N (3 b + 16) forward and
     (K - 1) N b backward for a softmax; logistic units need (K - 1) N b less each way
-    (:class:`~runner.strategies.sharded.dense_loss.DenseLoss`). Dropout between dense layers: 8 (K - 1) N once, for the
-    indices of examples. P parameters below the dense layers: 2 (K - 1) P b, and the bytes of these layers' statistics.
-    Loss and accuracy: 2 (K - 1) b. clip_norm with one update in a step: b to the first worker for each shard of a
-    variable on another worker, and (K - 1) b back.
+    (:class:`~runner.strategies.sharded.dense_loss.DenseLoss`). Dropout between dense layers: 8 (K - 1) N, for the
+    indices of examples. P parameters below the dense layers: 2 (K - 1) P b, with ``all_reduce`` K (K - 1) P b, and the
+    bytes of these layers' statistics. Loss and accuracy: 2 (K - 1) b. clip_norm with one update in a step: b to the
+    first worker for each shard of a variable on another worker, and (K - 1) b back.
     """
 
     name: str = "hybrid"
@@ -78,10 +79,7 @@ class Hybrid(Strategy):
         return self.combine == ALL_REDUCE
 
     def build(self, task: Task) -> Program:
-        """Return the program: a copy of the layers below on each worker, sharded dense layers, and collective sums.
-
-        Raises ConfigError if the network or the batch cannot be split this way.
-        """
+        """Return the program. Raises ConfigError if the network or the batch cannot be split this way."""
         passes = dense_passes(self.scheme, task.batch_size, self.workers, self.fc_batch)
         parts_of = PartsOf(task, training=True)
         self._expect_statistics_of_batch(parts_of(task.batch_size), len(passes))
@@ -113,7 +111,7 @@ class Hybrid(Strategy):
     def _train_dense(
         self, replicas: Sequence[Replica], parts_of: PartsOf, passes: Sequence[Rows], *, backward: bool
     ) -> DenseTraining:
-        """Add all passes, with an update after each if ``fc_batch`` is smaller than the batch."""
+        """Add all passes of the dense layers, with an update after each if ``fc_batch`` is smaller than the batch."""
         updates = updates_per_batch(self.scheme, replicas[0].task.batch_size, self.fc_batch)
         dense = DenseTraining(replicas, parts_of, updates=updates, lr_factor=self.dense_lr_factor, backward=backward)
         for number, rows in enumerate(passes):

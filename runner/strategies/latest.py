@@ -12,9 +12,9 @@ from runner.strategies.replica import Replica
 
 
 class Latest(Variables):
-    """A view of a store of variables in the middle of a step: variables and slots with their latest values.
+    """A view of a store of variables between the updates of a step: variables and slots with their latest values.
 
-    Every variable of the store can be accessed by name. Iteration covers only variables declared or changed here.
+    Every variable of the store can be accessed by name. Iteration covers only variables that this view has changed.
     """
 
     def __init__(self, store: Variables) -> None:
@@ -27,7 +27,7 @@ class Latest(Variables):
     def update(
         self, optimizer: Optimizer, gradients: Sequence[tuple[Variable, Tensor]], learning_rate: Tensor, step: Tensor
     ) -> None:
-        """Add an update from gradients that are already clipped; this view then holds the new variables and slots.
+        """Add an update from clipped gradients; afterwards, this view has the new values of variables and slots.
 
         gradients: pairs of variable and gradient. step: () int64, the number of the update.
         """
@@ -62,7 +62,7 @@ class Latest(Variables):
 
 
 def number_of_update(replica: Replica, updates: int, number: int) -> Tensor:
-    """Return the number within the run, () int64, of update ``number``, from 0, of a step with ``updates`` updates."""
+    """Return step * updates + number, () int64: the index in the run of update ``number`` (0, 1, ...) of a step."""
     if updates == 1:
         return replica.step
     per_step, own = (ops.fill(replica.graph, float(value), (), "int64") for value in (updates, number))

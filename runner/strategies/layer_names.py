@@ -1,4 +1,4 @@
-"""Names of layers: settings for the layers that a shell pattern matches, and the names of shards."""
+"""Names of layers: selection of layers by shell patterns, and the names of a layer's shards."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ _SHARD = re.compile(r"(.+)/shard_(\d+)")
 def by_pattern(key: str, patterns: Mapping[str, Setting], layers: Sequence[str], what: str) -> dict[str, Setting]:
     """Return layer -> setting, for the layers that a pattern matches.
 
-    key: a key of the ``parallelism`` group. what: the noun for a layer in messages. Raises ConfigError if a pattern
-    matches no layer, or if two patterns give different settings to one layer.
+    key: a key of the ``parallelism`` group. what: the noun for a layer in error messages. Raises ConfigError if a
+    pattern matches no layer, or if two patterns give different settings to one layer.
     """
     chosen: dict[str, tuple[str, Setting]] = {}
     for pattern, setting in patterns.items():
@@ -45,6 +45,6 @@ def shard_name(layer: str, worker: int) -> str:
 
 
 def shard_of(name: str) -> tuple[str, int] | None:
-    """Return the layer and the worker of a :func:`shard_name`; None for other names."""
+    """Return the layer and the worker in a name that :func:`shard_name` returned; None for other names."""
     found = _SHARD.fullmatch(name)
     return None if found is None else (found[1], int(found[2]))

@@ -42,10 +42,10 @@ class ModelParallel(Strategy):
     (:class:`~runner.strategies.sharded.sharded_network.ShardedNetwork`); None for no shards. A sharded layer equals the
     whole layer up to rounding. The shards are placed like layers, under the names that
     :func:`~runner.strategies.layer_names.shard_name` returns.
-    costs: ``trace_summary.json`` of a traced run with ``single`` or ``model``, the same network and as many parts; its
-    measured seconds replace the estimates. placement: ``placement.json`` of an earlier run, to use unchanged.
-    compare_steps: number of steps of ``single``, of ``sync_data`` and of this run that are measured before training; 0
-    for no comparison.
+    costs: ``trace_summary.json`` of a traced run with ``single`` or ``model``, the same network and number of parts;
+    its measured times replace estimates when layers are placed. placement: ``placement.json`` of an earlier run, which
+    is used unchanged. compare_steps: number of steps of ``single``, of ``sync_data`` and of this run that are measured
+    before training; 0 for no comparison.
 
     Bytes on the wire in a step: a tensor of s bytes that layers on d other devices read is sent once to each of these
     devices, d s bytes in all; shards count as layers. The tensors are activations and their gradients. Also sent
@@ -100,7 +100,7 @@ class ModelParallel(Strategy):
         return LayerPlacement(self.costs, self.placement, rivals, self.compare_steps)
 
     def faults(self, facts: TrainingFacts) -> Iterator[str]:
-        """Yield faults, including more parts than examples, and a number of parts in ``train.microbatches``."""
+        """Yield faults, including more parts than examples, and ``train.microbatches`` larger than 1."""
         yield from super().faults(facts)
         if self.concurrent_steps > facts.batch_size > 0:
             yield (
@@ -114,7 +114,7 @@ class ModelParallel(Strategy):
             )
 
     def build(self, task: Task) -> Program:
-        """Return the program, in which only shards and constrained layers have a worker; other layers are placed later.
+        """Return the program, in which only shards and constrained layers have a worker; the others are placed later.
 
         Raises ConfigError if a pattern matches no layer, or if a constraint names a worker that does not exist or
         matches a layer that is sharded.

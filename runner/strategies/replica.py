@@ -30,7 +30,7 @@ def shares(total: int, parts: int) -> list[Share]:
 class Pass:
     """The layers of one copy of the network, applied to its share of the batch.
 
-    scope: the scope of the nodes within the replica. state_updates: the unweighted statistics of the share.
+    scope: the scope of the nodes within the replica. state_updates: the share's statistics, not weighted by its size.
     """
 
     share: Share
@@ -102,18 +102,18 @@ class Replica:
         self.variables.graph = graph
 
     def compute_gradients(self, share: Share, scope: str) -> Gradients:
-        """Add the forward and backward passes over examples lo..hi-1 of the training batch."""
+        """Add the forward and backward passes over a share of the training batch."""
         forward = self.forward(share, scope)
         pairs = self.differentiate(forward)
         return Gradients(forward.loss, forward.accuracy, pairs, self.weighted(forward))
 
     def forward(self, share: Share, scope: str) -> Forward:
-        """Add the forward pass over examples lo..hi-1 of the training batch."""
+        """Add the forward pass over a share of the training batch."""
         with self.within(scope):
             batch = self.inputs("train", share)
             net = self.builder(batch, training=True)
             outputs = self.task.network(net, batch)
-            # A gradient is the sum over examples divided by the size of the whole batch, so that shares can be added.
+            # A gradient is the sum over examples divided by the batch size, so that gradients of shares can be added.
             loss = self._share_of_mean(outputs.losses, "loss")
             accuracy = self._share_of_mean(outputs.correct, "accuracy")
         return Forward(share, scope, net.state_updates, loss, accuracy)
@@ -133,7 +133,7 @@ class Replica:
             return [(v, self._or_zeros(v, each)) for v, each in zip(variables, found, strict=True)]
 
     def weighted(self, passed: Pass) -> list[StateUpdate]:
-        """Return the statistics of a pass as summands of the mean over the batch."""
+        """Return the statistics of a pass, times share size / batch size: summands of the mean over the batch."""
         weight = (passed.share[1] - passed.share[0]) / self.task.batch_size
         with self.within(passed.scope):
             return [weighted(self.graph, update, weight) for update in passed.state_updates]
@@ -156,7 +156,7 @@ class Replica:
         return targets
 
     def evaluate(self, share: Share) -> tuple[Outputs, Mapping[str, Tensor]]:
-        """Add a forward pass over examples lo..hi-1 of an evaluation batch; return outputs and inputs."""
+        """Add a forward pass over a share of an evaluation batch; return outputs and inputs."""
         graph = self.graph
         with graph.absolute_scope(self._scoped("eval")), graph.device(self.device):
             batch = self.inputs("test", share)
@@ -169,7 +169,7 @@ class Replica:
             yield
 
     def builder(self, batch: Mapping[str, Tensor], *, training: bool) -> NetworkBuilder:
-        """Return a builder that adds layers over a batch to this replica."""
+        """Return a builder that adds to this replica the layers that compute a batch."""
         return NetworkBuilder(
             self.graph,
             self.variables,
@@ -181,7 +181,7 @@ class Replica:
         )
 
     def inputs(self, split: str, share: Share) -> dict[str, Tensor]:
-        """Add the placeholders for examples lo..hi-1 of a ``split`` batch; images are cast to the network's dtype."""
+        """Add the placeholders for a share of a batch of ``split``; images are cast to the network's dtype."""
         batch = placeholders(self.graph, self.task, share[1] - share[0])
         fed = self.train_inputs if split == "train" else self.eval_inputs
         fed += [InputSlot(tensor, split, field, *share) for field, tensor in batch.items()]
@@ -219,7 +219,7 @@ def weighted(graph: Graph, update: StateUpdate, weight: float) -> StateUpdate:
 
 
 def advance(graph: Graph, update: StateUpdate) -> str:
-    """Assign the next value to a moving average; return the assign node to run."""
+    """Add the assignment of the next value to a moving average; return the assign node to run."""
     return ops.assign(graph, update.variable.tensor, advanced(graph, update)).node
 
 

@@ -31,15 +31,15 @@ class Sandblaster(Strategy):
     :class:`~runner.strategies.lbfgs.dispatcher.Dispatcher`.
 
     For any assignment of portions, an update equals the update of ``single`` with ``optimizer=lbfgs`` and one
-    microbatch per portion, bit for bit if the kernels of both have equal layouts and summation orders, as for float64.
+    microbatch per portion, bit for bit if the kernels of both have equal layouts and summation orders, as in float64.
 
     Bytes on the wire, for P trained values of b bytes each: an evaluation sends the parameters (P b) to each
-    participating replica, and a gradient (P b) to the servers for every computed portion. The total is at most (N + N
-    portions_per_worker + D) P b if D portions are computed again. An iteration makes one evaluation at its start,
-    one at each point of its line search, and one more if the best point is not the last. Evaluations of the test split
-    read all variables for each batch, P b for each worker. Besides the P values and the vectors of
-    :class:`~runner.strategies.lbfgs.vectors.Vectors`, the servers keep a gradient for each portion and for
-    each replica: N (portions_per_worker + 1) P values.
+    participating replica, and a gradient (P b) to the servers for every computed portion: at most (N + N
+    portions_per_worker + D) P b in all, for D repeated computations of portions. An iteration makes one evaluation at
+    its start, one at each point of its line search, and one more if the best point is not the last. Evaluations of the
+    test split read all variables for each batch, P b for each worker. Besides the P values and the vectors of
+    :class:`~runner.strategies.lbfgs.vectors.Vectors`, the servers keep one gradient for each portion and one for each
+    replica: N (portions_per_worker + 1) P values.
     """
 
     line_search: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Variables on parameter servers: their distribution, the workers' views of them, and one update per batch."""
+"""Variables on parameter servers: their distribution, the workers' views of them, and their updates."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from runner.strategies.replica import Replica, advance
 
 
 class ServedVariables(Variables):
-    """The variables of a task in a new graph, distributed over servers by size; slots are on their variable's server.
+    """The variables of a task in a new graph, distributed over servers by size, with their optimizer slots.
 
     placed: name of a variable -> device of its server. Raises ConfigError if there are more servers than variables.
     """
@@ -60,7 +60,7 @@ class ReadVariables(Variables):
 
 
 class CopiedVariables(ReadVariables):
-    """A worker's view of the served variables; trained variables are copied to the worker by fetches.
+    """A worker's view of the served variables; trained variables are copied to the worker by :meth:`fetch`.
 
     A copy has no value before the first fetch. Variables that are not trained have no copies: moving averages are
     updated on their server, and no training step reads them.
@@ -83,8 +83,8 @@ class CopiedVariables(ReadVariables):
 def shard_by_size(specs: Mapping[str, TensorSpec], servers: int) -> dict[str, int]:
     """Distribute whole variables over servers: the largest first, each to the server with the fewest bytes so far.
 
-    specs: name -> spec, in order of creation. Ties go to the first variable, and to the server with fewer variables.
-    Returns name -> server, in the order of ``specs``. Raises ConfigError if a server would hold no variable.
+    specs: name -> spec. Equally large variables keep the order of ``specs``. Of servers with equal bytes, the one with
+    fewer variables is chosen. Returns name -> server, in the same order. Raises ConfigError if a server stays empty.
     """
     if servers > len(specs):
         raise ConfigError(
@@ -138,7 +138,7 @@ def update_served(
 
 
 def advance_served(graph: Graph, served: Variables, updates: Sequence[StateUpdate]) -> list[str]:
-    """Add the next value of every moving average on its server; return the assign nodes to run."""
+    """Add the assignment of the next value of every moving average on its server; return the assign nodes to run."""
     targets = []
     for update in updates:
         # An update refers to a worker's view of the average.

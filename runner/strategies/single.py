@@ -20,8 +20,8 @@ from runner.strategies.replica import Gradients, Replica
 class Single(Strategy):
     """One worker, in the user's own process.
 
-    With ``train.microbatches=k``, the batch is computed in k shares whose gradients are summed in share order. The
-    result equals, bit for bit, that of ``sync_data`` if its k workers sum in worker order. With ``optimizer=lbfgs``, an
+    With ``train.microbatches=k``, the batch is computed in k shares whose gradients are summed in share order. If the k
+    workers of ``sync_data`` sum in worker order, both results are equal bit for bit. With ``optimizer=lbfgs``, an
     update runs the client ``train`` several times; each run stores the batch's gradient instead of applying it.
     """
 

@@ -26,29 +26,29 @@ class SyncData(Strategy):
     this slice over all workers in worker order and broadcasts the sum (Krizhevsky 2014, section 4).
     ``ring_all_reduce``: slices go round a ring of workers twice, first to be summed and then to be distributed; with
     three workers or more, sums follow the order of the ring, not of the workers.
-    ``all_reduce``: every worker reads the gradients of all workers and sums them in worker order, which sends the most
-    bytes; if each worker has a separate GPU, NCCL sums instead, in its own order with three workers or more
-    (:mod:`runner.engine.compile.passes.lower_collectives`; not yet run on a machine with several GPUs).
+    ``all_reduce``: every worker reads the gradients of all workers and sums them in worker order, which sends more
+    bytes than other collectives if K > 2; if each worker has a separate GPU, NCCL sums instead, in its own order with
+    three workers or more (:mod:`runner.engine.compile.passes.lower_collectives`; not yet run on several GPUs).
     ``parameter_server``: ``servers`` separate processes keep the variables, sum gradients in worker order and apply
     them (:func:`~runner.strategies.synchronous.programs.with_servers`).
-    servers: number of parameter servers, 1 by default; null for other values of ``combine``.
+    servers: number of parameter servers, 1 by default; must be null for other values of ``combine``.
     bucket_bytes: neighbouring gradients share a message (bucket) of at most this size; a larger gradient has a separate
     bucket, and the last buckets are smaller (:func:`~runner.strategies.collectives.in_buckets`). The exchange of a
-    bucket starts as soon as its last gradient exists. Statistics share the message of the last gradients. Buckets do
-    not depend on the speed of links, so that the sums of a ring are equal bit for bit on a slower, faster or emulated
+    bucket starts as soon as its last gradient exists. Statistics are sent with the last gradients. Buckets do not
+    depend on the speed of links, so that the sums of a ring are equal bit for bit on a slower, faster or emulated
     network. Parameter servers receive every gradient as a separate message.
     overlap: whether gradients are sent during the backward pass. If False, a worker sends no gradient before all its
     gradients exist, as a baseline for measurements; results are equal bit for bit.
 
     statistics: the mean and variance that batch normalisation uses; replicas stay equal in every case. ``shares``: each
-    share uses its own statistics; the moving averages advance by the mean of these statistics, weighted by size.
-    ``first_worker``: each share uses its own statistics; the moving averages advance by the first worker's alone, with
-    the decay raised to the power of the number of workers (Inception v3 guide). ``pooled``: the statistics of the whole
-    batch, exchanged during the forward and the backward pass; only with this option does a network with batch
-    normalisation have the results of ``single``.
+    share uses its own statistics; the moving averages are updated with the mean of these, weighted by share size.
+    ``first_worker``: each share uses its own statistics; the moving averages are updated with the first worker's
+    statistics, with the decay raised to the power of the number of workers (Inception v3 guide). ``pooled``: the
+    statistics of the whole batch, exchanged during the forward and the backward pass; only with this option does a
+    network with batch normalisation have the results of ``single``.
 
-    backup_workers: processes in addition to ``workers``, for ``combine=parameter_server``. In every step the first
-    ``workers`` shares to arrive count and the others are dropped
+    backup_workers: number of processes in addition to ``workers``, for ``combine=parameter_server``. In every step the
+    first ``workers`` shares to arrive count and the others are dropped
     (:func:`~runner.strategies.synchronous.backup_workers.with_backup_workers`), so that no update waits for a slow
     worker. A step then hands out batch_size (workers + backup_workers) / workers examples. A pass over the data hands
     out every example once; the examples of dropped shares are not used in that pass.
@@ -98,7 +98,7 @@ class SyncData(Strategy):
 
     @property
     def race(self) -> Race | None:
-        """The race of backup workers, which ``replay`` decides if it is set; None without backup workers."""
+        """The race between the workers' shares, which ``replay`` decides if it is set; None without backup workers."""
         return Race("backup workers", CONTRIBUTORS, decided=self.replay is not None) if self.backup_workers else None
 
     @property

@@ -1,4 +1,4 @@
-"""Write the plan of a sweep and the frozen configuration of every job before the first job runs."""
+"""Write the plan of a sweep, and the configuration of every job to its ``frozen.yaml``, before the first job runs."""
 
 import os
 import shlex
@@ -18,7 +18,7 @@ from runner.system.files import create_directory, replace_durably
 from runner.system.redaction import redact
 
 HYDRA_FILE = "multirun.yaml"
-"""Hydra's own record of a sweep."""
+"""The file in which Hydra stores its own settings for the sweep."""
 
 
 def sweep_directory(jobs: Sequence[Job]) -> Path:
@@ -28,7 +28,7 @@ def sweep_directory(jobs: Sequence[Job]) -> Path:
 
 
 def planned(job: Job) -> PlannedJob:
-    """Return the planned job of a composed job, with the number and the directory that Hydra assigned."""
+    """Return the entry in the plan for a job, with the number and the directory that Hydra assigned to the job."""
     assert job.sweep is not None
     directory = os.path.relpath(job.run_dir, job.sweep.directory)
     return PlannedJob(job.sweep.number, directory, list(job.overrides), dict(job.sweep.swept))
@@ -37,8 +37,8 @@ def planned(job: Job) -> PlannedJob:
 def freeze_sweep(jobs: Sequence[Job], arguments: Sequence[str], plugins: Sequence[str] = ()) -> Plan:
     """Write the plan and the configurations of a new sweep; return the plan. plugins: as in :class:`Plan`.
 
-    If a job's configuration is invalid, the error is recorded as the job's outcome. Raises DirectoryInUseError if there
-    is already a sweep in the directory or a run in a job's directory, ConfigError if two jobs have the same directory.
+    If a job's configuration is invalid, the error is recorded as the job's outcome. Raises DirectoryInUseError if the
+    directory already holds a sweep or a job's directory holds a run; ConfigError as ``require_own_directories`` does.
     """
     directory = sweep_directory(jobs)
     launcher = jobs[0].launcher
@@ -64,7 +64,7 @@ def freeze_sweep(jobs: Sequence[Job], arguments: Sequence[str], plugins: Sequenc
 
 
 def freeze_job(job: Job, directory: Path, of_plan: PlannedJob) -> None:
-    """Write the configuration of a job, or the error if the configuration is invalid."""
+    """Write the configuration of a job; if it is invalid, print the error and record it as the job's outcome."""
     create_directory(directory)
     try:
         config = checked_config(job)
@@ -80,7 +80,7 @@ def freeze_job(job: Job, directory: Path, of_plan: PlannedJob) -> None:
 
 
 def checked_config(job: Job) -> Config:
-    """Return the configuration of a job. Raises ConfigError if it is invalid, or cannot run on this machine."""
+    """Return the configuration of a job. Raises ConfigError if it is invalid or, for a local job, cannot run here."""
     config = job.config()
     if job.launcher is not None and job.launcher.is_local:
         require_precision(config)

@@ -1,4 +1,4 @@
-"""Run one job of a planned sweep, from its frozen configuration or from an interrupted run."""
+"""Run one job of a planned sweep: start it from its ``frozen.yaml``, or resume its interrupted run."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,9 +22,9 @@ from runner.system.machine import usable_cores
 
 @contextmanager
 def gpu_share(sweep_dir: Path, at_once: int, look: Look, *, earlier: Sequence[int] = ()) -> Iterator[GpuShare]:
-    """Yield the GPUs for one of ``at_once`` simultaneous jobs; other jobs cannot take this share within the block.
+    """Yield the GPUs for one of ``at_once`` simultaneous jobs; a lock reserves this share until the block ends.
 
-    earlier: GPUs of a resumed run. The share with these GPUs is preferred, so that no other job receives them.
+    earlier: GPUs of a run that is resumed. If the share with these GPUs is not reserved by another job, it is chosen.
     """
     if at_once == 1:
         yield ALL_GPUS
@@ -35,7 +35,7 @@ def gpu_share(sweep_dir: Path, at_once: int, look: Look, *, earlier: Sequence[in
 
 
 def _place_of(earlier: Sequence[int], at_once: int, look: Look) -> int:
-    """Return the first place whose share of the GPUs includes one of ``earlier``, 0 if there is none."""
+    """Return the first place (see ``GpuShare``) whose GPUs include one of ``earlier``; 0 if there is none."""
     gpus = look().gpus
     shares = (GpuShare(place, at_once).of(gpus) for place in range(at_once))
     return next((place for place, own in enumerate(shares) if {gpu.number for gpu in own} & set(earlier)), 0)
@@ -45,8 +45,8 @@ def _place_of(earlier: Sequence[int], at_once: int, look: Look) -> int:
 class Work:
     """A job to train.
 
-    resume: whether the run in ``directory`` continues from its newest checkpoint. gpus: the job's share of the GPUs as
-    text, "" if it has none.
+    resume: whether to continue the run in ``directory`` from its newest checkpoint. gpus: a description of the GPUs
+    that this process assigned to the job, for the log; "" if it assigned none.
     """
 
     config: Config
@@ -69,7 +69,7 @@ def run_frozen_job(
 
     If another process still runs the job, wait for its end. A RunnerError other than Interrupted is printed and
     recorded but not raised, so that other jobs run. Every other exception is recorded and raised. at_once: number of
-    jobs that share the machine. look: finds the GPUs.
+    jobs that share the machine. look: function that finds the GPUs of this machine.
     """
     directory = sweep_dir / job.directory
     waiting = f"{job.label}: another process still runs this job; waiting for its end"
@@ -92,9 +92,9 @@ def run_frozen_job(
 
 @contextmanager
 def _prepared(job: PlannedJob, sweep_dir: Path, at_once: int, look: Look) -> Iterator[Work]:
-    """Yield the job to train, while its share of the GPUs is locked.
+    """Yield the job to train; its share of the GPUs is reserved until the block ends.
 
-    A resumed run keeps its threads and devices, so that its results equal those of one run without interruption.
+    A resumed run keeps its number of threads and its devices, so that its results equal those of an uninterrupted run.
     """
     directory = sweep_dir / job.directory
     if holds_run(directory):

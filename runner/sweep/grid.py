@@ -30,15 +30,15 @@ _SWEEP_KEYS = re.compile(
     r"|hydra\.sweep\.(dir=.*|subdir=[^:]*)",
     re.IGNORECASE | re.DOTALL,
 )
-"""Overrides of Hydra's settings that only choose values. Resuming a sweep ignores ``hydra.sweep.dir``."""
+"""Overrides of Hydra's settings that only set values. When a sweep is resumed, ``hydra.sweep.dir`` is ignored."""
 
 
 @dataclass(frozen=True)
 class Change:
     """The differences between the plan of a sweep and the jobs of its new grid.
 
-    jobs: every job of the new grid, as planned and as Hydra composed it. new: jobs of the new grid only. gone: jobs of
-    the old grid only. altered: jobs of both grids whose configuration differs from the frozen one.
+    jobs: the jobs of the new grid, each as an entry of the plan and as composed by Hydra. new: jobs of the new grid
+    only. gone: jobs of the old grid only. altered: jobs of both grids whose configuration differs from frozen.yaml.
     """
 
     jobs: list[tuple[PlannedJob, Job]]
@@ -63,9 +63,9 @@ class Change:
 def merged_arguments(stored: Sequence[str], given: Sequence[str]) -> list[str]:
     """Return the stored command line of a sweep, changed by the ``given`` arguments.
 
-    A given override replaces the stored one with the same key or is added. A given launcher also removes the settings
-    of the stored launcher. Given options such as ``--config-dir`` replace all stored options but ``--multirun``. Raises
-    SecurityError if a stored argument that is not replaced could make Hydra run code or read other files or secrets.
+    A given override replaces the stored override of the same key, or is added if there is none. A given launcher also
+    removes the settings of the stored launcher. Given options, such as ``--config-dir``, replace all stored options but
+    ``--multirun``. Raises SecurityError if a remaining stored argument could run code or read other files or secrets.
     """
     overrides, options = split_arguments(stored)
     given, given_options = split_arguments(given)
@@ -86,17 +86,17 @@ def merged_arguments(stored: Sequence[str], given: Sequence[str]) -> list[str]:
 
 
 def _is_plain(override: str) -> bool:
-    """Return whether a stored override only chooses values, so that it is safe even if another user stored it."""
+    """Return whether a stored override only sets values, and is therefore safe even if another user stored it."""
     key, _, value = override.partition("=")
     if _SWEEP_KEYS.fullmatch(override):
         return True
-    # A key without a dot is a group, and its value names a file: ".." would leave the folder of the YAML files. A
-    # resolver such as ${oc.env:TOKEN} reads secrets that the author of the sweep must not learn.
+    # A key without a dot can be a group, whose value names a YAML file: with "..", the file could be in any folder. A
+    # resolver such as ${oc.env:TOKEN} reads secrets that the author of the stored sweep must not learn.
     return bool(_CONFIG_KEY.fullmatch(key)) and not (".." in value and "." not in key) and not _RESOLVER.search(value)
 
 
 def change_of(plan: Plan, jobs: Sequence[Job], sweep_dir: Path) -> Change:
-    """Compare a plan with newly composed jobs; a job is identified by its overrides."""
+    """Compare a plan with the jobs of a new grid; a planned job and a new job with equal overrides are the same job."""
     known = dict(_identified(plan.jobs))
     number = max((job.number for job in plan.jobs), default=-1) + 1
     pairs, new, altered = [], [], []
@@ -104,7 +104,7 @@ def change_of(plan: Plan, jobs: Sequence[Job], sweep_dir: Path) -> Change:
         fresh = planned(job)
         old = known.pop(identity, None)
         if old is None:
-            # A directory that is named after the number of its job changes with the number.
+            # The job gets a new number; if its directory is named after the number, the directory changes too.
             place = str(number) if fresh.directory == str(fresh.number) else fresh.directory
             fresh = dataclasses.replace(fresh, number=number, directory=place)
             number += 1
@@ -121,7 +121,7 @@ def change_of(plan: Plan, jobs: Sequence[Job], sweep_dir: Path) -> Change:
 def changed_plan(
     plan: Plan, change: Change, arguments: Sequence[str], sweep_dir: Path, plugins: Sequence[str] = ()
 ) -> Plan:
-    """Write the plan of the new grid and return it; planned jobs keep their configurations and numbers.
+    """Write the plan of the new grid and return it; jobs of the old plan keep their configurations and numbers.
 
     plugins: as in :class:`Plan`. Raises ConfigError if a job would have the directory of another job.
     """
@@ -131,7 +131,7 @@ def changed_plan(
     require_own_directories(jobs)
     for of_plan, job in change.jobs:
         directory = sweep_dir / of_plan.directory
-        # The directory of a new job can be left over from a change that was killed before it wrote its plan.
+        # If an earlier change was killed before it wrote the plan, a new job's directory may hold an outdated file.
         if of_plan.number not in known or not (directory / FROZEN_FILE).exists():
             freeze_job(job, directory, of_plan)
     launcher = change.jobs[0][1].launcher if change.jobs else None
@@ -141,7 +141,7 @@ def changed_plan(
 
 
 def _identified(jobs: Sequence[_J]) -> list[tuple[_Identity, _J]]:
-    """Return each job with its identity: its overrides, and how many earlier jobs have the same overrides."""
+    """Return each job with its identity: its overrides, and the number of earlier jobs that have the same overrides."""
     seen: Counter[tuple[str, ...]] = Counter()
     found = []
     for job in jobs:

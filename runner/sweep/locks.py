@@ -1,8 +1,8 @@
-"""Locks of a sweep (a second process is refused), of a job (a second process waits), and of a place among the jobs
-that run at the same time (a second process takes the next place).
+"""Locks of a sweep, of its jobs, and of places, which number the jobs that run at the same time.
 
-The operating system releases the lock of a process that dies, so no lock is stale. If only the process of the sweep is
-killed, the jobs continue, and a process that resumes the sweep waits for them.
+If a lock is held, a second process gets an error (sweep), waits (job) or tries the next place. The operating system
+releases the locks of a process that dies. If only the process of the sweep is killed, its jobs continue, and a process
+that resumes the sweep waits for them.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ JOB_LOCK = "job.lock"
 
 @contextmanager
 def sweep_lock(directory: Path) -> Iterator[None]:
-    """Hold the lock of a sweep; raises DirectoryInUseError if another process holds it."""
+    """Hold the lock of a sweep within the block; raises DirectoryInUseError if another process holds it."""
     with _open(directory / SWEEP_LOCK) as lock:
         if not _taken(lock):
             raise DirectoryInUseError(
@@ -33,7 +33,7 @@ def sweep_lock(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def job_lock(directory: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of a job. If another process holds the lock, call ``on_wait`` and wait for its release."""
+    """Hold the lock of a job within the block. If another process holds the lock, call ``on_wait`` and wait for it."""
     with _open(directory / JOB_LOCK) as lock:
         if not _taken(lock):
             on_wait()
@@ -43,7 +43,7 @@ def job_lock(directory: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def place_lock(directory: Path, wanted: int = 0) -> Iterator[int]:
-    """Hold a place among the active jobs of a sweep, ``wanted`` or else the first free one, and yield its number."""
+    """Hold place ``wanted``, or else the first free place, among the running jobs of a sweep; yield its number."""
     for place in itertools.chain([wanted], itertools.count()):
         with _open(directory / f".place-{place}.lock") as lock:
             if _taken(lock):

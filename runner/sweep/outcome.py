@@ -1,4 +1,4 @@
-"""The outcome of a job, read from the files in its directory, whichever process ran it."""
+"""The outcome of a job, read from the files in the job's directory; any process may have run the job."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ from runner.sweep.locks import job_is_running
 from runner.sweep.plan import PlannedJob
 
 FAILURE_FILE = "failure.json"
-"""The summary of a job whose run wrote none, because the job failed before the run began or was killed."""
+"""The file with the summary of a job whose run wrote no summary, for example because the run never began."""
 
 _RECORDS = (FAILURE_FILE, SUMMARY_FILE)
-"""Files with an outcome; the newer one counts, because a run can be resumed outside of its sweep."""
+"""Files with an outcome. If both exist, the newer one is valid, because a run can be resumed outside of its sweep."""
 
 FINISHED, FAILED, INTERRUPTED = "finished", "failed", "interrupted"
 RUNNING, KILLED, NOT_STARTED = "running", "killed", "not started"
@@ -23,7 +23,7 @@ RUNNING, KILLED, NOT_STARTED = "running", "killed", "not started"
 
 @dataclass(frozen=True)
 class Outcome:
-    """A job and its status. summary: the summary of the job's run; None if there is none yet."""
+    """A job and its status. summary: the summary of the job; None if the job is running or has no summary."""
 
     number: int
     overrides: Sequence[str]
@@ -43,7 +43,7 @@ class Outcome:
 
 
 def read_outcome(job: PlannedJob, sweep_dir: Path) -> Outcome:
-    """Return the present outcome of a job. Raises DataError if its files are damaged."""
+    """Return the current outcome of a job. Raises DataError if its files are damaged."""
     directory = sweep_dir / job.directory
     status, summary = (RUNNING, None) if job_is_running(directory) else recorded(directory)
     return Outcome(job.number, job.overrides, job.swept, status, summary)
@@ -65,7 +65,7 @@ def last_ended(directory: Path) -> int | None:
 
 
 def failure_summary(error: Exception, directory: Path, overrides: Sequence[str]) -> Summary:
-    """Return the summary of a job that an error ended before its run began."""
+    """Return the summary of a job that ended with an error and whose run wrote no summary."""
     exit_code = error.exit_code if isinstance(error, RunnerError) else None
     return Summary(
         run_id="",
@@ -83,14 +83,14 @@ def failure_summary(error: Exception, directory: Path, overrides: Sequence[str])
 
 
 def note_failure(error: Exception, directory: Path, overrides: Sequence[str]) -> None:
-    """Record the error that ended a job unless its run has recorded one; raises OSError."""
-    # If the directory was in use, its summary belongs to another run.
+    """Record the error that ended a job, unless the run of the job has written a summary; raises OSError."""
+    # If the directory was in use, the summary in it belongs to another run.
     if isinstance(error, DirectoryInUseError) or not (directory / SUMMARY_FILE).exists():
         directory.mkdir(parents=True, exist_ok=True)
         failure_summary(error, directory, overrides).write(directory / FAILURE_FILE)
 
 
 def forget(directory: Path) -> None:
-    """Remove the outcome of a job before it is tried again, so that no old outcome remains if the job is killed."""
+    """Remove the outcome of a job before it runs again, so that no old outcome remains if the job is killed."""
     for name in _RECORDS:
         (directory / name).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""The plan of a sweep, ``plan.json`` in its directory: its jobs, their directories, and how they are run.
+"""The plan of a sweep, ``plan.json`` in its directory: the jobs, their directories, and the launcher that runs them.
 
-It is written before the first job starts and replaced atomically, so that a killed sweep can be resumed. The outcome of
-a job is not in the plan but in the directory of the job, see :mod:`runner.sweep.outcome`.
+The plan is written before the first job starts and replaced atomically, so that a killed sweep can be resumed. The
+outcome of a job is not in the plan but in the directory of the job; see :mod:`runner.sweep.outcome`.
 """
 
 import dataclasses
@@ -17,15 +17,15 @@ from runner.system.schema import LenientRecord
 
 PLAN_FILE = "plan.json"
 FROZEN_FILE = "frozen.yaml"
-"""The file in a job's directory with its configuration, which later edits of YAML files do not change."""
+"""The file in a job's directory with the job's configuration: a copy, so later edits of YAML files have no effect."""
 
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """One job. Its number and its directory are never reused, even if the grid no longer has the job.
+    """One job. Its number and its directory are never reused, even if a later grid does not include the job.
 
-    directory: relative to the sweep's directory. overrides: the identity of the job. swept: key -> value, as text, of
-    the overrides that vary. in_grid: False if a later grid left the job out; the job is then neither run nor shown.
+    directory: relative to the sweep's directory. overrides: the overrides that identify the job. swept: key -> value
+    (text) of the overrides that vary. in_grid: False if a later grid omits the job, which is then not run or shown.
     """
 
     number: int
@@ -42,10 +42,10 @@ class PlannedJob:
 
 @dataclass(frozen=True)
 class Plan:
-    """The decisions of a sweep before its jobs run.
+    """The jobs of a sweep and the settings with which they run.
 
-    folder: the sweep's working directory; relative paths in configurations start there.
-    arguments: the command line. plugins: references of the plugins, each with the SHA-256 of its source.
+    folder: the working directory of the sweep, from which relative paths in configurations start.
+    arguments: the command line. plugins: references to the plugins, each with the SHA-256 of the plugin's source.
     """
 
     folder: str
@@ -56,7 +56,7 @@ class Plan:
 
     @property
     def grid(self) -> list[PlannedJob]:
-        """The jobs of the present grid."""
+        """The jobs of the current grid."""
         return [job for job in self.jobs if job.in_grid]
 
     @property

@@ -1,4 +1,4 @@
-"""The report of a sweep: tables on the terminal, in files and in the tracking record, and the exit code."""
+"""The report of a sweep: its exit code, and its tables on the terminal, in files and in the tracking record."""
 
 import shlex
 import sys
@@ -30,7 +30,7 @@ def report_plan(plan: Plan, directory: Path, *, interrupted: bool = False) -> in
 
 
 def show_plan(plan: Plan, directory: Path) -> None:
-    """Print the table of a planned sweep and write nothing; works without the plugins of the sweep."""
+    """Print the table of a planned sweep without writing any file; works without the plugins of the sweep."""
     outcomes = [read_outcome(job, directory) for job in plan.grid]
     _terminal_table(outcomes, planned_monitor(plan, directory)).print()
 
@@ -42,7 +42,7 @@ def planned_monitor(plan: Plan, directory: Path) -> Monitor:
 
 
 def _frozen_file(plan: Plan, directory: Path) -> Path | None:
-    """Return the frozen file of any one job, because all jobs have the same metric and tracking settings."""
+    """Return the ``frozen.yaml`` of any job: all have the same metric and tracking settings. None if no job has one."""
     paths = (directory / job.directory / FROZEN_FILE for job in plan.grid)
     return next((path for path in paths if path.exists()), None)
 
@@ -50,9 +50,9 @@ def _frozen_file(plan: Plan, directory: Path) -> Path | None:
 def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, *, interrupted: bool) -> int:
     """Print and store the tables, end the tracking record of the sweep, and return the exit code: 0 if all finished.
 
-    Pending tracking records of jobs that are not running are written to the store. After an interruption, they are only
-    reported, because the process should end soon. config: the configuration of one job; None if no job could be
-    composed and nothing was recorded.
+    Pending tracking records of jobs that are not running are written to the store. After an interruption, the pending
+    records are only reported, because the process should end soon. config: the configuration of one job; None if no
+    job has a valid configuration, so that there is no tracking record to end.
     """
     monitor = _ANY_METRIC if config is None else monitor_of(config)
     _terminal_table(outcomes, monitor).print()
@@ -65,7 +65,7 @@ def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, 
     if status != FINISHED:
         jobs = f"{sum(outcome.status == FAILED for outcome in outcomes)} of {len(outcomes)} jobs failed"
         what = f"sweep interrupted, {jobs}" if interrupted else jobs
-        # Without a plan the jobs were not known beforehand, and the sweep cannot be resumed.
+        # A sweep has no plan if its jobs were not known in advance; such a sweep cannot be resumed.
         resume = f"; run the remaining jobs with: runner sweep resume {shlex.quote(str(directory))}"
         more = resume if (directory / PLAN_FILE).exists() else ""
         print(f"runner: {what}; see {directory}{more}", file=sys.stderr)
@@ -101,7 +101,7 @@ def write_tables(outcomes: Sequence[Outcome], monitor: Monitor, directory: Path)
 
 
 def recorded_sweeps(directories: Iterable[Path]) -> list[Path]:
-    """Return the planned sweeps with a tracking record at or above these directories, each once."""
+    """Return the directories, among these and their parents, of planned sweeps with a tracking record, each once."""
     around = ((directory, *directory.parents) for directory in directories)
     found = (
         next((place for place in places if (place / PLAN_FILE).is_file() and (place / SWEEP_FILE).is_file()), None)
@@ -114,7 +114,7 @@ def end_late(directory: Path) -> None:
     """End the tracking record of a sweep after its last job: set the status from the outcomes, and add the tables.
 
     Does nothing while a job runs. Raises DirectoryInUseError while the sweep runs; StoreUnavailableError if the store
-    fails; ConfigError, DataError, OSError or ValueError if files of the sweep are damaged.
+    fails; ConfigError, DataError, OSError or ValueError if a file of the sweep is damaged.
     """
     with sweep_lock(directory):
         plan = Plan.read(directory)

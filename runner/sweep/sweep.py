@@ -1,4 +1,4 @@
-"""Run jobs of a sweep in this process: planned jobs in turn, or each job as soon as a sweeper has composed it."""
+"""Run the jobs of a sweep in this process: planned jobs in order, or jobs that a Hydra sweeper composes one by one."""
 
 import contextlib
 import sys
@@ -17,9 +17,9 @@ from runner.system.console import print_error
 
 
 def run_in_turn(run: Callable[[int], None], jobs: Mapping[int, Path], launcher: Launcher) -> Exception | None:
-    """Call ``run`` with the number of every job; return the first exception. After an exception, the next job runs.
+    """Call ``run`` with the number of each job, even after one raised an exception; return the first exception or None.
 
-    jobs: number -> the job's directory. A BaseException such as KeyboardInterrupt ends all jobs.
+    jobs: number -> the job's directory. KeyboardInterrupt and SystemExit are not caught and end the loop.
     """
     first: Exception | None = None
     for number, directory in jobs.items():
@@ -45,9 +45,9 @@ class Sweep:
     def run(self, job: Job) -> None:
         """Train one job and record its outcome.
 
-        A RunnerError is printed and not raised, because Hydra would print it again and stop between batches of jobs. A
-        defect is raised. An interruption ends the whole sweep: it is raised as KeyboardInterrupt, which Hydra does not
-        treat as the failure of one job.
+        A RunnerError is printed but not raised, because Hydra would print it again and not start the next batch of
+        jobs. Other errors are defects and are raised. An interruption ends the whole sweep: it is raised as
+        KeyboardInterrupt, which Hydra does not treat as the failure of one job.
         """
         assert job.sweep is not None
         self._directory = job.sweep.directory

@@ -1,4 +1,4 @@
-"""The tables of a sweep: jobs, best first, and mean and spread over the jobs that differ in their seed only."""
+"""The tables of a sweep: its jobs, best first, and means and spreads over jobs that differ only in their seed."""
 
 import csv
 import io
@@ -80,7 +80,7 @@ def sweep_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
 
 
 def swept_values(outcomes: Sequence[Outcome]) -> list[dict[str, str]]:
-    """Return, for each job, the overrides that differ between jobs; for a single job, all. Secrets are included."""
+    """Return the overrides of each job that differ between jobs; for a single job, all. Secrets are not redacted."""
     jobs = [_overrides(outcome) for outcome in outcomes]
     if len(jobs) < 2:
         return jobs
@@ -88,13 +88,13 @@ def swept_values(outcomes: Sequence[Outcome]) -> list[dict[str, str]]:
 
 
 def shown_value(values: Mapping[str, str], key: str) -> str:
-    """Return the cell of a key: its value, "" if there is none, redacted if it is a secret."""
+    """Return the cell for a key: the redacted value if the key names a secret, "" if there is no value."""
     (shown,) = redact_overrides([f"{key}={values.get(key, '')}"])
     return shown.partition("=")[2]
 
 
 def shown_metrics(outcomes: Sequence[Outcome], monitor: Monitor) -> list[str]:
-    """Return the names of the metrics that any job has; the metric of ``monitor`` is first."""
+    """Return the names of the metrics that at least one job has; the metric of ``monitor`` is first."""
     names = dict.fromkeys((monitor.metric, *_METRICS))
     return [name for name in names if any(name in outcome.best for outcome in outcomes)]
 
@@ -108,7 +108,7 @@ def rank(finished: bool, best: Mapping[str, float], monitor: Monitor) -> tuple[b
 
 
 def number(value: float | None, digits: int) -> str:
-    """Return the cell of a number; "" for None."""
+    """Return the text of a number with this many decimals; "" for None."""
     return "" if value is None else f"{value:.{digits}f}"
 
 
@@ -189,7 +189,7 @@ def over_seeds(outcomes: Sequence[Outcome], monitor: Monitor) -> list[OverSeeds]
 def seeds_table(groups: Sequence[OverSeeds], monitor: Monitor, *, columns_apart: bool = False) -> SweepTable:
     """Return a row for each group: swept values, n (finished jobs), mean and spread of metrics, step time, status.
 
-    columns_apart: put mean and spread in separate columns, which programs can read, instead of ``mean ± spread``.
+    columns_apart: put mean and spread in separate columns, for programs, instead of one cell ``mean ± spread``.
     """
     keys = list(dict.fromkeys(key for group in groups for key in group.swept))
     metrics = shown_metrics([outcome for group in groups for outcome in group.outcomes], monitor)

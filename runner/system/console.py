@@ -17,13 +17,13 @@ DEBUG_OPTION = "--debug"
 _FILE_ONLY = "file_only"
 
 NOT_ON_TERMINAL: Mapping[str, bool] = {_FILE_ONLY: True}
-"""``extra`` of a log record that is written to the file only, because the terminal shows its text already."""
+"""Argument ``extra`` of a log call whose text goes to the file only, because the terminal already shows the text."""
 
 
 def print_error(error: BaseException, *, what: str = "runner", debug: bool = False) -> None:
-    """Print an error on standard error, without secrets: a RunnerError as ``what: error: message``.
+    """Print an error to standard error, without secrets: a RunnerError as ``what: error: message``.
 
-    The traceback is printed if ``debug`` is true, or if the error is a defect, which is any error but a RunnerError.
+    The traceback is printed if ``debug`` is true or the error is not a RunnerError, and therefore a defect.
     """
     if debug or not isinstance(error, RunnerError):
         print(redact_text("".join(traceback.format_exception(error))), end="", file=sys.stderr)
@@ -33,7 +33,7 @@ def print_error(error: BaseException, *, what: str = "runner", debug: bool = Fal
 
 @contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Send the package's log to a file from level INFO, and to standard error from level WARNING."""
+    """Write the package's log, within the block, to a file from level INFO and to standard error from level WARNING."""
     package = logging.getLogger("runner")
     level = package.level
     to_file = logging.FileHandler(path, encoding="utf-8")
@@ -68,7 +68,7 @@ class _TerminalHandler(logging.Handler):
 
 
 def verb_parser(verb: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """Return the parser of ``runner VERB``; description and epilog are printed as they are."""
+    """Return the parser of ``runner VERB``; the line breaks of description and epilog are kept."""
     return argparse.ArgumentParser(
         prog=f"runner {verb}",
         description=description,

@@ -1,4 +1,4 @@
-"""Durable writes, reads that follow no symbolic link, and the folder for caches.
+"""Durable writes, safe reads of regular files, and the folder for caches.
 
 If the operating system refuses an operation, these functions raise ``OSError``; callers turn it into an error that
 names the purpose of the file.
@@ -20,8 +20,8 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 def read_regular(path: Path, limit: int, directory: int | None = None) -> bytes:
     """Read a regular file; if it is longer than ``limit`` bytes, return the first ``limit`` + 1 bytes.
 
-    directory: descriptor of the folder from which a relative ``path`` starts. Raises SecurityError if the file is a
-    symbolic link, a device, a pipe, a socket or a directory: a read could lead to another file or never end.
+    directory: descriptor of the folder from which a relative ``path`` starts. Raises SecurityError if ``path`` is a
+    symbolic link, which could lead to any file, or a device, a pipe, a socket or a directory.
     """
     try:
         descriptor = os.open(path, _READ, dir_fd=directory)
@@ -41,7 +41,7 @@ def read_regular(path: Path, limit: int, directory: int | None = None) -> bytes:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading, through symbolic links.
+    """Open a regular file, or a symbolic link to one, for reading.
 
     Raises DataError if the path is a FIFO, a device, a socket or a directory, because reading from it may never end.
     """
@@ -55,9 +55,9 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def write_durably(path: Path, payload: bytes, mode: int = 0o666) -> None:
-    """Create ``path`` with ``payload``: allocate the space, write, and flush to the disk. The name is not yet durable.
+    """Create the file ``path`` and flush its content ``payload`` to the disk, but not its name in the directory.
 
-    mode: permissions, reduced by the umask. Raises FileExistsError if the file exists, OSError if space is missing.
+    mode: permissions, reduced by the umask. Raises FileExistsError if the file exists, OSError if the disk is full.
     """
     with open(os.open(path, _CREATE, mode), "wb") as file:
         if payload:
@@ -68,7 +68,7 @@ def write_durably(path: Path, payload: bytes, mode: int = 0o666) -> None:
 
 
 def replace_durably(path: Path, payload: bytes, mode: int = 0o666) -> None:
-    """Replace the content of ``path`` atomically: readers find the old content or the new, even after a crash.
+    """Replace the content of ``path`` atomically: readers find the old or the new content, even after a crash.
 
     mode: see :func:`write_durably`. The caller must be the only writer.
     """
@@ -80,7 +80,7 @@ def replace_durably(path: Path, payload: bytes, mode: int = 0o666) -> None:
 
 
 def create_directory(path: Path) -> None:
-    """Create a directory, with its parents, if it does not exist; make the name of the directory durable.
+    """Create a directory, with its parents, if it does not exist, and flush its name to the disk.
 
     Raises NotADirectoryError if the path is a file.
     """
@@ -105,7 +105,7 @@ def fsync_directory(path: Path) -> None:
 def user_cache_folder() -> Path:
     """Return the folder ``runner`` in the user's cache folder (XDG base directory specification)."""
     configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # By the specification, a relative path in the variable is ignored.
+    # The specification requires that a relative path in the variable is ignored.
     base = configured if configured.is_absolute() else Path.home() / ".cache"
     return base / "runner"
 

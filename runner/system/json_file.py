@@ -1,4 +1,4 @@
-"""Untrusted JSON, which is parsed within limits, and JSON files that hold one value of a schema."""
+"""Parse untrusted JSON of limited size; read and write JSON files that hold one value of a schema."""
 
 import json
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ def parse_json(raw: bytes, limit: int) -> Any:
 
 
 def versioned(document: Any, version: int, name: str = "version") -> dict[str, Any]:
-    """Return a document without its version. Raises Violation unless it is a map with exactly this version."""
+    """Return ``document`` without field ``name``. Raises Violation if it is no map or the field is not ``version``."""
     found = document.get(name) if isinstance(document, dict) else None
     if type(found) is not int or found != version:
         refuse(name, found, version)
@@ -34,8 +34,8 @@ def versioned(document: Any, version: int, name: str = "version") -> dict[str, A
 class JsonFile(Generic[T]):
     """A kind of JSON file that holds one value.
 
-    kind: schema of the value. error: class of the error for a damaged file. advice: the remedy, which ends the error's
-    text. version: number in the field "version"; None for a file without that field. limit: largest size in bytes.
+    kind: schema of the value. error: class of the error for a damaged file. advice: the remedy, at the end of the error
+    message. version: number in the field "version"; None for a file without that field. limit: largest size in bytes.
     """
 
     kind: FieldType
@@ -45,9 +45,9 @@ class JsonFile(Generic[T]):
     limit: int = 1 << 26
 
     def read(self, path: Path, called: str = "") -> T:
-        """Read a regular file. Raises ``error`` for a damaged file, SecurityError for a link, or OSError.
+        """Read a regular file. Raises ``error`` if it is damaged, SecurityError as :func:`read_regular`, or OSError.
 
-        called: the name of the file in the error's text, such as the key that holds its path; "" for the path itself.
+        called: name of the file in the error message, such as the configuration key of its path; "" for the path.
         """
         raw = read_regular(path, self.limit)
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
-"""CPU flags of the instruction sets that multiply bfloat16; one of them suffices."""
+"""CPU flags of the instruction sets that multiply bfloat16; either is sufficient."""
 
 _CPUINFO = Path("/proc/cpuinfo")
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -15,14 +15,14 @@ _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use, or all cores if the system does not report that."""
+    """Return the number of cores that this process may use; if the system does not report it, of all cores."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cpu_facts(path: Path = _CPUINFO) -> dict[str, str]:
-    """Return the entries of the first CPU in a cpuinfo file; empty if there is no such file."""
+    """Return name -> value for the first CPU in a cpuinfo file; empty if there is no such file."""
     if not path.is_file():
         return {}
     first = path.read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0]
@@ -51,9 +51,9 @@ def available_memory() -> int:
 
 
 def process_room() -> int | None:
-    """Return the bytes by which this process may grow within its resource limits (ulimit -v, ulimit -d).
+    """Return the number of bytes by which this process may grow within its resource limits (ulimit -v, ulimit -d).
 
-    None if it has no such limit.
+    Returns None if the process has no such limit.
     """
     used = psutil.Process().memory_info()
     limits = ((resource.RLIMIT_AS, used.vms), (resource.RLIMIT_DATA, used.data))

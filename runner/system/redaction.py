@@ -1,8 +1,8 @@
 """Removal of secrets from every record, log and table of a run.
 
-The name of a key decides whether its value is a secret (``db.password``, ``hub_token``, ``apiKey``, everything below
-``credentials``). User and password in an address are secrets under any key. Only the stored configuration keeps
-secrets, because a run is resumed from it. A secret under a key such as ``note`` is not recognised.
+Whether a value is a secret depends on the name of its key: the values of ``db.password``, ``hub_token``, ``apiKey`` and
+all keys below ``credentials`` are. The user and password in an address are secrets under any key. A secret under a key
+such as ``note`` is not recognised. The stored configuration keeps its secrets, because a run is resumed from it.
 """
 
 import itertools
@@ -18,10 +18,10 @@ _ANYWHERE = {"passwords", "passphrase", "secret", "secrets", "credential", "cred
 _ENDINGS = ("password", "passwd")
 """Endings of a word that names a secret, as in ``sslpassword`` and ``PGPASSWORD``."""
 _AT_THE_END = {"token", "pwd", "apikey", "auth", "authorization"}
-"""Last words of a key that names a secret; ``token_count`` does not name one."""
+"""Words that name a secret if they are the last word of a key: ``hub_token`` does, ``token_count`` does not."""
 _KINDS_OF_KEY = {"api", "access", "private", "secret", "signing", "encryption"}
 
-# The part before the last @ of an address. A password may hold / and @, but a number before / or the end is a port.
+# The part of an address before its last @. A password may contain / and @; digits before a / or at the end are a port.
 _USERINFO = re.compile(r"(?<=://)(?!/)(?:[^\s/:@\"']+:(?!\d+(?:/|$))[^\s\"'<>]*|[^\s\"'<>/?#]*)(?=@)")
 _BEARER = re.compile(r"\b(Bearer|Basic) +[^\s,;\"']+")
 _VALUE = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|\{[^}]*\}|\[[^\]]*\]|[^\s;&\"'(){}\[\]]*[^\s;&,:.\"'(){}\[\]]"
@@ -36,7 +36,7 @@ _PIECE = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
 
 
 def is_secret(key: str) -> bool:
-    """Return whether any part of a key, dotted or not, names a secret."""
+    """Return whether a key names a secret; in a dotted key, any part can name one."""
     return any(_is_secret_part(part) for part in key.split("."))
 
 
@@ -54,7 +54,7 @@ def redact(value: Any, key: str = "") -> Any:
 
 
 def redact_overrides(overrides: Iterable[str]) -> list[str]:
-    """Return command-line arguments without secrets; their forms are ``key=value``, ``key=a,b`` and ``--key value``."""
+    """Return arguments ``key=value``, ``key=a,b`` and ``--key value`` of a command line without their secrets."""
     shown: list[str] = []
     for override in overrides:
         follows = bool(shown) and shown[-1].startswith("--") and "=" not in shown[-1] and is_secret(shown[-1])
@@ -65,7 +65,7 @@ def redact_overrides(overrides: Iterable[str]) -> list[str]:
 
 
 def redact_text(text: str) -> str:
-    """Return text without the user and password of addresses and without values after the key of a secret."""
+    """Return text without users and passwords of addresses, and without values that follow the key of a secret."""
     text = _BEARER.sub(rf"\1 {REDACTED}", _USERINFO.sub(REDACTED, text))
     return _MAPPED.sub(_redact_mapped, _ASSIGNED.sub(_redact_assigned, text))
 
@@ -73,7 +73,7 @@ def redact_text(text: str) -> str:
 def redact_code(text: str) -> str:
     """Return source code without literals assigned to the name of a secret, and without user and password in URLs.
 
-    Other assignments, such as ``token = tokens[0]``, stay.
+    Assignments of other expressions, such as ``token = tokens[0]``, are kept.
     """
     return _LITERAL.sub(_redact_assigned, _USERINFO.sub(REDACTED, text))
 

@@ -1,6 +1,6 @@
-"""Closed schemas, by which values from the wire and from files are checked when they are read.
+"""Schemas that check values from the network and from files when they are read.
 
-A record is a dataclass. The plain (JSON-like) form of a field follows from its annotation, which may set bounds::
+A record is a dataclass. The annotation of a field determines its plain (JSON-like) form and may set bounds::
 
     @dataclass(frozen=True)
     class Loaded:
@@ -8,8 +8,8 @@ A record is a dataclass. The plain (JSON-like) form of a field follows from its 
         steps: int
         seconds: dict[str, float]
 
-A missing field, an unknown field, a field of a wrong type and a value out of bounds are each a :class:`Violation`.
-The same rules hold for writing, where a violation is a defect of the writer.
+A missing field, an unknown field, a field of a wrong type and a value out of bounds each raise :class:`Violation`.
+Values are also checked when they are written; a violation is then a defect of the program that writes.
 """
 
 import math
@@ -43,17 +43,17 @@ _UNLIMITED = 2**63
 
 
 class Violation(ValueError):
-    """A value that the schema does not allow; the text names the place, the value and the expectation."""
+    """An error for a value that the schema does not allow; the message states the field, the value and the rule."""
 
 
 def refuse(where: str, found: object, expected: object) -> NoReturn:
-    """Raise the :class:`Violation` of a value; the message shows ``found`` escaped and shortened."""
+    """Raise :class:`Violation` for a value; the message shows ``found`` escaped and shortened."""
     raise Violation(f"{where}: {printable(repr(found))}, expected {expected}" if where else f"expected {expected}")
 
 
 @runtime_checkable
 class FieldType(Protocol):
-    """The plain form of one field. Reading and writing raise :class:`Violation` for a value out of bounds."""
+    """A converter between the typed and the plain form of a field; raises :class:`Violation` for invalid values."""
 
     def read(self, plain: Any, where: str) -> Any:
         """Return the typed form of a plain value; ``where`` is the field's path, for messages."""
@@ -110,7 +110,7 @@ class Text(_Scalar):
 
 @dataclass(frozen=True)
 class OneOf(_Scalar):
-    """One word of a closed list."""
+    """One of the texts in ``options``."""
 
     options: tuple[str, ...]
 
@@ -142,7 +142,7 @@ class Number(_Scalar):
 
 @dataclass(frozen=True)
 class AnyFloat:
-    """A float. JSON has only finite numbers, so other values are "nan", "inf" and "-inf"."""
+    """A float. JSON has only finite numbers, so the plain form of other values is "nan", "inf" or "-inf"."""
 
     def read(self, plain: object, where: str) -> float:
         if type(plain) not in (int, float) and plain not in ("nan", "inf", "-inf"):
@@ -192,7 +192,7 @@ class Bytes(_Scalar):
 
 @dataclass(frozen=True)
 class AnyMap(_Scalar):
-    """A map with text keys, whose values are checked later."""
+    """A map with text keys and unchecked values, which the caller must check."""
 
     def allows(self, value: object) -> bool:
         return isinstance(value, Mapping) and all(type(key) is str for key in value)
@@ -288,7 +288,7 @@ class MapOf:
 class Record(Generic[T]):
     """A map with one entry for each field of a dataclass. A record is a field type, so records can hold records.
 
-    stated: field name -> type, for a class without annotations.
+    stated: field name -> field type, if ``record_type`` is not a dataclass with annotations.
     """
 
     closed = True
@@ -299,7 +299,7 @@ class Record(Generic[T]):
         self.required = set(self.fields)
 
     def read(self, plain: object, where: str = "") -> T:
-        """Return the record that a map describes; also raises the errors of the record's ``__post_init__``."""
+        """Return the record that a map describes; errors from the record's ``__post_init__`` are not caught."""
         if type(plain) is not dict:
             refuse(where, plain, f"a map of {', '.join(self.fields) or 'nothing'}")
         missing = [name for name in self.fields if name not in plain and name in self.required]
@@ -322,7 +322,7 @@ class Record(Generic[T]):
 class LenientRecord(Record[T]):
     """A record in a file that another version of the program may have written.
 
-    complete: False to give missing fields their defaults, if they have any. closed: False to ignore unknown fields.
+    complete: False to use the default of a missing field that has one. closed: False to ignore unknown fields.
     """
 
     def __init__(self, record_type: Callable[..., T], *, complete: bool = True, closed: bool = True) -> None:
@@ -350,7 +350,7 @@ _PLAIN: dict[Any, FieldType] = {
 
 
 def field_type(hint: Any, *, complete: bool = True) -> FieldType:
-    """Return the field type that an annotation names, or else the field type of its Python type.
+    """Return the field type for an annotation: a field type or bounds given in ``Annotated``, or else by Python type.
 
     complete: see :class:`LenientRecord`; applies to records in the annotation.
     """

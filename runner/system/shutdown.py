@@ -1,4 +1,4 @@
-"""An orderly end of a run: Ctrl-C and SIGTERM as requests to stop, and actions at the end of a block."""
+"""Orderly ends of runs: Ctrl-C and SIGTERM are requests to stop, and actions can be set for the end of a block."""
 
 import logging
 import signal
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class StopRequest:
-    """A request to stop: the first signal sets ``signum`` for the training loop, the second raises Interrupted at once.
+    """A handler of SIGINT and SIGTERM: the first sets ``signum`` for the training loop, the second raises Interrupted.
 
     Only the main thread of a process can handle signals. In another thread this class has no effect.
     """
@@ -42,8 +42,8 @@ class StopRequest:
 def at_the_end(what: str, act: Callable[[BaseException | None], object]) -> Iterator[None]:
     """Call ``act`` when the block ends, with the error that ended it, or None.
 
-    The error of the block is raised. If ``act`` fails too, its error is only logged, as a warning that names ``what``.
-    If ``act`` fails after a block without an error, its error is raised.
+    The error of the block is raised; an Exception that ``act`` then raises is only logged, as a warning that names
+    ``what``. If the block ends without an error, an error of ``act`` is raised.
     """
     try:
         yield

@@ -1,7 +1,7 @@
 """Text for terminals and logs: escaped text of other processes, and tables.
 
-Names and messages from a peer, and lines from a worker's log, may contain anything: terminal escape sequences,
-right-to-left overrides, a megabyte without a newline. They are escaped here before they are shown.
+Names and messages from another process, and lines from a worker's log, may contain terminal escape sequences,
+right-to-left overrides or a megabyte without a newline. They are escaped and shortened here before they are shown.
 """
 
 import math
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 
 def printable(text: str, limit: int = 120) -> str:
-    """Return ``text`` as one line, cut after ``limit`` characters, with unprintable characters escaped."""
+    """Return the first ``limit`` characters of ``text`` as one line, with unprintable characters escaped."""
     if len(text) <= limit and text.isprintable():
         return text
     cut = text[:limit]
@@ -23,7 +23,7 @@ def printable_lines(text: str, lines: int, width: int = 200) -> list[str]:
 
 
 def ascii_only(text: str) -> str:
-    """Return ``text`` with characters beyond ASCII escaped, so that one character is one byte. Newlines are kept."""
+    """Return ``text`` with non-ASCII characters escaped, so that each character is one byte. Newlines are kept."""
     return text.encode("ascii", "backslashreplace").decode("ascii")
 
 
@@ -48,5 +48,5 @@ def number(count: int) -> str:
 
 
 def mean_number(count: float) -> str:
-    """Return a mean count, with decimals only if it is not a whole number."""
+    """Return a mean of counts as text, with thousands separators, and with decimals if it is not a whole number."""
     return number(round(count)) if math.isclose(count, round(count)) else f"{count:,.2f}"

@@ -1,7 +1,7 @@
-"""Recorded timelines: a file for trace viewers, critical paths and waits.
+"""Timelines of updates: recording, a file for trace viewers, critical paths, and waits.
 
 Read in this order:
 
-* ``window``: recording of some updates. ``chrome``: the file for trace viewers.
-* ``timeline_index``: order of spans and runs. ``critical_path``: analyses. ``summary``: their results as a document.
+* ``window``: the recording of some updates. ``chrome``: the file for trace viewers.
+* ``timeline_index``: look-up of spans and runs. ``critical_path``: critical paths and waits. ``summary``: both as JSON.
 """

@@ -19,12 +19,12 @@ _UPDATES = "steps"
 _TRANSFER = "transfer"
 
 _Lane = tuple[str, str]
-"""A process and the label of one of its rows."""
+"""A process, and the label of one of its rows in the viewer."""
 
 
 @dataclass(frozen=True)
 class _Slice:
-    """A complete event before processes and rows are numbered."""
+    """A complete event that names its process and row; the format refers to both by number (see ``_Rows``)."""
 
     lane: _Lane
     name: str
@@ -37,10 +37,10 @@ class _Slice:
 def chrome_trace(index: TimelineIndex, updates: Sequence[Update]) -> bytes:
     """Return the content of a trace file as JSON.
 
-    Each process has one row per client and device. A row holds a slice per run of the client, with the run's spans
-    inside the slice and the wait before the slice. The session has a row of updates and one row of runs per client. A
-    flow leads from each send to its receive. Time 0 is the earliest event. Every slice has its step; slices of runs and
-    spans also have client and number; spans have node, op and layer; transfers have key, peer and bytes.
+    Each process has one row per client and device. In this row, each run of the client is a slice that contains the
+    slices of the run's spans; waits before the run are slices too. The session's process also has a row of updates, and
+    a row of runs for each client. A flow leads from each send to its receive. Time 0 is the earliest event. Arguments
+    of all slices: step; except updates: client, number of the run; spans: node, op, layer; transfers: key, peer, bytes.
     """
     slices = [*_of_session(index, updates), *_of_devices(index)]
     rows = _Rows(slices)
@@ -89,7 +89,7 @@ def _facts(span: Span) -> dict[str, Any]:
 
 
 def _flows(index: TimelineIndex, rows: "_Rows") -> Iterator[dict[str, Any]]:
-    """Yield a flow for each transfer with both ends recorded."""
+    """Yield the two events of a flow for each transfer whose send and receive were recorded."""
     received = [span for span in index.timeline.spans if span.kind == RECEIVE]
     ends = [(send, span) for span in received if (send := index.send_of(span)) is not None]
     for number, (send, span) in enumerate(ends, start=1):
@@ -116,7 +116,7 @@ class _Rows:
             yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": row}}
 
     def at(self, lane: _Lane, time_ns: int) -> dict[str, Any]:
-        """Return the fields that place an event on a row and in time."""
+        """Return the fields of an event that state its process, its row and its time."""
         pid, tid = self._numbers[lane]
         return {"pid": pid, "tid": tid, "ts": (time_ns - self._origin) / _NS_PER_US}
 

@@ -2,12 +2,12 @@
 
 The critical path is the chain of causes that determined the duration of an update, followed backwards in time.
 
-A device executes one span at a time. The usual cause of a span is therefore the preceding span on its device. But if
+A device executes one span at a time. The cause of a span is therefore usually the preceding span on its device. But if
 the span waited for a tensor, the cause is the send of the tensor on another device. If the session started the run of
-the span only after the device was free, the cause is the run that ended last before this start.
-
+the span only after the device was free, the cause is the run that ended last before this start. A run is *launched* if
+its client was started with ``Clients.launch`` (see ``step_driver``), so that runs of other clients can overlap it.
 In synchronous training the chain begins with the update. If clients run across updates, as in asynchronous training,
-the chain is cut at the beginning of the update. All functions here are pure.
+only the part of the chain within the update is returned.
 """
 
 from collections import Counter
@@ -19,14 +19,14 @@ from runner.engine.run.timeline import Span
 from runner.tracing.timeline_index import TimelineIndex, Update
 
 OTHER = "other"
-"""Kind of the segments that no recorded span covers: calls, messages, decisions of the session."""
+"""Kind of segments without a recorded span: function calls, messages, and decisions of the session."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A piece of the path: the part of ``span`` that is on the path; None if no span was recorded.
+    """A segment of the critical path. place: a device, or the process of the session.
 
-    place: a device, or the process of the session.
+    span: the recorded span of which the segment is all or a part; None if no span was recorded at this time.
     """
 
     place: str
@@ -41,7 +41,7 @@ class Segment:
 
     @property
     def kind(self) -> str:
-        """Kind of the span, or ``OTHER``. "wait" is the transfer time of a tensor, or a wait for an unknown sender."""
+        """Kind of the span, or ``OTHER``. "wait": the transfer of a tensor, or a wait whose send was not recorded."""
         return OTHER if self.span is None else self.span.kind
 
     @property
@@ -51,7 +51,7 @@ class Segment:
 
 
 def critical_path(index: TimelineIndex, update: Update) -> list[Segment]:
-    """Return the path of one update from its beginning to its end, without gap or overlap."""
+    """Return the segments from the beginning to the end of one update; they neither overlap nor leave gaps."""
     walk = _Walk(index, update)
     while walk.now > walk.start:
         walk.step_back()
@@ -61,8 +61,8 @@ def critical_path(index: TimelineIndex, update: Update) -> list[Segment]:
 class _Walk:
     """A walk back in time that starts in the session at the end of an update.
 
-    A wait leads to its sender if the send had not ended when the wait began. The time between the end of the send and
-    the end of the wait is the transfer of the tensor and remains a segment of the wait.
+    From a wait, the walk continues at the send of the tensor if the wait began before the send ended. The time from the
+    end of the send to the end of the wait is the transfer of the tensor and becomes a segment of kind "wait".
     """
 
     def __init__(self, index: TimelineIndex, update: Update) -> None:
@@ -72,7 +72,7 @@ class _Walk:
         self._device: str | None = None
 
     def step_back(self) -> None:
-        """Add the segment that ends at ``now``."""
+        """Add the segments that lead from ``now`` back to the preceding cause, and move ``now`` there."""
         if self._device is None:
             self._in_session()
         else:
@@ -103,7 +103,7 @@ class _Walk:
         first = self._index.first_of_part(span)
         if first.begin_ns < self.now:
             return
-        # Go to the latest of three causes: the last received transfer, the start of the run, the preceding span.
+        # Continue at the latest of three causes: the last received transfer, the start of the run, the preceding span.
         known = self._index.start_of_part(first)
         free = self.start if known.free_ns is None else known.free_ns
         started = self.start if known.run is None else known.run.begin_ns
@@ -130,7 +130,7 @@ class _Walk:
 
 
 IDLE = "idle"
-"""Kind of the time of a device that no recorded span covers."""
+"""Kind of the time in which a device has no recorded span."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Waited:
 def waits_between(index: TimelineIndex) -> Iterator[Wait]:
     """Yield the waits of devices before launched runs: first for the start of the run, then for its last transfer.
 
-    A launched run begins on a device after all tensors that it receives have arrived, so its waits precede the run.
+    A launched run begins on a device only after all tensors that the device receives for it have arrived.
     """
     for first, *_ in index.parts():
         known = index.start_of_part(first)
@@ -199,7 +199,7 @@ def spent(index: TimelineIndex, update: Update) -> dict[str, dict[str, int]]:
 
 
 def _is_wait(index: TimelineIndex, span: Span) -> bool:
-    """Return whether a span is a wait within a run. Launched runs never wait: their tensors arrive first."""
+    """Return whether a span is a wait within a run; never in a launched run, whose tensors arrive before it begins."""
     run = index.run_of(span)
     return span.kind == WAIT and (run is None or not run.launched)
 

@@ -19,9 +19,9 @@ def trace_summary(index: TimelineIndex, updates: Sequence[Update]) -> dict[str, 
 
     ``steps`` is a list of maps: ``step``; ``ns``, the duration of the update; ``critical_path_ns`` with ``by_kind``,
     ``by_layer`` and ``by_process``, each of which adds up to ``ns``; ``processes_ns``, process -> kind -> ns, which
-    adds up to ``ns`` for each process; ``waited``, a list of ``who``, ``for``, ``times`` and ``ns``, longest first. A
-    process is named by job and task, or is the session's process. ``node_ns``: node -> median time of its kernel in ns;
-    ``parallelism.costs`` uses these times.
+    adds up to ``ns`` for each process; ``waited``, a list of maps of ``who``, ``for``, ``times`` and ``ns``, longest
+    first. A process is named by its job and task; the session's process has its own name. ``node_ns``: node -> median
+    time of its kernel in ns; ``parallelism.costs`` uses these times.
     """
     between = list(waits_between(index))
     return {"steps": [_step(index, between, update) for update in updates], "node_ns": _node_ns(index)}
@@ -36,7 +36,7 @@ def _node_ns(index: TimelineIndex) -> dict[str, int]:
 
 
 def summary_table(summary: Mapping[str, Any]) -> str:
-    """Return the summary as text: shares of critical paths, time of each process by kind, and a line (ms) per step."""
+    """Return the summary as text: shares of critical paths, time of each process by kind, and waits in each step."""
     steps = summary["steps"]
     if not steps:
         return "no step was recorded"
@@ -82,7 +82,7 @@ def _total(path: Iterable[Segment], name: Callable[[Segment], str]) -> dict[str,
 
 
 def _shares(title: str, steps: Sequence[Mapping[str, int]]) -> list[str]:
-    """Return the lines of one kind of shares, the largest first. If there are many, the last line sums the smallest."""
+    """Return a line with time and share for each name, largest first; names after the eighth share the last line."""
     totals: Counter[str] = Counter()
     for step in steps:
         totals.update(step)
@@ -95,7 +95,7 @@ def _shares(title: str, steps: Sequence[Mapping[str, int]]) -> list[str]:
 
 
 def _shares_of_process(process: str, steps: Sequence[Mapping[str, Any]]) -> str:
-    """Return the line of a process: its time by kind."""
+    """Return the line of a process: the share of each kind in its time."""
     total = sum(step["ns"] for step in steps) or 1
     totals = {kind: sum(step["processes_ns"][process].get(kind, 0) for step in steps) for kind in (*KINDS, IDLE)}
     shares = ", ".join(f"{kind} {ns / total:.1%}" for kind, ns in totals.items() if ns)

@@ -13,7 +13,7 @@ _Run = tuple[str, int]
 
 @dataclass(frozen=True)
 class Update:
-    """One update of the training loop, with the times of its request and its completion (CLOCK_MONOTONIC)."""
+    """One update of the training loop: its step and the times (CLOCK_MONOTONIC) at which it began and ended."""
 
     step: int
     begin_ns: int
@@ -22,10 +22,10 @@ class Update:
 
 @dataclass(frozen=True)
 class PartStart:
-    """The events that precede the part of a run on one device.
+    """The events before a part of a run, which is all spans of the run on one device.
 
     free_ns: end of the device's preceding span; None if there is none. run: the session's record of the run; None if
-    the run did not end. wait, send: both ends of the last transfer that the part of a launched run receives.
+    the run did not end. wait, send: both ends of the last transfer to the part; None if the run is not ``launched``.
     """
 
     free_ns: int | None
@@ -60,11 +60,11 @@ class TimelineIndex:
 
     @property
     def devices(self) -> dict[str, Sequence[Span]]:
-        """Device -> its spans, in order."""
+        """Device -> its spans, in order of time."""
         return dict(self._tracks)
 
     def parts(self) -> Iterator[Sequence[Span]]:
-        """Yield the spans of each run on each device, in order."""
+        """Yield each part: the spans of one run on one device, in order of time."""
         yield from self._parts.values()
 
     def last_before(self, device: str, time_ns: int) -> Span | None:
@@ -73,7 +73,7 @@ class TimelineIndex:
         return self._tracks[device][count - 1] if count else None
 
     def last_ended(self, time_ns: int) -> ClientRun | None:
-        """Return the run that ended last, at ``time_ns`` or before."""
+        """Return the last run that ended at or before ``time_ns``."""
         count = bisect_right(self._ends, time_ns)
         return self._by_end[count - 1] if count else None
 
@@ -82,7 +82,7 @@ class TimelineIndex:
         return self._last.get(_run(run))
 
     def send_of(self, span: Span) -> Span | None:
-        """Return the send that a wait or receive belongs to; None for other spans and unrecorded sends."""
+        """Return the send of the tensor of a wait or receive; None for other spans or if the send was not recorded."""
         return self._sends.get((*_run(span), span.key)) if span.key and span.kind != SEND else None
 
     def run_of(self, span: Span) -> ClientRun | None:
@@ -90,11 +90,11 @@ class TimelineIndex:
         return self._runs.get(_run(span))
 
     def first_of_part(self, span: Span) -> Span:
-        """Return the first span of the same run on the same device."""
+        """Return the first span of the part to which ``span`` belongs."""
         return self._parts[span.device, _run(span)][0]
 
     def start_of_part(self, first: Span) -> PartStart:
-        """Return the events that precede the first span of a part."""
+        """Return the events that precede a part, given its first span."""
         before = self.last_before(first.device, first.begin_ns)
         free_ns = None if before is None else before.end_ns
         run = self.run_of(first)
@@ -103,9 +103,9 @@ class TimelineIndex:
         return PartStart(free_ns, run, *self._last_arrival(first))
 
     def _last_arrival(self, first: Span) -> tuple[Span | None, Span | None]:
-        """Return the wait and the send of the transfer that a part received last.
+        """Return the wait and the send of the transfer that a part received last, given its first span.
 
-        A send may end a little after the part begins, because its message arrives before the send returns.
+        A send may end shortly after the part begins, because the message can arrive before the call that sent it ends.
         """
         own = self._parts[first.device, _run(first)]
         ends = [(span, send) for span in own if span.kind == WAIT and (send := self.send_of(span)) is not None]

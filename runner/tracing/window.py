@@ -28,7 +28,7 @@ class TraceFiles:
 def recorded_steps(first: int, total: int, skip: int, count: int) -> range:
     """Return the steps to record in a process that trains steps ``first`` to ``total - 1``.
 
-    These are ``count`` steps after the first ``skip`` steps, or the last ``count`` steps of a shorter run.
+    These are ``count`` steps after the first ``skip`` steps, or the last ``count`` steps if the run is too short.
     """
     begin = max(first, min(first + skip, total - count))
     return range(begin, min(begin + count, total))
@@ -38,8 +38,8 @@ def recorded_steps(first: int, total: int, skip: int, count: int) -> range:
 class TraceWindow:
     """A recorder that writes the timeline of some updates. The training loop calls it before and after each update.
 
-    If clients are launched and run across updates, everything between the beginning of the first recorded update and
-    the end of the last one is recorded. clients: the names of the clients to record. announce: called with the path of
+    If clients run across updates, their spans from the beginning of the first recorded update to the end of the last
+    one are written. clients: the names of the clients to record. announce: function that is called with the path of
     each written file.
     """
 
@@ -53,8 +53,8 @@ class TraceWindow:
     _updates: list[Update] = field(default_factory=list, init=False)
 
     def before(self, step: int) -> None:
-        """Note the beginning of an update; start recording if its step is due."""
-        # Recording starts one step early, because the first recorded step is slower than the others.
+        """Store the beginning of an update; start recording if this is the step before the first step to record."""
+        # Recording starts one step early if possible, because the step in which it starts is slower than the others.
         if self.steps and not self._recording and self.steps[0] - 1 <= step <= self.steps[-1]:
             self.session.start_trace(self.clients)
             self._recording = True
@@ -62,16 +62,16 @@ class TraceWindow:
             self._open = (step, time.monotonic_ns())
 
     def after(self, step: int) -> None:
-        """Note the end of an update; write the files after the last recorded step."""
+        """Store the end of an update; write the files after the last step to record."""
         self._close()
         if self.steps and step == self.steps[-1]:
             self.finish()
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Stop recording and write the files; does nothing if nothing is being recorded.
+        """Stop recording and write the files; do nothing if no recording is active.
 
-        error: the error that ended the last update. If a worker failed, its recording is lost. If ``error`` is given,
-        the loss is logged; otherwise the ClusterError is raised. Raises ResourceError if a file cannot be written.
+        error: the error that ended the last update. If the workers' recordings cannot be collected, the ClusterError is
+        raised, or only logged if ``error`` is given. Raises ResourceError if a file cannot be written.
         """
         if not self._recording:
             return
@@ -84,7 +84,7 @@ class TraceWindow:
                 raise
             log.warning("no timeline could be collected from the workers: %s", lost)
             return
-        # If the run ended before the first step to record, keep the updates before it.
+        # If the run ended before the first step to record, write the updates that were recorded before that step.
         updates = [each for each in self._updates if each.step in self.steps] or self._updates
         timeline = recorded.between(updates[0].begin_ns, updates[-1].end_ns)
         index = TimelineIndex(timeline)

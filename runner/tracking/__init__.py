@@ -3,8 +3,8 @@
 Read in this order:
 
 * ``base``: the interface. ``metrics_log``: metrics.jsonl. ``plots``: pictures.
-* ``records``: tracking records as values. ``writer``: the thread that writes them. ``spool``: a file of waiting
-  records. ``origin`` and ``replay``: writing of waiting records by another process.
+* ``records``: the kinds of tracking records. ``writer``: the thread that writes records to the store. ``spool``: a file
+  of records that are not yet in the store. ``origin``, ``replay``: another process writes these records to the store.
 * ``mlflow_tracker``, ``mlflow_store``, ``mlflow_sweep``, ``mlflow_client``: MLflow.
 """
 

@@ -1,7 +1,7 @@
 """The interface of experiment tracking, and the tracker that records nothing.
 
-A tracker never slows a step and never ends a run. Its methods, other than ``finish``, return in microseconds. If a
-store does not accept a record, the record is spooled and the failure is logged.
+A tracker never slows a step and never ends a run. Its methods, other than ``finish``, return in microseconds. If the
+store does not accept a record, the record is kept in the spool (a file in the run directory) and the failure is logged.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,11 +20,11 @@ class RunInfo:
     """The run that a tracker records.
 
     run_id: the identifier of the run in the store, the same before and after a resume.
-    name: shown in the user interface; a job of a sweep is named by its swept values (``job_name``).
+    name: the name in the store's user interface; a job of a sweep is named by its swept values (``job_name``).
     run_dir: the run's directory, which holds the spool.
     tags: facts about the run that are not configuration, such as the git commit.
-    first_step: lowest step that this process will log, 0 for a new run. On a resume, points below ``first_step``
-        that the store lacks are restored from ``history``; points that the store has are not written again.
+    first_step: lowest step that this process will log, 0 for a new run. On a resume, metric values below ``first_step``
+        that the store lacks are restored from ``history``; values that the store has are not written again.
     history: the run's metrics.jsonl, or None to restore nothing.
     sweep_dir, sweep_name: directory and name of the sweep of which this run is a job; None and "" for a single run.
     """
@@ -40,13 +40,13 @@ class RunInfo:
 
 
 class Tracker:
-    """The record of one run: call ``start``, any number of ``log_*`` and ``set_tags``, then ``finish``.
+    """A recorder of one run: call ``start``, then ``log_*`` and ``set_tags`` any number of times, then ``finish``.
 
     This class records nothing: every method returns at once. Subclasses override the methods to write to a store.
     """
 
     def start(self, run: RunInfo) -> None:
-        """Begin, or continue, the record of ``run``; returns before the store has been reached."""
+        """Begin, or continue, the record of ``run``; do not wait for the store."""
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Record a configuration; nested mappings become dotted keys."""
@@ -61,7 +61,7 @@ class Tracker:
         """Set facts about the run; a later value replaces an earlier one."""
 
     def finish(self, status: str) -> None:
-        """Write the pending records and end the run with one of ``STATUSES``; waits for a bounded time."""
+        """Write the pending records and end the record with one of ``STATUSES``; wait for a limited time only."""
 
 
 class Tracking:
@@ -80,7 +80,7 @@ class Tracking:
     def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = (), description: str = "") -> None:
         """End the record of the sweep in this directory.
 
-        artifacts: files to add to the record. description: Markdown for the record's page, such as the table of jobs.
+        artifacts: files to add to the record. description: Markdown to show on the record's page in the store.
         """
 
 
@@ -96,21 +96,21 @@ class NoTracking(Tracking):
 
 
 def job_name(swept: Mapping[str, str]) -> str:
-    """Return a short name of a job of a sweep, made of its swept values without secrets.
+    """Return a short name for a job of a sweep, made of its swept values without secrets.
 
-    The option of a group is shown without its key, and other keys are cut to their last part if that is unambiguous:
-    ``{"optimizer.lr": "0.1", "parallelism": "single"}`` gives "lr=0.1 single".
+    The option of a configuration group is shown without its key. Other keys are shortened to their last part if no two
+    become equal: ``{"optimizer.lr": "0.1", "parallelism": "single"}`` gives "lr=0.1 single".
     """
     shown = {key: str(redact(value, key)) for key, value in swept.items()}
     return " ".join(
-        # The name of an option of a group needs no key.
+        # This is the option of a configuration group, whose name is clear without the key.
         value if "." not in key and value.isidentifier() and value not in _NAMELESS else f"{short}={value}"
         for short, (key, value) in zip(_short_keys(shown), shown.items(), strict=True)
     )
 
 
 def sweep_name(swept: Collection[str]) -> str:
-    """Return the name of a sweep, made of the shortened keys that the sweep varies: "sweep lr, parallelism"."""
+    """Return the name of a sweep, made of the shortened keys that it varies, such as "sweep lr, parallelism"."""
     return f"sweep {', '.join(_short_keys(swept))}".rstrip()
 
 

@@ -1,8 +1,8 @@
-"""metrics.jsonl: every metric of a run, one JSON object per line. It is written with every tracker.
+"""metrics.jsonl: every metric of a run, one JSON object per line. The file is written whichever tracker is used.
 
-A line is ``{"step": 3, "time": 1767225600.5, "values": {"train/loss": 0.25}}``; ``time`` is seconds since 1970, values
-that are not finite are the strings "nan", "inf" and "-inf". Steps are contiguous across resumes: when a killed
-run resumes, its lines after the checkpoint are removed.
+An example of a line is ``{"step": 3, "time": 1767225600.5, "values": {"train/loss": 0.25}}``. ``time`` is in seconds
+since 1970. Values that are not finite are the strings "nan", "inf" and "-inf". When a killed run resumes, the lines of
+steps after its checkpoint are removed, because the run repeats these steps.
 """
 
 import json
@@ -23,10 +23,10 @@ _METRIC_NAME = re.compile(rf"({'|'.join(SECTIONS)})/[A-Za-z0-9_.\-]+(/[A-Za-z0-9
 
 
 class MetricsLog:
-    """An open metrics.jsonl; every line is handed to the operating system before ``append`` returns."""
+    """An open metrics.jsonl; ``append`` returns after the operating system has received the line."""
 
     def __init__(self, path: Path, first_step: int = 0) -> None:
-        """Open ``path``, keep its steps below ``first_step`` and drop the rest."""
+        """Open ``path``, keep its lines of steps below ``first_step`` and remove the others."""
         self._checked: set[str] = set()
         _truncate(path, first_step)
         self._file = path.open("a", buffering=1, encoding="utf-8")
@@ -40,7 +40,7 @@ class MetricsLog:
         self._file.write(_line(int(step), time.time() if time_s is None else time_s, numbers))
 
     def sync(self) -> None:
-        """Flush the lines to the disk, so that all metrics before a checkpoint survive a crash."""
+        """Flush the lines to the disk; called before a checkpoint, so that the metrics before it survive a crash."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class MetricsLog:
 def read_metrics(path: Path) -> Iterator[Metrics]:
     """Yield the records of a metrics.jsonl in order. The last line is ignored if it is incomplete.
 
-    Raises ValueError naming file and line for any other line that is not a record.
+    Raises ValueError, which names the file and the line number, for any other line that is not a record.
     """
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
@@ -86,7 +86,7 @@ def _line(step: int, time_s: float, values: Mapping[str, float]) -> str:
 
 
 def _truncate(path: Path, first_step: int) -> None:
-    """Atomically drop the records at or beyond ``first_step`` and a damaged end of the file."""
+    """Atomically remove the records of ``first_step`` and later steps, and a damaged end of the file."""
     if not path.exists():
         return
     kept = path.with_name(path.name + ".tmp")

@@ -1,4 +1,4 @@
-"""The connection to MLflow: the import of MLflow, its client, and its limits for names and values."""
+"""The connection to MLflow: its import, its client, and its limits on the length of names and values."""
 
 import fcntl
 import getpass
@@ -21,9 +21,9 @@ from runner.tracking.writer import StoreUnavailableError
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on the file ``path``, which is created if absent; waits for other holders.
+    """Wait for an exclusive lock on the file ``path``, which is created if absent, and hold it within the block.
 
-    The operating system releases the lock of a process that dies, so no lock is ever stale.
+    The operating system releases the lock of a process that dies.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
@@ -39,20 +39,20 @@ _SQLITE = "sqlite:///"
 _ENVIRONMENT = {
     # No telemetry. MLflow reads this variable when it is imported.
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    # The writer retries. MLflow would retry for minutes, and not notice that the store is back or that the run ended.
+    # The writer thread retries. MLflow would retry for minutes, without a check whether the run has ended meanwhile.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
 }
-"""Environment variables of MLflow's client, with the values for variables that are not set."""
+"""Environment variables of MLflow's client -> values to use if the variables are not set."""
 _IMPORTING = threading.Lock()
-"""Held while MLflow is imported: if the writer threads of two jobs import it at once, one gets an incomplete module."""
+"""Lock for the import of MLflow: if two writer threads imported it at once, one would get an incomplete module."""
 
 
 def resolve_uri(uri: str | None, folder: Path, environment: Mapping[str, str] = os.environ) -> str:
     """Return the address of the store: ``uri``, else the variable MLFLOW_TRACKING_URI, else mlflow.db in ``folder``.
 
-    The path of a SQLite store becomes absolute; a relative path starts from ``folder``. ``mlflow ui`` in ``folder``
-    looks for the names ``mlruns`` and ``mlflow.db``. Raises ValueError for a scheme that MLflow does not support.
+    The path of a SQLite store becomes absolute; a relative path starts from ``folder``. The default is the file that
+    ``mlflow ui`` looks for in its working directory. Raises ValueError for a scheme that MLflow does not support.
     """
     chosen = uri or environment.get(URI_VARIABLE) or _SQLITE + DATABASE
     scheme = chosen.split(":", 1)[0].split("+", 1)[0]
@@ -82,7 +82,7 @@ def connect(uri: str, experiment: str) -> tuple[Any, str]:
 
 
 def experiment_of_newest_run(uri: str) -> str | None:
-    """Return the id of the experiment of the newest run, None without runs. Raises StoreUnavailableError."""
+    """Return the id of the experiment of the newest run; None if there is no run. Raises StoreUnavailableError."""
     with store_errors(f"tracking store {redact_text(uri)}"), _creation_lock(uri):
         client = _client(uri)
         experiments = [experiment.experiment_id for experiment in client.search_experiments()]
@@ -91,9 +91,9 @@ def experiment_of_newest_run(uri: str) -> str | None:
 
 
 def directories_of_runs(uri: str, run_id: str) -> list[Path]:
-    """Return directories of runs whose run_id, or id in MLflow, begins with these hex digits: at most two by each id.
+    """Return the directories of at most two runs whose run_id, and two whose id in MLflow, begins with ``run_id``.
 
-    A SQLite store that does not exist is not created. Raises StoreUnavailableError.
+    run_id: hex digits. A SQLite store that does not exist is not created. Raises StoreUnavailableError.
     """
     path = sqlite_path(uri)
     if path is not None and not path.is_file():
@@ -137,7 +137,7 @@ def source_tags() -> dict[str, str]:
 def _client_class() -> Any:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # This import takes seconds; on the writer's thread it does not delay training.
+    # This import takes seconds; the writer thread does it, so that training is not delayed.
     from mlflow.tracking import MlflowClient
 
     return MlflowClient
@@ -146,8 +146,8 @@ def _client_class() -> Any:
 def _client(uri: str) -> Any:
     """Return a client; call it within :func:`store_errors`, which has imported MLflow."""
     client_class = _client_class()
-    # MLflow's messages, such as tracebacks of failed writes, are kept out of the progress bar. The log has each failure
-    # once, with its cause, through StoreUnavailableError.
+    # MLflow's log messages, such as tracebacks of failed writes, would disturb the progress bar. Each failure is logged
+    # once, with its cause, when StoreUnavailableError is handled.
     logging.getLogger("mlflow").setLevel(logging.ERROR)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     path = sqlite_path(uri)
@@ -169,7 +169,7 @@ def _experiment_id(client: Any, name: str, uri: str) -> str:
     found = client.get_experiment_by_name(name)
     if found is None:
         path = sqlite_path(uri)
-        # The name can be anything, such as ".."; the folder must be inside mlruns.
+        # The name can be any text, such as "..", but the folder must be inside mlruns.
         folder = re.sub(r"[^\w-]", "_", name)
         artifacts = None if path is None else str(path.parent / ARTIFACTS / folder)
         try:
@@ -177,7 +177,7 @@ def _experiment_id(client: Any, name: str, uri: str) -> str:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-            # Another process created the experiment first, on a store without a file lock.
+            # The store has no file lock, and another process created the experiment first.
             found = client.get_experiment_by_name(name)
     if found.lifecycle_stage != "active":
         raise StoreUnavailableError(
@@ -199,14 +199,14 @@ _REFUSED = re.compile(r"[^\w.\- :/]", re.ASCII)
 
 
 def flat_params(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return a configuration as MLflow parameters: dotted keys, values as text, lists as JSON, secrets hidden."""
+    """Return a configuration as MLflow parameters: dotted keys, values as text, lists as JSON, secrets redacted."""
     return {safe_key(key): _text(redact(value, key))[:PARAM_LENGTH] for key, value in _leaves(config, "")}
 
 
 def safe_key(key: str) -> str:
-    """Escape the characters that MLflow refuses, such as ``@ + [ ] ,``, to ``_xHH_`` with their hex code.
+    """Replace each character that MLflow rejects, such as ``@ + [ ] ,``, by ``_xHH_`` with its hexadecimal code.
 
-    A key longer than 250 characters is cut and ends in a digest of the whole.
+    If the result has more than 250 characters, it is truncated and ends in a digest of the whole key.
     """
     safe = _REFUSED.sub(lambda match: f"_x{ord(match[0]):02x}_", key)
     if len(safe) <= KEY_LENGTH:
@@ -215,12 +215,12 @@ def safe_key(key: str) -> str:
 
 
 def safe_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return tags with keys that MLflow accepts, values within its limit, and secrets hidden."""
+    """Return tags with keys that MLflow accepts, values truncated to its limit, and secrets redacted."""
     return {safe_key(key): str(redact(value, key))[:TAG_LENGTH] for key, value in tags.items()}
 
 
 def safe_metric(value: float) -> float:
-    """Return the value, but NaN for infinity: MLflow would store 1.8e308, which flattens the rest of the chart.
+    """Return the value, but NaN for infinity, which MLflow would store as 1.8e308 and thus flatten the chart.
 
     metrics.jsonl keeps the exact value.
     """

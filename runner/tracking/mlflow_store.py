@@ -29,10 +29,10 @@ RUN_ID_TAG = "runner.run_id"
 
 
 class MlflowStore:
-    """The MLflow run that records one training run; the first ``open`` creates it, and later ones find it.
+    """The MLflow run that records one training run; ``open`` creates the MLflow run if it does not exist.
 
-    A metric value is recognised by (key, step): a value that the store has when it is opened is never written again, so
-    the curves of a resumed run have no repetitions. started_ms: start of the run for MLflow, by default now.
+    If the store has a metric value for a (key, step) pair when it is opened, no other value is written for this pair.
+    So the curves of a resumed run have no repetitions. started_ms: start time of the run in MLflow; None for now.
     """
 
     def __init__(self, uri: str, experiment: str, run: RunInfo, started_ms: int | None = None) -> None:
@@ -46,7 +46,7 @@ class MlflowStore:
         self._known: dict[str, set[int]] = {}
 
     def open(self) -> None:
-        """Create or find the run; on a resume, restore the points below ``first_step`` that the store lacks."""
+        """Find or create the run; on a resume, restore the values below ``first_step`` that the store lacks."""
         self._client, experiment_id = connect(self._uri, self._experiment)
         with self._errors():
             self.run_id = self._find_run(experiment_id) or self._create_run(experiment_id)
@@ -59,7 +59,7 @@ class MlflowStore:
             self._restore_history()
 
     def write(self, records: Sequence[Record]) -> None:
-        """Write records in order; a record that MLflow calls invalid is dropped with a warning."""
+        """Write records in order; values that MLflow rejects as invalid are dropped with a warning."""
         writers: dict[type[Record], Callable[[list[Any]], None]] = {
             Metrics: self._write_metrics,
             Params: self._write_params,
@@ -83,7 +83,7 @@ class MlflowStore:
         self._log("metrics", points, METRICS_PER_BATCH)
 
     def _write_params(self, records: Iterable[Params]) -> None:
-        """Write parameters. MLflow does not change a parameter: a new value of a resumed run becomes a tag."""
+        """Write parameters. MLflow cannot change a parameter, so a changed value in a resumed run becomes a tag."""
         from mlflow.entities import Param
 
         values = {key: value for record in records for key, value in record.values.items()}
@@ -111,7 +111,7 @@ class MlflowStore:
         self._client.set_terminated(self.run_id, status=RUN_STATUS[last.status], end_time=last.time_ms)
 
     def _log(self, field: str, entities: list[Any], limit: int) -> None:
-        """Send entities in batches of ``limit``; invalid ones are reported in the log and dropped."""
+        """Send entities in batches of at most ``limit``; drop invalid entities with a warning in the log."""
         from mlflow.exceptions import MlflowException
 
         for start in range(0, len(entities), limit):
@@ -142,7 +142,7 @@ class MlflowStore:
         history = self._run.history
         if self._run.first_step == 0 or history is None or not history.exists():
             return
-        # A run that is resumed at its end evaluates again. If a point was logged twice, the first one is kept.
+        # A run that is resumed at its end evaluates again. If a metric has two values for a step, the first is kept.
         first: dict[tuple[str, int], Metrics] = {}
         for record in read_metrics(history):
             if record.step < self._run.first_step:

@@ -1,4 +1,4 @@
-"""A sweep in MLflow: one parent run, which the processes of its jobs share through ``sweep.json``."""
+"""A sweep in MLflow: one parent run, whose id the processes of the sweep's jobs find in the file ``sweep.json``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ _FILE: JsonFile[SweepRecord] = JsonFile(
 
 
 def _stored_run_id(uri: str, experiment_id: str, sweep_dir: Path) -> str | None:
-    """Return the id of the parent run in sweep.json; None unless it is in this store and experiment."""
+    """Return the id of the parent run in sweep.json; None if there is none in this store and experiment."""
     path = sweep_dir / SWEEP_FILE
     if not path.exists():
         return None
@@ -40,10 +40,10 @@ def _stored_run_id(uri: str, experiment_id: str, sweep_dir: Path) -> str | None:
 
 
 def parent_run_id(client: Any, uri: str, experiment_id: str, sweep_dir: Path, name: str, started_ms: int) -> str:
-    """Return the id of the parent run of a sweep. The first job creates the parent run, with the start time of the job.
+    """Return the id of the parent run of a sweep; create the parent run, with start time ``started_ms``, if necessary.
 
-    The parent run is created through ``client``, which ignores the variable MLFLOW_RUN_ID. MLflow's fluent functions
-    would use the run in MLFLOW_RUN_ID for the parent and for every child.
+    The parent run is created with ``client`` because it ignores the environment variable MLFLOW_RUN_ID. With MLflow's
+    fluent API, the parent run and all child runs would be the run in that variable.
     """
     with file_lock(sweep_dir / f".{SWEEP_FILE}.lock"):
         stored = _stored_run_id(uri, experiment_id, sweep_dir)
@@ -59,7 +59,7 @@ def parent_run_id(client: Any, uri: str, experiment_id: str, sweep_dir: Path, na
 def end_parent(
     uri: str, experiment: str, sweep_dir: Path, end: End, artifacts: Sequence[Path], description: str
 ) -> None:
-    """End the parent run, describe it and add files to it. Raises StoreUnavailableError."""
+    """Add files and a description to the parent run, and end it. Raises StoreUnavailableError."""
     client, experiment_id = connect(uri, experiment)
     run_id = _stored_run_id(uri, experiment_id, sweep_dir)
     if run_id is None:

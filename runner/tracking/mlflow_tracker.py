@@ -1,4 +1,4 @@
-"""The tracker that records in MLflow: its settings, system metrics, and the conversion of calls into records."""
+"""The tracker that records in MLflow, its settings, and the sampling of system metrics."""
 
 import dataclasses
 import logging
@@ -26,7 +26,7 @@ _MEGABYTE = 1e6
 class SystemMonitor:
     """A thread that samples system metrics every ``every_s`` seconds; a shorter run is sampled once, at its end.
 
-    on_sample: called on that thread with metrics in section ``system``.
+    on_sample: function that the thread calls with each sample, as returned by :class:`SystemSampler`.
     """
 
     def __init__(self, every_s: float, on_sample: Callable[[Mapping[str, float]], None]) -> None:
@@ -45,7 +45,7 @@ class SystemMonitor:
         self._thread.join()
 
     def _run(self) -> None:
-        # Created here: psutil measures CPU time between two calls of the same thread.
+        # The sampler is created on this thread, because psutil measures CPU use between two calls on one thread.
         sampler = SystemSampler()
         sampled = False
         while not self._stop.wait(self._every_s):
@@ -58,16 +58,16 @@ class SystemMonitor:
 class SystemSampler:
     """A sampler of CPU and memory use; the first three metrics have the names of MLflow's own monitor.
 
-    CPU use is measured since the previous sample, or since the sampler was created, on the same thread.
+    CPU use is measured since the previous sample or the creation of the sampler. Use a sampler on one thread only.
     """
 
     def __init__(self) -> None:
         self._process = psutil.Process()
-        # The first call of a thread returns a meaningless 0.0 and starts the interval that the next one reports.
+        # The first call on a thread returns a meaningless 0.0 and begins the interval that the second call reports.
         psutil.cpu_percent()
 
     def sample(self) -> dict[str, float]:
-        """Return metrics in section ``system``."""
+        """Return the metrics: ``system/name`` -> value."""
         memory = psutil.virtual_memory()
         return {
             "system/cpu_utilization_percentage": psutil.cpu_percent(),
@@ -101,8 +101,8 @@ class MlflowTracking(Tracking):
     pictures: see :class:`~runner.tracking.base.NoTracking`.
     system_metrics: record CPU and memory use every ``system_metrics_every_s`` seconds.
     queue_size: largest number of records held in memory; further records go to the spool file.
-    finish_timeout_s: longest wait at a run's end for the store to accept the pending records; the rest is written at
-    the end of the run's sweep, or by ``runner sync``.
+    finish_timeout_s: longest wait at a run's end for the store to accept the pending records; remaining records are
+    written at the end of the run's sweep, or by ``runner sync``.
     """
 
     name: str = "mlflow"
@@ -115,13 +115,13 @@ class MlflowTracking(Tracking):
     finish_timeout_s: Annotated[float, Bounds(0, 86_400, above=True)] = 60.0
 
     def check(self) -> None:
-        """Raise ValueError if the settings cannot work; touches neither MLflow nor the store."""
+        """Raise ValueError if the settings are invalid; neither import MLflow nor access the store."""
         self.store_uri()
         if not self.experiment.strip():
             raise ValueError("tracking.experiment is empty: expected a name")
 
     def store_uri(self) -> str:
-        """Return the address of the store of runs that are started in this directory."""
+        """Return the address of the store for runs that start in the current working directory."""
         return resolve_uri(self.uri, Path.cwd())
 
     def create(self, run_dir: Path) -> "MlflowTracker":
@@ -129,7 +129,7 @@ class MlflowTracking(Tracking):
         return MlflowTracker(self, self.store_uri(), run_dir)
 
     def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = (), description: str = "") -> None:
-        """End the parent run of the sweep, describe it and add files to it; a failure of the store is logged."""
+        """Add files and a description to the parent run of the sweep, and end it; a failure of the store is logged."""
         end = End(status, now_ms())
         try:
             end_parent(self.store_uri(), self.experiment, sweep_dir, end, artifacts, description)
@@ -155,7 +155,7 @@ class MlflowTracker(Tracker):
         self._step = run.first_step
 
         def kept(record: Record) -> bool:
-            """Return whether a spooled record must be kept: True if this process will not record it again."""
+            """Return whether to keep a record in the spool: False if this process will record it again."""
             return not isinstance(record, End) and not (isinstance(record, Metrics) and record.step >= run.first_step)
 
         self._spool.keep(kept)
@@ -170,7 +170,7 @@ class MlflowTracker(Tracker):
             self._monitor.start()
 
     def log_params(self, params: Mapping[str, Any]) -> None:
-        """Record a configuration; MLflow never changes the first value of a key."""
+        """Record a configuration; MLflow keeps the first value of each key."""
         self._put(Params(flat_params(params)))
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:

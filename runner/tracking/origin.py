@@ -26,8 +26,8 @@ _MAX_BYTES = 1 << 20
 class Origin:
     """The store of a run and the identity of the run there.
 
-    store: the address, without user and password. started_ms: first start of the run, in milliseconds since 1970. Name
-    and sweep are those of ``RunInfo`` at the first start, so a job that is resumed alone still belongs to its sweep.
+    store: the address, without user and password. started_ms: first start of the run, in milliseconds since 1970. name,
+    sweep_dir, sweep_name: from ``RunInfo`` at the first start; a job that is resumed alone still belongs to its sweep.
     """
 
     store: str
@@ -75,8 +75,8 @@ class Origin:
     def address(self, uri: str | None, folder: Path) -> str:
         """Return the address of the store with user and password.
 
-        uri, folder: arguments of ``resolve_uri``, whose result supplies user and password. Raises ValueError if the
-        store needs them and the result is the address of another store.
+        If the address needs user and password, ``resolve_uri(uri, folder)`` must return it with both; otherwise,
+        ValueError is raised.
         """
         if REDACTED not in self.store:
             return resolve_uri(self.store, folder)

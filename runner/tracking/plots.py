@@ -1,4 +1,4 @@
-"""Pictures and tables of a run; drawing needs neither a display nor the programs of Graphviz."""
+"""Pictures and tables of a run; drawing requires neither a display nor an installation of Graphviz."""
 
 import csv
 import math
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _DPI = 120
 _QUANTITIES = ("loss", "accuracy")
 _SPLITS = ("train", "val", "test")
-# The most classes for which numbers fit into the cells of a confusion matrix, and names along its axes.
+# Maximum number of classes for which a confusion matrix has counts in its cells, and names along its axes.
 _MOST_NUMBERED = 20
 _MOST_NAMED = 40
 
@@ -70,11 +70,11 @@ def confusion_matrix(counts: NDArray[np.integer], classes: Sequence[str], out_pa
 
 
 def _draw_curve(axes: "Axes", records: Iterable[Metrics], key: str, label: str) -> None:
-    """Draw one line; values that are not finite leave a gap."""
+    """Draw one line, with gaps at values that are not finite."""
     points = [(record.step, record.values[key]) for record in records if key in record.values]
     if points:
         steps, values = zip(*points, strict=True)
-        # With few points, markers show where they are.
+        # Mark the points if they are few.
         marker = "o" if len(points) <= 50 else None
         gaps = [value if math.isfinite(value) else math.nan for value in values]
         axes.plot(steps, gaps, label=label, marker=marker, markersize=3, linewidth=1.2)
@@ -89,7 +89,7 @@ def _number_cells(axes: "Axes", counts: NDArray[np.integer], shares: NDArray[np.
 
 def new_figure(width_inches: float, height_inches: float) -> "Figure":
     """Return an empty picture."""
-    # A figure made this way draws with Agg and uses neither pyplot's global state nor a display.
+    # Unlike pyplot, this constructor has no global state and needs no display: the figure is drawn with Agg.
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width_inches, height_inches), dpi=_DPI, layout="constrained")
@@ -103,7 +103,7 @@ def save_figure(figure: "Figure", out_path: Path) -> Path:
 
 
 Counts = Sequence[Mapping[str, int]]
-"""For each parameter server, staleness as text -> number of pushes."""
+"""For each parameter server: staleness (pushes applied since the worker's fetch), as text -> number of pushes."""
 
 
 def staleness_table(counts: Counts, path: Path) -> Path:
@@ -147,7 +147,7 @@ Box = tuple[str, str]
 """The names of the row and the column of a box."""
 
 _DIAGRAM_DPI = 100
-# Distances of box centres, and size of a box, in inches, which are the units of the drawing.
+# Distances between the centres of boxes, and the size of a box, in inches, which are also the units of the axes.
 _COLUMN, _ROW = 4.2, 0.85
 _WIDTH, _HEIGHT = 1.7, 0.5
 _LINE, _FILL = "#33506f", "#eef3fa"

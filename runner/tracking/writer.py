@@ -42,7 +42,7 @@ class Pace:
     """When the writer writes and tries again; times are in seconds.
 
     flush_s: time between writes. first_retry_s: wait after a failure, doubled after each further failure up to
-    last_retry_s. final_tries: most attempts to write the pending records at the end of a run.
+    last_retry_s. final_tries: maximum number of attempts to write the pending records at the end of a run.
     """
 
     flush_s: float = 1.0

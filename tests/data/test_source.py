@@ -117,7 +117,7 @@ class Recorder:
         return {"index": np.array([len(split), step, lo, hi])}
 
     def wait_for(self, count: int) -> None:
-        """Wait until ``count`` batches have begun; fail after 20 seconds, so that a deadlock ends the test."""
+        """Wait until ``count`` reads have begun; fail after 20 seconds, so that a deadlock ends the test."""
         with self.changed:
             assert self.changed.wait_for(lambda: len(self.made) >= count, timeout=20.0)
 

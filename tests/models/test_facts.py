@@ -122,7 +122,7 @@ FACTS: dict[str, Facts] = {
 
 
 NOT_DIFFERENTIATED = {"resnet-1001 original", "resnet-1001, 100 classes", "resnet-1202 original"}
-"""Networks whose gradient nodes take seconds to add. ``resnet-1001`` covers networks of this depth."""
+"""Networks whose gradients take seconds to add to the graph. ``resnet-1001`` covers networks of this depth."""
 
 
 @pytest.mark.parametrize("label", FACTS)

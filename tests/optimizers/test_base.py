@@ -1,4 +1,4 @@
-"""Properties of all optimizers: assignments of variables and slots, and clipping by the global norm."""
+"""Properties of all optimizers: assignments to variables and slots, and clipping by the global norm."""
 
 from typing import Any
 
@@ -96,7 +96,7 @@ def clipped(tensors: list[Array], limit: float) -> tuple[float, list[Array]]:
 @example(np.zeros(5), np.zeros((2, 3)), 0.5)
 @given(arrays(np.float64, 5, elements=VALUES), arrays(np.float64, (2, 3), elements=VALUES), st.floats(1e-3, 1e3))
 def test_clipped_tensors_are_scaled_to_the_limit(a: Array, b: Array, limit: float) -> None:
-    """All tensors are scaled by one factor, their global norm is at most the limit, and below it no bit changes."""
+    """All tensors are scaled by one factor to at most the limit; no bit changes if the norm was within the limit."""
     norm, after = clipped([a, b], limit)
     assert norm == pytest.approx(float(np.sqrt((a**2).sum() + (b**2).sum())), rel=1e-12)
     factor = min(1.0, limit / norm) if norm > 0 else 1.0

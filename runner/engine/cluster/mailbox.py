@@ -1,7 +1,7 @@
-"""The mailbox of a worker, which stores tensors until a step receives them and passes on all other messages.
+"""The mailbox of a worker, which stores arriving tensors until a step receives them and returns other messages.
 
 If a slow network is emulated, a message states when its tensor is due, and the tensor is not delivered earlier.
-:class:`LaunchQueue` holds launched steps until they begin, and applies the time limit for their tensors.
+:class:`LaunchQueue` holds the steps of Launch messages until they begin, and applies the time limit for their tensors.
 """
 
 import time
@@ -25,7 +25,7 @@ _GAP_S = 10.0
 """If the inbox was not read for this many seconds, the time limits of awaited tensors restart."""
 
 _POLL_RESOLUTION_S = 1e-3
-"""Resolution of waits in endpoints, in seconds: a mailbox leaves the last part of a precise wait to ``pause``."""
+"""Resolution of an endpoint's waits, in seconds; a mailbox therefore uses ``pause`` for the last part of a wait."""
 
 _QUEUED_KINDS = (messages.Launch, messages.StartTrace, messages.StopTrace)
 """Messages that the master may send while a step runs; they are handled after the step."""
@@ -202,7 +202,7 @@ class QueuedLaunch:
 class LaunchQueue:
     """The launched steps that have not begun. waiting: these steps in launch order.
 
-    A step can begin when all tensors that it receives have arrived and are due; the first such step begins.
+    A step can begin when all tensors that it receives have arrived and are due.
     """
 
     def __init__(self, mailbox: Mailbox) -> None:
@@ -225,7 +225,7 @@ class LaunchQueue:
         return first, wait_s
 
     def begin(self, step: QueuedLaunch) -> tuple[float, int]:
-        """Remove a step; return the remaining seconds of its delay and the number of steps begun before it.
+        """Remove a step; return the remaining seconds of its delay and the number of launched steps begun before it.
 
         The delay begins when the launch message is read, as for a Run message. Tensors may arrive during the delay.
         """

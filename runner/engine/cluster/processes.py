@@ -1,6 +1,6 @@
 """Worker processes: the master starts, watches and ends them; a worker dies when its master dies.
 
-Workers are started by ``subprocess`` and not by a plain fork, which the threads of ZeroMQ and OpenMP do not survive.
+Workers are started by ``subprocess`` and not by ``os.fork``, which the threads of ZeroMQ and OpenMP do not survive.
 Each worker starts a new POSIX session, so that Ctrl-C at the terminal reaches only the master. The master polls its
 inbox together with a pidfd for each worker, which becomes readable when the worker dies. Linux only.
 """
@@ -30,7 +30,7 @@ THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
-"""Environment variables that limit the threads of numerical libraries, which read them once, when they are loaded."""
+"""Environment variables that limit the threads of numerical libraries; a library reads its variable when loaded."""
 
 STACK_SIGNAL = signal.SIGUSR1
 TAIL_LINES = 20
@@ -60,7 +60,7 @@ def runner_command() -> list[str]:
 
 
 def worker_argv(address: str, name: str, token_file: Path) -> list[str]:
-    """Return the command line of process ``name``, without secrets; ``address`` is the master's inbox."""
+    """Return the command line of process ``name``, without secrets. ``address``: address of the master's inbox."""
     role, index = split_name(name)
     return [
         *runner_command(),
@@ -70,7 +70,7 @@ def worker_argv(address: str, name: str, token_file: Path) -> list[str]:
 
 
 def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
-    """Return the last lines of a log, from its last 16 KiB, escaped and cut for a terminal."""
+    """Return the last lines of a log, taken from its last 16 KiB, escaped and shortened for a terminal."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -83,7 +83,7 @@ def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
 
 @dataclass(frozen=True)
 class Exit:
-    """The end of a process. code: exit code, or minus the fatal signal's number. after_s: seconds since its start."""
+    """The end of a process. code: exit code, or the negative number of the signal. after_s: seconds since its start."""
 
     code: int
     after_s: float
@@ -98,7 +98,7 @@ class Exit:
 
     @property
     def rank(self) -> int:
-        """Sort key of exits noticed at the same time: fatal signals first, as likely causes, and ClusterErrors last."""
+        """Sort key of exits noticed at the same time: fatal signals first (likely causes), ClusterErrors last."""
         if self.code < 0:
             return 0
         return 2 if self.code == ClusterError.exit_code else 1
@@ -146,7 +146,7 @@ class WorkerProcess:
         return self._pidfd
 
     def poll(self) -> Exit | None:
-        """If the process has ended, kill its child processes and return its exit; return None while it lives."""
+        """If the process has ended, kill its child processes and return its ``Exit``; return None while it runs."""
         if self.exit is None:
             # WNOWAIT does not reap the process, so that its process group id cannot be reused before killpg.
             state = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -166,7 +166,7 @@ class WorkerProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     def dump_stack(self) -> None:
-        """Make the worker write the stacks of its threads into its log, and wait briefly.
+        """Make the worker write the stacks of its threads into its log, and wait for at most ``_STACK_S`` seconds.
 
         A process that has not called :func:`dump_stacks_on_signal` is killed by the signal.
         """
@@ -237,7 +237,7 @@ class Supervisor:
         return [worker for worker in self._exited if worker not in expected]
 
     def wait_for_exit(self, timeout_s: float) -> bool:
-        """Wait at most ``timeout_s`` seconds for all workers to end; return whether they have."""
+        """Wait at most ``timeout_s`` seconds for all workers to end; return whether all have ended."""
         deadline = time.monotonic() + timeout_s
         while living := self._update():
             if not _wait_for_any(living, deadline - time.monotonic()):
@@ -293,7 +293,7 @@ def _wait_for_any(workers: Sequence[WorkerProcess], timeout_s: float) -> bool:
 def die_with_parent(parent: int) -> None:
     """Make the kernel kill this process when its parent dies. Called in a worker.
 
-    ``parent`` is the master's process id from the command line. Raises ClusterError if the parent is gone already,
+    ``parent`` is the master's process id from the command line. Raises ClusterError if the parent has already ended,
     because the kernel then sends no signal.
     """
     libc = ctypes.CDLL(None, use_errno=True)
@@ -304,5 +304,5 @@ def die_with_parent(parent: int) -> None:
 
 
 def dump_stacks_on_signal() -> None:
-    """Make ``STACK_SIGNAL`` write the stacks of all threads, even stuck ones, to standard error. Called in a worker."""
+    """Make ``STACK_SIGNAL`` write the stacks of all threads, even if stuck, to standard error. Called in a worker."""
     faulthandler.register(STACK_SIGNAL, all_threads=True)

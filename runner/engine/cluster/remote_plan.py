@@ -37,7 +37,7 @@ class RemotePlan:
         directory: Path,
         epoch: int,
     ) -> None:
-        """Create the arenas in ``directory``. Raises ResourceError if there is not enough space.
+        """Create the arenas (shared memory) in ``directory``. Raises ResourceError if there is not enough space.
 
         plans: device -> plan, for every participating device. layouts: returns the layouts of a device's variables.
         """
@@ -72,7 +72,7 @@ class RemotePlan:
         self._readers = {owner: ArenaReader(spec) for owner, spec in self._arenas.items() if owner != MASTER}
 
     def unlink(self) -> None:
-        """Remove the files of the arenas. Every worker must have opened them before."""
+        """Remove the files of the arenas. Every worker must have opened these files before."""
         for spec in self._arenas.values():
             unlink_arena(spec)
 
@@ -89,7 +89,7 @@ class RemotePlan:
 
 
 class RemoteTrace:
-    """A trace of some plans; the constructor starts the recording. runs: the client runs, which the session adds."""
+    """A trace of plans, started by the constructor. runs: client runs during the trace, which the session adds."""
 
     def __init__(self, group: WorkerGroup, plans: Mapping[str, RemotePlan]) -> None:
         """plans: client -> plan. Only workers that participate in one of the plans record spans."""
@@ -106,7 +106,7 @@ class RemoteTrace:
             group.send(worker, StartTrace(), encode_document(plan_names))
 
     def stop(self, ended: deque[tuple[str, Done]]) -> Timeline:
-        """Stop recording and return the spans of all workers. ended: receives Done messages that arrive meanwhile."""
+        """Stop recording and return the spans of all workers. Done messages that arrive meanwhile go to ``ended``."""
         for worker in self._recorded:
             self._group.send(worker, StopTrace())
         spans: dict[str, list[Span]] = {}

@@ -1,4 +1,4 @@
-"""The rendezvous between processes: values in shared-memory arenas, references in messages."""
+"""The rendezvous between processes: values are in shared-memory arenas, and messages carry references to them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from runner.kernels.contract import Array
 class WireRendezvous:
     """The :class:`~runner.engine.run.rendezvous.Rendezvous` of one plan.
 
-    writer: this process's arena. readers: peer -> its arena. links: emulated links, or None.
+    writer: writes this process's arena. readers: peer -> reader of the peer's arena. links: emulated links, or None.
     """
 
     plan: str
@@ -39,7 +39,7 @@ class WireRendezvous:
         return _of_size(self.readers[peer_of(source)].memory(sent_tensor(key)), nbytes, key)
 
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
-        """Send a reference to the value, which is copied only if it was not computed in the arena."""
+        """Send a reference to the value; first copy the value to the arena, unless it was computed there."""
         reference = self.writer.put(sent_tensor(key), value)
         peer = peer_of(destination)
         due = 0.0 if self.links is None else self.links.due(peer, value.nbytes)

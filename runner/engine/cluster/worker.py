@@ -79,7 +79,7 @@ class Worker:
                     self._run(launched.message.plan, launched.message.step, delay_s, {TURN: float(turn)})
         except Stopped:
             self.endpoint.send(messages.MASTER, messages.Bye())
-            # Only after shutdown do all workers leave; after an error, others may still wait in the communicator.
+            # After a shutdown, all workers leave the communicator; after an error, other workers may still wait in it.
             self._leave_communicator()
             return 0
         except (RunnerError, MemoryError) as raised:
@@ -189,7 +189,7 @@ class Worker:
         loaded = self._plan(plan, step)
         if delay_s:
             loaded.executor.before_run(step, DELAY, lambda: self.mailbox.wait(delay_s, step))
-        # Some feeds are read from this worker's input source; the master has copied the others to shared memory.
+        # Some feeds are read from this worker's input source; the master has copied the other feeds to shared memory.
         feeds = dict(loaded.inputs.read(step))
         for feed in loaded.assignment.plan.feeds:
             if feed.tensor not in feeds:

@@ -20,7 +20,7 @@ from runner.errors import ClusterError, Interrupted, RunnerError
 from runner.system.text import printable, printable_lines
 
 SPARE_MESSAGES = 256
-"""Messages of one peer that an inbox can queue; the inbox of a worker can also queue all messages of one step."""
+"""Number of messages of one peer that an inbox can queue; a worker's inbox can also queue all messages of a step."""
 
 _CHECK_S = 0.5
 """Seconds between two checks of all workers, however many messages arrive."""
@@ -89,7 +89,7 @@ def start_workers(
 class WorkerGroup:
     """Started workers, addressed by name. Created by :func:`start_workers`.
 
-    directory: private directory of sockets and arenas. clock: the clock of endpoint and monitor.
+    directory: private directory of sockets and arenas. clock: the clock that ``endpoint`` and ``monitor`` use.
     """
 
     workers: Sequence[str]
@@ -125,7 +125,7 @@ class WorkerGroup:
         accept: Callable[[Answer], bool] = lambda answer: True,
         limit_s: float | None = None,
     ) -> dict[str, Answer]:
-        """Read messages until each worker has sent a ``kind`` for which ``accept`` is true; return worker -> answer.
+        """Read until each worker has sent a ``kind`` message that ``accept`` accepts; return worker -> message.
 
         Raises the error that a worker reports; ClusterError if a worker dies, is silent or stuck, or after ``limit_s``.
         """
@@ -198,7 +198,7 @@ class WorkerGroup:
                 )
             received = self._unread.popleft() if self._unread else self._receive(max(0.0, self._next_check - now))
             if received is None:
-                self._next_check = now  # Check now: the time has passed, or a process has died.
+                self._next_check = now  # Check now: the next check is due, or a process has died.
             elif isinstance(received.message, kinds):
                 yield received.source, received.message, received.frames
 

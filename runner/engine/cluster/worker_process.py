@@ -51,7 +51,7 @@ class WorkerOptions:
 def main(options: WorkerOptions, make_source: SourceMaker) -> int:
     """Run a worker until the master sends shutdown; return the exit code.
 
-    make_source: builds the input source from the plain description that the master sends.
+    make_source: builds the input source from its description, which the master sends as plain data.
     """
     dump_stacks_on_signal()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

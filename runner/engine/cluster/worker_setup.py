@@ -36,8 +36,8 @@ class CommunicatorSetup:
     """The data with which processes join one communicator.
 
     library: one of :data:`~runner.engine.graph.device.COLLECTIVES`, not "none". unique_id: ``ID_BYTES`` bytes that
-    identify the communicator. members: names of the processes in the order of their ranks. Raises ValueError unless
-    there are at least two members and no member twice.
+    identify the communicator. members: names of the processes in the order of their ranks. Raises ValueError if
+    there are fewer than two members or a member occurs twice.
     """
 
     library: str
@@ -106,9 +106,9 @@ _PEER = Text(32)
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """The setup document.
+    """The content of the setup document.
 
-    source: plain description of an input source, or None. check_finite: reject values that are not finite. link:
+    source: plain data that describes an input source, or None. check_finite: reject values that are not finite. link:
     emulated link to every other process, or None. gpus: GPU number by worker name. use: options of the GPUs.
     communicator: setup of the GPUs' communicator, or None if no collective library is used.
     """

@@ -3,12 +3,12 @@
 Read in this order:
 
 * ``program``: a graph and its clients, with their inputs.
-* ``compile``: the pipeline for one client: place, prune, optimize, cut, schedule, split, plan.
-* ``passes``: the rewrites of graphs in this pipeline, with their own reading order.
+* ``compile``: the pipeline for one client: place, prune, optimize, insert transfers, schedule, split, plan.
+* ``passes``: the rewrites of graphs in this pipeline; this package states its own reading order.
 * ``placement``, ``earliest_finish``: the choice of a device for each node; ``cost``: estimated durations of nodes.
 * ``schedule``: the order in which each device runs its nodes.
-* ``plan``: plans with instructions, slots and places; ``planner``, ``layouts``, ``memory``: the construction of plans.
-* ``program_plans``: the plans of all clients of a program, with the same layouts of variables.
+* ``plan``: instructions, slots (values) and places (their memory); ``planner``, ``layouts``, ``memory``: the planning.
+* ``program_plans``: the plans of all clients of a program, which use the same layouts of variables.
 * ``program_placement``: the search for the placement of a program.
 * ``transfer_times``: estimates of the transfers in a step.
 """

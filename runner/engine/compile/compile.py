@@ -99,7 +99,7 @@ def compile_placed(
     observe: Observer | None = None,
     seconds: Seconds = node_seconds,
 ) -> Compiled:
-    """Prune, optimize, cut, schedule and split a placed graph for one signature; see :func:`compile_signature`."""
+    """Prune and optimize a placed graph, insert transfers, schedule and split it; see :func:`compile_signature`."""
 
     def seen(name: str, result: Graph) -> Graph:
         if observe is not None:
@@ -108,7 +108,7 @@ def compile_placed(
 
     pruned, moved = prune(placed, signature.fetches, signature.targets, signature.feeds)
     roots = Roots.of([moved.get(tensor, tensor) for tensor in signature.fetches], signature.targets)
-    # This pass follows all passes that merge or remove nodes: a sum must be collective on all devices or on none.
+    # The collectives pass follows all passes that merge or remove nodes: a sum is collective on all devices or on none.
     passes = [*default_passes(registry)]
     if cluster.members:
         passes.append(Pass("collectives", partial(lower_collectives, members=cluster.members)))

@@ -18,12 +18,12 @@ Seconds = Callable[[Graph, Node, Device], float]
 
 
 def node_cost(graph: Graph, node: Node) -> Cost:
-    """Return the floating-point operations and the moved bytes of one node."""
+    """Return the number of floating-point operations of one node and the number of bytes that it moves."""
     return op_table.lookup(node.op).cost(graph.input_specs(node), node.outputs, node.attributes)
 
 
 def node_seconds(graph: Graph, node: Node, device: Device) -> float:
-    """Return the estimated seconds of a node: dispatch plus the longer of arithmetic and memory time; 0 if resident."""
+    """Estimate a node's seconds: dispatch plus the longer of arithmetic and memory time; 0 for ops in ``RESIDENT``."""
     if node.op in RESIDENT:
         return 0.0
     cost = node_cost(graph, node)

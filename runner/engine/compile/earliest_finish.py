@@ -1,4 +1,4 @@
-"""The greedy placement heuristic: a colocation group goes to the device where its simulated execution ends first.
+"""The greedy placement heuristic: each colocation group goes to the device on which it ends first in a simulation.
 
 TensorFlow whitepaper 2016, section 3.2.1: the simulation starts with the sources (nodes without inputs); each visited
 node goes to the device where it would finish first, including the transfers of its inputs. The paper leaves two points
@@ -6,10 +6,10 @@ open that matter for training graphs:
 
 - *The order of visits*: the node with the longest path, in seconds, to the end of the step comes first. So parts of a
   batch advance through the same layers side by side.
-- *The node that decides for a group*. The group of a layer begins with its variables and with values that depend only
+- *The node that decides a group's device*. A layer's group begins with its variables and with values that depend only
   on variables. Such nodes are ready at once and would go to any free device. So the nodes of an undecided group are
   deferred until a computed value passes between this group and another one; then all deferred nodes are tried together
-  on each device. A source (variable, fed value or constant) follows its first reader.
+  on each device. A source (variable, fed value or constant) goes to the device of its first reader.
 """
 
 from collections import ChainMap, defaultdict
@@ -40,7 +40,7 @@ def earliest_finish(
 
 
 def _by_path_to_the_end(graph: Graph, cluster: Cluster, seconds: Seconds) -> list[str]:
-    """Return node names in topological order: longest remaining path first, with durations on the first device."""
+    """Return node names in topological order: longest remaining path first, timed on the first device."""
     device = cluster.devices[0]
     path: dict[str, float] = dict.fromkeys(graph.nodes, 0.0)
     for node in reversed(list(graph)):
@@ -91,7 +91,7 @@ class _Simulation:
             self.run_deferred(group)
 
     def run_deferred(self, group: str) -> None:
-        """Run the deferred nodes of a group; decide its device if it has none."""
+        """Run the deferred nodes of a group; first choose the group's device if the group has none."""
         nodes = self.deferred.pop(group, [])
         if not nodes:
             return
@@ -109,7 +109,7 @@ class _Simulation:
         return self.chosen
 
     def _take_sources_along(self, nodes: Iterable[Node], device: str) -> None:
-        """Place undecided sources that ``nodes`` read: on ``device`` or, if infeasible, on the first feasible one."""
+        """Place undecided sources that ``nodes`` read: on ``device`` if feasible, else on the first feasible device."""
         for node in nodes:
             for name in needed_by(node):
                 group = self.groups[name]

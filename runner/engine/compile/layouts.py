@@ -1,4 +1,4 @@
-"""Choice of kernels and physical layouts: from the scheduled graph of a device to instructions and their slots.
+"""Choice of kernels and physical layouts: from the scheduled graph of a device to instructions and slots (values).
 
 The nodes are visited in order. The kernel of each node requests layouts for its inputs; if a value has another layout,
 a conversion is inserted, once per value and layout. A variable has no layout until its first reader requests one. So
@@ -63,7 +63,7 @@ def arrange(
 
 
 def _viewed(part: Graph, tensor: Tensor) -> Tensor:
-    """Return the tensor at the end of a chain of views; the tensor itself if it is not a view."""
+    """Return the tensor that ``tensor`` views, directly or through other views; ``tensor`` if it is not a view."""
     while (node := part.nodes[tensor.node]).op in ALIASES:
         tensor = node.inputs[0]
     return tensor
@@ -75,7 +75,7 @@ class _Arranging:
 
     layouts: layout of each slot; None while undecided. kept: fetched variables that the step overwrites. casts:
     positions of the casts in ``instructions``; their kernels are chosen last. held: slots with memory outside the
-    arena (variables, and values on wires). sent: name of a sent tensor -> its slot on a wire.
+    arena: variables, and values on wires (the memory of transfers). sent: name of a sent tensor -> its slot on a wire.
     """
 
     device: str
@@ -180,10 +180,10 @@ class _Arranging:
         return slot
 
     def add_recv(self, node: Node) -> None:
-        """Append the receive of a plain value; kernels read floats from the wire and other dtypes from a copy.
+        """Append the receive of a value in plain layout; kernels read floats from the wire, other dtypes from a copy.
 
-        The sender can still change the memory of the wire. Any bits are a valid float, but an index must not change
-        after a kernel has checked its bounds.
+        The sender could still change the memory of the wire. Any bits are a valid float, but an index must not change
+        after a kernel has checked that the index is within bounds.
         """
         (spec,) = node.outputs
         slot = self.slot_of[node[0]] = self.new_slot(spec, plain(spec))
@@ -261,7 +261,7 @@ class _Arranging:
         return self.layouts[slot] or plain(self.specs[slot])
 
     def new_slot(self, spec: TensorSpec, layout: Layout | None, owner: int | None = None) -> int:
-        """Return a new slot; ``owner`` is the slot whose memory it uses."""
+        """Return a new slot. ``owner``: the slot whose memory the new slot uses; None for separate memory."""
         slot = len(self.specs)
         self.specs.append(spec)
         self.layouts.append(layout)

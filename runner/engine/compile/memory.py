@@ -1,10 +1,10 @@
 """Memory planning by lifetime: the values that share memory, and the offset of each value in the device's arena.
 
-Sent and received values are on wires, in memory that is not reused before the end of the step. The other values are
+Sent and received values are on wires: memory that is not reused before the end of the step. The other values are
 placed in three steps. A value that is assigned to a variable is computed in the memory of the variable, if the old
-value is no longer needed. If the kernel allows, an output uses the memory of an input whose last use is the same
-instruction. All other values are allocated in the arena before their first use, in the smallest sufficient gap, and
-freed after their last use.
+value is no longer needed. If the kernel allows it, an output uses the memory of an input that no later instruction
+uses. Other values are allocated in the arena before their first use, in the smallest sufficient gap, and are freed
+after their last use.
 """
 
 from bisect import bisect_left, insort
@@ -19,7 +19,7 @@ from runner.kernels.memory import ALIGNMENT
 
 @dataclass(frozen=True)
 class Placed:
-    """The instructions, with scratch memory and without needless assigns; each slot's place; and the arena's size."""
+    """The instructions, with scratch memory and without needless assigns; the slots' places; and the arena's size."""
 
     instructions: tuple[Instruction, ...]
     places: tuple[Place, ...]
@@ -88,7 +88,7 @@ class _Values:
         return True
 
     def reuse_inputs(self, instructions: Sequence[Instruction]) -> None:
-        """Place outputs in the memory of inputs whose last use is the same instruction, if the kernel allows."""
+        """If the kernel allows it, place an output in the memory of an input that no later instruction uses."""
         last_use = _last_uses(self, instructions)
         for position, instruction in enumerate(instructions):
             taken: set[int] = set()
@@ -177,7 +177,7 @@ class _Arena:
         self._by_size: list[tuple[int, int]] = []
 
     def allocate(self, nbytes: int) -> int:
-        """Allocate bytes in the first of the smallest sufficient gaps, or at the end; return the start offset."""
+        """Allocate bytes in the smallest sufficient gap (of equal gaps, the first) or at the end; return the offset."""
         size = _whole_lines(nbytes)
         if size == 0:
             return 0

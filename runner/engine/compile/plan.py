@@ -24,7 +24,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Wire:
-    """Memory of a value that one device writes and others read in the same step.
+    """Memory for a value that one device writes and other devices read in the same step.
 
     source: the device that sends the value, or None if this device sends it. key: the key of the transfer; if this
     device sends the value, the name of the sent tensor.

@@ -20,7 +20,7 @@ LAUNCHING = frozenset({"gpu"})
 
 
 SMALL_BYTES = 1 << 20
-"""Largest size in bytes of a small variable; the update of a larger one fills a GPU by itself."""
+"""Largest size in bytes of a small variable; the update of a larger variable occupies a GPU fully."""
 
 
 def plan_device(
@@ -60,8 +60,8 @@ def plan_device(
 def small_updates_last(part: Graph, small_bytes: int = SMALL_BYTES) -> Graph:
     """Return the graph of one device with the updates of small variables at the end of the step.
 
-    A launch takes microseconds on a GPU, even for a small kernel, and a network has hundreds of small variables.
-    Adjacent updates of one kind become a single launch. However, small gradients stay in memory until the end of the
+    On a GPU, the launch of even a small kernel takes microseconds, and a network has hundreds of small variables.
+    Adjacent updates of one kind need only a single launch. However, small gradients stay in memory until the end of the
     step. Updates keep their order, and so do other nodes, so that reads of a variable still precede its write.
     """
     needed: dict[str, list[str]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The program that a strategy returns: one graph, the clients that run parts of it, and the inputs of a client.
+"""The program that a strategy returns: one graph, the clients that run parts of it, and the inputs of each client.
 
 The module :mod:`runner.engine.run.inputs` reads examples from input sources before the step that needs them.
 """
@@ -17,7 +17,7 @@ from runner.engine.graph.tensor import Tensor, TensorSpec
 Array = NDArray[Any]
 
 ShareKey = tuple[str, int, int, int]
-"""A share of a batch: the split, the number of the batch, and lo and hi for examples lo..hi-1."""
+"""A share (range of examples) of a batch: the split, the number of the batch, and lo and hi for examples lo..hi-1."""
 
 Fields = Mapping[str, Array]
 """Field -> array of values, one per example of a share."""
@@ -107,7 +107,7 @@ ONE_CLIENT = DriverSettings()
 
 @dataclass(frozen=True)
 class VirtualClock:
-    """A clock on which a client's part on a device takes a lognormal time, a function of seed, client, device and step.
+    """A clock on which a client's part on a device takes a lognormal time, determined by seed, client, device and step.
 
     median_s: client -> median seconds of each of its parts. sigma: standard deviation of the natural logarithm.
     transfer_s: seconds of every transfer.
@@ -137,7 +137,7 @@ class Program:
     graph: if device names are partial, :func:`~runner.engine.compile.program_placement.place_program` completes them
     for all clients.
     clients: "init" assigns initial values; "train" runs one step and fetches "loss" and "accuracy"; "eval" scores one
-    batch; "save" fetches every variable by name, in unsharded form; "restore" feeds all of these. Instead of "train",
+    batch; "save" fetches every variable by name, in unsharded form; "restore" feeds all of them. Instead of "train",
     there may be deferred clients, whose runs the step driver combines into updates.
     variables: unsharded name -> spec of everything in a checkpoint. workers, servers: number of worker tasks and of
     parameter-server tasks. step_driver: settings of the driver that runs the clients of each update. one_process: None

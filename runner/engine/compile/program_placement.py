@@ -1,12 +1,12 @@
-"""Placement of a program without full device names, chosen once for its training step and used by all clients.
+"""Placement of a program with partial device names, chosen once for its training step and used by all clients.
 
 Several placements are tried: all nodes on one device, the greedy heuristic of the TensorFlow whitepaper, and stages.
 Each placement is compiled as for a run, the scheduler simulates the step, and the fastest placement is kept. The greedy
-placement can be slower than one device, because it decides a group before the resulting transfers are known. For a
+placement can be slower than one device, because it places a group before the resulting transfers are known. For a
 chain of layers, stages are often better: the chain is divided by a few cuts at points where little data is sent.
 
 The caller chooses the node durations for the simulation: cost formulas or measured times. The order of nodes in the run
-always follows from the formulas. So with measured times, the run's order and times may differ from the simulation.
+is always based on the formulas. So with measured times, the run's order and times may differ from the simulation.
 """
 
 from collections import defaultdict
@@ -52,11 +52,11 @@ class PlacedProgram:
 def place_program(
     program: Program, cluster: Cluster, registry: Registry, seconds: Seconds = node_seconds
 ) -> PlacedProgram:
-    """Return the program with the fastest placement tried. seconds: returns the duration of a node on a device.
+    """Return the program with the fastest of several placements. seconds: returns the duration of a node on a device.
 
     In the simulation, the result is never slower than all nodes on one device, if that is feasible. Of equally
-    fast placements, the first is kept; single devices are tried first. Raises PlacementError if no device satisfies the
-    constraints of a node.
+    fast placements, the first is kept, and single devices are tried first. Raises PlacementError if no device
+    satisfies the constraints of a node.
     """
     graph, train = program.graph, program.clients["train"]
     groups = colocation_groups(graph, cluster, device_types(registry))
@@ -124,7 +124,7 @@ differ between one and several devices; in the record of another network, most n
 
 
 def measured_seconds(measured: Mapping[str, float], program: Program, cluster: Cluster, registry: Registry) -> Seconds:
-    """Return a function for node durations, based on a measured step of this network with the same number of parts.
+    """Return a function for node durations, based on a measured step of this network with equally divided batches.
 
     measured: node name -> seconds. For nodes that the record lacks (fused nodes, transfers, nodes of other strategies),
     the duration is the estimate times the ratio of measured to estimated seconds of all recorded nodes. Raises

@@ -1,4 +1,4 @@
-"""The plans of a program's clients, made on first use and with the same layouts of variables."""
+"""The plans of a program's clients, made on first use, with the same layouts of variables for all clients."""
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property

@@ -30,7 +30,7 @@ PATIENCE = 0.5
 
 
 def start_times(graph: Graph, cluster: Cluster, seconds: Seconds = node_seconds) -> dict[str, float]:
-    """Return node -> simulated start, sorted, in seconds since the step began; the graph must contain its transfers."""
+    """Return each node's start in a simulated step, in seconds and sorted; the graph must contain its transfers."""
     work = _Work(graph, cluster, seconds)
     eager = _Simulation(work, {}).run()
     return _Simulation(work, _delays(work, eager)).run()

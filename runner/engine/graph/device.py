@@ -1,6 +1,6 @@
 """Device names and clusters of devices (TensorFlow whitepaper 2016, section 3).
 
-A full name is ``/job:worker/task:3/device:cpu:0``. A constraint may omit parts: a strategy gives the task, and the
+A full name is ``/job:worker/task:3/device:cpu:0``. A constraint may omit parts: a strategy specifies the task, and the
 cluster determines the type of the task's device. Devices are logical: several may share a core or a GPU.
 """
 
@@ -13,7 +13,7 @@ _PATTERN = re.compile(r"(?:/job:([a-z_]+))?(?:/task:(\d+))?(?:/device:([a-z]+)(?
 
 @dataclass(frozen=True, order=True)
 class DeviceName:
-    """A full or partial device name; None in a part matches any value."""
+    """A full or partial device name; a part that is None matches any value."""
 
     job: str | None = None
     task: int | None = None
@@ -54,8 +54,8 @@ class GpuOptions:
     """Options of the GPUs of a run, the same for all GPUs in every process.
 
     tf32: whether inputs of float32 products and convolutions may be rounded to a mantissa of 10 bits. compare_plans:
-    whether cuDNN's plans for each convolution are timed and the fastest one is used; processes may choose differently.
-    code_folder: folder that caches compiled CUDA sources between runs, "" for no cache.
+    whether cuDNN's plans for each convolution are timed and the fastest one is used; the choice may differ between
+    processes. code_folder: folder that caches compiled CUDA sources between runs, "" for no cache.
     """
 
     tf32: bool = False
@@ -111,7 +111,7 @@ DISTRIBUTIONS = ("none", "constant", "lognormal")
 """Distributions of the delays of slow workers: no delay, always the median, or a lognormal distribution."""
 
 LONGEST_DELAY_S = 60.0
-"""The maximum of a random delay, shorter than the time after which a worker counts as stuck."""
+"""Maximum of a random delay in seconds, shorter than the time after which a worker counts as stuck."""
 
 
 @dataclass(frozen=True)

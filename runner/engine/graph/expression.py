@@ -13,7 +13,7 @@ from runner.engine.graph.tensor import Tensor, TensorSpec
 
 @dataclass(frozen=True, eq=False)
 class Expr:
-    """A tensor and the graph it belongs to; operators and methods add a node and return its output.
+    """A tensor and the graph it belongs to; operators and methods add nodes and return the result.
 
     Operands are expressions of one graph and one dtype, and broadcast as in NumPy. A number becomes a scalar constant
     of the other operand's dtype. In a sum or product, this constant is always the second input.

@@ -1,4 +1,4 @@
-"""The dataflow graph: named nodes connected by tensors, with devices and layers stamped on them.
+"""The dataflow graph: named nodes, connected by tensors; each node records a device and a layer.
 
 A graph only grows: gradients, optimizers and strategies extend a graph; passes return new graphs. Insertion order is a
 topological order by construction, because the inputs of a node must exist before the node is added.
@@ -19,7 +19,7 @@ _MOST_BYTES = 2**63
 
 
 class _Context(NamedTuple):
-    """The settings of the enclosing ``with`` blocks for nodes added inside."""
+    """The settings that the enclosing ``with`` blocks apply to the nodes added inside."""
 
     scope: str = ""
     device: str = ""
@@ -56,7 +56,7 @@ class Graph:
         """Append a node and return it.
 
         The name of the node is the current scope plus ``name`` (by default the op's name), made unique by a counter.
-        Raises ShapeError naming the node if inputs or attributes break the op's rule, and ResourceError if an output
+        Raises ShapeError naming the node if inputs or attributes violate the op's rule, and ResourceError if an output
         takes 2**63 bytes or more.
         """
         definition = op_table.lookup(op)
@@ -121,7 +121,7 @@ class Graph:
         return self._within(device=device)
 
     def layer(self, stamp: LayerStamp | None) -> AbstractContextManager[None]:
-        """Stamp nodes added inside the block with the layer they belong to."""
+        """Record ``stamp`` as the layer of nodes added inside the block."""
         return self._within(layer=stamp)
 
     def control_dependencies(self, names: Iterable[str]) -> AbstractContextManager[None]:

@@ -13,9 +13,9 @@ from runner.engine.graph.variables import Variable, Variables
 
 @dataclass(frozen=True)
 class StateUpdate:
-    """A moving average to advance: value <- decay * value + (1 - decay) * batch_value.
+    """An update of a moving average: value <- decay * value + (1 - decay) * batch_value.
 
-    batch_value is the statistic of this copy's share of the batch; a strategy combines the statistics of all shares.
+    batch_value is the statistic of the share of the batch that one copy processes; strategies combine these statistics.
     """
 
     variable: Variable
@@ -74,7 +74,7 @@ class NetworkBuilder:
 
     @contextmanager
     def layer(self, name: str, kind: str) -> Iterator[None]:
-        """Prefix names of nodes added inside the block with ``name/``, and stamp nodes and variables with the layer."""
+        """Prefix names of nodes added inside the block with ``name/``, and record the layer on nodes and variables."""
         outer, self._layer = self._layer, LayerStamp(name, kind)
         try:
             with self.graph.name_scope(name), self.graph.layer(self._layer):
@@ -114,5 +114,5 @@ class NetworkBuilder:
         return tensor
 
     def advance(self, variable: Variable, batch_value: Tensor, decay: float) -> None:
-        """Request that a moving average be advanced at the end of the step."""
+        """Request the update of a moving average at the end of the step."""
         self.state_updates.append(StateUpdate(variable, batch_value, decay))

@@ -46,7 +46,7 @@ FlopsRule = Callable[[Sequence[TensorSpec], Sequence[TensorSpec], Attributes], i
 
 
 class ShapeError(ValueError):
-    """Inputs or attributes of a node break the op's rule."""
+    """Inputs or attributes of a node violate the op's rule."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ByDecomposition:
 
 @dataclass(frozen=True)
 class Cost:
-    """Work of one node: floating-point operations and bytes read plus written."""
+    """Work of one node: floating-point operations, and bytes read and written."""
 
     flops: int
     nbytes: int

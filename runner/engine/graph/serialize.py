@@ -1,4 +1,4 @@
-"""Graphs as plain data with a closed schema.
+"""Graphs as plain data with a fixed schema.
 
 A document consists only of maps, lists, strings, numbers and bytes. Reading a document checks every field, and
 :func:`verify` infers every shape again and rejects a document whose shapes differ from the inferred ones.
@@ -16,7 +16,7 @@ from runner.system.schema import AnyMap, Integer, ListOf, Maybe, OneOf, Record, 
 
 MAX_NODES = 1_000_000
 MAX_ITEMS = 2**16
-"""Largest number of inputs, of outputs, of dimensions, and of characters in a name."""
+"""Largest number of inputs of a node, outputs of a node, dimensions of a tensor, and characters in a name."""
 
 NAME = Text(MAX_ITEMS)
 
@@ -46,7 +46,7 @@ class GraphDocument:
 
 
 class _Attributes(AnyMap):
-    """The schema of a node's attributes; the definition of the op checks their values."""
+    """The schema of a node's attributes; the op's definition checks the values."""
 
     def write(self, value: Any, where: str) -> dict[str, Any]:
         return {name: list(each) if isinstance(each, tuple) else each for name, each in value.items()}

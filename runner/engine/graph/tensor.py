@@ -21,7 +21,7 @@ def state_dtype(dtype: str) -> str:
 
 
 class Tensor(NamedTuple):
-    """Output ``port`` of the node called ``node``; written ``node:port``.
+    """A reference to output number ``port`` of the node called ``node``; written ``node:port``.
 
     The class is a tuple, because compiling a graph spends much of its time on hashing tensors, and tuples hash fast.
     """

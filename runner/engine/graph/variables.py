@@ -36,7 +36,7 @@ class Part:
 
 
 class _MaybePart:
-    """The spec of a variable, and its part of the unsharded variable; the part is None if the variable is whole."""
+    """The spec of a variable, and its part of the unsharded variable (None if the variable is not sharded)."""
 
     spec: TensorSpec
     part: Part | None
@@ -54,7 +54,7 @@ class Variable(_MaybePart):
     name: name in the unsharded network, e.g. "conv1/weights"; checkpoints use it. tensor: the value at the start of the
     step. initial: name of the node that assigns the initial value. trainable: updated by gradients. decayed: subject to
     weight decay (weights are, biases and normalization parameters are not). part: the part of the unsharded variable
-    that this variable holds; None if it is whole. source: the variable whose initial value this one copies, or None.
+    that this variable holds; None if not sharded. source: the variable whose initial value this one copies, or None.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Declaration(_MaybePart):
 
 
 class Variables:
-    """A store that creates the variables of one replica on first request: for each name, a whole variable or its parts.
+    """A store that creates the variables of one replica on first request: one variable per name, or its parts.
 
     prefix: prefix of node names, so that replicas can share a graph; initial values do not depend on the prefix.
     device: default device constraint of the variables; "" for none.
@@ -107,7 +107,7 @@ class Variables:
         self._by_name: dict[str, dict[Part | None, Variable]] = {}
 
     def __iter__(self) -> Iterator[Variable]:
-        """Iterate over the variables, grouped by name; names, and the parts of each name, are in order of creation."""
+        """Iterate over the variables, grouped by name, with names and the parts of each name in order of creation."""
         return chain.from_iterable(parts.values() for parts in self._by_name.values())
 
     def __getitem__(self, name: str) -> Variable:
@@ -121,7 +121,7 @@ class Variables:
         return name in self._by_name
 
     def parts(self, name: str) -> list[Variable]:
-        """Return the whole variable, or the parts in order of creation, of a name; [] for an unknown name."""
+        """Return the unsharded variable of a name, or its parts in order of creation; [] for an unknown name."""
         return list(self._by_name.get(name, {}).values())
 
     def counterpart(self, variable: Variable) -> Variable:
@@ -163,7 +163,7 @@ class Variables:
         return created
 
     def slot(self, of: Variable, name: str, initial: float = 0.0) -> Variable:
-        """Return optimizer state with the spec, part and device of ``of``, e.g. "conv1/weights/momentum"."""
+        """Return optimizer state of ``of``, e.g. "conv1/weights/momentum", with its spec, part and device."""
         declared = Declaration(f"{of.name}/{name}", of.spec, Constant(initial), False, False, of.layer, of.part)
         return self.declare(declared, self.device_of(of))
 
@@ -192,7 +192,7 @@ class Variables:
 
 
 def _expect_of_one(held: Variable, declared: Declaration) -> None:
-    """Raise ShapeError unless both have the same unsharded spec and both are whole or are cut along the same axis."""
+    """Raise ShapeError unless both have one unsharded spec and are either both unsharded or parts along one axis."""
     if held.whole != declared.whole:
         raise ShapeError(f"variable {declared.name!r} is {held.whole}, but is requested as {declared.whole}")
     axes = [None if part is None else part.axis for part in (held.part, declared.part)]

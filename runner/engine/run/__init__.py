@@ -1,9 +1,9 @@
 """Execution of plans in one process. Read in this order:
 
 * ``session``: the interface of a session; ``local_session``: the session of one process.
-* ``executor``: runs one device's plan, with ``binding`` (memory and calls) and ``calls`` (fused, timed or checked).
+* ``executor``: runs one device's plan, with ``binding`` (memory and calls) and ``calls`` (fusing, timing, checking).
 * ``storage``: variables and the arena; ``kernel_table``: the kernels of this process.
-* ``step_driver``: the choice of clients for an update; ``interleaving``: the order of the parts of launched clients.
+* ``step_driver``: which clients make an update; ``interleaving``: the order in which overlapping clients run.
 * ``rendezvous`` and ``wires``: transfers between devices.
 * ``inputs``: the inputs of a step, which are read ahead and once for all devices.
 * ``recording`` and ``timeline``: traces.

@@ -25,9 +25,9 @@ Call = Callable[[], int | None]
 class CallGroup:
     """One call: consecutive instructions that the platform has fused, or the function of a single instruction.
 
-    call: returns 0 or None on success; after a failure, 1 + the index of the failed part in the upper bits and its
-    status in the lower 16 bits. instructions: position in the plan of each part's instruction. reason: (part, status)
-    -> message. late: returns the code, as ``call`` does, of a failure that occurred after ``call`` had returned.
+    The fused calls are its parts. call: returns 0 or None, or after a failure (1 + index of part) << 16 | status.
+    instructions: for each part, the position of its instruction in the plan. reason: (part, status) -> message.
+    late: returns the code, as ``call`` does, of a failure that occurred after ``call`` had returned.
     """
 
     call: Call
@@ -63,7 +63,7 @@ def _call_group(platform: Platform, works: Sequence[tuple[int, Work]], *, once: 
 
 @dataclass(frozen=True)
 class TimedCalls:
-    """The timing of one device's bound plan, call by call. current_run: returns the current run of the plan."""
+    """Functions that time each call of one device's bound plan. current_run: returns the current run of the plan."""
 
     plan: DevicePlan
     bound: Binding
@@ -103,11 +103,11 @@ class TimedCalls:
 
 @dataclass
 class FiniteCheck:
-    """The check of all node outputs of one device's bound plan. step: returns the number of the current step.
+    """A check that all node outputs of one device's bound plan are finite. step: returns the current step's number.
 
     A node may compute directly in a variable's memory. The check copies such a variable before the node runs and
-    restores the variable if the output is not finite. The copies need as much memory as the variables that one node
-    overwrites; raises ResourceError if this memory is not available.
+    restores the variable if the output is not finite. The copies need memory for the variables of the node
+    that overwrites the most bytes; raises ResourceError if this memory is not available.
     """
 
     plan: DevicePlan
@@ -144,7 +144,7 @@ class FiniteCheck:
         return run
 
     def _variables(self, position: int) -> list[Bytes]:
-        """Return the memory of the variables in which an instruction computes."""
+        """Return the memory of the variables that an instruction overwrites with its outputs."""
         outputs = self.plan.instructions[position].outputs
         return [self.bound.operands[slot].data for slot in outputs if self.plan.places[slot].variable is not None]
 

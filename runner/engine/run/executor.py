@@ -56,8 +56,8 @@ class DeviceExecutor:
     ) -> dict[Tensor, Array]:
         """Execute one step and return copies of the fetched values.
 
-        meanwhile: called after all work has been queued on the device and before the step waits for the device. Raises
-        RunnerError naming the feed, variable or node at fault. An asynchronous device reports a failure at the next
+        meanwhile: called when all work has been queued on the device and before the step waits for the device. A failed
+        step raises RunnerError naming the feed, variable or node. An asynchronous device reports a failure at the next
         call or synchronization.
         """
         self._step = step
@@ -66,7 +66,7 @@ class DeviceExecutor:
         try:
             return self._run_step(feeds, meanwhile)
         except BaseException as error:
-            # Wait until the step no longer touches memory, and clear its deferred statuses before the next step.
+            # Wait until the step no longer uses memory, and discard failures that its calls have not reported yet.
             with suppress(RuntimeError):  # The step's own failure is being raised already.
                 self._platform.synchronize()
             for late, _ in self._deferred:
@@ -105,7 +105,7 @@ class DeviceExecutor:
         return self._platform.is_asynchronous
 
     def record(self, recorder: Recorder | None, plan: int = 0) -> None:
-        """Time all instructions from the next step on, or none if ``recorder`` is None. plan: its number in traces.
+        """Time all instructions from the next step on; none if ``recorder`` is None. plan: the plan's number in traces.
 
         While a trace is recorded, steps take longer: calls are not fused, and each instruction reads the clock twice.
         """
@@ -128,7 +128,7 @@ class DeviceExecutor:
         self._deferred: list[tuple[Callable[[], int], CallGroup]] = []
 
     def _call_all(self) -> None:
-        """Call all groups; raises RunnerError naming the node that fails."""
+        """Call every call group; raises RunnerError naming the node that fails."""
         # Infinities and NaNs are valid values on every type of device; only FiniteCheck rejects them.
         with np.errstate(all="ignore"):
             for call_group in self._call_groups:
@@ -144,7 +144,7 @@ class DeviceExecutor:
                     raise self._status_failure(call_group, failed)
 
     def _fetch(self) -> dict[Tensor, Array]:
-        """Return the fetched values. Waits for the device only if there are fetches, transfers or deferred statuses."""
+        """Return the fetched values. Waits for the device only for fetches, transfers or calls that can fail late."""
         if not (self.plan.fetches or self._has_transfers or self._deferred):
             return {}
         values = self._read()

@@ -3,7 +3,7 @@
 An :class:`~runner.engine.compile.program.InputSource` is a pure function of the split, the step and the share (a range
 of the step's examples), so reading early, late or twice gives the same examples. Inputs are read ahead on two levels.
 On the host, the source of a data set (``runner.data.source``) prepares a share of step s + 1 in a background thread as
-soon as this share of step s has been read. On an asynchronous device, such as a GPU, :class:`ReadAhead` reads the next
+soon as the same share of step s is read. On an asynchronous device, such as a GPU, :class:`ReadAhead` reads the next
 step's inputs from the source and copies them to the device while the current step runs. Between the two levels,
 :class:`SharedReading` reads each share once for all devices of a process.
 """
@@ -65,8 +65,8 @@ class _PendingShare:
 class SharedReading:
     """A thread-safe reader of one client's examples, which reads each share once and gives its arrays to all devices.
 
-    slots: input slots of each device. A share is kept until every device with a slot of the share has requested it, or
-    until another step is requested, because some devices may never request a share if the step fails or never runs.
+    slots: input slots of each device. A share is kept until every device with a slot for it has requested it, or until
+    another step is requested, because devices may never request the shares of a step that fails or does not run.
     """
 
     def __init__(self, source: InputSource | None, slots: Mapping[str, Sequence[InputSlot]]) -> None:
@@ -77,7 +77,7 @@ class SharedReading:
         self._shares: dict[ShareKey, _PendingShare] = {}
 
     def read(self, device: str, step: int) -> dict[Tensor, Array]:
-        """Return the inputs of a device for a step; each share is read once, however many slots it feeds.
+        """Return the inputs of a device for a step; a share that feeds several slots is read once.
 
         Raises the errors of the source, and RunnerError if the step needs examples and there is no source.
         """

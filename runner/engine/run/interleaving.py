@@ -1,6 +1,6 @@
 """Interleavings: the order in which one process runs the parts of launched clients, from a virtual clock or a record.
 
-The order depends on names, devices and sizes, never on values. The session requests the next event and executes it.
+The order depends on names, devices and sizes, never on tensor values. The session requests and executes each event.
 """
 
 import math
@@ -18,7 +18,7 @@ from runner.kernels import philox
 
 @dataclass(frozen=True)
 class Launched:
-    """A launched step with one part on each device. received: receiving device -> sending device -> bytes."""
+    """A step begun by ``Clients.launch``, with one part per device. received: receiving -> sending device -> bytes."""
 
     client: str
     step: int
@@ -56,7 +56,7 @@ Seconds = Callable[[str, str, int], float]
 
 @dataclass
 class _Part:
-    """A part that has not begun. missing: senders that have not begun. arrival: latest known tensor arrival time."""
+    """A part that has not begun. missing: senders whose parts have not begun. arrival: latest known arrival time."""
 
     launched: Launched
     device: str
@@ -67,7 +67,7 @@ class _Part:
 class VirtualTime:
     """A discrete-event clock: a device runs one part at a time, and transfers take time.
 
-    As in a worker process, parts begin in launch order, but a part begins only after all its tensors have arrived. The
+    As in a worker process, a part waits for its tensors, and a device begins parts that are ready in launch order. The
     order is a pure function of the launches and of the durations of parts and transfers. If no client runs at a launch,
     internal time restarts at 0, so that later times, including their rounding, do not depend on earlier events.
     """
@@ -142,7 +142,7 @@ def virtual_time(clock: VirtualClock) -> VirtualTime:
 
 
 def standard_normal(seed: int, stream: str, step: int) -> float:
-    """Return standard normal random number ``step`` of a stream (Box-Muller method)."""
+    """Return the standard normal random number with index ``step`` in a stream (Box-Muller method)."""
     first, second = philox.uniform(philox.key(seed, stream), np.zeros(1, np.int64), 2, step)[0]
     return math.sqrt(-2.0 * math.log1p(-first)) * math.cos(2.0 * math.pi * second)
 
@@ -198,9 +198,9 @@ class Recorded:
     def _next_required(
         self, ending: Ending, device: str, awaiting: frozenset[tuple[str, int, str]] = frozenset()
     ) -> tuple[Ending, str]:
-        """Return the part that must begin next: an earlier part on the device, a sender, or the part itself.
+        """Return which part must begin first: an earlier part on ``device``, a sender, or that of ``ending`` itself.
 
-        awaiting: the parts that wait for this part.
+        awaiting: the parts that wait for the part of ``ending`` on ``device``.
         """
         own = (ending.client, ending.step, device)
         if own in awaiting:

@@ -20,10 +20,10 @@ from runner.kernels.registry import REGISTRY, Registry
 
 
 def load_kernels() -> Registry:
-    """Return the registry with a CPU kernel for every op that kernels execute.
+    """Return the registry with a CPU kernel for every op that is executed by a kernel.
 
-    An op without a NumPy kernel is computed by its decomposition. Raises KernelError naming ops without a kernel and
-    kernels without an op.
+    An op without a NumPy kernel is computed by its decomposition if it has one. Raises KernelError naming ops without a
+    kernel and kernels without an op.
     """
     native_libraries()
     for definition in OPS.values():
@@ -38,7 +38,7 @@ def decomposed_kernel(definition: OpDef, decompose: Decomposition) -> Kernel:
     """Return the CPU kernel that computes an op by the NumPy functions of its decomposition.
 
     Like these functions, the kernel computes bfloat16 in float32 and rounds only its outputs and the results of casts.
-    Raises KernelError when the kernel is bound, if an op of the decomposition has no NumPy function.
+    Binding the kernel raises KernelError if an op of the decomposition has no NumPy function.
     """
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
@@ -94,7 +94,7 @@ def load_gpu_kernels(use: GpuOptions, home: int) -> Registry:
 
 
 def require_gpu_kernels(registry: Registry) -> None:
-    """Raise KernelError if an op that kernels execute has no GPU kernel, or a GPU kernel belongs to no op."""
+    """Raise KernelError if an op that is executed by a kernel has no GPU kernel, or a GPU kernel has no op."""
     by_kernel, by_communicator = (
         [name for name, definition in OPS.items() if definition.executed_by == how]
         for how in ("kernel", "communicator")

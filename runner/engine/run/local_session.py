@@ -1,4 +1,4 @@
-"""A session whose devices are threads of this process; the parts of launched clients run one by one."""
+"""A session whose devices are threads of this process; launched clients run on one device at a time."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -43,8 +43,8 @@ PROCESS = "main"
 class LocalSession:
     """A session of devices in this process: a single device runs in the caller's thread, several in one thread each.
 
-    check_finite: raise an error that names the first node whose output is not finite. interleaving: orders the parts of
-    launched clients, which run one by one; by default, a part takes 1 s of virtual time and a transfer takes 0 s.
+    check_finite: raise an error that names the first node whose output is not finite. interleaving: the order in which
+    launched clients run on the devices; by default, a virtual clock with 1 s per run on a device and 0 s per transfer.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class LocalSession:
         self._interleaving.launched(Launched(client, step, ready.received_bytes))
 
     def finished(self) -> Finished:
-        """Run parts until a client has finished; see :class:`~runner.engine.run.step_driver.Clients`."""
+        """Run launched clients until one has finished; see :class:`~runner.engine.run.step_driver.Clients`."""
         if not self._launched:
             raise RunnerError("no client is running: launch one first")
         while True:
@@ -173,7 +173,7 @@ class LocalSession:
         return {**given, **self._reading(ready, client)[device].read(step)}
 
     def _reading(self, ready: "_Prepared", client: Client) -> Mapping[str, ReadAhead]:
-        """Return the reader of a client's inputs for each device."""
+        """Return device -> reader of a client's inputs."""
         if client.name not in self._readings:
             slots = {
                 device: [slot for slot in client.inputs if slot.tensor in fed] for device, fed in ready.feeds.items()
@@ -232,7 +232,7 @@ class LocalSession:
 def _share_thread_count() -> Callable[[], None]:
     """Return a function that gives another Python thread as many OpenMP threads as the caller has.
 
-    OpenMP keeps this number for each Python thread. The caller makes the plans, which have scratch memory for each
+    OpenMP keeps a separate number for each Python thread. The caller makes the plans, with scratch memory for each
     OpenMP thread. A device's thread binds a plan again after the arena has grown, and must then use the same number.
     """
     pools = ThreadpoolController().select(user_api="openmp").lib_controllers
@@ -247,7 +247,7 @@ def _share_thread_count() -> Callable[[], None]:
 
 @dataclass
 class _Prepared:
-    """A signature with its executors. feeds: specs of fed tensors by device. begun: number of runs so far."""
+    """A signature with its executors. feeds: device -> specs of fed tensors. begun: number of runs so far."""
 
     compiled: Compiled
     executors: Mapping[str, DeviceExecutor]
@@ -265,11 +265,11 @@ class _Prepared:
         return self.begun - 1
 
     def fetches(self, client: Client, fetched: Mapping[tuple[str, Tensor], Array]) -> dict[str, Array]:
-        """Return the fetches of a client by name. fetched: values by device and local tensor."""
+        """Return the fetches of a client by name. fetched: (device, tensor on it) -> value."""
         return {name: fetched[self.compiled.location[tensor]] for name, tensor in client.fetches.items()}
 
     def copy_feeds(self, fed: Mapping[Tensor, Any]) -> dict[Tensor, Array]:
-        """Copy fed values for parts that run later; raises RunnerError for a wrong shape or dtype."""
+        """Copy fed values for devices that run later; raises RunnerError for a wrong shape or dtype."""
         specs = {tensor: spec for feeds in self.feeds.values() for tensor, spec in feeds.items() if tensor in fed}
         return {tensor: fed_array(tensor, fed[tensor], spec).copy() for tensor, spec in specs.items()}
 

@@ -100,7 +100,7 @@ def read_plans(document: object) -> tuple[str, ...]:
 
 
 def to_document(spans: Iterable[RawSpan]) -> dict[str, list[int]]:
-    """Return spans as plain data, one list per column."""
+    """Return spans as plain data: one list for each field of :class:`RawSpan`."""
     rows = list(spans)
     columns = {name: [getattr(each, name) for each in rows] for name in RawSpan._fields}
     return columns | {"kind": [KINDS.index(each.kind) for each in rows]}

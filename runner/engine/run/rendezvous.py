@@ -1,4 +1,4 @@
-"""Rendezvous: a recv node obtains the value of its send node by key; a plan uses each key exactly once per step."""
+"""Rendezvous: a recv node receives the value of the send node with the same key. A plan uses a key once per step."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from runner.kernels.contract import Array
 from runner.kernels.memory import allocate
 
 _WAIT_S = 1.0
-"""Longest single wait for a value, in seconds."""
+"""Longest wait before the failure and the time limit are checked again, in seconds."""
 
 
 class Rendezvous(Protocol):
@@ -22,13 +22,13 @@ class Rendezvous(Protocol):
     Each value has one block of memory, which the sender writes and the receivers read. Two rules make it safe to reuse
     this memory in every step: the sender writes the memory at most once per step and then notifies the receivers, and
     *a plan does not begin a step before all its devices have finished the previous step*. Each plan has separate
-    memory, because the plans of launched clients overlap. The rules also hold for values that the master feeds and
-    fetches. A receiver's view of this memory is valid until the receiver has finished the step; the master's view,
-    until the plan begins its next step.
+    memory, because steps of clients started with ``launch`` (see ``step_driver``) overlap. The rules also hold for
+    values that the master feeds and fetches. A receiver's view of this memory is valid until the receiver has finished
+    the step; the master's view, until the plan begins its next step.
     """
 
     def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
-        """Return the memory, the same in every step, in which receivers read the value named ``sent``."""
+        """Return the memory, the same in every step, from which receivers read the value named ``sent``."""
 
     def incoming(self, key: str, source: str, nbytes: int) -> NDArray[np.uint8]:
         """Return the memory of a received value; the value stays there from :meth:`receive` to the end of the step."""
@@ -51,7 +51,7 @@ class LocalRendezvous:
         self.failure: BaseException | None = None
 
     def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
-        """Return memory of this process, allocated by the first call; raises ValueError for another size."""
+        """Return memory of this process, allocated by the first call; raises ValueError if a later size differs."""
         with self._condition:
             if sent not in self._memory:
                 self._memory[sent] = allocate(nbytes)
@@ -98,7 +98,7 @@ class LocalRendezvous:
                     )
                 begun, longest_s = time.monotonic(), min(left, _WAIT_S)
                 self._condition.wait(longest_s)
-                # A wait counts for at most ``longest_s``, even if the process was suspended meanwhile.
+                # Count at most ``longest_s`` for each wait, even if the process was suspended meanwhile.
                 left -= min(longest_s, time.monotonic() - begun)
             return self._values.pop((step, key))
 
@@ -117,6 +117,6 @@ class LocalRendezvous:
 
     @property
     def pending(self) -> list[tuple[int, str]]:
-        """(step, key) of each value sent and not yet received; empty between steps."""
+        """(step, key) of each value that was sent and has not been received; empty between steps."""
         with self._condition:
             return sorted(self._values)

@@ -52,7 +52,7 @@ class Session(Clients, Protocol):
 
 
 def require_no_trace(trace: object, clients: Collection[str]) -> None:
-    """Raise RunnerError if ``trace`` is active, because no trace of ``clients`` can be started meanwhile."""
+    """Raise RunnerError unless ``trace`` is None: only one trace can be active. clients: clients of the new trace."""
     if trace is not None:
         raise RunnerError(
             f"a trace of {', '.join(clients)} was requested during another trace: stop the other trace first"
@@ -77,7 +77,7 @@ def scalar(value: float | int, dtype: str) -> Array:
 
 
 def expand_feeds(client: Client, feeds: Mapping[str, Any]) -> dict[Tensor, Any]:
-    """Return the value of every fed tensor; one name may stand for several tensors.
+    """Return the value of every fed tensor; one name may feed several tensors.
 
     Raises RunnerError unless the names are exactly those that the client takes.
     """
@@ -87,7 +87,7 @@ def expand_feeds(client: Client, feeds: Mapping[str, Any]) -> dict[Tensor, Any]:
 
 
 def fed_array(tensor: Tensor, value: Any, spec: TensorSpec) -> Array:
-    """Return a fed value as an array, not copied; raises RunnerError unless shape and dtype match ``spec``.
+    """Return a fed value as an array without copying; raises RunnerError unless shape and dtype match ``spec``.
 
     Use this function only for values stored for a later step; a step that runs at once checks its feeds itself.
     """
@@ -98,7 +98,7 @@ def fed_array(tensor: Tensor, value: Any, spec: TensorSpec) -> Array:
 
 
 def require_launchable(client: Client, running: Collection[str]) -> None:
-    """Raise RunnerError unless a client can be launched while the launched clients ``running`` have not finished."""
+    """Raise RunnerError unless a client is deferred and not among ``running``, the unfinished launched clients."""
     if not client.deferred:
         raise RunnerError(f"client {client.name!r} was launched, but is not deferred: call run()")
     if client.name in running:
@@ -106,6 +106,6 @@ def require_launchable(client: Client, running: Collection[str]) -> None:
 
 
 def require_synchronized(what: str, running: Collection[str]) -> None:
-    """Raise RunnerError if launched clients are running, because ``what`` must not happen meanwhile."""
+    """Raise RunnerError if launched clients are running. what: what was attempted, for the message."""
     if running:
         raise RunnerError(f"{what} before {', '.join(sorted(running))} finished: wait for launched clients first")

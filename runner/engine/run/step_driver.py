@@ -1,4 +1,4 @@
-"""Step drivers, which choose the clients of an update and their order: ``train`` alone, or several that overlap.
+"""Step drivers, which choose the clients of an update and their order: the client ``train``, or several that overlap.
 
 A step driver bases its decisions only on the finished clients that the session reports, and reads no clock. The same
 order of finished clients thus leads to the same decisions on a cluster, on a virtual clock and in a repeated run.
@@ -38,10 +38,10 @@ class Clients(Protocol):
         """
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
-        """Begin one step of a deferred client and return. Several clients may run at once, but only one step of each.
+        """Begin one step of a client whose ``deferred`` is true, and return without waiting for the end of the step.
 
-        On every device, runs begin in launch order with one exception: while a run waits for tensors that it receives,
-        later runs may begin.
+        Several clients may run at once, but only one step of each. On every device, runs begin in launch order, except
+        that later runs may begin while a run waits for tensors that it receives.
         """
 
     def finished(self) -> Finished:
@@ -99,7 +99,7 @@ _DRIVERS: dict[type[DriverSettings], Callable[..., StepDriver]] = {}
 
 
 def drives(settings: type[DriverSettings]) -> Callable[[Made], Made]:
-    """Register the decorated class or function as the step driver of programs with these settings.
+    """Register the decorated class or function as the step driver of programs with settings of this type.
 
     The class or function is called with the clients of a session and the settings.
     """
@@ -112,7 +112,7 @@ def drives(settings: type[DriverSettings]) -> Callable[[Made], Made]:
 
 
 def bind(settings: DriverSettings, clients: Clients) -> StepDriver:
-    """Return the step driver for a program's settings, which runs the clients of a session."""
+    """Return a step driver for a program's settings that runs the clients of a session."""
     return _DRIVERS[type(settings)](clients, settings)
 
 

@@ -19,13 +19,13 @@ class _Variable:
 
 @dataclass
 class VariableStore:
-    """The variables of one device by node name, which outlive steps and plans. An assigned variable stays assigned."""
+    """The variables of one device by node name, which outlive steps and plans. Once assigned, they stay assigned."""
 
     platform: Platform = field(default_factory=HostPlatform)
     _variables: dict[str, _Variable] = field(default_factory=dict)
 
     def memory(self, name: str, slot: Slot) -> Bytes:
-        """Return a variable's memory, allocated on first use; raises RunnerError if the stored slot differs."""
+        """Return a variable's memory, allocated on first use; raises RunnerError if ``slot`` changes."""
         if name not in self._variables:
             self._variables[name] = _Variable(slot, allocate(self.platform, slot.layout.nbytes, f"variable {name!r}"))
         found = self._variables[name]
@@ -66,9 +66,9 @@ class Arena:
         self._users: WeakSet[ArenaUser] = WeakSet()
 
     def at_least(self, nbytes: int, user: ArenaUser) -> Bytes:
-        """Return the arena, grown to at least ``nbytes``. Raises ResourceError if there is not enough memory."""
+        """Return the arena, enlarged to ``nbytes`` if smaller. Raises ResourceError if there is not enough memory."""
         if self._data.nbytes < nbytes:
-            # Before the allocation, finish all work in the old memory and free it, so that the two never coexist.
+            # First finish all work in the old memory and free it, so that the old and the new memory never coexist.
             self._platform.synchronize()
             for each in self._users:
                 each.release_memory()

@@ -1,14 +1,14 @@
-"""Kernels of device type "gpu": our own CUDA C++ sources, cuBLAS for products, cuDNN for convolutions, NCCL for sums.
+"""Kernels of device type "gpu": our CUDA C++ sources, cuBLAS (products), cuDNN (convolutions), NCCL (sums over GPUs).
 
 Every op but collective_sum has a kernel from our sources, with library "cuda"; faster libraries have higher priority.
 Kernels are created for one :class:`~runner.kernels.gpu.runtime.Runtime`.
 
 Read in this order:
 
-* ``runtime``: the interface to CUDA, and bound calls. ``cuda``: the implementation of this interface with CuPy.
-* ``platform``: the device type, with ``streams`` and ``feeding``.
+* ``runtime``: the interface to CUDA, and calls on streams. ``cuda``: the implementation of this interface with CuPy.
+* ``platform``: how a GPU runs calls, with ``streams`` (their schedule) and ``feeding`` (copies from the host).
 * ``driver`` and ``discovery``: the GPUs of this machine. ``nvrtc``: compilation and a cache of machine code.
-* ``layouts``: tensor layouts. ``channels``: the division of per-channel work. ``element_loops``, ``element_kernels``
+* ``layouts``: tensor layouts. ``channels``: how blocks share per-channel work. ``element_loops``, ``element_kernels``
   and ``elementwise``: element-wise ops.
 * ``linear`` and ``cublas``: products. ``windows`` and ``cudnn``: convolution and pooling. ``collective``: NCCL.
 * ``normalization``, ``reduction``, ``rows``, ``shape``, ``structural``: one family of ops each.

@@ -16,14 +16,14 @@ THREADS = 1024
 
 _LINE_BYTES = 128
 _LEAST_VALUES = 4
-"""The minimum number of values per thread; with fewer values, fewer blocks are used."""
+"""The minimum number of values per thread; smaller tensors use fewer blocks."""
 
 _WARP = 32
 _READ_AHEAD = 8
 """The number of values that a thread loads before it adds them; adjacent threads load adjacent values."""
 
 _BLOCKS_OF_PIXELS = 8
-"""Blocks per multiprocessor if a block has one channel: adding the few partial sums of one channel is cheap."""
+"""Blocks per multiprocessor if each block has one channel: adding the few partial sums of one channel is cheap."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Division:
     rows: int
     pixels: int
     channels: int
-    lanes: int
+    lanes: int  # adjacent threads for the pixels of one row or, with channels last, the channels of one pixel
     channels_last: bool
-    run: int
+    run: int  # rows per block or, with channels last, pixels per block
 
     @property
     def width(self) -> int:
@@ -70,7 +70,7 @@ class Division:
 
 
 def division(multiprocessors: int, spec: Spec, channels_last: bool) -> Division:
-    """Return the division of a tensor (N, C) or (N, C, H, W). It depends on the GPU and affects how sums round."""
+    """Return how a tensor (N, C) or (N, C, H, W) is divided. This depends on the GPU and affects how sums round."""
     rows, channels, pixels = spec.shape[0], spec.shape[1], math.prod(spec.shape[2:])
     if channels_last:
         lanes = min(power_of_two(channels), _LINE_BYTES // numpy_dtype(spec.dtype).itemsize)
@@ -108,7 +108,7 @@ def sums_bytes(multiprocessors: int, x: Spec, channels_last: bool) -> int:
 def channel_sums(
     runtime: Runtime, x: Spec, channels_last: bool, address: int, scratch: int, sums: int, result: str
 ) -> StreamCall:
-    """Return the call that sums each channel of ``x``, at ``address``, to ``sums``. result: the dtype of the sums."""
+    """Return the call that writes the channel sums of ``x``, at ``address``, to ``sums``. result: dtype of the sums."""
     cut = division(runtime.multiprocessors, x, channels_last)
     program = source(x.dtype, result)
     steps = (

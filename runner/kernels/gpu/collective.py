@@ -34,7 +34,7 @@ class NcclCommunicator:
     turn: DeviceMemory
 
     def enqueue(self, stream: Stream, source: int, target: int, count: int, dtype: str) -> None:
-        """Enqueue the sum of ``count`` elements over all GPUs; every GPU must do so. Source and target may be equal.
+        """Enqueue the sum of ``count`` elements over all GPUs. All GPUs must call this. Source and target may be equal.
 
         Raises RuntimeError if NCCL returns an error or if an earlier sum has failed.
         After an error no more sums are possible. Running sums are aborted, because they would otherwise
@@ -123,9 +123,9 @@ def kernels(runtime: Runtime) -> list[Kernel]:
 
 
 def _bind(library: NcclLibrary, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-    """Return a call that is never captured: NCCL requires all GPUs to capture and replay the same sums together.
+    """Return a call that no graph captures: NCCL requires all GPUs to capture and replay the same sums together.
 
-    This cannot be guaranteed: if the memory of one GPU is planned again, only that GPU captures new graphs.
+    This cannot be guaranteed: if memory is planned again for one GPU, only that GPU captures new graphs.
     """
     (part,), (total,) = buffers.inputs, buffers.outputs
     communicator = library.communicator()

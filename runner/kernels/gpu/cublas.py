@@ -1,4 +1,4 @@
-"""Matrix products of cuBLAS on the GPUs of a process.
+"""Matrix products by cuBLAS on the GPUs of a process.
 
 CuPy's bindings create the handles. Products call cuBLAS directly, because the bindings would set the stream of the
 handle to CuPy's current stream instead of the caller's stream, and setting the stream resets the workspace.
@@ -16,7 +16,7 @@ import numpy as np
 from runner.kernels.gpu.runtime import Stream
 
 WORKSPACE_BYTES = 32 << 20
-"""NVIDIA's recommendation for Hopper. Concurrent products must not share memory: every call has its own workspace."""
+"""NVIDIA's recommendation for Hopper. Every call has a separate workspace, because calls can run concurrently."""
 
 _KEEP, _TRANSPOSE = 0, 1
 _TYPES = {"float32": 0, "float64": 1, "bfloat16": 14}
@@ -32,7 +32,7 @@ class Product:
     """A product C = A @ B of matrices in C order, without gaps.
 
     A: (m, k), or (k, m) if ``transpose_a``. B: (k, n), or (n, k) if ``transpose_b``. C: (m, n). dtype: dtype of A and
-    B. result: dtype of C: ``dtype`` or, for bfloat16, also float32. Sums of float64 are float64, all others float32.
+    B. result: dtype of C: ``dtype`` or, for bfloat16, also float32. Sums of float64 use float64, all others float32.
     """
 
     m: int
@@ -61,7 +61,7 @@ class CublasLibrary:
     """cuBLAS for the GPUs of a process.
 
     cublas: CuPy's module. current_gpu: returns the number of this thread's GPU. tf32: whether factors of float32
-    products may be rounded to 10 mantissa bits. lock: held during calls with a handle.
+    products may be rounded to 10 mantissa bits. lock: the lock held during cuBLAS calls; by default, a new one.
     """
 
     def __init__(

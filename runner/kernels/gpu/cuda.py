@@ -1,4 +1,4 @@
-"""The runtime of real GPUs, implemented with CuPy. It is short, because most tests replace it with an emulated GPU."""
+"""The runtime of real GPUs, implemented with CuPy. It is short, because most tests run an emulated GPU instead."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ _OUT_OF_MEMORY = 2
 
 
 _REPETITIONS = 4
-"""The number of repetitions of timed work."""
+"""The number of times that work is repeated to measure its time."""
 
 
 class GpusError(RuntimeError):
@@ -33,7 +33,7 @@ def open_gpus(tf32: bool, *, compare_plans: bool = False, code_folder: str = "",
 
     tf32: whether float32 products may round factors to 10 mantissa bits. compare_plans: whether the plans of each
     convolution are timed and the fastest plan replaces cuDNN's first plan; the fastest plan may differ between runs.
-    code_folder: folder that caches the machine code of our sources, or "" for no cache. home: a thread's default GPU.
+    code_folder: folder that caches the machine code of our sources, or "" for no cache. home: default GPU of threads.
     """
     try:
         import cupy
@@ -134,7 +134,7 @@ class CudaRuntime:
         self._handles = threading.RLock()
 
     def use(self, gpu: int) -> None:
-        """Make this thread use a GPU; GPUs in use copy from each other directly if the hardware supports that."""
+        """Make this thread use a GPU. GPUs in use copy directly from each other if the hardware supports this."""
         if not 0 <= gpu < self._count:
             raise RuntimeError(_absence(gpu, self._count))
         with self._lock:
@@ -188,7 +188,7 @@ class CudaRuntime:
         return DeviceMemory(int(memory.ptr), nbytes, memory)
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Allocate pinned memory with one address for the host and all GPUs; raises MemoryError if it fails."""
+        """Allocate pinned memory that the host and all GPUs access at one address; raises MemoryError on failure."""
         flags = self._cuda.hostAllocPortable | self._cuda.hostAllocMapped
         with self._allocating(nbytes, "pinned memory"):
             memory = self._cupy.cuda.PinnedMemory(max(nbytes, 1), flags)
@@ -233,7 +233,7 @@ class CudaRuntime:
         event.synchronize()
 
     def capture(self, stream: OwnStream, work: Callable[[], None]) -> CudaGraph:
-        """Return a graph of the work that ``work`` enqueues. If ``work`` raises an error, the capture ends.
+        """Return a graph of the work that ``work`` enqueues. If ``work`` raises an error, the capture is abandoned.
 
         One thread captures at a time, and no other thread calls a library meanwhile.
         """

@@ -1,4 +1,4 @@
-"""The GPUs and libraries of this machine, whether a run can use them, and the packages to install if not.
+"""The GPUs and libraries of this machine, whether a run can use them and, if not, which packages to install.
 
 The driver reports the GPUs; the metadata of installed packages lists the libraries. No package, such as CuPy, is
 imported.
@@ -68,7 +68,7 @@ NO_GPUS = Found(DriverFacts(fault="GPUs were not searched for"), (), "GPUs were 
 def discover(
     ask: Callable[[], DriverFacts] = ask_driver, installed: Callable[[], Mapping[str, str]] | None = None
 ) -> Found:
-    """Inspect this machine. ask, installed: functions that return driver facts and installed versions."""
+    """Find the GPUs and libraries. ask: returns facts from the driver. installed: returns distribution -> version."""
     driver = ask()
     present = (installed or _installed)()
     return Found(driver, _libraries(present), _obstacle(driver, present))

@@ -10,7 +10,7 @@ from typing import Any
 
 MANAGEMENT = "libnvidia-ml.so.1"
 _PREFIXES = ("GPU", "MIG")
-"""Prefixes of the names of GPUs and of MIG partitions."""
+"""Prefixes of NVML's UUID strings of GPUs and of MIG partitions."""
 
 
 class _Memory(ctypes.Structure):

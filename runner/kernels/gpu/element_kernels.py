@@ -32,7 +32,7 @@ class Broadcast:
 
     @property
     def wide(self) -> tuple[bool, ...] | None:
-        """For each input, True if it has the result's strides, False if it is a scalar; None if one is neither."""
+        """For each input, True if it has the result's strides, False if it is a scalar. None if an input is neither."""
         if len(self.axes) != 1 or not set(self.axes[0].strides) <= {0, 1}:
             return None
         return tuple(stride == 1 for stride in self.axes[0].strides)
@@ -78,7 +78,7 @@ ElementsOf = Callable[[Attributes, Sequence[Spec], Sequence[Spec]], Elements]
 
 @dataclass(frozen=True)
 class FlatCall(StreamCall):
-    """A loop over adjacent elements, which can be combined with loops of the same program.
+    """A loop over adjacent elements, which can be combined with loops of the same program in one launch.
 
     batch: source of the combined kernel. count: number of elements. addresses: addresses of the inputs and outputs.
     """

@@ -16,7 +16,7 @@ from runner.kernels.memory import numpy_dtype
 AXES = 8
 """The maximum number of axes of a strided loop."""
 CHUNK = 4096
-"""Elements per block and iteration of ``batch``; a multiple of the size of every pack."""
+"""Elements per block and iteration of ``batch``; a multiple of every ``Elements.pack``."""
 _PACK_BYTES = 16
 
 
@@ -25,8 +25,8 @@ class Elements:
     """The operation on one element.
 
     inputs, outputs: stored dtypes. statements: C++ statements on x0, x1, ..., which are the inputs converted to the
-    dtype of computations. results: a C++ expression for each output. helpers: C++ functions. All inputs are read before
-    any output is written.
+    dtype of computations. results: a C++ expression for each output. helpers: C++ functions that they call. All inputs
+    are read before any output is written.
     """
 
     inputs: tuple[str, ...]
@@ -127,7 +127,7 @@ def _packs(elements: Elements) -> str:
 
 
 def _loaded(elements: Elements, wide: Sequence[bool], which: bool, place: Callable[[int], str]) -> list[str]:
-    """Return declarations of the inputs whose flag in ``wide`` is ``which``. place: input -> code that reads it."""
+    """Return C++ code that loads the inputs whose flag in ``wide`` is ``which``. place: input -> code that reads it."""
     return [
         f"const {_c(computed_in(dtype))} x{k} = ({_c(computed_in(dtype))}){place(k)};"
         for k, (dtype, each) in enumerate(zip(elements.inputs, wide, strict=True))

@@ -66,7 +66,7 @@ _UNSIGNED = {"int32": "unsigned int", "int64": "unsigned long long"}
 
 
 def expression(function: str, dtype: str, *operands: str) -> str:
-    """Return a C++ expression that applies a function to operands of ``dtype``. Raises KeyError for other functions."""
+    """Return a C++ expression for a function of operands of ``dtype``. Raises KeyError for an unknown function."""
     if dtype in _UNSIGNED:
         return _INTEGERS[function].format(*operands, c=C_TYPES[dtype], u=_UNSIGNED[dtype])
     return _FLOATS[function].format(*operands)
@@ -123,7 +123,7 @@ def _elements(program_of: ProgramOf, attributes: Attributes, inputs: Specs, outp
 
 
 def _sum(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
-    """Return the sum of all inputs from left to right; a single input is copied."""
+    """Return the operation that adds all inputs from left to right; a single input is copied."""
     count, dtype = len(inputs), inputs[0].dtype
     if count == 1:
         return Elements((dtype,), (dtype,), (), ("x0",))
@@ -137,7 +137,7 @@ def _unary(function: str, attributes: Attributes, inputs: Specs, outputs: Specs)
 
 
 def _power(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
-    """Return x ** exponent; a square is computed as one correctly rounded product."""
+    """Return the operation x ** exponent; a square is computed as one correctly rounded product."""
     dtype, exponent = inputs[0].dtype, attributes["exponent"]
     computed = computed_in(dtype)
     if exponent == 2.0:

@@ -1,4 +1,4 @@
-"""Copy fed values to a GPU through pinned memory, before their step if they are known in time."""
+"""Copies of fed values to a GPU through pinned memory, before the step that reads them if they are known in time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,21 +36,21 @@ class PinnedStage:
 
 @dataclass
 class _Landing:
-    """GPU memory for a value copied ahead. arrived, taken: events after the copy from the host and to the target."""
+    """GPU memory to which a value is copied before its step; the step then copies the value to the target."""
 
     stage: PinnedStage
     memory: DeviceMemory
-    arrived: Event
-    taken: Event
+    arrived: Event  # after the copy from the host
+    taken: Event  # after the copy to the target
     value: Array | None = None
 
 
 class GpuWriter:
     """See :class:`~runner.kernels.platform.Writer`.
 
-    allocate: allocates GPU memory. stage: pinned memory for values not copied ahead, shared by all writers of a device.
-    copies: the stream of transfers from the host. main: the stream of the device's work. The first call of
-    ``ahead`` creates two landings, used in turn, so that the next value is copied while the current value is used.
+    allocate: allocates GPU memory. stage: pinned memory for values not copied by ``ahead``, shared by all writers of a
+    device. copies: the stream of transfers from the host. main: the stream of the device's work. The first call of
+    ``ahead`` creates two landings that alternate, so that the next value is copied while the current value is used.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class GpuWriter:
         self._landings: list[_Landing] = []
 
     def __call__(self, value: Array) -> None:
-        """Copy a value to the target for later calls, from its landing if it was copied ahead."""
+        """Copy a value to the target, for later calls: from a landing if ``ahead`` copied it, else from the host."""
         if not self._landings or self._landings[0].value is not value:
             self._upload(value)
             return
@@ -91,7 +91,7 @@ class GpuWriter:
         self._stage.upload(value, self._target.address, self._main)
 
     def ahead(self, value: Array) -> None:
-        """Start to copy the next value, which replaces an earlier value that was copied ahead but not used."""
+        """Start to copy the next value to a landing, where it replaces an earlier value that was never used."""
         self._landings = self._landings or [self._landing(), self._landing()]
         landing = self._landings[0]
         self._runtime.wait(self._copies, landing.taken)

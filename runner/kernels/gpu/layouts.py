@@ -50,7 +50,7 @@ def arrange_alike(attributes: Attributes, inputs: Specs, outputs: Specs, offered
 
 
 def innermost_channels(spec: Spec, layout: Layout) -> bool:
-    """Return whether the channels of an image (N, C, H, W), or of an array (N, C), are innermost."""
+    """Return whether the channels of a tensor (N, C, H, W) or (N, C) are the innermost axis."""
     return layout.tag == CHANNELS_LAST or len(spec.shape) == 2
 
 

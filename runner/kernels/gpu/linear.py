@@ -1,4 +1,4 @@
-"""Matrix products by our own kernel or by cuBLAS, with bias and ReLU, bias gradients, or element-wise programs."""
+"""Matrix products by our own kernel or cuBLAS, also fused with bias, ReLU, bias gradients or element-wise programs."""
 
 from dataclasses import dataclass, replace
 
@@ -90,9 +90,9 @@ class OwnProducts:
 
 
 class LibraryProducts(OwnProducts):
-    """Products of cuBLAS; bias and ReLU follow in our own launch, before a bfloat16 result is rounded.
+    """Products of cuBLAS; our kernel ``finish`` then adds bias and ReLU, before a bfloat16 result is rounded.
 
-    Scratch memory contains the workspace of cuBLAS, then any sums of higher precision than the result.
+    Scratch memory contains the workspace of cuBLAS, followed by the unrounded sums if ``Dense.rounded_apart``.
     """
 
     library = "cublas"
@@ -103,7 +103,7 @@ class LibraryProducts(OwnProducts):
         self._products = products
 
     def takes(self, dense: Dense) -> bool:
-        """Return False for empty products and for extents beyond a C int."""
+        """Return False for empty products and for extents that exceed a C int."""
         extents = (dense.product.m, dense.product.n, dense.product.k)
         return min(extents) > 0 and max(extents) <= _INT_MAX
 
@@ -211,7 +211,7 @@ def _function(runtime: Runtime, product: Product, name: str) -> Function:
 
 
 def _bias_gradient(runtime: Runtime, multiplier: OwnProducts) -> Kernel:
-    """Return the kernel of both parameter gradients of a dense layer: x' @ dy, and the sum of dy over its rows."""
+    """Return the kernel of both parameter gradients of a dense layer: x.T @ dy, and the sum of dy over its rows."""
 
     def parts(inputs: Specs, attributes: Attributes) -> tuple[Dense, Reduction]:
         x, dy = inputs
@@ -235,7 +235,7 @@ def _bias_gradient(runtime: Runtime, multiplier: OwnProducts) -> Kernel:
 
 
 def _chained(multiplier: OwnProducts, program: Kernel) -> Kernel:
-    """Return the kernel of a product and the element-wise program that reads the product from scratch memory."""
+    """Return the kernel of a product and an element-wise program, which reads the product from scratch memory."""
 
     def parts(attributes: Attributes, inputs: Specs, outputs: Specs) -> tuple[Dense, ScratchMatrix, Arrangement]:
         """Return the product, its result, and the arrangement of the program with all tensors in C order."""

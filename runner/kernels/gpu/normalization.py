@@ -1,8 +1,8 @@
 """Batch normalization and local response normalization, and their gradients. Tensors keep their layout.
 
-Batch normalization in training takes two launches. The first computes the mean and the squared distances from the mean
-for each part of a channel. The second combines them (Chan, Golub and LeVeque 1979), in an order fixed for each GPU, and
-normalizes. The gradient of local response normalization takes two launches, to compute each power only once.
+Batch normalization in training takes two launches. The first computes, for each part of a channel, the mean and the sum
+of squared distances from it. The second combines the parts (Chan, Golub and LeVeque 1979), in a fixed order per GPU,
+and normalizes. The gradient of local response normalization takes two launches, to compute each power only once.
 """
 
 import math
@@ -30,7 +30,7 @@ from runner.kernels.gpu.source import text
 from runner.kernels.memory import address_of, numpy_dtype
 
 _MOMENTS, _SUMS = 3, 2
-"""Numbers stored per part of a channel: count, mean and squared distances; or sums of dy and of dy * (normalized x)."""
+"""Values per part of a channel: count, mean, sum of squared distances; or the sums of dy and of dy * (normalized x)."""
 
 _NO_MASK = np.uintp(0)
 
@@ -39,7 +39,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
     """Return the kernels of batch normalization, without and with ReLU, and of local response normalization."""
 
     def arrange(kept: int, replaced: int) -> Arrange:
-        """Return an arrange function. kept: values per part of a channel. replaced: input that output 0 may replace."""
+        """Return an arrange function. kept: values per part. replaced: index of the input that output 0 may reuse."""
         return partial(_arrange, runtime.multiprocessors, kept, replaced)
 
     training, gradient = (arrange(_MOMENTS, 0), _bind_training), (arrange(_SUMS, -1), _bind_gradient)
@@ -72,7 +72,7 @@ def _arrange(
 
 
 def _bind_training(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
-    """Bind inputs x, gamma, beta and outputs y, mean, variance, and with ReLU the mask of positive elements."""
+    """Bind inputs x, gamma, beta and outputs y, mean, variance and, with ReLU, the mask of positive elements."""
     x, gamma, beta = buffers.inputs
     y, mean, variance, *masks = buffers.outputs
     mask: Argument = masks[0] if masks else _NO_MASK
@@ -83,7 +83,7 @@ def _bind_training(runtime: Runtime, attributes: Attributes, buffers: Buffers) -
 
 
 def _bind_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
-    """Bind inputs x, gamma, mean, variance, with ReLU the mask, then dy, and outputs dx, dgamma, dbeta."""
+    """Bind inputs x, gamma, mean, variance, the mask (only with ReLU), dy, and outputs dx, dgamma, dbeta."""
     x, gamma, mean, variance, *masks, dy = buffers.inputs
     dx, dgamma, dbeta = buffers.outputs
     mask: Argument = masks[0] if masks else _NO_MASK
@@ -159,7 +159,7 @@ def _launch_response(
     computed = numpy_dtype(computed_in(x.spec.dtype)).type
     count, channels = math.prod(x.spec.shape), x.spec.shape[1]
     inner = 1 if innermost_channels(x.spec, x.layout) else math.prod(x.spec.shape[2:])
-    # The arguments that the source declares as SHAPE.
+    # These are the arguments that the source declares as SHAPE.
     shape = [np.int64(each) for each in (count, inner, channels, size // 2)]
     source = text("local_response_normalization", T=x.spec.dtype, C=computed_in(x.spec.dtype))
     arguments: list[Argument] = [*tensors, *shape, *map(computed, numbers)]

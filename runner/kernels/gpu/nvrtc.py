@@ -49,7 +49,7 @@ def version() -> str:
 
 
 def options(source: str, capability: int) -> tuple[str, ...]:
-    """Return the compiler options. As on the CPU, each operation is rounded separately, unless the source is marked."""
+    """Return the options: each operation is rounded separately, as on the CPU, unless the source contains CONTRACT."""
     contract = CONTRACT in source.splitlines()
     return f"-arch=sm_{capability}", "-std=c++17", f"-fmad={'true' if contract else 'false'}"
 

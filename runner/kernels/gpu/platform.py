@@ -69,7 +69,7 @@ class GpuPlatform:
         return self._runtime.allocate(nbytes)
 
     def writer(self, target: Operand) -> Writer:
-        """Return a writer that copies the next value during a step, through pinned memory on a separate stream."""
+        """Return a writer that can copy the next value during a step, through pinned memory on a separate stream."""
         return GpuWriter(
             self._runtime, self.allocate, self._gpu_memory(target.data), self._stage, self._copies, self._main
         )
@@ -107,11 +107,11 @@ class GpuPlatform:
         return isinstance(call, StreamCall)
 
     def join(self, works: Sequence[Work], *, once: bool = False) -> Joined:
-        """Join works into one call. The first run is eager, which initializes libraries; the second run captures a
-        graph, which this run and later runs replay.
+        """Return one call that runs all works. Its first run is eager, which initializes libraries; its second run
+        captures a graph, which the second and all later runs replay.
 
-        If one of the calls cannot be captured, all runs are eager. Element-wise calls of one program become one launch
-        if no later work reads their results.
+        With ``once``, or if a call cannot be captured, all runs are eager. Element-wise calls of one program become one
+        launch if no later work reads their results.
         """
         parts = [[number] for number in range(len(works))] if once else _parts(works)
         calls = [self._one([_stream_call(works[number]) for number in part]) for part in parts]
@@ -134,7 +134,7 @@ class GpuPlatform:
         return Joined(replay, tuple(part[0] for part in parts), reason, late if failing else None)
 
     def _one(self, calls: Sequence[StreamCall]) -> StreamCall:
-        """Return one launch that runs all calls of a part."""
+        """Return one call for a part: the launch that combines its element-wise calls, or its only call."""
         flat = [call for call in calls if isinstance(call, FlatCall)]
         return together(self._runtime, flat) if len(flat) > 1 else calls[0]
 
@@ -167,7 +167,7 @@ class GpuPlatform:
 
 @dataclass
 class _Replay:
-    """A joined call. The first run enqueues its calls one by one on streams; later runs launch a captured graph."""
+    """A joined call. The first run (without ``captures``, every run) enqueues the calls; other runs launch a graph."""
 
     runtime: Runtime
     streams: tuple[Stream, ...]

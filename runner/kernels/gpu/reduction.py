@@ -41,13 +41,13 @@ from runner.kernels.gpu.source import text
 from runner.kernels.memory import address_of, numpy_dtype
 
 RANK = 4
-"""The maximum number of kept axes, and of reduced axes, after merging."""
+"""The maximum number of kept axes, and of reduced axes, after axes are merged."""
 
 ENOUGH_BLOCKS = 512
 """The number of blocks above which more slices bring no speedup."""
 
 LEAST_PER_THREAD, MOST_PER_THREAD = 8, 256
-"""Limits of the elements per thread: with fewer, slices are not faster; with more, float32 sums lose digits."""
+"""Limits of the elements per thread: fewer elements bring no speedup; with more, float32 sums lose precision."""
 
 MOST_SLICES = 65535
 """CUDA's maximum for the second extent of a grid."""
@@ -58,7 +58,7 @@ class Reduction:
     """The reduction of a tensor and its division among blocks.
 
     kept: axes (extent, stride in the output, stride in the input). reduced: axes (extent, stride in the input).
-    outputs: number of outputs. count: elements per output. across: outputs per block. length: elements per slice.
+    outputs: number of outputs. count: input elements per output. across: outputs per block. length: elements per slice.
     """
 
     kept: tuple[Axis, ...]
@@ -109,7 +109,7 @@ def scratch_bytes(reduction: Reduction, dtype: str) -> int:
 def reduce(
     runtime: Runtime, op: str, reduction: Reduction, source: tuple[str, int], target: tuple[str, int], scratch: int
 ) -> StreamCall:
-    """Return the call of a reduction. source, target: dtype and address. scratch: address for results of slices."""
+    """Return the call of a reduction. source, target: (dtype, address). scratch: address for results of slices."""
     if reduction.slices == 1:
         return _launch(runtime, op, reduction, reduction.count, source, target)
     partial = (computed_in(source[0]), scratch)
@@ -174,7 +174,7 @@ def _repeated(x: Spec, layout: Layout, y: Spec) -> list[int]:
 
 
 def _across(kept: Sequence[Axis], reduced: Sequence[Axis], outputs: int, count: int) -> int:
-    """Return the outputs per block for which adjacent threads read adjacent memory and few threads are idle."""
+    """Return the number of outputs per block, chosen so that adjacent threads read adjacent memory and few are idle."""
     side_by_side = bool(kept) and (not reduced or kept[-1][-1] < reduced[-1][-1])
     depth = min(power_of_two(count), 8 if side_by_side else THREADS)
     return min(THREADS // depth, power_of_two(outputs), THREADS)

@@ -36,7 +36,7 @@ ELEMENTS_PER_THREAD = 4
 """Elements of a row per thread; longer rows get more threads."""
 
 _RECORD = 24
-"""Bytes of a record: the status in bytes 0 to 3, position and value of the invalid index from byte 8 on."""
+"""Size of a record in bytes: bytes 0 to 3 are the status, bytes 8 to 23 position and value of the invalid index."""
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
@@ -101,9 +101,9 @@ def refusing(
     blocks: int,
     arguments: Sequence[Argument],
 ) -> StreamCall:
-    """Return two launches: ``function`` detects indices outside 0..rows-1, and the other records the first such index.
+    """Return two launches: ``function`` detects indices outside 0..rows-1; the second records the first such index.
 
-    arguments: all arguments but the last, the address of the status.
+    arguments: all arguments of ``function`` except the last, which is the address of the status.
     """
     record = runtime.pinned(_RECORD)
     record[:] = 0
@@ -126,7 +126,7 @@ def refusing(
 
 
 def of_rows(runtime: Runtime, name: str, dtype: str, label_dtype: str) -> Function:
-    """Return a kernel of the source ``softmax.cu``."""
+    """Return the kernel ``name`` of the source ``softmax.cu``."""
     return runtime.function(text("softmax", T=dtype, A=computed_in(dtype), I=label_dtype), name)
 
 

@@ -1,7 +1,7 @@
 """The interface to CUDA for GPU kernels and platforms, and bound calls, which enqueue work on a stream.
 
-One object represents the GPUs of a process and is passed as an argument. Nothing is global, so that tests can pass
-another implementation, which runs the same sources without a GPU.
+A :class:`Runtime` represents the GPUs of a process and is passed as an argument. Nothing is global, so that tests can
+pass another implementation, which runs the same sources without a GPU.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,14 +42,14 @@ class DeviceMemory:
 
 
 class Stream(Protocol):
-    """A queue of work in order. handle: the cudaStream_t as a number, for libraries."""
+    """A queue of GPU work that runs in order. handle: the cudaStream_t as a number, for libraries."""
 
     @property
     def handle(self) -> int: ...
 
 
 class Event(Protocol):
-    """A point in the order of a stream."""
+    """A point in the sequence of a stream's work."""
 
 
 class Graph(Protocol):
@@ -105,7 +105,7 @@ class Runtime(Protocol):
         ...
 
     def event(self) -> Event:
-        """Create an event that is not recorded."""
+        """Create an event that is not recorded yet."""
         ...
 
     def record(self, event: Event, stream: Stream) -> None:
@@ -197,7 +197,7 @@ def launch(
 
 
 def in_order(calls: Sequence[StreamCall]) -> StreamCall:
-    """Return one call that runs several in order; raises ValueError if more than one call can fail."""
+    """Return one call that runs several calls in order; raises ValueError if more than one call can fail."""
 
     def enqueue(stream: Stream) -> None:
         for call in calls:
@@ -232,7 +232,7 @@ def power_of_two(least: int) -> int:
 
 
 def blocks_for(runtime: Runtime, count: int, threads: int = THREADS) -> int:
-    """Return the number of blocks for a grid-stride loop over ``count`` elements: at most enough to fill the GPU."""
+    """Return the number of blocks for a grid-stride loop over ``count`` elements, at most as many as fill the GPU."""
     return max(1, min(-(-count // threads), 16 * runtime.multiprocessors))
 
 

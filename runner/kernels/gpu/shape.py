@@ -46,7 +46,7 @@ def copyable(axes: Iterable[Axis]) -> bool:
 def copy(runtime: Runtime, itemsize: int, axes: Iterable[Axis], source: int, target: int) -> StreamCall:
     """Return the call that copies a block of elements of ``itemsize`` bytes between two addresses.
 
-    axes: (extent, stride in the source, stride in the target). If source and target are equal, the call does nothing.
+    axes: (extent, stride in the source, stride in the target). A copy of a block to itself does nothing.
     """
     block = merged(axes)
     count = math.prod(axis[0] for axis in block)
@@ -94,7 +94,7 @@ def _nothing(stream: Stream) -> None:
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """Return the kernels of rearrangements."""
+    """Return the kernels of ops that rearrange elements."""
     table: dict[str, tuple[Arrange, Bind]] = {
         "reshape": (_arrange_reshape, _reshape),
         "transpose": (_arrange_transpose, _transpose),

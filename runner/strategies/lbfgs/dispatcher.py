@@ -23,11 +23,11 @@ GATHER = "gather"
 class Portions:
     """The portions of one evaluation, numbered from 0, and their assignment (Dean et al. 2012, section 4.2).
 
-    The assignment depends only on the order of the calls. Every worker computes a range of consecutive portions
-    from the front. The range is the same in each evaluation, so that its examples may still be cached. A worker that
-    has finished its range takes the last portion of the longest remaining range. If all portions are assigned, the
-    worker repeats an unfinished one: of the portions with the fewest workers, the one assigned first. A worker requests
-    a portion only after the end of its last portion, so no worker repeats its own portion.
+    The assignment depends only on the order of the method calls. Every worker has a range of consecutive portions and
+    computes them in order. The range is the same in each evaluation, so that its examples may still be cached. A worker
+    that has finished its range gets the last portion of the longest remaining range. If all portions are assigned, it
+    repeats an unfinished portion that the fewest workers compute; of several, the one that was assigned first. A worker
+    requests a portion only after it has finished its previous one, so no worker repeats its own portion.
     """
 
     def __init__(self, count: int, workers: int) -> None:
@@ -56,7 +56,7 @@ class Portions:
         return portion
 
     def finish(self, portion: int) -> bool:
-        """Mark a portion as finished; return whether it was open."""
+        """Mark a portion as finished; return whether it was unfinished before."""
         if not self.is_open(portion):
             return False
         self._left.remove(portion)
@@ -64,7 +64,7 @@ class Portions:
         return True
 
     def _again(self) -> int | None:
-        """Return the portion with the fewest workers; if there are several, the one assigned first."""
+        """Return the unfinished portion that the fewest workers compute; of several, the one assigned first."""
         return min(self._busy, key=lambda portion: self._busy[portion], default=None)
 
 
@@ -84,7 +84,7 @@ class _Batch:
     """One evaluation of a batch.
 
     scores: finished portion -> loss and accuracy. by: finished portion -> the replica that finished it first. fetches:
-    number of launched fetches of the parameters. computed: number of launched computations of portions.
+    number of started fetches of the parameters. computed: number of started computations of portions.
     """
 
     portions: Portions
@@ -105,18 +105,18 @@ class _Busy:
 
 @drives(PortionedMinimisation)
 class Dispatcher(LbfgsStepDriver):
-    """A driver whose replicas compute the batch in portions.
+    """The step driver of Sandblaster, whose replicas compute the batch in portions.
 
     Clients of replica k: ``fetch_k`` copies the parameters to the replica, ``compute_k_n`` computes a portion of n
     examples and sends its gradient to the servers, ``keep_k_p`` stores this gradient as the gradient of portion p.
 
     A replica fetches the parameters once per evaluation, before its first portion. The first gradient of each portion
     to arrive is kept. The gradients are summed in the order of the portions, so that the sum does not depend on the
-    assignment of portions or on the order of arrival. A late replica finishes its portion during later work, and its
-    gradient is dropped.
+    assignment of portions or on the order of arrival. If a replica is late, because another one has finished the same
+    portion first, the late replica continues while later clients run, and its gradient is dropped.
 
-    If clients wait for no input, a server starts them in launch order. A replica's next portion is launched after the
-    client that stores the gradient of its last portion, and :data:`GATHER` is launched after all of these clients.
+    A server begins clients in the order in which they are launched, unless they wait for input. A replica's next client
+    is launched after the client that stores its last gradient, and :data:`GATHER` after all clients that store one.
     Therefore a gradient is stored before the next one overwrites it and before the gradients are summed.
     """
 
@@ -165,13 +165,13 @@ class Dispatcher(LbfgsStepDriver):
             self._take(self._clients.finished())
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the metrics of the iterations since the last call, and the number of portions computed again."""
+        """Return the metrics of the iterations since the last call, and the number of repeated portions."""
         found, recent = super().metrics(), self._records[self._reported :]
         self._reported = len(self._records)
         return {**found, "comm/duplicated_portions": float(sum(each["duplicated"] for each in recent))} if found else {}
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return, for each evaluation: step, first replica to finish each portion, counts of fetches and repeats."""
+        """Return for each evaluation: step, first replica to finish each portion, numbers of fetches and repeats."""
         return {"evaluations": list(self._records)}
 
     def _assign(self, worker: int, batch: _Batch) -> None:

@@ -35,7 +35,7 @@ class Minimisation(DriverSettings):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The results at the current point: the batch's mean loss and accuracy, both (), and the weight decay's penalty."""
+    """The results at the current point: the batch's mean loss and accuracy, scalars, and the weight decay's penalty."""
 
     loss: Array
     accuracy: Array
@@ -43,11 +43,11 @@ class Evaluation:
 
 
 class LbfgsStepDriver(StepDriver):
-    """A step driver whose update is one iteration of L-BFGS on its batch; subclasses evaluate the batch.
+    """A step driver whose update is one iteration of L-BFGS on its batch; subclasses define how the batch is evaluated.
 
     An update evaluates its batch at the current point and along a line. The history of earlier updates is kept in
     variables of the program, so that a resumed run continues from a checkpoint as the uninterrupted run does. The
-    driver is the :class:`~runner.optimizers.lbfgs.VectorMachine` of the iteration, with the vectors of the program.
+    driver implements :class:`~runner.optimizers.lbfgs.VectorMachine` on the program's vectors, for the iteration.
     """
 
     def __init__(self, clients: Clients, settings: Minimisation) -> None:
@@ -79,7 +79,7 @@ class LbfgsStepDriver(StepDriver):
         return {"loss": first.loss, "accuracy": first.accuracy}
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the last objective and step length, and the evaluations and kept pairs counted since the last call."""
+        """Return the last objective and step length, and counts of evaluations and kept pairs since the last call."""
         done, self._done = self._done, []
         if not done:
             return {}
@@ -91,7 +91,7 @@ class LbfgsStepDriver(StepDriver):
         }
 
     def dot(self, a: str, b: str) -> float:
-        """Return the dot product of two vectors, summed over the variables in order, in 64 bits."""
+        """Return the dot product of two vectors, summed over the variables in order, in float64."""
         products = self.order(str(Dot(a, b)), {})
         return reduce(operator.add, [float(products[name]) for name in self._settings.trained])
 
@@ -104,7 +104,7 @@ class LbfgsStepDriver(StepDriver):
         self.order(str(Add(into, a, b)), self._factor(factor))
 
     def evaluate(self) -> float:
-        """Return the objective, with the penalty added in 64 bits."""
+        """Evaluate the batch; return the objective: the loss plus the penalty, added in float64."""
         self._evaluations.append(self.compute())
         return float(self._evaluations[-1].loss) + self._evaluations[-1].penalty
 
@@ -112,13 +112,13 @@ class LbfgsStepDriver(StepDriver):
         return {FACTOR: np.asarray(value, self._settings.dtype)}
 
     def _penalty(self, fetched: Mapping[str, Array]) -> float:
-        """Return the penalty: the sum of its fetched parts in their order, in 64 bits."""
+        """Return the penalty: the sum of its fetched parts in their order, in float64."""
         return reduce(operator.add, [float(fetched[name]) for name in self._settings.penalties], 0.0)
 
 
 @drives(Minimisation)
 class WholeBatch(LbfgsStepDriver):
-    """A driver that computes the whole batch with the client ``train``."""
+    """A step driver that evaluates the whole batch with the client ``train``."""
 
     def compute(self) -> Evaluation:
         """Run ``train``; see :class:`LbfgsStepDriver`."""

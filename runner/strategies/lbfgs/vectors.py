@@ -1,7 +1,7 @@
 """Vectors over all trained variables, with one piece on the device of each variable, and the clients that use them.
 
-A coordinator minimises without holding a parameter (Dean et al. 2012, section 4.2): it sends commands, the devices that
-hold the pieces compute and store, and only scalars are returned.
+A coordinator minimises without holding a parameter (Dean et al. 2012, section 4.2): it sends commands, and the
+devices that hold the pieces compute, store the results and return only scalars.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ from runner.optimizers.lbfgs import (
 )
 
 RECALL, REMEMBER = "recall", "remember"
-"""Names of the clients that read and write the number of pairs in the history and the products s'y and y'y of each."""
+"""Names of the clients that read and write the number of pairs (s, y) in the history and their products s'y and y'y."""
 
 FACTOR, PAIRS, PRODUCTS = "factor", "lbfgs/pairs", "lbfgs/products"
 """Names of feeds and fetches; the last two are also names of variables."""
@@ -50,17 +50,17 @@ def require_no_averages(updates: Sequence[StateUpdate]) -> None:
 
 @dataclass(frozen=True)
 class Objective:
-    """Nodes of the objective. targets: they store its gradient. penalties: name -> summand of the penalty, ()."""
+    """Nodes of the objective. targets: nodes that store its gradient. penalties: name -> summand of the penalty, ()."""
 
     targets: tuple[str, ...]
     penalties: Mapping[str, Tensor]
 
 
 class Vectors:
-    """The vectors of L-BFGS over the trained variables of a store, in a graph.
+    """The vectors of L-BFGS over the trained variables of a store, each with one piece per variable.
 
-    The pairs (s, y) of the history are variables of the store and are saved in checkpoints, and so are their number
-    "lbfgs/pairs" () int64 and their products s'y and y'y, "lbfgs/products" (2, history) float64. With P trained values,
+    The pairs (s, y) of the history, their number "lbfgs/pairs" () int64 and their products s'y and y'y,
+    "lbfgs/products" (2, history) float64, are variables of the store and saved in checkpoints. With P trained values,
     the history has 2 * history * P values. Another 4 P values are used within one iteration and are not saved.
     """
 
@@ -99,9 +99,9 @@ class Vectors:
         return Objective(tuple(targets), penalties)
 
     def clients(self, *, deferred: bool) -> list[Client]:
-        """Return a client for every command, named by the command's text, and :data:`RECALL` and :data:`REMEMBER`.
+        """Return one client per command, named by the command's text, and clients :data:`RECALL` and :data:`REMEMBER`.
 
-        A dot product is fetched as one number per variable, so that its sum is the same for any placement of variables.
+        A dot product is fetched as one number per variable, so that the sum does not depend on the placement.
         """
         return [*(self._client(each, deferred) for each in commands(self._history)), *self._numbers(deferred)]
 

@@ -1,4 +1,4 @@
-"""A forward pass in a separate graph, from which strategies copy nodes; the units of sharded layers."""
+"""A forward pass in a separate graph, from which strategies copy nodes; the division of units over workers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ BY_UNIT = frozenset(
 class Blueprint:
     """One forward pass over some examples, without devices.
 
-    step: () int64. batch: the inputs by field, images in the network's dtype. declarations: tensor of a variable -> its
+    step: () int64. batch: field -> input; images have the network's dtype. declarations: tensor of a variable -> its
     declaration.
     """
 
@@ -68,7 +68,7 @@ class Blueprint:
         return {node.name: node for node in self.graph if node.name in wanted}
 
     def declared_for(self, nodes: Iterable[Node]) -> list[Declaration]:
-        """Return the declarations of variables that nodes read, and of averages they advance, in order of creation."""
+        """Return the declarations of variables that nodes read and of averages that they update, in creation order."""
         names = {node.name for node in nodes}
         used = names | {each.variable.tensor.node for each in self.state_updates if each.batch_value.node in names}
         return [declared for tensor, declared in self.declarations.items() if tensor.node in used]
@@ -114,7 +114,7 @@ def shares_of_units(units: int, workers: int) -> dict[int, Share]:
 
 
 def mask_of_units(node: Node, share: Share) -> dict[str, Any]:
-    """Return attributes with which a ``dropout_mask`` (N, U) draws columns begin..end-1 of the whole mask."""
+    """Return attributes with which a ``dropout_mask`` (N, U) computes only the columns ``share`` of its mask."""
     begin, end = share
     return {"shape": (node.attributes["shape"][0], end - begin), "first": node.attributes["first"] + begin}
 

@@ -9,7 +9,7 @@ from runner.engine.graph.tensor import Tensor
 from runner.strategies.sharded.dense_sharding import Cut, Rule, ShardedLayers, Spread
 
 OfUnits = Callable[[int, Tensor], Tensor]
-"""Function of a worker and its columns of a tensor (N, U) that adds one value for each example, (N, 1)."""
+"""Function of a worker and its columns of a tensor (N, U) that returns one value for each example, (N, 1)."""
 
 
 class DenseLoss:
@@ -19,8 +19,8 @@ class DenseLoss:
     logarithm l_j of the sum of the logits' exponentials, and the logit t_j of the label, or 0 if j does not have the
     label's class. The loss is log(sum_j exp(l_j)) - sum_j t_j, normalised across shards (Krizhevsky 2014, section 4).
     For logistic units: the sum of the cross-entropies. For the prediction: the largest logit and its class. The loss
-    requires that every worker with classes receives the labels of all examples. Sums are in the order of the workers;
-    if the largest logits are equal, the first class is predicted, as without shards.
+    requires that every worker with classes receives the labels of all examples. Values are summed in the order of
+    workers; if several logits are the largest, the first of their classes is predicted, as without shards.
 
     Bytes on the wire, for values of b bytes, from worker j to another worker k with n_k examples of the pass: 2 n_k b
     for a softmax, and n_k b back for the gradient of l_j; n_k b for logistic units, and nothing back; n_k (b + 8) for
@@ -28,7 +28,7 @@ class DenseLoss:
     """
 
     def __init__(self, layers: ShardedLayers, counts: Sequence[int]) -> None:
-        """layers: a pass with logits cut by units and labels by examples. counts: each worker's number of examples."""
+        """layers: a pass with logits sharded by units, labels by examples. counts: each worker's number of examples."""
         self._layers = layers
         self._counts = counts
 
@@ -97,7 +97,7 @@ class DenseLoss:
         return self._layers.rows(Spread(Cut.UNITS, values), self._counts, node.layer)
 
     def _targets(self, labels: Tensor, classes: int, dtype: str, layer: LayerStamp | None) -> dict[int, Tensor]:
-        """Return worker with classes -> its columns (N, C_j) of the one-hot labels."""
+        """Return, for each worker j with classes, its columns (N, C_j) of the one-hot labels."""
         targets = {}
         for j, (begin, end) in self._layers.shares(classes).items():
             whole = self._layers.whole(labels, j, layer)

@@ -17,7 +17,7 @@ from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint, joined, mask
 
 
 class Cut(Enum):
-    """The part of a tensor on each worker: the rows of its examples, the columns of its units, or the whole tensor."""
+    """The part of a tensor on a worker: rows for the worker's examples, columns for its units, or the whole tensor."""
 
     EXAMPLES = auto()
     UNITS = auto()
@@ -33,13 +33,13 @@ class Spread:
 
 
 Rule = Callable[[Node], Sequence[Spread]]
-"""Adds a copy of a blueprint's node to every worker that has a part of its outputs; returns the outputs by port."""
+"""Function that adds a blueprint's node on every worker with a part of its outputs; returns the outputs in order."""
 
 
 class ShardedLayers:
     """Dense layers of one pass, sharded over K workers: worker j has the j-th range of ``shares(U, K)`` of U units.
 
-    Weights (features, U) are sharded by columns, and so are variables with one value per unit; a worker without units
+    Weights (features, U) are sharded by columns, and variables with one value per unit by units; a worker without units
     has no shard. A matrix product needs all features, so each worker gathers the rows or columns of the other workers.
     Ops that treat every unit separately (biases, ReLU, dropout, batch normalisation over the examples of the pass) run
     on the workers that hold the units. The added nodes can be differentiated: gradients of gathered tensors are sent
@@ -47,8 +47,8 @@ class ShardedLayers:
 
     Bytes on the wire, for values of b bytes: for a product over N examples and F features, each worker with units
     receives the features it does not hold, and sends the same number of bytes in the backward pass. In all, K workers
-    with units receive (K - 1) N F b bytes forward and send as many backward. Dropout gathers
-    the indices of examples: 8 bytes for each example of other workers, to each worker with units.
+    with units receive (K - 1) N F b bytes forward and send as many backward. Dropout gathers the indices of examples:
+    each worker with units receives 8 bytes for each example of another worker.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class ShardedLayers:
     def rows(self, spread: Spread, counts: Sequence[int], layer: LayerStamp | None) -> dict[int, Tensor]:
         """Exchange columns for rows: return, for each worker with examples, all units of these examples, (count, U).
 
-        spread: (N, U_j) on each worker j with units. counts: examples of the pass by worker, in the order of the rows.
-        layer: the layer of the added nodes. Bytes on the wire: worker j sends N - n_j rows of its U_j columns; all
-        workers send (N U - sum_j n_j U_j) b forward and as many bytes backward.
+        spread: (N, U_j) on each worker j with units. counts: number of examples of each worker, in row order. layer:
+        the layer of the added nodes. Bytes on the wire: worker j sends N - n_j rows of its U_j columns; all workers
+        send (N U - sum_j n_j U_j) b forward and as many bytes backward.
         """
         owners = [worker for worker, count in enumerate(counts) if count]
         sent = {}

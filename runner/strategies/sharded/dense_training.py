@@ -31,8 +31,8 @@ class DenseTraining:
     ) -> None:
         """Start a step.
 
-        parts_of: the network in training mode. lr_factor: factor of the learning rate. backward: whether the gradients
-        with respect to the inputs of the first dense layer (the boundary) are needed.
+        parts_of: parts of the network in training mode. lr_factor: multiplies the learning rate. backward: whether
+        gradients with respect to the inputs of the first dense layer (the boundary) are needed.
         """
         self._replicas = replicas
         self._task = replicas[0].task
@@ -52,7 +52,7 @@ class DenseTraining:
         return self._replicas[0].graph
 
     def add(self, rows: Rows, number: int) -> None:
-        """Add forward and backward pass ``number`` of the step over ``rows``, with the latest variables."""
+        """Add forward and backward pass ``number`` of the step over ``rows``, with the latest values of variables."""
         scope = f"train/pass_{number}"
         added = add_dense(self._replicas, self._latest, self._parts_of, rows, scope)
         losses = self._score(added, scope)
@@ -83,7 +83,7 @@ class DenseTraining:
     def assign(self) -> list[str]:
         """Add the assignments of variables, slots and moving averages at the end of a step; return the nodes to run.
 
-        A moving average advances once, by the mean of the passes' statistics, weighted by size.
+        A moving average is updated once, with the mean of the passes' statistics, weighted by pass size.
         """
         targets = []
         for replica, latest, statistics in zip(self._replicas, self._latest, self._statistics, strict=True):
@@ -104,7 +104,7 @@ class DenseTraining:
         return parts
 
     def _score(self, added: DensePass, scope: str) -> list[Tensor]:
-        """Add each worker's scores for a pass; return its part of the update's loss, the mean over the examples."""
+        """Add each worker's scores for a pass; return their parts of the mean loss of an update."""
         losses = []
         for k, outputs in added.outputs.items():
             with self._replicas[k].within(scope):

@@ -1,4 +1,4 @@
-"""The layers of a hybrid network on its workers: one body per worker, sharded dense layers, and losses."""
+"""Layers of a hybrid network: a body (the layers below the dense layers) per worker, sharded dense layers, losses."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from runner.strategies.sharded.network_parts import Examples, Parts, PartsOf
 
 @dataclass(frozen=True)
 class Body(Pass):
-    """The layers below the dense ones on one worker, over its share of a batch.
+    """The layers below the dense layers on one worker, applied to the worker's share of a batch.
 
-    batch: placeholders of the share. boundary: the input of the first dense layer, (n, features).
+    batch: placeholders of the share. boundary: the input of the first dense layer, (examples, features).
     """
 
     batch: Mapping[str, Tensor]
@@ -29,7 +29,7 @@ class Body(Pass):
 class Rows:
     """The inputs of one pass through the dense layers, by worker; workers without examples are left out.
 
-    counts: number of examples on every worker, 0 included. boundary: (count, features). index, labels: (count,) int64.
+    counts: each worker's number of examples, 0 included. boundary: (count, features). index, labels: (count,) int64.
     """
 
     counts: Sequence[int]
@@ -51,7 +51,7 @@ class DensePass:
 
 
 def add_body(replica: Replica, parts: Parts, split: str, share: Share, scope: str) -> Body:
-    """Add the layers below the dense ones over a share of a batch. parts: the network for the share's size."""
+    """Add the layers below the dense layers over a share of a batch. parts: the network for the share's size."""
     blueprint = parts.blueprint
     with replica.within(scope):
         batch = replica.inputs(split, share)

@@ -31,7 +31,7 @@ DENSE_WAYS = (Way.COLUMN.value, Way.ROW.value)
 
 @dataclass(frozen=True)
 class LayerCut:
-    """A sharded layer. shares: worker -> (begin, end) of its units; workers without units are left out."""
+    """The sharding of a layer. shares: worker -> (begin, end) of its units; workers without units are left out."""
 
     way: Way
     shares: Mapping[int, Share]
@@ -44,11 +44,11 @@ def dense_layers(blueprint: Blueprint) -> list[str]:
 
 
 def cut_layers(blueprint: Blueprint, ways: Mapping[str, Way], workers: int) -> dict[str, LayerCut]:
-    """Return layer -> cut, for each sharded layer.
+    """Return layer -> :class:`LayerCut`, for each sharded layer.
 
     ways: dense layer -> the way in which it is sharded. Layers that compute each unit from the same unit of a layer
     sharded by columns (activations, dropout) are sharded like that layer. Raises ConfigError for a layer in ``ways``
-    that is more than a product and a bias.
+    that contains more than a matrix product and a bias.
     """
     graph = blueprint.graph
     cuts: dict[str, LayerCut] = {}
@@ -67,7 +67,7 @@ def cut_layers(blueprint: Blueprint, ways: Mapping[str, Way], workers: int) -> d
 
 
 def shard_stamp(layer: LayerStamp, worker: int) -> LayerStamp:
-    """Return the stamp of the nodes of a sharded layer on a worker."""
+    """Return the stamp (name and kind) that marks the nodes of a layer's shard on a worker."""
     return LayerStamp(shard_name(layer.name, worker), layer.kind)
 
 

@@ -26,8 +26,8 @@ class Parts:
     """A forward pass in three parts, each in graph order.
 
     body: the layers up to ``boundary`` (N, features), the input of the first dense layer. dense: the layers that
-    compute ``logits`` (N, classes) from the boundary, the step and the indices of examples. head: the layers stamped
-    "loss", which read logits and labels.
+    compute ``logits`` (N, classes) from the boundary, the step and the indices of examples. head: the layers of
+    kind "loss", which read logits and labels.
     """
 
     blueprint: Blueprint
@@ -39,9 +39,9 @@ class Parts:
 
     @classmethod
     def of(cls, blueprint: Blueprint) -> "Parts":
-        """Cut a forward pass by its layer stamps.
+        """Split a forward pass by the layers that are recorded on its nodes.
 
-        Raises ConfigError if there is no dense layer, or if a part reads a tensor that :class:`Parts` does not name.
+        Raises ConfigError if there is no dense layer, or if a part has inputs that :class:`Parts` does not list.
         """
         outputs = blueprint.outputs
         needed = blueprint.needed_for((outputs.losses, outputs.logits, outputs.predictions, outputs.correct))
@@ -65,7 +65,7 @@ class PartsOf:
         self._drawn: dict[int, Parts] = {}
 
     def __call__(self, examples: int) -> Parts:
-        """Return the parts of the network over this number of examples; they are built only once."""
+        """Return the parts of the network over this number of examples; they are built once per number."""
         if examples not in self._drawn:
             self._drawn[examples] = Parts.of(Blueprint.of(self._task, examples, training=self._training))
         return self._drawn[examples]
@@ -120,7 +120,7 @@ def dense_passes(scheme: str, batch_size: int, workers: int, fc_batch: int | Non
 
     a: one pass of all examples. b: the examples of all workers, one worker after another. c: in each pass, the same
     fraction of every worker's examples, rounded to whole examples. In b and c, K workers make K passes if one
-    update of the dense layers uses the whole batch (``fc_batch`` None or the batch size); pass i of b then is the share
+    update of the dense layers uses the whole batch (``fc_batch`` None or the batch size); pass i of b is then the share
     of worker i. Otherwise there are batch_size / fc_batch passes of fc_batch examples, with an update after each. A
     pass of b then has examples of several workers if fc_batch exceeds a share, or if it does not divide the shares and
     the pass has the last examples of one worker and the first of the next.
@@ -156,7 +156,7 @@ def _in_order(scheme: str, held: Sequence[int]) -> list[int]:
     """Return the owner of each example, in the order in which examples go through the dense layers."""
     if scheme == "b":
         return [worker for worker, count in enumerate(held) for _ in range(count)]
-    # All workers proceed at the same relative pace: example i of a share of n has the place i / n.
+    # All workers proceed at the same relative pace: example i of a share of n has the position i / n.
     places = [(i / count, worker) for worker, count in enumerate(held) for i in range(count)]
     return [worker for _, worker in sorted(places)]
 

@@ -20,12 +20,12 @@ from runner.strategies.sharded.layer_cuts import LayerCut, Way, cut_layers, shar
 class ShardedNetwork:
     """The network function of a task, with dense layers sharded over K workers (Shoeybi et al. 2019, section 3).
 
-    The nodes of a sharded layer on worker j have a separate stamp,
-    :func:`~runner.strategies.sharded.layer_cuts.shard_stamp`, by which they are placed later. The shards of
+    The nodes of a layer's shard on worker j are marked with a separate layer name
+    (:func:`~runner.strategies.sharded.layer_cuts.shard_stamp`), by which they are placed later. The shards of
     weights W (F, U) and biases are parts of the variables of the unsharded network.
 
     column: worker j has the j-th range of ``shares(U, K)`` of the U units, with their columns of W and entries of the
-    bias. All F features are sent to worker j. Following layers that treat each unit separately are on the same worker;
+    bias. All F features are sent to worker j. Following layers that treat each unit separately are sharded alike;
     dropout uses the units' columns of the whole layer's mask. All units are gathered once on the device of the first
     unsharded reader, for all unsharded layers, and once on each worker with a shard of a following column layer.
     row: worker j has the j-th range of ``shares(F, K)`` of the F features, with their rows of W. After a column layer,
@@ -39,7 +39,7 @@ class ShardedNetwork:
     - column: (K - 1) N F b to send the features, N (U - U_r) b to gather the units on worker r, which has U_r of them;
     - column after column: (K - 1) N F b to gather in between, where F is the number of units of the first;
     - row: N (F - F_s) b to send the features from worker s, which has F_s of them, and (K - 1) N U b for the sum;
-    - column then row: nothing in between, (K - 1) N F b before and (K - 1) N U b after.
+    - column then row: no bytes in between, (K - 1) N F b before and (K - 1) N U b after.
 
     If a worker without units computes the input or reads the output, K - 1 becomes K, and no units are subtracted.
     Dropout on shards: 8 N for the indices of examples and 8 for the step, to each worker but the first.
@@ -140,7 +140,7 @@ class _ShardedPass:
         self._whole.update(zip(node.tensors, copy.tensors, strict=True))
 
     def _sums_first_read(self, inputs: Sequence[Tensor], reader: LayerStamp | None) -> list[str]:
-        """Return the nodes of those inputs that are sums of row layers and are read first by ``reader``."""
+        """Return the nodes of those inputs that are sums of row layers and that no layer before ``reader`` has read."""
         found = []
         for node in (self.graph.nodes[tensor.node] for tensor in inputs):
             if node.layer is not None and node.layer != reader and node.layer.name in self._unread:
@@ -205,7 +205,7 @@ class _ShardedPass:
 
     @contextmanager
     def _on(self, worker: int, node: Node) -> Iterator[None]:
-        """Stamp added nodes with a worker's shard of a node's layer."""
+        """Mark added nodes as belonging to a worker's shard of a node's layer."""
         assert node.layer is not None, "only nodes of layers are sharded"
         with self.graph.name_scope(f"shard_{worker}"), self.graph.layer(shard_stamp(node.layer, worker)):
             yield

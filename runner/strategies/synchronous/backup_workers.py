@@ -36,8 +36,8 @@ from runner.strategies.synchronous.first_arrivals import (
 def with_backup_workers(task: Task, needed: int, cut: Sequence[Share], servers: int, replay: str | None) -> Program:
     """Return the program of m + b workers and S parameter servers; m of the workers' shares count in every update.
 
-    needed: m. cut: the share of every worker. replay: file that names the shares that count in each step; None for the
-    first that arrive. Raises ConfigError if there are more servers than variables, or if the file does not fit the run.
+    needed: m. cut: each worker's share. replay: file that names the shares that count in each step; None for the first
+    that arrive. Raises ConfigError if there are more servers than variables, or if the file does not fit the run.
 
     Sources: TensorFlow (OSDI 2016), section 4.4; Chen et al. 2016. For a batch size B, a step hands out
     ceil(B (m + b) / m) examples, cut into m + b shares of nearly equal size; the examples of a share that does not
@@ -47,14 +47,14 @@ def with_backup_workers(task: Task, needed: int, cut: Sequence[Share], servers: 
     microbatches, and applies the optimizer. If m does not divide B, the sums are multiplied by B and divided by the
     number of examples that count.
 
-    Clients, all launched by :class:`~runner.strategies.synchronous.first_arrivals.FirstArrivals`: ``read_k`` copies the
+    Clients, all started by :class:`~runner.strategies.synchronous.first_arrivals.FirstArrivals`: ``read_k`` copies the
     variables to worker k, ``share_k`` computes the worker's share and sends it to the servers, ``apply`` makes the
     update; ``norm`` runs before ``apply`` if gradients of several servers are clipped together.
 
     Bytes on the wire, for P trained values and M statistics of v bytes each: P v for each run of ``read_k`` and
     (P + M + 2) v for each share, where the 2 stands for loss and accuracy. If all workers keep pace, an update sends
     (m + b) (2 P + M + 2) v. Clipping sends v to the first server for each trained variable on another server, and v
-    back to each other server. Backup workers cost (m + b) (P + M + 2) v bytes on the servers and P v on each worker.
+    back to each other server. Extra memory: (m + b) (P + M + 2) v bytes on the servers and P v on each worker.
     """
     replayed = None if replay is None else contributors_of(Path(replay), needed, len(cut) - needed)
     served = ServedVariables(task, servers)
@@ -134,7 +134,7 @@ class _Choice:
             return total if self.scale is None else ops.mul(graph, total, self.scale)
 
     def _counted(self, position: int, parts: Sequence[Tensor]) -> Tensor:
-        """Select the counted part at a position; with b backup workers, it is one of b + 1 parts.
+        """Select the part that counts at ``position`` in worker order, one of b + 1 parts with b backup workers.
 
         The parts that do not count are not multiplied by zero, because they may not be finite.
         """
@@ -176,7 +176,7 @@ def _begun(worker: int, replayed: Mapping[int, Contributors] | None) -> float:
 def _update(
     served: ServedVariables, servers: Sequence[Server], sent: Sequence[Gradients], counts: CountedShares
 ) -> list[Client]:
-    """Add the sums of the shares that count and the update from these sums; return the update's clients, in order."""
+    """Add the sums of the shares that count and the update from these sums; return the clients to run, in order."""
     graph, task = served.graph, served.task
     choices = {server.device: _Choice(graph, server, counts) for server in servers}
     first = choices[servers[0].device]

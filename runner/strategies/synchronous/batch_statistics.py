@@ -43,21 +43,21 @@ The function may rewrite the graph; afterwards, ``replica.graph`` is the rewritt
 
 
 def of_shares(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised:
-    """Normalise each share by its own statistics; moving averages advance by the statistics' mean, weighted by size.
+    """Normalise each share by its own statistics; update the moving averages with the mean of these statistics.
 
-    The weighted statistics are summed together with the gradients.
+    The mean is weighted by share size; the weighted statistics are summed together with the gradients.
     """
     parts = [replica.weighted(passed) for replica, passed in zip(replicas, passes, strict=True)]
     return Normalised(parts, _nothing(replicas))
 
 
 def of_first_worker(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised:
-    """Normalise each share by its own statistics; moving averages advance by the first share's statistics.
+    """Normalise each share by its own statistics; update the moving averages with the first share's statistics.
 
-    On Cloud TPU (Inception v3 guide, "Batch normalization") only shard 0 updates the averages, once a step. A
-    network's decay a assumes that K workers update the averages one after the other, K times a step. Here, it becomes
-    a^K, because K updates with decay a equal one with a^K if all shares have the same statistics: 0.9997 for eight GPUs
-    becomes 0.9997^8 = 0.9976 for eight shards.
+    On Cloud TPU (Inception v3 guide, "Batch normalization") only shard 0 updates the averages, once a step. The
+    decay ``a`` of a network assumes that K workers update the averages one after the other, K times a step. Here, the
+    decay is a^K, because K updates with decay a equal one with a^K if all shares have the same statistics: 0.9997 for
+    eight GPUs becomes 0.9997^8 = 0.9976 for eight shards.
 
     The first worker sends its statistics, n values of b bytes, in one message to each other worker: (K - 1) n b bytes.
     If parameter servers keep the averages, the first worker sends its statistics only to the servers, n b bytes.
@@ -89,7 +89,7 @@ STATISTICS: dict[str, Statistics] = {"shares": of_shares, "first_worker": of_fir
 
 
 Compute = Callable[[Sequence[Replica], Sequence[Share]], list[Gradients]]
-"""Adds the forward and backward pass of each replica over its share; returns the gradients of each replica."""
+"""Function that adds the forward and backward pass of each replica over its share and returns their gradients."""
 
 
 def compute_gradients(replicas: Sequence[Replica], shares: Sequence[Share], statistics: Statistics) -> list[Gradients]:
@@ -179,8 +179,8 @@ def pool_normalizations(graph: Graph, devices: Sequence[str]) -> Rewrite:
     the backward pass, the gradients of mean and variance are sent to the first worker and summed there from the last
     worker to the first; the gradients of m_k and v_k are sent back.
 
-    Bytes on the wire in a step, for C channels of b bytes: every other worker sends 4 C b and the first 4 (K - 1) C b,
-    half of it forward and half backward; in total 8 (K - 1) C b for each layer.
+    Bytes on the wire in a step, for C channels of b bytes: the first worker sends 4 (K - 1) C b and each of the
+    others 4 C b, half of it forward and half backward; in total 8 (K - 1) C b for each layer.
     """
     if len(devices) == 1 or not any(node.op == "batch_norm" for node in graph):
         return graph, {}
@@ -190,7 +190,7 @@ def pool_normalizations(graph: Graph, devices: Sequence[str]) -> Rewrite:
         if node.device not in devices:
             # Variables of parameter servers depend on no worker.
             result.insert(node)
-    # A layer needs the preceding layers of every worker, so the workers' passes are inserted stage by stage.
+    # Pooled statistics depend on the preceding layers of every worker, so passes are inserted stage by stage.
     by_worker = [_stages(node for node in graph if node.device == device) for device in devices]
     for stage in zip(*by_worker, strict=True):
         added = [result.insert(rewired(node, moved)) for nodes in stage for node in nodes]
@@ -201,7 +201,7 @@ def pool_normalizations(graph: Graph, devices: Sequence[str]) -> Rewrite:
 
 
 def _stages(nodes: Iterable[Node]) -> list[list[Node]]:
-    """Cut one worker's nodes after every batch_norm."""
+    """Split one worker's nodes into lists that end after each batch_norm."""
     stages: list[list[Node]] = [[]]
     for node in nodes:
         stages[-1].append(node)
@@ -233,7 +233,7 @@ def _pool(graph: Graph, norms: Sequence[Node]) -> Moved:
 
 @contextmanager
 def _on_worker(graph: Graph, norms: Sequence[Node], k: int) -> Iterator[None]:
-    """Add nodes to the layer on worker k."""
+    """Add nodes to the layer of ``norms``, on worker k."""
     (layer,) = {node.layer for node in norms}  # replicas are copies of one network
     assert layer is not None, "batch normalisation is a layer"
     with graph.device(norms[k].device), graph.layer(layer), graph.absolute_scope(f"pool/{layer.name}/worker_{k}"):
@@ -241,7 +241,7 @@ def _on_worker(graph: Graph, norms: Sequence[Node], k: int) -> Iterator[None]:
 
 
 def _pooled(graph: Graph, sent: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """Pool pairs (mean, variance), each one tensor (2 C,), like the result. counts: number of values of each pair."""
+    """Pool pairs (mean, variance); each pair, like the result, is a tensor (2 C,). counts: values per pair."""
     weights = [count / sum(counts) for count in counts]
     means, variances = zip(*(_halves(graph, each) for each in sent), strict=True)
     mean = _weighted_sum(graph, means, weights)

@@ -1,4 +1,4 @@
-"""The step driver of training with backup workers: only the first shares to arrive in a step count."""
+"""The step driver of training with backup workers: only the first shares of a batch to arrive count in each step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ NORM = "norm"
 CONTRIBUTORS = "contributors"
 """Name of the record with a line for each update: {"step", "contributors", "dropped": [{"worker", "examples"}, ...]}.
 
-contributors: the workers whose shares were summed, in summation order. dropped: workers that started the step but did
-not deliver their share before the update. Workers in neither list were still computing an earlier step.
+contributors: the workers whose shares (each the results for one part of the batch) were summed, in this order. dropped:
+workers that started the step but had no share ready for the update. The other workers did not start the step.
 """
 
 Contributors = tuple[int, ...]
@@ -41,7 +41,7 @@ class CountedShares(DriverSettings):
 
     batch: batch size. counted: number of shares that count in an update. examples: number of examples in each worker's
     share. dtype: dtype of the feed ``scale``. clips: whether the client ``norm`` runs before each ``apply``. replayed:
-    step -> workers whose shares count; if None, the first shares to arrive count.
+    step -> workers whose shares count; None if the first shares to arrive count.
     """
 
     batch: int
@@ -53,7 +53,7 @@ class CountedShares(DriverSettings):
 
     @property
     def even(self) -> bool:
-        """Whether all shares have the same size, so that any ``counted`` shares have ``batch`` examples."""
+        """Whether all shares have the same size, so that any ``counted`` shares together have ``batch`` examples."""
         return set(self.examples) == {self.batch / self.counted}
 
 
@@ -61,9 +61,8 @@ class CountedShares(DriverSettings):
 class FirstArrivals(StepDriver):
     """A step driver that applies the first shares to arrive and drops the later shares of the step.
 
-    A late worker finishes its share, which is dropped, and then takes part in the step that is running at that time. If
-    a worker has only read the variables when its step ends, it does not compute the share. See
-    :class:`~runner.engine.run.step_driver.StepDriver`.
+    A late worker finishes its share, which is dropped, and then joins the current step. If a step ends before a worker
+    has finished reading the variables, the worker does not compute its share of that step.
     """
 
     def __init__(self, clients: Clients, shares: CountedShares) -> None:
@@ -103,7 +102,7 @@ class FirstArrivals(StepDriver):
             self._take(self._finished())
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the numbers of dropped shares, of examples in these shares, and of examples that no update used."""
+        """Return, since the last call, the numbers of dropped shares, of their examples, and of all unused examples."""
         since = dict(self._since)
         self._since = dict.fromkeys(since, 0)
         return since
@@ -132,7 +131,7 @@ class FirstArrivals(StepDriver):
                 self._launch(numbered("read", worker), step)
 
     def _take(self, ended: Finished) -> None:
-        """Handle the end of a read or share client: launch the worker's next client for the running step."""
+        """Handle the end of a read or share client: count or drop the worker's share and launch its next client."""
         worker, is_share = self._worker(ended.client), ended.client in self._computes
         if ended.step == self._open:
             if is_share:
@@ -150,7 +149,7 @@ class FirstArrivals(StepDriver):
         self._since["comm/dropped_examples"] += self._shares.examples[worker]
 
     def _run(self, client: str, step: int, feeds: Mapping[str, Any]) -> Mapping[str, Array]:
-        """Launch a client of the servers and wait for its end; shares that arrive meanwhile are late."""
+        """Run a client of the servers to its end; drop the shares that arrive in the meantime."""
         self._launch(client, step, feeds)
         while (ended := self._finished()).client != client:
             self._take(ended)

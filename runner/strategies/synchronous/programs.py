@@ -1,4 +1,4 @@
-"""Synchronous data parallelism in which every share counts: programs with a collective and with parameter servers."""
+"""Synchronous data parallelism in which all workers contribute to each update, by a collective or parameter servers."""
 
 from collections.abc import Sequence
 
@@ -17,9 +17,9 @@ from runner.strategies.synchronous.batch_statistics import Compute
 
 
 def with_collective(task: Task, workers: int, combine: str, bucket_bytes: int, compute: Compute) -> Program:
-    """Return the program of replicas whose gradients are summed by a collective; each applies the same update.
+    """Return the program of replicas whose gradients are summed by a collective; each replica makes the same update.
 
-    With K workers, it has K forward and backward passes, a collective per bucket of gradients, and K equal updates.
+    K workers make K forward and backward passes, one collective per bucket of gradients (see ``exchange``), K updates.
     """
     graph = Graph()
     devices = [worker_task(k) for k in range(workers)]
@@ -35,10 +35,10 @@ def with_collective(task: Task, workers: int, combine: str, bucket_bytes: int, c
 
 
 def held_back(replicas: Sequence[Replica], computed: Sequence[Gradients]) -> list[Gradients]:
-    """Add control edges that hold back a worker's gradients and statistics until all of them exist; return the results.
+    """Delay the gradients and statistics of each worker until it has computed all of them; return the delayed results.
 
     Each tensor is read through a node that waits for all other tensors of the same worker. Values and bytes on the wire
-    do not change. Losses, accuracies and statistics that are not summed are not held back.
+    do not change. Losses, accuracies and statistics that are not summed are not delayed.
     """
     return [_held(*each) for each in zip(replicas, computed, strict=True)]
 
@@ -57,18 +57,17 @@ def with_servers(task: Task, workers: int, servers: int, compute: Compute) -> Pr
 
     Each variable is kept whole on one server, together with its optimizer slots
     (:func:`~runner.strategies.servers.shard_by_size`). In each step a worker reads every variable that it needs,
-    computes the gradients of its share and sends each gradient to the server of the variable. This server adds the
-    workers' gradients in worker order, ((g0 + g1) + g2) + ..., and applies the optimizer. Servers keep the moving
-    averages of batch normalisation too. The workers' parts of the statistics are sent and summed like gradients;
-    statistics that need no sum are sent by the first worker alone.
+    computes the gradients of its share of the batch and sends each gradient to the server of the variable. This server
+    adds the gradients in worker order, ((g0 + g1) + g2) + ..., and applies the optimizer. Servers also keep the moving
+    averages of batch normalisation. The statistics of each worker are sent and summed like gradients; if all workers
+    have the same statistics, no sum is needed and only the first worker sends them.
 
     Bytes on the wire in a step, for P trained values (P_j of them on server j) and M statistics of b bytes each: server
     j sends K P_j b and each worker sends (P + M) b, in total K (2 P + M) b. If the statistics need no sum, only the
     first worker sends M b, in total (2 K P + M) b; pooled statistics also need the exchange of
     :func:`~runner.strategies.synchronous.batch_statistics.pool_normalizations`. Only evaluations read moving averages.
     Every worker but the first also sends its loss and its accuracy, 2 b, to the first worker. For clipping by global
-    norm, the other servers send b for each of their trained variables to the first server, which sends b back to
-    each of them.
+    norm, each other server sends b for each of its trained variables to the first server and receives b from it.
     """
     served = ServedVariables(task, servers)
     kept = [Server(served.graph, task, j) for j in range(servers)]
@@ -80,7 +79,7 @@ def with_servers(task: Task, workers: int, servers: int, compute: Compute) -> Pr
     def total(variable: Variable, parts: Sequence[Tensor]) -> Tensor:
         device = served.device_of(served[variable.name])
         with graph.absolute_scope(f"reduce/{variable.name}"), graph.device(device), graph.layer(variable.layer):
-            # Even for one worker, the sum is a node on the server, so that its readers are placed on the server too.
+            # The identity puts the sum on the server even for one worker, so that nodes that read it are placed there.
             return ops.identity(graph, ordered_sum(graph, parts), name="total")
 
     totals = summed(computed, total)

@@ -20,7 +20,7 @@ from tests.kernels.harness import Shaped, exact, filled, holding, reference, run
 LOSS, GRADIENT = "softmax_cross_entropy", "softmax_cross_entropy_gradient"
 SHAPES = [(1, 1), (1, 10), (32, 10), (7, 3), (2, 1000), (3, 8), (2, 17)]
 ROUNDING = 2e-6
-"""Relative tolerance: a rounded difference of logits changes its exponential by this relative error."""
+"""Relative tolerance: rounding the difference of two logits changes its exponential by this relative error."""
 
 
 def kernel(op: str) -> Kernel:

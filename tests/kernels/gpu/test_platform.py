@@ -1,4 +1,4 @@
-"""The platform of a GPU, on an emulated GPU that runs work at synchronization."""
+"""The GPU platform, tested on an emulated GPU that runs work only at synchronization."""
 
 import gc
 import weakref

@@ -3,8 +3,8 @@
 Read in this order:
 
 * ``messages`` and ``encoding``: the messages, the names of peers, and the frames.
-* ``endpoint``: the interface; ``admission``: accepts connections, and each message once and in order.
-* ``zmq_endpoint``, with ``zmq_sockets``: the endpoint between processes.
+* ``endpoint``: the transport interface; ``admission``: the connections and messages that an inbox accepts.
+* ``zmq_endpoint``: the implementation of the interface over ZeroMQ; ``zmq_sockets``: its context and socket options.
 * ``shared_memory``: the bytes of tensors, and references to them.
 * ``heartbeat``: detection of silent and stuck workers.
 * ``private_directory``: sockets, tokens and files, accessible to this user only.

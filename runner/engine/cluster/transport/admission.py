@@ -1,8 +1,8 @@
-"""Admission: decide which connections and messages are accepted, independently of sockets.
+"""Admission: the decision which connections and messages an inbox accepts, independent of sockets.
 
-On an unknown connection only a hello is accepted. All other messages are dropped and counted; an error would let any
-process that can reach the socket end the run. A peer that has presented the token must follow the protocol: a violation
-is a defect or an attack and ends the run with an error that names the peer.
+On an unknown connection only a hello is accepted. All other messages are dropped and counted; if they raised errors,
+any process that can reach the socket could end the run. A peer that has presented the run's token must follow the
+protocol: a violation is a defect or an attack and ends the run with an error that names the peer.
 """
 
 import hmac

@@ -1,7 +1,7 @@
 """Encoding of messages: strict msgpack, header frames and document frames.
 
 By default, msgpack keeps the last of two equal keys and decodes extension types, so one message could have two
-meanings. This module accepts only maps with text keys, lists, text, bytes, whole numbers, floats, booleans and None.
+meanings. This module accepts only plain data: None, booleans, integers, floats, text, bytes, lists, text-keyed maps.
 
 A header is one msgpack map: the protocol version ``v``, the fields of :class:`Envelope`, ``kind``, and the fields of
 that kind. A document is plain data too large for a header, such as the graph of a device: one msgpack value with a size
@@ -23,9 +23,9 @@ MAX_DOCUMENT_BYTES = 64 * 2**20
 
 
 def encode_document(document: object) -> bytes:
-    """Return the frame of a document, which may contain only the types named in the module docstring.
+    """Return the frame of a document, which must be plain data as defined in the module docstring.
 
-    Raises ValueError if the frame is larger than ``MAX_DOCUMENT_BYTES``, TypeError for any other kind of value.
+    Raises ValueError if the frame is larger than ``MAX_DOCUMENT_BYTES``, TypeError if a value has another type.
     """
     frame = pack(document)
     if len(frame) > MAX_DOCUMENT_BYTES:
@@ -56,7 +56,7 @@ def unpack(data: bytes | memoryview, max_bytes: int) -> object:
             data,
             raw=False,
             strict_map_key=True,
-            # Timestamps are an extension type that bypasses the hook.
+            # Timestamps are an extension type that bypasses ``ext_hook``.
             max_ext_len=0,
             object_pairs_hook=_unique_map,
             ext_hook=_no_extension,
@@ -135,7 +135,7 @@ def decode_header(header: bytes | memoryview) -> tuple[Envelope, Message]:
 
 
 def check_frames(message: Message, frames: Sequence[memoryview]) -> None:
-    """Raise :class:`Violation` unless ``frames`` is one document if the kind has a document, and empty otherwise."""
+    """Raise :class:`Violation` if ``frames`` is not one document (kinds with a document) or not empty (other kinds)."""
     sizes = [frame.nbytes for frame in frames[:4]]
     if message.has_document and (len(frames) != 1 or sizes[0] > MAX_DOCUMENT_BYTES):
         raise Violation(

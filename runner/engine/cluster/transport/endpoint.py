@@ -1,11 +1,11 @@
-"""The transport interface: peers by name, messages, document frames and deadlines.
+"""The transport interface, through which named peers exchange messages and documents within time limits.
 
 :mod:`~runner.engine.cluster.transport.zmq_endpoint` implements the interface. The guarantees are:
 
-* Each peer has one inbox and one connection to every peer it sends to. A connection begins with a hello that
+* A peer has at most one inbox, and one connection to every peer it sends to. A connection begins with a hello that
   contains the run's token, and preserves the order of messages.
-* A message is delivered at most once, and a lost message is detected when the next one arrives
-  (:class:`~runner.errors.ClusterError`).
+* A message is delivered at most once. A lost message is detected when the sender's next message arrives, and raises
+  :class:`~runner.errors.ClusterError`.
 * Messages of another run or epoch are dropped.
 * An endpoint may be used only by the thread that created it.
 """
@@ -46,7 +46,7 @@ class Limits:
 
     peers: number of peers of each role except parameter servers; a peer opens at most three connections. servers:
     number of parameter servers. queued_messages: how many messages one peer may send before the receiver reads, at
-    least those of one step. connect_timeout_s, send_timeout_s: times after which a peer counts as unreachable.
+    least all messages of one step. connect_timeout_s, send_timeout_s: times after which a peer counts as unreachable.
     """
 
     peers: int
@@ -66,7 +66,7 @@ class Received:
 
 
 class Endpoint(Protocol):
-    """One peer's side of all its connections."""
+    """One peer's end of all its connections."""
 
     @property
     def name(self) -> str:

@@ -1,6 +1,6 @@
 """Heartbeats: a thread of each worker sends them, and the master detects workers that are silent or stuck.
 
-A heartbeat reports the current section of the *main loop*. A ZMTP heartbeat does not: libzmq's thread sends it. A
+A heartbeat reports the current section of the *main loop*. ZMTP heartbeats do not: a thread of libzmq sends them. A
 separate thread sends heartbeats on a separate connection, so that neither a long kernel nor a large save delays them.
 
 :class:`HeartbeatMonitor` is a pure state machine. The caller passes all times, in seconds of a monotonic clock, so that
@@ -98,7 +98,7 @@ class HeartbeatThread:
 
 
 DEFAULT_LIMITS_S: Mapping[str, float] = {SETUP: 120.0, LOAD: 300.0, STEP: 300.0}
-"""Seconds without progress after which a section counts as stuck. A worker without work is never stuck."""
+"""Section -> seconds without progress after which a worker counts as stuck. An idle worker never counts as stuck."""
 
 SILENCE_S = 10.0
 """Seconds without any heartbeat after which a worker counts as silent: twenty times ``INTERVAL_S``."""
@@ -154,7 +154,7 @@ class HeartbeatMonitor:
         self._limits_s = dict(limits_s)
         self._silence_s = silence_s
         self.gap_s = min([silence_s, *self._limits_s.values()]) / 2
-        """If more seconds pass between two ticks, the caller was stopped or busy and must call :meth:`restart`."""
+        """If more seconds pass between ticks, the caller was stopped or busy and must call :meth:`restart` first."""
         self._watched: dict[str, _Watched] = {}
 
     def watch(self, worker: str, now: float) -> None:
@@ -184,7 +184,7 @@ class HeartbeatMonitor:
         watched.heard = now
 
     def tick(self, now: float) -> list[Verdict]:
-        """Return the workers that exceed a limit at ``now``, the earliest failure first, as the likely cause."""
+        """Return the workers that exceed a limit at ``now``, ordered by ``since``: the first is likely the cause."""
         verdicts = [self._check(worker, watched, now) for worker, watched in self._watched.items()]
         return sorted(filter(None, verdicts), key=lambda verdict: (verdict.since, verdict.worker))
 

@@ -1,6 +1,6 @@
 """The closed set of messages between the processes of a run: each kind is a dataclass that also defines its schema.
 
-For some kinds, one document frame follows the header. :mod:`runner.engine.cluster.transport.encoding` encodes messages.
+:mod:`runner.engine.cluster.transport.encoding` encodes a message as a header and, for some kinds, one document frame.
 
 Peers are named ``<role>-<index>``, such as ``master-0``, ``worker-3`` and ``ps-0``. A process that runs a device is
 named after the device's job and task: ``/job:ps/task:0`` runs in ``ps-0``. The heartbeat thread of a process is a
@@ -53,7 +53,7 @@ def process_names(workers: int, servers: int = 0) -> list[str]:
 
 
 def heartbeat_role(role: str) -> str:
-    """Return the role of the heartbeat threads of processes of ``role``."""
+    """Return the role of the heartbeat thread of a process that has the role ``role``."""
     return role + _HEARTBEAT
 
 
@@ -87,7 +87,7 @@ KINDS: "dict[str, type[Message]]" = {}
 
 
 class Message:
-    """The base of all messages. senders: roles that may send this kind. has_document: whether a document follows."""
+    """The base of all messages. senders: roles that may send this kind. has_document: whether it has a document."""
 
     kind: ClassVar[str]
     senders: ClassVar[tuple[str, ...]]
@@ -123,14 +123,14 @@ class Setup(Message, kind="setup", senders=MASTERS, has_document=True):
 
 @dataclass(frozen=True)
 class Load(Message, kind="load", senders=MASTERS, has_document=True):
-    """A plan to store under the name ``plan``; the document is the receiver's assignment."""
+    """A plan to load under the name ``plan``; the document is the receiver's ``Assignment`` (its part of the plan)."""
 
     plan: PlanId
 
 
 @dataclass(frozen=True)
 class Loaded(Message, kind="loaded", senders=DEVICE_ROLES):
-    """The notice that the plan is bound and its arenas are open, so that their files may be unlinked."""
+    """The notice that the plan is ready to run and its arenas are open, so that the arenas' files may be unlinked."""
 
     plan: PlanId
 
@@ -162,7 +162,7 @@ class Launch(Message, kind="launch", senders=MASTERS):
 
 @dataclass(frozen=True)
 class Done(Message, kind="done", senders=DEVICE_ROLES):
-    """The notice that the worker has finished the step and no longer reads its tensors. stats: name -> number."""
+    """The notice that the worker has finished a step and no longer reads the step's tensors. stats: name -> number."""
 
     plan: PlanId
     step: Step
@@ -171,7 +171,7 @@ class Done(Message, kind="done", senders=DEVICE_ROLES):
 
 @dataclass(frozen=True)
 class StartTrace(Message, kind="start-trace", senders=MASTERS, has_document=True):
-    """The request to record the plans listed in the document, from their next step on."""
+    """The request to record spans of the plans listed in the document, from their next step on."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class Traced(Message, kind="traced", senders=DEVICE_ROLES, has_document=True):
 
 @dataclass(frozen=True)
 class TensorReady(Message, kind="tensor", senders=(MASTER_ROLE, *DEVICE_ROLES)):
-    """A reference to the value of a Send, for the Recv with the same (plan, step, key).
+    """A reference to the value of a send node, for the recv node with the same (plan, step, key).
 
     due: earliest time of delivery in seconds of CLOCK_MONOTONIC, which all processes of a machine share; 0 for no
     delay. The receiver rejects a time more than ``LONGEST_WAIT_S`` in the future.
@@ -216,7 +216,7 @@ class Failed(Message, kind="failed", senders=DEVICE_ROLES):
 
     @classmethod
     def of(cls, error: BaseException) -> "Failed":
-        """Return the message for an exception, with texts cut to fit into a header."""
+        """Return the message for an exception, with its texts shortened to fit into a header."""
         return cls(ascii_only(type(error).__name__)[:128], ascii_only(str(error))[:MAX_ERROR_TEXT])
 
 

@@ -36,8 +36,8 @@ _NAME = re.compile(rf"{_PREFIX}[0-9a-f]{{16}}")
 def private_directory(parent: Path | None = None) -> Iterator[Path]:
     """Create a directory locked by this process, and remove the directory and its files on exit.
 
-    parent: by default /dev/shm or, with a warning, the temporary directory. Directories in ``parent`` that dead runs of
-    this user have left behind are removed. Raises ResourceError if no directory can be created.
+    parent: by default /dev/shm or, if that is unusable, the temporary directory, with a warning. Directories that
+    dead runs of this user left in ``parent`` are removed. Raises ResourceError if no directory can be created.
     """
     parent = parent or _default_parent()
     try:

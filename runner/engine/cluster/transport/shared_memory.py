@@ -4,7 +4,7 @@ An arena belongs to one sending process and one plan. The master creates the fil
 file, and the master then unlinks the file. The kernel frees the memory when the last process ends. Only a message with
 a reference (arena, offset, length, epoch) is sent over the socket.
 
-Every tensor has a key and a slot. In each step, the owner writes a slot only before it sends the reference to the slot.
+Every tensor has a key and a slot (a range of bytes), which its sender writes only before it sends a step's reference.
 :class:`~runner.engine.run.rendezvous.Rendezvous` states when slots may be reused and how long views are valid.
 """
 
@@ -112,7 +112,7 @@ class ArenaSlot:
 class ArenaSpec:
     """The data with which a process opens an arena.
 
-    name: unique in the run, used in references. owner: the only writing peer. epoch: the run's epoch. path: the file.
+    name: unique in the run, used in references. owner: the peer that writes. epoch: the run's epoch. path: the file.
     sizes: key -> bytes; :func:`lay_out` derives the offsets.
     """
 
@@ -171,7 +171,7 @@ def unlink_arena(spec: ArenaSpec) -> None:
 
 
 class ArenaWriter:
-    """The owner's side of an arena."""
+    """An arena of this process, mapped for writing."""
 
     def __init__(self, spec: ArenaSpec) -> None:
         """Map the file; raises SecurityError if its kind, mode, owner or size is wrong."""
@@ -212,7 +212,7 @@ class ArenaReader:
     def memory(self, key: str) -> NDArray[np.uint8]:
         """Return the read-only bytes of a slot; raises KeyError for an unknown key.
 
-        The content is valid in a step only after the sender's reference has been checked.
+        In each step, the content is valid only after the sender's reference has been checked.
         """
         slot = self._slots[key]
         return np.frombuffer(self._memory, np.uint8, slot.nbytes, slot.offset)
@@ -235,7 +235,7 @@ class ArenaReader:
     def read(self, key: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return a read-only view of the tensor of ``key`` with this dtype and shape.
 
-        Raises SecurityError if the bytes are no such tensor (see :func:`view_bytes`), KeyError for an unknown key.
+        Raises SecurityError if the bytes do not form this tensor (see :func:`view_bytes`), KeyError for an unknown key.
         """
         slot = self._slots[key]
         data = self._memory[slot.offset : slot.offset + slot.nbytes]

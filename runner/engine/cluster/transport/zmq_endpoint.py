@@ -43,7 +43,7 @@ class _Connection:
 
 
 class Outbox:
-    """All outgoing connections of one peer: one DEALER socket per peer, connected to the peer's inbox.
+    """All outgoing connections of one peer: one DEALER socket per receiver, connected to the receiver's inbox.
 
     ZeroMQ sockets are not thread-safe: all methods raise RuntimeError in any thread except the one that created the
     outbox.

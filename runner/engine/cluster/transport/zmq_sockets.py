@@ -40,7 +40,7 @@ Context = zmq.Context[zmq.Socket[bytes]]
 
 @contextmanager
 def open_context(connections: int) -> Iterator[Context]:
-    """Open a context for about ``connections`` connections; all its sockets must be closed before the exit.
+    """Open a context for about ``connections`` connections; close all its sockets before the ``with`` block ends.
 
     Raises ResourceError if the limit of file descriptors is so low that libzmq would abort; ClusterError if the context
     does not end within ``TERMINATION_S``.
@@ -82,7 +82,7 @@ Socket = zmq.Socket[bytes]
 
 
 def configure_inbox(socket: Socket, limits: Limits) -> None:
-    """Set the options of a ROUTER that receives from all peers, before it is bound."""
+    """Set the options of a ROUTER that receives from all peers; call this function before the socket is bound."""
     _configure(
         socket,
         limits,
@@ -96,7 +96,7 @@ def configure_inbox(socket: Socket, limits: Limits) -> None:
 
 
 def configure_outbox(socket: Socket, limits: Limits) -> None:
-    """Set the options of a DEALER that sends to one peer, before it is connected."""
+    """Set the options of a DEALER that sends to one peer; call this function before the socket is connected."""
     _configure(
         socket,
         limits,

@@ -2,12 +2,12 @@
 
 Read in this order:
 
-* ``rewriting``: roots, readers and moved tensors, which all passes share.
+* ``rewriting``: the terms that all passes share: roots, readers and moved tensors.
 * ``optimize``: the list of the passes that make a graph cheaper.
-* ``constant_folding``: constants; ``simplification``: partial execution, dead code, identities and equal nodes.
+* ``constant_folding``: constants; ``simplification``: removal of unneeded, identity and duplicate nodes.
 * ``matching``: the notation of rewrite rules, and the matcher; ``fusion_rules``: the fusions as rules.
 * ``fusion_elementwise``: the fusion of chains of element-wise nodes.
-* ``lower_collectives``, ``transfers``: edges between devices.
-* ``order_writes``: all reads of a variable before its write.
+* ``lower_collectives``, ``transfers``: the communication between devices.
+* ``order_writes``: control edges that make all reads of a variable run before its write.
 * ``layer_groups``: the layer of each node, for model parallelism.
 """

@@ -1,7 +1,7 @@
 """Constant folding: nodes that read only constants become constants before the first step.
 
-A tensor whose elements are all equal stays a ``fill``, however large. Other results become a table, the op
-``constant``, only if they are small.
+A tensor of any size whose elements are all equal stays a ``fill`` node. Another result becomes a table (a ``constant``
+node, which stores all elements) only if the result is small.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ UNIFORM = frozenset(
         *("equal", "greater", "greater_equal", "less", "maximum", "minimum", "select", "cast"),
     )
 )
-"""Ops that turn inputs of equal elements into an output of equal elements, rounded alike on all devices."""
+"""Ops whose output has equal elements if every input has equal elements, and that all devices round alike."""
 
 REARRANGING = frozenset({"broadcast_to", "identity", "reshape", "slice", "stop_gradient", "transpose"})
 """Ops that only change the shape of a tensor of equal elements. ``split`` and ``concat`` are treated separately."""
@@ -43,7 +43,7 @@ LARGEST_WHOLE = 2**53
 def fold_constants(graph: Graph, roots: Roots, registry: Registry) -> Rewrite:
     """Return the graph in which nodes that read only constants are ``fill`` or ``constant`` nodes of the same name.
 
-    Each part of a split ``fill`` becomes a separate node. registry: has the reference kernels that compute the values.
+    Each part of a split ``fill`` becomes a separate node. registry: its reference kernels compute the values.
     """
     result, moved = Graph(), Moved()
     pinned = Uses(graph, roots).pinned
@@ -60,7 +60,7 @@ def fold_constants(graph: Graph, roots: Roots, registry: Registry) -> Rewrite:
 
 
 def _parts(result: Graph, split: Node, source: Node) -> Iterator[Tensor]:
-    """Insert a ``fill`` for each part of the split of a ``fill``."""
+    """Insert a ``fill`` for each part of a split ``fill``, and yield its output."""
     for port, spec in enumerate(split.outputs):
         part = replace(split, name=fresh_name(result.nodes, f"{split.name}/{port}"), outputs=(spec,))
         yield result.insert(_replaced(part, "fill", source.attributes["value"]))[0]

@@ -1,4 +1,4 @@
-"""Fusion of chains of element-wise nodes into single nodes, each of which passes over memory once."""
+"""Fusion of groups of element-wise nodes into single nodes, each of which reads inputs and writes outputs once."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ MAX_STEPS = 64
 def fuse_elementwise(graph: Graph, roots: Roots) -> Rewrite:
     """Return the graph with groups of element-wise nodes fused, and the tensors that have moved.
 
-    All nodes of a group have one shape, dtype and device. A node joins the group of its readers if all readers are in
-    the same group; assigns of the node's value do not count, so the updates of a variable and of its optimizer slots
-    form one group. The fused node takes the place and name of the group's last node, whose value is output 0.
+    All nodes of a group have the same shape, dtype and device. A node joins the group of its readers if all readers,
+    except assigns, are in that group. So the updates of a variable and of its optimizer slots form one group. The fused
+    node has the name and position of the group's last node, whose value is output 0.
     """
     uses = Uses(graph, roots)
     fused: dict[str, Node | None] = {}
@@ -35,7 +35,7 @@ def fuse_elementwise(graph: Graph, roots: Roots) -> Rewrite:
 
 @dataclass
 class _Group:
-    """Nodes to fuse, from the last to the first in the graph, and the total number of their steps."""
+    """Nodes to fuse, from the last to the first in the graph, and the total number of their program steps."""
 
     members: list[Node]
     steps: int
@@ -45,7 +45,7 @@ class _Group:
         return self.members[0]
 
     def admits(self, node: Node, steps: int) -> bool:
-        """Return whether a node has the output spec and device of the members, and its steps fit into the program."""
+        """Return whether a node has the members' output spec and device, and its steps fit into the program."""
         alike = (self.last.outputs, self.last.device) == (node.outputs, node.device)
         return alike and self.steps + steps <= MAX_STEPS
 
@@ -88,7 +88,7 @@ def _literal(graph: Graph, tensor: Tensor) -> float | None:
 
 
 def _home(uses: Uses, node: Node, group_of: Mapping[str, int]) -> int | None:
-    """Return the group that all readers of a node belong to; None if they have no group in common."""
+    """Return the index of the group that contains all readers of a node, except assigns; None if there is none."""
     if node.name in uses.pinned:
         return None
     readers = [reader for reader in uses.readers.get(node[0], ()) if not _commits(uses, reader)]
@@ -97,7 +97,7 @@ def _home(uses: Uses, node: Node, group_of: Mapping[str, int]) -> int | None:
 
 
 def _commits(uses: Uses, node: Node) -> bool:
-    """Return whether a node is an assign that no node reads or waits for, so that it can run at any later time."""
+    """Return whether a node is an assign that no node reads or waits for, so it can run at any later time."""
     return node.op == "assign" and node[0] not in uses.readers and node.name not in uses.awaited
 
 
@@ -137,7 +137,7 @@ def _as_steps(op: str, operands: Sequence[Operand], number: int) -> list[Step]:
 
 
 def _exchange(graph: Graph, fused: Mapping[str, Node | None], moved: Moved) -> Graph:
-    """Return the graph with each fused node in place of its group's last node, and each assign after its value."""
+    """Return the graph with each fused node in place of its group's last node, and assigns after assigned values."""
     result = Graph()
     waiting: dict[str, list[Node]] = defaultdict(list)
     for old in graph:

@@ -1,4 +1,4 @@
-"""Fusions as rules: pairs of texts in the notation of :mod:`runner.engine.compile.passes.matching`.
+"""Rewrite rules for fusions, in the notation of :mod:`runner.engine.compile.passes.matching`.
 
 With the reference kernels and without NaN, only fusions that involve bfloat16 change values: they omit a rounding.
 """
@@ -25,7 +25,7 @@ NORMALIZATION_AND_RELU = (
         after="dx, dgamma, dbeta = batch_norm_relu_gradient(x, gamma, mean, variance, mask, dz)",
     ),
 )
-"""Batch normalization fused with the ReLU that follows it, and the fusion of their gradients. ``mask`` is z > 0."""
+"""Fusion of batch normalization with the ReLU that follows it, and fusion of their gradients. ``mask`` is z > 0."""
 
 
 def _is_column(match: Match) -> bool:
@@ -51,9 +51,9 @@ BIAS_AND_RELU = tuple(
         ("relu(matmul(x, w))", "matmul_fused(x, w, bias=False, relu=True, dtype=y.dtype)"),
     )
 )
-"""A convolution or matrix product, fused with the bias, the residual and the ReLU of its layer.
+"""Fusion of a convolution or matrix product with the bias, the residual and the ReLU of its layer.
 
-The rules apply from the end of the graph: if two convolutions are added, the later one absorbs the sum.
+Matches are sought from the end of the graph: of two convolutions whose outputs are added, the later absorbs the sum.
 """
 
 BIAS_GRADIENTS = (
@@ -67,7 +67,7 @@ BIAS_GRADIENTS = (
         after="dw, db = matmul_bias_gradient(x, dy, dtype=dw.dtype)",
     ),
 )
-"""The gradient of a layer's weights, fused with the gradient of its bias: both read the same dy."""
+"""Fusion of the gradient of a layer's weights with the gradient of its bias: both nodes read the same dy."""
 
 
 UNROUNDED_SUMS = tuple(
@@ -86,7 +86,7 @@ UNROUNDED_SUMS = tuple(
         ),
     )
 )
-"""Products of bfloat16 tensors that are only read as float32: the results are not rounded to bfloat16 first.
+"""Products of bfloat16 tensors whose results are only read as float32: the fused nodes do not round to bfloat16 first.
 
 The rules do not match float64 products, because the ops accept a float32 result only for float32 or bfloat16 products.
 The rules are meant for gradients of weights; they also apply to logits.
@@ -108,31 +108,31 @@ RELU_GRADIENTS = (
 )
 """The gradient of a ReLU before a max pooling is computed from the pooled tensor, which is smaller than z.
 
-A window passes dy to the maximal element, where z > 0 if and only if pooled > 0. No bit changes, including the signs of
-zeros: the same dy are added in the same order, with zeros in between, which do not change a sum that begins at +0. If z
+A window passes dy to its maximal element, where z > 0 if and only if pooled > 0. No bit changes, including the signs of
+zeros: elements with z > 0 receive the same terms in the same order, and other elements receive only zeros. If z
 contains NaN, the result may differ, because the pooled value is NaN, but argmax names another element of the window.
 """
 
 SMALLEST_BYTES = 4 << 20
-"""Smallest size in bytes of a product that is worth fusing: smaller products stay in the cache from node to node."""
+"""Smallest size in bytes of a product that is worth fusing: the update reads smaller products from the cache anyway."""
 
 
 def fuse_updates(
     graph: Graph, roots: Roots, registry: Registry | None = None, smallest_bytes: int = SMALLEST_BYTES
 ) -> Rewrite:
-    """Fuse the weight gradient transpose(x) dy into the element-wise update, so that the gradient is never stored.
+    """Fuse weight gradients, transpose(x) dy, into the element-wise updates that read them; then no gradient is stored.
 
-    Factors of bfloat16 are first cast to the dtype of the product. If one node computes the product and a bias
-    gradient, the bias gradient becomes a separate ``reduce_sum``. registry: if given, an update is fused only if the
-    registry has a faster kernel than the reference. smallest_bytes: size of the smallest product to fuse.
+    bfloat16 factors are first cast to the dtype of the product. If one node computes both the product and a bias
+    gradient, a separate ``reduce_sum`` then computes the bias gradient. registry: if given, an update is fused only if
+    the registry's kernel for it is faster than the reference. smallest_bytes: size of the smallest product to fuse.
     """
 
     def updates_variables(match: Match) -> bool:
-        """Return whether the product is large, and all other operands of its shape are variables on its device.
+        """Return whether the product is large and all other operands of its shape are variables on the same device.
 
-        Otherwise, the fused node might have to wait for another device. Partial gradients that are summed later
-        are not fused: kernels differ in rounding, so the same kernel must compute all parts, whatever the number of
-        devices.
+        With other operands, the fused node might have to wait for another device. Partial gradients that are summed
+        later are not fused: kernels differ in rounding, so the same kernel must compute all partial gradients,
+        regardless of the number of devices.
         """
         product, operands = match.spec("dw"), (*match.tensors["*left"], *match.tensors["*right"])
         others = (graph.nodes[t.node] for t in operands if graph.spec(t).shape == product.shape)
@@ -163,7 +163,7 @@ def fuse_updates(
 
 
 def _faster_by(registry: Registry | None) -> Accept | None:
-    """Return a function that accepts nodes for which the registry has a kernel faster than the reference."""
+    """Return a function that accepts nodes for which the registry has a faster kernel than the reference."""
     if registry is None:
         return None
 

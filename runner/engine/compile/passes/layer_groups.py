@@ -1,9 +1,9 @@
-"""The layer that each node of a training graph belongs to, so that a layer is placed as a whole.
+"""Assignment of the nodes of a training graph to layers, so that each layer is placed on one device.
 
 A layer is the unit of model parallelism. It includes its variables with their optimizer slots and updates, its forward
 pass in all parts of a batch and in evaluations, and its backward pass. The backward pass needs the layer's weights and
-the activations of its forward pass. On another device, it would only add transfers of weights, of activations, and of
-the gradient of the weights. So the forward and the backward pass stay together, as in DistBelief's partitions.
+the activations of its forward pass. A backward pass on another device would only add transfers of weights, activations
+and weight gradients. So the forward and the backward pass stay together, as in DistBelief's partitions.
 """
 
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from runner.engine.graph.graph import Graph
 def home_layers(graph: Graph) -> dict[str, str]:
     """Return the name of each node's layer, by node name; the result is empty for a graph without layers.
 
-    A node belongs to the layer stamped on it. A node without a stamp, such as a sum of gradients or an averaged loss,
-    belongs to the layer of its first input that has one. A node that reads nothing from a layer, such as a fed label or
-    a constant, belongs to the layer of its first reader. A node that neither reads from a layer nor is read by one
-    belongs to the first layer.
+    A node belongs to the layer that ``node.layer`` records. If ``node.layer`` is None, as for a sum of gradients or an
+    averaged loss, the node belongs to the layer of its first input that has one. A node that reads nothing from a
+    layer, such as a fed label or a constant, belongs to the layer of its first reader. A node that neither reads from a
+    layer nor is read by one belongs to the first layer.
     """
     homes: dict[str, str] = {}
     for node in graph:

@@ -4,10 +4,10 @@ Before this pass, every device reads the parts of all devices and adds them (op 
 passes its own part to the library and receives the sum (op ``collective_sum``); these sums need no other transfers.
 
 The nodes that compute the same sum on all devices form a group. The library requires all devices to start their sums
-in the same order. A device that waits in a sum can do nothing else, for example send a tensor that another device needs
-before this sum. So control edges fix one order of the groups on every device, and the global order of execution keeps
-the nodes of a group adjacent (:func:`gathered`). The order of each device is a subsequence of this global order, so by
-induction over the global order no device waits forever.
+in the same order. A device that waits for a sum can do nothing else: it cannot even send a tensor that another device
+needs before this sum. So control edges fix the same order of groups on all devices, and the nodes of a group are
+adjacent in the global order of execution (:func:`gathered`). The order of each device is a subsequence of this global
+order. By induction over the global order, no device waits forever.
 """
 
 import heapq
@@ -52,7 +52,7 @@ def lower_collectives(graph: Graph, roots: Roots, members: Sequence[str]) -> Rew
 def gathered(graph: Graph, order: Sequence[str]) -> list[str]:
     """Return a topological order near ``order`` in which the nodes of each group are adjacent.
 
-    A group has the position of its last node. Raises ShapeError if groups wait for each other.
+    Each group is at the position of its last node. Raises ShapeError if groups wait for each other.
     """
     together = _groups(graph, LOWERED)
     if not together:
@@ -78,7 +78,7 @@ def gathered(graph: Graph, order: Sequence[str]) -> list[str]:
 def _sorted(
     graph: Graph, units: Mapping[str, Sequence[str]], unit_of: Mapping[str, str], last: Mapping[str, int]
 ) -> list[str]:
-    """Return as many units (groups or single nodes) as possible in topological order; ``last`` orders ready units."""
+    """Return units (groups or nodes) in topological order, ready units by ``last``; omit units on or behind a cycle."""
     needed = {
         unit: {unit_of.get(each, each) for name in names for each in needed_by(graph.nodes[name])}
         for unit, names in units.items()

@@ -1,10 +1,10 @@
-"""Rewrite rules: the nodes to find and the nodes that replace them, as two texts in one notation.
+"""Rewrite rules: the nodes to find (``before``) and the nodes that replace them (``after``), as texts in one notation.
 
     Rule("y = relu(conv2d(x, w))", "y = conv2d_fused(x, w, bias=False, residual=False, relu=True)")
 
 A text holds one statement per node, ``OUTPUTS = OP(INPUTS, ATTRIBUTE=VALUE)``, separated by semicolons or line breaks.
-Equal names are equal tensors, ``*names`` stands for any number of tensors, and ``_`` for any tensor. Calls may be
-nested. An attribute in the text ``before`` must have the stated value.
+Equal names denote the same tensor, ``*names`` stands for any number of tensors, and ``_`` for any tensor. Calls may be
+nested. An attribute in ``before`` must have the stated value. A cast in ``after`` to the dtype of its input is omitted.
 
 A rule applies if all of the following conditions hold:
 
@@ -12,13 +12,13 @@ A rule applies if all of the following conditions hold:
 - A tensor that only ``before`` names is neither fetched nor read by other nodes. A tensor that both texts name keeps
   its shape and dtype; its readers read the new tensor.
 - A node that is a target, or that other nodes wait for, still computes its tensors under its name.
-- The op of each new node accepts its inputs, and all nodes that the new node needs come before its place in the graph.
+- The op of each new node accepts its inputs, and all nodes that the new node needs precede it in the graph.
 
-A new node has those attributes of the replaced nodes that its op accepts, and the attributes in the text ``after``,
-whose values may be ``t.dtype`` or ``len(names)``. It has the name of the node that computed its first output, the place
-of the first node that computed one of its outputs, the layer of the first matched node, and the control inputs of all
-matched nodes. Three keywords change this: ``like=t`` copies name and layer from the node that computed t, ``at=t``
-copies place and control inputs, and ``name="part"`` appends to the name. A cast to the dtype of its input is omitted.
+A new node has those attributes of the replaced nodes that its op accepts, and the attributes in ``after``, whose
+values may be ``t.dtype`` or ``len(names)``. It has the name of the node that computed its first output, the position of
+the first node that computed one of its outputs, the layer of the first matched node, and the control inputs of all
+matched nodes. Three keywords change this: ``like=t`` copies name and layer from the node that computed t; ``at=t``
+copies position and control inputs; ``name="part"`` appends ``/part`` to the name of the old node at its position.
 """
 
 import ast
@@ -39,7 +39,7 @@ ANY = "_"
 COMMUTATIVE = frozenset({"add", "mul"})
 
 Bound = Mapping[str, tuple[Tensor, ...]]
-"""Name in a text -> the tensors with this name: one, or any number for a starred name."""
+"""Name in a text -> the tensors bound to this name: one, or any number for a starred name."""
 
 Accept = Callable[[Node, Sequence[TensorSpec]], bool]
 """A function that accepts or rejects a replacement, given its last node and the specs of this node's inputs."""
@@ -47,7 +47,7 @@ Accept = Callable[[Node, Sequence[TensorSpec]], bool]
 
 @dataclass(frozen=True)
 class Statement:
-    """One node in a text. attributes: literals, or expressions that depend on the match."""
+    """A statement of a text, which describes a node. attributes: literals, or expressions that depend on the match."""
 
     op: str
     outputs: tuple[str, ...]
@@ -65,15 +65,15 @@ class Match:
     tensors: Bound
 
     def node(self, name: str) -> Node:
-        """Return the node that computes a tensor."""
+        """Return the node that computes the tensor bound to ``name``."""
         return self.graph.nodes[self.tensors[name][0].node]
 
     def spec(self, name: str) -> TensorSpec:
-        """Return the shape and dtype of a tensor."""
+        """Return the shape and dtype of the tensor bound to ``name``."""
         return self.graph.spec(self.tensors[name][0])
 
     def value(self, stated: Any) -> Any:
-        """Return the value of an attribute as stated in ``after``: ``t.dtype``, ``len(names)`` or a plain value."""
+        """Return the value of an attribute as stated in ``after``: ``t.dtype``, ``len(names)`` or a literal."""
         match stated:
             case ast.Attribute(ast.Name(name), "dtype"):
                 return self.spec(name).dtype
@@ -84,7 +84,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule to replace ``before`` by ``after``. given: nodes that must exist too, and stay. where: a condition."""
+    """A rule to replace ``before`` by ``after``. given: other nodes that must exist, and stay. where: a condition."""
 
     before: str
     after: str
@@ -155,7 +155,7 @@ def _unified(statement: Statement, node: Node, bound: Bound) -> Iterator[Bound]:
 
 
 def _bound(names: Sequence[str], tensors: tuple[Tensor, ...], known: Bound) -> Iterator[Bound]:
-    """Yield the possible bindings of the names to the tensors, both in order."""
+    """Yield the extensions of ``known`` that bind the names to the tensors in the given order."""
     if not names:
         if not tensors:
             yield known
@@ -170,7 +170,7 @@ def _bound(names: Sequence[str], tensors: tuple[Tensor, ...], known: Bound) -> I
 class _Walk:
     """The matches of one walk through a graph, no two of which remove the same node.
 
-    placed: name of a removed node -> the new nodes at its place, each with all new tensors of its replacement.
+    placed: name of a removed node -> the new nodes at its position, each with all new tensors of its replacement.
     """
 
     def __init__(self, graph: Graph, roots: Roots, accept: Accept | None) -> None:
@@ -191,7 +191,7 @@ class _Walk:
                     self._apply(rule, node)
 
     def result(self) -> Graph:
-        """Return the graph with new nodes at their places."""
+        """Return the graph in which the new nodes replace the removed nodes."""
         result = Graph()
         for old in self.graph:
             for new, own in self.placed.get(old.name, ()):
@@ -217,7 +217,7 @@ class _Walk:
     def _matches(
         self, statements: Sequence[Statement], bound: Bound, nodes: tuple[Node, ...], candidates: Sequence[Node]
     ) -> Iterator[tuple[tuple[Node, ...], Bound]]:
-        """Yield a node per statement, and the bindings of names. candidates: nodes for the first statement."""
+        """Yield one node per statement, and the bindings of names. candidates: nodes to try for the first statement."""
         first, *rest = statements
         for node in candidates:
             if node in nodes or node.name in self.removed or node.device != (*nodes, node)[0].device:
@@ -240,8 +240,8 @@ class _Walk:
 class _Replacement:
     """The replacement of a match.
 
-    new: pairs of an old node and the new node at its place. moved: old -> new, for tensors that both texts name. specs:
-    specs of all tensors of new nodes.
+    new: pairs of an old node and a new node at its position. moved: old -> new, for tensors that both texts name.
+    specs: specs of all tensors of new nodes.
     """
 
     def __init__(self, uses: Uses, rule: Rule, match: Match) -> None:
@@ -265,7 +265,7 @@ class _Replacement:
         return all(self._build(each) for each in self.after) and self._outside_sees_no_change() and self._is_in_order()
 
     def _build(self, statement: Statement) -> bool:
-        """Add the new node of a statement; return False if its op refuses the inputs."""
+        """Add the new node of a statement; return False if its op rejects the inputs."""
         inputs = tuple(tensor for name in statement.inputs for tensor in self._tensors[name])
         specs, attributes = [self._spec(tensor) for tensor in inputs], self._attributes(statement)
         if statement.op == "cast" and specs[0].dtype == attributes["dtype"]:
@@ -302,7 +302,7 @@ class _Replacement:
         )
 
     def _is_in_order(self) -> bool:
-        """Return whether new nodes follow all inputs and keep the control inputs of replaced and unread given nodes."""
+        """Return whether new nodes follow the nodes they need and keep control inputs of replaced or bypassed nodes."""
         position, inside = self.uses.position, {node.name for node in self.match.nodes}
         read = {tensor.node for _, node in self.new for tensor in node.inputs}
         bypassed = [node for node in self.match.given if node.name not in read]

@@ -1,7 +1,7 @@
 """The passes that make a graph cheaper to run, and their order.
 
 With the reference kernels, and without bfloat16 and NaN, the passes change no bit of the results. With bfloat16,
-fusions omit roundings. The compression of transfers is separate: it runs only if the cluster compresses transfers.
+fusions omit roundings. A separate pass compresses transfers; it runs only if the cluster enables compression.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,12 +47,12 @@ FUSIONS = (
 )
 """Passes that join nodes: first the nodes of a layer, then the remaining element-wise nodes with each other.
 
-"relu gradients" runs after "normalization and relu" and before "elementwise", which both absorb other ReLU gradients.
+The pass "relu gradients" runs between "normalization and relu" and "elementwise", which fuse other ReLU gradients.
 """
 
 
 COMPRESSION = Pass("compression", compress_transfers)
-"""The only pass that drops bits of float32 on purpose. It runs last, because its casts would prevent fusions."""
+"""The only pass that discards bits of float32 on purpose. It runs last, because its casts would prevent fusions."""
 
 
 def default_passes(registry: Registry) -> tuple[Pass, ...]:
@@ -74,8 +74,8 @@ def default_passes(registry: Registry) -> tuple[Pass, ...]:
 def optimize(graph: Graph, roots: Roots, passes: Sequence[Pass], observe: Observer | None = None) -> Rewrite:
     """Run passes in order on a placed graph that contains its gradients.
 
-    Returns the graph and the tensors that have moved. Nodes of different devices are never joined; nodes that stay keep
-    their names.
+    Returns the graph and the tensors that have moved. Nodes on different devices are never joined; remaining nodes
+    keep their names.
     """
     total: Moved = {}
     for each in passes:

@@ -2,7 +2,7 @@
 
 In a step, reads of a variable return its value at the start of the step, and an ``assign`` replaces this value. A
 variable has memory for one value, so all reads, including reads through aliases, must run before the write. The write
-is the assign, or a fused update that can write its result into the variable's memory, because only assigns read it.
+is the assign or, if only assigns read its result, a fused update that writes directly into the variable's memory.
 """
 
 import heapq
@@ -24,8 +24,8 @@ def order_writes(graph: Graph) -> Graph:
     """Return the graph with every read of a variable before its write, in a topological order close to the old one.
 
     Readers of an assign's output now read the assigned value itself. If the assigned value is the tensor of a variable,
-    or an alias of one, it is copied first (op ``convert``). Raises ShapeError naming the variable and both nodes if a
-    read has to run after the write.
+    or an alias of one, it is copied first (op ``convert``). Raises ShapeError naming the variable, the reader and the
+    assign if a reader has to run after the assign.
     """
     separate, readers = _with_copies_of_assigned_variables(graph)
     order = _Order(separate)
@@ -43,7 +43,7 @@ def order_writes(graph: Graph) -> Graph:
 
 
 def _with_copies_of_assigned_variables(graph: Graph) -> tuple[Graph, Mapping[str, list[str]]]:
-    """Return the graph with a copy before each assign whose value is a variable's tensor, and readers by variable.
+    """Return the graph, with a copy before each assign whose value is a variable's tensor, and each variable's readers.
 
     An alias of a variable counts as a reader too, because the planner may copy it.
     """
@@ -112,7 +112,7 @@ class _Order:
                 )
 
     def let_producer_write(self, producer: Node, assign: Node, readers: Iterable[str]) -> None:
-        """Make the producer of the assigned value, not the assign, wait for the readers if this closes no cycle."""
+        """Make the producer of the assigned value, not the assign, wait for the readers, unless this closes a cycle."""
         others = [name for name in readers if name != producer.name]
         if not self.leads_to(producer.name, set(others)):
             self.added.pop(assign.name, None)

@@ -1,4 +1,4 @@
-"""Parts that passes share: roots of a graph, readers of tensors, and the replacement of nodes and tensors."""
+"""Code that passes share: roots of a graph, readers of tensors, and the replacement of nodes and tensors."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ class Uses:
 
     readers: tensor -> the nodes that read it. position: position of each node in the graph. awaited: names of the nodes
     that are control inputs or colocation partners of other nodes. pinned: names of the nodes that must keep their
-    names, which are ``awaited`` and the targets.
+    names: ``awaited`` and the targets.
     """
 
     def __init__(self, graph: Graph, roots: Roots) -> None:

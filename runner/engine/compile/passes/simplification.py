@@ -1,4 +1,4 @@
-"""Removal of nodes that a step does not need, of dead code, of identities, and of duplicates of equal nodes.
+"""Removal of nodes that a step does not need, of identities, and of duplicates of equal nodes.
 
 :func:`prune` implements partial execution (TensorFlow whitepaper 2016, section 4.2). Identities include x * 1, x / 1
 and x - 0, which keep every bit of x, but not x + 0, because -0 + 0 is +0.
@@ -22,8 +22,8 @@ Source = Callable[[Graph, Node], Tensor | None]
 def remove_identities(graph: Graph, roots: Roots) -> Rewrite:
     """Return the graph in which no node reads an identity, and the tensors that have moved.
 
-    The graph must contain its gradients, because ``stop_gradient`` counts as an identity. An assign counts too, because
-    its output is the assigned value. Nodes that have lost their readers stay until dead code is removed.
+    The graph must already contain its gradients, because ``stop_gradient`` counts as an identity. An assign counts too,
+    because its output is the assigned value. Nodes that have lost their readers stay until dead code is removed.
     """
     result = Graph()
     moved: Moved = {}
@@ -51,7 +51,7 @@ def _input_of_equal_spec(graph: Graph, node: Node) -> Tensor | None:
 
 
 def _unchanged_by(neutral: float, *, commutes: bool = False) -> Source:
-    """Return a source that finds an operand of the result's spec if the other operand is a fill of ``neutral``."""
+    """Return a ``Source`` of the operand that has the output's spec, if the other operand is a fill of ``neutral``."""
 
     def source(graph: Graph, node: Node) -> Tensor | None:
         a, b = node.inputs
@@ -141,9 +141,9 @@ def prune(
 ) -> tuple[Graph, dict[Tensor, Tensor]]:
     """Return the part of ``graph`` that fetches and targets need, given the feeds, and the placeholder of each feed.
 
-    Any tensor may be fed: its readers then read a placeholder, and nodes that only this tensor needed are dropped. An
-    assign still names its variable if the variable is fed. The second result maps every fed tensor to the output of its
-    placeholder. Raises ShapeError for unknown names and for a placeholder that is needed but not fed.
+    Any tensor may be fed: its readers then read a placeholder, and nodes that only this tensor needed are dropped. If
+    a variable is fed, its assign still refers to the variable. The second result maps every fed tensor to the output of
+    its placeholder. Raises ShapeError for unknown names and for a placeholder that is needed but not fed.
     """
     for tensor in (*fetches, *feeds):
         graph.spec(tensor)
@@ -185,7 +185,7 @@ def _without_dropped_partners(node: Node, needed: Collection[str]) -> Node:
 
 
 def _needed(graph: Graph, moved: Mapping[Tensor, Tensor], start: set[str]) -> dict[str, Node]:
-    """Return the nodes that have to run, by name, with feeds as inputs; visit no other nodes of the graph."""
+    """Return the nodes that have to run, by name, with fed inputs replaced; visits no other nodes of the graph."""
     needed: dict[str, Node] = {}
     seen, stack = set(start), sorted(start)
     while stack:
@@ -204,7 +204,7 @@ def _needed(graph: Graph, moved: Mapping[Tensor, Tensor], start: set[str]) -> di
 
 
 def _rewired(graph: Graph, node: Node, moved: Mapping[Tensor, Tensor]) -> Node:
-    """Return the node with the feeds' placeholders in place of fed inputs and of fed placeholders in control inputs."""
+    """Return the node with feeds' placeholders in place of fed inputs and, in control inputs, of fed placeholders."""
     variable = node.inputs[:1] if node.op == "assign" else ()
     inputs = (*variable, *(moved.get(tensor, tensor) for tensor in node.inputs[len(variable) :]))
     controls = tuple(

@@ -31,7 +31,7 @@ def _flat(tensor: Tensor) -> str:
 
 
 def insert_transfers(graph: Graph) -> Graph:
-    """Return a placed graph in which every edge between devices is a Send and a Recv.
+    """Return the placed graph with every edge between devices replaced by a Send and a Recv.
 
     Each Recv has its Send as a control input. When the graph is split by device, the rendezvous replaces this edge.
     """
@@ -92,7 +92,7 @@ STATE = frozenset({"variable", "assign"})
 
 
 def compress_transfers(graph: Graph, roots: Roots) -> Rewrite:
-    """Return a placed graph in which float32 tensors between devices pass through ``truncate_to_bfloat16`` and back.
+    """Return the placed graph with float32 tensors truncated to bfloat16 before each transfer and cast back afterwards.
 
     A tensor is truncated once, on the device that computes it, and cast back once on each device that reads it, "by
     just filling in zeroes for the lost portion of the mantissa" (section 5.5). This halves the bytes of a transfer.
@@ -106,8 +106,8 @@ def compress_transfers(graph: Graph, roots: Roots) -> Rewrite:
     Tensors of other dtypes, empty tensors and scalars are not compressed. Scalars are mostly metrics such as the loss,
     and two saved bytes are not worth two nodes.
 
-    This pass runs before :func:`insert_transfers`. Fetches move to the tensor that is cast back on the same device. New
-    nodes have the layer of the tensor's node. A rerun changes nothing, because then only bfloat16 tensors are sent.
+    This pass runs before :func:`insert_transfers`. A fetch of a truncated tensor reads the tensor that is cast back
+    on the same device. New nodes have the layer of the tensor's node. A second run of this pass changes nothing.
     """
     compression = _Compression(graph)
     for node in graph:

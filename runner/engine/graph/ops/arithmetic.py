@@ -85,7 +85,7 @@ def _infer_select(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequen
 
 
 def _route(condition: Expr, dy: Expr) -> tuple[Expr, Expr]:
-    """Return the gradient with zeros where the condition is false, and with zeros where the condition is true."""
+    """Return dy twice: with zeros where the condition is false, and with zeros where the condition is true."""
     zero = dy.scalar(0.0)
     return apply(select, condition, dy, zero), apply(select, condition, zero, dy)
 

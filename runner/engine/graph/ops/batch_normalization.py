@@ -173,7 +173,7 @@ def _gradient(graph: Builder, node: Node, totals: Sequence[Tensor | None]) -> Se
 def _statistics_gradients(
     graph: Builder, given: Tensor, mean_of: Tensor, dmean: Tensor | None, dvariance: Tensor | None
 ) -> list[Tensor]:
-    """Return parts of dx: dmean / m by the mean, 2 (x - mean) dvariance / m by the variance; m: values per channel."""
+    """Return terms of dx: dmean / m and 2 (x - mean) dvariance / m, where m is the number of values per channel."""
     mean = Expr(graph, mean_of)
     x = _in_state_dtype(Expr(graph, given))
     count = x.spec.size // mean.spec.size

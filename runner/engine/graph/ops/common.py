@@ -77,7 +77,7 @@ def expect_axes(axes: Sequence[int], rank: int) -> None:
 
 
 def canonical_axis(axis: int, rank: int) -> int:
-    """Return ``axis``, or ``axis + rank`` if it is negative. Only the shape rule checks that the axis is in range."""
+    """Return ``axis``, or ``axis + rank`` if it is negative. The op's shape rule checks that the axis is in range."""
     return axis + rank if axis < 0 else axis
 
 
@@ -109,7 +109,7 @@ def like_input(dtypes: Sequence[str] = FLOATS) -> InferRule:
 
 
 def broadcast_inputs(dtypes: Sequence[str] = DTYPES, result: str | None = None) -> InferRule:
-    """Return the shape rule of ops that broadcast inputs of one dtype; result: output dtype, by default this dtype."""
+    """Return the shape rule of ops that broadcast inputs of one dtype. result: output dtype (default: input dtype)."""
 
     def infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
         expect_same_dtype(specs)
@@ -140,7 +140,7 @@ def window_counts(
     """Return how many windows fit down and across an (N, C, H, W) image; raises ShapeError if one of the counts is 0.
 
     Windows slide over the padded image. strides: (rows, columns); padding: (top, bottom, left, right). A window that
-    would reach beyond the padded image is left out: out = (in + padding - window) // stride + 1.
+    would extend beyond the padded image does not count: count = (extent + padding - window) // stride + 1 per axis.
     """
     expect(len(window) == 2 and min(window) > 0, "a window with two positive extents", tuple(window))
     expect_window_attributes(strides, padding)
@@ -152,7 +152,7 @@ def window_counts(
 
 
 def input_flops(per_element: int) -> FlopsRule:
-    """Return the cost rule of ops that need ``per_element`` operations per element of the first input."""
+    """Return the cost rule of ops that cost ``per_element`` operations per element of the first input."""
 
     def flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
         return per_element * inputs[0].size
@@ -177,10 +177,10 @@ def single_output(rule: Callable[[Builder, Node, Tensor], Sequence[Tensor | None
 
 
 def elementwise_gradient(formula: Formula) -> GradientRule:
-    """Return the gradient rule of an element-wise op from its formula: formula(dy, y, *inputs) -> partial gradients.
+    """Return the gradient rule of an element-wise op with output y. formula: (dy, y, *inputs) -> gradients.
 
-    The formula returns a list of one gradient per input or, if there is one input, the gradient itself; None means that
-    no gradient flows to the input. Each gradient is then summed over the axes along which its input was broadcast.
+    The formula returns a list with one gradient per input or, if there is only one input, the gradient itself. None
+    means that no gradient flows to the input. The rule sums each gradient over the axes where its input was broadcast.
     """
 
     def rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
@@ -267,7 +267,7 @@ def copy_to_all(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | Non
 def unbroadcast(graph: Builder, tensor: Tensor, shape: Sequence[int]) -> Tensor:
     """Add nodes that sum a tensor over the axes along which ``shape`` was broadcast: the adjoint of broadcasting.
 
-    <broadcast(x), g> = <x, unbroadcast(g)> for every x of ``shape`` and every g of the tensor's shape.
+    <broadcast(x), g> = <x, unbroadcast(g)> for all x of ``shape`` and all g of the tensor's shape (inner products).
     """
     wide = graph.spec(tensor).shape
     added = len(wide) - len(shape)

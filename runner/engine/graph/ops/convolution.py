@@ -1,11 +1,11 @@
-"""Convolution (cross-correlation) of images, and its two adjoints. The gradients of the three use these ops and casts.
+"""Convolution (cross-correlation) of images and its two adjoints. Their gradient rules add only these ops and casts.
 
 Two further ops combine several operations in one pass over memory:
 
 * ``conv2d_fused``: y = conv2d(x, w) + bias + residual, summed in this order, then max(y, 0) if ``relu``. bias: (O,),
-  one number per output channel. residual: y's shape. The attributes ``bias`` and ``residual`` enable these inputs.
+  one number per output channel. residual: shape of y. Each of the two is an input only if its attribute is true.
 * ``conv2d_weight_bias_gradient``: maps dy and x to dw, the result of conv2d_weight_gradient, and to db (O,), the sum of
-  dy over examples and pixels. dtype: dtype of dw and db; float32 is also possible for bfloat16 inputs.
+  dy over examples and pixels. dtype: dtype of dw and db, either that of the inputs or, for bfloat16 inputs, float32.
 """
 
 import math
@@ -86,7 +86,7 @@ def conv2d_weight_gradient(
 ) -> Tensor:
     """Add a node for dw of ``weight_shape`` with <conv2d(x, w), dy> = <w, dw> for all w; examples are summed in order.
 
-    dtype: dtype of dw, by default the dtype of dy; float32 is also possible for bfloat16 dy and x.
+    dtype: dtype of dw, by default the dtype of dy and x; if this is bfloat16, ``dtype`` may also be float32.
     """
     attributes = {**complete(geometry), "weight_shape": tuple(weight_shape), "dtype": dtype or graph.spec(dy).dtype}
     return graph.add("conv2d_weight_gradient", [dy, x], attributes, name=name)[0]
@@ -151,8 +151,8 @@ def _y(graph: Builder, node: Node, x: Tensor, w: Tensor) -> Tensor:
     return graph.add("conv2d", [x, w], _geometry(node))[0]
 
 
-# <conv2d(x, w), dy> is linear in each of x, w and dy, and each op computes the derivative with respect to one of them.
-# The gradient rule of an op adds the other two ops, in which the gradient of the op's output replaces that one.
+# <conv2d(x, w), dy> is linear in x, in w and in dy. Each op takes two of them and returns the derivative with respect
+# to the third. Its gradient rule adds the other two ops, which take the gradient of its output in place of the third.
 
 
 @single_output

@@ -1,10 +1,10 @@
-"""Chains of element-wise operations in one pass, as programs in the language of :mod:`runner.kernels.elementwise`.
+"""Ops that run a program of element-wise operations in one pass; see :mod:`runner.kernels.elementwise` for the syntax.
 
-* ``elementwise``: computes the values ``outputs`` of ``program``. The inputs have one float dtype, and each has either
-  shape () or the shape of the outputs.
-* ``matmul_elementwise``: computes the values ``outputs`` of ``program``, whose input number ``product`` is the (m, n)
-  product A B of matmul, which is not stored. Inputs: A, B, then the program's other inputs in order, of shape (m, n) or
-  (). dtype: dtype of the program's inputs and outputs; float32 is also possible for bfloat16 A and B.
+* ``elementwise``: returns the values of ``program`` whose numbers are in ``outputs``. The inputs have one float dtype,
+  and each has either shape () or the shape of the outputs.
+* ``matmul_elementwise``: as ``elementwise``, but input number ``product`` of the program is the matrix product A B, of
+  shape (m, n), which is not stored. Inputs: A, B, then the program's other inputs in order, of shape (m, n) or ().
+  dtype: dtype of the program's inputs and outputs, either that of A and B or, for bfloat16 A and B, float32.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def _operand(graph: Builder, values: Sequence[Tensor], operand: Operand) -> Tens
 
 
 def _of_one_shape(graph: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
-    """Return the operands, with scalars broadcast to the shape of the others, for an op that does not broadcast."""
+    """Return the operands, with scalars broadcast to the shape of the others, for ops that do not broadcast."""
     shape = max((graph.spec(tensor).shape for tensor in operands), key=len)
     return [
         tensor if graph.spec(tensor).shape == shape else graph.add("broadcast_to", [tensor], {"shape": shape})[0]
@@ -62,7 +62,7 @@ def _flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attribut
 
 
 def _program_inputs(specs: Sequence[TensorSpec], attributes: Attributes) -> list[TensorSpec]:
-    """Return the specs of the program's inputs, with the product at its position."""
+    """Return the specs of the program's inputs; the matrix product A B is at position ``product``."""
     expect(len(specs) >= 2, "at least 2 inputs", len(specs))
     a, b, *operands = specs
     result, dtype, place = product_spec((a, b), attributes), attributes["dtype"], attributes["product"]

@@ -26,7 +26,7 @@ def placeholder(graph: Builder, shape: Sequence[int], dtype: str, *, name: str |
 
 
 def variable(graph: Builder, shape: Sequence[int], dtype: str, *, name: str | None = None) -> Tensor:
-    """Add a tensor that stays on its device across steps; the output is its value at the start of the step."""
+    """Add a variable, which stays on its device across steps; the output is its value at the start of the step."""
     return graph.add("variable", (), {"shape": tuple(shape), "dtype": dtype}, name=name)[0]
 
 
@@ -44,7 +44,7 @@ def send(graph: Builder, x: Tensor, *, key: str, destination: str, name: str | N
 
 
 def recv(graph: Builder, *, key: str, source: str, shape: Sequence[int], dtype: str, name: str | None = None) -> Tensor:
-    """Add a node that receives the tensor that device ``source`` sends under ``key`` in this step."""
+    """Add a node that receives the tensor that device ``source`` sends with the key ``key`` in this step."""
     attributes = {"key": key, "source": source, "shape": tuple(shape), "dtype": dtype}
     return graph.add("recv", (), attributes, name=name)[0]
 
@@ -58,8 +58,8 @@ def _infer_assign(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequen
 def all_reduce(graph: Builder, parts: Sequence[Tensor], *, group: str, rank: int, name: str | None = None) -> Tensor:
     """Add a node on worker ``rank`` that sums all workers' parts, of one shape and dtype: ((p0 + p1) + p2) + ...
 
-    group: a name of this sum, which the nodes of all workers that sum these parts share. No other node has this name,
-    and it does not affect values.
+    group: the name of this sum, used by the nodes that sum these parts, one on each worker, and by no other node. The
+    name does not affect values.
     """
     return graph.add("all_reduce", parts, {"group": group, "rank": rank}, name=name)[0]
 
@@ -70,7 +70,7 @@ def collective_sum(
     """Add a node that sums the parts of ``size`` devices under the name ``group``; this device has rank ``rank``.
 
     The pass :mod:`runner.engine.compile.passes.lower_collectives` replaces ``all_reduce`` by this op. The
-    communication library chooses the order of the sum; all devices receive the same bits.
+    communication library chooses the order of the additions; all devices receive equal bits.
     """
     return graph.add("collective_sum", [part], {"group": group, "rank": rank, "size": size}, name=name)[0]
 

@@ -9,9 +9,9 @@ from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 
 
 def gather(graph: Builder, params: Tensor, indices: Tensor, *, name: str | None = None) -> Tensor:
-    """Add a node for params[indices] along axis 0. An index outside 0..R-1 raises an error when the step runs.
+    """Add a node for params[indices] along axis 0.
 
-    params: (R, ...); indices: integers of shape I; the output has shape I + (...).
+    params: (R, ...); indices: integers of shape I within 0..R-1, else the step raises an error; output: I + (...).
     """
     return graph.add("gather", [params, indices], name=name)[0]
 
@@ -19,7 +19,7 @@ def gather(graph: Builder, params: Tensor, indices: Tensor, *, name: str | None 
 def scatter_add(graph: Builder, indices: Tensor, updates: Tensor, *, rows: int, name: str | None = None) -> Tensor:
     """Add a node for a tensor (rows, ...) whose row r is the sum of all updates with index r: the adjoint of gather.
 
-    indices: integers of shape I within 0..rows-1; updates: I + (...). The updates of a row are summed in their order.
+    indices: integers of shape I within 0..rows-1; updates: I + (...). Updates of the same row are added in their order.
     """
     return graph.add("scatter_add", [indices, updates], {"rows": rows}, name=name)[0]
 

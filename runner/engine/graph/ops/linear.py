@@ -2,9 +2,9 @@
 
 * ``matmul_fused``: y = A B + bias, then max(y, 0) if ``relu``; A (m, k) and B (k, n) as in matmul. bias: (n,), an input
   only if the attribute ``bias`` is true.
-* ``matmul_bias_gradient``: maps x (m, k) and dy (m, n) to dw = x' dy (k, n) and db (n,), the sum of dy over rows.
+* ``matmul_bias_gradient``: maps x (m, k) and dy (m, n) to dw = x^T dy (k, n) and db (n,), the sum of dy over rows.
 
-dtype: dtype of the results of both ops; float32 is also possible for bfloat16 inputs.
+dtype: dtype of the results of both ops, either the dtype of the inputs or, for bfloat16 inputs, float32.
 """
 
 from collections.abc import Sequence

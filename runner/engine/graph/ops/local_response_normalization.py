@@ -12,7 +12,7 @@ from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 def channel_window_sum(graph: Builder, x: Tensor, *, size: int, name: str | None = None) -> Tensor:
     """Add a node for y[n, c] = sum of x[n, c'] over |c' - c| <= size // 2, where channels beyond the ends are zero.
 
-    x, y: (N, C, ...) float; size is odd, which makes the op its own adjoint.
+    x, y: (N, C, ...) float; size is odd, so the window is symmetric and the op is its own adjoint.
     """
     return graph.add("channel_window_sum", [x], {"size": size}, name=name)[0]
 
@@ -34,9 +34,9 @@ class Response(TypedDict):
 def local_response_normalization(
     graph: Builder, x: Tensor, *, name: str | None = None, **response: Unpack[Response]
 ) -> Tensor:
-    """Add a node for y = x / (k + a * channel_window_sum(x ** 2)) ** beta, with a = alpha or alpha / size.
+    """Add a node for y = x / (k + a * channel_window_sum(x ** 2)) ** beta.
 
-    x, y: (N, C, ...) float.
+    x, y: (N, C, ...) float. a is alpha or, if ``divide_by_size``, alpha / size; see :class:`Response`.
     """
     return graph.add("local_response_normalization", [x], response, name=name)[0]
 

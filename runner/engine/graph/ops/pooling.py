@@ -1,4 +1,4 @@
-"""Max and average pooling over (N, C, H, W) images, and the ops that compute their gradients, all of them linear.
+"""Max and average pooling over (N, C, H, W) images, and the linear ops that compute their gradients.
 
 Padding must be smaller than the window on every side, so that every window overlaps the image.
 """
@@ -31,7 +31,7 @@ class Pooling(TypedDict):
 def max_pool(
     graph: Builder, x: Tensor, *, name: str | None = None, **pooling: Unpack[Pooling]
 ) -> tuple[Tensor, Tensor]:
-    """Add a node for (y, argmax): the maximum of every window, and its int32 position in the window, row by row from 0.
+    """Add a node for (y, argmax): the maximum of each window and its int32 position in the window (by row, from 0).
 
     x: (N, C, H, W) float; y, argmax: (N, C, H', W'). Padding is never the maximum. If several elements equal the
     maximum, argmax is the position of the first. The maximum of a window with a NaN is NaN.
@@ -49,7 +49,7 @@ def max_pool_gradient(
     name: str | None = None,
     **pooling: Unpack[Pooling],
 ) -> Tensor:
-    """Add a node for dx of ``input_shape``: each dy is added at its window's argmax; the adjoint of max_pool_gather."""
+    """Add a node for dx of ``input_shape``: dy is added at the argmax of each window (adjoint of max_pool_gather)."""
     attributes = {**_complete(pooling), "input_shape": tuple(input_shape)}
     return graph.add("max_pool_gradient", [dy, argmax], attributes, name=name)[0]
 
@@ -66,7 +66,7 @@ def avg_pool(
 ) -> Tensor:
     """Add a node for the mean of every window of x, (N, C, H, W) float.
 
-    count_padding: divide by the size of the window; otherwise, divide by the number of its pixels inside the image.
+    count_padding: divide by the window size; otherwise, divide by the number of the window's pixels inside the image.
     """
     return graph.add("avg_pool", [x], {**_complete(pooling), "count_padding": count_padding}, name=name)[0]
 

@@ -18,7 +18,7 @@ def random_uniform(
     high: float = 1.0,
     name: str | None = None,
 ) -> Tensor:
-    """Add a node for uniform draws from [low, high), which depend on (seed, key), cast from float64 to ``dtype``."""
+    """Add a node for float64 uniform draws from [low, high), cast to ``dtype``; (seed, key) determines the draws."""
     attributes = {**_stream(shape, dtype, seed, key), "low": low, "high": high}
     return graph.add("random_uniform", (), attributes, name=name)[0]
 
@@ -34,7 +34,7 @@ def random_normal(
     stddev: float = 1.0,
     name: str | None = None,
 ) -> Tensor:
-    """Add a node for normal draws, which depend on (seed, key), cast from float64 to ``dtype``."""
+    """Add a node for float64 normal draws, cast to ``dtype``; (seed, key) determines the draws."""
     attributes = {**_stream(shape, dtype, seed, key), "mean": mean, "stddev": stddev}
     return graph.add("random_normal", (), attributes, name=name)[0]
 

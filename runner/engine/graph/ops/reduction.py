@@ -34,7 +34,7 @@ def reduce_sum(
 def reduce_mean(
     graph: Builder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """Add a node for the mean of x (float) over ``axes``; see reduce_sum. Raises ShapeError if an axis is empty."""
+    """Add a node for the mean of x (float) over ``axes``; see reduce_sum. Raises ShapeError for an empty axis."""
     return _reduce(graph, "reduce_mean", x, axes, keepdims, name)
 
 
@@ -99,7 +99,7 @@ def _infer_broadcast_to(specs: Sequence[TensorSpec], attributes: Attributes) -> 
 
 
 def _spread(node: Node, reduced: Expr, shape: Sequence[int]) -> Expr:
-    """Broadcast ``reduced``, of the shape of the node's output, back to ``shape``, the shape of the node's input."""
+    """Broadcast ``reduced``, which has the shape of the node's output, to ``shape``, the shape of the node's input."""
     kept = _keepdims_shape(shape, node.attributes["axes"])
     if reduced.spec.shape != kept:
         reduced = apply(reshape, reduced, shape=kept)

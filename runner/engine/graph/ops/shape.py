@@ -1,4 +1,4 @@
-"""Ops that rearrange, cut, join or pad tensors without arithmetic. Their gradients are ops of the same kind."""
+"""Ops that rearrange, cut, join or pad tensors without arithmetic. Their gradient rules add ops of this kind."""
 
 import math
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def concat(graph: Builder, tensors: Sequence[Tensor], axis: int, *, name: str | 
 
 
 def split(graph: Builder, x: Tensor, axis: int, sizes: Sequence[int], *, name: str | None = None) -> tuple[Tensor, ...]:
-    """Add a node that cuts x along ``axis`` into consecutive parts, whose extents are ``sizes``."""
+    """Add a node that cuts x along ``axis`` into consecutive parts, with extents ``sizes`` along this axis."""
     attributes = {"axis": canonical_axis(axis, graph.spec(x).rank), "sizes": tuple(sizes)}
     return graph.add("split", [x], attributes, name=name).tensors
 

@@ -28,7 +28,7 @@ def identity(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
 
 
 def convert(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
-    """Add a node that copies x, of any shape and dtype, to separate memory, perhaps in another physical layout.
+    """Add a node that copies x, of any shape and dtype, to separate memory, in the same or another layout.
 
     Passes and the planner insert this op to copy a value before its memory is overwritten, or to change its layout.
     """
@@ -63,7 +63,7 @@ def add_n(graph: Builder, tensors: Sequence[Tensor], *, name: str | None = None)
 
 
 def cast(graph: Builder, x: Tensor, dtype: str, *, name: str | None = None) -> Tensor:
-    """Add a node that converts x to ``dtype``; floats become integers by truncation, numbers become bool by x != 0."""
+    """Add a node that converts x to ``dtype``; casts from float to integer truncate, and casts to bool yield x != 0."""
     return graph.add("cast", [x], {"dtype": dtype}, name=name)[0]
 
 
@@ -75,7 +75,7 @@ def as_dtype(graph: Builder, x: Tensor, dtype: str) -> Tensor:
 def truncate_to_bfloat16(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
     """Add a node that keeps the upper 16 bits of each float32 element, as bfloat16. This op truncates; a cast rounds.
 
-    A cast back to float32 appends zero bits. Sign, exponent and the upper 7 bits of the mantissa are kept, also of
+    A cast back to float32 appends zero bits. Sign, exponent and the upper 7 bits of the mantissa are kept, even for
     subnormal numbers. Signed zeros and infinities do not change, and a NaN becomes a quiet NaN.
     """
     return graph.add("truncate_to_bfloat16", [x], name=name)[0]

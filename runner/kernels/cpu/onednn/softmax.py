@@ -54,7 +54,7 @@ def _add_function(registry: Registry, library: Library, op: str, algorithm: int)
         (x,), (given,) = node.inputs, offered
         if given is None or keeps_zero or given.nbytes == x.nbytes:
             return as_offered(node, offered)
-        # A blocked layout has padding, whose zeros the function would change.
+        # The offered layout is padded with zeros, which exp and sigmoid would change.
         return [plain(x)], [None]
 
     def describe(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
@@ -112,10 +112,10 @@ def _cross_entropy(
 ) -> Callable[[], None]:
     """Return the function that computes the loss; ``normalise`` computes the probabilities.
 
-    loss = (largest logit - logit of the label) - log(probability of the largest logit), which does not overflow.
+    loss = (largest logit - logit of the label) - log(probability of the largest logit); this form does not overflow.
     """
     count, classes = logits.shape
-    unsigned = labels.view(f"u{labels.dtype.itemsize}")  # read as unsigned, a negative label is out of range
+    unsigned = labels.view(f"u{labels.dtype.itemsize}")  # a negative label, read as unsigned, is out of range
     starts = np.arange(0, count * classes, classes)
     positions, picked = np.empty((2, count), np.int64), np.empty((2, count), logits.dtype)
     (top, truth), (largest, own), share = positions, picked, np.empty_like(loss)

@@ -74,7 +74,7 @@ def _planned(planner: CudnnLibrary, convolution: Convolution) -> BuiltPlan | Non
 def _needed(planner: CudnnLibrary, convolution: Convolution, room: int) -> BuiltPlan:
     """Return a plan whose workspace fits into ``room`` bytes.
 
-    ``room`` was set when the node was arranged, possibly by another process. If plans are compared by speed, the
+    ``room`` was determined by ``arrange``, possibly in another process. If plans are compared by speed, the
     fastest plan can differ between processes. Raises ValueError if no plan fits.
     """
     plan = planner.plan(convolution, room)
@@ -157,7 +157,7 @@ class _Scratch:
 
     @property
     def nbytes(self) -> int:
-        """The bytes to request, which suffice even if the scratch memory is not aligned."""
+        """The number of bytes to request, which suffices even if the scratch memory is not aligned."""
         return self._ends[-1] + ALIGNMENT if self._ends[-1] else 0
 
     @staticmethod
@@ -180,7 +180,7 @@ def _beside_workspace(inputs: Specs, outputs: Specs) -> tuple[int, int]:
 
 
 def _over_pixels(dy: Spec) -> Reduction:
-    """Return the reduction that sums over examples and pixels."""
+    """Return the reduction that sums ``dy`` over examples and pixels."""
     return reduced_shape(dy.shape, strides(dy.shape, channels_last(dy)), (0, 2, 3))
 
 

@@ -20,7 +20,7 @@ WEIGHT_GRADIENT = "weight_gradient"
 
 
 class Role(IntEnum):
-    """A tensor of a convolution; the value is its number in cuDNN. The gradient of a tensor has the same role."""
+    """A tensor's role in a convolution; its value is the tensor's uid in cuDNN. A gradient has its tensor's role."""
 
     X = 1
     W = 2
@@ -36,7 +36,7 @@ class Convolution:
     kind: FORWARD (X, W -> Y), INPUT_GRADIENT (Y, W -> X) or WEIGHT_GRADIENT (X, Y -> W).
     x, w, y: shapes (N, C, H, W), (O, C/groups, R, S), (N, O, H', W'), which determine the number of groups.
     strides: (rows, columns). padding: (top, bottom, left, right).
-    bias, residual, relu: whether a forward convolution then adds a bias (O,), adds a tensor like y, applies max(., 0).
+    bias, residual, relu: whether a forward convolution adds a bias (O,), adds a residual (shape of y), applies ReLU.
     """
 
     kind: str
@@ -71,9 +71,9 @@ _COMPUTED_IN = {"float32": "FLOAT", "float64": "DOUBLE", "bfloat16": "FLOAT"}
 
 
 def build(cudnn: Any, convolution: Convolution, target: Mapping[str, Any]) -> Any:
-    """Return the ``cudnn.pygraph`` of a convolution, not yet validated; the number of each tensor is its role.
+    """Return the ``cudnn.pygraph`` of a convolution, not yet validated; the uid of each tensor is its role.
 
-    target: ``handle`` of the GPU, or ``device_property`` to plan without a GPU.
+    target: an argument of pygraph: ``handle`` of the GPU or, to plan without a GPU, ``device_property``.
     """
     stored, computed = (getattr(cudnn.data_type, each[convolution.dtype]) for each in (_STORED_IN, _COMPUTED_IN))
     graph = cudnn.pygraph(io_data_type=stored, intermediate_data_type=computed, compute_data_type=computed, **target)

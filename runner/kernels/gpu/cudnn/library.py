@@ -13,7 +13,7 @@ from runner.kernels.gpu.runtime import DeviceMemory, Stream
 from runner.kernels.memory import numpy_dtype
 
 WORKSPACE_LIMIT = 1 << 30
-"""The workspace limit in bytes. Plans that copy the windows of a convolution need hundreds of megabytes."""
+"""The workspace limit in bytes. A plan that copies the windows of a convolution needs hundreds of megabytes."""
 
 COMPARED, COMPILED = 8, 2
 """The maximum number of plans compared per convolution, and how many of them cuDNN may compile at run time."""
@@ -23,7 +23,7 @@ Target = Mapping[str, Any]
 
 
 class Bench(Protocol):
-    """The memory and the clock of a GPU, for comparing plans."""
+    """The memory and the timer of a GPU, for comparing plans."""
 
     def allocate(self, nbytes: int) -> DeviceMemory:
         """Allocate memory of this thread's GPU. Raises MemoryError if there is not enough."""
@@ -36,7 +36,7 @@ class Bench(Protocol):
 
 @dataclass(frozen=True)
 class BuiltPlan:
-    """A plan of cuDNN for one GPU. name: cuDNN's engine and its settings. number: index of the plan in the graph."""
+    """A cuDNN plan for one GPU. name: cuDNN's engine and its settings. number: index of the plan in the graph."""
 
     name: str
     workspace_bytes: int
@@ -86,10 +86,10 @@ class CudnnLibrary:
         return str(self._cudnn.backend_version_string())
 
     def plan(self, convolution: Convolution, room: int = WORKSPACE_LIMIT) -> BuiltPlan | None:
-        """Return the first or the fastest of the allowed plans, or None if no plan is allowed.
+        """Return the first of the allowed plans (with a bench, the fastest), or None if no plan is allowed.
 
-        Allowed plans are deterministic, sum in at least float32, need at most ``room`` bytes and, for float32 without
-        TF32, do not round factors.
+        Allowed plans are deterministic, sum in at least float32, need at most ``room`` bytes of workspace and, for
+        float32 without TF32, do not round factors.
         """
         gpu = self._current_gpu()
         with self._lock:
@@ -102,7 +102,7 @@ class CudnnLibrary:
         return found if found is None or found.workspace_bytes <= room else None
 
     def execute(self, plan: BuiltPlan, stream: Stream, addresses: Mapping[int, int], workspace: int) -> None:
-        """Enqueue a plan. A lock is held, because no other call may use the handle between the two calls here."""
+        """Enqueue a plan. A lock is held, because no other thread may use the handle between the two calls here."""
         handle = plan.target["handle"]
         with self._lock:
             self._cudnn.set_stream(handle=handle, stream=stream.handle)
@@ -152,7 +152,7 @@ class CudnnLibrary:
 
 
 def fastest(bench: Bench, convolution: Convolution, plans: Iterable[BuiltPlan]) -> BuiltPlan | None:
-    """Return the plan that takes the least time, or None without plans. Allocates memory for the measurement.
+    """Return the plan that takes the least time, or None if there is no plan. Allocates memory for the measurement.
 
     Different plans add in different orders, and the fastest plan may differ between runs. For results that are equal
     bit for bit in every run, use the first plan of cuDNN's heuristics instead.
