@@ -34,8 +34,8 @@ class Arrays(OwnFiles):
     (any finite numbers). y_train, y_test: (N,) integers, labels from 0. class_names: text, (classes,); without it,
     the classes are numbered from 0 to the largest label of both splits. Other arrays are not read.
 
-    layout: "nchw" or "nhwc" for arrays of images with four axes; null for the only layout in which images have at most
-    4 channels. To train on rows of F features, store them in shape (N, F, 1, 1) and set layout=nchw.
+    layout: "nchw" or "nhwc" for arrays of images with four axes; null if images have at most 4 channels in only one of
+    them. To train on rows of F features, store them in shape (N, F, 1, 1) and set layout=nchw.
     """
 
     name: str = "arrays"

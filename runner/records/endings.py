@@ -1,7 +1,7 @@
-"""The file of endings: the order in which launched clients ended and each device ran their parts, to repeat the run.
+"""The file of endings, from which a run is repeated: how launched clients ended and devices ordered their parts.
 
 Each line is one JSON document. The first is an :class:`Origin`; every other line is an ending ``[client, step, {device:
-turn}]``. A device is its index in the first line; a turn is the number of parts that the device began before this one.
+turn}]``. ``device`` is an index in the first line; ``turn`` is the number of parts that it began before the client's.
 """
 
 import json

@@ -126,7 +126,7 @@ class RunDirectory:
         replace_durably(stored, text, 0o600 if private else 0o666)
 
     def decisions_jsonl(self, name: str) -> Path:
-        """Return the file of the record ``name``, which has the decisions of each update."""
+        """Return the path of the JSON Lines file ``name``, which records the decisions of each update."""
         return self.path / f"{name}.jsonl"
 
 

@@ -110,7 +110,7 @@ class BackgroundWriter:
 
     def _try_to_write(self) -> bool:
         try:
-            # After ``finish`` stops waiting for this thread, a replay in another thread or process may need the lock.
+            # A replay elsewhere may begin once ``finish`` no longer waits: the lock lets one of them write at a time.
             with self._spool.lock():
                 self._open()
                 while self._write_next():

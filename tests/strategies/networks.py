@@ -30,7 +30,7 @@ def dense(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def convolutional(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Build a convolution with strides and padding, an overlapping pooling and a dense layer."""
+    """Build a padded and a grouped convolution, a pooling with overlapping windows, and a dense layer."""
     h = nn.conv(net, batch["x"], 4, 3, name="conv1", padding="same")
     h = nn.max_pool(net, nn.relu(net, h, name="relu1"), 3, name="pool1", stride=2)
     h = nn.conv(net, h, 4, 2, name="conv2", groups=2)
@@ -98,7 +98,7 @@ class Examples:
     dtype: str = "float64"
 
     def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
-        """Return rows lo..hi-1 of the whole batch, so that shares have the examples of the batch."""
+        """Return rows lo..hi-1 of the whole batch; the examples do not depend on how the batch is split into shares."""
         size = TEST_BATCH if split == "test" else self.batch_size
         rng = np.random.default_rng([step, split == "test"])
         x = rng.standard_normal((size, *self.example_shape))

@@ -239,7 +239,7 @@ ACCURACY, LOSS = monitoring("test/accuracy"), monitoring("test/loss")
     [
         (ACCURACY, [0.5, 0.8, 0.7, 0.8], BestMetric(0.8, 20, 0.8, 2)),
         (LOSS, [0.5, 0.3, 0.7, 0.3], BestMetric(0.3, 20, 0.3, 2)),
-        # A small improvement is the best value, but patience counts from the last improvement by at least min_delta.
+        # A small improvement is the best value, but patience counts from the last improvement by more than min_delta.
         (monitoring("test/accuracy", BETTER_BY), [0.5, 0.55, 0.59], BestMetric(0.59, 30, 0.5, 2)),
         (monitoring("test/accuracy", BETTER_BY), [0.5, 0.55, 0.59, 0.61], BestMetric(0.61, 40, 0.61, 0)),
         (monitoring("test/loss", BETTER_BY), [0.5, 0.45, 0.41], BestMetric(0.41, 30, 0.5, 2)),

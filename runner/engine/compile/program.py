@@ -39,7 +39,7 @@ class InputSource(Protocol):
 
 @dataclass(frozen=True)
 class InputSlot:
-    """The feed of ``tensor`` with the field ``field`` of examples lo..hi-1 in the step's batch from ``split``.
+    """Feeds ``tensor`` with the field ``field`` of examples lo..hi-1 in the step's batch from ``split``.
 
     parts: number of steps that share one batch equally: step s reads batch s // parts, with lo and hi increased by
     (s % parts) * (hi - lo).
@@ -70,9 +70,9 @@ class Client:
     feeds: name -> tensors, one per replica, that all receive the value that the caller passes under this name. exact:
     transfers are not compressed, whatever the cluster's compression; for clients that save, restore or score the state
     of a run. deferred: the client runs concurrently with others, and its part on a device starts when the device has
-    received all inputs of the part. So no device may receive a tensor that depends on a tensor that it sends. slowed:
+    received all inputs of the part. So no device may receive a tensor that depends on one of its sends. slowed:
     emulated slow workers wait before they run the client. per_update: average number of runs of the client per update,
-    for estimates; if an update evaluates its batch several times, the number of runs in one evaluation.
+    for estimates; if an update evaluates its batch several times, only one evaluation counts.
     """
 
     name: str

@@ -192,7 +192,7 @@ class Variables:
 
 
 def _expect_of_one(held: Variable, declared: Declaration) -> None:
-    """Raise ShapeError unless both have one unsharded spec and are either both unsharded or parts along one axis."""
+    """Raise ShapeError unless both have the same unsharded spec, and both are whole or both are parts of one axis."""
     if held.whole != declared.whole:
         raise ShapeError(f"variable {declared.name!r} is {held.whole}, but is requested as {declared.whole}")
     axes = [None if part is None else part.axis for part in (held.part, declared.part)]

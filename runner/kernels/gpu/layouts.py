@@ -1,4 +1,4 @@
-"""Layouts of tensors on a GPU (C order or, with four axes, channels last) and strided axes as plain data."""
+"""Layouts of tensors on a GPU (C order or, with four axes, channels last), and axes as extents with strides."""
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate

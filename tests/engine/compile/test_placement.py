@@ -188,7 +188,7 @@ def test_tensor_is_sent_to_a_device_once_for_all_its_readers() -> None:
 
 
 def test_tensor_is_received_once_for_several_readers() -> None:
-    """The readers of x move from a busy device over a slow link; only the first reader waits for the transfer."""
+    """The device of x is busy, so its readers are placed behind a slow link; only the first one waits for x."""
     busy = "; ".join(f"b{k + 1} = matmul(b{k}, b{k}, on='here')" for k in range(1, 6))
     found = chosen(
         f"""fed = input(200, 200, on='here'); x = neg(fed, on='here'); b1 = matmul(x, x, on='here'); {busy}

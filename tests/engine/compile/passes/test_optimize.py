@@ -143,7 +143,7 @@ def test_fused_update_computes_the_rule_of_the_optimizer(optimizer: str) -> None
 
 
 def test_tensor_that_two_passes_move_is_found() -> None:
-    """y duplicates another square, which becomes part of a fused group; y and the result of the group are fetched."""
+    """``y`` duplicates the square ``first``, which joins a fused group; ``y`` and the group's result are fetched."""
     graph = Graph()
     x = ops.placeholder(graph, (3,), "float32", name="x")
     first = ops.square(graph, x)
