@@ -1,26 +1,26 @@
 """Run the jobs of a planned sweep through Hydra's launcher, in this process or in separate ones."""
 
+import contextlib
 import os
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from runner.commands.plugins import OPTION
 from runner.config.hydra_sweep import FULL_ERROR, JOB, launch_planned
-from runner.config.launcher import JOBLIB, SweepPlace, jobs_at_once
+from runner.config.launcher import JOBLIB, Launcher, SweepPlace, jobs_at_once, variables
 from runner.engine.cluster.processes import runner_command
 from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
 from runner.plugin import pinned_references
 from runner.sweep.frozen_job import Work, run_frozen_job
 from runner.sweep.locks import sweep_is_running
 from runner.sweep.outcome import FINISHED, last_ended, note_failure, recorded
-from runner.sweep.plan import Plan, PlannedJob
+from runner.sweep.plan import FROZEN_FILE, Plan, PlannedJob
 from runner.sweep.report import report_plan
-from runner.sweep.sweep import run_in_turn
 from runner.system.console import DEBUG_OPTION
 from runner.system.machine import usable_cores
 
@@ -28,23 +28,36 @@ JOB_LOG = "job.log"
 """The file with the output of a job in a separate process."""
 
 
-def run_planned(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], *, debug: bool = False) -> int:
-    """Run ``jobs`` of a sweep, then report on the whole sweep; return the exit code.
+class PlannedSweep:
+    """A sweep whose lock the caller holds. At the end of the context, also after an error, the sweep is reported.
 
-    The caller holds the lock of the sweep. Raises Interrupted, after the report, if a job in this process was
-    interrupted; ResourceError if the launcher returns before all jobs have ended.
+    plan: may be replaced by a plan with more jobs. exit_code: of the whole sweep, after the context.
     """
-    try:
-        _run_all(plan, sweep_dir, jobs, debug)
-    except KeyboardInterrupt as stop:
-        report_plan(plan, sweep_dir, interrupted=True)
-        if isinstance(stop.__cause__, Interrupted):
-            raise stop.__cause__ from None
-        raise
-    except ResourceError:
-        report_plan(plan, sweep_dir, interrupted=True)
-        raise
-    return report_plan(plan, sweep_dir)
+
+    def __init__(self, plan: Plan, sweep_dir: Path, *, debug: bool = False) -> None:
+        """debug: print the traceback of a job that fails."""
+        self.plan = plan
+        self.exit_code = 0
+        self._directory = sweep_dir
+        self._debug = debug
+
+    def run(self, jobs: Sequence[PlannedJob]) -> None:
+        """Run those of ``jobs`` that have a frozen configuration; the others had an invalid configuration.
+
+        Raises ResourceError if the launcher returns before all jobs have ended.
+        """
+        frozen = [job for job in jobs if (self._directory / job.directory / FROZEN_FILE).exists()]
+        _run_all(self.plan, self._directory, frozen, self._debug)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Report on the sweep. Raises Interrupted if a job in this process was interrupted."""
+        interrupted = isinstance(error, KeyboardInterrupt | ResourceError)
+        self.exit_code = report_plan(self.plan, self._directory, interrupted=interrupted)
+        if isinstance(error, KeyboardInterrupt) and isinstance(error.__cause__, Interrupted):
+            raise error.__cause__ from None
 
 
 def run_here(sweep_dir: Path, number: int, at_once: int, *, debug: bool = False) -> None:
@@ -114,6 +127,22 @@ def _launch(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool
     except Exception as error:  # noqa: BLE001 - a launcher may raise anything; the caller decides by the outcomes
         return error
     return None
+
+
+def run_in_turn(run: Callable[[int], None], jobs: Mapping[int, Path], launcher: Launcher) -> Exception | None:
+    """Call ``run`` with the number of each job, even after one raised an exception; return the first exception or None.
+
+    jobs: number -> the job's directory. KeyboardInterrupt and SystemExit are not caught and end the loop.
+    """
+    first: Exception | None = None
+    for number, directory in jobs.items():
+        try:
+            inside = contextlib.chdir(directory) if launcher.in_job_directory else contextlib.nullcontext()
+            with variables(launcher.environment), inside:
+                run(number)
+        except Exception as error:  # noqa: BLE001 - a job may raise anything, and has recorded it
+            first = first or error
+    return first
 
 
 def _has_ended(directory: Path, before: int | None) -> bool:

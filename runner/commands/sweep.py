@@ -4,22 +4,24 @@ import argparse
 import itertools
 import shlex
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-from runner.commands.planned_sweep import run_here, run_planned
+from runner.commands.planned_sweep import PlannedSweep, run_here
 from runner.commands.plugins import OPTION
 from runner.config import hydra_app
 from runner.config.command_line import quoted
 from runner.config.hydra_app import Job
-from runner.errors import ConfigError, SecurityError
+from runner.config.launcher import BASIC
+from runner.errors import ConfigError, RunnerError, SecurityError
 from runner.plugin import changed_plugins, pinned_references, provenance
 from runner.plugin.loading import PIN
-from runner.sweep.freezing import freeze_sweep, sweep_directory
+from runner.sweep.freezing import freeze_batch, freeze_sweep, sweep_directory
 from runner.sweep.grid import change_of, changed_plan, merged_arguments
 from runner.sweep.locks import sweep_lock
 from runner.sweep.outcome import FAILED, FINISHED, read_outcome
-from runner.sweep.plan import FROZEN_FILE, PLAN_FILE, Plan, PlannedJob
-from runner.sweep.report import show_plan
+from runner.sweep.plan import PLAN_FILE, Plan
+from runner.sweep.report import planned_monitor, show_plan
 from runner.system.console import verb_parser
 
 _AS_WRITTEN = argparse.RawDescriptionHelpFormatter
@@ -66,7 +68,37 @@ def start(jobs: Sequence[Job], arguments: Sequence[str], *, debug: bool = False)
     sweep_dir = sweep_directory(jobs)
     with sweep_lock(sweep_dir):
         plan = freeze_sweep(jobs, arguments, pinned_references())
-        return run_planned(plan, sweep_dir, _frozen(plan.grid, sweep_dir), debug=debug)
+        with PlannedSweep(plan, sweep_dir, debug=debug) as sweep:
+            sweep.run(plan.grid)
+        return sweep.exit_code
+
+
+class OptimizedSweep:
+    """A sweep whose sweeper chooses jobs, batch by batch, by the results of the earlier jobs.
+
+    Its plan grows by each batch. ended: receives the lock and the report of the sweep, to be done after the last batch.
+    """
+
+    def __init__(self, arguments: Sequence[str], ended: ExitStack, *, debug: bool = False) -> None:
+        self.running: PlannedSweep | None = None
+        self._arguments = arguments
+        self._ended = ended
+        self._debug = debug
+
+    def run_batch(self, jobs: Sequence[Job]) -> list[float | RunnerError]:
+        """Run the composed jobs and return the value of each, in which the sweeper is interested, or its error."""
+        directory = sweep_directory(jobs)
+        if self.running is None:
+            self._ended.enter_context(sweep_lock(directory))
+            plan = freeze_sweep(jobs, self._arguments, pinned_references())
+            self.running = self._ended.enter_context(PlannedSweep(plan, directory, debug=self._debug))
+        else:
+            self.running.plan = freeze_batch(self.running.plan, jobs, directory)
+        plan = self.running.plan
+        batch = plan.jobs[-len(jobs) :]
+        self.running.run(batch)
+        monitor = planned_monitor(plan, directory)
+        return [read_outcome(job, directory).value_or_error(monitor) for job in batch]
 
 
 def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:
@@ -89,7 +121,9 @@ def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:
             _require_plain_launcher(plan, sweep_dir)
         done = (FINISHED,) if options.retry_failed else (FINISHED, FAILED)
         jobs = [job for job in plan.grid if read_outcome(job, sweep_dir).status not in done]
-        return run_planned(plan, sweep_dir, _frozen(jobs, sweep_dir), debug=options.debug)
+        with PlannedSweep(plan, sweep_dir, debug=options.debug) as sweep:
+            sweep.run(jobs)
+        return sweep.exit_code
 
 
 def _require_plain_launcher(plan: Plan, sweep_dir: Path) -> None:
@@ -120,7 +154,12 @@ def _require_plugins(plan: Plan, sweep_dir: Path) -> None:
 def _with_grid(plan: Plan, sweep_dir: Path, overrides: Sequence[str], *, accept: bool) -> Plan:
     """Compose the command line of the sweep again, with ``overrides``, and return the changed plan."""
     arguments = merged_arguments(plan.arguments, overrides)
-    jobs = hydra_app.compose_jobs([*arguments, f"hydra.sweep.dir={quoted(str(sweep_dir))}"], run=lambda job: None)
+    if plan.sweeper != BASIC:
+        raise ConfigError(
+            f"{' '.join(overrides)}: sweeper {plan.sweeper} chose the jobs of this sweep by their results, so its grid "
+            "cannot be composed again; resume it without arguments after the directory, or start another sweep"
+        )
+    jobs = hydra_app.compose_jobs([*arguments, f"hydra.sweep.dir={quoted(str(sweep_dir))}"], _refuse_batch)
     if not jobs or any(job.launcher is None for job in jobs):
         raise ConfigError(f"{' '.join(overrides)}: expected overrides of a sweep with Hydra's basic sweeper")
     try:
@@ -135,9 +174,8 @@ def _with_grid(plan: Plan, sweep_dir: Path, overrides: Sequence[str], *, accept:
                 job.run_dir.rmdir()
 
 
-def _frozen(jobs: Sequence[PlannedJob], sweep_dir: Path) -> list[PlannedJob]:
-    """Return the jobs with a frozen configuration; those without one had an invalid configuration."""
-    return [job for job in jobs if (sweep_dir / job.directory / FROZEN_FILE).exists()]
+def _refuse_batch(jobs: Sequence[Job]) -> list[float | RunnerError]:
+    raise ConfigError(f"hydra/sweeper={jobs[0].sweeper}: expected Hydra's basic sweeper, as at the start of this sweep")
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:

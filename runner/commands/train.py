@@ -2,20 +2,19 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from runner.commands.sweep import start
+from runner.commands.sweep import OptimizedSweep, start
 from runner.config import hydra_app
 from runner.config.check import check
 from runner.config.configuration import LIMITS, fix_machine_values, from_plain, load_stored
 from runner.config.hydra_app import Job, overridden
 from runner.config.schema import AUTO, FILLED_IN, Config
 from runner.engine.graph.device import CPU
-from runner.errors import ConfigError, Interrupted, RunnerError
+from runner.errors import ConfigError, RunnerError
 from runner.records.run_directory import CONFIG_FILE
 from runner.records.summary import Summary
-from runner.sweep.sweep import Sweep
 from runner.system.machine import usable_cores
 
 KEY = "resume"
@@ -85,17 +84,12 @@ def train(arguments: Sequence[str], *, debug: bool = False) -> int:
     if is_resume(arguments):
         print(results_table(continue_run(arguments)))
         return 0
-    sweep = Sweep(_train_job, debug=debug)
-    try:
-        jobs = hydra_app.compose_jobs(arguments, sweep.run)
-    except KeyboardInterrupt as stop:
-        sweep.finish(interrupted=True)
-        if isinstance(stop.__cause__, Interrupted):
-            raise stop.__cause__ from None
-        raise
+    with ExitStack() as ended:
+        optimized = OptimizedSweep(arguments, ended, debug=debug)
+        jobs = hydra_app.compose_jobs(arguments, optimized.run_batch)
     match jobs:
         case []:
-            return sweep.finish()
+            return 0 if optimized.running is None else optimized.running.exit_code
         case [Job(sweep=None) as job]:
             try:
                 print(results_table(_train_job(job.config(), job)))

@@ -15,6 +15,7 @@ import yaml
 from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -24,8 +25,15 @@ from runner.config.command_line import overrides_first, quoting_hint
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import GROUPS, from_composed, release_other_limit, to_plain
 from runner.config.error_text import describe
-from runner.config.hydra_sweep import HYDRA_SETTINGS, PROGRAM, VERSION_BASE, application_arguments, launcher_of
-from runner.config.launcher import Launcher, SweepPlace
+from runner.config.hydra_sweep import (
+    HYDRA_SETTINGS,
+    PROGRAM,
+    VERSION_BASE,
+    application_arguments,
+    launcher_of,
+    sweeper_of,
+)
+from runner.config.launcher import BASIC, Launcher, SweepPlace
 from runner.config.schema import Config
 from runner.errors import ConfigError, ResourceError, RunnerError
 
@@ -34,13 +42,15 @@ CONFIG_NAME = "config"
 PLAN_IN_PROCESS = "+hydra.callbacks.runner={_target_: runner.config.hydra_sweep.PlanInProcess}"
 """The override that makes Hydra compose the jobs of a sweep in this process, whichever launcher runs them later."""
 
+RunBatch = Callable[[Sequence["Job"]], Sequence[float | RunnerError]]
+"""Runs jobs of a sweeper that chooses jobs by results; returns the value of each job, or the error that ended it."""
+
 
 @dataclass(frozen=True)
 class Job:
     """One job as Hydra composed it, not yet checked. run_dir: absolute path of the job's directory.
 
-    launcher: runs the jobs of the sweep after all are composed; None for a single job, and for a job of a sweeper that
-    chooses each job by the results of earlier ones.
+    launcher: runs the composed jobs of a sweep; None for a single job. sweeper: name of the sweeper, such as "optuna".
     """
 
     composed: DictConfig
@@ -48,53 +58,61 @@ class Job:
     run_dir: Path
     sweep: SweepPlace | None = None
     launcher: Launcher | None = None
+    sweeper: str = BASIC
 
     def config(self) -> Config:
         """Return the configuration, checked. Raises ConfigError."""
         return from_composed(self.composed, self.overrides)
 
 
-def compose_jobs(arguments: Sequence[str], run: Callable[[Job], None]) -> list[Job]:
+class _Composer:
+    """Hydra's task function: keeps the composed jobs, and runs a batch if later jobs depend on its results."""
+
+    def __init__(self, varied: Collection[str], run_batch: RunBatch) -> None:
+        self.jobs: list[Job] = []
+        self._varied = varied
+        self._run_batch = run_batch
+
+    def __call__(self, composed: DictConfig) -> None:
+        self.jobs.append(_current_job(composed, self._varied))
+
+    def end_batch(self, returns: Sequence[JobReturn]) -> None:
+        """Run the jobs of a batch and set their values, unless all jobs are known in advance."""
+        if not self.jobs or self.jobs[0].sweeper == BASIC:
+            return
+        for job, value in zip(returns, self._run_batch(self.jobs), strict=True):
+            job.return_value = value
+            if isinstance(value, RunnerError):
+                job.status = JobStatus.FAILED
+        self.jobs = []
+
+
+def compose_jobs(arguments: Sequence[str], run_batch: RunBatch) -> list[Job]:
     """Run the Hydra application with command-line ``arguments`` and return the composed jobs: one, or all of a sweep.
 
-    The list is empty for ``--cfg``, ``--info`` and completion, which only print. run: runs a job of a sweeper that
-    chooses each job by the results of earlier ones; such jobs are not returned. ``run`` must record its exceptions,
-    because this function does not raise them; the sweeper decides whether the sweep goes on. An interruption (a
-    BaseException that is not an Exception) ends the sweep.
+    The list is empty for ``--cfg``, ``--info`` and completion, which only print, and for a sweeper that chooses jobs by
+    the results of earlier jobs: ``run_batch`` runs these. The sweeper decides whether its sweep goes on after an error.
 
-    Raises ConfigError if the configuration cannot be composed and ResourceError if Hydra cannot write.
+    Raises ConfigError if the configuration cannot be composed, ResourceError if Hydra cannot write, and the error that
+    ended a sweep in ``run_batch``.
     """
-    jobs: list[Job] = []
-    errors_of_jobs: list[Exception] = []
-    varied = _varied(arguments)
-
-    def task(composed: DictConfig) -> None:
-        job = _current_job(composed, varied)
-        if job.sweep is None or job.launcher is not None:
-            jobs.append(job)
-            return
-        try:
-            run(job)
-        except Exception as error:
-            errors_of_jobs.append(error)
-            raise
-
+    composer = _Composer(_varied(arguments), run_batch)
     _refuse_fixed(arguments)
     register_schemas()
     decorate = hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name=CONFIG_NAME)
-    application = decorate(task)
+    application = decorate(composer)
     try:
         settings = (*HYDRA_SETTINGS, PLAN_IN_PROCESS)
         with application_arguments(overrides_first(arguments, last=settings)):
             application()
-    except Exception as error:
-        # An error that was not raised by a job is about the arguments.
-        if error not in errors_of_jobs:
-            raise _translated(error, arguments) from error
+    except RunnerError:
+        raise  # the error of a job, for which the sweeper ended the sweep
+    except Exception as error:  # any other error is about the arguments
+        raise _translated(error, arguments) from error
     except SystemExit as stop:
         # Hydra has printed the error of one of its options and exits with 1.
         raise SystemExit(ConfigError.exit_code if stop.code == 1 else stop.code) from stop
-    return jobs
+    return composer.jobs
 
 
 def compose(
@@ -147,13 +165,14 @@ def _current_job(composed: DictConfig, varied: Collection[str]) -> Job:
     settings = HydraConfig.get()
     overrides = _texts(settings.overrides.task)
     place = launcher = None
+    sweeper = BASIC
     if settings.mode == RunMode.MULTIRUN:
         names = {*varied, *(settings.sweeper.get("params") or {})}
         pairs = (override.partition("=") for override in overrides)
         swept = {name.lstrip("+"): value for name, _, value in pairs if name in names}
         place = SweepPlace(Path(settings.sweep.dir).absolute(), settings.job.num, swept)
-        launcher = launcher_of(settings)
-    return Job(composed, overrides, Path(settings.runtime.output_dir), place, launcher)
+        launcher, sweeper = launcher_of(settings), sweeper_of(settings)
+    return Job(composed, overrides, Path(settings.runtime.output_dir), place, launcher, sweeper)
 
 
 def _texts(overrides: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Running Hydra's application and sweeps; jobs of the basic sweeper are composed in this process before they run."""
+"""Running Hydra's application and sweeps: jobs are composed in this process, whichever launcher runs them later."""
 
 import logging
 import sys
@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf, read_write
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from runner.config.launcher import Launcher, variables
+from runner.config.monitor import monitor_of_plain
 from runner.errors import ConfigError
 from runner.system.redaction import redact, redact_overrides
 
@@ -47,12 +51,13 @@ _VARIABLES = {
 def application_arguments(arguments: Sequence[str]) -> Iterator[None]:
     """Set ``sys.argv`` to ``arguments`` for Hydra, and make Hydra raise its errors.
 
-    Hydra's global state, the environment and the logging are restored afterwards.
+    Hydra's global state, the environment and the logging are restored afterwards, so that a sweeper of Hydra can start
+    a launcher of Hydra.
     """
-    root = logging.getLogger()
-    argv, handlers, level = sys.argv, root.handlers[:], root.level
+    root, outer = logging.getLogger(), GlobalHydra.instance()
+    argv, handlers, level, running = sys.argv, root.handlers[:], root.level, outer.hydra
     sys.argv = [PROGRAM, *arguments]
-    GlobalHydra.instance().clear()
+    outer.clear()
     try:
         with variables(_VARIABLES):
             yield
@@ -62,64 +67,95 @@ def application_arguments(arguments: Sequence[str]) -> Iterator[None]:
             root.removeHandler(handler)
             handler.close()
         root.setLevel(level)
-        GlobalHydra.instance().clear()
+        outer.hydra = running
 
 
-_BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
-_BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
-_LAUNCHERS = "hydra/launcher"
 _TARGET = "_target_"
+_DIRECTIONS: dict[str, tuple[object, object]] = {
+    "direction": ("minimize", "maximize"),
+    "ax_config.experiment.minimize": (True, False),
+    "optim.maximize": (False, True),
+}
+"""Keys of optimizing sweepers (Optuna, Ax, Nevergrad) -> values for metrics of which low, or high, values are better."""
 
 
-class PlanInProcess(Callback):
-    """A callback that makes Hydra's basic sweeper compose its jobs in this process; other sweepers keep their launcher.
+class BatchLauncher(BasicLauncher):
+    """Compose the jobs of a batch in this process, and let the task function, an object, run them.
 
     The configurations of the jobs still name the launcher that the user chose: see :func:`launcher_of`.
     """
 
+    def setup(self, *, config: DictConfig, **context: Any) -> None:
+        """Raise ConfigError if the user chose a direction that contradicts the metric."""
+        super().setup(config=config, **context)
+        monitor = monitor_of_plain(config)
+        for key, values in _DIRECTIONS.items():
+            found = OmegaConf.select(config.hydra.sweeper, key)
+            if found is not None and getattr(found, "name", found) != values[monitor.highest]:
+                raise ConfigError(
+                    f"hydra.sweeper.{key}={found}: jobs return {monitor.metric} (train.monitor), of which "
+                    f"{'high' if monitor.highest else 'low'} values are better; leave the key out"
+                )
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Compose the jobs, then call ``end_batch`` of the task function, which sets the results of the jobs."""
+        returns = super().launch(job_overrides, initial_job_idx)
+        task: Any = self.task_function
+        task.end_batch(returns)
+        return returns
+
+
+# Hydra creates only launchers of this package, in which a module with another name stands for this one.
+BatchLauncher.__module__ = "hydra_plugins.runner"
+sys.modules[BatchLauncher.__module__] = sys.modules[__name__]
+
+
+class PlanInProcess(Callback):
+    """A callback at the start of a sweep that makes :class:`BatchLauncher` its launcher."""
+
     def on_multirun_start(self, config: DictConfig, **settings: Any) -> None:
-        """Make the sweep's directory private if it will contain secrets; replace the launcher of the basic sweeper."""
+        """Make the sweep's directory private if it will contain secrets; replace the launcher; set the direction."""
         plain: Any = OmegaConf.to_container(config, resolve=False)
         given = [*plain["hydra"]["overrides"]["hydra"], *plain["hydra"]["overrides"]["task"]]
         if redact(plain) != plain or redact_overrides(given) != given:
             # Hydra next writes multirun.yaml, which contains the whole configuration, into this directory.
             Path(config.hydra.sweep.dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        if _jobs_are_known(config.hydra):
-            with read_write(config.hydra):
-                config.hydra.launcher = {_TARGET: _BASIC_LAUNCHER}
+        Plugins.instance().register(BatchLauncher)
+        with read_write(config.hydra), open_dict(config.hydra.sweeper):
+            config.hydra.launcher = {_TARGET: f"{BatchLauncher.__module__}.{BatchLauncher.__name__}"}
+            for key, values in _DIRECTIONS.items():
+                chosen = any(text.lstrip("+").startswith(f"hydra.sweeper.{key}=") for text in given)
+                if OmegaConf.select(config.hydra.sweeper, key) is not None and not chosen:
+                    OmegaConf.update(config.hydra.sweeper, key, values[monitor_of_plain(config).highest])
 
 
-def launcher_of(hydra: Any) -> Launcher | None:
-    """Return the launcher in the ``hydra`` section of a job; None if its sweeper needs the results of earlier jobs.
+def sweeper_of(hydra: Any) -> str:
+    """Return the name of the sweeper in the ``hydra`` section of a job."""
+    return _installed("sweeper", str(hydra.sweeper.get(_TARGET)))
 
-    Raises ConfigError for a launcher that is not an installed plugin.
-    """
-    if not _jobs_are_known(hydra):
-        return None
+
+def launcher_of(hydra: Any) -> Launcher:
+    """Return the launcher in the ``hydra`` section of a job. Raises ConfigError if it is not an installed plugin."""
     settings: Any = OmegaConf.to_container(hydra.launcher, resolve=True)
     environment: Any = OmegaConf.to_container(hydra.job.env_set, resolve=True)
     return Launcher(
-        name=_installed(settings.pop(_TARGET)),
+        name=_installed("launcher", settings.pop(_TARGET)),
         settings=settings,
-        batch=hydra.sweeper.max_batch_size,
+        batch=hydra.sweeper.get("max_batch_size"),
         environment={name: str(value) for name, value in environment.items()},
         in_job_directory=bool(hydra.job.chdir),
     )
 
 
-def _jobs_are_known(hydra: Any) -> bool:
-    return str(hydra.sweeper.get(_TARGET)) == _BASIC_SWEEPER
-
-
-def _installed(target: str) -> str:
-    """Return the name of the installed launcher whose class is ``target``."""
+def _installed(kind: str, target: str) -> str:
+    """Return the name of the installed plugin of this kind, "launcher" or "sweeper", whose class is ``target``."""
     store = ConfigStore.instance()
-    names = store.list(_LAUNCHERS)
+    names = store.list(f"hydra/{kind}")
     for name in names:
-        if store.load(f"{_LAUNCHERS}/{name}").node.get(_TARGET) == target:
+        if store.load(f"hydra/{kind}/{name}").node.get(_TARGET) == target:
             return name.removesuffix(".yaml")
     known = ", ".join(sorted(name.removesuffix(".yaml") for name in names))
-    raise ConfigError(f"hydra.launcher._target_={target}: not an installed launcher; expected one of {known}")
+    raise ConfigError(f"hydra.{kind}._target_={target}: not an installed {kind}; expected one of {known}")
 
 
 _PRIMARY = "planned_sweep"
@@ -157,9 +193,12 @@ def launch_planned(
     }
     store = ConfigStore.instance()
     # Launchers pickle the store and send it to processes that cannot import the dataclasses of a plugin.
-    store.repo.pop("schema", None)
+    schemas = store.repo.pop("schema", {})
     store.store(name=_PRIMARY, node=primary)
     application = hydra.main(version_base=VERSION_BASE, config_path=None, config_name=_PRIMARY)(task)
     axis = f"{JOB}=" + ",".join(f"'{number}'" for number in jobs)
-    with application_arguments(["--multirun", axis, *HYDRA_SETTINGS]):
-        application()
+    try:
+        with application_arguments(["--multirun", axis, *HYDRA_SETTINGS]):
+            application()
+    finally:
+        store.repo["schema"] = schemas

@@ -9,6 +9,9 @@ from typing import Any
 
 from runner.errors import SecurityError
 
+BASIC = "basic"
+"""Hydra's sweeper whose jobs do not depend on the results of other jobs."""
+
 IN_PROCESS = "basic"
 """Hydra's launcher that runs one job after the other in the process of the sweep."""
 

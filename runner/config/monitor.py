@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from runner.config import safe_yaml
 from runner.config.schema import Config
@@ -37,13 +38,20 @@ def monitor_of_stored(path: Path) -> Monitor:
 
     Raises ConfigError for a file that is not a configuration.
     """
-    plain = safe_yaml.load(path)
+    try:
+        return monitor_of_plain(safe_yaml.load(path))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def monitor_of_plain(plain: Mapping[Any, Any]) -> Monitor:
+    """Return the metric of a configuration given as plain values. Raises ConfigError for one without valid sections."""
     train, data = (plain.get(section) for section in ("train", "data"))
     if not isinstance(train, Mapping) or not isinstance(data, Mapping):
-        raise ConfigError(f"{path}: expected a configuration with the sections train and data")
+        raise ConfigError("expected a configuration with the sections train and data")
     named = train.get("monitor")
     if named not in (None, *MONITORED):
-        raise ConfigError(f"{path}: train.monitor={named!r}: expected one of {', '.join(MONITORED)}, or null")
+        raise ConfigError(f"train.monitor={named!r}: expected one of {', '.join(MONITORED)}, or null")
     return _monitor(named, data.get("val_fraction"))
 
 

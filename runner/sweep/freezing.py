@@ -1,5 +1,6 @@
 """Write the plan of a sweep, and the configuration of every job to its ``frozen.yaml``, before the first job runs."""
 
+import dataclasses
 import os
 import shlex
 from collections.abc import Sequence
@@ -48,17 +49,24 @@ def freeze_sweep(jobs: Sequence[Job], arguments: Sequence[str], plugins: Sequenc
             f"{directory} already holds a sweep: resume it with `runner sweep resume "
             f"{shlex.quote(str(directory))}`, or choose another directory with hydra.sweep.dir=DIR"
         )
-    plan = Plan(os.getcwd(), list(arguments), launcher, [planned(job) for job in jobs], list(plugins))
+    plan = Plan(os.getcwd(), list(arguments), launcher, [], list(plugins), jobs[0].sweeper)
+    return freeze_batch(plan, jobs, directory)
+
+
+def freeze_batch(plan: Plan, jobs: Sequence[Job], directory: Path) -> Plan:
+    """Write the configurations of ``jobs``, then the plan with these jobs added; return this plan. Raises as above."""
+    added = [planned(job) for job in jobs]
+    plan = dataclasses.replace(plan, jobs=[*plan.jobs, *added])
     require_own_directories(plan.jobs)
     used = [job.run_dir for job in jobs if holds_run(job.run_dir)]
     if used:
         raise DirectoryInUseError(
             f"{used[0]} already holds a run: choose another directory for the sweep with hydra.sweep.dir=DIR"
         )
-    for job, of_plan in zip(jobs, plan.jobs, strict=True):
+    for job, of_plan in zip(jobs, added, strict=True):
         freeze_job(job, job.run_dir, of_plan)
     plan.write(directory)
-    if plan.private:
+    if plan.private and (directory / HYDRA_FILE).exists():
         (directory / HYDRA_FILE).chmod(0o600)
     return plan
 

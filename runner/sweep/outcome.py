@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.config.monitor import Monitor
 from runner.errors import DirectoryInUseError, Interrupted, RunnerError
 from runner.records.run_directory import SUMMARY_FILE, holds_run
 from runner.records.summary import Failure, Summary, cpu_model, versions
 from runner.sweep.locks import job_is_running
-from runner.sweep.plan import PlannedJob
+from runner.sweep.plan import PlannedJob, job_label
 
 FAILURE_FILE = "failure.json"
 """The file with the summary of a job whose run wrote no summary, for example because the run never began."""
@@ -35,6 +36,14 @@ class Outcome:
     def error(self) -> Failure | None:
         """The recorded error, None if there is none."""
         return None if self.summary is None else self.summary.error
+
+    def value_or_error(self, monitor: Monitor) -> float | RunnerError:
+        """Return the value by which jobs are compared, or an error with the message of the error that ended the job."""
+        label = job_label(self.number, self.swept)
+        if self.status != FINISHED:
+            return RunnerError(f"{label}: {self.status if self.error is None else self.error.message}")
+        value = self.best.get(monitor.metric)
+        return RunnerError(f"{label}: it has no value of {monitor.metric}") if value is None else value
 
     @property
     def best(self) -> Mapping[str, float]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner.config.launcher import Launcher
+from runner.config.launcher import BASIC, Launcher
 from runner.errors import ConfigError
 from runner.system.json_file import JsonFile
 from runner.system.redaction import redact, redact_overrides
@@ -46,6 +46,7 @@ class Plan:
 
     folder: the working directory of the sweep, from which relative paths in configurations start.
     arguments: the command line. plugins: references to the plugins, each with the SHA-256 of the plugin's source.
+    sweeper: name of Hydra's sweeper; one other than "basic" adds jobs to the plan after it has seen earlier results.
     """
 
     folder: str
@@ -53,6 +54,7 @@ class Plan:
     launcher: Launcher
     jobs: list[PlannedJob]
     plugins: list[str] = field(default_factory=list)
+    sweeper: str = BASIC
 
     @property
     def grid(self) -> list[PlannedJob]:
@@ -81,8 +83,7 @@ class Plan:
         except FileNotFoundError:
             raise ConfigError(
                 f"{directory} holds no {PLAN_FILE}: expected the directory of a sweep that began to train. "
-                "If it was stopped earlier, start it again. Only a sweep with Hydra's basic sweeper can be resumed: "
-                "other sweepers choose the next job by the results of the last"
+                "If it was stopped earlier, start it again"
             ) from None
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error}") from error
