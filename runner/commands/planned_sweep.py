@@ -12,17 +12,21 @@ from typing import Any, Self
 
 from runner.commands.plugins import OPTION
 from runner.config.hydra_sweep import FULL_ERROR, JOB, launch_planned
-from runner.config.launcher import JOBLIB, Launcher, SweepPlace, jobs_at_once, variables
+from runner.config.launcher import Launcher, SweepPlace, jobs_at_once, variables
 from runner.engine.cluster.processes import runner_command
 from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
 from runner.plugin import pinned_references
 from runner.sweep.frozen_job import Work, run_frozen_job
 from runner.sweep.locks import sweep_is_running
-from runner.sweep.outcome import FINISHED, last_ended, note_failure, recorded
+from runner.sweep.outcome import FINISHED, has_ended, last_ended, note_failure, recorded
 from runner.sweep.plan import FROZEN_FILE, Plan, PlannedJob
-from runner.sweep.report import report_plan
+from runner.sweep.progress import Progress
+from runner.sweep.report import planned_monitor, report_plan
 from runner.system.console import DEBUG_OPTION
 from runner.system.machine import usable_cores
+
+WITH_SWEEP = "--with-sweep"
+"""The option of a job that ends when the process of its sweep ends."""
 
 JOB_LOG = "job.log"
 """The file with the output of a job in a separate process."""
@@ -95,8 +99,9 @@ def _run_all(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: boo
     remaining = list(jobs)
     while remaining:
         before = {job.number: last_ended(sweep_dir / job.directory) for job in remaining}
-        failure = _launch(plan, sweep_dir, remaining, debug)
-        undone = [job for job in remaining if not _has_ended(sweep_dir / job.directory, before[job.number])]
+        progress = Progress(remaining, sweep_dir, before, planned_monitor(plan, sweep_dir))
+        failure = _launch(plan, sweep_dir, remaining, progress, debug)
+        undone = [job for job in remaining if not has_ended(sweep_dir / job.directory, before[job.number])]
         if undone and (failure is None or len(undone) == len(remaining)):
             raise ResourceError(
                 f"launcher {plan.launcher.name} did not finish {len(undone)} of {len(remaining)} jobs "
@@ -105,7 +110,9 @@ def _run_all(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: boo
         remaining = undone
 
 
-def _launch(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool) -> Exception | None:
+def _launch(
+    plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], progress: Progress, debug: bool
+) -> Exception | None:
     """Launch jobs once; return the launcher's error or None. The outcome of each job is in its directory."""
     launcher = plan.launcher
     settings = {
@@ -113,26 +120,30 @@ def _launch(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool
         # The cores and GPUs that the jobs share are known only on the machine that runs a job.
         "jobs_at_once": jobs_at_once(launcher, len(jobs), usable_cores()),
         "here": launcher.shares_process,
-        # Processes of joblib can outlive the sweep and must then start no more jobs.
-        "joined": launcher.name == JOBLIB,
+        # Processes of joblib and jobs can outlive the sweep; they must then start no more jobs, and end.
+        "joined": launcher.is_local,
         "debug": debug,
         "plugins": pinned_references(),
     }
     directories = {job.number: sweep_dir / job.directory for job in jobs}
     if launcher.shares_process:
         # Hydra would compose two configurations for every job, only to pass its number.
-        return run_in_turn(lambda number: task({**settings, JOB: str(number)}), directories, launcher)
+        return run_in_turn(lambda number: task({**settings, JOB: str(number)}), directories, launcher, progress.look)
     try:
-        launch_planned(task, settings, directories, launcher, sweep_dir)
+        with progress:
+            launch_planned(task, settings, directories, launcher, sweep_dir)
     except Exception as error:  # noqa: BLE001 - a launcher may raise anything; the caller decides by the outcomes
         return error
     return None
 
 
-def run_in_turn(run: Callable[[int], None], jobs: Mapping[int, Path], launcher: Launcher) -> Exception | None:
+def run_in_turn(
+    run: Callable[[int], None], jobs: Mapping[int, Path], launcher: Launcher, ended: Callable[[], None] = lambda: None
+) -> Exception | None:
     """Call ``run`` with the number of each job, even after one raised an exception; return the first exception or None.
 
-    jobs: number -> the job's directory. KeyboardInterrupt and SystemExit are not caught and end the loop.
+    jobs: number -> the job's directory. ended: called after each job. KeyboardInterrupt and SystemExit are not caught
+    and end the loop.
     """
     first: Exception | None = None
     for number, directory in jobs.items():
@@ -142,12 +153,8 @@ def run_in_turn(run: Callable[[int], None], jobs: Mapping[int, Path], launcher: 
                 run(number)
         except Exception as error:  # noqa: BLE001 - a job may raise anything, and has recorded it
             first = first or error
+        ended()
     return first
-
-
-def _has_ended(directory: Path, before: int | None) -> bool:
-    """Return whether a job is finished, or has ended again. before: the time of its previous end, if any."""
-    return recorded(directory)[0] == FINISHED or last_ended(directory) not in (None, before)
 
 
 def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str, Any]) -> None:
@@ -162,6 +169,7 @@ def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str,
     plugins = [f"{OPTION}={plugin}" for plugin in composed["plugins"]]
     at_once = ["--at-once", str(composed["jobs_at_once"])]
     command = [*runner_command(), *plugins, "sweep", "job", str(sweep_dir), str(job.number), *at_once]
+    command += [WITH_SWEEP] if composed["joined"] else []
     command += [DEBUG_OPTION] if composed["debug"] else []
     with (directory / JOB_LOG).open("a", encoding="utf-8") as log:
         # Hydra always sets this variable here, so it does not show whether the user requested tracebacks.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from runner.commands.planned_sweep import PlannedSweep, run_here
+from runner.commands.planned_sweep import WITH_SWEEP, PlannedSweep, run_here
 from runner.commands.plugins import OPTION
 from runner.config import hydra_app
 from runner.config.command_line import quoted
@@ -18,10 +18,10 @@ from runner.plugin import changed_plugins, pinned_references, provenance
 from runner.plugin.loading import PIN
 from runner.sweep.freezing import freeze_batch, freeze_sweep, sweep_directory
 from runner.sweep.grid import change_of, changed_plan, merged_arguments
-from runner.sweep.locks import sweep_lock
+from runner.sweep.locks import stop_at_end_of_sweep, sweep_lock
 from runner.sweep.outcome import FAILED, FINISHED, read_outcome
 from runner.sweep.plan import PLAN_FILE, Plan
-from runner.sweep.report import planned_monitor, show_plan
+from runner.sweep.report import best_directory, planned_monitor, plot_plan, show_plan
 from runner.system.console import verb_parser
 
 _AS_WRITTEN = argparse.RawDescriptionHelpFormatter
@@ -55,10 +55,19 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     sweep_dir = Path(options.directory).absolute()
     if options.verb == "job":
+        if options.with_sweep:
+            stop_at_end_of_sweep(sweep_dir)
         run_here(sweep_dir, options.number, options.at_once, debug=options.debug)
         return 0
-    if options.verb == "status":
-        show_plan(Plan.read(sweep_dir), sweep_dir)
+    if options.verb != "resume":
+        plan = Plan.read(sweep_dir)
+        match options.verb:
+            case "status":
+                show_plan(plan, sweep_dir)
+            case "best":
+                print(best_directory(plan, sweep_dir))
+            case "plot":
+                print(plot_plan(plan, sweep_dir))
         return 0
     return _resume(sweep_dir, options)
 
@@ -192,7 +201,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 def _parser() -> argparse.ArgumentParser:
     parser = verb_parser("sweep", _DESCRIPTION, _EXAMPLE)
     parser.add_argument("--debug", action="store_true", help="show the traceback of a job that fails")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="{resume,status}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="{resume,status,best,plot}")
     resume = verbs.add_parser(
         "resume", help="run the remaining jobs of a sweep", description=_RESUME, formatter_class=_AS_WRITTEN
     )
@@ -215,10 +224,15 @@ def _parser() -> argparse.ArgumentParser:
         ("-cn", "--config-name", "name of the primary YAML file"),
     ):
         resume.add_argument(short, name, metavar="NAME" if short == "-cn" else "DIR", help=f"{what}, as at the start")
-    status = verbs.add_parser("status", help="print the table of a sweep, which may be running")
-    status.add_argument("directory", metavar="DIR", help="directory of the sweep")
+    for name, what in (
+        ("status", "print the table of a sweep, which may be running"),
+        ("best", "print the directory of the best job"),
+        ("plot", "draw the metric over each swept key, in DIR/sweep.png"),
+    ):
+        verbs.add_parser(name, help=what).add_argument("directory", metavar="DIR", help="directory of the sweep")
     job = verbs.add_parser("job", description="One job of a planned sweep (internal).")
     job.add_argument("directory", metavar="DIR", help="directory of the sweep")
     job.add_argument("number", type=int, help="number of the job")
+    job.add_argument(WITH_SWEEP, action="store_true", help="end the job when the process of its sweep ends")
     job.add_argument("--at-once", type=int, required=True, metavar="N", help="number of jobs that share the machine")
     return parser

@@ -16,6 +16,7 @@ from runner.errors import ConfigError, RunnerError
 from runner.records.run_directory import CONFIG_FILE
 from runner.records.summary import Summary
 from runner.system.machine import usable_cores
+from runner.system.text import significant
 
 KEY = "resume"
 
@@ -135,6 +136,21 @@ def results_table(summary: Summary) -> str:
     return "\n".join(f"{name:<{width}}  {value}" for name, value in facts)
 
 
+def _metric_text(summary: Summary, name: str) -> str:
+    """Return the value of the network that the run keeps and, if they differ, the last or the best value."""
+    last, best = summary.final[name], summary.best.get(name)
+    shown = summary.headline.get(name, last)
+    text = significant(shown)
+    if summary.best_checkpoint is not None:
+        return text if last == shown else f"{text}  (best checkpoint; at the end {significant(last)})"
+    return text if best in (None, shown) else f"{text}  ({_best_of(summary, name)}: {significant(best)})"
+
+
+def _best_of(summary: Summary, metric: str) -> str:
+    """Return the choice that made a value the best: on the test split, it says too little about unknown examples."""
+    return f"best of {summary.evaluations} evaluations on the {metric.partition('/')[0]} split"
+
+
 def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "status", summary.status
     if summary.stopped:
@@ -145,13 +161,13 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "network", f"emulated: {summary.emulated}"
     for name in ("test/accuracy", "test/loss", "val/accuracy", "val/loss", "train/loss"):
         if name in summary.final:
-            best = summary.best.get(name)
-            yield name, f"{summary.final[name]:.4f}" + ("" if best is None else f"  (best {best:.4f})")
+            yield name, _metric_text(summary, name)
     if summary.init_from:
         left = f", {len(summary.init_left)} not taken (see run.log)" if summary.init_left else ""
         yield "weights from", f"{summary.init_from}: {len(summary.init_taken)} taken{left}"
-    if summary.best_checkpoint is not None:
-        yield "best checkpoint", f"{summary.best_checkpoint}, {summary.monitor} {summary.best_value:.4f}"
+    if summary.best_checkpoint is not None and summary.monitor is not None and summary.best_value is not None:
+        reached = f"{summary.monitor} {significant(summary.best_value)}, {_best_of(summary, summary.monitor)}"
+        yield "best checkpoint", f"{summary.best_checkpoint}, {reached}"
     yield "steps", f"{summary.steps:,} ({summary.examples:,} examples) in {summary.wall_seconds:.1f} s"
     if summary.step_time_s:
         p10, median, p90 = (summary.step_time_s[key] * 1000 for key in ("p10", "median", "p90"))

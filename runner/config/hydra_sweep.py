@@ -76,7 +76,7 @@ _DIRECTIONS: dict[str, tuple[object, object]] = {
     "ax_config.experiment.minimize": (True, False),
     "optim.maximize": (False, True),
 }
-"""Keys of optimizing sweepers (Optuna, Ax, Nevergrad) -> values for metrics of which low, or high, values are better."""
+"""Keys of sweepers (Optuna, Ax, Nevergrad) -> their values for metrics whose low, and whose high, values are better."""
 
 
 class BatchLauncher(BasicLauncher):
@@ -93,7 +93,7 @@ class BatchLauncher(BasicLauncher):
             found = OmegaConf.select(config.hydra.sweeper, key)
             if found is not None and getattr(found, "name", found) != values[monitor.highest]:
                 raise ConfigError(
-                    f"hydra.sweeper.{key}={found}: jobs return {monitor.metric} (train.monitor), of which "
+                    f"hydra.sweeper.{key}={found}: jobs return {monitor.metric} (train.monitor), whose "
                     f"{'high' if monitor.highest else 'low'} values are better; leave the key out"
                 )
 

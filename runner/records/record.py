@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,23 @@ def summary_tags(summary: Summary) -> dict[str, str]:
 
 
 _SMALLER_IS_BETTER = ("loss",)
+_SCORED = ("train/", "val/", "test/")
 # Keys for recording and resuming, which do not change the result.
 _NO_PARAMETERS = ("tracking", "resume", "trace", "trace_skip", "trace_steps")
 
 
 STALENESS = "staleness"
 """Key of the counts of pushes by staleness: for each parameter server, staleness -> number of pushes."""
+
+
+@dataclass
+class Results:
+    """Metrics of a whole run, which :class:`~runner.records.summary.Summary` describes."""
+
+    final: dict[str, float] = field(default_factory=dict)
+    best: dict[str, float] = field(default_factory=dict)
+    headline: dict[str, float] = field(default_factory=dict)
+    evaluations: int = 0
 
 
 class Record:
@@ -104,19 +116,20 @@ class Record:
                 self._tracker.log_artifact(staleness_histogram(counts, plots / "staleness.png"), "plots")
             self._tracker.log_artifact(staleness_table(counts, plots / "staleness.csv"), "plots")
 
-    def final_and_best(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the last value of every metric of the whole run, and the best value of every loss and accuracy."""
-        final: dict[str, float] = {}
-        best: dict[str, float] = {}
+    def results(self, best_step: int | None) -> Results:
+        """Return the results of the whole run. best_step: step of the best checkpoint, None if there is none."""
+        found = Results()
         for record in read_metrics(self._directory.metrics_jsonl):
-            final.update(record.values)
-            for name, value in record.values.items():
-                if not name.startswith(("train/", "val/", "test/")):
-                    continue
+            found.final.update(record.values)
+            scores = {name: value for name, value in record.values.items() if name.startswith(_SCORED)}
+            found.evaluations += any(name.startswith("test/") for name in scores)
+            if best_step is None or record.step == best_step:
+                found.headline.update(scores)
+            for name, value in scores.items():
                 pick = min if name.endswith(_SMALLER_IS_BETTER) else max
                 if name.endswith(("loss", "accuracy")):
-                    best[name] = pick(best.get(name, value), value)
-        return final, best
+                    found.best[name] = pick(found.best.get(name, value), value)
+        return found
 
     def close(self, status: str) -> None:
         """End the record with a status: "finished", "failed" or "interrupted"."""

@@ -24,7 +24,7 @@ from runner.system.machine import cpu_facts
 from runner.system.redaction import redact_overrides, redact_text
 from runner.system.schema import LenientRecord, Record, Violation
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 STATUSES = ("finished", "failed", "interrupted")
 _DISTRIBUTIONS = {
     "runner": "runner-dataflow",
@@ -57,10 +57,12 @@ class Failure:
 
 @dataclass(frozen=True)
 class Summary:
-    """Schema 3 of summary.json. New in 3: ``devices`` and ``device_reason``; new in 2: ``provenance`` and ``repeats``.
+    """Schema 4 of summary.json. New in 4: ``headline`` and ``evaluations``.
+
+    New in 3: ``devices`` and ``device_reason``. New in 2: ``provenance`` and ``repeats``.
 
     Identity, always known:
-      schema_version     3
+      schema_version     4
       run_id             the run's identifier, the same after a resume
       status             "finished", "failed" or "interrupted"
       error              the ``Failure`` of a run that did not finish, else null
@@ -91,7 +93,9 @@ class Summary:
       step_time_s        "median", "p10" and "p90" of the seconds a step took in this process
       examples_per_s     training examples per second of step time in this process
       final              metric -> last value, such as "test/accuracy"
-      best               metric -> best value (largest accuracy, smallest loss)
+      best               metric -> best value of all evaluations (largest accuracy, smallest loss)
+      evaluations        number of evaluations from which these values are the best
+      headline           metric -> value of the network that the run keeps: at the best checkpoint, or else the last
       bytes_sent_per_worker  bytes sent by each worker in order, then by each parameter server in order
       peak_memory_bytes  process ("master", "worker-0", "ps-0", ...) -> largest resident set size
       dropped_shares     worker -> shares (gradients for part of a batch) that arrived too late, with backup workers
@@ -136,6 +140,8 @@ class Summary:
     examples_per_s: float | None = None
     final: dict[str, float] = field(default_factory=dict)
     best: dict[str, float] = field(default_factory=dict)
+    evaluations: int = 0
+    headline: dict[str, float] = field(default_factory=dict)
     bytes_sent_per_worker: list[int] = field(default_factory=list)
     peak_memory_bytes: dict[str, int] = field(default_factory=dict)
     dropped_shares: dict[str, int] = field(default_factory=dict)

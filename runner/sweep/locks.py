@@ -1,14 +1,16 @@
 """Locks of a sweep, of its jobs, and of places, which number the jobs that run at the same time.
 
 If a lock is held, a second process gets an error (sweep), waits (job) or tries the next place. The operating system
-releases the locks of a process that dies. If only the process of the sweep is killed, its jobs continue, and a process
-that resumes the sweep waits for them.
+releases the locks of a process that dies. If the process of the sweep is killed, its jobs on this machine save a
+checkpoint and end; jobs on other machines continue, and a process that resumes the sweep waits for them.
 """
 
 import fcntl
 import itertools
 import os
 import shlex
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +51,17 @@ def place_lock(directory: Path, wanted: int = 0) -> Iterator[int]:
             if _taken(lock):
                 yield place
                 return
+
+
+def stop_at_end_of_sweep(directory: Path) -> None:
+    """Make this process receive SIGTERM when no process holds the lock of the sweep any more, even if it was killed."""
+
+    def wait() -> None:
+        with _open(directory / SWEEP_LOCK) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="end-of-sweep", daemon=True).start()
 
 
 def sweep_is_running(directory: Path) -> bool:

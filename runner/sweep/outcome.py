@@ -1,5 +1,6 @@
 """The outcome of a job, read from the files in the job's directory; any process may have run the job."""
 
+import contextlib
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from runner.records.run_directory import SUMMARY_FILE, holds_run
 from runner.records.summary import Failure, Summary, cpu_model, versions
 from runner.sweep.locks import job_is_running
 from runner.sweep.plan import PlannedJob, job_label
+from runner.tracking.origin import ORIGIN_FILE, Origin
 
 FAILURE_FILE = "failure.json"
 """The file with the summary of a job whose run wrote no summary, for example because the run never began."""
@@ -24,13 +26,18 @@ RUNNING, KILLED, NOT_STARTED = "running", "killed", "not started"
 
 @dataclass(frozen=True)
 class Outcome:
-    """A job and its status. summary: the summary of the job; None if the job is running or has no summary."""
+    """A job and its status. summary: the summary of the job; None if the job is running or has no summary.
+
+    directory: the job's directory. mlflow_run_id: the identifier of its run in MLflow, "" if there is none.
+    """
 
     number: int
     overrides: Sequence[str]
     swept: Mapping[str, str]
     status: str
     summary: Summary | None = None
+    directory: str = ""
+    mlflow_run_id: str = ""
 
     @property
     def error(self) -> Failure | None:
@@ -42,20 +49,28 @@ class Outcome:
         label = job_label(self.number, self.swept)
         if self.status != FINISHED:
             return RunnerError(f"{label}: {self.status if self.error is None else self.error.message}")
-        value = self.best.get(monitor.metric)
+        value = self.metrics.get(monitor.metric)
         return RunnerError(f"{label}: it has no value of {monitor.metric}") if value is None else value
 
     @property
-    def best(self) -> Mapping[str, float]:
-        """Metric -> best value of the run."""
-        return {} if self.summary is None else self.summary.best
+    def metrics(self) -> Mapping[str, float]:
+        """Metric -> value of the network that the run keeps: see ``headline`` of :class:`Summary`."""
+        return {} if self.summary is None else self.summary.headline
 
 
 def read_outcome(job: PlannedJob, sweep_dir: Path) -> Outcome:
     """Return the current outcome of a job. Raises DataError if its files are damaged."""
     directory = sweep_dir / job.directory
     status, summary = (RUNNING, None) if job_is_running(directory) else recorded(directory)
-    return Outcome(job.number, job.overrides, job.swept, status, summary)
+    return Outcome(job.number, job.overrides, job.swept, status, summary, str(directory), _mlflow_run_id(directory))
+
+
+def _mlflow_run_id(directory: Path) -> str:
+    if not (directory / ORIGIN_FILE).exists():
+        return ""
+    with contextlib.suppress(ValueError):  # a damaged file is reported by ``runner sync``, which needs it
+        return Origin.read(directory).mlflow_run_id
+    return ""
 
 
 def recorded(directory: Path) -> tuple[str, Summary | None]:
@@ -71,6 +86,11 @@ def last_ended(directory: Path) -> int | None:
     """Return the time at which a job last ended, in ns by the clock of the file system; None if it never ended."""
     times = [(directory / name).stat().st_mtime_ns for name in _RECORDS if (directory / name).exists()]
     return max(times, default=None)
+
+
+def has_ended(directory: Path, before: int | None) -> bool:
+    """Return whether a job is finished, or has ended again. before: the time of its previous end, if any."""
+    return recorded(directory)[0] == FINISHED or last_ended(directory) not in (None, before)
 
 
 def failure_summary(error: Exception, directory: Path, overrides: Sequence[str]) -> Summary:

@@ -8,17 +8,20 @@ from pathlib import Path
 from runner.config.configuration import load_stored
 from runner.config.monitor import Monitor, monitor_of, monitor_of_stored
 from runner.config.schema import Config
+from runner.errors import ConfigError
 from runner.records.late_tracking import LateRecords, late_runs, store_setting, write_late
 from runner.sweep.locks import sweep_lock
 from runner.sweep.outcome import FAILED, FINISHED, INTERRUPTED, RUNNING, Outcome, last_ended, read_outcome
 from runner.sweep.plan import FROZEN_FILE, PLAN_FILE, Plan
-from runner.sweep.table import SweepTable, over_seeds, seeds_table, sweep_table
+from runner.sweep.plot import draw_sweep
+from runner.sweep.table import SweepTable, over_seeds, rank_of, seeds_table, sweep_table
 from runner.tracking.mlflow_sweep import SWEEP_FILE, end_parent
 from runner.tracking.origin import ORIGIN_FILE, Origin
 from runner.tracking.records import End
 from runner.tracking.replay import Replay
 
 FAILED_EXIT_CODE = 1
+PLOT_FILE = "sweep.png"
 _ANY_METRIC = Monitor("test/accuracy")
 
 
@@ -33,6 +36,24 @@ def show_plan(plan: Plan, directory: Path) -> None:
     """Print the table of a planned sweep without writing any file; works without the plugins of the sweep."""
     outcomes = [read_outcome(job, directory) for job in plan.grid]
     _terminal_table(outcomes, planned_monitor(plan, directory)).print()
+
+
+def best_directory(plan: Plan, directory: Path) -> Path:
+    """Return the directory of the finished job with the best metric. Raises ConfigError if no job finished."""
+    monitor = planned_monitor(plan, directory)
+    finished = [job for job in (read_outcome(job, directory) for job in plan.grid) if job.status == FINISHED]
+    if not finished:
+        raise ConfigError(f"{directory}: expected a sweep with a finished job; `runner sweep status` shows its jobs")
+    return Path(min(finished, key=lambda job: rank_of(job, monitor)).directory)
+
+
+def plot_plan(plan: Plan, directory: Path) -> Path:
+    """Draw the metric over each swept key; return the path. Raises ConfigError if no two finished jobs differ."""
+    outcomes = [read_outcome(job, directory) for job in plan.grid]
+    path = draw_sweep(outcomes, planned_monitor(plan, directory), directory / PLOT_FILE)
+    if path is None:
+        raise ConfigError(f"{directory}: expected two finished jobs with different overrides; nothing can be drawn")
+    return path
 
 
 def planned_monitor(plan: Plan, directory: Path) -> Monitor:
@@ -57,6 +78,8 @@ def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, 
     monitor = _ANY_METRIC if config is None else monitor_of(config)
     _terminal_table(outcomes, monitor).print()
     files, description = write_tables(outcomes, monitor, directory)
+    if config is not None and config.tracking.pictures:
+        files += filter(None, [draw_sweep(outcomes, monitor, directory / PLOT_FILE)])
     done = all(outcome.status == FINISHED for outcome in outcomes)
     status = INTERRUPTED if interrupted else FINISHED if done else FAILED
     _write_late(directory, interrupted)
@@ -92,7 +115,7 @@ def write_tables(outcomes: Sequence[Outcome], monitor: Monitor, directory: Path)
     contents = {"jobs.csv": jobs.csv()}
     markdown = jobs.markdown()
     if groups:
-        contents["seeds.csv"] = seeds_table(groups, monitor, columns_apart=True).csv()
+        contents["seeds.csv"] = seeds_table(groups, monitor).csv()
         markdown = f"{seeds_table(groups, monitor).markdown()}\n\nEvery seed:\n\n{markdown}"
     contents["jobs.md"] = f"{markdown}\n"
     for name, text in contents.items():

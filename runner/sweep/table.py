@@ -3,6 +3,8 @@
 import csv
 import io
 import math
+import os
+import re
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,32 +13,38 @@ from dataclasses import dataclass
 from runner.config.monitor import Monitor
 from runner.sweep.outcome import FINISHED, Outcome
 from runner.system.redaction import redact_overrides
-from runner.system.text import text_table
+from runner.system.text import significant, text_table
 
 _METRICS = ("test/accuracy", "test/loss", "train/loss")
 _ERROR_LENGTH = 60
+_ID_LENGTH = 8
+
+Cell = str | int | float | None
 
 
 @dataclass(frozen=True)
 class SweepTable:
-    """A table of text: column headers, and rows with a cell for each column."""
+    """A table: column headers, which are Python identifiers, and rows with a cell for each column.
+
+    On the terminal, numbers have four significant digits, and errors and identifiers are shortened; files have it all.
+    """
 
     headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[Cell, ...], ...]
 
     def text(self) -> str:
-        """Return the table with aligned columns."""
-        return text_table(self.headers, self.rows, ruled=True)
+        """Return the table with aligned columns, as on the terminal."""
+        return text_table(self.headers, self._shown(), ruled=True)
 
     def markdown(self) -> str:
         """Return the table in GitHub-flavoured Markdown."""
-        lines = [self.headers, tuple("---" for _ in self.headers), *self.rows]
+        lines = [self.headers, tuple("---" for _ in self.headers), *self._exact()]
         return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
     def csv(self) -> str:
         """Return comma-separated values as in RFC 4180."""
         file = io.StringIO()
-        csv.writer(file).writerows([self.headers, *self.rows])
+        csv.writer(file).writerows([self.headers, *self._exact()])
         return file.getvalue()
 
     def print(self) -> None:
@@ -50,33 +58,68 @@ class SweepTable:
             console.file.write(self.text() + "\n")
             return
         table = Table(*map(escape, self.headers), header_style="bold")
-        for row in self.rows:
+        for row in self._shown():
             table.add_row(*map(escape, row))
         console.print(table)
 
+    def _exact(self) -> list[list[str]]:
+        return [["" if cell is None else str(cell) for cell in row] for row in self.rows]
+
+    def _shown(self) -> list[list[str]]:
+        return [[_short(*column) for column in zip(self.headers, row, strict=True)] for row in self.rows]
+
+
+def _short(column: str, cell: Cell) -> str:
+    if isinstance(cell, float):
+        return significant(cell)
+    text = "" if cell is None else str(cell)
+    match column:
+        case "run_dir":
+            return os.path.basename(text)
+        case "mlflow_run_id":
+            return text[:_ID_LENGTH]
+        case "error":
+            return text if len(text) <= _ERROR_LENGTH else text[: _ERROR_LENGTH - 3] + "..."
+        case _:
+            return text
+
+
+def typed(name: str) -> str:
+    """Return the name of a key or metric as a Python identifier, for columns: "test/loss" becomes "test_loss"."""
+    return re.sub(r"\W", "_", name)
+
 
 def sweep_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
-    """Return a row for each job: swept values, best value of every metric, step time, status.
+    """Return a row for each job: number, swept values, metrics of the network that the run keeps, and where it is.
 
-    Jobs are sorted by the metric of ``monitor``, then by test loss; jobs that did not finish come last, with their
-    error. Columns without values are left out.
+    Jobs are sorted by the metric of ``monitor``, then by test loss; jobs that did not finish come last. Metrics that
+    no job has, and the error if no job has one, are left out.
     """
     swept = swept_values(outcomes)
     keys = list(dict.fromkeys(key for values in swept for key in values))
     metrics = shown_metrics(outcomes, monitor)
-    headers = (*keys, *(f"best {name}" for name in metrics), "step time (ms)", "status")
-    ranks = [rank(outcome.status == FINISHED, outcome.best, monitor) for outcome in outcomes]
-    order = sorted(range(len(outcomes)), key=ranks.__getitem__)
+    errors = ("error",) if any(outcome.error for outcome in outcomes) else ()
+    headers = ("job", *keys, *metrics, "step_time_ms", "status", *errors, "run_dir", "mlflow_run_id")
+    order = sorted(range(len(outcomes)), key=lambda job: rank_of(outcomes[job], monitor))
     rows = tuple(
         (
+            outcomes[job].number,
             *(shown_value(swept[job], key) for key in keys),
-            *(number(outcomes[job].best.get(name), 4) for name in metrics),
-            number(step_milliseconds(outcomes[job]), 2),
-            status_text(outcomes[job]),
+            *(outcomes[job].metrics.get(name) for name in metrics),
+            step_milliseconds(outcomes[job]),
+            outcomes[job].status,
+            *(error_text(outcomes[job]) for _ in errors),
+            outcomes[job].directory,
+            outcomes[job].mlflow_run_id,
         )
         for job in order
     )
-    return SweepTable(headers, rows)
+    return SweepTable(tuple(map(typed, headers)), rows)
+
+
+def rank_of(outcome: Outcome, monitor: Monitor) -> tuple[bool, float, float]:
+    """Return the sort key of a job, smallest for the best."""
+    return rank(outcome.status == FINISHED, outcome.metrics, monitor)
 
 
 def swept_values(outcomes: Sequence[Outcome]) -> list[dict[str, str]]:
@@ -96,20 +139,15 @@ def shown_value(values: Mapping[str, str], key: str) -> str:
 def shown_metrics(outcomes: Sequence[Outcome], monitor: Monitor) -> list[str]:
     """Return the names of the metrics that at least one job has; the metric of ``monitor`` is first."""
     names = dict.fromkeys((monitor.metric, *_METRICS))
-    return [name for name in names if any(name in outcome.best for outcome in outcomes)]
+    return [name for name in names if any(name in outcome.metrics for outcome in outcomes)]
 
 
-def rank(finished: bool, best: Mapping[str, float], monitor: Monitor) -> tuple[bool, float, float]:
+def rank(finished: bool, metrics: Mapping[str, float], monitor: Monitor) -> tuple[bool, float, float]:
     """Return the sort key: finished first, then the best monitored value, then low test loss; unknown values last."""
-    value = best.get(monitor.metric, math.nan)
+    value = metrics.get(monitor.metric, math.nan)
     signed = -value if monitor.highest else value
-    loss = best.get("test/loss", math.nan)
+    loss = metrics.get("test/loss", math.nan)
     return (not finished, math.inf if math.isnan(signed) else signed, math.inf if math.isnan(loss) else loss)
-
-
-def number(value: float | None, digits: int) -> str:
-    """Return the text of a number with this many decimals; "" for None."""
-    return "" if value is None else f"{value:.{digits}f}"
 
 
 def step_milliseconds(outcome: Outcome) -> float | None:
@@ -118,12 +156,10 @@ def step_milliseconds(outcome: Outcome) -> float | None:
     return None if median is None else median * 1000
 
 
-def status_text(outcome: Outcome) -> str:
-    """Return the status of a job and, if it failed, the beginning of its error."""
-    if outcome.error is None:
-        return outcome.status
-    text = f"{outcome.status}: {outcome.error.class_name}: {' '.join(outcome.error.message.split())}"
-    return text if len(text) <= _ERROR_LENGTH else text[: _ERROR_LENGTH - 3] + "..."
+def error_text(outcome: Outcome) -> str:
+    """Return the error of a job on one line; "" if it has none."""
+    error = outcome.error
+    return "" if error is None else f"{error.class_name}: {' '.join(error.message.split())}"
 
 
 def _overrides(outcome: Outcome) -> dict[str, str]:
@@ -147,18 +183,16 @@ class OverSeeds:
         return [outcome for outcome in self.outcomes if outcome.status == FINISHED]
 
     def values(self, metric: str) -> list[float]:
-        """Return the best values of a metric, one for each seed."""
-        return [outcome.best[metric] for outcome in self.finished if metric in outcome.best]
+        """Return the values of a metric, one for each seed that has one."""
+        return [outcome.metrics[metric] for outcome in self.finished if metric in outcome.metrics]
 
     @property
     def status(self) -> str:
-        """``FINISHED`` if all jobs finished; otherwise the number of jobs with each status, and the first error."""
+        """``FINISHED`` if all jobs finished; otherwise the number of jobs with each status."""
         counts = Counter(outcome.status for outcome in self.outcomes)
         if list(counts) == [FINISHED]:
             return FINISHED
-        errors = [status_text(outcome) for outcome in self.outcomes if outcome.error is not None]
-        text = ", ".join(f"{count} {status}" for status, count in counts.items())
-        return f"{text} ({errors[0]})" if errors else text
+        return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
 def mean_of(values: Sequence[float]) -> float | None:
@@ -186,35 +220,27 @@ def over_seeds(outcomes: Sequence[Outcome], monitor: Monitor) -> list[OverSeeds]
     return sorted(found, key=lambda each: rank(bool(each.finished), _means(each, monitor), monitor))
 
 
-def seeds_table(groups: Sequence[OverSeeds], monitor: Monitor, *, columns_apart: bool = False) -> SweepTable:
-    """Return a row for each group: swept values, n (finished jobs), mean and spread of metrics, step time, status.
-
-    columns_apart: put mean and spread in separate columns, for programs, instead of one cell ``mean ± spread``.
-    """
+def seeds_table(groups: Sequence[OverSeeds], monitor: Monitor) -> SweepTable:
+    """Return a row for each group: swept values, n (finished jobs), mean and sd of metrics, step time, status."""
     keys = list(dict.fromkeys(key for group in groups for key in group.swept))
     metrics = shown_metrics([outcome for group in groups for outcome in group.outcomes], monitor)
-    ends = ("mean", "sd") if columns_apart else ("(mean ± sd)",)
-    headers = [f"best {name} {end}" for name in metrics for end in ends]
+    errors = [next(filter(None, map(error_text, group.outcomes)), "") for group in groups]
+    statistic = {"mean": mean_of, "sd": spread_of}
+    headers = (*keys, "n", *(f"{name}_{each}" for name in metrics for each in statistic), "step_time_ms", "status")
     rows = tuple(
         (
             *(shown_value(group.swept, key) for key in keys),
-            str(len(group.finished)),
-            *(cell for name in metrics for cell in _cells(group.values(name), columns_apart)),
-            number(mean_of([time for job in group.finished if (time := step_milliseconds(job)) is not None]), 2),
+            len(group.finished),
+            *(compute(group.values(name)) for name in metrics for compute in statistic.values()),
+            mean_of([time for job in group.finished if (time := step_milliseconds(job)) is not None]),
             group.status,
+            *([error] if any(errors) else []),
         )
-        for group in groups
+        for group, error in zip(groups, errors, strict=True)
     )
-    return SweepTable((*keys, "n", *headers, "step time (ms)", "status"), rows)
+    return SweepTable((*map(typed, headers), *(["error"] if any(errors) else [])), rows)
 
 
 def _means(group: OverSeeds, monitor: Monitor) -> dict[str, float]:
     means = {name: mean_of(group.values(name)) for name in (monitor.metric, "test/loss")}
     return {name: mean for name, mean in means.items() if mean is not None}
-
-
-def _cells(values: Sequence[float], columns_apart: bool) -> list[str]:
-    mean, spread = number(mean_of(values), 4), number(spread_of(values), 4)
-    if columns_apart:
-        return [mean, spread]
-    return [f"{mean} ± {spread}" if spread else mean]

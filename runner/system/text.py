@@ -42,6 +42,18 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, ruled: 
     )
 
 
+def significant(value: float) -> str:
+    """Return a number with four significant digits, as a metric is shown on the terminal."""
+    return f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """Return a rough duration: seconds below two minutes, then minutes, then hours."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 def number(count: int) -> str:
     """Return a count with thousands separators."""
     return f"{count:,}"

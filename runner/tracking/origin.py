@@ -37,6 +37,7 @@ class Origin:
     started_ms: int
     sweep_dir: str | None = None
     sweep_name: str = ""
+    mlflow_run_id: str = ""
 
     @classmethod
     def begun(cls, uri: str, experiment: str, run: RunInfo) -> Self:

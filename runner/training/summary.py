@@ -49,12 +49,15 @@ def with_results(
     seconds: float,
 ) -> Summary:
     """Return the summary with the results so far. seconds: wall time of this process."""
-    final, best = record.final_and_best()
     race, dropped_shares, dropped_examples = config.parallelism.race, dict[str, int](), dict[str, int]()
     if race is not None and race.decisions is not None:
         dropped_shares, dropped_examples = dropped_by_worker(directory.decisions_jsonl(race.decisions))
     step = progress.metric.best_step
-    best_checkpoint = f"{directory.checkpoints.name}/step-{step}" if step is not None and keeps_best(config) else None
+    kept = step if keeps_best(config) else None
+    results = record.results(kept)
+    monitored = (
+        {} if kept is None or progress.metric.best is None else {monitor_of(config).metric: progress.metric.best}
+    )
     batch_size, busy = config.train.batch_size, sum(progress.step_seconds)
     return dataclasses.replace(
         summary,
@@ -64,13 +67,15 @@ def with_results(
         wall_seconds=seconds,
         step_time_s=step_time(progress.step_seconds),
         examples_per_s=len(progress.step_seconds) * batch_size / busy if busy else None,
-        final=final,
-        best=best,
+        final=results.final,
+        best=results.best,
+        evaluations=results.evaluations,
+        headline=results.headline | monitored,
         stopped=progress.stopped,
         monitor=monitor_of(config).metric,
         best_value=progress.metric.best,
         best_step=step,
-        best_checkpoint=best_checkpoint,
+        best_checkpoint=None if kept is None else f"{directory.checkpoints.name}/step-{kept}",
         bytes_sent_per_worker=session.sent_bytes(),
         peak_memory_bytes=session.peak_memory_bytes(),
         dropped_shares=dropped_shares,

@@ -1,0 +1,65 @@
+"""Lines about the jobs of a sweep that end: result, number of ended jobs, and estimated remaining time."""
+
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from runner.config.monitor import Monitor
+from runner.sweep.outcome import has_ended, read_outcome
+from runner.sweep.plan import PlannedJob
+from runner.system.text import duration, significant
+
+_EVERY_S = 1.0
+
+
+class Progress:
+    """A report on stderr of each job that ends.
+
+    As a context, a thread looks for ended jobs once a second, because jobs can end in other processes and on other
+    machines. Jobs of this process need no thread: ``look`` is called after each of them.
+    """
+
+    def __init__(
+        self, jobs: Sequence[PlannedJob], sweep_dir: Path, before: Mapping[int, int | None], monitor: Monitor
+    ) -> None:
+        """before: number of a job -> time of its previous end, as in :func:`has_ended`."""
+        self._pending = list(jobs)
+        self._total = len(jobs)
+        self._sweep_dir = sweep_dir
+        self._before = before
+        self._monitor = monitor
+        self._started_s = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sweep-progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.look()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_EVERY_S):
+            self.look()
+
+    def look(self) -> None:
+        """Report the jobs that ended since the last call."""
+        for job in list(self._pending):
+            if has_ended(self._sweep_dir / job.directory, self._before[job.number]):
+                self._pending.remove(job)
+                print(self._line(job), file=sys.stderr, flush=True)
+
+    def _line(self, job: PlannedJob) -> str:
+        outcome = read_outcome(job, self._sweep_dir)
+        value = outcome.metrics.get(self._monitor.metric)
+        result = "" if value is None else f", {self._monitor.metric} {significant(value)}"
+        ended = self._total - len(self._pending)
+        left_s = (time.monotonic() - self._started_s) / ended * len(self._pending)
+        left = f", about {duration(left_s)} left" if self._pending else ""
+        return f"{job.label}: {outcome.status}{result}; {ended} of {self._total} jobs ended{left}"
