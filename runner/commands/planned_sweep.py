@@ -1,4 +1,4 @@
-"""Run the jobs of a planned sweep through Hydra's launcher, in this process or in separate ones."""
+"""Run the jobs of a planned sweep through Hydra's launcher, in this process or in separate processes."""
 
 import os
 import shlex
@@ -31,7 +31,7 @@ JOB_LOG = "job.log"
 def run_planned(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], *, debug: bool = False) -> int:
     """Run ``jobs`` of a sweep, then report on the whole sweep; return the exit code.
 
-    The caller holds the lock of the sweep. Raises Interrupted, after the report, if a job in this process was
+    The caller must hold the lock of the sweep. Raises Interrupted, after the report, if a job in this process was
     interrupted; ResourceError if the launcher returns before all jobs have ended.
     """
     try:
@@ -48,7 +48,7 @@ def run_planned(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], *, debu
 
 
 def run_here(sweep_dir: Path, number: int, at_once: int, *, debug: bool = False) -> None:
-    """Run one job in this process; see :func:`run_frozen_job` for errors. at_once: number of jobs at once."""
+    """Run one job in this process; see :func:`run_frozen_job` for errors. at_once: number of simultaneous jobs."""
 
     def train(work: Work) -> None:
         from runner.training.run import run
@@ -60,12 +60,12 @@ def run_here(sweep_dir: Path, number: int, at_once: int, *, debug: bool = False)
 
 
 def planned_job(sweep_dir: Path, number: int) -> PlannedJob:
-    """Return the job with this number in the stored plan."""
+    """Return the job with the given number from the stored plan."""
     return next(job for job in Plan.read(sweep_dir).jobs if job.number == number)
 
 
 def task(composed: Mapping[str, Any]) -> None:
-    """Run one job. Hydra's launcher calls this for every job, in a process of its choice."""
+    """Run one job. Hydra's launcher calls this function for every job, in a process that the launcher chooses."""
     sweep_dir, number = Path(composed["sweep_dir"]), int(composed[JOB])
     if not composed["here"]:
         _run_in_new_process(sweep_dir, planned_job(sweep_dir, number), composed)
@@ -78,7 +78,7 @@ def task(composed: Mapping[str, Any]) -> None:
 
 
 def _run_all(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool) -> None:
-    """Launch jobs until all have ended; if a job makes the launcher fail, launch the remaining jobs again."""
+    """Launch jobs until all have ended; after a failure of the launcher, relaunch the jobs that have not ended."""
     remaining = list(jobs)
     while remaining:
         before = {job.number: last_ended(sweep_dir / job.directory) for job in remaining}
@@ -97,17 +97,17 @@ def _launch(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool
     launcher = plan.launcher
     settings = {
         "sweep_dir": str(sweep_dir),
-        # The cores and GPUs that the jobs share are known only on the machine that runs a job.
+        # Each job derives its share of cores and GPUs from this number, on the machine on which the job runs.
         "jobs_at_once": jobs_at_once(launcher, len(jobs), usable_cores()),
         "here": launcher.shares_process,
-        # Processes of joblib can outlive the sweep and must then start no more jobs.
+        # Processes of joblib can outlive the sweep, and must not start jobs after the end of the sweep.
         "joined": launcher.name == JOBLIB,
         "debug": debug,
         "plugins": pinned_references(),
     }
     directories = {job.number: sweep_dir / job.directory for job in jobs}
     if launcher.shares_process:
-        # Hydra would compose two configurations for every job, only to pass its number.
+        # Hydra is not used here: for every job it would compose two configurations, only to pass the number.
         return run_in_turn(lambda number: task({**settings, JOB: str(number)}), directories, launcher)
     try:
         launch_planned(task, settings, directories, launcher, sweep_dir)
@@ -117,14 +117,14 @@ def _launch(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool
 
 
 def _has_ended(directory: Path, before: int | None) -> bool:
-    """Return whether a job is finished, or has ended again. before: the time of its previous end, if any."""
+    """Return whether a job is finished, or has ended since ``before``, the time of its previous end, if any."""
     return recorded(directory)[0] == FINISHED or last_ended(directory) not in (None, before)
 
 
 def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str, Any]) -> None:
     """Run one job in a separate process, whose death does not end the launcher; if the job fails, print its error.
 
-    composed: the settings of :func:`_launch`.
+    composed: the settings that :func:`_launch` made, with the number of the job.
     """
     directory = sweep_dir / job.directory
     if composed["joined"] and not sweep_is_running(sweep_dir):
@@ -135,7 +135,7 @@ def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str,
     command = [*runner_command(), *plugins, "sweep", "job", str(sweep_dir), str(job.number), *at_once]
     command += [DEBUG_OPTION] if composed["debug"] else []
     with (directory / JOB_LOG).open("a", encoding="utf-8") as log:
-        # Hydra always sets this variable here, so it does not show whether the user requested tracebacks.
+        # launch_planned() always sets this variable, so it does not show whether the user requested tracebacks.
         environment = {name: value for name, value in os.environ.items() if name != FULL_ERROR}
         code = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment

@@ -1,4 +1,4 @@
-"""Checks of combinations of keys, before anything starts; :mod:`runner.bounds` checks single numbers.
+"""Checks of combinations of keys, made before a run starts; :mod:`runner.bounds` checks single numbers.
 
 Each check yields one line per fault, with the keys, their values, the expected values and the remedy.
 """
@@ -20,7 +20,7 @@ def check(config: Config) -> None:
 
 
 def check_devices(config: Config) -> None:
-    """Raise one ConfigError that lists every fault in the keys of the devices."""
+    """Raise one ConfigError that lists every GPU key that conflicts with ``cluster.device`` or ``precision``."""
     _require_none(_devices(config))
 
 
@@ -85,7 +85,7 @@ def _parallelism(config: Config) -> Iterator[str]:
 
 
 def training_facts(config: Config) -> TrainingFacts:
-    """Return the facts that the strategy's own check needs; the lengths of the data and of the run are not set."""
+    """Return the facts that the strategy's check needs, without the number of examples and the number of steps."""
     return TrainingFacts(
         optimizer=config.optimizer,
         batch_size=config.train.batch_size,

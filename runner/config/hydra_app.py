@@ -39,8 +39,8 @@ PLAN_IN_PROCESS = "+hydra.callbacks.runner={_target_: runner.config.hydra_sweep.
 class Job:
     """One job as Hydra composed it, not yet checked. run_dir: absolute path of the job's directory.
 
-    launcher: runs the jobs of the sweep after all are composed; None for a single job, and for a job of a sweeper that
-    chooses each job by the results of earlier ones.
+    launcher: the launcher that runs the jobs of the sweep after all are composed; None for a single job, and for a job
+    of a sweeper that chooses each job by the results of earlier ones.
     """
 
     composed: DictConfig
@@ -60,7 +60,7 @@ def compose_jobs(arguments: Sequence[str], run: Callable[[Job], None]) -> list[J
     The list is empty for ``--cfg``, ``--info`` and completion, which only print. run: runs a job of a sweeper that
     chooses each job by the results of earlier ones; such jobs are not returned. ``run`` must record its exceptions,
     because this function does not raise them; the sweeper decides whether the sweep goes on. An interruption (a
-    BaseException that is not an Exception) ends the sweep.
+    BaseException that is not an Exception) always ends the sweep.
 
     Raises ConfigError if the configuration cannot be composed and ResourceError if Hydra cannot write.
     """
@@ -88,11 +88,11 @@ def compose_jobs(arguments: Sequence[str], run: Callable[[Job], None]) -> list[J
         with application_arguments(overrides_first(arguments, last=settings)):
             application()
     except Exception as error:
-        # An error that was not raised by a job is about the arguments.
+        # An error that was not raised by a job was caused by the arguments.
         if error not in errors_of_jobs:
             raise _translated(error, arguments) from error
     except SystemExit as stop:
-        # Hydra has printed the error of one of its options and exits with 1.
+        # Hydra exits with 1 after it has printed an error about one of its own options.
         raise SystemExit(ConfigError.exit_code if stop.code == 1 else stop.code) from stop
     return jobs
 
@@ -120,7 +120,7 @@ def compose(
             task_overrides = _texts(composed.hydra.overrides.task)
             with open_dict(composed):
                 del composed["hydra"]
-    except Exception as error:  # any error is about the overrides
+    except Exception as error:  # any error was caused by the overrides
         raise _translated(error, overrides) from error
     return Job(composed, task_overrides, run_dir)
 
@@ -177,7 +177,7 @@ def _varied(arguments: Sequence[str]) -> set[str]:
     found = set()
     for argument in arguments:
         if "=" in argument and not argument.startswith("-"):
-            with suppress(HydraException):  # Hydra reports it later
+            with suppress(HydraException):  # Hydra reports the error later
                 override = parser.parse_override(argument)
                 if override.is_sweep_override():
                     found.add(override.get_key_element())

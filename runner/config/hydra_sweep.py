@@ -1,4 +1,4 @@
-"""Running Hydra's application and sweeps; jobs of the basic sweeper are composed in this process before they run."""
+"""Run Hydra's application and sweeps; jobs of the basic sweeper are composed in this process before they run."""
 
 import logging
 import sys
@@ -28,7 +28,7 @@ HYDRA_SETTINGS = (
     # Runs have their own log; Hydra's handlers would repeat the messages of libraries on the terminal.
     "hydra/job_logging=none",
     "hydra/hydra_logging=none",
-    # A run stores its configuration after it has locked its directory; Hydra would write it earlier.
+    # A run stores its configuration after it has locked its directory; Hydra would write it before the lock.
     "hydra.output_subdir=null",
 )
 """Settings that neither the primary configuration nor the command line can change."""
@@ -90,7 +90,7 @@ class PlanInProcess(Callback):
 
 
 def launcher_of(hydra: Any) -> Launcher | None:
-    """Return the launcher in the ``hydra`` section of a job; None if its sweeper needs the results of earlier jobs.
+    """Return the launcher in the ``hydra`` section of a job; None if the sweeper is not Hydra's basic one.
 
     Raises ConfigError for a launcher that is not an installed plugin.
     """
@@ -124,7 +124,7 @@ def _installed(target: str) -> str:
 
 _PRIMARY = "planned_sweep"
 JOB = "job"
-"""The key of the job's number, as text, in the argument of a task."""
+"""The key under which the argument of a task contains the number of the job, as text."""
 
 
 def launch_planned(

@@ -17,7 +17,7 @@ from runner.system.console import print_error
 
 
 def run_in_turn(run: Callable[[int], None], jobs: Mapping[int, Path], launcher: Launcher) -> Exception | None:
-    """Call ``run`` with the number of each job, even after one raised an exception; return the first exception or None.
+    """Call ``run`` with the number of each job; if calls raise exceptions, continue, and return the first of these.
 
     jobs: number -> the job's directory. KeyboardInterrupt and SystemExit are not caught and end the loop.
     """
@@ -33,7 +33,7 @@ def run_in_turn(run: Callable[[int], None], jobs: Mapping[int, Path], launcher: 
 
 
 class Sweep:
-    """A sweep whose jobs Hydra passes one by one; each job is run, and its outcome is stored."""
+    """A sweep whose jobs Hydra passes to ``run`` one by one."""
 
     def __init__(self, train: Callable[[Config, Job], Summary], *, debug: bool = False) -> None:
         self._train = train

@@ -19,7 +19,7 @@ _ERROR_LENGTH = 60
 
 @dataclass(frozen=True)
 class SweepTable:
-    """A table of text: column headers, and rows with a cell for each column."""
+    """A table of text. Each row has one cell for each header."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -40,7 +40,7 @@ class SweepTable:
         return file.getvalue()
 
     def print(self) -> None:
-        """Print the table, with lines and bold headers on a terminal."""
+        """Print the table; if the output is a terminal, with lines and bold headers."""
         from rich.console import Console
         from rich.markup import escape
         from rich.table import Table
@@ -56,10 +56,10 @@ class SweepTable:
 
 
 def sweep_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
-    """Return a row for each job: swept values, best value of every metric, step time, status.
+    """Return a table with a row for each job: swept values, best value of every metric, step time, status.
 
     Jobs are sorted by the metric of ``monitor``, then by test loss; jobs that did not finish come last, with their
-    error. Columns without values are left out.
+    error. Metrics that no job has are left out.
     """
     swept = swept_values(outcomes)
     keys = list(dict.fromkeys(key for values in swept for key in values))
@@ -80,7 +80,7 @@ def sweep_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
 
 
 def swept_values(outcomes: Sequence[Outcome]) -> list[dict[str, str]]:
-    """Return the overrides of each job that differ between jobs; for a single job, all. Secrets are not redacted."""
+    """Return, for each job, the overrides that differ between jobs (all for a single job). Secrets are not redacted."""
     jobs = [_overrides(outcome) for outcome in outcomes]
     if len(jobs) < 2:
         return jobs
@@ -108,12 +108,12 @@ def rank(finished: bool, best: Mapping[str, float], monitor: Monitor) -> tuple[b
 
 
 def number(value: float | None, digits: int) -> str:
-    """Return the text of a number with this many decimals; "" for None."""
+    """Return the text of a number with ``digits`` decimals; "" for None."""
     return "" if value is None else f"{value:.{digits}f}"
 
 
 def step_milliseconds(outcome: Outcome) -> float | None:
-    """Return the median step time of a job; None if it has none."""
+    """Return the median step time of a job in milliseconds; None if it is unknown."""
     median = None if outcome.summary is None else outcome.summary.step_time_s.get("median")
     return None if median is None else median * 1000
 
@@ -136,7 +136,7 @@ SEED = "seed"
 
 @dataclass(frozen=True)
 class OverSeeds:
-    """The jobs that differ only in their seed. Means and spreads are over finished jobs only."""
+    """A group of jobs that differ only in their seed. Means and spreads are over finished jobs only."""
 
     swept: Mapping[str, str]
     outcomes: Sequence[Outcome]
@@ -187,7 +187,7 @@ def over_seeds(outcomes: Sequence[Outcome], monitor: Monitor) -> list[OverSeeds]
 
 
 def seeds_table(groups: Sequence[OverSeeds], monitor: Monitor, *, columns_apart: bool = False) -> SweepTable:
-    """Return a row for each group: swept values, n (finished jobs), mean and spread of metrics, step time, status.
+    """Return a table with a row for each group: swept values, n (finished jobs), means and spreads, step time, status.
 
     columns_apart: put mean and spread in separate columns, for programs, instead of one cell ``mean ± spread``.
     """

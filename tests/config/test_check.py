@@ -1,4 +1,4 @@
-"""Impossible values and combinations are refused, and only certain keys change the outcome of a run."""
+"""Impossible values and combinations of keys are refused, and only certain keys change the outcome of a run."""
 
 import math
 import re
@@ -111,7 +111,7 @@ parallelism=sandblaster
 tracking.uri=ftp://x
     tracking store 'ftp://x': expected an address that starts with one of sqlite
 """
-"""Overrides, each followed by a part of the expected message."""
+"""Lines of overrides, each followed by indented lines with a part of the expected message."""
 ROWS = re.findall(r"^((?:\S.*\n)+)((?: .*\n)+)", FAULTS, re.MULTILINE)
 
 
@@ -251,7 +251,7 @@ def test_keys_that_change_values_change_the_outcome(override: str) -> None:
         (Launcher("submitit_slurm"), 1),
     ],
 )
-def test_number_of_simultaneous_jobs_of_six_on_four_cores(launcher: Launcher, expected: int) -> None:
+def test_how_many_of_six_jobs_run_at_a_time_on_four_cores(launcher: Launcher, expected: int) -> None:
     assert jobs_at_once(launcher, 6, cores=4) == expected
 
 

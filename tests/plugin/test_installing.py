@@ -1,4 +1,4 @@
-"""The content of a plugin, and its installation: all or nothing, only once, and recorded."""
+"""The content of a plugin, and its installation, which is complete or refused, happens only once and is recorded."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -128,7 +128,7 @@ def model_file(folder: Path, name: str, file: str = "") -> str:
     return str(path)
 
 
-def test_a_model_can_be_configured(tmp_path: Path) -> None:
+def test_the_model_of_a_plugin_can_be_configured(tmp_path: Path) -> None:
     plain = to_plain(small_config()) | {"model": {"name": "tiny", "hidden": [3]}}
     with pytest.raises(ConfigError, match=r"model\.name is 'tiny': expected one of"):
         from_plain(plain)
