@@ -85,7 +85,7 @@ def _require_free(kind: str, name: str) -> None:
             "letter; Python keywords are not allowed"
         )
     if name in (OPS if kind == "op" else GROUPS[KINDS[kind].group]):
-        raise ConfigError(f"name {name!r}: runner has a {kind} of this name; choose another, such as my_{name}")
+        raise ConfigError(f"name {name!r} is the name of a built-in {kind}; choose another, such as my_{name}")
 
 
 def _write(texts: dict[Path, str]) -> None:

@@ -130,8 +130,8 @@ def _header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Ar
         )
     if not _is_possible(shape, dtype.itemsize):
         raise DataError(
-            f"{path}: array {_array_name(member)!r} is of shape {shape}; expected at most {_MOST_AXES} whole numbers, "
-            f"0 or more, of fewer than 2**63 bytes together; {_REMEDY}"
+            f"{path}: array {_array_name(member)!r} is of shape {shape}; expected at most {_MOST_AXES} "
+            f"non-negative dimensions and fewer than 2**63 bytes of data; {_REMEDY}"
         )
     if header.begin + header.nbytes != member.file_size:
         raise DataError(

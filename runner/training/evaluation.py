@@ -120,9 +120,8 @@ class BestMetric:
     def early_stop_text(self, config: Config) -> str:
         """Return the reason why the run ends early."""
         train = config.train
-        by = f" by more than {train.min_delta:g}" if train.min_delta else ""
-        better = "finite" if self.reference is None else f"better{by} than {self.reference:.4f}"
+        margin = f" by more than {train.min_delta:g}" if train.min_delta else ""
+        goal = "finite" if self.reference is None else f"better than {self.reference:.4f}{margin}"
         return (
-            f"{monitor_of(config).metric} was not {better} in {self.waited} evaluations "
-            f"(train.patience={train.patience})"
+            f"{monitor_of(config).metric} was not {goal} in {self.waited} evaluations (train.patience={train.patience})"
         )

@@ -206,6 +206,6 @@ def _normalised_as(settings: DatasetSettings, known: Normalisation, trained_on: 
     if own.bounded != known.bounded:
         raise ConfigError(
             f"data={settings.name}: stored pixels are divided by {own.scale:g}, those of {trained_on}, on which the "
-            f"network was trained, by {known.scale:g}: they are in different units; convert one of them"
+            f"network was trained, by {known.scale:g}: convert the pixels of one dataset to the units of the other"
         )
     return replace(dataset, normalisation=replace(known, scale=own.scale))

@@ -110,7 +110,7 @@ def place_text(placement: Placement, layer: str) -> str:
     """Return a layer's device, the number of devices over which it is sharded, or both; "-" if it was not placed."""
     shards = [shard for shard in map(shard_of, placement.layers) if shard is not None and shard[0] == layer]
     own = [placement.layers[layer]] if layer in placement.layers else []
-    return ", ".join([f"cut over {len(shards)} devices", *own] if shards else own) or "-"
+    return ", ".join([f"split over {len(shards)} devices", *own] if shards else own) or "-"
 
 
 def _seconds_of_nodes(costs: str | None, program: Program, cluster: Cluster) -> Seconds:

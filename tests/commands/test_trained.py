@@ -165,7 +165,7 @@ def test_the_same_pixels_of_another_type_are_refused(folder: Path, capsys: Captu
     assert message.startswith(
         "2 runner: error: data=arrays: stored pixels are divided by 1, those of arrays, on which "
     )
-    assert "by 255: they are in different units; convert one of them" in message
+    assert "by 255: convert the pixels of one dataset to the units of the other" in message
 
 
 @pytest.mark.parametrize(

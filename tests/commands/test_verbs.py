@@ -69,8 +69,8 @@ def test_existing_files_are_not_overwritten(taken: str, folder: Path, capsys: Ca
         ("model", "MyNet", "name 'MyNet': expected lowercase letters, digits and underscores"),
         ("model", "../net", "name '../net': expected lowercase letters"),
         ("op", "lambda", "name 'lambda': expected lowercase letters"),
-        ("model", "lenet", "name 'lenet': runner has a model of this name; choose another, such as my_lenet"),
-        ("op", "relu", "name 'relu': runner has a op of this name"),
+        ("model", "lenet", "name 'lenet' is the name of a built-in model; choose another, such as my_lenet"),
+        ("op", "relu", "name 'relu' is the name of a built-in op"),
     ],
 )
 def test_invalid_names_are_refused(kind: str, name: str, complaint: str, folder: Path, capsys: Capture) -> None:

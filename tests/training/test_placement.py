@@ -62,8 +62,8 @@ def test_shards_of_a_layer_are_kept_with_their_workers(tmp_path: Path) -> None:
     found = experiment(cut)
     shards = {name: device for name, device in placement_of(found).layers.items() if "/" in name}
     assert shards == {f"{layer}/shard_{j}": worker_device(j) for layer in ("fc1", "relu1", "fc2") for j in range(3)}
-    assert place_text(placement_of(found), "fc1") == "cut over 3 devices"
-    assert place_text(placement_of(found), "fc2") == f"cut over 3 devices, {placement_of(found).layers['loss']}"
+    assert place_text(placement_of(found), "fc1") == "split over 3 devices"
+    assert place_text(placement_of(found), "fc2") == f"split over 3 devices, {placement_of(found).layers['loss']}"
     assert place_text(placement_of(found), "flatten") == placement_of(found).layers["flatten"]
     assert place_text(placement_of(found), "fc9") == "-"
     placement_of(found).write(tmp_path / "placement.json")

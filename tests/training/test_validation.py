@@ -104,7 +104,7 @@ def test_a_run_ends_after_patience_evaluations_without_improvement(tmp_path: Pat
 def test_an_improvement_below_min_delta_does_not_reset_patience(tmp_path: Path) -> None:
     summary = train(tmp_path, *STOPPING, "train.min_delta=0.15")
     assert (summary.steps, summary.best_step) == (8, 8), "0.6 is best, although less than 0.15 above 0.5"
-    assert "was not better by more than 0.15 than 0.5000" in summary.stopped
+    assert "was not better than 0.5000 by more than 0.15" in summary.stopped
 
 
 @pytest.mark.usefixtures("accuracies")

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import ml_dtypes  # noqa: F401 - registers the dtype bfloat16 with NumPy
 import numpy as np
@@ -31,6 +31,12 @@ class Tensor(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.node}:{self.port}"
+
+    def __add__(self, other: Any) -> NoReturn:
+        """Raise TypeError, where a tuple would be joined or repeated in silence: formulas are written with ``Expr``."""
+        raise TypeError(f"tensor {self}: + and * expected operands Expr(graph, tensor), got a tensor without its graph")
+
+    __mul__ = __rmul__ = __add__  # type: ignore[misc]  # mypy expects fields
 
     @classmethod
     def parse(cls, text: str) -> "Tensor":

@@ -126,7 +126,7 @@ def spans_of(process: str, recorded: Sequence[RecordedPlan], raw_spans: Iterable
 
 def _span(process: str, recorded: Sequence[RecordedPlan], each: RawSpan) -> Span:
     if each.plan >= len(recorded):
-        raise SecurityError(f"spans of {process} refused: plan {each.plan}, expected one of {len(recorded)}")
+        raise SecurityError(f"spans of {process} refused: plan {each.plan}, expected less than {len(recorded)}")
     of = recorded[each.plan]
     run = (process, of.plan.device, of.client, each.number, each.step, each.kind)
     times = (each.begin_ns, each.end_ns)
@@ -135,7 +135,7 @@ def _span(process: str, recorded: Sequence[RecordedPlan], each: RawSpan) -> Span
     plan = of.plan
     count = len(plan.instructions)
     if each.position >= count:
-        raise SecurityError(f"spans of {process} refused: instruction {each.position}, expected one of {count}")
+        raise SecurityError(f"spans of {process} refused: instruction {each.position}, expected less than {count}")
     instruction = plan.instructions[each.position]
     kinds = _KINDS_OF.get(instruction.op, (COMPUTE,))
     if each.kind not in kinds:

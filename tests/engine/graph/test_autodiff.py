@@ -177,7 +177,7 @@ def test_each_call_uses_a_new_scope_outside_the_scope_of_the_caller() -> None:
             "y",
             "f",
             "",
-            "a pass adds it before transfers, after",
+            "it is added in front of transfers, after the graph",
         ),
     ],
 )

@@ -9,6 +9,7 @@ from runner.engine.graph import ops
 from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.op import ShapeError
+from runner.engine.graph.tensor import Tensor
 from tests.oracles import evaluate
 
 Formula = Callable[[Expr, Expr], Expr]
@@ -75,3 +76,10 @@ def test_operands_of_different_dtypes_are_refused() -> None:
     _, x, _ = operands()
     with pytest.raises(ShapeError, match=r"op 'add': expected inputs of one dtype, got float64\[2\], float32\[\]"):
         _ = x + x.scalar(1.0, "float32")
+
+
+@pytest.mark.parametrize("join", [lambda a, b: a + b, lambda a, b: a * 2, lambda a, b: 2 * a])
+def test_tensors_without_their_graph_are_not_joined_like_tuples(join: Callable[[Tensor, Tensor], object]) -> None:
+    _, x, y = operands()
+    with pytest.raises(TypeError, match=r"tensor x:0: \+ and \* expected operands Expr\(graph, tensor\)"):
+        join(x.tensor, y.tensor)
