@@ -13,7 +13,7 @@ from runner.system.console import verb_parser
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of template. text: its description. group: group of its option, which is called NAME plus ``suffix``."""
+    """A kind of template. text: its description. group: config group of its option, NAME plus ``suffix``."""
 
     text: str
     group: str

@@ -55,7 +55,7 @@ def _monitor(config: Config) -> Iterator[str]:
 def _initial_weights(config: Config) -> Iterator[str]:
     for name, patterns in (("init_include", config.init_include), ("init_exclude", config.init_exclude)):
         if patterns is not None and config.init_from is None:
-            yield f"{name}={patterns} with init_from=null: no weights are taken; set init_from, or {name} to null"
+            yield f"{name}={patterns} with init_from=null: no weights are loaded; set init_from, or {name} to null"
 
 
 def _length(config: Config) -> Iterator[str]:

@@ -76,7 +76,9 @@ class StragglersConfig:
             _refuse("stragglers.distribution", repr(self.distribution), f"one of {', '.join(DISTRIBUTIONS)}")
         numbers = self.workers
         if numbers is not None and (not numbers or len(set(numbers)) != len(numbers)):
-            _refuse("stragglers.workers", numbers, "one or more different worker numbers from 0, or null for all")
+            _refuse(
+                "stragglers.workers", numbers, "one or more distinct worker numbers, counted from 0, or null for all"
+            )
         waits = self.distribution != "none"
         if (self.median_ms > 0) != waits:
             _refuse("stragglers.median_ms", self.median_ms, "above 0" if waits else "0 with distribution=none")

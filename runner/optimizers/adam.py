@@ -24,7 +24,7 @@ class Adagrad(Optimizer):
     lr: Positive = 0.05
 
     def rule(self, learning_rate: Expr, step: Expr) -> Rule:
-        """Return the rule; there are no nodes that all variables share."""
+        """Return the rule. Unlike Adam's, it adds no nodes that all variables share."""
 
         def update(w: State, g: Expr) -> NewValues:
             s = w.slot("squares")
@@ -112,7 +112,7 @@ def _average(old: Expr, value: Expr, beta: float) -> Expr:
 
 
 def _correction(beta: float, step: Expr, dtype: str) -> Expr:
-    """Return the scalar 1 / (1 - beta ** (step + 1)): a float64 of relative error below 1e-12, rounded to ``dtype``.
+    """Return the scalar 1 / (1 - beta ** (step + 1)): a float64 with relative error below 1e-12, rounded to ``dtype``.
 
     The power is exp((step + 1) * log(beta)) in float64 for every ``dtype``: in float32, the difference 1 - 0.999 would
     lose three of seven digits.

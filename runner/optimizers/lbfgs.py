@@ -23,7 +23,7 @@ START, START_GRADIENT = "start", "start_gradient"
 
 CURVATURE = 1e-4
 """A pair is kept if s'y > CURVATURE * |s'g|, where g is the gradient at the start. L-BFGS-B has a similar test (Zhu et
-al. 1997). It excludes pairs of rounding errors: under the strong Wolfe conditions, s'y >= 0.1 |s'g|."""
+al. 1997). This one excludes pairs of mere rounding errors: under the strong Wolfe conditions, s'y >= 0.1 |s'g|."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Scale:
-    """The command that sets into <- factor * a."""
+    """The command ``into <- factor * a``."""
 
     into: str
     a: str
@@ -99,7 +99,7 @@ class Add:
 
 
 Command = Dot | Scale | Add
-"""A command without its factor, which is an argument of each call: the part that is known before a run."""
+"""A command without its factor: the part that is known before a run. Each call has the factor as an argument."""
 
 
 class VectorMachine(Protocol):

@@ -75,7 +75,9 @@ def _check_option(place: str, name: object, schema: object, base: type) -> None:
     own = "__dataclass_params__" in vars(schema)
     _require(own, place, f"class {schema.__name__}", "a dataclass: put @dataclass before it")
     lacking = ", ".join(sorted(getattr(schema, "__abstractmethods__", ())))
-    _require(not inspect.isabstract(schema), place, f"class {schema.__name__} without {lacking}", "all its methods")
+    _require(
+        not inspect.isabstract(schema), place, f"class {schema.__name__} without {lacking}", "all its abstract methods"
+    )
     first = next(iter(dataclasses.fields(schema)), None)
     called = first is not None and (first.name, first.default) == ("name", name)
     _require(called, place, f"class {schema.__name__}", f"a first field, name: str = {name!r}")

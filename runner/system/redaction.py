@@ -18,7 +18,7 @@ _ANYWHERE = {"passwords", "passphrase", "secret", "secrets", "credential", "cred
 _ENDINGS = ("password", "passwd")
 """Endings of a word that names a secret, as in ``sslpassword`` and ``PGPASSWORD``."""
 _AT_THE_END = {"token", "pwd", "apikey", "auth", "authorization"}
-"""Words that name a secret if they are the last word of a key: ``hub_token`` does, ``token_count`` does not."""
+"""Words that make a key secret if they are its last word: ``hub_token`` is a secret key, ``token_count`` is not."""
 _KINDS_OF_KEY = {"api", "access", "private", "secret", "signing", "encryption"}
 
 # The part of an address before its last @. A password may contain / and @. Digits before a / or the end are a port.
@@ -84,7 +84,7 @@ def plain_address(address: str) -> str:
 
 
 class SecretlessFormatter(logging.Formatter):
-    """A log formatter that removes secrets by :func:`redact_text`."""
+    """A log formatter that removes secrets with :func:`redact_text`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record and its traceback as text."""

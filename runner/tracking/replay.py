@@ -42,7 +42,7 @@ class Replay:
             raise StoreUnavailableError(self._unavailable[origin.store])
         store = self._store(origin.address(uri, Path.cwd()), origin.experiment, origin.run(run_dir), origin.started_ms)
         spool = Spool(run_dir / SPOOL_FILE)
-        # Opening a run in the store marks it as running again; without pending records, nothing would end it again.
+        # Opening a run in the store marks it as running; without pending records, nothing would mark it as ended.
         if not spool.pending:
             return 0
         opened = False

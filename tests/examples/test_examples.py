@@ -85,7 +85,7 @@ def test_bars_are_horizontal_and_vertical() -> None:
 
 @dataclass(frozen=True)
 class OneShare:
-    """A data source that returns, of each training batch of 8 examples, the half of worker ``k`` of two workers."""
+    """A data source for one of two workers: of each training batch of 8 examples, it returns that of worker ``k``."""
 
     k: int
 

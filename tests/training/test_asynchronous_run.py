@@ -248,7 +248,7 @@ def test_overlapping_clients_are_repeated_in_the_order_in_which_they_ended(tmp_p
 
 
 def test_clients_that_overlap_a_failure_are_in_the_record(tmp_path: Path) -> None:
-    """The record numbers the parts of clients on each device without gaps, so all parts can be repeated in order."""
+    """On each device, the record numbers the parts of clients without gaps, so all parts can be repeated in order."""
     settings = (*RUINED, "parallelism.workers=3", "train.eval_every=20")
     with pytest.raises(NumericError, match="Its origin: "):
         train(tmp_path, *settings)

@@ -4,7 +4,7 @@ A fused op without a kernel in this package is decomposed; see :mod:`runner.engi
 Importing this package registers the kernels. The function of a kernel never writes to its inputs. The function may
 return a view of an input, because the engine copies the result to the output buffer.
 
-Read ``arithmetic`` first and the other modules in any order.
+Read ``arithmetic`` first, then every other file in any order.
 """
 
 from runner.kernels.reference import arithmetic, normalization, rows, structural, windows  # noqa: F401 - they register

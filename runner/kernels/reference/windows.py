@@ -68,7 +68,7 @@ _RUN_BYTES = 1 << 18
 
 
 def _runs(columns: Ints, itemsize: int) -> Iterator[slice]:
-    """Yield consecutive slices of N examples: each has at most ``_RUN_BYTES`` of columns, or a single example."""
+    """Yield consecutive slices of the examples; each covers at most ``_RUN_BYTES`` of columns, or a single example."""
     length = max(1, _RUN_BYTES // max(1, math.prod(columns[1:]) * itemsize))
     for start in range(0, columns[0], length):
         yield slice(start, start + length)
@@ -140,7 +140,7 @@ def max_pool(x: Array, *, window: Ints, strides: Ints, padding: Ints) -> tuple[A
     argmax = np.zeros(best.shape, np.int32)
     for position, place in enumerate(others, start=1):
         candidate = image[place]
-        # Positions ascend, so the maximum of positions is the last position at which ``best`` increased.
+        # Positions ascend from call to call, so their maximum is the last position at which ``best`` increased.
         np.maximum(argmax, np.int32(position) * (candidate > best), out=argmax)
         np.maximum(best, candidate, out=best)
     return best, argmax

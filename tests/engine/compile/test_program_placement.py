@@ -215,9 +215,9 @@ def stage_of(graph: Graph, cluster: Cluster, count: int) -> list[int]:
     [
         ([300] * 7, 3, 1e30, [0, 0, 1, 1, 2, 2]),
         ([300] * 7, 2, 1e30, [0, 0, 0, 1, 1, 1]),
-        # The large layer gets a separate device.
+        # Each of the two large products gets a separate device.
         ([100, 100, 100, 3000, 100], 2, 1e30, [0, 0, 0, 1]),
-        # A division in the middle would balance compute, but the tensor after the next layer is far smaller.
+        # A cut after the first product would balance compute, but the output of the third product is far smaller.
         ([300, 300, 300, 2, 300], 2, 1e8, [0, 0, 0, 1]),
     ],
 )

@@ -58,7 +58,7 @@ class NumpyCublas:
         return cublas.Functions(self.set_stream, self.set_workspace, self.gemm)
 
     def set_workspace(self, handle: int, address: int, nbytes: int) -> int:
-        assert address % ALIGNMENT == 0, f"a workspace at {address:#x}"
+        assert address % ALIGNMENT == 0, f"workspace address {address:#x} is not a multiple of {ALIGNMENT}"
         self._workspace = address, nbytes
         self.lent.append(self._workspace)
         return 0

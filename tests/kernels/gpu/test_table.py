@@ -31,7 +31,7 @@ TOLERANCES: dict[tuple[str, ...], tuple[float, float, float]] = {
     ("exp", "log", "log1p", "sigmoid", "tanh", "pow", "random_normal"): (1e-6, 1e-13, 2**-7),
     ("max_pool", "avg_pool"): (1e-6, 1e-14, 1e-30),
 }
-"""Prefixes of the names of ops -> relative and absolute tolerance in each of DTYPES. Other ops give equal bits.
+"""Prefixes of the names of ops -> relative and absolute tolerance in each of DTYPES. Other ops must match bit for bit.
 
 Pooling adds in the order of the reference and rounds each sum to bfloat16 once.
 """
@@ -86,7 +86,7 @@ def test_a_kernel_gives_the_results_of_the_reference(
 
 
 def check(gpu: GpuWithLibraries, registry: Registry, op: str, case: Case, dtype: str, layout: str | None) -> None:
-    """Compare every kernel that accepts a case with the reference, also with outputs in the memory of inputs."""
+    """Compare each kernel that accepts a case to the reference, also with outputs that share the memory of inputs."""
     with np.errstate(all="ignore"):
         arrays, attributes = drawn_for(op, case, dtype)
     expected = reference(op, arrays, attributes)

@@ -1,6 +1,6 @@
 """Max and average pooling, their gradients, and the mean over whole images.
 
-oneDNN's maximum ignores NaN. The kernel of ``machine_code.pooling`` returns NaN and, if available, has priority.
+oneDNN's maximum ignores NaN. The kernel of ``machine_code.pooling`` propagates NaN and, if available, has priority.
 """
 
 import math
@@ -77,7 +77,7 @@ def _max(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Rec
 
 
 def _max_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Return the recipe with inputs dy, argmax and output dx, all in argmax's format or, if that is plain, in dy's."""
+    """Return the recipe with inputs dy and argmax and output dx, all in the format of argmax or, if plain, of dy."""
     dy, positions = inputs
     name = format_of(positions, dy)
     forward = _forward(library, node, dnnl.POOLING_MAX, name, node.outputs[0], node.inputs[0])
@@ -124,7 +124,7 @@ def _mean_of_image(library: Library, node: Node, inputs: Layouts, outputs: Layou
 
 
 def _is_array_of_pixels(library: Library, x: Spec, name: str) -> bool:
-    """Return whether the named format stores images (N, C, 1, 1), with N and C of x, as C order does."""
+    """Return whether the named format stores images (N, C, 1, 1), with N and C from x, exactly as C order does."""
     dims = (*x.shape[:2], 1, 1)
     pixel, array = formatted(library, dims, x.dtype, name), in_c_order(library, dims, x.dtype)
     return name.rfind("a") <= 0 and nbytes(library, pixel) == nbytes(library, array)

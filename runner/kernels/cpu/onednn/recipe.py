@@ -56,7 +56,7 @@ class Description:
         return self.library.c.dnnl_primitive_desc_query_md(self.handle, dnnl.QUERIES[argument], 0)
 
     def port(self, argument: int, prefix: str = "") -> "Port":
-        """Return the port of an argument that oneDNN sees under a prefix (see ``memory``)."""
+        """Return the port of an argument. prefix: of oneDNN's tag for the view of the tensor (see ``memory``)."""
         return Port(argument, self.descriptor(argument), prefix)
 
     def nbytes(self, argument: int) -> int:
@@ -267,7 +267,7 @@ def _layout(library: Library, port: Port, spec: Spec) -> Layout:
 
 
 def as_offered(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
-    """Request the offered layouts for inputs and none for outputs; for ops that are bound by memory."""
+    """Request the offered layouts for inputs and no layouts for outputs; for memory-bound ops."""
     return offered, [None] * len(node.outputs)
 
 

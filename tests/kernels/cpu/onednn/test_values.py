@@ -1,6 +1,6 @@
 """Values of oneDNN kernels: conversions, casts, accuracy of functions, NaN before a ReLU, softmax, cross-entropy.
 
-``tests/kernels/cpu/test_table.py`` compares the other values.
+``tests/kernels/cpu/test_table.py`` compares the other values with the float64 reference.
 """
 
 import itertools
