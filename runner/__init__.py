@@ -12,9 +12,9 @@ __all__ = ["run"]
 def run(overrides: Sequence[str] = ()) -> "Summary":
     """Train as the command line ``runner OVERRIDES`` does, and return the summary of the run.
 
-    Raises the :class:`runner.errors.RunnerError` that the command line would print before it exits.
+    Where the command line prints an error and exits, this function raises the :class:`runner.errors.RunnerError`.
     """
-    # Imported here, so that `import runner` does not load the modules that compose a configuration and train it.
+    # Imported here, so that `import runner` does not load the modules for configuration and training.
     from runner.commands.train import run as run_command
 
     return run_command(overrides)

@@ -1,7 +1,7 @@
 """The command ``runner``: ``python -m runner`` or, in processes that runner starts, ``python -P FOLDER/__main__.py``.
 
-A file in the working directory, such as random.py, must not be imported in place of a library. With -P the working
-directory is not on ``sys.path``; ``python -m`` puts it first, and the code below removes it.
+A file in the working directory, such as random.py, must not be imported in place of a library. ``python -m`` puts the
+working directory first on ``sys.path``, and the code below removes it. With -P, Python adds no folder to the path.
 """
 
 import sys
@@ -22,7 +22,7 @@ if not __package__:
     sys.modules["runner"] = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(sys.modules["runner"])
 if os.path.dirname(_FOLDER) not in sys.path:
-    # In a checkout that is not installed, the processes of joblib need this path to import runner by name.
+    # If runner is not installed but run from a checkout, the processes that joblib starts need this path to import it.
     sys.path.append(os.path.dirname(_FOLDER))
 
 from runner.cli import main  # noqa: E402

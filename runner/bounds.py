@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 @dataclass(frozen=True)
 class Bounds:
-    """An interval of finite numbers. above: exclude ``low``. below: exclude ``high``."""
+    """An interval of finite numbers. above: whether ``low`` is excluded. below: whether ``high`` is excluded."""
 
     low: float
     high: float
@@ -45,16 +45,16 @@ Positive = Annotated[float, Bounds(0, 1e38, above=True)]
 
 NonNegative = Annotated[float, Bounds(0, 1e38)]
 Rate = Annotated[float, Bounds(0, 1, below=True)]
-"""A probability below 1, or the weight of the past in a running average."""
+"""A probability below 1, or the weight of the old value in a running average."""
 
 _UNDECLARED = {int: Bounds(-(2**63), 2**63 - 1), float: Bounds(-sys.float_info.max, sys.float_info.max)}
-"""Bounds of a number for which a plugin declares none: 64-bit integers and finite floats."""
+"""Type -> bounds of a field for which a plugin declares none: 64-bit integers and finite floats."""
 
 
 def out_of_bounds(schema: type, values: Mapping[str, Any], where: str) -> Iterator[str]:
-    """Yield an error line for each key with a number, or a number in a list, outside the bounds of its field.
+    """Yield an error line for each key whose number, or one of whose numbers, is out of the bounds of its field.
 
-    schema: a dataclass. values: plain values of its fields, nested as the fields are. where: the section's key, or "".
+    schema: a dataclass. values: field name -> value, a mapping if the field is a dataclass. where: the section's key.
     """
     hints = get_type_hints(schema, include_extras=True)
     for field in dataclasses.fields(schema):

@@ -1,6 +1,6 @@
-"""The command ``runner``: a thin dispatcher over Hydra. Without a verb it trains.
+"""The command ``runner``: dispatch of its verbs. Without a verb, runner trains the configuration that Hydra composes.
 
-Slow modules are imported when they are needed, so that ``runner --help`` answers at once.
+Slow modules are imported only when they are needed, so that ``runner --help`` answers at once.
 """
 
 import argparse
@@ -24,8 +24,8 @@ from runner.system.console import DEBUG_OPTION, print_error
 class Verb:
     """A command other than training.
 
-    text: the line in the help; empty for an internal command. plugins: whether plugins are loaded first. debug:
-    whether to pass --debug on, as first argument. before_plugins: called with the arguments before plugins are loaded.
+    text: the line in the help; empty for an internal command. plugins: whether plugins are loaded first. debug: whether
+    ``run`` receives --debug, as its first argument. before_plugins: a function to call before plugins are loaded.
     """
 
     text: str
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line (without the program's name) and return its exit code.
 
     A RunnerError is printed as one message on standard error and gives the exit code of its class; a MemoryError is
-    treated as a ResourceError. Any other exception is a defect and is raised.
+    treated as a ResourceError. An interruption and a closed output also give exit codes. Other exceptions are raised.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = DEBUG_OPTION in arguments or os.environ.get("HYDRA_FULL_ERROR") == "1"
@@ -63,13 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _output_was_closed() -> bool:
-    """Return whether the reader of standard output closed it, as ``| head`` does; further output is then discarded."""
+    """Return whether the reader of standard output closed it, as ``| head`` does; if so, discard all further output."""
     output = sys.stdout.fileno()
     poll = select.poll()
     poll.register(output, select.POLLERR)
     if not poll.poll(0):
         return False
-    # The interpreter flushes once more when it exits.
+    # The interpreter flushes standard output once more when it exits.
     os.dup2(os.open(os.devnull, os.O_WRONLY), output)
     return True
 
@@ -116,7 +116,7 @@ def _refuse(arguments: Sequence[str]) -> None:
     late = misplaced_verb(arguments, VERBS)
     if late is not None:
         raise ConfigError(f"verb {late!r} after {first}: expected the verb first, as in `runner {late} ...`")
-    # argparse accepts abbreviations, and no other option of Hydra starts with these letters.
+    # argparse accepts abbreviations of --experimental-rerun, and no other option of Hydra starts with "--ex".
     if any(argument.startswith("--ex") for argument in arguments):
         raise SecurityError(
             "--experimental-rerun executes code of a pickle; repeat a stored run with `runner rerun DIR`, or with "
@@ -177,7 +177,7 @@ _TEXTS = {
     "new": "write a template for your own model, optimizer, dataset, strategy or op",
 }
 _MODULES = {"eval": "runner.commands.evaluate", "data": "runner.data.fetch"}
-"""Verb -> the module of its ``main``, unless it is ``runner.commands.VERB``."""
+"""Verb -> the module whose ``main`` runs it. For verbs that are not listed, the module is ``runner.commands.VERB``."""
 
 VERBS: dict[str, Verb] = {
     name: Verb(

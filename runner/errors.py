@@ -1,7 +1,7 @@
-"""All errors that runner reports to users, each with the exit code of its class.
+"""The classes of all errors that runner reports to users, each with its exit code.
 
-A message names the place of the error, the value, the expectation and the remedy. Any other exception that reaches the
-user is a defect of runner.
+A message names the place of the error, the value, the expectation and the remedy. An exception of another class that
+reaches the user is a defect of runner.
 """
 
 import signal

@@ -1,10 +1,10 @@
-"""Layers: functions that add nodes to a network's graph, stamp them with the layer, and return the layer's output.
+"""Layers: functions that add nodes to a network's graph, record the layer on each node, and return the layer's output.
 
 h = nn.relu(net, nn.conv(net, x, 32, 3, name="conv1", padding="same"), name="relu1")
 
 Images are (N, C, H, W). The name of a layer is unique within its network and prefixes the names of its variables
-("conv1/weights"). A layer raises ConfigError if the image is too small for it, and ShapeError or ValueError if the
-model is wrong.
+("conv1/weights"). A layer raises ConfigError if the image is too small for it, and ShapeError or ValueError for wrong
+arguments, which are a defect of the model.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,17 +22,17 @@ from runner.errors import ConfigError
 LOSSES = ("softmax", "logistic")
 
 Padding = int | str | Sequence[int]
-"""Zeros around an image: one width for all sides, (top, bottom, left, right), "valid" for none, or "same" for
-ceil(size / stride) windows; if a number of zeros is odd, the bottom or the right has one more."""
+"""Zeros around an image: one width for all sides, (top, bottom, left, right), "valid" for none, or "same" for as many
+as give ceil(size / stride) windows along a side; of an odd number, the bottom or the right side gets one more."""
 
 
 class TooSmallError(ValueError):
-    """An image that is too small for one window."""
+    """The error for an image that is too small for one window."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows on an image: size and strides as (rows, columns), padding as (top, bottom, left, right)."""
+    """Windows over an image: size and strides as (rows, columns), padding as (top, bottom, left, right)."""
 
     size: tuple[int, int]
     strides: tuple[int, int]
@@ -42,8 +42,8 @@ class Windows:
 def place(image: tuple[int, int], window: int, stride: int, padding: Padding, *, ceil: bool = False) -> Windows:
     """Place square windows on an image of (rows, columns).
 
-    There are (size + padding - window) / stride + 1 windows along a side, rounded down. ceil: round up, as in Caffe and
-    cuda-convnet, and add zeros at the bottom and at the right, but omit a last window that would start in these zeros.
+    There are (size + padding - window) / stride + 1 windows along a side, rounded down. ceil: whether to round up, as
+    in Caffe and cuda-convnet, with more zeros at the bottom and the right; no window starts beyond the last pixel.
     Raises TooSmallError, which names the smallest possible image.
     """
     before, after = zip(*(_zeros(side, window, stride, padding, axis) for axis, side in enumerate(image)), strict=True)
@@ -63,7 +63,7 @@ def place(image: tuple[int, int], window: int, stride: int, padding: Padding, *,
 
 
 def _zeros(side: int, window: int, stride: int, padding: Padding, axis: int) -> tuple[int, int]:
-    """Return the zeros before and after an image along axis 0 (rows) or 1 (columns)."""
+    """Return the numbers of zeros before and after an image along axis 0 (rows) or 1 (columns)."""
     if isinstance(padding, int):
         return padding, padding
     if padding == "valid":
@@ -78,7 +78,7 @@ def _zeros(side: int, window: int, stride: int, padding: Padding, axis: int) -> 
 
 
 def _overhang(side: int, window: int, stride: int, low: int, high: int) -> int:
-    """Return the zeros after an image that complete the last window if the number of windows is rounded up."""
+    """Return how many more zeros after an image complete the last window if the number of windows is rounded up."""
     padded = low + side + high
     windows = -(-(padded - window) // stride) + 1
     if (windows - 1) * stride >= low + side:
@@ -103,8 +103,8 @@ def conv(
     """Add a convolution with ``kernel`` x ``kernel`` windows: (N, C, H, W) -> (N, filters, H', W').
 
     ceil: the last window may reach beyond the padded image, as in cuda-convnet; see :func:`max_pool`. groups: number of
-    groups of channels, each read by 1/groups of the filters. bias: the initial bias; None for no bias. initializer: for
-    the weights (filters, C/groups, kernel, kernel), He normal by default.
+    groups of channels, each read by 1/groups of the filters. bias: the initial bias; None for no bias. initializer: of
+    the weights (filters, C/groups, kernel, kernel); None for He normal.
     """
     with new_layer(net, name, "conv"):
         windows = _place(net, x, kernel, stride, padding, ceil=ceil)
@@ -126,7 +126,7 @@ def dense(
 ) -> Tensor:
     """Add a dense layer, which computes x W + b: (N, features) -> (N, units).
 
-    bias: the initial value of b; None for no bias. initializer: for W (features, units), He normal by default.
+    bias: the initial value of b; None for no bias. initializer: of W (features, units); None for He normal.
     """
     with new_layer(net, name, "dense"):
         _expect_rank(net, x, 2, "(N, features); flatten images first")
@@ -148,8 +148,8 @@ def max_pool(
 ) -> Tensor:
     """Add max pooling with ``window`` x ``window`` windows. By default the stride is the size of a window.
 
-    Padding is never the maximum. There are (size + padding - window) // stride + 1 windows along a side. If
-    ``ceil``, the division rounds up, as in Caffe and cuda-convnet: the last window may reach beyond the padded image,
+    Padding is never the maximum. There are (size + padding - window) // stride + 1 windows along a side. If ``ceil``
+    is True, the division rounds up, as in Caffe and cuda-convnet: the last window may reach beyond the padded image,
     but does not start beyond the last pixel of the image.
     """
     with new_layer(net, name, "pool"):
@@ -168,7 +168,7 @@ def avg_pool(
     padding: Padding = "valid",
     ceil: bool = False,
 ) -> Tensor:
-    """Add average pooling over the pixels of each window inside the image. Windows are as in :func:`max_pool`."""
+    """Add average pooling: the mean of the pixels in a window, not of its padding. Windows: see :func:`max_pool`."""
     with new_layer(net, name, "pool"):
         windows = _place(net, x, window, stride or window, padding, ceil=ceil)
         y = ops.avg_pool(net.graph, x, window=windows.size, strides=windows.strides, padding=windows.padding)
@@ -198,8 +198,8 @@ def flatten(net: NetworkBuilder, x: Tensor, *, name: str) -> Tensor:
 def dropout(net: NetworkBuilder, x: Tensor, rate: float, *, name: str) -> Tensor:
     """Add dropout: each value of x (N, ...) is set to 0 with probability ``rate`` and otherwise divided by 1 - rate.
 
-    In evaluation the result is x, the expected value in training (Srivastava et al. 2014, section 10, in the inverted
-    form). The draws are a function of seed, layer name, step and global example index.
+    In evaluation the result is x, which is the expected value of the result in training (Srivastava et al. 2014,
+    section 10, in the inverted form). The draws are a function of seed, layer name, step and global example index.
     """
     with new_layer(net, name, "regularizer"):
         if not net.training or rate == 0.0:
@@ -220,8 +220,8 @@ def dropout(net: NetworkBuilder, x: Tensor, rate: float, *, name: str) -> Tensor
 def batch_norm(net: NetworkBuilder, x: Tensor, *, name: str, decay: float = 0.9, epsilon: float = 1e-5) -> Tensor:
     """Add batch normalization of each channel: gamma * (x - mean) / sqrt(variance + epsilon) + beta.
 
-    Ioffe and Szegedy 2015. x: (N, C) or (N, C, H, W). Training uses mean and variance of the batch and requests that
-    the moving averages be advanced, average <- decay * average + (1 - decay) * batch; evaluation uses the averages. In
+    Ioffe and Szegedy 2015. x: (N, C) or (N, C, H, W). Training uses mean and variance of the batch and requests updates
+    of the moving averages, average <- decay * average + (1 - decay) * batch; evaluation uses the moving averages. In
     both cases the variance is the mean squared deviation, without the paper's factor m / (m - 1), so that a batch of
     one value per channel is not a special case. Variables (C,): gamma, beta, moving_mean, moving_variance.
     """
@@ -267,7 +267,7 @@ def local_response_normalization(
 
 @contextmanager
 def new_layer(net: NetworkBuilder, name: str, kind: str) -> Iterator[None]:
-    """Begin a layer; raises ValueError if the network already has a layer of this name."""
+    """Begin a layer, to which nodes added inside the block belong. Raises ValueError if the name is already in use."""
     # Variables are found by name, so two layers of the same name would share weights without an error.
     if name in net.layer_outputs:
         raise ValueError(f"layer {name!r} is added twice; every layer of a network needs a different name")
@@ -280,7 +280,7 @@ def _weights(net: NetworkBuilder, shape: tuple[int, ...], initializer: Initializ
 
 
 def _in_use(net: NetworkBuilder, parameter: Variable) -> Tensor:
-    """Return the value of a parameter in the dtype of activations."""
+    """Return the value of a parameter, cast to the dtype of activations."""
     return ops.as_dtype(net.graph, parameter.tensor, net.dtype)
 
 
@@ -325,10 +325,10 @@ def concat(net: NetworkBuilder, branches: Sequence[Tensor], *, name: str) -> Ten
 
 
 def zero_padded_shortcut(net: NetworkBuilder, x: Tensor, channels: int, *, name: str, stride: int = 1) -> Tensor:
-    """Add a shortcut: every stride-th pixel of x (N, C, H, W), with channels of zeros appended: (N, channels, H', W').
+    """Add a shortcut, every stride-th pixel of x and appended channels of zeros: (N, C, H, W) -> (N, channels, H', W').
 
-    H' = (H - 1) // stride + 1 and W' alike, the size after a convolution with padding "same". He et al. 2015, "Deep
-    residual learning", section 3.3, option A.
+    H' = (H - 1) // stride + 1 and W' = (W - 1) // stride + 1, as after a convolution with padding "same". He et al.
+    2015, "Deep residual learning", section 3.3, option A.
     """
     with new_layer(net, name, "shape"):
         y = x

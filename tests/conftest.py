@@ -35,7 +35,7 @@ providers.is_local_module_file = lambda path: False
 
 
 def pytest_collection_finish() -> None:
-    """Hide the collected tests from the garbage collector: passing over them took a third of the time of a test."""
+    """Exclude the collected tests from garbage collection; scanning them took a third of the time of a test."""
     gc.collect()
     gc.freeze()
 
@@ -55,13 +55,13 @@ def pytest_configure(config: pytest.Config) -> None:
         hidden = {name: False for name in found if name.startswith(("avx512", "avx10", "amx", "evex512"))}
         features = binding.targets.FeatureMap(found | hidden)
         binding.get_host_cpu_features = lambda: features
-        # The name of a CPU implies its instructions.
+        # LLVM derives instructions also from the name of the CPU.
         binding.get_host_cpu_name = lambda: "x86-64-v3"
 
 
 @pytest.fixture(scope="session")
 def registry() -> Registry:
-    """Return the kernels of an engine process."""
+    """Return the registry of kernels that a process of the engine uses."""
     return load_kernels()
 
 
@@ -73,7 +73,7 @@ def compiled_sources(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return a function that trains once for given overrides and returns the run directory, which tests only read."""
+    """Return a function that trains, once for equal overrides, and returns the run directory. Tests only read it."""
 
     @functools.cache
     def train(*overrides: str) -> Path:
@@ -86,7 +86,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an empty working directory; no variable of the environment affects the command line."""
+    """Return an empty working directory, in an environment without variables that affect the command line."""
     monkeypatch.chdir(tmp_path)
     for name in ("HYDRA_FULL_ERROR", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
@@ -97,7 +97,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def fake_training(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeTraining:
-    """Replace the function that trains by a fake, which is returned, in an empty working directory."""
+    """Replace the function that trains by a fake, and return the fake. The working directory is empty."""
     fake = FakeTraining()
     monkeypatch.setattr("runner.training.run.run", fake.run)
     return fake

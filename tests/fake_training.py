@@ -23,7 +23,7 @@ class Call:
 
 @dataclass
 class FakeTraining:
-    """A replacement of ``runner.training.run.run``. act: a function of the call; its exception ends the run."""
+    """A replacement of ``runner.training.run.run``. act: a function called in each run; its exception ends the run."""
 
     act: Callable[[Call], None] = lambda call: None
     calls: list[Call] = field(default_factory=list)

@@ -39,7 +39,7 @@ def gpu_kernels(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture
 def nccl_kernels(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the kernels like :func:`gpu_kernels`, with two emulated GPUs and a fake NCCL."""
+    """Replace the kernels as :func:`gpu_kernels` does, but by those of two emulated GPUs with a fake NCCL."""
     runtime = EmulatedRuntime(compiled_sources, gpus=2)
     with_nccl(runtime)
     registry = registry_of(runtime)

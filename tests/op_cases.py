@@ -54,7 +54,7 @@ def _geometry(strides: tuple[int, int], padding: tuple[int, int, int, int], grou
 
 
 _CONVOLUTIONS = (
-    # x, w, y, geometry
+    # shapes of x, w and y, and geometry
     ((2, 3, 7, 6), (4, 3, 3, 2), (2, 4, 3, 8), _geometry((2, 1), (1, 0, 2, 1), 1)),
     ((2, 4, 5, 7), (6, 2, 3, 3), (2, 6, 5, 4), _geometry((1, 2), (1, 1, 1, 1), 2)),
     ((3, 3, 4, 5), (3, 1, 2, 3), (3, 3, 3, 3), _geometry((1, 1), (0, 0, 0, 0), 3)),
@@ -63,7 +63,7 @@ _CONVOLUTIONS = (
 )
 
 _POOLS = (
-    # x, y, geometry
+    # shapes of x and y, and geometry
     ((2, 3, 6, 4), (2, 3, 3, 2), {"window": (2, 2), "strides": (2, 2), "padding": (0, 0, 0, 0)}),
     ((1, 2, 7, 5), (1, 2, 4, 3), {"window": (3, 3), "strides": (2, 2), "padding": (1, 1, 0, 2)}),
     ((2, 1, 5, 6), (2, 1, 2, 6), {"window": (2, 3), "strides": (3, 1), "padding": (0, 0, 1, 1)}),
@@ -109,7 +109,7 @@ def _fused_product(transpose_a: bool, transpose_b: bool, bias: bool, relu: bool)
 
 
 _TURNS = (
-    # a, b, and whether each is stored transposed
+    # shapes of a and b, and whether each is stored transposed
     ((3, 4), (4, 5), False, False),
     ((3, 4), (5, 4), False, True),
     ((4, 3), (5, 4), True, True),
@@ -126,7 +126,7 @@ def _consumed_product(
     a: bool = True,
     b: bool = False,
 ) -> Case:
-    """Return a case of an element-wise program that has a matrix product as an operand. a, b: transpose flags."""
+    """Return a case of an element-wise program with a matrix product as operand ``product``. a, b: transpose flags."""
     turned = {"transpose_a": a, "transpose_b": b}
     attributes = {**turned, "dtype": PRECISION, "program": text, "outputs": outputs, "product": product}
     return Case((normal(*a_shape), normal(*b_shape), *operands), attributes, 0)

@@ -26,7 +26,7 @@ def evaluate(graph: Graph, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Arr
     """Compute the fetched tensors with the reference kernels, node by node in graph order.
 
     ``feeds`` holds the values of placeholders, and optionally of other tensors. Every array is made read-only, so that
-    a kernel that writes to its inputs fails, and every output is compared with its spec.
+    a kernel that writes to its inputs fails, and the shape and dtype of every output are checked.
     """
     values: Values = {tensor: _frozen(array) for tensor, array in feeds.items()}
     needed = _needed(graph, fetches, values)
@@ -39,9 +39,9 @@ def evaluate(graph: Graph, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Arr
 
 
 def run_node(graph: Graph, node: Node, inputs: Sequence[Array]) -> list[Array]:
-    """Run one node's reference kernel. It fails if an output has another shape or dtype than the node declares.
+    """Run the reference kernel of a node, and fail if an output has another shape or dtype than the node declares.
 
-    The output of an assign is the value that it commits.
+    For an ``assign`` node, return the value that it writes to its variable.
     """
     if node.op == "assign":
         return [inputs[1]]

@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 @contextmanager
 def restored_tables() -> Iterator[None]:
-    """Restore the tables at the end of the block."""
+    """At the end of the block, restore the tables that plugins extend."""
     tables: list[dict[Any, Any]] = [MODELS, DATASETS, OPTIMIZERS, STRATEGIES, OPS, PLUGINS]
     saved = [dict(table) for table in tables]
     kernels = {key: list(rivals) for key, rivals in REGISTRY._kernels.items()}

@@ -33,5 +33,5 @@ def _composed(overrides: tuple[str, ...]) -> Config:
 
 
 def typed(text: str) -> tuple[str, ...]:
-    """Return the overrides of a command line that contains no quotes."""
+    """Split a command line that contains no quotes into its overrides."""
     return tuple(text.split())

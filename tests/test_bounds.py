@@ -74,7 +74,7 @@ def default() -> dict[str, Any]:
 
 
 def with_value(plain: dict[str, Any], number: Number, value: object) -> dict[str, Any]:
-    """Return a copy of ``plain`` that selects the option to which the number belongs and has this value of it."""
+    """Return a copy of ``plain`` that selects the option of the number and sets the number to ``value``."""
     changed = copy.deepcopy(plain)
     if number.group:
         changed[number.group] = {"name": number.schema().name}
@@ -92,7 +92,7 @@ def test_every_number_of_the_schema_declares_finite_bounds():
         assert -math.inf < bounds.low < bounds.high < math.inf
 
 
-def test_undeclared_numbers_are_found_in_lists_and_next_to_null():
+def test_numbers_without_bounds_are_found_in_lists_and_optional_types():
     assert undeclared(list[int] | None) == [int]
     assert undeclared(list[Rate] | None) == []
 
@@ -147,7 +147,7 @@ def test_one_message_names_every_number_that_is_out_of_bounds():
     ]
 
 
-def test_a_plugin_that_declares_no_bounds_is_given_finite_numbers():
+def test_numbers_without_bounds_in_a_plugin_must_be_finite():
     @dataclass
     class Schema:
         rate: float = 0.0

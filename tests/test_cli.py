@@ -42,7 +42,7 @@ def test_help_names_every_verb_group_option_and_key(capsys: Capture):
     assert "  checkpoint.keep          3 " in text
 
 
-def test_the_internal_verb_is_not_in_the_help(capsys: Capture):
+def test_the_internal_verb_worker_is_not_in_the_help(capsys: Capture):
     main(["--help"])
     assert "worker " not in [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert VERBS["worker"].text == ""
@@ -103,7 +103,7 @@ def test_a_reader_that_closes_the_pipe_is_no_error():
 
 @pytest.mark.parametrize("start", [("-m", "runner"), ("-P", "runner/__main__.py")], ids=" ".join)
 def test_a_checkout_uses_its_package_and_imports_no_library_from_its_folder(start: tuple[str, str], tmp_path: Path):
-    """Another copy of the package is installed in the interpreter."""
+    """The Python environment also has an installed copy of the package."""
     package = tmp_path / "runner"
     package.mkdir()
     shutil.copy(Path(runner.__file__).with_name("__main__.py"), package)
@@ -142,7 +142,7 @@ def test_overrides_reach_the_run(fake_training: FakeTraining, folder: Path):
     assert call.overrides == overrides[:-1]
 
 
-def test_from_python_the_same_run_is_trained(fake_training: FakeTraining, folder: Path):
+def test_a_run_can_be_started_from_python(fake_training: FakeTraining, folder: Path):
     summary = runner.run(["seed=3", "hydra.run.dir=here"])
     assert summary.best["test/accuracy"] == 0.3
     assert (fake_training.only.run_dir, fake_training.only.overrides) == (folder / "here", ["seed=3"])
@@ -158,7 +158,7 @@ def test_from_python_the_same_run_is_trained(fake_training: FakeTraining, folder
         (Interrupted(15), 143, "runner: error: stopped by SIGTERM\n"),
         (KeyboardInterrupt(), 130, "runner: interrupted\n"),
     ],
-    ids=["failed", "stopped by a signal", "stopped before the run listens"],
+    ids=["failed", "stopped by a signal", "stopped before the run handles signals"],
 )
 def test_a_run_that_ends_early_exits_with_its_code_and_one_message(
     fake_training: FakeTraining, capsys: Capture, error: BaseException, code: int, message: str
@@ -193,7 +193,7 @@ def test_a_defect_keeps_its_traceback(fake_training: FakeTraining):
 @pytest.mark.parametrize(
     "arguments",
     [["--cfg", "job", "optimizer=adam", "optimizer.lr=0.5"], ["optimizer=adam", "--cfg", "job", "optimizer.lr=0.5"]],
-    ids=["options first", "options between"],
+    ids=["options first", "options between overrides"],
 )
 def test_the_composed_configuration_is_printed(fake_training: FakeTraining, capsys: Capture, arguments: list[str]):
     assert main(arguments) == 0

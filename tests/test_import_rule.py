@@ -1,4 +1,4 @@
-"""The import rule: imports have one direction and no cycles, and heavy libraries are imported when they are needed.
+"""The import rule: imports have one direction and no cycles, and heavy libraries are imported only when needed.
 
 The test reads the source and executes nothing. It fails for a module that no row of ``MAY_IMPORT`` covers.
 """
@@ -38,8 +38,8 @@ MAY_IMPORT = {
     # Kernels of a GPU: they use CUDA through one protocol, except for the module that implements it.
     "kernels.gpu": "kernels.memory kernels.contract kernels.functions kernels.registry kernels.platform"
     " kernels.elementwise kernels.philox",
-    # The engine: a folder imports only folders listed above it. A graph describes the computation, a plan its
-    # execution.
+    # The engine: a folder imports only folders that are inside it or listed above it. A graph describes the
+    # computation, and a plan describes its execution.
     "engine": "",
     "engine.graph": "errors kernels.elementwise system.schema",
     "engine.compile": "engine.graph errors kernels.contract kernels.registry kernels.memory kernels.elementwise",
@@ -50,7 +50,7 @@ MAY_IMPORT = {
     "engine.cluster": "engine.run engine.compile engine.graph engine.cluster.transport errors system.schema"
     " system.text kernels.contract kernels.registry kernels.platform",
     "engine.cluster.transport": "errors system.schema system.text",
-    # Networks and training rules: strategies use layer stamps, never models, data, tracking or Hydra.
+    # Networks and training rules. Strategies read the layers recorded on nodes; they use no models, data or tracking.
     "nn": "engine errors",
     "models": "nn engine bounds errors",
     "optimizers": "engine bounds errors",
@@ -75,7 +75,7 @@ MAY_IMPORT = {
     " kernels.gpu.discovery system.machine",
     "config.hydra_app": "config config.configuration config.hydra_sweep errors",
     "config.hydra_sweep": "config.launcher errors system.redaction",
-    # Training; only ``build`` wires the parts together.
+    # Training. Only ``build`` connects the parts.
     "training": "system.console config config.configuration records strategies data checkpoint"
     " tracking tracing plugin engine errors system.files system.json_file system.schema system.shutdown"
     " system.machine system.redaction"
@@ -96,7 +96,7 @@ MAY_IMPORT = {
 """Module or package below ``runner`` -> the modules it may import besides itself. The longest matching name applies."""
 
 HEAVY = {"alembic", "matplotlib", "mlflow", "pandas", "rich", "scipy", "sklearn", "sqlalchemy", "torch"}
-"""Imported inside functions only, so that ``runner --help`` answers in less than a second."""
+"""Libraries that are imported only inside functions, so that ``runner --help`` answers in less than a second."""
 
 ONLY_IN = {
     "hydra": "config.hydra_app config.hydra_sweep",
@@ -133,12 +133,12 @@ class Import:
 
 
 def below(name: str, room: str) -> bool:
-    """Return whether a dotted name is a package or inside the package."""
+    """Return whether ``name`` is the package ``room`` or is inside it. The room "" contains every name."""
     return name == room or name.startswith(f"{room}.") or room == ""
 
 
 def modules(source: Path) -> dict[str, Path]:
-    """Return dotted name inside the package -> path of each module; the package itself has the name ""."""
+    """Return a dict from the dotted name of each module in a package, "" for the package itself, to its path."""
     found = {}
     for path in sorted(source.rglob("*.py")):
         parts = path.relative_to(source).with_suffix("").parts
@@ -158,7 +158,7 @@ def imports(source: Path) -> list[Import]:
 
 
 def statements(tree: ast.AST, at_start: bool = True) -> Iterator[tuple[ast.stmt, bool]]:
-    """Yield import statements, and whether they run when the module is imported."""
+    """Yield each import statement, and whether it runs when the module is imported."""
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield child, at_start
@@ -180,7 +180,7 @@ def targets(statement: ast.stmt, known: Mapping[str, Path]) -> Iterator[str]:
 
 
 def room_of(name: str) -> str:
-    """Return the longest row of the table that matches a module; fail if there is none."""
+    """Return the longest name in ``MAY_IMPORT`` that matches a module; fail if there is none."""
     rows = [row for row in MAY_IMPORT if row and below(name, row)] if name else [""]
     assert rows, f"module {name!r} is not in the table MAY_IMPORT: add a row with the modules it may import"
     return max(rows, key=len)
@@ -261,7 +261,7 @@ def test_no_module_and_no_folder_is_in_an_import_cycle(found: list[Import]) -> N
     assert cycle(between_folders(found, SOURCE)) == []
 
 
-def test_heavy_libraries_are_imported_when_they_are_needed(found: list[Import]) -> None:
+def test_heavy_libraries_are_imported_only_inside_functions(found: list[Import]) -> None:
     assert too_early(found) == []
 
 

@@ -15,7 +15,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.~}-])/(?:home/(?!(?:me|project)\b|\{)|(?:roo
 
 
 def tracked() -> Iterator[tuple[str, Path]]:
-    """Yield mode and path of every tracked file that exists."""
+    """Yield the Git mode and the path of every tracked file, including files that were deleted but not committed."""
     if not (ROOT / ".git").exists():
         pytest.skip(f"{ROOT} is not a Git repository, which lists the tracked files")
     listed = subprocess.run(["git", "ls-files", "-s", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)

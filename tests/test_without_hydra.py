@@ -49,7 +49,7 @@ print(sorted(set(sys.modules) & {{"hydra", "omegaconf", "mlflow", "cupy", "cudnn
 
 
 def answer(script: str) -> str:
-    """Return the output of a script in a new interpreter that cannot import these libraries."""
+    """Return the output of a script in a new interpreter that cannot import Hydra, OmegaConf or MLflow."""
     done = subprocess.run([sys.executable, "-c", BLOCKED + script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -60,7 +60,7 @@ def test_a_network_trains_through_the_engine_alone() -> None:
     assert 0 < last < first
 
 
-def test_modules_below_the_command_line_import_none_of_these_and_no_gpu_library() -> None:
+def test_modules_below_the_command_line_import_no_blocked_and_no_gpu_library() -> None:
     assert answer(IMPORT.format(rooms=ROOMS)) == "[]\n"
 
 

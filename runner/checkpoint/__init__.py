@@ -1,8 +1,8 @@
-"""Checkpoints: ``step-N/`` with the variables of the unsharded network as safetensors, and a manifest.
+"""Checkpoints: each is a directory ``step-N`` with a manifest and the unsharded network's variables as safetensors.
 
 A reader never sees an incomplete checkpoint, a damaged checkpoint is never loaded, and no content is executed.
 
-Read in this order: ``manifest``, ``shard`` and ``layout`` for the format; then ``writing`` and ``reading``.
+Read the modules in this order: ``manifest``, ``shard`` and ``layout`` for the format; then ``writing`` and ``reading``.
 """
 
 from runner.checkpoint.manifest import (

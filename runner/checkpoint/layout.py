@@ -1,7 +1,7 @@
-"""The folder of checkpoints: ``step-N`` is a committed checkpoint; every other checkpoint has a name with a suffix.
+"""The names in a folder of checkpoints: ``step-N`` is committed; an uncommitted checkpoint has a suffix.
 
-In epoch E (start number E of the run), a checkpoint is written as ``step-N.tmp-E`` and then renamed to ``step-N``; to
-be deleted, it is first renamed to ``step-N.discarded-E``. Renames are atomic, so ``step-N`` is always complete.
+Start number E of the run (its epoch) writes a checkpoint as ``step-N.tmp-E`` and then renames it to ``step-N``. Before
+deletion, it renames a checkpoint to ``step-N.discarded-E``. Renames are atomic, so ``step-N`` is always complete.
 """
 
 import os
@@ -22,12 +22,12 @@ def committed_path(directory: Path, step: int) -> Path:
 
 
 def temporary_path(final: Path, epoch: int) -> Path:
-    """Return the path at which start ``epoch`` of the run writes the checkpoint ``final`` before committing it."""
+    """Return the path at which start ``epoch`` of the run writes a checkpoint before renaming it to ``final``."""
     return final.with_name(f"{final.name}.tmp-{epoch}")
 
 
 def step_of(path: Path) -> int | None:
-    """Return the step in the name of a committed checkpoint, None for any other name."""
+    """Return the step in the name of a committed checkpoint; None for any other name."""
     match = _COMMITTED.fullmatch(path.name)
     return int(match.group(1)) if match else None
 
@@ -47,7 +47,7 @@ def discard(path: Path, epoch: int) -> None:
 
 
 def set_aside(path: Path, epoch: int) -> Path:
-    """Rename ``path`` durably to an uncommitted name and return the new path, which the next save deletes."""
+    """Durably rename the checkpoint to an uncommitted name; return the new path, which the next save deletes."""
     aside = path.with_name(f"{path.name}.discarded-{epoch}")
     if os.path.lexists(aside):
         _delete(aside)
@@ -57,9 +57,9 @@ def set_aside(path: Path, epoch: int) -> Path:
 
 
 def remove_leftovers(directory: Path, epoch: int) -> None:
-    """Delete the uncommitted checkpoints of this and earlier epochs. The caller holds the lock of the run directory.
+    """Delete the uncommitted checkpoints of epochs up to ``epoch``. The caller must hold the lock of the run directory.
 
-    Raises DirectoryInUseError if a later epoch has written here, because this process no longer owns the directory.
+    Raises DirectoryInUseError if a later epoch has written here: this process then no longer owns the directory.
     """
     for path in sorted(directory.iterdir()):
         match = _UNCOMMITTED.fullmatch(path.name)

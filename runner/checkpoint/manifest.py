@@ -1,9 +1,9 @@
-"""``manifest.json``: the description of a checkpoint, its limits, and its conversion to bytes and back.
+"""The description of a checkpoint, ``manifest.json``: its schema, its limits, and its conversion to bytes and back.
 
 The file is one JSON document in canonical form: sorted keys, one space of indentation, ASCII, a newline at the
-end. Its field ``manifest_sha256`` is the SHA-256 of the same document without that field. Reading checks the fields,
-encodes them again and compares the bytes, so that a flipped bit anywhere in the file is detected. Writing and reading
-use the same schema.
+end. Its field ``manifest_sha256`` is the SHA-256 of the same document without that field. ``decode`` checks the fields,
+encodes them again and compares the bytes, so that a flipped bit anywhere in the file is detected. ``encode`` and
+``decode`` use the same schema.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ MAX_DIMENSIONS = 8
 MINIMUM_KEEP = 3
 
 BEST_STEP = "best/step"
-"""Key, in :attr:`CheckpointMeta.progress`, of the step of the checkpoint that is kept as the best so far."""
+"""The key in :attr:`CheckpointMeta.progress` whose value is the step of the best checkpoint so far."""
 
 DTYPE = OneOf(("float32", "float64", "int32", "int64", "uint8", "bool"))
 VARIABLE_NAME = Text(
@@ -48,7 +48,7 @@ _Count = Annotated[int, Integer()]
 
 @dataclass(frozen=True)
 class VariableRecord:
-    """One unsharded variable: name, element type, shape, CRC32C of its bytes in C order, little endian."""
+    """One unsharded variable: name, element type, shape, and CRC32C of its elements (C order, little endian)."""
 
     name: Annotated[str, VARIABLE_NAME]
     dtype: Annotated[str, DTYPE]
@@ -63,7 +63,7 @@ class VariableRecord:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """One safetensors file next to the manifest: name, size in bytes, SHA-256 in hex, variables by name."""
+    """One safetensors file next to the manifest: name, size in bytes, SHA-256 in hex, and the variables in it."""
 
     file: _FileName
     size: _Count
@@ -80,10 +80,10 @@ class ShardRecord:
 class CheckpointMeta:
     """The state of the training loop that is stored with the variables and returned on resume.
 
-    config_hash, run_id: letters, digits and ``. _ -``. epoch: number of this start of the run, from the run directory
-    (not an epoch of the data). examples: training examples consumed so far. progress: finite numbers from which the
-    loop continues, such as the best metric so far or the seconds spent, under keys that are valid variable names; entry
-    :data:`BEST_STEP` is the step of the best checkpoint so far, which is this one or an earlier one.
+    config_hash, run_id: identify the configuration and the run, in letters, digits and ``. _ -``. epoch: number of this
+    start of the run, from the run directory (not an epoch of the data). examples: training examples consumed so far.
+    progress: finite numbers from which the loop continues, such as the best metric so far or the seconds spent, under
+    keys that are valid variable names; entry :data:`BEST_STEP` is the step of this or an earlier checkpoint.
     Raises NumericError if a number in ``progress`` is not finite.
     """
 
@@ -131,7 +131,7 @@ _SCHEMA = Record(Manifest)
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Return the content of ``manifest.json``. Raises CheckpointError for values out of bounds or over 1 MB in all."""
+    """Return the content of ``manifest.json``. Raises CheckpointError if it exceeds 1 MB or a value is invalid."""
     try:
         document = {"format_version": FORMAT_VERSION, **_SCHEMA.write(manifest)}
     except Violation as violation:
@@ -144,7 +144,7 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(raw: bytes) -> Manifest:
-    """Return the manifest in ``raw``. Raises CheckpointError if it is damaged or of a newer format."""
+    """Return the manifest that ``raw`` encodes. Raises CheckpointError if it is damaged or of a newer format."""
     try:
         document = parse_json(raw, MAX_MANIFEST_BYTES)
         version = document.pop("format_version", None) if isinstance(document, dict) else None

@@ -1,4 +1,4 @@
-"""Load a checkpoint, or find the best or newest loadable checkpoint. Every returned value has been checked."""
+"""Load a checkpoint, or find the best or the newest one that can be loaded. Every returned value has been checked."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from runner.system.files import read_regular
 
 PREFIX_BYTES = 4096
 
-# Protocols 0 and 1 of pickle have no magic number; the pattern matches the first bytes of containers and classes.
+# Protocols 0 and 1 of pickle have no magic number. This pattern matches how pickled containers and classes begin.
 _OLD_PICKLE = re.compile(rb"(\(dp\d+\n|\(lp\d+\n|\(d[qp]|\(l[qp]|\}q\x00|\]q\x00|c[A-Za-z_][\w.]*\n[A-Za-z_]\w*\n)")
 
 _SIGNATURES = (
@@ -39,7 +39,7 @@ _SIGNATURES = (
 def refuse_foreign(name: str, content: bytes) -> None:
     """Raise CheckpointError if ``content``, the beginning of file ``name``, has the signature of another format."""
     if _begins_like_safetensors(content):
-        return  # the length of its header can look like the signature of another format
+        return  # such a file begins with the length of its header, which can equal the signature of another format
     for signature, description in _SIGNATURES:
         if signature.match(content):
             raise CheckpointError(
@@ -75,11 +75,11 @@ class Checkpoint(NamedTuple):
 
 
 def load(path: str | os.PathLike[str], expected: Expected | None = None) -> Checkpoint:
-    """Load the checkpoint directory ``path``. expected: name -> (shape, dtype) of the variables that it must hold.
+    """Load the checkpoint directory ``path``. expected: name -> (shape, dtype) of all variables that it must hold.
 
-    Raises CheckpointError if the checkpoint is missing, damaged, in another or newer format, or not as ``expected``;
-    NumericError if a value is not finite; SecurityError for symbolic links and special files; ResourceError if the
-    checkpoint is larger than the memory of this machine.
+    Raises CheckpointError if the checkpoint is missing, damaged or in another or newer format, or if its variables are
+    not those ``expected``; NumericError if a value is not finite; SecurityError for symbolic links and special files;
+    ResourceError if the checkpoint is larger than the memory of this machine.
     """
     path = Path(path)
     with _naming(path), _opened(path) as directory:
@@ -94,7 +94,7 @@ def load(path: str | os.PathLike[str], expected: Expected | None = None) -> Chec
 
 
 def newest(directory: str | os.PathLike[str]) -> Path | None:
-    """Return the newest checkpoint in ``directory`` that can be loaded, None if there is none.
+    """Return the path of the newest checkpoint in ``directory`` that can be loaded; None if there is none.
 
     Each candidate is read in full; a damaged one is skipped with a warning that names the reason.
     """
@@ -114,8 +114,8 @@ def newest(directory: str | os.PathLike[str]) -> Path | None:
 def find(path: Path, which: str | None = None) -> Path:
     """Return the path of a checkpoint. path: a checkpoint, a folder of checkpoints, or the directory of a run.
 
-    which: :data:`BEST` or :data:`NEWEST`; None for the best if there is a usable one, otherwise the newest. Raises
-    CheckpointError if there is no such path or checkpoint.
+    which: :data:`BEST` or :data:`NEWEST`; None for the best if it exists and is usable, otherwise the newest; must be
+    None if ``path`` is a checkpoint. Raises CheckpointError if there is no such path or checkpoint.
     """
     if layout.step_of(path) is not None or path.is_file() or (path / MANIFEST_FILE).exists():
         if which is not None:
@@ -133,7 +133,7 @@ def find(path: Path, which: str | None = None) -> Path:
 
 
 def _best(folder: Path, latest: Path, *, required: bool) -> Path:
-    """Return the best checkpoint that ``latest`` records; if it is unusable and not ``required``, return ``latest``."""
+    """Return the best checkpoint, which ``latest`` records, or, if it is unusable and not ``required``, ``latest``."""
     step = load(latest).manifest.meta.best_step
     best = None if step is None else layout.committed_path(folder, step)
     if best == latest:
@@ -149,7 +149,7 @@ def _best(folder: Path, latest: Path, *, required: bool) -> Path:
 
 
 def _fault(best: Path | None) -> str:
-    """Return why the best checkpoint cannot be used; "" if it can."""
+    """Return the reason why the best checkpoint cannot be used; "" if it can be used."""
     if best is None:
         return "there is no best checkpoint"
     if not best.exists():
@@ -163,7 +163,7 @@ def _fault(best: Path | None) -> str:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Prefix the messages of errors with the path of the checkpoint."""
+    """Prefix the message of an error that is raised in the block with the path of the checkpoint."""
     try:
         yield
     except (*UNUSABLE, ResourceError) as error:
@@ -214,7 +214,7 @@ def _read_shard(record: ShardRecord, directory: int) -> bytes:
 
 
 def _require_memory(found: Manifest) -> None:
-    """Raise ResourceError if the checkpoint is larger than the memory, before memory is allocated for it."""
+    """Raise ResourceError, before memory is allocated, if the checkpoint is larger than the memory of this machine."""
     needed = sum(record.size for record in found.shards)
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > installed:
@@ -242,7 +242,7 @@ def _require_fit(found: Manifest, expected: Expected) -> None:
 
 
 def _listed(kind: str, entries: list[str]) -> str:
-    """Return "N kind: a, b, ..." with the first few entries; "" if there are no entries."""
+    """Return text such as "2 missing: a, b" with the first few entries; "" if there are no entries."""
     if not entries:
         return ""
     more = f" and {len(entries) - _NAMES_SHOWN} more" if len(entries) > _NAMES_SHOWN else ""

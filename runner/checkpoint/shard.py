@@ -1,4 +1,4 @@
-"""A shard: one safetensors file, whose variables are returned only after every check has passed."""
+"""A shard is one safetensors file. Its variables are returned only after every check has passed."""
 
 import hashlib
 from collections.abc import Mapping
@@ -52,10 +52,10 @@ def require_finite(name: str, array: Array) -> None:
 def weights_sha256(variables: Mapping[str, Array]) -> str:
     """Return one SHA-256 (64 hex digits) of all variables, to compare two runs bit for bit.
 
-    ``variables`` maps unsharded names to arrays of any layout. The hash covers the variables, sorted by name (by
+    ``variables`` maps unsharded names to arrays of any memory layout. The hash covers the variables, sorted by name (by
     code point). Each contributes the ASCII text ``name newline dtype newline shape newline``, then its elements in C
     order, little endian, a bool as one byte. dtype is NumPy's name, such as ``float32``; shape is the sizes in
-    decimal, joined by commas (nothing for a scalar). There is no separator between variables: the text determines how
+    decimal, joined by commas (empty for a scalar). There is no separator between variables: the text determines how
     many bytes follow. Raises CheckpointError for a name or element type that a checkpoint cannot hold.
     """
     digest = hashlib.sha256()
@@ -71,7 +71,7 @@ _LENGTH_BYTES = 8  # a safetensors file starts with the length of its header, li
 
 
 def pack(variables: Mapping[str, Array], file: str = SHARD_FILE) -> tuple[ShardRecord, bytes]:
-    """Return the record of a shard ``file`` that holds ``variables``, for the manifest, and the bytes of the file.
+    """Return the manifest's record of a shard that holds ``variables``, and the bytes of the file. file: its name.
 
     Raises NumericError for a value that is not finite, CheckpointError for names and types that the format cannot hold.
     """
@@ -115,7 +115,7 @@ def _check_header(payload: bytes, file: str) -> None:
 
 
 def _checked(record: VariableRecord, array: Array) -> Array:
-    """Return ``array`` if it fits its record; the CRC proves that packing and unpacking did not change it."""
+    """Return ``array``, made writable, if it matches its record, whose CRC was computed before packing."""
     if (array.dtype.name, array.shape) != (record.dtype, record.shape):
         raise CheckpointError(
             f"variable {record.name}: the file holds {array.dtype.name} {array.shape}, "

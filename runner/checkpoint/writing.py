@@ -33,8 +33,8 @@ def save(
     """Write ``variables``, unsharded name -> array of any layout, as ``directory/step-N``; return its path.
 
     On return, the checkpoint is on the disk and has been read back. Of the checkpoints up to this step, only the newest
-    ``keep`` and the best according to ``meta`` are left. If the step is already committed with the same variables, the
-    checkpoint is not changed. The caller must hold the lock of the run directory, whose epoch is ``meta.epoch``.
+    ``keep`` and the best according to ``meta`` are left. If the step is already committed with the same variables,
+    nothing is written. The caller must hold the lock of the run directory; ``meta.epoch`` is the number of this start.
 
     Raises NumericError for a value that is not finite; ConfigError for ``keep`` below 3; ResourceError if the disk is
     full or fails; CheckpointError if the format cannot hold a value, if other variables are committed for this step, or
@@ -72,7 +72,7 @@ def _writing(final: Path) -> Iterator[None]:
 
 
 def _is_committed(final: Path, manifest: Manifest) -> bool:
-    """Return whether ``final`` is intact and has the same variables. Raises CheckpointError for other variables."""
+    """Return whether ``final`` is intact with the same variables. Raises CheckpointError if its variables differ."""
     if not os.path.lexists(final):
         return False
     try:
@@ -85,7 +85,7 @@ def _is_committed(final: Path, manifest: Manifest) -> bool:
             f"{final} exists, and its values differ from those to save: an earlier start of the run had a "
             "different result. Nothing was changed; move this checkpoint away to continue"
         )
-    fsync_directory(final.parent)  # the checkpoint can be from a save that failed after its rename
+    fsync_directory(final.parent)  # an earlier save may have failed after the rename and before this flush
     return True
 
 
@@ -103,7 +103,7 @@ def _commit(final: Path, files: Mapping[str, bytes], epoch: int) -> None:
     temporary = layout.temporary_path(final, epoch)
     with ExitStack() as on_failure:
         temporary.mkdir()
-        # Free the space. If the deletion fails too, the first error is raised; the next save deletes the rest.
+        # If writing fails, free the space. If the deletion fails too, the next save deletes the rest.
         on_failure.callback(shutil.rmtree, temporary, ignore_errors=True)
         for name, content in files.items():
             write_durably(temporary / name, content)
@@ -136,8 +136,8 @@ def _read_back(final: Path, manifest: Manifest) -> None:
 def _prune(directory: Path, newest: Manifest, keep: int) -> None:
     """Discard checkpoints older than the newest, except the ``keep`` - 1 newest of them and the best.
 
-    Checkpoints of later steps are damaged: otherwise, the run would have been resumed from them. They are not counted,
-    so that they cannot displace an intact checkpoint.
+    Checkpoints of later steps are damaged: otherwise, the run would have been resumed from one of them. They do not
+    count towards ``keep``, so that they cannot displace an intact checkpoint.
     """
     older = [(step, path) for step, path in layout.committed(directory) if step < newest.step]
     for step, path in older[keep - 1 :]:

@@ -1,10 +1,10 @@
-"""The verbs of the command line, one per file.
+"""The verbs of the command line (``runner VERB``), one per module, and modules that several verbs use.
 
 Read in this order:
 
 * ``train``: training, ``resume=DIR``, and the table of results. ``planned_sweep`` and ``sweep``: sweeps.
 * ``explain`` (with ``explanation``), ``list``, ``doctor`` and ``new``: for use before training.
-* ``evaluate`` and ``predict``, with ``stored_network``: use of trained networks.
-* ``compare``, ``rerun``, ``ui`` and ``sync``: use of stored runs.
-* ``help_text``: ``runner --help``. ``plugins``: the option ``--plugin``.
+* ``evaluate`` and ``predict``, with ``stored_network``: the use of trained networks.
+* ``compare``, ``rerun``, ``ui`` and ``sync``: the use of stored runs.
+* ``help_text``: the text of ``runner --help``. ``plugins``: the option ``--plugin``.
 """

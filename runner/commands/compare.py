@@ -1,4 +1,4 @@
-"""The verb ``compare``: the differences between two runs in configuration, code, versions and machine, and results."""
+"""The verb ``compare``: print how two runs differ in configuration, code, versions, machine and results."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ ABSENT = "-"
 
 @dataclass(frozen=True)
 class Difference:
-    """The differences of one topic. rows: name, and the value in each run. equal: the number of equal values."""
+    """The differences in one topic. rows: name, and the unequal values of both runs. equal: number of equal values."""
 
     topic: str
     rows: tuple[tuple[str, str, str], ...]
@@ -32,8 +32,8 @@ class Difference:
 
 
 def differences(first: StoredRun, second: StoredRun) -> list[Difference]:
-    """Return the differences of all topics. Raises ConfigError if a stored configuration cannot be read."""
-    # Read without the schema, so that runs of older versions, or with plugins that are not loaded, can be compared.
+    """Return the differences between two runs by topic. Raises ConfigError if a stored configuration cannot be read."""
+    # The schema is not used: it could refuse runs of older versions, and runs with plugins that are not loaded.
     configurations = (dict(_flat(safe_yaml.load(run.config_yaml))) for run in (first, second))
     return [
         _difference("configuration", *configurations),
@@ -50,7 +50,7 @@ def differences_of_origin(first: StoredRun, second: StoredRun) -> list[Differenc
 
 
 def changes_differ(first: StoredRun, second: StoredRun) -> bool:
-    """Return whether the runs have different uncommitted changes of their code."""
+    """Return whether the uncommitted changes of the code differ between the runs."""
     repositories = by_name(_repositories(first), _repositories(second))
     one, other = ({name: code.diff_sha256 for name, code in named.items() if code.diff_bytes} for named in repositories)
     return one != other
@@ -81,7 +81,7 @@ def _machine(run: StoredRun) -> dict[str, str]:
 
 
 def _code(run: StoredRun, repositories: Mapping[str, CodeState]) -> dict[str, str]:
-    """Return the commit of runner, the plugins, and the commit, changes and untracked files of each repository."""
+    """Return the commit of runner, the checksums of plugins, and the state of each repository, as name -> text."""
     summary = run.summary
     if summary is None:
         return {}
@@ -99,7 +99,7 @@ def _repositories(run: StoredRun) -> Sequence[CodeState]:
 
 
 def _flat(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield dotted names and values as text, with secrets redacted."""
+    """Yield (dotted key, value as text) for nested plain values, with secrets redacted."""
     for key, value in plain.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
@@ -116,7 +116,7 @@ def _text(value: Any) -> str:
 
 
 _WIDEST = 64
-"""Largest number of characters of a shown value: the length of a SHA-256 in hex."""
+"""Largest number of characters of a printed value: the length of a SHA-256 in hex."""
 
 _EXAMPLE = """\
 Name a run by its directory, its run id, or the first digits of its run id.
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def comparison_text(first: StoredRun, second: StoredRun) -> str:
-    """Return a table of the differences, the number of equal values, and the files with uncommitted changes."""
+    """Return a table of the differences, the number of equal values, and the paths of stored uncommitted changes."""
     found = differences(first, second)
     named = [("directory", str(first.path), str(second.path))]
     lines = [text_table(("", first.run_id, second.run_id), [*named, *difference_rows(found)]), ""]
@@ -149,7 +149,7 @@ def comparison_text(first: StoredRun, second: StoredRun) -> str:
 
 
 def difference_rows(found: Iterable[Difference]) -> list[tuple[str, str, str]]:
-    """Return the rows of a table: topic and name, and the value in each run."""
+    """Return table rows ("TOPIC: NAME", value in the first run, value in the second run); long values are shortened."""
     return [(f"{each.topic}: {row[0]}", _short(row[1]), _short(row[2])) for each in found for row in each.rows]
 
 
@@ -161,7 +161,7 @@ def _short(text: str) -> str:
 def named_run(text: str) -> StoredRun:
     """Return the run that ``text`` names: by its directory, its id, or the first digits of its id.
 
-    Raises ConfigError if there is no such run, ResourceError if the store is needed and not available.
+    Raises ConfigError unless exactly one run fits, ResourceError if the tracking store is needed but not available.
     """
     return find_run(text, Path.cwd(), _in_store)
 

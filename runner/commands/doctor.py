@@ -33,10 +33,10 @@ CPU_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16",
 
 SHARED_MEMORY = Path("/dev/shm")
 MIN_SHARED_MEMORY = 64 * 2**20
-"""Bytes that are enough for the tensors in flight between the workers of a small run."""
+"""Free bytes that are enough for the tensors in flight between the workers of a small run."""
 
 MIN_DISK = 1 << 30
-"""Bytes that are enough for three checkpoints of a network with some tens of millions of parameters."""
+"""Free bytes that are enough for three checkpoints of a network with some tens of millions of parameters."""
 
 MIN_LIBZMQ = (4, 3, 5)
 _GIB = 2**30
@@ -44,7 +44,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. trouble: the reason why a run would fail; "" if it would not."""
+    """One line of the report. trouble: the reason why this finding makes runs fail; "" if it does not."""
 
     topic: str
     found: str
@@ -84,7 +84,7 @@ def _cpu() -> Iterator[Finding]:
 
 
 def _gpus() -> Iterator[Finding]:
-    """Yield findings on GPUs and their libraries, which are optional: without them runs are slower."""
+    """Yield findings on GPUs and their libraries. Both are optional: without them, runs are only slower."""
     found = discover()
     verdict = f"not used: {found.obstacle}" if found.obstacle else "used by cluster.device=auto"
     yield Finding("gpu", f"{len(found.gpus)} gpu(s), {verdict}")
@@ -158,7 +158,7 @@ def _libraries() -> Iterator[Finding]:
     yield Finding("blas", "; ".join(named) or "not found by threadpoolctl")
     yield Finding("kernels", f"reference (numpy {np.__version__})")
     for library in native_libraries():
-        # Libraries are optional: without one, runs are slower.
+        # These libraries are optional: if one is missing, runs are only slower.
         yield Finding(f"kernels of {library.name}", library.version or f"none: {library.missing}")
     old = zmq.zmq_version_info() < MIN_LIBZMQ
     needed = ".".join(map(str, MIN_LIBZMQ))

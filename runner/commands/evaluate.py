@@ -1,4 +1,4 @@
-"""The verb ``eval``: score a trained network on its own dataset or another."""
+"""The verb ``eval``: score a trained network on the dataset of its training or on another one."""
 
 import hashlib
 import json
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
     device = one_device(device_config, usable_cores())
     scored = score(device, network.checkpoint, config.data, network.normalisation())
     results = _results(network, config, device, scored)
-    # The folder of YAML files is part of the file name: an option can have different values in different folders.
+    # The file name also depends on the folder of YAML files, because two folders can define one option differently.
     words = [*options.overrides, *([str(options.config_dir.absolute())] if options.config_dir else [])]
     path = options.output or network.run_dir / _file_name(network, config, words)
     write_output(path, json.dumps(results, indent=1) + "\n")
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _evaluated(stored: Config, overrides: Sequence[str], config_dir: Path | None) -> Config:
-    """Return the stored configuration with the given dataset. Raises ConfigError if the dataset does not fit."""
+    """Return the stored configuration with ``overrides``; raise ConfigError if the dataset does not fit the network."""
     config = from_plain(overridden(stored, overrides, _MOVABLE, _OTHERWISE, config_dir=config_dir))
     check(replace(config, train=replace(config.train, monitor=None)))
     known, given = stored.data.facts(), config.data.facts()

@@ -1,4 +1,4 @@
-"""The verb ``explain``: parameters, cost, placement and memory of a configuration, before anything is trained."""
+"""The verb ``explain``: print parameters, cost, placement and memory of a configuration without training it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,12 +43,12 @@ _EVALUATION = "Bytes and messages are those of one evaluation of the batch; an u
 
 
 def explain(config: Config) -> str:
-    """Return layers, totals, devices, planned memory and transfers of a training step as text."""
+    """Return a text on the layers, the devices, the planned memory and the transfers of a training step."""
     return explain_with_memory(config, look_at(config.cluster))[0]
 
 
 def explain_with_memory(config: Config, found: Found) -> tuple[str, list[ProcessMemory], list[GpuMemory]]:
-    """Return the text of :func:`explain`, and the planned memory of every process and GPU. found: the local GPUs."""
+    """Return the text of :func:`explain`, and the planned memory of each process and GPU. found: the local GPUs."""
     experiment = build(config)
     planned = plans_of(experiment)
     rows = layer_rows(experiment)
@@ -102,7 +102,7 @@ _MIB = 2**20
 
 
 def memory_text(memory: Sequence[ProcessMemory]) -> str:
-    """Return a table with a row for each process, in MiB, and whether all processes fit."""
+    """Return a table in MiB with a row for each process, and a line on whether the memory of this machine is enough."""
     headers = ("process", "variables", "step", "sent", "data", "checkpoint", "program", "MiB in all")
     parts = ((e.variables, e.step, e.sent, e.data, e.checkpoint, PROGRAM_BYTES, e.total) for e in memory)
     table = text_table(headers, [(each.process, *map(_mib, own)) for each, own in zip(memory, parts, strict=True)])
@@ -110,7 +110,7 @@ def memory_text(memory: Sequence[ProcessMemory]) -> str:
 
 
 def gpu_memory_lines(memory: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> list[str]:
-    """Return a table with a row for each used GPU, in MiB, and whether the run fits; empty without GPUs."""
+    """Return a table in MiB with a row for each used GPU, and lines on whether the run fits; [] without GPUs."""
     if not memory:
         return []
     by_number = {gpu.number: gpu for gpu in gpus}
@@ -128,7 +128,7 @@ def gpu_memory_lines(memory: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> l
 
 
 def _mib(count: int) -> str:
-    """Return bytes as whole MiB, rounded up."""
+    """Return a number of bytes, as text, in whole MiB, rounded up."""
     return number(-(-count // _MIB))
 
 
@@ -143,7 +143,7 @@ examples:
 def main(arguments: Sequence[str]) -> int:
     """Print parameters, cost, placement and memory of a configuration; nothing is trained or written.
 
-    Raises ResourceError, after the text, if this machine or one of its GPUs has too little memory.
+    Raises ResourceError, after the text is printed, if this machine or one of its GPUs has too little memory.
     """
     parser = verb_parser(
         "explain", "Print parameters, cost, placement and memory of a configuration. Nothing is trained.", _EXAMPLE

@@ -78,7 +78,7 @@ def help_text(conf: Path, verbs: Mapping[str, str]) -> str:
 
 
 def options(conf: Path) -> dict[str, list[str]]:
-    """Map every group, a folder of ``conf``, to its options, the names of its YAML files; nested groups are omitted."""
+    """Return folder of ``conf`` (a group) -> names of its YAML files (the options); nested groups are omitted."""
     folders = sorted(folder for folder in conf.iterdir() if folder.is_dir())
     found = {folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in folders}
     return {group: names for group, names in found.items() if names}

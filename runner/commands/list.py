@@ -1,4 +1,4 @@
-"""The verb ``list``: the options of each group, one line for each, from the option classes and the YAML files."""
+"""The verb ``list``: the options of each group, one line per option, from the option classes and the YAML files."""
 
 import inspect
 import itertools
@@ -20,10 +20,10 @@ KINDS = {
     "experiments": "experiment",
     "debug": "debug",
 }
-"""Kind -> its group of the configuration."""
+"""Kind (the argument of ``runner list``) -> the group of the configuration whose options are listed."""
 
 _CHOSEN_BY = {"debug": "+debug"}
-"""Group -> its key on the command line, if it differs from the group's name."""
+"""Group -> the key that chooses its option on the command line, if this key is not the name of the group."""
 
 _EXAMPLE = """\
 examples:
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def lines(kind: str, folders: Sequence[Path]) -> dict[str, str]:
-    """Return option -> one line: the first line of its docstring, or the first sentence of its YAML file's comment."""
+    """Return option -> first line of its class docstring or, without a class, first sentence of its YAML comment."""
     group = KINDS[kind]
     table: Mapping[str, type] = GROUPS.get(group, {})
     documented = {name: inspect.getdoc(schema) or "" for name, schema in table.items()}

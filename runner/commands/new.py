@@ -1,4 +1,4 @@
-"""The verb ``new``: a commented template of a plugin, and the command that runs it."""
+"""The verb ``new``: write a commented template of a plugin, and print the command that runs it."""
 
 import keyword
 import string
@@ -13,7 +13,7 @@ from runner.system.console import verb_parser
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of template. group: the configuration group of its option. suffix: appended to the option's name."""
+    """A kind of template. text: its description. group: config group of its option, NAME plus ``suffix``."""
 
     text: str
     group: str
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def starting_point(kind: str, name: str) -> dict[Path, str]:
-    """Return the texts of both files by their paths below the working directory."""
+    """Return path below the working directory -> text, for the Python file and the YAML file."""
     group, option = KINDS[kind].group, name + KINDS[kind].suffix
     words = {
         "name": name,
@@ -74,7 +74,7 @@ def _template(name: str) -> string.Template:
 
 
 def _require_free(kind: str, name: str) -> None:
-    """Raise ConfigError for an invalid name, or one that the package uses."""
+    """Raise ConfigError for an invalid name, or a name that runner already uses."""
     from runner.config.configuration import GROUPS
     from runner.engine.graph.op import OPS
     from runner.plugin.contract import NAME

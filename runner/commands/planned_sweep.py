@@ -1,4 +1,4 @@
-"""Run the jobs of a planned sweep through Hydra's launcher, in this process or in separate ones."""
+"""Run the jobs of a planned sweep through Hydra's launcher, in this process or in separate processes."""
 
 import contextlib
 import os
@@ -65,7 +65,7 @@ class PlannedSweep:
 
 
 def run_here(sweep_dir: Path, number: int, at_once: int, *, debug: bool = False) -> None:
-    """Run one job in this process; see :func:`run_frozen_job` for errors. at_once: number of jobs at once."""
+    """Run one job in this process; see :func:`run_frozen_job` for errors. at_once: number of simultaneous jobs."""
 
     def train(work: Work) -> None:
         from runner.training.run import run
@@ -77,12 +77,12 @@ def run_here(sweep_dir: Path, number: int, at_once: int, *, debug: bool = False)
 
 
 def planned_job(sweep_dir: Path, number: int) -> PlannedJob:
-    """Return the job with this number in the stored plan."""
+    """Return the job with the given number from the stored plan."""
     return next(job for job in Plan.read(sweep_dir).jobs if job.number == number)
 
 
 def task(composed: Mapping[str, Any]) -> None:
-    """Run one job. Hydra's launcher calls this for every job, in a process of its choice."""
+    """Run one job. Hydra's launcher calls this function for every job, in a process that the launcher chooses."""
     sweep_dir, number = Path(composed["sweep_dir"]), int(composed[JOB])
     if not composed["here"]:
         _run_in_new_process(sweep_dir, planned_job(sweep_dir, number), composed)
@@ -95,7 +95,7 @@ def task(composed: Mapping[str, Any]) -> None:
 
 
 def _run_all(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool) -> None:
-    """Launch jobs until all have ended; if a job makes the launcher fail, launch the remaining jobs again."""
+    """Launch jobs until all have ended; after a failure of the launcher, relaunch the jobs that have not ended."""
     remaining = list(jobs)
     while remaining:
         before = {job.number: last_ended(sweep_dir / job.directory) for job in remaining}
@@ -117,7 +117,7 @@ def _launch(
     launcher = plan.launcher
     settings = {
         "sweep_dir": str(sweep_dir),
-        # The cores and GPUs that the jobs share are known only on the machine that runs a job.
+        # Each job derives its share of cores and GPUs from this number, on the machine on which the job runs.
         "jobs_at_once": jobs_at_once(launcher, len(jobs), usable_cores()),
         "here": launcher.shares_process,
         # Processes of joblib and jobs can outlive the sweep; they must then start no more jobs, and end.
@@ -160,7 +160,7 @@ def run_in_turn(
 def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str, Any]) -> None:
     """Run one job in a separate process, whose death does not end the launcher; if the job fails, print its error.
 
-    composed: the settings of :func:`_launch`.
+    composed: the settings that :func:`_launch` made, with the number of the job.
     """
     directory = sweep_dir / job.directory
     if composed["joined"] and not sweep_is_running(sweep_dir):
@@ -172,7 +172,7 @@ def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str,
     command += [WITH_SWEEP] if composed["joined"] else []
     command += [DEBUG_OPTION] if composed["debug"] else []
     with (directory / JOB_LOG).open("a", encoding="utf-8") as log:
-        # Hydra always sets this variable here, so it does not show whether the user requested tracebacks.
+        # launch_planned() always sets this variable, so it does not show whether the user requested tracebacks.
         environment = {name: value for name, value in os.environ.items() if name != FULL_ERROR}
         code = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment

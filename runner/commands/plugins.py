@@ -1,4 +1,4 @@
-"""The option ``--plugin`` of verbs that read configurations, and the plugins of installed packages."""
+"""The command-line option ``--plugin``, and the plugins of installed packages."""
 
 import importlib.metadata
 from collections.abc import Sequence

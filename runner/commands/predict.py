@@ -1,4 +1,4 @@
-"""The verb ``predict``: the classes that a trained network predicts for images of the user."""
+"""The verb ``predict``: the classes that a trained network predicts for the user's images."""
 
 import csv
 import io
@@ -40,7 +40,7 @@ examples:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The prediction for one image. ranked: (class name, probability) of the likeliest classes, best first."""
+    """The prediction for one image. ranked: (class name, probability) of the most likely classes, most likely first."""
 
     label: str
     ranked: tuple[tuple[str, float], ...]
@@ -95,8 +95,8 @@ def predict(
 ) -> list[Prediction]:
     """Return the predictions for the images in ``files``; see :func:`~runner.data.pictures.read_pictures`.
 
-    device: runs the network. resize: crop and resize the images, as is always done for a network that was trained on an
-    image folder. Raises DataError or CheckpointError if a file or the checkpoint does not fit the network.
+    device: the device on which the network runs. resize: whether to crop and resize images, as is always done for a
+    network trained on an image folder. Raises DataError if a file, CheckpointError if the checkpoint does not fit.
     """
     from runner.training.inference import probabilities
 
@@ -113,7 +113,7 @@ def predict(
 
 
 def _ranked(row: NDArray[np.float64], names: Sequence[str], top: int) -> tuple[tuple[str, float], ...]:
-    """Return the likeliest classes, best first; equally likely classes keep their order."""
+    """Return the ``top`` most likely classes, most likely first; equally likely classes keep their order."""
     order = np.argsort(-row, kind="stable")[:top]
     return tuple((names[i], float(row[i])) for i in order)
 

@@ -1,4 +1,4 @@
-"""The verb ``rerun``: repeat a stored run and compare the weights."""
+"""The verb ``rerun``: repeat a stored run and compare the weights of both runs."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,8 +25,8 @@ _ENDINGS = "endings-1.jsonl"
 class Repetition:
     """A plan to repeat a run.
 
-    config: the configuration to train. replayed: the record of decisions that the configuration does not determine;
-    None if there is no record. doubt: the reason why the same weights are not guaranteed, "" if they are.
+    config: the configuration to train. replayed: path of the record of decisions that the configuration does not
+    determine; None to replay no record. doubt: the reason why the same weights are not guaranteed; "" if they are.
     """
 
     config: Config
@@ -35,21 +35,21 @@ class Repetition:
 
 
 def repetition_here(config: Config, run: StoredRun, look: Look = discover) -> Repetition:
-    """Return how to repeat a run on the devices of this machine; on different devices no record is replayed.
+    """Return how to repeat a run on this machine; if its devices differ from the run's, no record is replayed.
 
     Raises ResourceError if a requested GPU is not available, and the errors of :func:`repetition_of`.
     """
     here, other = retake_devices(config, look)
     if other:
         return Repetition(here, doubt=other)
-    # The record belongs to the stored configuration; it does not depend on which GPUs of this machine are used.
+    # The stored configuration is compared with those of earlier starts, so this machine's GPUs are set afterwards.
     repetition = repetition_of(config, run)
     cluster = replace(repetition.config.cluster, gpus=here.cluster.gpus)
     return replace(repetition, config=replace(repetition.config, cluster=cluster))
 
 
 def repetition_of(config: Config, run: StoredRun) -> Repetition:
-    """Return how to repeat a run whose last configuration is ``config``; a record of racing workers is replayed.
+    """Return how to repeat a run whose last configuration is ``config``; if its workers raced, replay their record.
 
     Raises ConfigError or SecurityError if the configuration of an earlier start cannot be read.
     """
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _notes(first: StoredRun, repetition: Repetition) -> Iterator[str]:
-    """Yield the notes for the user before the repetition starts."""
+    """Yield the notes that are printed before the repetition starts."""
     if _weights(first) is None:
         status = "killed" if first.summary is None else first.summary.status
         yield f"run {first.run_id} was {status}: it has no weights_sha256 to compare with"
@@ -127,7 +127,7 @@ def _notes(first: StoredRun, repetition: Repetition) -> Iterator[str]:
 
 
 def verdict(first: StoredRun, second: StoredRun, doubt: str) -> str:
-    """Return whether two runs have the same weights and, if not, the possible reasons."""
+    """Return a text on whether two runs have the same weights and, if not, on the possible reasons."""
     if _same(first, second):
         return f"the same weights as run {first.run_id}: weights_sha256 {_weights(second)}"
     before = _weights(first)

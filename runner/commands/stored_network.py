@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 class StoredNetwork:
     """A trained network.
 
-    config: stored configuration of its run. checkpoint: its directory, ``step-N``. data: record of the training data;
-    None for runs of earlier versions.
+    config: the configuration of its run. checkpoint: the directory ``step-N`` with its weights. data: facts about the
+    training data; None for runs of earlier versions.
     """
 
     config: Config
@@ -37,7 +37,7 @@ class StoredNetwork:
     data: DataRecord | None
 
     def normalisation(self) -> Normalisation:
-        """Return the normalisation of training; if it was not stored, compute it from the data, with a warning.
+        """Return the input normalisation of training; if it was not stored, compute it from the data and log a warning.
 
         Raises DataError if the data cannot be read.
         """
@@ -118,7 +118,7 @@ def split_device(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def with_device(stored: Config, device_overrides: Sequence[str]) -> Config:
-    """Return the configuration of a trained network with a cluster of one device, by default ``auto``.
+    """Return the configuration of a trained network with one device, which is ``auto`` by default.
 
     Of the stored cluster only ``tf32`` is kept, unless ``device_overrides`` set it or choose the CPU. Raises
     ConfigError for an unknown device, or if ``cluster.gpus`` is neither null nor one GPU.

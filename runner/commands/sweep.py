@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def start(jobs: Sequence[Job], arguments: Sequence[str], *, debug: bool = False) -> int:
-    """Freeze the composed jobs of a new sweep, run them, report the results, and return the exit code."""
+    """Store the configurations of a new sweep's jobs, run the jobs, report the results, and return the exit code."""
     sweep_dir = sweep_directory(jobs)
     with sweep_lock(sweep_dir):
         plan = freeze_sweep(jobs, arguments, pinned_references())
@@ -111,7 +111,7 @@ class OptimizedSweep:
 
 
 def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:
-    Plan.read(sweep_dir)  # raises before a lock is created in a directory without a sweep
+    Plan.read(sweep_dir)  # raises an error for a directory without a sweep, before a lock is created there
     with sweep_lock(sweep_dir):
         plan = Plan.read(sweep_dir)
         # A stored plan must not choose the working directory.
@@ -136,7 +136,7 @@ def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:
 
 
 def _require_plain_launcher(plan: Plan, sweep_dir: Path) -> None:
-    """Raise SecurityError for stored launcher settings or variables that can run code; the user must repeat them."""
+    """Raise SecurityError if the plan has launcher settings or environment variables that can run code."""
     foreign = ", ".join(map(repr, plan.launcher.foreign_settings()))
     if foreign:
         raise SecurityError(
@@ -147,7 +147,7 @@ def _require_plain_launcher(plan: Plan, sweep_dir: Path) -> None:
 
 
 def _require_plugins(plan: Plan, sweep_dir: Path) -> None:
-    """Raise ConfigError unless the plugins of the sweep are loaded from the same sources.
+    """Raise ConfigError unless the plugins of the sweep are loaded, from unchanged sources.
 
     The command line must name the plugins, because a stored plan never loads code.
     """
@@ -161,7 +161,7 @@ def _require_plugins(plan: Plan, sweep_dir: Path) -> None:
 
 
 def _with_grid(plan: Plan, sweep_dir: Path, overrides: Sequence[str], *, accept: bool) -> Plan:
-    """Compose the command line of the sweep again, with ``overrides``, and return the changed plan."""
+    """Compose the sweep again with ``overrides``, and return the changed plan. accept: allow a different grid."""
     arguments = merged_arguments(plan.arguments, overrides)
     if plan.sweeper != BASIC:
         raise ConfigError(
@@ -177,7 +177,7 @@ def _with_grid(plan: Plan, sweep_dir: Path, overrides: Sequence[str], *, accept:
             change.require_none()
         return changed_plan(plan, change, arguments, sweep_dir, pinned_references())
     finally:
-        # Hydra creates a directory for each job, even if the job has another one in the plan; remove empty ones.
+        # Hydra creates a directory for each job, even if the plan has another one for it: remove empty directories.
         for job in jobs:
             if job.run_dir.is_dir() and not any(job.run_dir.iterdir()):
                 job.run_dir.rmdir()
@@ -190,7 +190,7 @@ def _refuse_batch(jobs: Sequence[Job]) -> list[float | RunnerError]:
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = _parser()
     options, others = parser.parse_known_args(arguments)
-    # argparse does not assign overrides after an option to ``overrides``.
+    # argparse returns overrides that follow an option as unknown arguments.
     if others and (options.verb != "resume" or any(other.startswith("-") for other in others)):
         parser.error(f"unrecognized arguments: {' '.join(others)}")
     if others:

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     runs = dict.fromkeys(run for place in places for run in late_runs(place))
     outcome = write_late(runs, Replay())
     left = [run for directories in outcome.left.values() for run in directories]
-    # The sweeps of these runs are still active, or their store is not available.
+    # Records of these sweeps stay open, because records of their runs are missing: a run is active, or writing failed.
     unfinished = recorded_sweeps([*left, *outcome.running])
     sweeps = [sweep for sweep in recorded_sweeps([*places, *outcome.records]) if sweep not in unfinished]
     warnings = [warning for sweep in sweeps for warning in _end(sweep)]

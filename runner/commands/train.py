@@ -21,23 +21,23 @@ from runner.system.text import significant
 KEY = "resume"
 
 MOVABLE = (*LIMITS, "train.patience", "train.min_delta", "train.microbatches", "parallelism", "cluster")
-"""Keys that may change in a resumed run: its length and its workers, but never the computation itself."""
+"""Keys that may change in a resumed run: its length, its early stopping, and the distribution of its work."""
 
 _OF_THE_DEVICE = ("device_taken", "gpus", "collectives")
-"""Keys of the cluster that are filled in again if the device changes, unless this command line names them."""
+"""Keys of the cluster that are filled in again if a resume changes the device, unless its command line sets them."""
 
 
 def is_resume(arguments: Sequence[str]) -> bool:
-    """Return whether the command line asks to continue a run."""
+    """Return whether the command line continues a stored run."""
     return any(argument.startswith(f"{KEY}=") and argument != f"{KEY}=null" for argument in arguments)
 
 
 def stored_run(arguments: Sequence[str]) -> tuple[Config, Path, list[str]]:
     """Return the configuration to continue with, the run's directory and the overrides.
 
-    If the strategy changes, cluster keys that the run filled in itself are filled in again; keys that a command
-    line named keep their values. If the device changes, GPUs are assigned again. Raises ConfigError if the directory
-    holds no stored run, or if any key outside :data:`MOVABLE` is overridden.
+    If the strategy changes, cluster keys that the user left null are filled in again; keys that a command line set keep
+    their values. If the device changes, GPUs are assigned again. Raises ConfigError if the directory holds no stored
+    run, or if a key that is not in :data:`MOVABLE` is overridden.
     """
     directories = [argument.partition("=")[2] for argument in arguments if argument.startswith(f"{KEY}=")]
     overrides = [argument for argument in arguments if not argument.startswith(f"{KEY}=")]
@@ -71,7 +71,7 @@ def _continued(stored: Config, overrides: Sequence[str]) -> Config:
 
 
 def _with_later_keys(stored: Config) -> Config:
-    """Fill in keys that earlier versions did not store: the CPU as the device, and all of FILLED_IN as filled in."""
+    """Add values that earlier versions did not store: CPU for ``device_taken``, FILLED_IN for ``filled_in``."""
     cluster = stored.cluster
     if cluster.device == AUTO and cluster.device_taken is None:
         cluster = dataclasses.replace(cluster, device_taken=CPU)
@@ -81,7 +81,7 @@ def _with_later_keys(stored: Config) -> Config:
 
 
 def train(arguments: Sequence[str], *, debug: bool = False) -> int:
-    """Run the training command and return its exit code. debug: failed jobs of a sweep show a traceback."""
+    """Run the training command and return its exit code. debug: print tracebacks of failed jobs of a sweep."""
     if is_resume(arguments):
         print(results_table(continue_run(arguments)))
         return 0
@@ -95,7 +95,7 @@ def train(arguments: Sequence[str], *, debug: bool = False) -> int:
             try:
                 print(results_table(_train_job(job.config(), job)))
             except RunnerError:
-                # Hydra created the run directory; a run that is refused leaves no empty directory.
+                # Hydra created the run directory, which is still empty if the run was refused: remove it then.
                 with suppress(OSError):
                     job.run_dir.rmdir()
                 raise
@@ -130,7 +130,7 @@ _MIB = 2**20
 
 
 def results_table(summary: Summary) -> str:
-    """Return results, speed and the run directory, one aligned line for each."""
+    """Return aligned lines with the results, the speed and the directory of a run."""
     facts = list(_facts(summary))
     width = max(len(name) for name, _ in facts)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in facts)

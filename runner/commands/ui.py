@@ -38,7 +38,7 @@ SERVER_ENVIRONMENT = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Replace this process with the MLflow server; return only if the store already has a server.
+    """Replace this process with the MLflow server; if the store is itself a server, print its address and return.
 
     Raises ConfigError for an unusable store address; ResourceError if there is no store yet, if it cannot be read or if
     the port is in use.
@@ -72,7 +72,7 @@ def _become_server(uri: str, port: int) -> NoReturn:
 
 
 def _page_of_runs(uri: str) -> str:
-    """Return the path of the table of runs; MLflow's default pages are about language models."""
+    """Return the path of the page with the table of runs; MLflow's start page is about language models."""
     try:
         experiment = experiment_of_newest_run(uri)
     except StoreUnavailableError as error:

@@ -1,4 +1,4 @@
-"""Checks of combinations of keys, before anything starts; :mod:`runner.bounds` checks single numbers.
+"""Checks of combinations of keys, made before a run starts; :mod:`runner.bounds` checks single numbers.
 
 Each check yields one line per fault, with the keys, their values, the expected values and the remedy.
 """
@@ -20,7 +20,7 @@ def check(config: Config) -> None:
 
 
 def check_devices(config: Config) -> None:
-    """Raise one ConfigError that lists every fault in the keys of the devices."""
+    """Raise one ConfigError that lists every GPU key that conflicts with ``cluster.device`` or ``precision``."""
     _require_none(_devices(config))
 
 
@@ -55,7 +55,7 @@ def _monitor(config: Config) -> Iterator[str]:
 def _initial_weights(config: Config) -> Iterator[str]:
     for name, patterns in (("init_include", config.init_include), ("init_exclude", config.init_exclude)):
         if patterns is not None and config.init_from is None:
-            yield f"{name}={patterns} with init_from=null: no weights are taken; set init_from, or {name} to null"
+            yield f"{name}={patterns} with init_from=null: no weights are loaded; set init_from, or {name} to null"
 
 
 def _length(config: Config) -> Iterator[str]:
@@ -85,7 +85,7 @@ def _parallelism(config: Config) -> Iterator[str]:
 
 
 def training_facts(config: Config) -> TrainingFacts:
-    """Return the facts that the strategy's own check needs; the lengths of the data and of the run are not set."""
+    """Return the facts that the strategy's check needs, without the number of examples and the number of steps."""
     return TrainingFacts(
         optimizer=config.optimizer,
         batch_size=config.train.batch_size,

@@ -1,6 +1,6 @@
 """Separation of Hydra's command line into overrides, and options with their values.
 
-This module does not import Hydra, so that a mistake is reported before Hydra is loaded.
+This module does not import Hydra, so that errors in the command line are reported before Hydra is loaded.
 """
 
 import re
@@ -11,7 +11,7 @@ _WITH_A_VALUE = ("--cfg", "--package", "--config-path", "--config-name", "--conf
 _SHORT_WITH_A_VALUE = ("-c", "-p", "-cp", "-cn", "-cd", "-i")
 
 _NEEDS_QUOTES = re.compile(r"""[^!-~]|[=,(){}\[\]'"]""")
-"""A character that is allowed only in a quoted value: a blank, a symbol of Hydra's grammar, or one beyond ASCII."""
+"""A character that is allowed only in a quoted value: a blank, a symbol of Hydra's grammar, or not ASCII."""
 
 _COMPOUND = ("[", "{", "'", '"')
 """First characters of lists, dictionaries and quoted values."""
@@ -48,8 +48,8 @@ def misplaced_verb(arguments: Sequence[str], verbs: Collection[str]) -> str | No
 
 
 def quoted(text: str, sign: str = "'") -> str:
-    """Return a value of an override in quotation marks, so that Hydra reads it as plain text. sign: the quote."""
-    # A backslash is doubled only before a quote and at the end.
+    """Return a value of an override in quotation marks, so that Hydra reads it as text. sign: the quotation mark."""
+    # Backslashes are doubled only before a quotation mark and at the end of the value.
     doubled = re.sub(rf"(\\+)(?={sign}|\Z)", r"\1\1", text)
     return sign + doubled.replace(sign, f"\\{sign}") + sign
 

@@ -11,7 +11,7 @@ from runner.errors import ResourceError
 
 
 def conf_dir() -> Path:
-    """Return the folder ``conf``: inside the package if it is installed, next to the package in a checkout.
+    """Return the folder ``conf``, which is inside an installed package but next to the package in a checkout.
 
     Raises ResourceError if neither exists, which means that the installation is broken.
     """
@@ -29,7 +29,7 @@ class NestedGroup:
     """A group inside another group, which only some options of the outer group use, such as ``parallelism/staleness``.
 
     name: "GROUP/FOLDER". options: names of its YAML files. owners: option of the outer group -> option of this group
-    that its defaults list chooses.
+    that the defaults list of the outer option chooses.
     """
 
     name: str
@@ -38,7 +38,7 @@ class NestedGroup:
 
 
 def nested_groups(conf: Path) -> Iterator[NestedGroup]:
-    """Yield the nested groups of a folder of YAML files, sorted by name. Raises OSError and yaml.YAMLError."""
+    """Yield the nested groups of a folder of YAML files, sorted by name. Raises OSError or yaml.YAMLError."""
     for folder in sorted(conf.glob("*/*/")):
         options = tuple(sorted(file.stem for file in folder.glob("*.yaml")))
         owners = {

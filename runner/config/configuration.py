@@ -146,7 +146,7 @@ def option_of(group: str, values: object) -> Any:
 
 
 def _require_bounds(schemas: Mapping[str, type], typed: Mapping[str, DictConfig]) -> None:
-    """Raise one ConfigError for all numbers that are out of bounds. Both mappings are keyed by section."""
+    """Raise one ConfigError for all numbers that are out of bounds. The keys of both mappings are section names."""
     faults = [
         fault
         for where, schema in schemas.items()
@@ -157,7 +157,7 @@ def _require_bounds(schemas: Mapping[str, type], typed: Mapping[str, DictConfig]
 
 
 def _schema_of(group: str, values: object) -> type:
-    """Return the type that the ``name`` among a group's plain values selects."""
+    """Return the dataclass that the ``name`` among a group's plain values selects. Raises ConfigError."""
     options = ", ".join(GROUPS[group])
     if not isinstance(values, Mapping):
         raise ConfigError(f"{group}: expected one of {options} with its keys, found {values!r}")
@@ -169,7 +169,7 @@ def _schema_of(group: str, values: object) -> type:
 
 
 def _typed(schema: type, values: Mapping[str, Any], where: str) -> DictConfig:
-    """Return plain values converted to the types of a schema, with its defaults for missing ones."""
+    """Return plain values converted to the types of a schema, with the schema's defaults for missing values."""
     for section in dataclasses.fields(schema):
         value = values.get(section.name, {})
         if dataclasses.is_dataclass(section.type) and not isinstance(value, Mapping):
@@ -192,7 +192,7 @@ def _built(values: DictConfig, where: str) -> Any:
 
 
 def _require_values(value: object, place: str) -> None:
-    """Raise ConfigError for a string or a whole number that OmegaConf does not accept as a value."""
+    """Raise ConfigError if nested values contain "???", an interpolation, or an integer of more than 64 bits."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             _require_values(item, f"{place}.{name}" if place else str(name))

@@ -17,8 +17,8 @@ _LIBRARY = "NCCL"
 def take_collectives(config: Config, found: Found) -> LocalCluster:
     """Return the cluster of a configuration whose GPUs are assigned, with ``cluster.collectives`` filled in.
 
-    If the key is null, NCCL is chosen for all-reduce sums if the configuration can use it and its distribution is
-    installed. If the key is nccl, CuPy finds the library later; raises ConfigError if the configuration cannot use it.
+    If the key is null and the strategy sums by all-reduce, NCCL is chosen if the configuration can use it and its
+    Python distribution is installed. Raises ConfigError if the key is nccl and the configuration cannot use NCCL.
     """
     cluster: LocalCluster = config.cluster
     if cluster.device_taken != GPU:
@@ -35,7 +35,7 @@ def take_collectives(config: Config, found: Found) -> LocalCluster:
 
 
 def hindrance(config: Config) -> str:
-    """Return the reason why a configuration cannot use NCCL, whether installed or not; "" if it can."""
+    """Return the reason why a configuration cannot use NCCL, even if NCCL is installed; "" if it can."""
     cluster: LocalCluster = config.cluster
     gpus: list[Any] = cluster.gpus or []
     workers = worker_processes(config)
@@ -62,7 +62,7 @@ def sums_text(config: Config, found: Found, in_one_process: bool) -> str:
 
 
 def _absence(found: Found) -> str:
-    """Return a message if no Python distribution of NCCL is installed, else ""."""
+    """Return a message if no Python distribution of NCCL is installed; "" if one is installed."""
     library = next((each for each in found.libraries if each.name == _LIBRARY), None)
     if library is not None and library.version:
         return ""
@@ -71,9 +71,9 @@ def _absence(found: Found) -> str:
 
 @dataclass(frozen=True)
 class GpuShare:
-    """One job's share of the GPUs of a machine, which are divided among jobs like the cores.
+    """One job's share of the GPUs of a machine, which are divided among jobs as the cores are.
 
-    jobs: number of jobs that run at the same time. place: the job's place among them, from 0; taken modulo ``jobs``.
+    jobs: number of jobs that run at the same time. place: the job's number among them, from 0; used modulo ``jobs``.
     """
 
     place: int = 0
@@ -107,10 +107,10 @@ Look = Callable[[], Found]
 
 
 def take_devices(config: Config, look: Look = discover, share: GpuShare = ALL_GPUS) -> LocalCluster:
-    """Return the cluster of a configuration with the type of its devices, their GPUs and the collectives filled in.
+    """Return the cluster of a configuration with ``device_taken``, ``gpus`` and ``collectives`` filled in.
 
     look: finds GPUs; called only if the configuration allows a GPU. share: the GPUs to assign if ``cluster.gpus`` is
-    null; GPUs that it names are required, even with ``cluster.device=auto``. Raises ResourceError if a required GPU
+    null; GPUs named in the key are required, even with ``cluster.device=auto``. Raises ResourceError if a required GPU
     cannot be used, ConfigError if GPUs are named for a run on the CPU, or if NCCL or the precision cannot be used.
     """
     cluster: LocalCluster = config.cluster
@@ -143,9 +143,9 @@ def take_devices(config: Config, look: Look = discover, share: GpuShare = ALL_GP
 
 
 def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
-    """Return a stored configuration adapted to this machine, and a text on changes that can affect values, or "".
+    """Return a stored configuration adapted to this machine, and a text on changes that can affect values ("" if none).
 
-    If ``auto`` had chosen GPUs, they are reassigned if some do not exist here; if no GPU can be used, the CPU is used.
+    GPUs that ``auto`` chose are reassigned if some do not exist here; if no GPU can be used, the run uses the CPU.
     Raises ResourceError if a GPU that the user requested does not exist here.
     """
     found = look_at(config.cluster, look)
@@ -176,13 +176,13 @@ def look_at(cluster: LocalCluster, look: Look = discover) -> Found:
 
 
 def devices_on_gpus(config: Config) -> int:
-    """Return how many workers and parameter servers use a GPU if the workers do."""
+    """Return the number of workers and parameter servers that use a GPU in a run whose workers use GPUs."""
     servers = server_processes(config) if config.cluster.server_device == GPU else 0
     return worker_processes(config) + servers
 
 
 def require_devices(config: Config, found: Found) -> None:
-    """Raise ResourceError if a GPU is missing or cannot compute in the precision, ConfigError if the CPU cannot."""
+    """Raise ResourceError if a GPU is missing or does not support the precision, ConfigError if the CPU does not."""
     require_precision(config, lambda: found)
     cluster = config.cluster
     if cluster.device_taken != GPU:

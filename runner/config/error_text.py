@@ -20,7 +20,7 @@ _NO_MATCH = re.compile(r"Could not override '([^']+)'\. No match in the defaults
 
 
 def describe(error: Exception, where: str = "") -> str:
-    """Return a message with the key, the value found, the value expected, and for an unknown key the existing keys.
+    """Return a message with the key, the value found, the value expected and, for an unknown key, the existing keys.
 
     error: an error of Hydra's composition or of OmegaConf. where: dotted key of the section that OmegaConf read.
     """
@@ -31,7 +31,7 @@ def describe(error: Exception, where: str = "") -> str:
     cause = error.__cause__ or error.__context__
     if isinstance(cause, OmegaConfBaseException):
         reason = _value_error(cause, where)
-        # If Hydra's message already quotes OmegaConf's, it lacks only the existing keys.
+        # If Hydra's message already contains OmegaConf's message, only the existing keys are added.
         text += f"\n{_known_keys(cause)}" if _first_line(cause) in text else f"\n{reason}"
     if _NO_SCHEMA in text:
         text += f"\n{_MISSING_PLUGIN}"
@@ -39,7 +39,7 @@ def describe(error: Exception, where: str = "") -> str:
 
 
 def _without_group(found: re.Match[str]) -> str:
-    """Return a message with the options that have this nested group; for any other group, Hydra's own message."""
+    """Return a message with the options that have the nested group; for any other group, return Hydra's message."""
     for nested in nested_groups(conf_dir()):
         if nested.name == found[1]:
             group = nested.name.partition("/")[0]

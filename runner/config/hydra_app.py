@@ -110,7 +110,7 @@ def compose_jobs(arguments: Sequence[str], run_batch: RunBatch) -> list[Job]:
     except Exception as error:  # any other error is about the arguments
         raise _translated(error, arguments) from error
     except SystemExit as stop:
-        # Hydra has printed the error of one of its options and exits with 1.
+        # Hydra exits with 1 after it has printed an error about one of its own options.
         raise SystemExit(ConfigError.exit_code if stop.code == 1 else stop.code) from stop
     return composer.jobs
 
@@ -138,7 +138,7 @@ def compose(
             task_overrides = _texts(composed.hydra.overrides.task)
             with open_dict(composed):
                 del composed["hydra"]
-    except Exception as error:  # any error is about the overrides
+    except Exception as error:  # any error was caused by the overrides
         raise _translated(error, overrides) from error
     return Job(composed, task_overrides, run_dir)
 
@@ -196,7 +196,7 @@ def _varied(arguments: Sequence[str]) -> set[str]:
     found = set()
     for argument in arguments:
         if "=" in argument and not argument.startswith("-"):
-            with suppress(HydraException):  # Hydra reports it later
+            with suppress(HydraException):  # Hydra reports the error later
                 override = parser.parse_override(argument)
                 if override.is_sweep_override():
                     found.add(override.get_key_element())

@@ -32,7 +32,7 @@ HYDRA_SETTINGS = (
     # Runs have their own log; Hydra's handlers would repeat the messages of libraries on the terminal.
     "hydra/job_logging=none",
     "hydra/hydra_logging=none",
-    # A run stores its configuration after it has locked its directory; Hydra would write it earlier.
+    # A run stores its configuration after it has locked its directory; Hydra would write it before the lock.
     "hydra.output_subdir=null",
 )
 """Settings that neither the primary configuration nor the command line can change."""
@@ -160,7 +160,7 @@ def _installed(kind: str, target: str) -> str:
 
 _PRIMARY = "planned_sweep"
 JOB = "job"
-"""The key of the job's number, as text, in the argument of a task."""
+"""The key under which the argument of a task contains the number of the job, as text."""
 
 
 def launch_planned(

@@ -30,7 +30,7 @@ class SweepPlace:
     """The place of a job in its sweep.
 
     directory: absolute directory of the sweep. number: the job's number, from 0. swept: key -> value, as text, of the
-    overrides that the sweep varies. gpus: description of the job's share of the GPUs, "" if it has no share.
+    overrides that the sweep varies. gpus: description of the GPUs that the sweep gave to the job; "" if it gave none.
     """
 
     directory: Path
@@ -44,8 +44,8 @@ class Launcher:
     """The name of an installed launcher, and its settings; neither refers to code.
 
     settings: plain values, such as n_jobs. batch: largest number of jobs given to the launcher at once, None
-    for all. environment: environment variables of a job in addition to those of the sweep. in_job_directory: whether
-    the working directory of every job is the directory of the job.
+    for all. environment: environment variables that a job has in addition to those of the sweep. in_job_directory:
+    whether the working directory of every job is the directory of the job.
     """
 
     name: str = IN_PROCESS
@@ -55,7 +55,7 @@ class Launcher:
     in_job_directory: bool = False
 
     def __post_init__(self) -> None:
-        """Raise SecurityError for a setting that Hydra would execute."""
+        """Raise SecurityError for a setting such as ``_target_``, which makes Hydra execute code."""
         _refuse_code(self.settings)
 
     @property
@@ -95,7 +95,7 @@ def variables(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def jobs_at_once(launcher: Launcher, jobs: int, cores: int) -> int:
-    """Return how many of ``jobs`` the launcher runs at a time on a machine with ``cores`` cores.
+    """Return how many jobs the launcher runs at a time, of ``jobs`` in all, on a machine with ``cores`` cores.
 
     The result is 1 for a launcher that requests machines from a cluster, because no two jobs share a machine's cores.
     """
@@ -105,7 +105,7 @@ def jobs_at_once(launcher: Launcher, jobs: int, cores: int) -> int:
     if launcher.name != JOBLIB:
         return 1
     processes = int(launcher.settings.get("n_jobs") or 1)
-    if processes < 0:  # as joblib counts: -1 is all cores, -2 all but one
+    if processes < 0:  # in joblib, -1 means all cores and -2 all but one
         processes = cores + 1 + processes
     return max(1, min(processes, batch))
 

@@ -34,7 +34,7 @@ def monitor_of(config: Config) -> Monitor:
 
 
 def monitor_of_stored(path: Path) -> Monitor:
-    """Return the metric of a stored configuration, without loading the plugins that its other keys can need.
+    """Return the metric of a stored configuration, without loading plugins, which its other keys may need.
 
     Raises ConfigError for a file that is not a configuration.
     """

@@ -1,4 +1,4 @@
-"""The keys of a configuration that decide the values of a run, and comparisons of configurations in these keys."""
+"""The keys of a configuration that decide which values a run computes, and comparisons of these keys."""
 
 import dataclasses
 import hashlib
@@ -24,14 +24,14 @@ _NOT_DECISIVE = {
     "checkpoint": ("keep",),
     "cluster": ("device", "filled_in"),
 }
-"""Keys that affect neither values nor order. The device on which a run computes is in device_taken, not in device."""
+"""Keys that affect neither values nor the order of clients. The device in use is in device_taken, not in device."""
 
 
 def outcome_hash(config: Config) -> str:
-    """Return a SHA-256 in hex of the keys that affect the values of a run, without the ``order_keys`` of its strategy.
+    """Return a SHA-256 in hex of the keys that affect the values of a run, except the ``order_keys`` of its strategy.
 
     Of the cluster, only the compression, the threads of a worker and, on GPUs, the keys of GPUs count. The steps of
-    evaluations and checkpoints count, because the run waits there until all launched clients have finished.
+    evaluations and checkpoints count, because the run waits at these steps for all running clients.
     """
     plain = dataclasses.asdict(config)
     decisive = {section: _decisive(section, plain[section]) for section in (*_SECTIONS, *_START)}
@@ -44,10 +44,10 @@ def outcome_hash(config: Config) -> str:
 
 
 def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Return the dotted keys that can make runs of two configurations (plain data) differ in values or in order.
+    """Return the dotted keys that can make runs of two configurations differ in values or in the order of clients.
 
-    If two sections differ in ``name``, the result has the section instead of its keys. Keys of the cluster count, as
-    speeds decide the order in which clients finish; the keys of GPUs count only if one of the runs uses a GPU.
+    If two sections differ in ``name``, the result has the section instead of its keys. Keys of the cluster count,
+    because speeds decide the order in which clients finish; keys of GPUs count only if one of the runs uses a GPU.
     """
     keys: list[str] = []
     on_gpus = any((plain.get("cluster") or {}).get("device_taken") == GPU for plain in (first, second))
@@ -64,7 +64,7 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[
 
 
 def _decisive(section: str, value: Any, more: Iterable[str] = ()) -> Any:
-    """Return the part of a section that affects values or order. more: additional keys that do not count."""
+    """Return a section without the keys that have no effect on values or order. more: additional keys to leave out."""
     left_out = {*_NOT_DECISIVE.get(section, ()), *more}
     if not isinstance(value, Mapping):
         return value
@@ -74,7 +74,7 @@ def _decisive(section: str, value: Any, more: Iterable[str] = ()) -> Any:
 def with_defaults(plain: Mapping[str, Any], config: Config) -> dict[str, Any]:
     """Return stored plain values with the default of every missing key; defaults keep the behaviour of older versions.
 
-    If a section has another option than in ``config``, it is not changed, because its schema can belong to a plugin.
+    A section with another option than in ``config`` is not changed, because its schema can belong to a plugin.
     """
     filled = _filled(plain, _defaults(Config))
     for name, own in plain.items():
@@ -85,9 +85,9 @@ def with_defaults(plain: Mapping[str, Any], config: Config) -> dict[str, Any]:
 
 
 def configuration_changes(earlier: Iterable[Path], config: Config, but: Collection[str] = ()) -> Iterator[str]:
-    """Yield a text for each earlier start of a run if its configuration differs from ``config`` in keys that count.
+    """Yield a text for each earlier start of a run if its configuration differs from ``config`` in a relevant key.
 
-    earlier: paths of the configurations of earlier starts. but: dotted keys that do not count. Raises ConfigError or
+    earlier: paths of the configurations of earlier starts. but: dotted keys to ignore. Raises ConfigError or
     SecurityError if a configuration cannot be read.
     """
     last = to_plain(config)

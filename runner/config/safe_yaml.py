@@ -1,7 +1,7 @@
 """Reading YAML from unknown sources: plain data only, within limits of size and nesting.
 
-A stored configuration is data. A file with tags (which can refer to code), aliases or repeated keys is refused before
-an object is built from it.
+A stored configuration must not execute code. A file with tags (which can refer to code), aliases or repeated keys is
+refused before any object is built.
 """
 
 from pathlib import Path

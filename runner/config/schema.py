@@ -1,7 +1,7 @@
 """The schema of the YAML files: plain dataclasses, one per section of a configuration.
 
 A field of :class:`Config` that belongs to a group holds one of the dataclasses in the group's table
-(:data:`runner.config.configuration.GROUPS`). The classes are not frozen, and OmegaConf can check the field types.
+(:data:`runner.config.configuration.GROUPS`). The classes are not frozen; OmegaConf can check their field types.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ class CheckpointConfig:
     """Frequency of checkpoints and the number of checkpoints kept. The last step of a run is always saved."""
 
     every_steps: Count | None = key(None, "steps between checkpoints; null: only at the end")
-    # With fewer, damage to the checkpoint that is being written could leave no intact one.
+    # With fewer kept, damage to the checkpoint that is being written could leave none intact.
     keep: Annotated[int, Bounds(3, 10**9)] = key(3, "newest checkpoints kept, 3 or more")
     keep_best: bool | None = key(
         None, "keep the best by train.monitor too; null: if monitor, patience or data.val_fraction is set"
@@ -76,7 +76,9 @@ class StragglersConfig:
             _refuse("stragglers.distribution", repr(self.distribution), f"one of {', '.join(DISTRIBUTIONS)}")
         numbers = self.workers
         if numbers is not None and (not numbers or len(set(numbers)) != len(numbers)):
-            _refuse("stragglers.workers", numbers, "one or more different worker numbers from 0, or null for all")
+            _refuse(
+                "stragglers.workers", numbers, "one or more distinct worker numbers, counted from 0, or null for all"
+            )
         waits = self.distribution != "none"
         if (self.median_ms > 0) != waits:
             _refuse("stragglers.median_ms", self.median_ms, "above 0" if waits else "0 with distribution=none")
@@ -207,5 +209,5 @@ def worker_processes(config: Config) -> int:
 
 
 def key_help(schema: type) -> dict[str, str]:
-    """Return documented key -> help line for the keys of a schema dataclass, in order of declaration."""
+    """Return key -> help line for the documented keys of a schema dataclass, in order of declaration."""
     return {f.name: f.metadata["help"] for f in dataclasses.fields(schema) if "help" in f.metadata}

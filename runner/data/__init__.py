@@ -1,8 +1,8 @@
-"""Datasets by the name that the configuration uses. To add one: write its settings class and list it here.
+"""Datasets by their names in the configuration. To add a dataset, write its settings class and list it here.
 
-Read in this order:
+Read the modules in this order:
 
-* ``dataset`` and ``settings``: a dataset and its settings. ``pipeline``: batches. ``source``: the input of workers.
+* ``dataset`` and ``settings``: a dataset and its settings. ``pipeline``: batches. ``source``: a worker's input source.
 * ``digits`` and ``synthetic``: data without files.
 * ``published``, with ``origins``, ``archive`` and ``fetch``: datasets that are downloaded.
 * ``own_files``, with ``arrays``, ``npz``, ``image_folder`` and ``pictures``: the user's files.

@@ -1,4 +1,4 @@
-"""Download and reading of untrusted dataset archives: no content is executed, and all sizes are limited."""
+"""Download and read untrusted dataset archives. No content is executed, and all sizes are limited."""
 
 import io
 import lzma
@@ -17,14 +17,14 @@ from urllib.request import urlopen
 
 from runner.errors import DataError, SecurityError
 
-# Longest wait for a response and between two chunks; short, so that another origin of the dataset is tried soon.
+# Longest wait for a response, and between two chunks of it. It is short, so that the next origin is tried soon.
 _ANSWER_SECONDS = 5.0
 _TOTAL_SECONDS = 1800.0
 _PIECE_BYTES = 1 << 20
 
 
 def download(url: str, target: Path, limit: int) -> None:
-    """Download ``url`` to ``target``. Raises DataError if the download fails or exceeds ``limit`` bytes."""
+    """Download ``url`` to ``target``. Raises DataError if it fails, takes too long or exceeds ``limit`` bytes."""
     deadline = time.monotonic() + _TOTAL_SECONDS
     received = 0
     try:
@@ -81,7 +81,7 @@ _AR_HEADER_SIZE = 60
 def read_tar(archive: Path | io.BytesIO, wanted: Mapping[str, int]) -> dict[str, bytes]:
     """Return the wanted members of a tar file, compressed or not.
 
-    wanted: member path -> largest accepted size in bytes. Other members are checked, not read.
+    wanted: member path -> largest accepted size in bytes. Of other members, only path, type and size are checked.
 
     Raises SecurityError if the path of any member is absolute or contains ``..``, or if a member is a link or a device;
     DataError if a wanted member is missing or too large, or the archive is damaged or unpacks to more than
@@ -112,7 +112,7 @@ def read_tar(archive: Path | io.BytesIO, wanted: Mapping[str, int]) -> dict[str,
 
 
 def _checked_name(member: tarfile.TarInfo, label: str) -> str:
-    """Return the member's path without a leading ``./``; raise SecurityError if it could lead out of a folder."""
+    """Return the member's path without a leading ``./``; raise SecurityError if it could lead out of the archive."""
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts:
         raise SecurityError(f"{label}: member {member.name!r} leads outside of the archive; the archive is refused")
@@ -124,7 +124,7 @@ def _checked_name(member: tarfile.TarInfo, label: str) -> str:
 
 
 def gunzip(data: bytes, limit: int, label: str) -> bytes:
-    """Return the contents of a gzip file. Raises DataError if it is damaged, truncated or over ``limit`` bytes."""
+    """Decompress a gzip file. Raises DataError if it is damaged or truncated, or holds more than ``limit`` bytes."""
     gzip_container = 31
     decompressor = zlib.decompressobj(gzip_container)
     try:

@@ -16,13 +16,13 @@ KEYS = ("x_train", "y_train", "x_test", "y_test")
 """Names of the arrays that a file must have."""
 
 CLASS_NAMES = "class_names"
-"""Name of an optional array of text, (classes,)."""
+"""Name of the optional array of class names: text of shape (classes,)."""
 
 LAYOUTS = ("nchw", "nhwc")
 MOST_CLASSES = 1_000_000
 _MOST_NAME_BYTES = 1 << 26
 _PIXELS = ("uint8", "float32", "float64")
-# An axis of at most this length can be the axis of channels: grey, grey and opacity, RGB, RGBA.
+# An axis of at most this length can be the axis of channels: grey, grey and opacity, RGB, or RGBA.
 _MOST_COLOURS = 4
 
 
@@ -31,11 +31,11 @@ class Arrays(OwnFiles):
     """The user's arrays in a file written by ``numpy.savez`` or ``numpy.savez_compressed``.
 
     x_train, x_test: images of shape (N, H, W), (N, C, H, W) or (N, H, W, C), dtype uint8 (0 to 255), float32 or float64
-    (any finite numbers). y_train, y_test: (N,) integers, labels from 0. class_names: text, (classes,); without it,
-    the classes are numbered from 0 to the largest label of both splits. Other arrays are not read.
+    (any finite numbers). y_train, y_test: (N,) integers, labels from 0. class_names: text of shape (classes,); without
+    it, the names are the numbers from 0 to the largest label of both splits. Other arrays are not read.
 
-    layout: "nchw" or "nhwc" for arrays of images with four axes; null if images have at most 4 channels in only one of
-    them. To train on rows of F features, store them in shape (N, F, 1, 1) and set layout=nchw.
+    layout: the order of four axes, "nchw" or "nhwc"; null to detect it, if only one of axes 1 and 3 has a length of at
+    most 4. To train on rows of F features, store them in shape (N, F, 1, 1) and set layout=nchw.
     """
 
     name: str = "arrays"
@@ -52,7 +52,7 @@ class Arrays(OwnFiles):
         return "name an .npz file, as in data=arrays data.path=my.npz"
 
     def facts_of_files(self) -> Facts:
-        """Return shape, classes and counts from the headers and the labels, without reading images."""
+        """Return image shape, class names and example counts from headers and labels, without reading images."""
         headers = self._headers()
         layout = self._layout(headers["x_train"].shape)
         train, test = (_image_shape(headers[key].shape, layout) for key in ("x_train", "x_test"))
@@ -78,7 +78,7 @@ class Arrays(OwnFiles):
         return Dataset(self.name, train, test, facts.class_names, normalisation)
 
     def _headers(self) -> dict[str, ArrayHeader]:
-        """Return the headers of all arrays. Raises DataError if a header of images is invalid."""
+        """Return the headers of all arrays. Raises DataError for a missing array or an invalid header of images."""
         headers = read_headers(Path(self.path))
         missing = [key for key in KEYS if key not in headers]
         if missing:
@@ -124,14 +124,14 @@ class Arrays(OwnFiles):
         elif layout == "nhwc":
             images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
         if images.dtype != np.uint8:
-            # One example at a time: a mask of all examples would need another quarter of their memory.
+            # Only one example at a time, because a mask of all examples takes a quarter of their size in float32.
             for number, image in enumerate(images):
                 if not np.isfinite(image).all():
                     raise self._wrong(key, f"is not finite in example {number}", "finite numbers; correct or remove it")
         return images
 
     def _labels(self, key: str, headers: dict[str, ArrayHeader]) -> NDArray[np.int64]:
-        """Return the labels. Raises DataError unless they are integers from 0, one for each image."""
+        """Return the labels. Raises DataError unless there is one for each image and all are integers from 0."""
         header, count = headers[key], headers[key.replace("y", "x", 1)].shape[0]
         if header.dtype.kind not in "iu" or header.shape != (count,):
             raise self._wrong(key, f"is {header.dtype}{list(header.shape)}", f"integers [{count}], one for each image")

@@ -1,4 +1,4 @@
-"""The facts and the contents of a dataset, and functions that split it and keep the proportions of the classes."""
+"""The facts and the contents of a dataset, and functions that split it into parts with the same class proportions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from runner.kernels import philox
 
 
 def held_out(examples: int, fraction: float) -> int:
-    """Return how many of the ``examples`` (2 or more) of a class are held out: at least 1, and not all."""
+    """Return how many of ``examples`` (2 or more) to hold out: ``fraction`` of them, rounded; at least 1, not all."""
     return min(max(round(examples * fraction), 1), examples - 1)
 
 
@@ -20,7 +20,7 @@ def stratified_split(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the sorted indices (kept, held out) of a split that holds out ``fraction`` of every class.
 
-    The result is a pure function of the arguments; the examples of each class are drawn separately.
+    name: of the dataset. The examples of each class are drawn separately, by a pure function of the arguments.
     """
     classes, counts = np.unique(labels, return_counts=True)
     taken = [held_out(int(count), fraction) for count in counts]
@@ -32,14 +32,14 @@ def validation_split(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the sorted indices (kept, held out) of a split that holds out ``examples`` (fewer than all) examples.
 
-    The same share of every class is held out, rounded by the method of largest remainders, with random choice among
+    The same fraction of every class is held out, rounded by the method of largest remainders, with random choice among
     equal remainders; no class is emptied unless necessary. The result is a pure function of the arguments.
     """
     classes, counts = np.unique(labels, return_counts=True)
     taken = counts * examples // len(labels)
     ties = philox.permutation(philox.key(seed, f"{name}/val"), len(classes))
     while left := examples - int(taken.sum()):
-        # 0: a class that can give one more example; 1: one that would be emptied; 2: an empty one.
+        # Level 0: a class that can give one more example; 1: a class that this would empty; 2: an empty class.
         level = (taken + 1 >= counts).astype(int) + (taken >= counts)
         order = np.lexsort((ties, taken * len(labels) - counts * examples, level))
         taken[order[: min(left, int((level == level.min()).sum()))]] += 1
@@ -49,7 +49,7 @@ def validation_split(
 def _drawn(
     labels: NDArray[np.int64], taken: Mapping[int, int], seed: int, stream: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Hold out ``taken[label]`` random examples of each class. stream: prefix of the names of the random streams."""
+    """Return the sorted indices (kept, held out), where ``taken[label]`` random examples of each class are held out."""
     out = np.zeros(len(labels), bool)
     for label, count in taken.items():
         members = np.flatnonzero(labels == label)
@@ -78,7 +78,7 @@ class Facts:
         return len(self.class_names)
 
     def carved(self, val_fraction: float) -> "Facts":
-        """Return the facts after this fraction of the train split, in [0, 1), is moved to the validation split."""
+        """Return the facts after ``val_fraction``, in [0, 1), of the train split becomes the validation split."""
         if not val_fraction:
             return self
         val = held_out(self.train_examples, val_fraction)
@@ -138,5 +138,5 @@ class Dataset:
 
     @property
     def facts(self) -> Facts:
-        """Shape, classes and counts of this dataset, which has no validation split."""
+        """Image shape, class names and example counts of this dataset, which has no validation split."""
         return Facts(self.shape, self.class_names, len(self.train), len(self.test))

@@ -19,9 +19,9 @@ from runner.errors import DataError
 _SHAPE = (1, 8, 8)
 _PER_CLASS = (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)
 _CLASS_NAMES = tuple("0123456789")
-# The checksum of the decoded table: the compression of the file does not matter.
+# The checksum of the decoded table, so that the compression of the file does not matter.
 _TABLE_SHA256 = "68aea062d35a127749050fa0e52dca09d6569ac08092c925610e0954e172dde2"
-# A pixel counts the black pixels, 0 to 16, in a 4x4 block of the original bitmap.
+# Each pixel is the number of black pixels, 0 to 16, in a 4x4 block of the original bitmap.
 _NORMALISATION = Normalisation(scale=16.0, mean=(0.0,), std=(1.0,))
 
 
@@ -38,12 +38,12 @@ class Digits(DatasetSettings):
     split_seed: Seed = 0
 
     def facts(self) -> Facts:
-        """Return shape, classes and counts; nothing is read."""
+        """Return image shape, class names and example counts; nothing is read."""
         test = sum(held_out(examples, self.test_fraction) for examples in _PER_CLASS)
         return Facts(_SHAPE, _CLASS_NAMES, sum(_PER_CLASS) - test, test)
 
     def normalisation(self) -> Normalisation:
-        """Return the known normalisation; nothing is read."""
+        """Return the fixed normalisation of this dataset; nothing is read."""
         return _NORMALISATION
 
     def load(self) -> Dataset:

@@ -19,7 +19,7 @@ Report = Callable[[str], None]
 def fetch(name: str, cache_dir: str | Path | None = None, report: Report = print) -> Path:
     """Fetch dataset ``name`` into ``cache_dir`` (None: the user's cache) and return its folder.
 
-    If the cached files are complete and intact, nothing is fetched. ``report`` is called with a line for each attempt.
+    If the cached files are complete and intact, nothing is fetched. ``report`` is called with each line of progress.
 
     Raises ConfigError if ``name`` is not a published dataset, ResourceError if the cache cannot be written, DataError
     if every origin fails, and SecurityError if an archive has a link, a device or a path that leads outside of it.
@@ -88,7 +88,7 @@ def _verify_archive(path: Path, archive: Archive) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run ``runner data`` with the arguments that follow it.
 
-    Wrong arguments end the process with exit code 2, as argparse does; see ``fetch`` for other errors.
+    For wrong arguments, argparse ends the process with exit code 2; for other errors, see ``fetch``.
     """
     parser = argparse.ArgumentParser(
         prog="runner data", description=__doc__, epilog="examples:  runner data list;  runner data fetch mnist"
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _describe_datasets(root: Path) -> str:
-    """Return a table of all datasets with default settings, and of their locations."""
+    """Return a table of all datasets with default settings; the last column is the location of the data."""
     lines = [f"{'name':14} {'shape':12} {'classes':>7} {'train':>7} {'test':>7}  where"]
     for name, settings in DATASETS.items():
         example = settings()

@@ -20,7 +20,7 @@ class ImageFolder(OwnFiles):
     """The user's image files: PATH/train/CLASS/*.png and PATH/test/CLASS/*.png, or .jpg, .jpeg.
 
     The label of a class is the index of its folder in ``train``, sorted by name; images of a class are sorted by name.
-    Names that begin with a dot are ignored; any other file raises DataError, so that no image is silently left out.
+    Names that begin with a dot are ignored. Files of other types raise DataError, so that no image is overlooked.
 
     size: side, in pixels, of the square to which :func:`~runner.data.pictures.read_image` converts every image.
     channels: 3 for RGB, 1 for grey. Images are decoded once, when the data are loaded, and kept as uint8.
@@ -42,7 +42,7 @@ class ImageFolder(OwnFiles):
         return f"name a folder of {_LAYOUT}, as in data=image_folder data.path=my_images"
 
     def facts_of_files(self) -> Facts:
-        """Return shape, classes and counts from the names of the files, without opening any file."""
+        """Return image shape, class names and example counts from the names of the files, without opening any file."""
         train, test = self._listed()
         counts = [sum(map(len, split.values())) for split in (train, test)]
         shape = (self.channels, self.size, self.size)
@@ -50,7 +50,7 @@ class ImageFolder(OwnFiles):
         return Facts(shape, tuple(train), counts[0], counts[1])
 
     def scale(self) -> float:
-        """Return 255, the largest pixel of a decoded image."""
+        """Return 255, the largest possible pixel value of a decoded image."""
         return 255.0
 
     def load(self) -> Dataset:
@@ -60,7 +60,7 @@ class ImageFolder(OwnFiles):
         return Dataset(self.name, train, test, facts.class_names, self.normalisation_of(train.images, self.scale()))
 
     def _listed(self) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
-        """Return the files of each class, for the train and the test split."""
+        """Return class -> files, for the train and the test split. Raises DataError if only ``test`` has a class."""
         train, test = (_classes(Path(self.path) / split) for split in ("train", "test"))
         unknown = sorted(set(test) - set(train))
         if unknown:
@@ -71,7 +71,7 @@ class ImageFolder(OwnFiles):
         return train, test
 
     def _split(self, files: dict[str, list[Path]], class_names: tuple[str, ...]) -> Split:
-        # Imported late: most runs decode no images.
+        # Imported here, because most runs decode no images and need no Pillow.
         from runner.data.pictures import read_image
 
         paths = [(path, label) for label, name in enumerate(class_names) for path in files.get(name, ())]
@@ -83,7 +83,7 @@ class ImageFolder(OwnFiles):
 
 
 def _classes(folder: Path) -> dict[str, list[Path]]:
-    """Return class -> image files of a split, ordered by name. Raises DataError for other files and empty classes."""
+    """Return class -> image files of a split, sorted by name. Raises DataError for other files and empty folders."""
     found = {}
     for entry in _entries(folder):
         if not entry.is_dir():
@@ -100,7 +100,7 @@ def _classes(folder: Path) -> dict[str, list[Path]]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return the entries of a folder, ordered by name, without hidden ones."""
+    """Return the entries of a folder, sorted by name, except those whose names begin with a dot."""
     try:
         return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     except OSError as error:

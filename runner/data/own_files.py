@@ -14,14 +14,14 @@ from runner.data.dataset import Facts, Normalisation
 from runner.data.settings import DatasetSettings
 from runner.errors import ConfigError, DataError
 
-# A chunk in float64 takes a few megabytes.
+# As float64, a chunk takes about 8 MiB.
 _VALUES_PER_CHUNK = 1 << 20
 
 
 def channel_statistics(images: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of each channel of ``images`` (N, C, H, W), N at least 1.
 
-    Two passes in float64 over chunks of fixed order and size: equal images give equal results bit for bit.
+    Both are computed in float64 over chunks of fixed order and size, so that equal images give bit-identical results.
     """
     per_channel = images.size // images.shape[1]
     mean = sum(chunk.sum(axis=(0, 2, 3)) for chunk in _chunks(images)) / per_channel
@@ -44,7 +44,7 @@ class OwnFiles(DatasetSettings):
     without a path can be created, but their :meth:`facts` and :meth:`load` raise ConfigError.
     mean, std: one number per channel for ``(pixel / scale - mean) / std``, where scale is 255 for uint8 and 1 for
     floats; null for the mean and standard deviation of the train split.
-    max_bytes: largest size in bytes of all images together, because every process holds all images.
+    max_bytes: largest accepted size of all images together, in bytes; every process holds all images in memory.
     """
 
     path: str = ""
@@ -70,7 +70,7 @@ class OwnFiles(DatasetSettings):
                     )
 
     def facts(self) -> Facts:
-        """Return shape, classes and counts. Raises ConfigError if ``path`` is empty, DataError for invalid files."""
+        """Return the facts of the files. Raises ConfigError if ``path`` is empty, DataError for invalid files."""
         if not self.path:
             raise ConfigError(f"data.path is not set: dataset {self.name!r} is read from your files; {self.ask}")
         return self.facts_of_files()
@@ -82,7 +82,7 @@ class OwnFiles(DatasetSettings):
 
     @abstractmethod
     def facts_of_files(self) -> Facts:
-        """Return shape, classes and counts without reading any image. Raises DataError for invalid files."""
+        """Return the facts of the files without reading any image. Raises DataError for invalid files."""
 
     def normalisation(self) -> Normalisation:
         """Return the configured normalisation without reading images or, if none is set, compute it from the images."""
@@ -92,7 +92,7 @@ class OwnFiles(DatasetSettings):
 
     @abstractmethod
     def scale(self) -> float:
-        """Return the largest possible pixel, or 1 for floats; reads no images. Raises DataError for invalid files."""
+        """Return the largest possible pixel value, or 1 for floats, without reading images; may raise DataError."""
 
     def require_room(self, nbytes: int, what: str) -> None:
         """Raise DataError if ``nbytes`` is more than ``max_bytes``. what: name of the data, for the message."""

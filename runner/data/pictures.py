@@ -22,18 +22,18 @@ MOST_PIXELS = 1 << 26
 _FORMATS = ("PNG", "JPEG")
 _MODES = {1: "L", 3: "RGB"}
 """Channels -> Pillow's mode."""
-# Other modes have more than 8 bits per colour, or channels for inks, as CMYK has.
+# The accepted Pillow modes. Other modes have more than 8 bits per colour, or other channels, such as the inks of CMYK.
 _READABLE = ("1", "L", "LA", "P", "RGB", "RGBA")
 _LOSSLESS = {"L": ("1", "L"), "RGB": ("1", "L", "P", "RGB")}
-"""Mode -> modes that are converted to it without loss."""
+"""Mode -> the modes from which Pillow converts to it without loss."""
 _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
 
 
 def read_image(path: Path, shape: tuple[int, int, int], *, fit: bool = True) -> NDArray[np.uint8]:
     """Return a PNG or JPEG image in ``shape`` (C, H, W), where C is 3 for RGB or 1 for grey (ITU-R 601-2 luma).
 
-    The image is rotated as its EXIF data say, cropped to the largest centred part with the requested aspect ratio, and
-    resized unless it has the requested size (bilinear, with antialiasing if it shrinks). Opacity is dropped.
+    The image is rotated according to its EXIF data, cropped to the largest centred part with the requested aspect ratio
+    and resized, if necessary, by bilinear interpolation, with antialiasing if it shrinks. Opacity is dropped.
     fit: False to refuse an image that would be cropped or resized, or would lose colours or opacity.
     Raises DataError, naming the file, if the image is damaged, too large or has more than 8 bits per colour.
     """
@@ -41,7 +41,7 @@ def read_image(path: Path, shape: tuple[int, int, int], *, fit: bool = True) -> 
     mode = _MODES[channels]
     try:
         with open_regular(path) as file, Image.open(file, formats=_FORMATS) as image:
-            # So far, Pillow has read only the header.
+            # Up to here, Pillow has read only the header.
             _require_readable(path, image)
             upright = ImageOps.exif_transpose(image)
             if not fit:
@@ -63,7 +63,7 @@ def _require_readable(path: Path, image: Image.Image) -> None:
 
 
 def _require_fitting(path: Path, image: Image.Image, mode: str, size: tuple[int, int]) -> None:
-    """Raise DataError if an image has another size (width, height), or if conversion to ``mode`` would change it."""
+    """Raise DataError if an image is not of ``size`` (width, height), or if conversion to ``mode`` would change it."""
     faults = []
     if image.size != size:
         faults.append(f"it is {image.width} x {image.height} pixels, the network takes {size[0]} x {size[1]}")
@@ -81,8 +81,8 @@ ARRAYS = (".npy",)
 class Picture:
     """One image.
 
-    label: the name of the file, with a number if the file has several images. pixels: (C, H, W), of any numeric dtype,
-    in the range of the dataset's pixels.
+    label: the path of the file, followed by the image's index if the file has several images. pixels: (C, H, W), of any
+    numeric dtype, in the range of the dataset's pixels (see :func:`read_pictures`).
     """
 
     label: str
@@ -94,10 +94,10 @@ def read_pictures(
 ) -> list[Picture]:
     """Read images of ``shape`` (C, H, W), for a network whose dataset has this ``normalisation``.
 
-    Pixels of PNG and JPEG files are scaled to the range of the dataset's pixels; without such a range, only arrays are
-    accepted. The values of an array must be in this range, and its shape (C, H, W) or (N, C, H, W), or (H, W) or
-    (N, H, W) for one channel. fit: True to convert PNG and JPEG files to the given size and channels, as
-    :func:`read_image` does; False to refuse other sizes and channels.
+    Pixels of PNG and JPEG files are scaled to the range of the dataset's pixels, 0 to ``normalisation.scale``; if the
+    dataset's pixels have no bounds, only arrays are accepted. An array must have values in this range, and the shape
+    (C, H, W) or (N, C, H, W), or, for one channel, (H, W) or (N, H, W). fit: True to convert PNG and JPEG files to the
+    given size and channels, as :func:`read_image` does; False to refuse other sizes and channels.
 
     Raises DataError, with the reason, for a file that cannot be read or does not fit.
     """
@@ -119,7 +119,7 @@ def _read(path: Path, shape: tuple[int, int, int], normalisation: Normalisation,
 
 
 def _require_images(path: Path, channels: int, normalisation: Normalisation) -> None:
-    """Raise DataError if the network cannot take PNG or JPEG files."""
+    """Raise DataError if no PNG or JPEG file can be an input of the network."""
     if channels not in _MODES:
         raise DataError(f"{path}: the network takes {channels} channels, an image has 1 or 3; use arrays (.npy)")
     if not normalisation.bounded:
@@ -130,7 +130,7 @@ def _require_images(path: Path, channels: int, normalisation: Normalisation) -> 
 
 
 def _array(path: Path, shape: tuple[int, int, int]) -> NDArray[Any]:
-    """Return the images (N, C, H, W) of an array file. Object arrays, which are pickles, are refused."""
+    """Return the images (N, C, H, W) of an array file. Arrays of objects, which are pickles, are refused."""
     try:
         with open_regular(path) as file:
             array = np.load(file, allow_pickle=False)

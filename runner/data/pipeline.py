@@ -1,4 +1,4 @@
-"""Batches of a dataset, where every share of a batch is a pure function of (seed, split, step, share)."""
+"""Batches of a dataset. Each share (range of examples) of a batch is a pure function of seed, split, step and range."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ class Pipeline:
     """An input source that serves a dataset in memory; several threads may read it at once.
 
     Train batches are taken from an endless stream of the n examples: position p belongs to epoch p // n and has example
-    permutation(epoch)[p % n]; step s takes batch_size positions from s * batch_size on, so no example is dropped.
-    Batches of "test" and "val" go through their split in order; the last one is padded with zeros. The validation split
-    is drawn from the train split, by seed and dataset name; its examples are not in the stream. A share is a range of
-    the whole batch, and augmentation depends on the position, so no result depends on the number of shares.
+    permutation(epoch)[p % n]. Step s takes the ``batch_size`` positions that begin at s * batch_size, so no example is
+    dropped. Batches of "test" and "val" go through their split in order; the last one is padded with zeros. The
+    validation split is drawn from the train split, by seed and dataset name; its examples are not in the stream.
+    Augmentation depends on the step and the position, so the number of shares has no effect.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Pipeline:
         augment: Augment | None = None,
         val_fraction: float = 0.0,
     ) -> None:
-        """Serve ``dataset`` in batches of ``batch_size``, images in ``dtype`` ("float32" or "float64").
+        """Serve ``dataset`` in batches of ``batch_size``, with images in ``dtype`` ("float32" or "float64").
 
         eval_batch_size: size of "test" and "val" batches; None for ``batch_size``. val_fraction: fraction of the train
         split that becomes the split "val"; 0 for no split "val".
@@ -49,15 +49,15 @@ class Pipeline:
         self._dtype = np.dtype(dtype)
         self._augment = augment or Augment()
         self._augment_key = philox.key(seed, f"{dataset.name}/augment")
-        # The shares of a batch that spans two epochs need the orders of both.
+        # The orders of two epochs are kept, because the shares of a batch that spans two epochs need both.
         self._epoch_order = lru_cache(maxsize=2)(self._draw_epoch_order)
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Batch:
         """Return examples lo..hi-1 of the whole batch of ``step`` of split "train", "test" or, if there is one, "val".
 
-        x: (hi-lo, C, H, W) normalised, in the pipeline's dtype; y: (hi-lo,) int64 labels; index: (hi-lo,)
-        int64 position in the stream or split; mask: (hi-lo,) in the pipeline's dtype, 1 for an example and 0 for
-        padding, whose x and y are 0.
+        x: (hi-lo, C, H, W) normalised images in the pipeline's dtype. y: (hi-lo,) int64 labels. index: (hi-lo,) int64
+        positions in the stream of train examples or in the split. mask: (hi-lo,) in the pipeline's dtype, 1 for an
+        example and 0 for padding, whose x and y are 0.
 
         Raises ValueError for another split, a negative step or a share outside the batch.
         """
@@ -107,7 +107,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class _Part:
-    """Some examples of a split. indices: None for all examples. Only ``take`` copies data."""
+    """Some examples of a split. indices: of the examples in the split, None for all. Only ``take`` copies data."""
 
     split: Split
     indices: NDArray[np.int64] | None = None
@@ -116,13 +116,13 @@ class _Part:
         return len(self.split) if self.indices is None else len(self.indices)
 
     def take(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Return images and labels of the examples at ``positions`` of the part."""
+        """Return the images and labels of the examples at ``positions`` among these examples."""
         examples = positions if self.indices is None else self.indices[positions]
         return self.split.images[examples], self.split.labels[examples]
 
 
 def _parts(dataset: Dataset, val_fraction: float, seed: int) -> dict[str, _Part]:
-    """Return the examples of each split."""
+    """Return name -> examples of the splits "train", "test" and, unless ``val_fraction`` is 0, "val"."""
     test = _Part(dataset.test)
     if not val_fraction:
         return {"train": _Part(dataset.train), "test": test}

@@ -1,7 +1,7 @@
 """Datasets that are published as files: their facts, and the cache that keeps them as IDX files.
 
-MNIST (LeCun, Cortes and Burges), Fashion-MNIST (Xiao, Rasul and Vollgraf 2017), CIFAR-10 (Krizhevsky 2009). The
-checksums are those of the decoded IDX files, which are the same for every origin of a dataset.
+They are MNIST (LeCun, Cortes and Burges), Fashion-MNIST (Xiao, Rasul and Vollgraf 2017) and CIFAR-10 (Krizhevsky 2009).
+The checksums are those of the decoded IDX files, which are the same for every origin of a dataset.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from runner.system.files import open_regular, user_cache_folder
 
 
 def idx_header(shape: tuple[int, ...]) -> bytes:
-    """Return the header of an IDX file of a uint8 array of ``shape``."""
+    """Return the header of an IDX file that holds a uint8 array of ``shape``."""
     unsigned_byte = 8
     return struct.pack(f">BBBB{len(shape)}I", 0, 0, unsigned_byte, len(shape), *shape)
 
@@ -76,17 +76,17 @@ class PublishedDataset:
 
     @property
     def facts(self) -> Facts:
-        """Shape, classes and counts."""
+        """Image shape, class names and example counts."""
         return Facts(self.shape, self.class_names, self.train_labels.shape[0], self.test_labels.shape[0])
 
 
 def cache_root(cache_dir: str | Path | None) -> Path:
-    """Return the folder that holds one folder per dataset: ``cache_dir``, or ``data`` in the user's cache folder."""
+    """Return the folder that holds one folder per dataset: ``cache_dir`` or, if None, ``data`` in the user's cache."""
     return user_cache_folder() / "data" if cache_dir is None else Path(cache_dir).expanduser()
 
 
 def read_verified(path: Path, array: CachedArray) -> bytes:
-    """Return the bytes of ``path``. Raises DataError if it is missing or not exactly the known file."""
+    """Return the bytes of the file ``path``. Raises DataError if it is missing or differs from the known file."""
     try:
         with open_regular(path) as stream:
             # One more byte than expected is read, so that a file that is too long is detected.
@@ -113,7 +113,7 @@ def is_cached(published: PublishedDataset, root: Path) -> bool:
 
 
 def require_cached(published: PublishedDataset, cache_dir: str | None) -> Path:
-    """Return the folder of a dataset. If it is missing, raises DataError with the command that fetches the dataset."""
+    """Return the folder of a dataset. If there is none, raises DataError with the command that fetches the dataset."""
     folder = cache_root(cache_dir) / published.name
     if not folder.is_dir():
         raise DataError(
@@ -129,7 +129,7 @@ def _remedy(published: PublishedDataset, cache_dir: str | None) -> str:
 
 
 def load_published(published: PublishedDataset, cache_dir: str | None) -> Dataset:
-    """Read a dataset from the cache. If this fails, raises DataError with the command that fetches the dataset."""
+    """Read a dataset from the cache. If reading fails, raises DataError with the command that fetches the dataset."""
     folder = require_cached(published, cache_dir)
     try:
         arrays = [decode_idx(read_verified(folder / each.filename, each), each.shape) for each in published.arrays]
@@ -153,7 +153,7 @@ def _published(
     examples: tuple[int, int],
     checksums: tuple[str, str, str, str],
 ) -> PublishedDataset:
-    """Return a dataset of uint8 images. examples: of train and test. checksums: train images and labels, then test."""
+    """Return a dataset of uint8 images. examples: numbers of train and test examples. checksums: SHA-256, per file."""
     sizes = shape if shape[0] > 1 else shape[1:]
     test = "test" if shape[0] > 1 else "t10k"
     files = [
@@ -216,11 +216,11 @@ class PublishedSettings(DatasetSettings):
     published: ClassVar[PublishedDataset]
 
     def facts(self) -> Facts:
-        """Return shape, classes and counts; nothing is read."""
+        """Return image shape, class names and example counts; nothing is read."""
         return self.published.facts
 
     def normalisation(self) -> Normalisation:
-        """Return the known normalisation; nothing is read."""
+        """Return the published normalisation of the dataset; nothing is read."""
         return self.published.normalisation
 
     def require_present(self) -> None:
@@ -228,7 +228,7 @@ class PublishedSettings(DatasetSettings):
         require_cached(self.published, self.cache_dir)
 
     def load(self) -> Dataset:
-        """Read the cache. Raises DataError if the dataset was not fetched or is corrupt."""
+        """Read the dataset from the cache. Raises DataError if it was not fetched or is corrupt."""
         return load_published(self.published, self.cache_dir)
 
 

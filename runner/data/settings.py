@@ -18,8 +18,8 @@ DRAWS_PER_IMAGE = 3
 class Augment:
     """Random augmentation of each training image.
 
-    crop_padding: width of a black border (stored value 0) that is added before the image is cropped to its original
-    size at a random position; 0 for no crop. flip: whether to mirror each image left to right with probability 1/2.
+    crop_padding: width of the black border (stored value 0) that is added before a region of the original size is cut
+    out at a random position; 0 for no crop. flip: whether to mirror each image left to right with probability 1/2.
     """
 
     crop_padding: Annotated[int, Bounds(0, 65_536)] = 0
@@ -27,11 +27,11 @@ class Augment:
 
     @property
     def active(self) -> bool:
-        """Whether images are changed."""
+        """Whether any setting changes images."""
         return self.crop_padding > 0 or self.flip
 
     def apply(self, images: NDArray[Any], draws: NDArray[np.float64]) -> NDArray[Any]:
-        """Return augmented ``images`` (S, C, H, W). draws: (S, 3) in [0, 1), for crop row, crop column and flip."""
+        """Augment ``images`` (S, C, H, W). draws: (S, 3) numbers in [0, 1), for crop row, crop column and flip."""
         if self.crop_padding:
             padding, sides = self.crop_padding, images.shape[2:]
             padded = np.pad(images, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
@@ -48,13 +48,13 @@ class DatasetSettings(ABC):
     """Settings of one dataset. Creation raises ConfigError for invalid values.
 
     cache_dir: folder of fetched datasets, None for the user's cache; ignored by datasets that need no download.
-    train_limit, test_limit: largest number of examples used from a split, spread evenly over it; None for all.
+    train_limit, test_limit: largest number of examples to use from a split, spread evenly over it; None for all.
     val_fraction: fraction of every class of the train split that becomes the validation split, drawn with the run's
     seed; 0 for no validation split.
     """
 
     fits_images: ClassVar[bool] = False
-    """Whether examples are image files that :func:`~runner.data.pictures.read_image` converts to one shape."""
+    """Whether the examples are image files, which :func:`~runner.data.pictures.read_image` converts to one shape."""
 
     name: str = ""
     augment: Augment = field(default_factory=Augment)
@@ -65,7 +65,7 @@ class DatasetSettings(ABC):
 
     def __post_init__(self) -> None:
         facts: object = self.facts()
-        if not isinstance(facts, Facts):  # the dataset of a plugin can return anything
+        if not isinstance(facts, Facts):  # a plugin's dataset can return anything
             raise ConfigError(f"data.name={self.name}: facts returned {facts}; expected Facts")
         examples = min(facts.train_examples, self.train_limit or facts.train_examples)
         if self.val_fraction and examples < 2:
@@ -82,21 +82,21 @@ class DatasetSettings(ABC):
 
     @abstractmethod
     def facts(self) -> Facts:
-        """Return shape, classes and counts, ignoring limits and the validation split; reads no images."""
+        """Return the facts of the whole dataset, without limits and validation split; must not read images."""
 
     def normalisation(self) -> Normalisation:
-        """Return the normalisation of stored pixels; if it depends on the data, reads them and can raise DataError."""
+        """Return the normalisation of stored pixels. If it depends on the data, reads them and may raise DataError."""
         return self.load().normalisation
 
     def require_present(self) -> None:  # noqa: B027 - does nothing by default
         """Raise DataError, with the command that fetches the dataset, if the dataset is missing from the cache.
 
-        This quick check before the start of a run reads no data. A dataset that needs no download always passes.
+        This quick check before a run reads no data. For a dataset that needs no download, it does nothing.
         """
 
     @abstractmethod
     def load(self) -> Dataset:
-        """Read or generate the dataset, without limits. Raises DataError if it is missing or corrupt."""
+        """Read or generate the whole dataset, without limits. Raises DataError if it is missing or corrupt."""
 
 
 def limited_facts(settings: DatasetSettings) -> Facts:
@@ -119,6 +119,6 @@ def load_limited(settings: DatasetSettings) -> Dataset:
 def _limited(split: Split, limit: int | None) -> Split:
     if limit is None or limit >= len(split):
         return split
-    # The examples are spread over the split, so that a split sorted by class does not lose whole classes.
+    # The chosen examples are spread over the split, so that a split sorted by class does not lose whole classes.
     chosen = np.arange(limit) * len(split) // limit
     return Split(split.images[chosen], split.labels[chosen])

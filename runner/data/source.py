@@ -14,8 +14,8 @@ from runner.system.schema import LenientRecord, Violation
 class Prefetcher:
     """An input source that returns the batches of a pipeline and usually makes them before they are requested.
 
-    After a read of (split, step, lo, hi), a background thread reads (split, step + 1, lo, hi): it works one step ahead,
-    whatever the number of shares (microbatches) of a step. Other batches, such as the first, are made when requested.
+    After a read of (split, step, lo, hi), a background thread reads (split, step + 1, lo, hi). It thus works one step
+    ahead even if each step reads several ranges (microbatches). Other batches, such as the first, are made on request.
     """
 
     def __init__(self, source: Pipeline) -> None:
@@ -53,7 +53,7 @@ class Prefetcher:
 
 
 def settings_from_config(config: Mapping[str, object]) -> DatasetSettings:
-    """Return the settings that ``config`` ({"name": "digits", ...}) describes; other keys are optional.
+    """Return the settings that ``config`` ({"name": "digits", ...}) describes; keys other than "name" are optional.
 
     Raises ConfigError for an unknown name, an unknown key, or a value of wrong type or out of range.
     """
@@ -74,10 +74,10 @@ def source_from_config(
     eval_batch_size: int | None = None,
     dtype: str,
 ) -> Prefetcher:
-    """Load the dataset that ``config`` describes and return a source of its batches.
+    """Load the dataset that ``config`` describes and return a source of its batches, which the caller must close.
 
-    batch_size, eval_batch_size: size of the whole batch over all workers, for "train" and for other splits. dtype: of x
-    and mask, "float32" or "float64". The caller must close the source. Raises ConfigError like
+    batch_size: size of a train batch over all workers. eval_batch_size: the same for other splits; None for
+    ``batch_size``. dtype: dtype of x and mask, "float32" or "float64". Raises ConfigError like
     :func:`settings_from_config`, and DataError if the data cannot be read.
     """
     settings = settings_from_config(config)

@@ -15,7 +15,7 @@ from runner.kernels import philox
 _PATTERN_SIDE = 8
 # Number of random words per draw, small enough for the CPU's cache.
 _WORDS_PER_CHUNK = 1 << 17
-# A pixel is the sum of two halved uniform bytes: mean 1/2, variance 2 * (1/2)^2 / 12, if the full range is 1.
+# A pixel is the sum of two uniform bytes, each halved. On a scale of 0 to 1: mean 1/2, variance 2 * (1/2)**2 / 12.
 _MEAN, _STD = 0.5, 0.204
 
 
@@ -39,13 +39,13 @@ class Synthetic(DatasetSettings):
         super().__post_init__()
 
     def facts(self) -> Facts:
-        """Return shape, classes and counts from the settings."""
+        """Return image shape, class names and example counts according to the settings."""
         channels, height, width = self.shape
         names = tuple(f"class {label}" for label in range(self.classes))
         return Facts((channels, height, width), names, self.examples, self.test_examples)
 
     def normalisation(self) -> Normalisation:
-        """Return the normalisation for the expected mean and standard deviation of the pixels; nothing is drawn."""
+        """Return the normalisation by the expected mean and standard deviation of all pixels; nothing is drawn."""
         channels = self.shape[0]
         return Normalisation(scale=255.0, mean=(_MEAN,) * channels, std=(_STD,) * channels)
 
@@ -66,12 +66,12 @@ class Synthetic(DatasetSettings):
         for start in range(0, examples, chunk):
             rows = np.arange(start, min(start + chunk, examples), dtype=np.int64)
             noise = self._draw_bytes(f"noise/{split}", rows, tuple(self.shape))
-            # Each summand is at most 127, so the sum stays within a byte.
+            # Each summand is at most 127, so the sum fits in a byte.
             images[rows] = self._patterns(labels[rows]) // 2 + noise // 2
         return Split(images, labels)
 
     def _patterns(self, labels: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Return the pattern of each label, (S, C, H, W): a small random picture, enlarged."""
+        """Return the pattern of each label, a small random image enlarged to (C, H, W), as (S, C, H, W)."""
         channels, height, width = self.shape
         picture = self._draw_bytes("pattern", labels, (channels, _PATTERN_SIDE, _PATTERN_SIDE))
         row, column = (np.arange(side) * _PATTERN_SIDE // side for side in (height, width))

@@ -1,6 +1,6 @@
 """Models by their names in the configuration. To add a model, write its class and list it here.
 
-Read ``base`` first, then ``lenet``. Then every other file describes one architecture and can be read separately.
+Read ``base`` first, then ``lenet``, then every other file in any order: each describes one architecture.
 """
 
 from runner.models.alexnet import AlexNet

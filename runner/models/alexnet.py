@@ -10,11 +10,11 @@ from runner.engine.graph.tensor import Tensor
 from runner.models.base import Model, require
 
 CROPS: dict[str, tuple[nn.Padding, bool]] = {"ceil": ("valid", True), "pad": (2, False), "valid": ("valid", False)}
-"""Value of ``crop`` -> padding of conv1, and whether the number of windows is rounded up; each gives 55x55 windows."""
+"""Value of ``crop`` -> padding of conv1, and whether the number of its windows is rounded up; see :class:`AlexNet`."""
 
 KERNELS = (5, 5, 3, 3, 3)
 POOLED = (1, 2, 5)
-"""The convolutions that max pooling follows, counted from 1."""
+"""Numbers, from 1, of the convolutions that are followed by max pooling."""
 
 
 @dataclass
@@ -26,10 +26,10 @@ class AlexNet(Model):
 
     conv4: filters of the fourth convolution; 384 in the paper's footnote, 256 in all code released by its author.
     units: width of each hidden dense layer. dropout: rate after these layers. lrn: whether local response normalization
-    follows conv1 and conv2. lrn_alpha: the factor of the sum of squares over 5 channels; cuda-convnet2 divides it
-    by 5 (lrn_divide_by_size), the paper of 2012 does not. crop: how conv1 handles borders. "ceil": in 224x224
-    images, the last windows reach beyond the image (cuda-convnet2); "pad": 224x224 images get two zeros on every side
-    (convnet-benchmarks, Torch); "valid": 227x227 images get none (convnet-benchmarks, TensorFlow). Other sizes work.
+    follows conv1 and conv2. lrn_alpha: the factor of the sum of squares over 5 channels. lrn_divide_by_size: whether
+    this factor is divided by 5, as in cuda-convnet2 but not in the paper of 2012. crop: how conv1 gets 55x55 windows;
+    other image sizes work too. "ceil": from 224x224, where the last windows reach beyond the image (cuda-convnet2);
+    "pad": from 224x224 and two zeros on every side (Torch); "valid": from 227x227 without zeros (TensorFlow).
     """
 
     name: str = "alexnet"
@@ -67,7 +67,7 @@ class AlexNet(Model):
             h = nn.dense(net, h, self.units, bias=1.0, initializer=small, name=f"fc{i}")
             h = nn.relu(net, h, name=f"relu{i}")
             h = nn.dropout(net, h, self.dropout, name=f"dropout{i}")
-        # With this bias, logistic units begin at 1 / (1 + exp(7)), near the frequency of one class in a thousand.
+        # With this bias, outputs of logistic units begin near 1 / (1 + exp(7)), about the frequency of 1 class in 1000.
         return nn.dense(net, h, classes, bias=-7.0, initializer=small, name="fc8")
 
     def _normalize(self, net: NetworkBuilder, x: Tensor, name: str) -> Tensor:

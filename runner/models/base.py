@@ -25,13 +25,13 @@ class Model(ABC):
 
     @abstractmethod
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
-        """Add the layers over images x (N, C, H, W) and return logits (N, classes), all in ``net.dtype``.
+        """Add the layers for images x (N, C, H, W) and return logits (N, classes), all in ``net.dtype``.
 
-        Raises ConfigError naming the first layer whose input is too small.
+        Raises ConfigError, which names the layer, at the first layer whose input is too small.
         """
 
     def network(self, classes: int) -> NetworkFunction:
-        """Return the function that adds the whole network, loss included, for images x and labels y (N,) int64."""
+        """Return a function that adds the whole network, with the loss, for images x and labels y, (N,) int64."""
 
         def add_to(net: NetworkBuilder, batch: Mapping[str, Tensor]) -> Outputs:
             logits = self.forward(net, batch["x"], classes)
@@ -41,7 +41,7 @@ class Model(ABC):
         return add_to
 
     def _require_logits(self, net: NetworkBuilder, returned: object, classes: int) -> None:
-        """Raise ConfigError unless ``returned`` is (N, classes), because the model of a plugin may return anything."""
+        """Raise ConfigError unless ``returned`` has shape (N, classes): a plugin's model may return anything."""
         spec = net.graph.spec(returned) if isinstance(returned, Tensor) else None
         if spec is None or spec.shape[1:] != (classes,):
             actual = returned if spec is None else spec
@@ -52,6 +52,6 @@ class Model(ABC):
 
 
 def require(holds: bool, key: str, value: object, expected: str) -> None:
-    """Raise ConfigError naming the key of the ``model`` config group unless the condition holds."""
+    """Raise ConfigError, naming the key of the ``model`` group, unless the condition holds."""
     if not holds:
         raise ConfigError(f"model.{key}={value}: expected {expected}")

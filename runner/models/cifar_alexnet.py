@@ -14,8 +14,8 @@ from runner.models.base import Model, require
 class CifarAlexNet(Model):
     """A small AlexNet for 32x32 photographs: five convolutions and three dense layers.
 
-    600,010 parameters and 10,384,384 multiply-adds for 3x32x32 images of 10 classes: as in the large network, most of
-    the work is in the convolutions and most of the parameters are in the dense layers.
+    600,010 parameters and 10,384,384 multiply-adds for 3x32x32 images of 10 classes. As in AlexNet, most of the
+    arithmetic is in the convolutions and most of the parameters are in the dense layers.
 
     filters: filters of each convolution. units: width of each hidden dense layer. dropout: rate after these layers.
     """

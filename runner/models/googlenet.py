@@ -11,7 +11,7 @@ from runner.models.base import Model
 
 @dataclass(frozen=True)
 class Module:
-    """Filters of the branches of an Inception module. three, five: those of the 1x1 reduction and the convolution."""
+    """Numbers of filters of an Inception module. three, five: of the 1x1 reduction and the 3x3 or 5x5 convolution."""
 
     one: int
     three: tuple[int, int]
@@ -36,7 +36,7 @@ STAGES: dict[str, dict[str, Module]] = {
         "b": Module(384, (192, 384), (48, 128), 128),
     },
 }
-"""The modules 3a, 3b, 4a, ... 5b of the paper, by stage and letter; max pooling precedes each stage."""
+"""Stage -> letter -> module of the paper: 3a, 3b, 4a, ... 5b. Max pooling precedes each stage."""
 
 
 @dataclass

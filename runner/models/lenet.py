@@ -10,7 +10,7 @@ from runner.engine.graph.tensor import Tensor
 from runner.models.base import Model, require
 
 SMALLEST_UNPADDED = 16
-"""Smallest side for two unpadded 5x5 convolutions, each with a 2x2 pooling: 16, 12, 6, 2, 1."""
+"""Smallest side of an image for two unpadded 5x5 convolutions, each with 2x2 pooling: 16 becomes 12, 6, 2, then 1."""
 
 
 @dataclass

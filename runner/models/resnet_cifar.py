@@ -33,7 +33,7 @@ class Unit:
 
     @property
     def stride(self) -> int:
-        """Stride of the unit's first convolution: the first units of stages 2 and 3 halve the image."""
+        """Stride of the unit's first convolution: 2 in the first units of stages 2 and 3, which halve the image."""
         return 2 if self.stage > 1 and self.number == 1 else 1
 
 
@@ -42,14 +42,14 @@ class ResNetCifar(Model):
     """Residual networks for 32x32 photographs: a convolution, three stages of units, a global mean and a dense layer.
 
     For 3x32x32 images of 10 classes, ResNet-110 with basic blocks has 1,727,962 parameters, and ResNet-1001 with
-    preactivation bottlenecks has 10,327,706. No convolution has a bias. The image is halved twice, rounded up, so any
-    size works.
+    preactivation bottlenecks has 10,327,706. No convolution has a bias. The size of the image is halved twice, rounded
+    up, so any size works.
 
-    depth: layers with weights, shortcuts excluded. block: "basic", two 3x3 convolutions, and a shortcut that adds
-    channels of zeros if needed; or "bottleneck", convolutions of 1x1, 3x3 and 1x1, the last four times as wide, and a
+    depth: number of layers with weights, except in shortcuts. block: "basic", two 3x3 convolutions, and a shortcut that
+    adds channels of zeros if needed; or "bottleneck", convolutions of 1x1, 3x3 and 1x1, the last 4 times as wide, and a
     1x1 convolution as shortcut if the number of channels changes. unit: "original", normalization and ReLU follow each
-    convolution, the last ReLU after the sum; or "preactivation", both precede each convolution and nothing follows the
-    sum. norm_decay: decay of the moving averages used in evaluation.
+    convolution, but the last ReLU follows the sum; or "preactivation", normalization and ReLU precede each convolution
+    and nothing follows the sum. norm_decay: decay of the moving averages used in evaluation.
     """
 
     name: str = "resnet_cifar"
@@ -110,17 +110,17 @@ class ResNetCifar(Model):
         return nn.add(net, h, self._shortcut(net, source, unit), name=f"{unit.name}_add")
 
     def _activates_shortcut(self, unit: Unit) -> bool:
-        """Return whether the shortcut reads the unit's first ReLU: in the very first unit, and before a projection."""
+        """Return whether the shortcut reads the unit's first ReLU: if it has a convolution or the unit is the first."""
         return unit.number == 1 and (unit.stage == 1 or self.block == "bottleneck")
 
     def _convolutions(self, unit: Unit) -> list[tuple[int, int, int]]:
-        """Return filters, kernel and stride of each convolution of the branch."""
+        """Return (filters, kernel, stride) of each convolution of the unit's branch."""
         if self.block == "basic":
             return [(unit.width, 3, unit.stride), (unit.width, 3, 1)]
         return [(unit.width, 1, unit.stride), (unit.width, 3, 1), (4 * unit.width, 1, 1)]
 
     def _shortcut(self, net: NetworkBuilder, x: Tensor, unit: Unit) -> Tensor:
-        """Return x if it has the shape of the unit's branch; otherwise add the layers of a shortcut with this shape."""
+        """Return x if it has the shape of the branch's result; otherwise add layers that give a shortcut this shape."""
         channels = self._convolutions(unit)[-1][0]
         name = f"{unit.name}_shortcut"
         if net.graph.spec(x).shape[1] == channels:
@@ -135,7 +135,7 @@ class ResNetCifar(Model):
 
 
 def _conv(net: NetworkBuilder, x: Tensor, filters: int, *, kernel: int, name: str, stride: int = 1) -> Tensor:
-    """Add a convolution without bias, padded so that stride 1 keeps the image size; ``he_normal`` uses the fan-out."""
+    """Add a convolution with padding that keeps the image size at stride 1; no bias, He normal weights (fan-out)."""
     initializer = he_normal(kernel * kernel * filters)
     return nn.conv(
         net, x, filters, kernel, stride=stride, padding=kernel // 2, bias=None, initializer=initializer, name=name

@@ -1,6 +1,6 @@
 """Optimizers by their names in the configuration. To add an optimizer, write its class and list it here.
 
-Read in this order:
+Read the modules in this order:
 
 * ``base``: settings, the rule of an update, slots, and the factor that clips gradients.
 * ``sgd`` (with momentum), ``adam`` (with Adagrad): rules that compute an update from one gradient.

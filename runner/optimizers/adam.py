@@ -1,4 +1,4 @@
-"""Adaptive learning rates: Adagrad and Adam."""
+"""Optimizers with adaptive learning rates: Adagrad, Adam and AdamW."""
 
 import math
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ class Adagrad(Optimizer):
     """s <- s + g ** 2;  w <- w - lr * g / sqrt(s), element by element, and no update where s is 0.
 
     The rate of each element is that of Dean et al. 2012, section 4.1: gamma / sqrt(sum of the squares of all gradients
-    so far), with gamma = lr and no constant added to the root. They report that the best gamma is larger than the best
-    fixed rate, perhaps by a factor of 10. If s is 0, all gradients so far were 0 or so small that their squares are 0.
+    so far), with gamma = lr and no constant added to the root. The paper reports that the best gamma is larger than the
+    best fixed rate, perhaps by a factor of 10. If s is 0, the squares of all gradients so far were 0 or underflowed.
 
     Weight decay is an L2 penalty: weight_decay * w is added to the gradient first. Slot: squares, which holds s.
     """
@@ -24,14 +24,14 @@ class Adagrad(Optimizer):
     lr: Positive = 0.05
 
     def rule(self, learning_rate: Expr, step: Expr) -> Rule:
-        """Return the rule; there are no nodes that all variables share."""
+        """Return the rule. Unlike Adam's, it adds no nodes that all variables share."""
 
         def update(w: State, g: Expr) -> NewValues:
             s = w.slot("squares")
             g = self.with_decay(w, g)
             new_s = s + g.square()
             zero, one = new_s.scalar(0.0), new_s.scalar(1.0)
-            # The test is not new_s > 0, which is false for NaN: a NaN must reach the variable, where it is noticed.
+            # Not ``new_s > 0``, which is false for NaN: a NaN must reach the variable, where it is detected.
             unused = apply(ops.equal, new_s, zero)
             root = apply(ops.select, unused, one, new_s).sqrt()
             direction = apply(ops.select, unused, zero, g) / root
@@ -112,7 +112,7 @@ def _average(old: Expr, value: Expr, beta: float) -> Expr:
 
 
 def _correction(beta: float, step: Expr, dtype: str) -> Expr:
-    """Return the scalar 1 / (1 - beta ** (step + 1)) in ``dtype``, with a relative error of 1e-12 or of ``dtype``.
+    """Return the scalar 1 / (1 - beta ** (step + 1)): a float64 with relative error below 1e-12, rounded to ``dtype``.
 
     The power is exp((step + 1) * log(beta)) in float64 for every ``dtype``: in float32, the difference 1 - 0.999 would
     lose three of seven digits.

@@ -17,7 +17,7 @@ from runner.errors import ConfigError
 
 @dataclass(frozen=True, eq=False)
 class State(Expr):
-    """A variable or slot as an expression, for the formulas of an update; its value is that before the update.
+    """A variable or slot as an expression, which stands for the value before the update in the formulas of an update.
 
     variables: the store to which slots are added.
     """
@@ -31,29 +31,29 @@ class State(Expr):
         return cls(variables.graph, variable.tensor, variable, variables)
 
     def slot(self, name: str) -> Self:
-        """Return the slot of this name, which starts at 0; see :class:`Optimizer`."""
+        """Return the variable's slot of this name, whose initial value is 0; see :class:`Optimizer`."""
         return self.of(self.variables, self.variables.slot(self.variable, name))
 
 
 Of = TypeVar("Of")
 
 NewValues = Sequence[tuple[State, Expr]]
-"""A variable and its slots, each with its value after the step."""
+"""Pairs of a state and its value after the step, for a variable and its slots."""
 
 Rule = Callable[[State, Expr], NewValues]
-"""A function of a variable and its gradient; it adds nodes for the new values of the variable and its slots."""
+"""A function that adds nodes for the new values of a variable and its slots, given the variable and its gradient."""
 
 
 @dataclass
 class Optimizer(ABC):
     """The base class of all optimizers; the fields are the settings.
 
-    lr: base learning rate, which a schedule multiplies. weight_decay: strength of the decay of weights to 0; biases and
-    normalisation parameters do not decay. Each optimizer documents its decay. clip_norm: largest Euclidean norm of all
-    gradients of an update together; if their norm is larger, they are scaled down to it. None for no limit.
+    lr: base learning rate, which is multiplied by a schedule. weight_decay: strength of the decay of weights to 0, in
+    the form that each optimizer documents; biases and normalisation parameters do not decay. clip_norm: largest
+    Euclidean norm of all gradients of an update, taken together; longer gradients are scaled down. None for no limit.
 
-    The state is held in slots: variables that are named after a trained variable ("conv1/weights/velocity"), are on the
-    same device and are saved in the same checkpoints.
+    The state of an optimizer is held in slots. A slot is a variable that is named after a trained variable, such as
+    "conv1/weights/velocity", and is on the same device and in the same checkpoints.
 
     line_search: whether an update evaluates its batch several times, which not every strategy supports.
     """
@@ -72,7 +72,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def rule(self, learning_rate: Expr, step: Expr) -> Rule:
-        """Add the nodes that all variables share, and return the update rule; arguments as for :meth:`assign`."""
+        """Add the nodes that the updates of all variables share; return the rule. For arguments, see :meth:`assign`."""
 
     def assign(
         self,
@@ -87,7 +87,7 @@ class Optimizer(ABC):
         variables: the store of the variables and slots; nodes are added to its graph. gradients: pairs of variable and
         gradient, already clipped (:meth:`clipped`); a gradient is any tensor of the graph with the variable's shape and
         dtype. learning_rate: a scalar in the variables' dtype. step: an int64 scalar, the number of the step, from 0.
-        Nodes are stamped with the layer of the variable that they update; the caller sets their scope and device.
+        Each node records the layer of the variable that it updates; the caller sets the scope and device of the nodes.
         """
         if not gradients:
             return []
@@ -116,11 +116,11 @@ class Optimizer(ABC):
         """Return the scalar factor that clips the gradients, in their dtype; None if there is no limit or no gradient.
 
         gradients: pairs of variable and gradient, possibly on several devices; the norm is taken over all gradients, in
-        this order. counted: the tensors whose norm is taken instead, if some of ``gradients`` are copies. Raises
-        ShapeError if a gradient differs from its variable in shape or dtype.
+        this order. counted: if some of ``gradients`` are copies of others, the gradients whose norm is taken instead.
+        Raises ShapeError if a gradient differs from its variable in shape or dtype.
         """
         for variable, gradient in gradients:
-            # Arithmetic broadcasts, so a gradient of another shape would not be noticed later.
+            # Arithmetic broadcasts, so a gradient of another shape would not be detected later.
             if (found := graph.spec(gradient)) != variable.spec:
                 name = variable.name
                 raise ShapeError(f"the gradient {gradient} of variable {name!r} is {found}; expected {variable.spec}")
@@ -169,18 +169,18 @@ def clip_factor(graph: Graph, tensors: Sequence[Tensor], limit: float) -> Tensor
     """Return the scalar min(1, limit / global norm) in the dtype of the tensors (Pascanu et al. 2013, algorithm 1).
 
     limit: the largest norm after clipping, above 0. The factor is exactly 1 if the norm is at most ``limit``, and NaN
-    if the norm is not finite, so that the failure of the step is noticed.
+    if the norm is not finite, so that the failure of the step is detected.
     """
     norm = Expr(graph, global_norm(graph, tensors))
     bound = norm.scalar(limit)
     # For a norm of at most the bound, the factor is bound / bound, which is exactly 1. The divisor is never 0.
     factor = bound / apply(ops.maximum, norm, bound)
-    # norm - norm is 0 if the norm is finite; without this term an infinite norm would turn all finite gradients into 0.
+    # norm - norm is 0 if the norm is finite, else NaN. Without it, an infinite norm would set finite gradients to 0.
     return (factor + (norm - norm)).tensor
 
 
 def shortened(graph: Graph, gradients: Sequence[tuple[Of, Tensor]], factor: Tensor) -> list[tuple[Of, Tensor]]:
-    """Multiply each gradient by a scalar factor on the gradient's device; return the pairs with the new gradients."""
+    """Multiply each gradient by a scalar factor, on the gradient's device; return the pairs with the new gradients."""
     clipped = []
     for variable, gradient in gradients:
         with graph.name_scope("clip"), graph.device(graph.nodes[gradient.node].device):

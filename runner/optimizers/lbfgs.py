@@ -1,4 +1,4 @@
-"""L-BFGS (Nocedal 1980; Nocedal and Wright 2006, algorithms 7.4 and 7.5), as commands to a machine that holds vectors.
+"""L-BFGS (Nocedal 1980; Nocedal and Wright 2006, algorithms 7.4 and 7.5), as commands to a :class:`VectorMachine`.
 
 Sandblaster uses L-BFGS for large fixed batches (Dean et al. 2012, section 4.2).
 
@@ -19,20 +19,20 @@ from runner.optimizers.line_search import Point, search
 
 X, GRADIENT, DIRECTION = "x", "gradient", "direction"
 START, START_GRADIENT = "start", "start_gradient"
-"""Names of the vectors for the start point of a line search and its gradient; after the search, they hold s and y."""
+"""Names of two vectors: during a line search, the start point and the gradient there; after the search, s and y."""
 
 CURVATURE = 1e-4
-"""A pair is kept if s'y > CURVATURE * |s'g|, where g is the gradient at the start. The test has the form of that in
-L-BFGS-B (Zhu et al. 1997) and excludes rounding errors. Under the strong Wolfe conditions, s'y >= 0.1 |s'g|."""
+"""A pair is kept if s'y > CURVATURE * |s'g|, where g is the gradient at the start. L-BFGS-B has a similar test (Zhu et
+al. 1997). This one excludes pairs of mere rounding errors: under the strong Wolfe conditions, s'y >= 0.1 |s'g|."""
 
 
 @dataclass
 class Lbfgs(Optimizer):
     """L-BFGS (Nocedal 1980) with a line search, for large batches; an iteration is one update, on one batch.
 
-    The fields are settings of :func:`iterate`. history: largest number of pairs (s, y) that are kept; each pair has two
-    values per parameter. max_evaluations: largest number of evaluations of the batch in a line search. One more
-    precedes the search, and another follows if the best point of the search is not the last.
+    history: largest number of pairs (s, y) that are kept, where s is a step and y the change of the gradient over it;
+    each pair has two values per parameter. max_evaluations: largest number of evaluations of the batch in a line
+    search. One more precedes the search, and another follows if the best point is not the last that was evaluated.
 
     lr must be 1: the line search finds the length of a step. clip_norm: largest length of the first trial step while
     the history is empty and the direction is the negative gradient; the line search may go further. weight_decay: the
@@ -52,7 +52,7 @@ class Lbfgs(Optimizer):
 
     @property
     def against_divergence(self) -> str:
-        """Advice for losses that are no longer finite; the line search finds the length of all steps but the first."""
+        """Advice for losses that are no longer finite: the settings that affect the first step and the objective."""
         clip = "set" if self.clip_norm is None else "lower"
         return f"{clip} optimizer.clip_norm, which bounds the first step, or raise optimizer.weight_decay"
 
@@ -66,7 +66,7 @@ class Lbfgs(Optimizer):
 
 @dataclass(frozen=True)
 class Dot:
-    """The command that returns a'b."""
+    """The command that returns a'b, where a and b are names of vectors, as in all commands."""
 
     a: str
     b: str
@@ -77,7 +77,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Scale:
-    """The command that sets into <- factor * a."""
+    """The command ``into <- factor * a``."""
 
     into: str
     a: str
@@ -99,11 +99,11 @@ class Add:
 
 
 Command = Dot | Scale | Add
-"""The part of a command that is fixed before a run; factors are arguments of each call."""
+"""A command without its factor: the part that is known before a run. Each call has the factor as an argument."""
 
 
 class VectorMachine(Protocol):
-    """An object that holds vectors of one length, among them the point "x" and the "gradient" of the objective."""
+    """An object that holds vectors of one length by name, among them the point "x" and the objective's "gradient"."""
 
     def dot(self, a: str, b: str) -> float:
         """Return a'b."""
@@ -123,13 +123,13 @@ class VectorMachine(Protocol):
 
 
 def pair_names(place: int) -> tuple[str, str]:
-    """Return the names of the vectors s and y of the pair at a place of the history."""
+    """Return the names of the vectors s and y of the pair at place number ``place`` of the :class:`History`."""
     return f"step_{place}", f"change_{place}"
 
 
 @dataclass
 class History:
-    """Scalars of the newest pairs (s, y); the machine holds their vectors in ``size`` places, which are reused in turn.
+    """Scalars of the newest pairs (s, y), whose vectors the machine holds in places 0 to ``size`` - 1, reused in turn.
 
     pairs: number of pairs added since :meth:`forget`. curvatures, squares: s'y and y'y of the pair at each place.
     """
@@ -148,7 +148,7 @@ class History:
         return [number % self.size for number in reversed(range(max(0, self.pairs - self.size), self.pairs))]
 
     def keep(self, curvature: float, square: float) -> int:
-        """Add a pair, which replaces the oldest if all places are taken; return its place."""
+        """Add a pair, which replaces the oldest pair if every place holds one; return its place."""
         place = self.pairs % self.size
         self.curvatures[place], self.squares[place] = curvature, square
         self.pairs += 1
@@ -164,7 +164,7 @@ class Iteration:
     """The outcome of one iteration.
 
     objective: value at the start. step: distance that "x" moved, in multiples of the direction; 0 if no lower point
-    was found. evaluations: number of evaluations. kept: whether the pair of the step was added to the history.
+    was found. evaluations: how often the objective was evaluated. kept: whether the history has the pair of this step.
     """
 
     objective: float
@@ -200,10 +200,10 @@ def iterate(machine: VectorMachine, history: History, *, longest: float | None, 
     """Move "x" by one step along the quasi-Newton direction, and add the pair of this step to the history.
 
     longest: largest length of the first trial step while the history is empty and the direction is -g, where g is the
-    gradient; None for no limit. most: largest number of evaluations of the search. One more precedes the search, and
-    one follows if the best point is not the last, so that "gradient" is the gradient at "x". If the search finds no
-    lower point, "x" keeps its value and the history is dropped. If the objective is not finite, "x" and the history do
-    not change. Raises NumericError if only the gradient is not finite.
+    gradient; None for no limit. most: largest number of evaluations in the search. One more precedes the search, and
+    one follows if the best point is not the last evaluated, so that "gradient" is the gradient at "x". If the search
+    finds no lower point, "x" keeps its value and all pairs are dropped. If the objective is not finite, "x" and the
+    history do not change. Raises NumericError if the gradient is not finite although the objective is.
     """
     objective = machine.evaluate()
     if not math.isfinite(objective):
@@ -225,7 +225,7 @@ def iterate(machine: VectorMachine, history: History, *, longest: float | None, 
 
 
 def _find_direction(machine: VectorMachine, history: History, square: float) -> float:
-    """Set "direction" to the quasi-Newton direction or, if this is no descent direction, to -g; return the slope."""
+    """Set "direction" to the quasi-Newton direction or, if its slope is not below 0, to -g; return the slope."""
     _apply_inverse(machine, history)
     slope = machine.dot(GRADIENT, DIRECTION)
     if slope < 0.0:
@@ -253,7 +253,7 @@ def _apply_inverse(machine: VectorMachine, history: History) -> None:
 
 
 def _search(machine: VectorMachine, start: Point, first: float, most: int) -> tuple[Point | None, int]:
-    """Search along "direction"; move "x" and "gradient" to the point found. Return it and the number of evaluations."""
+    """Search along "direction"; move "x" and "gradient" to the point found. Return (point, number of evaluations)."""
     machine.scale(START, 1.0, X)
     machine.scale(START_GRADIENT, 1.0, GRADIENT)
     seen = []
@@ -272,7 +272,7 @@ def _search(machine: VectorMachine, start: Point, first: float, most: int) -> tu
 
 
 def _remember(machine: VectorMachine, history: History, least: float) -> bool:
-    """Keep the pair of a step if s'y is greater than ``least``; return whether the pair was kept."""
+    """Add the pair of a step to the history if s'y is greater than ``least``; return whether it was added."""
     machine.add(START, X, -1.0, START)
     machine.add(START_GRADIENT, GRADIENT, -1.0, START_GRADIENT)
     curvature = machine.dot(START, START_GRADIENT)

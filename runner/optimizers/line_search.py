@@ -5,16 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 DECREASE = 1e-4
-"""c1: the least decrease, as a fraction of the decrease that the slope at the start predicts (section 3.1)."""
+"""c1: least accepted decrease, as a fraction of the decrease that the slope at the start predicts (section 3.1)."""
 
 FLATTENING = 0.9
-"""c2: the steepest slope at the end, as a fraction of that at the start; 0.9 for quasi-Newton directions (ibid.)."""
+"""c2: steepest accepted slope, as a fraction of the slope at the start; 0.9 for quasi-Newton directions (ibid.)."""
 
 GROWTH = 2.0
 """Factor by which a step grows while the objective still decreases."""
 
 MARGIN = 0.1
-"""Least distance of a new step from both ends of its bracket, as a fraction of the bracket."""
+"""Least distance of a new step from both ends of its bracket, as a fraction of the bracket's length."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class Point:
 
 
 Along = Callable[[float], Point]
-"""A function that evaluates the objective and its slope at a step."""
+"""A function that takes a step and evaluates the objective and its slope there."""
 
 
 def search(along: Along, start: Point, first: float, most: int) -> Point | None:
     """Return a point that satisfies the strong Wolfe conditions, or the best point if ``most`` evaluations find none.
 
     The conditions are f(t) <= f(0) + c1 t f'(0) and |f'(t)| <= c2 |f'(0)|, where t is the step and f the objective. The
-    best point satisfies the first condition; None is returned if no point does. start: the point at step 0, with a
+    best point satisfies the first condition; if no point does, the result is None. start: the point at step 0, with a
     slope below 0. first: the step that is tried first. An objective of NaN or infinity counts as too high.
     """
     return _Search(along, start, most).run(first)
@@ -49,7 +49,7 @@ class _Search:
         self._left = most
 
     def run(self, step: float) -> Point | None:
-        """Extend the step until a bracket or a point is found: algorithm 3.5."""
+        """Extend the step until a point satisfies both conditions or two points bracket such a point: algorithm 3.5."""
         previous = self._start
         while self._left:
             point = self._evaluate(step)
@@ -63,7 +63,7 @@ class _Search:
         return self._unless_start(previous)
 
     def _zoom(self, low: Point, high: Point) -> Point | None:
-        """Shrink a bracket: algorithm 3.6. low: the best point so far, from which the objective falls towards high."""
+        """Shrink the bracket from ``low``, the best point so far, where f falls towards ``high``: algorithm 3.6."""
         while self._left:
             point = self._evaluate(between(low, high))
             if self._too_high(point, low):
@@ -81,7 +81,7 @@ class _Search:
         return self._along(step)
 
     def _too_high(self, point: Point, than: Point) -> bool:
-        """Return whether a point decreases too little, or is not below ``than``; NaN counts as too high."""
+        """Return whether the decrease at a point is too small or the point is not below ``than``; True for NaN."""
         enough = point.value <= self._start.value + DECREASE * point.step * self._start.slope
         return not (enough and (than is self._start or point.value < than.value))
 
@@ -93,9 +93,9 @@ class _Search:
 
 
 def between(low: Point, high: Point) -> float:
-    """Return the minimizer of the cubic through values and slopes of two points (equation 3.59), inside the bracket.
+    """Return the step that minimizes the cubic with the values and slopes of two points (equation 3.59).
 
-    Return the middle of the bracket if the minimizer does not exist, is outside or is within :data:`MARGIN` of an end.
+    If there is none, or if it is outside the bracket or within :data:`MARGIN` of an end, return the bracket's middle.
     """
     middle = 0.5 * (low.step + high.step)
     width = high.step - low.step

@@ -1,6 +1,6 @@
-"""Schedules of the learning rate: a factor of ``optimizer.lr`` for each step.
+"""Schedules of the learning rate. A schedule gives the factor by which ``optimizer.lr`` is multiplied in each step.
 
-A schedule is a pure function of the step, so a resumed run continues it exactly.
+The factor is a pure function of the step and of the lengths of run and epoch, so a resumed run continues it exactly.
 """
 
 import math
@@ -16,7 +16,7 @@ UNITS = {
     "progress": (1.0, "rising fractions of the run, above 0 and below 1"),
     "epochs": (math.inf, "rising numbers of epochs above 0"),
 }
-"""Unit of boundaries -> the upper limit, and the conditions in words."""
+"""Unit of boundaries -> their upper limit, and the text that states their conditions in error messages."""
 
 
 @dataclass
@@ -24,8 +24,8 @@ class Schedule(ABC):
     """The base class of all schedules: a decay with a linear warm-up.
 
     warmup_steps: W, the number of steps with a reduced rate. Steps 0 to W - 1 use 1/(W+1), 2/(W+1), ..., W/(W+1) of the
-    rate without a warm-up (Goyal et al. 2017, section 2.2). The decay counts from step 0, so a warm-up does not shift
-    its boundaries.
+    rate without a warm-up (Goyal et al. 2017, section 2.2). The decay starts at step 0 even with a warm-up, so its
+    boundaries are not shifted.
     """
 
     name: str = ""
@@ -34,7 +34,7 @@ class Schedule(ABC):
     def factor(self, step: int, total_steps: int, steps_per_epoch: float) -> float:
         """Return the factor of the base learning rate at a step.
 
-        step: number of the step, from 0. total_steps: length of the run. steps_per_epoch: number of training
+        step: number of the step, from 0. total_steps: number of steps of the run. steps_per_epoch: number of training
         examples divided by the batch size, not always a whole number.
         """
         warmup = min(1.0, (step + 1) / (self.warmup_steps + 1))
@@ -42,12 +42,12 @@ class Schedule(ABC):
 
     @property
     def goes_by_length(self) -> bool:
-        """Whether the rate of a step depends on the length of the run."""
+        """Whether the rate of a step depends on the number of steps of the run."""
         return False
 
     @abstractmethod
     def decay(self, step: int, total_steps: int, steps_per_epoch: float) -> float:
-        """Return the factor without warm-up; arguments as for :meth:`factor`."""
+        """Return the factor without the warm-up. The arguments are those of :meth:`factor`."""
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Step(Schedule):
 class Exponential(Schedule):
     """The rate is multiplied by ``multiplier`` over each period of ``every_epochs`` epochs.
 
-    staircase: whether the rate changes only at the end of each period; if not, it changes in every step.
+    staircase: True if the rate changes only at the end of each period, False if it changes in every step.
     """
 
     name: str = "exponential"
@@ -104,7 +104,7 @@ class Exponential(Schedule):
     staircase: bool = False
 
     def decay(self, step: int, total_steps: int, steps_per_epoch: float) -> float:
-        """Return multiplier ** (epochs / every_epochs), the exponent rounded down for a staircase."""
+        """Return multiplier ** (epochs / every_epochs); a staircase rounds the exponent down."""
         periods = step / steps_per_epoch / self.every_epochs
         return float(self.multiplier ** (math.floor(periods) if self.staircase else periods))
 
@@ -133,7 +133,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "exponential": Exponential,
     "cosine": Cosine,
 }
-"""Every option of ``schedule``, with its class. To add one, write its class and list it here."""
+"""Schedules by their names in the configuration. To add a schedule, write its class and list it here."""
 
 
 def _require(holds: bool, key: str, value: object, expected: str) -> None:

@@ -26,10 +26,10 @@ class Sgd(Optimizer):
 class Momentum(Optimizer):
     """v <- momentum * v - lr * weight_decay * w - lr * g;  w <- w + v.
 
-    The update rule of Krizhevsky et al. 2012 (section 5) and Krizhevsky 2014. The velocity holds steps that are already
-    scaled: after a change of the learning rate, earlier gradients still act with the rate of their own step, and the
-    change takes effect over about 1 / (1 - momentum) steps. :class:`HeavyBall` scales its accumulator z instead; at a
-    constant rate the two optimizers are equivalent, with v = -lr * z.
+    The update rule of Krizhevsky et al. 2012 (section 5) and Krizhevsky 2014. The velocity v accumulates gradients that
+    are already multiplied by the learning rate of their own step, so a change of the rate takes effect over about
+    1 / (1 - momentum) steps. :class:`HeavyBall` multiplies its accumulator z by the current rate instead. At a constant
+    rate the two optimizers are equivalent, with v = -lr * z.
 
     bias_lr_factor: multiplies the rate of variables named ".../bias"; Krizhevsky's released networks use 2. Slot:
     velocity.
@@ -60,8 +60,8 @@ class HeavyBall(Optimizer):
     The form of Polyak 1964 that the Inception v3 guide, TensorFlow and PyTorch use. Unlike the velocity of
     :class:`Momentum`, the accumulator holds unscaled gradients, so a change of the rate acts on all of them at once.
 
-    Slot: accumulator. The name is not "velocity" because the scale differs: each optimizer refuses a checkpoint of the
-    other.
+    Slot: accumulator. It is not named "velocity", because its scale differs: a checkpoint of one of these optimizers
+    must not be loaded by the other.
     """
 
     name: str = "heavy_ball"

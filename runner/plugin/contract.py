@@ -1,4 +1,4 @@
-"""The content of a plugin, and the requirements on this content."""
+"""The content of a plugin, and the checks of this content."""
 
 import dataclasses
 import inspect
@@ -23,13 +23,13 @@ DEVICE_TYPE = "cpu"
 
 @dataclass(frozen=True)
 class Plugin:
-    """The additions of one file to the tables, by the names that configurations use.
+    """The entries that one file adds to the tables of options, ops and kernels, by the names used in configurations.
 
     models, datasets, optimizers, strategies: name -> dataclass derived from :class:`~runner.models.base.Model`,
     :class:`~runner.data.settings.DatasetSettings`, :class:`~runner.optimizers.base.Optimizer`,
-    :class:`~runner.strategies.base.Strategy`. The fields of the class are its settings; the first is ``name``, with
-    this name as its default. ops: definitions, each with a decompose rule or with a kernel for "cpu" among ``kernels``.
-    kernels: kernels for these ops or for ops of the package.
+    :class:`~runner.strategies.base.Strategy`. The fields of a class are the option's settings; the first is
+    ``name``, with the option's name as its default. ops: definitions, each with a decompose rule or with a kernel for
+    "cpu" among ``kernels``. kernels: kernels for these ops or for ops of the package.
 
     Raises ConfigError for any other value.
     """
@@ -75,7 +75,9 @@ def _check_option(place: str, name: object, schema: object, base: type) -> None:
     own = "__dataclass_params__" in vars(schema)
     _require(own, place, f"class {schema.__name__}", "a dataclass: put @dataclass before it")
     lacking = ", ".join(sorted(getattr(schema, "__abstractmethods__", ())))
-    _require(not inspect.isabstract(schema), place, f"class {schema.__name__} without {lacking}", "all its methods")
+    _require(
+        not inspect.isabstract(schema), place, f"class {schema.__name__} without {lacking}", "all its abstract methods"
+    )
     first = next(iter(dataclasses.fields(schema)), None)
     called = first is not None and (first.name, first.default) == ("name", name)
     _require(called, place, f"class {schema.__name__}", f"a first field, name: str = {name!r}")

@@ -29,7 +29,7 @@ def install(references: Sequence[str]) -> None:
     """Add the content of plugins to the tables; skip a plugin that is already installed from the same source.
 
     references: files (``FILE.py``) or modules, see :func:`~runner.plugin.loading.locate`; their code is executed.
-    Raises ConfigError if a plugin cannot be loaded or conflicts with the tables; no part of this plugin is then added.
+    Raises ConfigError if a plugin cannot be loaded or conflicts with the tables; no part of that plugin is then added.
     """
     for reference in references:
         located = locate(reference)
@@ -49,7 +49,7 @@ def provenance() -> dict[str, str]:
 
 
 def pinned_references() -> list[str]:
-    """Return references with which :func:`install` gives another process the same tables from the same sources."""
+    """Return references with checksums, with which :func:`install` makes the same tables in another process."""
     return [f"{reference}{PIN}{sha256}" for reference, sha256 in PLUGINS.items()]
 
 
@@ -57,7 +57,7 @@ def _extend(plugin: Plugin) -> None:
     for name, table in _TABLES.items():
         table.update(getattr(plugin, name))
     if plugin.kernels:
-        # The ops are added later, because load_kernels() requires a kernel for every op in the table.
+        # The ops are added after the kernels, because load_kernels() requires a kernel for every op in the table.
         registry = load_kernels()
         for kernel in plugin.kernels:
             registry.add(kernel)
@@ -99,10 +99,10 @@ def _kernel_faults(plugin: Plugin) -> list[str]:
 
 
 def changed_plugins(recorded: Mapping[str, str]) -> Iterator[str]:
-    """Yield a message for each plugin of this process whose source differs from ``recorded``, reference -> SHA-256.
+    """Yield a message for each plugin of this process whose source differs from ``recorded`` (reference -> SHA-256).
 
     A file of the same name in another folder counts as the same plugin. Added and missing plugins are not errors,
-    because another strategy may need other plugins; :func:`plugin_notes` reports them.
+    because a run that changes its strategy may need others; :func:`plugin_notes` reports them.
     """
     for reference, before in recorded.items():
         given_as = _given_as(reference, before, recorded)

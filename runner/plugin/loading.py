@@ -21,7 +21,7 @@ from runner.system.files import open_regular
 def plugin_errors(plugins: Mapping[str, str]) -> Iterator[None]:
     """Replace an error from the code of one of ``plugins`` by a ConfigError with file and line; other errors pass.
 
-    plugins: as returned by :func:`~runner.plugin.installing.provenance`. A RunnerError passes even from a plugin, and a
+    plugins: as returned by :func:`~runner.plugin.installing.provenance`. A RunnerError always passes, and a
     MemoryError from any code becomes a ResourceError.
     """
     try:
@@ -39,7 +39,7 @@ def plugin_errors(plugins: Mapping[str, str]) -> Iterator[None]:
 
 
 def place(path: Path, error: Exception) -> str:
-    """Return ``FILE:LINE`` of the innermost frame of the error in the plugin, or ``FILE`` if there is none."""
+    """Return ``FILE:LINE`` of the innermost frame of the error in the plugin, or ``FILE`` without such a frame."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f"{path}:{error.lineno}"
     lines = _lines(path, error)
@@ -47,7 +47,7 @@ def place(path: Path, error: Exception) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Return the text of an error, and how to see its traceback."""
+    """Return the text of an error with, unless it is a RunnerError, a hint on how to see its traceback."""
     if isinstance(error, RunnerError):
         return str(error)
     text = error.msg if isinstance(error, SyntaxError) else str(error)
@@ -59,7 +59,7 @@ def _lines(path: Path, error: Exception) -> list[int | None]:
 
 
 OBJECT = "plugin"
-"""Name of the variable that holds the :class:`Plugin` object of a file."""
+"""Name of the module variable that refers to the :class:`Plugin` object."""
 
 PIN = "#sha256="
 """Separator between a reference and the required checksum of its source."""
@@ -69,7 +69,7 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 @dataclass(frozen=True)
 class Located:
-    """A plugin that was found but is not executed yet.
+    """A plugin whose source was read but not executed yet.
 
     reference: absolute path of a file, or name of a module. path: the source file. sha256: checksum of ``source``.
     """
@@ -104,7 +104,7 @@ def locate(reference: str) -> Located:
 
 
 def execute(located: Located) -> Plugin:
-    """Execute the module and return its plugin. Raises ConfigError, with file and line, for any error in it."""
+    """Execute a plugin's code and return its :class:`Plugin`. Raises ConfigError, with the line, for any error."""
     try:
         by_file = located.reference.endswith(".py")
         module = _execute_file(located) if by_file else importlib.import_module(located.reference)
@@ -124,7 +124,7 @@ def _path_of_module(name: str) -> Path:
         raise ConfigError(f"--plugin {name}: expected a file, FILE.py, or the name of a module that Python can import")
     try:
         spec = importlib.util.find_spec(name)
-    except Exception as error:  # finding a module imports its packages, which can raise any error
+    except Exception as error:  # finding a module imports its parent packages, which can raise any error
         raise ConfigError(f"--plugin {name}: {reason(error)}") from error
     if spec is None or not spec.has_location or spec.origin is None:
         raise ConfigError(
@@ -135,7 +135,7 @@ def _path_of_module(name: str) -> Path:
 
 
 def _execute_file(located: Located) -> ModuleType:
-    """Execute the source bytes whose checksum was computed, as a module with a unique name."""
+    """Execute the bytes from which the checksum was computed, as a module with a unique name."""
     # Python looks up the types of dataclass fields through sys.modules.
     stem = re.sub(r"\W", "_", located.path.stem)
     module = ModuleType(f"runner_plugin_{stem}_{located.sha256[:8]}")

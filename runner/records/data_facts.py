@@ -12,7 +12,7 @@ from runner.system.json_file import JsonFile
 from runner.system.schema import LenientRecord
 
 FACTS_FILE = "data.json"
-# In standard deviations. Rounding on another machine changes mean and deviation by less; a changed image, by more.
+# Tolerance, in standard deviations: above rounding differences between machines, below the effect of a changed image.
 _ROUNDING = 1e-9
 
 
@@ -35,7 +35,7 @@ class _Stored(Facts):
             _possible(self.normalisation, self.shape[0])
 
 
-# A million classes with names of 64 characters fit in the limit.
+# The limit, in bytes, is enough for a million class names of 64 characters.
 _FILE: JsonFile[_Stored] = JsonFile(
     LenientRecord(_Stored, complete=False),
     DataError,
@@ -45,10 +45,10 @@ _FILE: JsonFile[_Stored] = JsonFile(
 
 
 def record_of(data: DatasetSettings) -> DataRecord:
-    """Return the current facts about the data as plain numbers; a plugin may give them as arrays.
+    """Return the current facts about the data and the normalisation, as plain numbers even if a plugin gives arrays.
 
     If mean and standard deviation are neither known nor set, they are computed from the images. Raises DataError if
-    ``data`` does, and for invalid values.
+    a method of ``data`` raises it, or if a value is invalid.
     """
     facts, found = facts_of(data), data.normalisation()
     try:
@@ -59,7 +59,7 @@ def record_of(data: DatasetSettings) -> DataRecord:
 
 
 def facts_of(data: DatasetSettings) -> Facts:
-    """Return the current facts about the data, as plain numbers and text; raises DataError if ``data`` does."""
+    """Return the current facts about the data, as plain numbers and text; raises DataError if ``data.facts`` does."""
     facts = data.facts()
     channels, height, width = map(int, facts.shape)
     counts = {f"{split}_examples": int(getattr(facts, f"{split}_examples")) for split in ("train", "test", "val")}
@@ -67,12 +67,12 @@ def facts_of(data: DatasetSettings) -> Facts:
 
 
 def write_record(run_dir: Path, record: DataRecord) -> None:
-    """Store the facts about the data at the beginning of a run. Raises OSError."""
+    """Write ``record`` to data.json in a run's directory, at the beginning of the run. Raises OSError."""
     _FILE.write(run_dir / FACTS_FILE, _Stored(**vars(record.facts), normalisation=record.normalisation))
 
 
 def read_record(run_dir: Path) -> DataRecord | None:
-    """Return the stored facts, None if a run has none. Raises DataError for a damaged file."""
+    """Return the record stored in a run's directory; None if there is none. Raises DataError for a damaged file."""
     path = run_dir / FACTS_FILE
     if not path.exists():
         return None
@@ -107,7 +107,7 @@ def difference(now: Facts, then: Facts) -> str:
 
 
 def changes(now: DataRecord, then: DataRecord) -> str:
-    """Describe how the data differ from those at the start of a run; "" if the two records are equal."""
+    """Describe how the data ``now`` differ from the data ``then``, at the start of a run; "" if they are equal."""
     return difference(now.facts, then.facts) or "; ".join([*_counts(now.facts, then.facts), *_rescaled(now, then)])
 
 
@@ -119,7 +119,7 @@ def _counts(now: Facts, then: Facts) -> Iterator[str]:
 
 
 def _rescaled(now: DataRecord, then: DataRecord) -> Iterator[str]:
-    """Yield the differences of the normalisation, if both records have one."""
+    """Yield a description of each difference between the two normalisations; nothing if a record lacks one."""
     if now.normalisation is None or then.normalisation is None:
         return
     found, known = asdict(now.normalisation), asdict(then.normalisation)

@@ -1,6 +1,6 @@
-"""Files of the decisions that the configuration of a run leaves open, in JSON lines: one line for each decision.
+"""Files, in JSON Lines format, of decisions that a run's configuration leaves open, such as which gradients are late.
 
-The first line identifies the run; every other line is an object with the key "step".
+The first line identifies the run; every other line is one decision, an object with the key "step".
 """
 
 import json
@@ -26,9 +26,9 @@ class _Decision:
 
 
 def read_decisions(path: Path) -> list[dict[str, Any]]:
-    """Read all decisions in a file, whose first line may identify the run.
+    """Read all decisions in a file; a first line that identifies the run is optional and not returned.
 
-    Raises OSError, SecurityError if the file is not a regular file, and ValueError if it contains anything else.
+    Raises OSError, SecurityError if the file is not a regular file, and ValueError if another line is not a decision.
     """
     lines = _lines(path)
     first = 0 if _outcome(lines) is None else 1
@@ -39,7 +39,7 @@ def read_decisions(path: Path) -> list[dict[str, Any]]:
 
 
 def outcome_of(path: Path) -> str | None:
-    """Return the hash that identifies the run from the first line; None if the first line is a decision.
+    """Return the hash in the first line, which identifies the run; None if the first line is a decision.
 
     Raises the same errors as :func:`read_decisions`.
     """
@@ -61,13 +61,13 @@ def _outcome(lines: Sequence[Any]) -> str | None:
 
 
 class Decisions:
-    """The files of the decisions of one run. This process replaces the decisions from its first step on."""
+    """The decision files of one run. If this process resumes the run, it continues the files of an earlier process."""
 
     def __init__(self, directory: Path, first_step: int, outcome: str) -> None:
         """Continue the files in ``directory``.
 
-        first_step: the first step of this process; decisions of an earlier process from this step on are dropped.
-        outcome: the hash of the configuration by :func:`~runner.config.outcome.outcome_hash`.
+        first_step: the first step of this process; an earlier process's decisions for this step and later are dropped.
+        outcome: the hash of the configuration, as returned by :func:`~runner.config.outcome.outcome_hash`.
         """
         self._directory = directory
         self._first_step = first_step
@@ -75,7 +75,7 @@ class Decisions:
         self._earlier: dict[str, bytes] = {}
 
     def write(self, record: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[Path]:
-        """Replace the file NAME.jsonl for every name in ``record``; return the files. Raises OSError."""
+        """Write the decisions ``record[NAME]`` of this process to NAME.jsonl; return the paths. Raises OSError."""
         paths = []
         for name, lines in record.items():
             path = self._directory / f"{name}.jsonl"
@@ -92,7 +92,7 @@ class Decisions:
 
 
 def dropped_by_worker(path: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Return worker -> number of dropped shares, and worker -> number of their examples; empty if there is no file."""
+    """Count dropped shares (late gradients for part of a batch) and their examples, by worker; none without a file."""
     shares: Counter[str] = Counter()
     examples: Counter[str] = Counter()
     for line in read_decisions(path) if path.exists() else ():

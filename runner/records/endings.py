@@ -1,7 +1,7 @@
-"""The file of endings, from which a run is repeated: how launched clients ended and devices ordered their parts.
+"""The file of endings, for repeating a run: the order in which steps began on each device, and in which they ended.
 
-Each line is one JSON document. The first is an :class:`Origin`; every other line is an ending ``[client, step, {device:
-turn}]``. ``device`` is an index in the first line; ``turn`` is the number of parts that it began before the client's.
+Line 1 is an :class:`Origin` in JSON. Each later line, ``[client, step, {device: turn}]``, is one ended step of a client
+started with ``launch`` (see ``step_driver``). ``turn``: number of such steps that began earlier on ``devices[device]``.
 """
 
 import json
@@ -36,7 +36,7 @@ LONGEST_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Origin:
-    """The recorded run. outcome: the ``outcome_hash`` of its configuration. first_step: 0 unless it was resumed."""
+    """The recorded run. outcome: ``outcome_hash`` of its configuration. first_step: 0 unless the run was resumed."""
 
     outcome: str
     first_step: int
@@ -92,8 +92,8 @@ class NotingClients:
 def read_endings(path: Path, outcome: str) -> list[Ending]:
     """Read a file that :class:`NotingClients` wrote; a last line that was cut off is ignored with a warning.
 
-    Raises ConfigError if the file cannot be read, is not a record of endings, or belongs to a run with another
-    ``outcome``, and SecurityError if it is not a regular file.
+    Raises ConfigError if the file cannot be read, is not a record of endings, or belongs to a resumed run or to a run
+    with another ``outcome``, and SecurityError if it is not a regular file.
     """
     try:
         content = read_regular(path, LONGEST_BYTES)
@@ -112,7 +112,7 @@ def read_endings(path: Path, outcome: str) -> list[Ending]:
 
 
 def _devices(path: Path, line: bytes, outcome: str) -> dict[str, str]:
-    """Return number -> device from the first line; raise ConfigError if the run cannot be repeated."""
+    """Return the devices in the first line, by their index as text; raise ConfigError if the run cannot be repeated."""
     try:
         first = Record(Origin).read(versioned(parse_json(line, LONGEST_BYTES), _VERSION))
         if len(set(first.devices)) != len(first.devices):

@@ -20,7 +20,7 @@ class LateRecords:
     """The result of writing the pending tracking records of some runs.
 
     records: run directory -> number of records that were written to the store. running: directories of runs that are
-    still running. left: reason why records are still pending -> directories of runs.
+    still running. left: reason why records are still pending -> directories of the runs with these records.
     """
 
     records: dict[Path, int] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class LateRecords:
     left: dict[str, list[Path]] = field(default_factory=dict)
 
     def lines(self, places: Iterable[Path]) -> Iterator[str]:
-        """Yield lines for the terminal. places: arguments with which ``runner sync`` writes the pending records."""
+        """Yield lines for the terminal. places: the arguments to show in the advice to call ``runner sync``."""
         if self.records:
             records, runs = sum(self.records.values()), len(self.records)
             yield f"written to the tracking store: {_counted(records, 'record')} of {_counted(runs, 'run')}"
@@ -42,12 +42,12 @@ class LateRecords:
 
 
 def late_runs(directory: Path) -> list[Path]:
-    """Return the directories of the runs in and below ``directory`` that have pending records."""
+    """Return the run directories with pending records: ``directory`` itself and those below it."""
     return sorted(spool.parent for spool in directory.rglob(SPOOL_FILE))
 
 
 def write_late(runs: Iterable[Path], replay: Replay) -> LateRecords:
-    """Write the pending records of these runs to their stores; an error of one run does not stop the others."""
+    """Write the pending records of these runs to their stores; after an error with one run, continue with the next."""
     outcome = LateRecords()
     for run_dir in runs:
         try:
@@ -61,7 +61,7 @@ def write_late(runs: Iterable[Path], replay: Replay) -> LateRecords:
 
 
 def store_setting(run_dir: Path) -> str | None:
-    """Return ``tracking.uri`` of a run. Nothing else of its configuration is read, so no plugin is needed."""
+    """Return ``tracking.uri`` of a run, or None. No other key of its configuration is used, so no plugin is needed."""
     tracking = safe_yaml.load(run_dir / CONFIG_FILE).get("tracking")
     uri = tracking.get("uri") if isinstance(tracking, dict) else None
     return uri if isinstance(uri, str) else None

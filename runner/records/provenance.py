@@ -44,14 +44,14 @@ class Code:
 
     @property
     def cut(self) -> bool:
-        """Whether some changes were cut off."""
+        """Whether ``diff`` is incomplete because the changes exceed :data:`MAX_DIFF_BYTES`."""
         return self.state.diff_bytes > MAX_DIFF_BYTES
 
 
 def code_of(folders: Iterable[Path], owned: Iterable[Path] = ()) -> list[Code]:
-    """Return the repositories that contain ``folders`` or track a file of ``owned``, each once, in this order.
+    """Return the repositories that contain ``folders``, then those that track a file of ``owned``, each only once.
 
-    Folders outside of any repository are ignored. Files that their repository does not track, such as those of a
+    Folders outside any repository are ignored. Files that their repository does not track, such as those of a
     virtual environment inside it, are ignored too. If git is not installed, the list is empty.
     """
     tracked = [file for file in owned if git(file.parent, "ls-files", "--error-unmatch", file.name) is not None]
@@ -61,7 +61,7 @@ def code_of(folders: Iterable[Path], owned: Iterable[Path] = ()) -> list[Code]:
 
 
 def by_name(*runs: Sequence[CodeState]) -> list[dict[str, CodeState]]:
-    """Return name -> repository for each run; a name is the last parts of a path, as many as make the names unique.
+    """For each run, return name -> repository. A name is the end of the folder's path, long enough to be unique.
 
     The number of parts is the same for all runs, so that a repository that was moved between runs keeps its name.
     """
@@ -70,7 +70,7 @@ def by_name(*runs: Sequence[CodeState]) -> list[dict[str, CodeState]]:
 
 
 def _unique_length(folders: Sequence[str]) -> int:
-    """Return how many parts at the end of the paths distinguish the folders."""
+    """Return the smallest number of parts at the end of the paths that distinguishes all folders."""
     longest = max((len(Path(folder).parts) for folder in folders), default=1)
     lengths = range(1, longest + 1)
     return next((n for n in lengths if len({_end(folder, n) for folder in folders}) == len(set(folders))), longest)
@@ -81,7 +81,7 @@ def _end(folder: str, length: int) -> str:
 
 
 def text_of(codes: Iterable[Code]) -> str:
-    """Return the changes of all repositories as one text that names each repository and states where it was cut."""
+    """Return the changes of all repositories as one text that names each repository and marks changes cut off."""
     text = ""
     for code in codes:
         if code.diff:
@@ -103,7 +103,7 @@ def _code(top: Path) -> Code | None:
 
 
 def _changes(top: Path) -> tuple[bytes, str, int] | None:
-    """Return the changes of tracked files, cut to the limit, and SHA-256 and size of all changes; None on failure."""
+    """Return the changes of tracked files (at most MAX_DIFF_BYTES), and SHA-256 and size of all; None on failure."""
     command = [*_READ_ONLY, "diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD"]
     with tempfile.TemporaryFile() as file:
         try:
@@ -137,8 +137,8 @@ class Provenance:
     """The origin of a run, a part of summary.json.
 
     command_line: arguments of the process, quoted for a shell, without secrets. working_directory: the directory in
-    which the process started. cores, memory_bytes: usable cores and memory. code: any repositories of the working
-    directory and of the package; their changes are in ``code.diff``.
+    which the process started. cores, memory_bytes: usable cores and memory. code: the repositories, if any, that hold
+    the working directory and the package; their changes are in ``code.diff``.
     """
 
     command_line: str
@@ -159,12 +159,12 @@ def provenance_here() -> tuple[Provenance, str]:
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """Return a command as it can be typed into a shell, with values that look like secrets hidden."""
+    """Return a command line that can be typed into a shell, with values that look like secrets redacted."""
     return shlex.join(redact_overrides(arguments))
 
 
 def provenance_tags(found: Provenance) -> dict[str, str]:
-    """Return a provenance as tags for a tracker: name -> text."""
+    """Return a provenance as tags for a tracker: tag -> text."""
     tags = {
         "runner.command_line": found.command_line,
         "runner.working_directory": found.working_directory,

@@ -1,4 +1,4 @@
-"""The record of a run in progress: metrics.jsonl and the tracker, tags, plots and artifacts."""
+"""The record of a run in progress: metrics in metrics.jsonl and in the tracker, and tags, plots and artifacts."""
 
 import json
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ _NO_PARAMETERS = ("tracking", "resume", "trace", "trace_skip", "trace_steps")
 
 
 STALENESS = "staleness"
-"""Key of the counts of pushes by staleness: for each parameter server, staleness -> number of pushes."""
+"""Key, in ``StepDriver.record``, of the counts of pushes: for each parameter server, staleness -> number of pushes."""
 
 
 @dataclass
@@ -80,12 +80,12 @@ class Record:
         self._tracker.log_artifact(path)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Record values after ``step`` updates."""
+        """Record metrics that were measured after ``step`` updates."""
         self._log.append(step, values)
         self._tracker.log_metrics(step, values)
 
     def sync(self) -> None:
-        """Flush the metrics to the disk, so that after a crash no metrics before a stored checkpoint are missing."""
+        """Flush the metrics to the disk; called before each checkpoint, so that a crash loses no earlier metrics."""
         self._log.sync()
 
     def plots(self, confusion: NDArray[np.int64] | None, class_names: tuple[str, ...]) -> None:
@@ -103,7 +103,7 @@ class Record:
         self._tracker.log_artifact(path)
 
     def decided(self, decisions: Mapping[str, Any]) -> None:
-        """Record the step driver's counts, if any, as a file, and the staleness of pushes as a picture and a table."""
+        """Record the step driver's counts, if any, as a file, and the staleness of pushes as a plot and a table."""
         if not decisions:
             return
         path = self._directory.asynchronous_json

@@ -18,16 +18,16 @@ from runner.system.json_file import JsonFile
 from runner.system.schema import Integer, Record, Text
 
 CONFIG_FILE = "config.yaml"
-"""The resolved configuration of a run, in its directory."""
+"""The file, in the directory of a run, with the resolved configuration."""
 
 PLACEMENT_FILE = "placement.json"
-"""The devices of the layers of a model-parallel run, in its directory."""
+"""The file, in the directory of a model-parallel run, with the device of each layer."""
 
 RUN_FILE = "run.json"
-"""The identifier of a run and the number of its starts, in its directory. Each start writes this file first."""
+"""The file with the identifier of a run and the number of its starts. Each start of the run writes this file first."""
 
 SUMMARY_FILE = "summary.json"
-"""The summary of a run, in its directory."""
+"""The file, in the directory of a run, with the summary (:class:`~runner.records.summary.Summary`)."""
 
 _MAX_PID_BYTES = 20
 
@@ -57,7 +57,7 @@ class RunDirectory:
         self.run_id = state.run_id  # 16 hex digits, drawn when the run was first started
         self.epoch = state.epoch  # the number of starts of the run, this one included
         self.config_yaml = path / CONFIG_FILE  # the resolved configuration
-        self.shown_config_yaml = path / "shown" / "config.yaml"  # the same without secrets, for tracking records
+        self.shown_config_yaml = path / "shown" / "config.yaml"  # the configuration without secrets, for tracking
         self.code_diff = path / code_diff_file(state.epoch)  # changes of the code since its commit, at this start
         self.log = path / "run.log"  # the log of the master
         self.summary_json = path / SUMMARY_FILE
@@ -67,7 +67,7 @@ class RunDirectory:
         self.trace_summary_json = path / "trace_summary.json"  # critical paths and waits of these steps
         self.placement_json = path / PLACEMENT_FILE
         self.endings_jsonl = path / f"endings-{state.epoch}.jsonl"  # the order in which launched clients ended
-        self.asynchronous_json = path / "asynchronous.json"  # steps of replicas and staleness of pushes
+        self.asynchronous_json = path / "asynchronous.json"  # number of steps of each replica, staleness of pushes
         self.checkpoints = path / "checkpoints"
         self.plots = path / "plots"
         self.workers = path / "workers"  # the logs of the workers
@@ -114,19 +114,19 @@ class RunDirectory:
         self.close()
 
     def store_configuration(self, text: bytes, *, private: bool = False) -> None:
-        """Store the configuration of this start of the run. private: only the owner may read the file.
+        """Store the configuration of this start of the run. private: whether to let only the owner read the file.
 
-        Call it after all other preparations: from then on the directory holds a run that can be resumed. If earlier
-        starts had another configuration, it is kept as ``config-N.yaml``, where N is the last of these starts.
+        Call this after all other preparations: from then on the directory holds a run that can be resumed. If the start
+        before this one, number N, had another configuration, that configuration is kept as ``config-N.yaml``.
         """
         stored = self.config_yaml
         if stored.exists() and (earlier := stored.read_bytes()) != text:
-            mode = stat.S_IMODE(stored.stat().st_mode)  # the earlier text may hold a secret that the new one does not
+            mode = stat.S_IMODE(stored.stat().st_mode)  # the earlier text may contain a secret that the new one lacks
             replace_durably(self.path / f"config-{self.epoch - 1}.yaml", earlier, mode)
         replace_durably(stored, text, 0o600 if private else 0o666)
 
     def decisions_jsonl(self, name: str) -> Path:
-        """Return the path of the JSON Lines file ``name``, which records the decisions of each update."""
+        """Return the path of ``name``.jsonl, a file of decisions (see :mod:`runner.records.decisions`)."""
         return self.path / f"{name}.jsonl"
 
 
@@ -142,7 +142,7 @@ def holds_run(path: Path) -> bool:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Lock a run directory, so that no run starts in it. Raises OSError, or DirectoryInUseError if already locked."""
+    """Lock a run directory within the block, so that no run starts in it. Raises OSError or DirectoryInUseError."""
     lock = _take_lock(path)
     try:
         yield
@@ -171,7 +171,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _take_lock(path: Path) -> int:
-    """Lock ``run.lock`` for as long as the returned descriptor is open; write this process's id in it."""
+    """Lock ``run.lock`` and write the id of this process to it. The lock lasts until the returned descriptor closes."""
     lock = os.open(path / "run.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -195,13 +195,13 @@ def _next_state(path: Path, resume: bool) -> _State:
     if resume:
         state = _STATE.read(path / RUN_FILE)
         return replace(state, epoch=state.epoch + 1)
-    # A run that lost its run.json or its configuration keeps its checkpoints; a new run would replace them.
+    # If run.json or the configuration of a run was lost, its checkpoints remain, and a new run would replace them.
     if holds_run(path) or any((path / "checkpoints").glob("step-*")):
         raise DirectoryInUseError(
             f"{path} already holds a run: continue it with `runner resume={shlex.quote(str(path))}`, or choose another "
             "directory with hydra.run.dir=DIR"
         )
     if (path / CONFIG_FILE).exists():
-        # This file belongs to no run. If the new run is killed early, the file must not be taken for its configuration.
+        # This file belongs to no run. If the new run is killed early, the file must not be read as its configuration.
         os.rename(path / CONFIG_FILE, path / "config-0.yaml")
     return _State(run_id=secrets.token_hex(8), epoch=1)

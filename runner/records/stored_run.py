@@ -15,14 +15,14 @@ from runner.system.json_file import JsonFile
 from runner.system.schema import field_type
 
 _PLACES = ("outputs/*/*", "outputs/*", "multirun/*/*/*", "multirun/*/*")
-"""Default places of runs below a working directory."""
+"""Glob patterns of the default directories of runs below a working directory."""
 _EARLIER = re.compile(r"config-([1-9][0-9]{0,9})\.yaml", re.ASCII)
 _RUN_ID = re.compile(r"[0-9a-f]{4,32}")
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run directory. starts: number of starts, including resumes. summary: None if the run was killed."""
+    """A run directory. starts: number of starts, resumes included. summary: None if the run is active or was killed."""
 
     path: Path
     run_id: str
@@ -31,12 +31,12 @@ class StoredRun:
 
     @property
     def config_yaml(self) -> Path:
-        """The resolved configuration."""
+        """The file with the resolved configuration."""
         return self.path / CONFIG_FILE
 
     @property
     def code_diff(self) -> Path:
-        """Changes of the code since its commit, at the last start; the file exists only if there are any."""
+        """The file with the changes of the code since its commit, at the last start; absent if there are none."""
         return self.path / code_diff_file(self.starts)
 
 
@@ -52,7 +52,7 @@ def earlier_configurations(path: Path) -> list[Path]:
 def read_run(path: Path) -> StoredRun:
     """Read a run directory.
 
-    Raises ConfigError for any other directory, CheckpointError or DataError if run.json or summary.json is damaged.
+    Raises ConfigError if ``path`` is no run directory, CheckpointError or DataError if a file in it is damaged.
     """
     path = path.absolute()
     for name in (CONFIG_FILE, RUN_FILE):
@@ -64,10 +64,10 @@ def read_run(path: Path) -> StoredRun:
 
 
 def find_run(text: str, folder: Path, in_store: Callable[[str], list[Path]]) -> StoredRun:
-    """Return the run that ``text`` names by its directory, its run id or the beginning of its run id.
+    """Return the run that ``text`` identifies: the run's directory, its run id or the beginning of its run id.
 
     An id is looked up in the outputs below ``folder`` and then with ``in_store``, which returns the directories of the
-    matching runs in the tracking store. Raises ConfigError unless one run fits, and the errors of :func:`read_run`.
+    matching runs in the tracking store. Raises ConfigError unless one run matches, and the errors of :func:`read_run`.
     """
     if (folder / text).is_dir():
         return read_run(folder / text)
@@ -93,7 +93,7 @@ def _is_run(path: Path, text: str) -> bool:
     try:
         run_id, _ = run_and_starts(path)
     except (CheckpointError, OSError):
-        # A damaged run elsewhere must not stop the search.
+        # A damaged run in another directory must not stop the search.
         return False
     return run_id.startswith(text)
 
@@ -109,14 +109,14 @@ _PLUGINS: JsonFile[dict[str, str]] = JsonFile(
 
 
 def write_plugins(run_dir: Path, plugins: Mapping[str, str]) -> None:
-    """Store ``plugins``, reference -> SHA-256 of the source; an empty mapping is stored too. Raises OSError."""
+    """Store ``plugins``, reference -> SHA-256 of the source, even if there are none. Raises OSError."""
     _PLUGINS.write(run_dir / PLUGINS_FILE, dict(plugins))
 
 
 def read_plugins(run_dir: Path) -> dict[str, str] | None:
-    """Return the stored plugins of a run, or else those of its summary. Raises DataError for a damaged file.
+    """Return the plugins of a run from plugins.json or, if there is none, summary.json. Raises DataError if damaged.
 
-    None if neither exists: earlier versions stored nothing for a run that was killed.
+    Returns None if neither file exists, because earlier versions stored no plugins for a run that was killed.
     """
     path, summary_json = run_dir / PLUGINS_FILE, run_dir / SUMMARY_FILE
     if not path.exists():

@@ -66,10 +66,10 @@ class Summary:
       run_id             the run's identifier, the same after a resume
       status             "finished", "failed" or "interrupted"
       error              the ``Failure`` of a run that did not finish, else null
-      config_hash        ``config_hash`` of the resolved configuration
+      config_hash        SHA-256 of the resolved configuration, as returned by ``config_hash``
       overrides          overrides of the command line, as "key=value", without secrets
       output_dir         the run's directory
-      git_commit         commit of the code, ending in "-dirty" if files were changed, null without one
+      git_commit         commit of the code, ending in "-dirty" if files were changed; null if there is none
       versions           name -> version of Python, runner and the libraries that can change a result
       platform           operating system and its version
       cpu_model          model of the CPU
@@ -77,19 +77,19 @@ class Summary:
       workers            number of worker processes, including backup workers
       emulated           the slow network that was emulated, "" if none was
       devices            logical device -> "CPU", or the GPU with its memory and driver
-      device_reason      the reason for these devices
+      device_reason      why the run uses these devices
       plugins            file or module of each plugin -> SHA-256 of its source
       provenance         command line, machine and code (:class:`~runner.records.provenance.Provenance`), else null
-      repeats            run_id of the run that this run repeats, "" for none
+      repeats            run_id of the run that this run repeats; "" if it repeats none
 
     Results; each is empty, 0 or null if the run ended before it was known:
-      kernels            device type -> libraries of the kernels in use
-      kernels_missing    missing library of fast kernels -> reason
+      kernels            device type -> names, joined by "+", of the libraries whose kernels were used
+      kernels_missing    library of fast kernels that was not available -> reason
       steps              updates since the run began, including those of earlier processes of a resumed run
       examples           number of training examples that these updates used
       wall_seconds       time of this process from its start to the end of training
-      compared_step_s    "model", "single", "sync_data" -> median seconds of a step, measured before training; empty
-                         unless parallelism.compare_steps is set
+      compared_step_s    "model", "single", "sync_data" -> median seconds of a step, measured before training if
+                         parallelism.compare_steps is set
       step_time_s        "median", "p10" and "p90" of the seconds a step took in this process
       examples_per_s     training examples per second of step time in this process
       final              metric -> last value, such as "test/accuracy"
@@ -98,17 +98,17 @@ class Summary:
       headline           metric -> value of the network that the run keeps: at the best checkpoint, or else the last
       bytes_sent_per_worker  bytes sent by each worker in order, then by each parameter server in order
       peak_memory_bytes  process ("master", "worker-0", "ps-0", ...) -> largest resident set size
-      dropped_shares     worker -> shares (gradients for part of a batch) that arrived too late, with backup workers
-      dropped_examples   worker -> training examples in its dropped shares
-      init_from          the value of the key init_from: the checkpoint of the initial weights, "" without one
+      dropped_shares     with backup workers, worker -> number of late shares (gradients for part of a batch)
+      dropped_examples   worker -> number of training examples in its dropped shares
+      init_from          the value of the key init_from: the checkpoint of the initial weights; "" if there is none
       init_taken         names of the weights that were taken from this checkpoint
       init_left          weight that kept its initial value -> reason
       stopped            the reason why train.patience ended the run early; "" if it did not
       monitor            the metric by which evaluations were compared
-      best_value         best value of the monitored metric, over all processes of a resumed run, null without one
-      best_step          number of updates at the first evaluation with the best value, null without one
-      best_checkpoint    the checkpoint of the best step, below output_dir, null if none is kept as the best
-      weights_sha256     SHA-256 over all variables, sorted by unsharded name, as plain arrays (row-major)
+      best_value         best value of the monitored metric, over all processes of a resumed run; null if there is none
+      best_step          number of updates at the first evaluation with the best value; null if there is none
+      best_checkpoint    the checkpoint of the best step, relative to output_dir; null if none is kept as the best
+      weights_sha256     SHA-256 over all variables, sorted by unsharded name, as row-major arrays
     """
 
     run_id: str
@@ -159,7 +159,7 @@ class Summary:
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
             raise ValueError(f"status {self.status!r}: expected one of {', '.join(STATUSES)}")
-        # Redacted here and not in ``write``, because tables and pages are made from a summary in memory.
+        # Secrets are redacted here and not in ``write``, because tables and pages are made from summaries in memory.
         object.__setattr__(self, "overrides", redact_overrides(self.overrides))
 
     def write(self, path: Path) -> None:
@@ -194,7 +194,7 @@ def config_hash(config: Mapping[str, Any]) -> str:
 def git_commit(folder: Path) -> str | None:
     """Return the commit of the repository of ``folder``, ending in "-dirty" if tracked files are changed.
 
-    None if there is no repository, no commit or no git.
+    Returns None if there is no repository or no commit, or if git is not installed.
     """
     return git(folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
 

@@ -1,9 +1,9 @@
 """The interface of a strategy, which every option of ``parallelism`` implements.
 
 A strategy turns a task into a :class:`Program`: it chooses the number of copies of the network, the devices of the
-nodes, and the way in which gradients are summed. A strategy reads the layers stamped on nodes, never models. The
-configuration, training and commands use a strategy only through :class:`Strategy`, never by its name or type, so that a
-plugin's strategy can do all that a built-in strategy can.
+nodes, and the way in which gradients are summed. A strategy reads the layers that are recorded on the nodes; it never
+reads a model. The configuration, training and commands use a strategy only through :class:`Strategy`, never by its name
+or type, so that a plugin's strategy can do all that a built-in strategy can.
 """
 
 from abc import ABC, abstractmethod
@@ -71,7 +71,7 @@ class Processes:
 
 @dataclass(frozen=True)
 class Race:
-    """A race between processes that decides the values of a run, and the record from which the run can be repeated.
+    """A race between processes that determines the results of a run, and the record that allows repeating the run.
 
     racers: the racing processes, for messages. decisions: the name of the record that
     :meth:`~runner.engine.run.step_driver.StepDriver.decisions` returns. This record holds the decisions of each update,
@@ -87,7 +87,7 @@ class Race:
 
 @dataclass(frozen=True)
 class LayerPlacement:
-    """The placement of layers, for a strategy that leaves their devices open.
+    """The placement of layers, for a strategy that does not choose their devices itself.
 
     costs: path of a ``trace_summary.json`` with measured seconds; None to use formulas. stored: path of an earlier
     ``placement.json``; None to search. rivals: strategies whose step times are predicted for comparison, name ->
@@ -140,7 +140,7 @@ class Strategy(ABC):
 
     @property
     def race(self) -> Race | None:
-        """The race that decides the values of a run; None if the configuration decides them."""
+        """The race that determines the results of a run; None if the configuration determines them."""
         return None
 
     @property
@@ -167,8 +167,8 @@ class Strategy(ABC):
             yield from self._faults_of_shares(facts)
         if facts.optimizer.line_search and not self.line_search:
             yield (
-                f"optimizer={facts.optimizer.name} with parallelism={self.name}: only single and sandblaster evaluate "
-                "a batch along a line; use one of them, or another optimizer"
+                f"optimizer={facts.optimizer.name} with parallelism={self.name}: only single and sandblaster support "
+                "a line search; use one of them, or another optimizer"
             )
 
     def _faults_of_shares(self, facts: TrainingFacts) -> Iterator[str]:
@@ -183,8 +183,8 @@ class Strategy(ABC):
                 )
         if facts.microbatches > 1:
             yield (
-                f"train.microbatches={facts.microbatches} with parallelism={self.name}: the shares of its "
-                "workers are its microbatches; use parallelism=single, or train.microbatches=1"
+                f"train.microbatches={facts.microbatches} with parallelism={self.name}: each worker's "
+                "share of a batch is one microbatch; use parallelism=single, or train.microbatches=1"
             )
 
 

@@ -46,7 +46,7 @@ class Single(Strategy):
             )
         if facts.emulated:
             yield (
-                "cluster.emulate=true with parallelism=single: one process has no wire to wait for; "
+                "cluster.emulate=true with parallelism=single: one process sends nothing over a network; "
                 "use cluster.emulate=false, or parallelism=sync_data"
             )
 

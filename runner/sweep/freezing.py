@@ -29,7 +29,7 @@ def sweep_directory(jobs: Sequence[Job]) -> Path:
 
 
 def planned(job: Job) -> PlannedJob:
-    """Return the entry in the plan for a job, with the number and the directory that Hydra assigned to the job."""
+    """Return a job's entry in the plan, with the number and the directory that Hydra assigned to the job."""
     assert job.sweep is not None
     directory = os.path.relpath(job.run_dir, job.sweep.directory)
     return PlannedJob(job.sweep.number, directory, list(job.overrides), dict(job.sweep.swept))

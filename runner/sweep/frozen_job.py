@@ -24,7 +24,7 @@ from runner.system.machine import usable_cores
 def gpu_share(sweep_dir: Path, at_once: int, look: Look, *, earlier: Sequence[int] = ()) -> Iterator[GpuShare]:
     """Yield the GPUs for one of ``at_once`` simultaneous jobs; a lock reserves this share until the block ends.
 
-    earlier: GPUs of a run that is resumed. If the share with these GPUs is not reserved by another job, it is chosen.
+    earlier: GPUs of a run that is resumed. A share with one of these GPUs is chosen unless another job reserved it.
     """
     if at_once == 1:
         yield ALL_GPUS
@@ -46,7 +46,7 @@ class Work:
     """A job to train.
 
     resume: whether to continue the run in ``directory`` from its newest checkpoint. gpus: a description of the GPUs
-    that this process assigned to the job, for the log; "" if it assigned none.
+    that this process assigned to the job, for the log; "" if this process assigned none.
     """
 
     config: Config

@@ -1,4 +1,4 @@
-"""Resume a sweep with another grid: find the new, removed and altered jobs, and write the plan of the new grid."""
+"""Resume a sweep with another grid of jobs: find the new, removed and altered jobs, and write the new plan."""
 
 import dataclasses
 import re
@@ -30,7 +30,7 @@ _SWEEP_KEYS = re.compile(
     r"|hydra\.sweep\.(dir=.*|subdir=[^:]*)",
     re.IGNORECASE | re.DOTALL,
 )
-"""Overrides of Hydra's settings that only set values. When a sweep is resumed, ``hydra.sweep.dir`` is ignored."""
+"""Overrides of Hydra's own settings that cannot run code. ``hydra.sweep.dir`` is ignored when a sweep is resumed."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def merged_arguments(stored: Sequence[str], given: Sequence[str]) -> list[str]:
     """Return the stored command line of a sweep, changed by the ``given`` arguments.
 
     A given override replaces the stored override of the same key, or is added if there is none. A given launcher also
-    removes the settings of the stored launcher. Given options, such as ``--config-dir``, replace all stored options but
-    ``--multirun``. Raises SecurityError if a remaining stored argument could run code or read other files or secrets.
+    removes the settings of the stored launcher. Given options, such as ``--config-dir``, replace all stored options
+    except ``--multirun``. Raises SecurityError if a remaining stored argument could run code or read files or secrets.
     """
     overrides, options = split_arguments(stored)
     given, given_options = split_arguments(given)
@@ -131,7 +131,7 @@ def changed_plan(
     require_own_directories(jobs)
     for of_plan, job in change.jobs:
         directory = sweep_dir / of_plan.directory
-        # If an earlier change was killed before it wrote the plan, a new job's directory may hold an outdated file.
+        # If an earlier call was killed before it wrote the plan, a new job's directory may hold an old frozen.yaml.
         if of_plan.number not in known or not (directory / FROZEN_FILE).exists():
             freeze_job(job, directory, of_plan)
     launcher = change.jobs[0][1].launcher if change.jobs else None

@@ -1,4 +1,4 @@
-"""Locks of a sweep, of its jobs, and of places, which number the jobs that run at the same time.
+"""Locks of a sweep, of its jobs, and of places: each of the jobs that run at the same time has its own place number.
 
 If a lock is held, a second process gets an error (sweep), waits (job) or tries the next place. The operating system
 releases the locks of a process that dies. If the process of the sweep is killed, its jobs on this machine save a
@@ -45,7 +45,7 @@ def job_lock(directory: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def place_lock(directory: Path, wanted: int = 0) -> Iterator[int]:
-    """Hold place ``wanted``, or else the first free place, among the running jobs of a sweep; yield its number."""
+    """Lock place ``wanted`` of a sweep, or else the first free place, within the block; yield the place's number."""
     for place in itertools.chain([wanted], itertools.count()):
         with _open(directory / f".place-{place}.lock") as lock:
             if _taken(lock):

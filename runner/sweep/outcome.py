@@ -18,7 +18,7 @@ FAILURE_FILE = "failure.json"
 """The file with the summary of a job whose run wrote no summary, for example because the run never began."""
 
 _RECORDS = (FAILURE_FILE, SUMMARY_FILE)
-"""Files with an outcome. If both exist, the newer one is valid, because a run can be resumed outside of its sweep."""
+"""Files with an outcome. If both exist, the newer one is valid, because a run can be resumed outside its sweep."""
 
 FINISHED, FAILED, INTERRUPTED = "finished", "failed", "interrupted"
 RUNNING, KILLED, NOT_STARTED = "running", "killed", "not started"
@@ -94,7 +94,7 @@ def has_ended(directory: Path, before: int | None) -> bool:
 
 
 def failure_summary(error: Exception, directory: Path, overrides: Sequence[str]) -> Summary:
-    """Return the summary of a job that ended with an error and whose run wrote no summary."""
+    """Return a summary with the error of a job whose run wrote no summary."""
     exit_code = error.exit_code if isinstance(error, RunnerError) else None
     return Summary(
         run_id="",

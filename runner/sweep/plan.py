@@ -17,15 +17,15 @@ from runner.system.schema import LenientRecord
 
 PLAN_FILE = "plan.json"
 FROZEN_FILE = "frozen.yaml"
-"""The file in a job's directory with the job's configuration: a copy, so later edits of YAML files have no effect."""
+"""The file in a job's directory with a copy of the job's configuration; later edits of YAML files do not affect it."""
 
 
 @dataclass(frozen=True)
 class PlannedJob:
     """One job. Its number and its directory are never reused, even if a later grid does not include the job.
 
-    directory: relative to the sweep's directory. overrides: the overrides that identify the job. swept: key -> value
-    (text) of the overrides that vary. in_grid: False if a later grid omits the job, which is then not run or shown.
+    directory: relative to the sweep's directory. overrides: the overrides that identify the job. swept: key -> value,
+    as text, of the overrides that vary. in_grid: False if a later grid omits the job; then it is neither run nor shown.
     """
 
     number: int
@@ -44,7 +44,7 @@ class PlannedJob:
 class Plan:
     """The jobs of a sweep and the settings with which they run.
 
-    folder: the working directory of the sweep, from which relative paths in configurations start.
+    folder: the working directory of the sweep, to which relative paths in configurations refer.
     arguments: the command line. plugins: references to the plugins, each with the SHA-256 of the plugin's source.
     sweeper: name of Hydra's sweeper; one other than "basic" adds jobs to the plan after it has seen earlier results.
     """

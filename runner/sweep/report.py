@@ -63,13 +63,13 @@ def planned_monitor(plan: Plan, directory: Path) -> Monitor:
 
 
 def _frozen_file(plan: Plan, directory: Path) -> Path | None:
-    """Return the ``frozen.yaml`` of any job: all have the same metric and tracking settings. None if no job has one."""
+    """Return a job's ``frozen.yaml``; all jobs have equal metric and tracking settings. None if no job has the file."""
     paths = (directory / job.directory / FROZEN_FILE for job in plan.grid)
     return next((path for path in paths if path.exists()), None)
 
 
 def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, *, interrupted: bool) -> int:
-    """Print and store the tables, end the tracking record of the sweep, and return the exit code: 0 if all finished.
+    """Print and store the tables, end the sweep's tracking record, and return the exit code: 0 if all jobs finished.
 
     Pending tracking records of jobs that are not running are written to the store. After an interruption, the pending
     records are only reported, because the process should end soon. config: the configuration of one job; None if no
@@ -124,7 +124,7 @@ def write_tables(outcomes: Sequence[Outcome], monitor: Monitor, directory: Path)
 
 
 def recorded_sweeps(directories: Iterable[Path]) -> list[Path]:
-    """Return the directories, among these and their parents, of planned sweeps with a tracking record, each once."""
+    """Return the sweeps, with a plan and a tracking record, that contain these directories; each sweep only once."""
     around = ((directory, *directory.parents) for directory in directories)
     found = (
         next((place for place in places if (place / PLAN_FILE).is_file() and (place / SWEEP_FILE).is_file()), None)
@@ -136,8 +136,8 @@ def recorded_sweeps(directories: Iterable[Path]) -> list[Path]:
 def end_late(directory: Path) -> None:
     """End the tracking record of a sweep after its last job: set the status from the outcomes, and add the tables.
 
-    Does nothing while a job runs. Raises DirectoryInUseError while the sweep runs; StoreUnavailableError if the store
-    fails; ConfigError, DataError, OSError or ValueError if a file of the sweep is damaged.
+    Does nothing while a job runs or if no job is tracked. Raises DirectoryInUseError while the sweep runs;
+    StoreUnavailableError if the store fails; ConfigError, DataError, OSError or ValueError if a file is damaged.
     """
     with sweep_lock(directory):
         plan = Plan.read(directory)

@@ -48,7 +48,7 @@ class SweepTable:
         return file.getvalue()
 
     def print(self) -> None:
-        """Print the table, with lines and bold headers on a terminal."""
+        """Print the table; if the output is a terminal, with lines and bold headers."""
         from rich.console import Console
         from rich.markup import escape
         from rich.table import Table
@@ -123,7 +123,7 @@ def rank_of(outcome: Outcome, monitor: Monitor) -> tuple[bool, float, float]:
 
 
 def swept_values(outcomes: Sequence[Outcome]) -> list[dict[str, str]]:
-    """Return the overrides of each job that differ between jobs; for a single job, all. Secrets are not redacted."""
+    """Return, for each job, the overrides that differ between jobs (all for a single job). Secrets are not redacted."""
     jobs = [_overrides(outcome) for outcome in outcomes]
     if len(jobs) < 2:
         return jobs
@@ -151,7 +151,7 @@ def rank(finished: bool, metrics: Mapping[str, float], monitor: Monitor) -> tupl
 
 
 def step_milliseconds(outcome: Outcome) -> float | None:
-    """Return the median step time of a job; None if it has none."""
+    """Return the median step time of a job in milliseconds; None if it is unknown."""
     median = None if outcome.summary is None else outcome.summary.step_time_s.get("median")
     return None if median is None else median * 1000
 
@@ -172,7 +172,7 @@ SEED = "seed"
 
 @dataclass(frozen=True)
 class OverSeeds:
-    """The jobs that differ only in their seed. Means and spreads are over finished jobs only."""
+    """A group of jobs that differ only in their seed. Means and spreads are over finished jobs only."""
 
     swept: Mapping[str, str]
     outcomes: Sequence[Outcome]

@@ -21,9 +21,9 @@ NOT_ON_TERMINAL: Mapping[str, bool] = {_FILE_ONLY: True}
 
 
 def print_error(error: BaseException, *, what: str = "runner", debug: bool = False) -> None:
-    """Print an error to standard error, without secrets: a RunnerError as ``what: error: message``.
+    """Print an error to standard error, without secrets. A RunnerError is printed as ``what: error: message``.
 
-    The traceback is printed if ``debug`` is true or the error is not a RunnerError, and therefore a defect.
+    The traceback is printed if ``debug`` is true, or if the error is not a RunnerError and therefore a bug.
     """
     if debug or not isinstance(error, RunnerError):
         print(redact_text("".join(traceback.format_exception(error))), end="", file=sys.stderr)
@@ -33,7 +33,7 @@ def print_error(error: BaseException, *, what: str = "runner", debug: bool = Fal
 
 @contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Write the package's log, within the block, to a file from level INFO and to standard error from level WARNING."""
+    """Within the block, write the package's log to a file (from level INFO) and to standard error (from WARNING)."""
     package = logging.getLogger("runner")
     level = package.level
     to_file = logging.FileHandler(path, encoding="utf-8")

@@ -20,8 +20,8 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 def read_regular(path: Path, limit: int, directory: int | None = None) -> bytes:
     """Read a regular file; if it is longer than ``limit`` bytes, return the first ``limit`` + 1 bytes.
 
-    directory: descriptor of the folder from which a relative ``path`` starts. Raises SecurityError if ``path`` is a
-    symbolic link, which could lead to any file, or a device, a pipe, a socket or a directory.
+    directory: descriptor of the folder from which a relative ``path`` starts. Raises SecurityError if ``path`` is not a
+    regular file. A symbolic link is not accepted either, because it could lead to any file.
     """
     try:
         descriptor = os.open(path, _READ, dir_fd=directory)
@@ -34,7 +34,7 @@ def read_regular(path: Path, limit: int, directory: int | None = None) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise SecurityError(f"{path} is not a regular file")
         with open(descriptor, "rb", closefd=False) as file:
-            # read() allocates the requested size at once, so request no more than the size of the file.
+            # read() allocates the requested size at once, so request at most one byte more than the file has.
             return file.read(min(status.st_size, limit) + 1)
     finally:
         os.close(descriptor)
@@ -55,7 +55,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def write_durably(path: Path, payload: bytes, mode: int = 0o666) -> None:
-    """Create the file ``path`` and flush its content ``payload`` to the disk, but not its name in the directory.
+    """Create the file ``path`` and flush its content ``payload``, but not its directory entry, to the disk.
 
     mode: permissions, reduced by the umask. Raises FileExistsError if the file exists, OSError if the disk is full.
     """
@@ -80,7 +80,7 @@ def replace_durably(path: Path, payload: bytes, mode: int = 0o666) -> None:
 
 
 def create_directory(path: Path) -> None:
-    """Create a directory, with its parents, if it does not exist, and flush its name to the disk.
+    """Create a directory, with its parents, if it does not exist, and flush its entry in its parent to the disk.
 
     Raises NotADirectoryError if the path is a file.
     """
@@ -94,7 +94,7 @@ def create_directory(path: Path) -> None:
 
 
 def fsync_directory(path: Path) -> None:
-    """Flush the names in a directory to the disk, which makes a rename durable."""
+    """Flush the entries of a directory to the disk, which makes a rename in the directory durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

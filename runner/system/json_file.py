@@ -1,4 +1,4 @@
-"""Parse untrusted JSON of limited size; read and write JSON files that hold one value of a schema."""
+"""Parse untrusted JSON of limited size; read and write JSON files, each with one value that a schema describes."""
 
 import json
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ def parse_json(raw: bytes, limit: int) -> Any:
 
 
 def versioned(document: Any, version: int, name: str = "version") -> dict[str, Any]:
-    """Return ``document`` without field ``name``. Raises Violation if it is no map or the field is not ``version``."""
+    """Return the map ``document`` without ``name``. Raises Violation unless ``document[name]`` equals ``version``."""
     found = document.get(name) if isinstance(document, dict) else None
     if type(found) is not int or found != version:
         refuse(name, found, version)
@@ -45,9 +45,9 @@ class JsonFile(Generic[T]):
     limit: int = 1 << 26
 
     def read(self, path: Path, called: str = "") -> T:
-        """Read a regular file. Raises ``error`` if it is damaged, SecurityError as :func:`read_regular`, or OSError.
+        """Read a file. Raises ``error`` if it is damaged, SecurityError if it is not a regular file, or OSError.
 
-        called: name of the file in the error message, such as the configuration key of its path; "" for the path.
+        called: name of the file in the error message, such as ``key=path``; "" to use the path.
         """
         raw = read_regular(path, self.limit)
         try:

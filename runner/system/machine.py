@@ -15,7 +15,7 @@ _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use; if the system does not report it, of all cores."""
+    """Return the number of cores that this process may use, or of all cores if the system does not report it."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

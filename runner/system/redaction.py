@@ -1,8 +1,8 @@
 """Removal of secrets from every record, log and table of a run.
 
-Whether a value is a secret depends on the name of its key: the values of ``db.password``, ``hub_token``, ``apiKey`` and
-all keys below ``credentials`` are. The user and password in an address are secrets under any key. A secret under a key
-such as ``note`` is not recognised. The stored configuration keeps its secrets, because a run is resumed from it.
+The name of a key determines whether its value is a secret: the keys ``db.password``, ``hub_token``, ``apiKey`` and all
+keys below ``credentials`` have secret values. The user and password in an address are secrets under any key. A secret
+under a key such as ``note`` is not recognised. The stored configuration keeps secrets, because resumed runs need them.
 """
 
 import itertools
@@ -18,10 +18,10 @@ _ANYWHERE = {"passwords", "passphrase", "secret", "secrets", "credential", "cred
 _ENDINGS = ("password", "passwd")
 """Endings of a word that names a secret, as in ``sslpassword`` and ``PGPASSWORD``."""
 _AT_THE_END = {"token", "pwd", "apikey", "auth", "authorization"}
-"""Words that name a secret if they are the last word of a key: ``hub_token`` does, ``token_count`` does not."""
+"""Words that make a key secret if they are its last word: ``hub_token`` is a secret key, ``token_count`` is not."""
 _KINDS_OF_KEY = {"api", "access", "private", "secret", "signing", "encryption"}
 
-# The part of an address before its last @. A password may contain / and @; digits before a / or at the end are a port.
+# The part of an address before its last @. A password may contain / and @. Digits before a / or the end are a port.
 _USERINFO = re.compile(r"(?<=://)(?!/)(?:[^\s/:@\"']+:(?!\d+(?:/|$))[^\s\"'<>]*|[^\s\"'<>/?#]*)(?=@)")
 _BEARER = re.compile(r"\b(Bearer|Basic) +[^\s,;\"']+")
 _VALUE = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|\{[^}]*\}|\[[^\]]*\]|[^\s;&\"'(){}\[\]]*[^\s;&,:.\"'(){}\[\]]"
@@ -36,12 +36,12 @@ _PIECE = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
 
 
 def is_secret(key: str) -> bool:
-    """Return whether a key names a secret; in a dotted key, any part can name one."""
+    """Return whether a key names a secret; a dotted key does if one of its parts does."""
     return any(_is_secret_part(part) for part in key.split("."))
 
 
 def redact(value: Any, key: str = "") -> Any:
-    """Return a copy of plain data without secrets. ``key`` is the key of ``value``. None stays None."""
+    """Return a copy of JSON-like data with secrets replaced. ``key`` is the key of ``value``. None stays None."""
     if value is None:
         return None
     if is_secret(key):
@@ -54,7 +54,7 @@ def redact(value: Any, key: str = "") -> Any:
 
 
 def redact_overrides(overrides: Iterable[str]) -> list[str]:
-    """Return arguments ``key=value``, ``key=a,b`` and ``--key value`` of a command line without their secrets."""
+    """Return command-line arguments such as ``key=value``, ``key=a,b`` and ``--key value`` without secrets."""
     shown: list[str] = []
     for override in overrides:
         follows = bool(shown) and shown[-1].startswith("--") and "=" not in shown[-1] and is_secret(shown[-1])
@@ -65,7 +65,7 @@ def redact_overrides(overrides: Iterable[str]) -> list[str]:
 
 
 def redact_text(text: str) -> str:
-    """Return text without users and passwords of addresses, and without values that follow the key of a secret."""
+    """Return text without users and passwords in addresses, and without the values of keys that name secrets."""
     text = _BEARER.sub(rf"\1 {REDACTED}", _USERINFO.sub(REDACTED, text))
     return _MAPPED.sub(_redact_mapped, _ASSIGNED.sub(_redact_assigned, text))
 
@@ -84,7 +84,7 @@ def plain_address(address: str) -> str:
 
 
 class SecretlessFormatter(logging.Formatter):
-    """A log formatter that removes secrets by :func:`redact_text`."""
+    """A log formatter that removes secrets with :func:`redact_text`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record and its traceback as text."""

@@ -92,7 +92,7 @@ class Integer(_Scalar):
 
 @dataclass(frozen=True)
 class Text(_Scalar):
-    """Text of at most ``limit`` characters, matching ``pattern`` if there is one. rule: description for messages."""
+    """Text of at most ``limit`` characters that matches ``pattern``, if given. rule: description for error messages."""
 
     limit: int = _UNLIMITED
     pattern: str = ""
@@ -123,7 +123,7 @@ class OneOf(_Scalar):
 
 @dataclass(frozen=True)
 class Number(_Scalar):
-    """A finite number in [low, high], whole or not. Booleans are not allowed."""
+    """A finite int or float in [low, high]. Booleans are not allowed."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -142,7 +142,7 @@ class Number(_Scalar):
 
 @dataclass(frozen=True)
 class AnyFloat:
-    """A float. JSON has only finite numbers, so the plain form of other values is "nan", "inf" or "-inf"."""
+    """A float. JSON has only finite numbers, so a value that is not finite has plain form "nan", "inf" or "-inf"."""
 
     def read(self, plain: object, where: str) -> float:
         if type(plain) not in (int, float) and plain not in ("nan", "inf", "-inf"):
@@ -155,7 +155,7 @@ class AnyFloat:
 
 @dataclass(frozen=True)
 class Plain(_Scalar):
-    """A value that is not converted, of one of ``types``, or of any type if ``types`` is empty."""
+    """A value of one of ``types``, or of any type if ``types`` is empty; its typed and plain forms are the same."""
 
     types: tuple[type, ...] = ()
 
@@ -286,7 +286,7 @@ class MapOf:
 
 
 class Record(Generic[T]):
-    """A map with one entry for each field of a dataclass. A record is a field type, so records can hold records.
+    """The field type of a dataclass; the plain form is a map with one entry for each field. Records can be nested.
 
     stated: field name -> field type, if ``record_type`` is not a dataclass with annotations.
     """
@@ -322,7 +322,7 @@ class Record(Generic[T]):
 class LenientRecord(Record[T]):
     """A record in a file that another version of the program may have written.
 
-    complete: False to use the default of a missing field that has one. closed: False to ignore unknown fields.
+    complete: False to accept a missing field that has a default. closed: False to ignore unknown fields.
     """
 
     def __init__(self, record_type: Callable[..., T], *, complete: bool = True, closed: bool = True) -> None:
@@ -350,7 +350,7 @@ _PLAIN: dict[Any, FieldType] = {
 
 
 def field_type(hint: Any, *, complete: bool = True) -> FieldType:
-    """Return the field type for an annotation: a field type or bounds given in ``Annotated``, or else by Python type.
+    """Return the field type for an annotation, from a field type or bounds in ``Annotated``, else from the Python type.
 
     complete: see :class:`LenientRecord`; applies to records in the annotation.
     """

@@ -1,4 +1,4 @@
-"""Orderly ends of runs: Ctrl-C and SIGTERM are requests to stop, and actions can be set for the end of a block."""
+"""Orderly ends of runs: Ctrl-C and SIGTERM as requests to stop, and actions at the end of a block."""
 
 import logging
 import signal
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class StopRequest:
-    """A handler of SIGINT and SIGTERM: the first sets ``signum`` for the training loop, the second raises Interrupted.
+    """A handler of SIGINT and SIGTERM: the first signal sets ``signum``, to stop training; a second raises Interrupted.
 
     Only the main thread of a process can handle signals. In another thread this class has no effect.
     """

@@ -3,5 +3,5 @@
 Read in this order:
 
 * ``window``: the recording of some updates. ``chrome``: the file for trace viewers.
-* ``timeline_index``: look-up of spans and runs. ``critical_path``: critical paths and waits. ``summary``: both as JSON.
+* ``timeline_index``: look-up of spans and of runs of clients. ``critical_path``, ``summary``: critical paths and waits.
 """

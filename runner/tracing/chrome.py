@@ -37,10 +37,10 @@ class _Slice:
 def chrome_trace(index: TimelineIndex, updates: Sequence[Update]) -> bytes:
     """Return the content of a trace file as JSON.
 
-    Each process has one row per client and device. In this row, each run of the client is a slice that contains the
+    Each process has one row per client and device. In each row, every run of the client is a slice that contains the
     slices of the run's spans; waits before the run are slices too. The session's process also has a row of updates, and
-    a row of runs for each client. A flow leads from each send to its receive. Time 0 is the earliest event. Arguments
-    of all slices: step; except updates: client, number of the run; spans: node, op, layer; transfers: key, peer, bytes.
+    a row of runs for each client. A flow leads from each send to its receive. Time 0 is the earliest event. Arguments:
+    step; client and run number (not in updates); node, op and layer (in spans); key, peer and bytes (in transfers).
     """
     slices = [*_of_session(index, updates), *_of_devices(index)]
     rows = _Rows(slices)
@@ -89,7 +89,7 @@ def _facts(span: Span) -> dict[str, Any]:
 
 
 def _flows(index: TimelineIndex, rows: "_Rows") -> Iterator[dict[str, Any]]:
-    """Yield the two events of a flow for each transfer whose send and receive were recorded."""
+    """Yield the two events of a flow for each transfer of which the send and the receive were recorded."""
     received = [span for span in index.timeline.spans if span.kind == RECEIVE]
     ends = [(send, span) for span in received if (send := index.send_of(span)) is not None]
     for number, (send, span) in enumerate(ends, start=1):
@@ -116,7 +116,7 @@ class _Rows:
             yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": row}}
 
     def at(self, lane: _Lane, time_ns: int) -> dict[str, Any]:
-        """Return the fields of an event that state its process, its row and its time."""
+        """Return the fields of an event that state the process, the row and the time."""
         pid, tid = self._numbers[lane]
         return {"pid": pid, "tid": tid, "ts": (time_ns - self._origin) / _NS_PER_US}
 

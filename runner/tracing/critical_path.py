@@ -3,11 +3,11 @@
 The critical path is the chain of causes that determined the duration of an update, followed backwards in time.
 
 A device executes one span at a time. The cause of a span is therefore usually the preceding span on its device. But if
-the span waited for a tensor, the cause is the send of the tensor on another device. If the session started the run of
-the span only after the device was free, the cause is the run that ended last before this start. A run is *launched* if
-its client was started with ``Clients.launch`` (see ``step_driver``), so that runs of other clients can overlap it.
-In synchronous training the chain begins with the update. If clients run across updates, as in asynchronous training,
-only the part of the chain within the update is returned.
+the span waited for a tensor, the cause is the send of the tensor on another device. Every span belongs to a run (one
+step of a client). If the session started this run only after the device was free, the cause is the run that ended
+last before this start. A run is *launched* if its client was started with ``Clients.launch`` (see ``step_driver``), so
+that runs of other clients can overlap it. In synchronous training the chain begins when the update begins. If runs
+extend over several updates, as in asynchronous training, only the part of the chain within the update is returned.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment of the critical path. place: a device, or the process of the session.
+    """A segment of the critical path. place: name of a device, or of the process of the session.
 
     span: the recorded span of which the segment is all or a part; None if no span was recorded at this time.
     """
@@ -46,7 +46,7 @@ class Segment:
 
     @property
     def layer(self) -> str:
-        """Layer of the span, or ""."""
+        """Layer of the span; "" if there is no span or if the span has no layer."""
         return "" if self.span is None else self.span.layer
 
 
@@ -148,7 +148,7 @@ class Wait:
 
 @dataclass
 class Waited:
-    """Number and total duration of the waits of one device for another in an update."""
+    """Number and total duration of the waits of one device for another device, or for the session, in an update."""
 
     times: int = 0
     ns: int = 0
@@ -172,9 +172,9 @@ def waits_between(index: TimelineIndex) -> Iterator[Wait]:
 
 
 def waited(index: TimelineIndex, between: Iterable[Wait], update: Update) -> dict[tuple[str, str], Waited]:
-    """Return the waits of an update: (waiting device, awaited device) -> number and duration, longest first.
+    """Return the waits of an update: (waiting device, ``Wait.peer``) -> number and duration, longest first.
 
-    between: the result of :func:`waits_between`.
+    between: the waits that :func:`waits_between` yields; waits within runs are counted too.
     """
     found: dict[tuple[str, str], Waited] = {}
     waits: list[tuple[str, str, Span | Wait]] = [(each.first.device, each.peer, each) for each in between]
@@ -188,7 +188,7 @@ def waited(index: TimelineIndex, between: Iterable[Wait], update: Update) -> dic
 
 
 def spent(index: TimelineIndex, update: Update) -> dict[str, dict[str, int]]:
-    """Return device -> kind -> ns for an update; the times of a device add up to the duration of the update."""
+    """Return device -> kind of span -> ns in an update; the times of a device add up to the duration of the update."""
     found: dict[str, dict[str, int]] = {}
     for device, spans in index.devices.items():
         own: Counter[str] = Counter()
@@ -199,7 +199,7 @@ def spent(index: TimelineIndex, update: Update) -> dict[str, dict[str, int]]:
 
 
 def _is_wait(index: TimelineIndex, span: Span) -> bool:
-    """Return whether a span is a wait within a run; never in a launched run, whose tensors arrive before it begins."""
+    """Return whether a span is a wait in a run that is not launched; launched runs begin after their tensors arrive."""
     run = index.run_of(span)
     return span.kind == WAIT and (run is None or not run.launched)
 

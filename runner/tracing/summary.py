@@ -15,13 +15,13 @@ _NO_LAYER = "-"
 
 
 def trace_summary(index: TimelineIndex, updates: Sequence[Update]) -> dict[str, Any]:
-    """Return the critical path of each recorded update, the time of each process by kind, and the waits.
+    """Return the critical path of each recorded update, the time of each process by kind of span, and the waits.
 
     ``steps`` is a list of maps: ``step``; ``ns``, the duration of the update; ``critical_path_ns`` with ``by_kind``,
     ``by_layer`` and ``by_process``, each of which adds up to ``ns``; ``processes_ns``, process -> kind -> ns, which
-    adds up to ``ns`` for each process; ``waited``, a list of maps of ``who``, ``for``, ``times`` and ``ns``, longest
-    first. A process is named by its job and task; the session's process has its own name. ``node_ns``: node -> median
-    time of its kernel in ns; ``parallelism.costs`` uses these times.
+    adds up to ``ns`` for each process; ``waited``, a list of maps, longest wait first: ``who`` (the waiting process),
+    ``for`` (the awaited process), ``times`` and ``ns`` (number and total duration of the waits). Processes have names
+    such as "worker-0". ``node_ns``: node -> median time of the node's kernel in ns, for ``parallelism.costs``.
     """
     between = list(waits_between(index))
     return {"steps": [_step(index, between, update) for update in updates], "node_ns": _node_ns(index)}
@@ -36,7 +36,7 @@ def _node_ns(index: TimelineIndex) -> dict[str, int]:
 
 
 def summary_table(summary: Mapping[str, Any]) -> str:
-    """Return the summary as text: shares of critical paths, time of each process by kind, and waits in each step."""
+    """Return the summary as text: parts of the critical paths, time of each process by kind, and waits of each step."""
     steps = summary["steps"]
     if not steps:
         return "no step was recorded"
@@ -82,7 +82,7 @@ def _total(path: Iterable[Segment], name: Callable[[Segment], str]) -> dict[str,
 
 
 def _shares(title: str, steps: Sequence[Mapping[str, int]]) -> list[str]:
-    """Return a line with time and share for each name, largest first; names after the eighth share the last line."""
+    """Return a line with time and share for each name, largest first; the last line sums all names after the eighth."""
     totals: Counter[str] = Counter()
     for step in steps:
         totals.update(step)
@@ -95,7 +95,7 @@ def _shares(title: str, steps: Sequence[Mapping[str, int]]) -> list[str]:
 
 
 def _shares_of_process(process: str, steps: Sequence[Mapping[str, Any]]) -> str:
-    """Return the line of a process: the share of each kind in its time."""
+    """Return a line with the share of each kind of span in the time of a process."""
     total = sum(step["ns"] for step in steps) or 1
     totals = {kind: sum(step["processes_ns"][process].get(kind, 0) for step in steps) for kind in (*KINDS, IDLE)}
     shares = ", ".join(f"{kind} {ns / total:.1%}" for kind, ns in totals.items() if ns)

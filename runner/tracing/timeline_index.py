@@ -1,4 +1,4 @@
-"""An index of a timeline that finds the last span or run before a time, and the send of a received tensor."""
+"""An index of a timeline that finds the last span or client run before a time, and the send of a received tensor."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -22,10 +22,10 @@ class Update:
 
 @dataclass(frozen=True)
 class PartStart:
-    """The events before a part of a run, which is all spans of the run on one device.
+    """The events before a part of a run (all spans of the run on one device).
 
     free_ns: end of the device's preceding span; None if there is none. run: the session's record of the run; None if
-    the run did not end. wait, send: both ends of the last transfer to the part; None if the run is not ``launched``.
+    the run did not end. wait, send: in a ``launched`` run, both ends of the last transfer to the part; else None.
     """
 
     free_ns: int | None
@@ -35,7 +35,7 @@ class PartStart:
 
 
 class TimelineIndex:
-    """The recorded spans and runs, sorted and indexed. A device executes one span at a time.
+    """The recorded spans and runs of clients, sorted and indexed. A device executes one span at a time.
 
     session: the process that started the runs.
     """
@@ -60,11 +60,11 @@ class TimelineIndex:
 
     @property
     def devices(self) -> dict[str, Sequence[Span]]:
-        """Device -> its spans, in order of time."""
+        """Device -> its spans, sorted by time."""
         return dict(self._tracks)
 
     def parts(self) -> Iterator[Sequence[Span]]:
-        """Yield each part: the spans of one run on one device, in order of time."""
+        """Yield each part: the spans of one run on one device, sorted by time."""
         yield from self._parts.values()
 
     def last_before(self, device: str, time_ns: int) -> Span | None:
@@ -94,7 +94,7 @@ class TimelineIndex:
         return self._parts[span.device, _run(span)][0]
 
     def start_of_part(self, first: Span) -> PartStart:
-        """Return the events that precede a part, given its first span."""
+        """Return the events that precede a part, given the part's first span."""
         before = self.last_before(first.device, first.begin_ns)
         free_ns = None if before is None else before.end_ns
         run = self.run_of(first)
@@ -103,7 +103,7 @@ class TimelineIndex:
         return PartStart(free_ns, run, *self._last_arrival(first))
 
     def _last_arrival(self, first: Span) -> tuple[Span | None, Span | None]:
-        """Return the wait and the send of the transfer that a part received last, given its first span.
+        """Return the wait and the send of the transfer that a part received last, given the part's first span.
 
         A send may end shortly after the part begins, because the message can arrive before the call that sent it ends.
         """

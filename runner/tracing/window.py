@@ -38,9 +38,9 @@ def recorded_steps(first: int, total: int, skip: int, count: int) -> range:
 class TraceWindow:
     """A recorder that writes the timeline of some updates. The training loop calls it before and after each update.
 
-    If clients run across updates, their spans from the beginning of the first recorded update to the end of the last
-    one are written. clients: the names of the clients to record. announce: function that is called with the path of
-    each written file.
+    If runs of clients extend over several updates, their spans from the beginning of the first recorded update to the
+    end of the last one are written. clients: the names of the clients to record. announce: function that is called with
+    the path of each written file.
     """
 
     session: Session
@@ -53,7 +53,7 @@ class TraceWindow:
     _updates: list[Update] = field(default_factory=list, init=False)
 
     def before(self, step: int) -> None:
-        """Store the beginning of an update; start recording if this is the step before the first step to record."""
+        """Store the start time of an update; start recording at the step before the first step to record."""
         # Recording starts one step early if possible, because the step in which it starts is slower than the others.
         if self.steps and not self._recording and self.steps[0] - 1 <= step <= self.steps[-1]:
             self.session.start_trace(self.clients)
@@ -62,7 +62,7 @@ class TraceWindow:
             self._open = (step, time.monotonic_ns())
 
     def after(self, step: int) -> None:
-        """Store the end of an update; write the files after the last step to record."""
+        """Store the end time of an update; write the files after the last step to record."""
         self._close()
         if self.steps and step == self.steps[-1]:
             self.finish()

@@ -1,10 +1,10 @@
-"""Experiment tracking with MLflow or without a store, the file metrics.jsonl, and pictures of a run.
+"""Experiment tracking in MLflow (the store) or in files only, the file metrics.jsonl, and plots of a run.
 
 Read in this order:
 
-* ``base``: the interface. ``metrics_log``: metrics.jsonl. ``plots``: pictures.
+* ``base``: the interface. ``metrics_log``: metrics.jsonl. ``plots``: plots and tables.
 * ``records``: the kinds of tracking records. ``writer``: the thread that writes records to the store. ``spool``: a file
-  of records that are not yet in the store. ``origin``, ``replay``: another process writes these records to the store.
+  of records that are not yet in the store. ``origin``, ``replay``: how another process writes these to the store.
 * ``mlflow_tracker``, ``mlflow_store``, ``mlflow_sweep``, ``mlflow_client``: MLflow.
 """
 

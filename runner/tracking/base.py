@@ -1,6 +1,6 @@
 """The interface of experiment tracking, and the tracker that records nothing.
 
-A tracker never slows a step and never ends a run. Its methods, other than ``finish``, return in microseconds. If the
+A tracker never delays a step or ends a run: every method except ``finish`` returns in microseconds. If the tracking
 store does not accept a record, the record is kept in the spool (a file in the run directory) and the failure is logged.
 """
 
@@ -19,7 +19,7 @@ _NAMELESS = ("none", "null", "true", "false")
 class RunInfo:
     """The run that a tracker records.
 
-    run_id: the identifier of the run in the store, the same before and after a resume.
+    run_id: the identifier of the run, which does not change when the run is resumed.
     name: the name in the store's user interface; a job of a sweep is named by its swept values (``job_name``).
     run_dir: the run's directory, which holds the spool.
     tags: facts about the run that are not configuration, such as the git commit.
@@ -65,13 +65,13 @@ class Tracker:
 
 
 class Tracking:
-    """The settings of a kind of tracking: an option of the configuration group ``tracking``."""
+    """The settings of one kind of tracking, which is one option of the configuration group ``tracking``."""
 
     name: str
     pictures: bool
 
     def check(self) -> None:
-        """Raise ValueError if the settings cannot work."""
+        """Raise ValueError if the settings are invalid."""
 
     def create(self, run_dir: Path) -> Tracker:
         """Return a tracker for the run in this directory; by default one that records nothing."""
@@ -98,19 +98,19 @@ class NoTracking(Tracking):
 def job_name(swept: Mapping[str, str]) -> str:
     """Return a short name for a job of a sweep, made of its swept values without secrets.
 
-    The option of a configuration group is shown without its key. Other keys are shortened to their last part if no two
-    become equal: ``{"optimizer.lr": "0.1", "parallelism": "single"}`` gives "lr=0.1 single".
+    The option of a configuration group is shown without its key. Other keys are shortened to their last part if that
+    part is unique: ``{"optimizer.lr": "0.1", "parallelism": "single"}`` gives "lr=0.1 single".
     """
     shown = {key: str(redact(value, key)) for key, value in swept.items()}
     return " ".join(
-        # This is the option of a configuration group, whose name is clear without the key.
+        # If the key has no dot and the value is an identifier, the value is an option of a configuration group.
         value if "." not in key and value.isidentifier() and value not in _NAMELESS else f"{short}={value}"
         for short, (key, value) in zip(_short_keys(shown), shown.items(), strict=True)
     )
 
 
 def sweep_name(swept: Collection[str]) -> str:
-    """Return the name of a sweep, made of the shortened keys that it varies, such as "sweep lr, parallelism"."""
+    """Return the name of a sweep, made of its shortened swept keys, such as "sweep lr, parallelism"."""
     return f"sweep {', '.join(_short_keys(swept))}".rstrip()
 
 

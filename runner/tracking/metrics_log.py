@@ -1,4 +1,4 @@
-"""metrics.jsonl: every metric of a run, one JSON object per line. The file is written whichever tracker is used.
+"""metrics.jsonl: the metrics of a run, one JSON object per line. The file is written with every kind of tracking.
 
 An example of a line is ``{"step": 3, "time": 1767225600.5, "values": {"train/loss": 0.25}}``. ``time`` is in seconds
 since 1970. Values that are not finite are the strings "nan", "inf" and "-inf". When a killed run resumes, the lines of
@@ -40,7 +40,7 @@ class MetricsLog:
         self._file.write(_line(int(step), time.time() if time_s is None else time_s, numbers))
 
     def sync(self) -> None:
-        """Flush the lines to the disk; called before a checkpoint, so that the metrics before it survive a crash."""
+        """Flush the lines to the disk; called before each checkpoint, so that a crash loses no earlier metrics."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ def read_metrics(path: Path) -> Iterator[Metrics]:
 
 
 def check_metric_name(name: str) -> None:
-    """Raise ValueError unless the name is ``section/name``; sections become groups in the user interface."""
+    """Raise ValueError unless the name is ``section/name``; MLflow's pages group metrics by section."""
     if not _METRIC_NAME.fullmatch(name):
         raise ValueError(
             f"metric {name!r}: expected SECTION/NAME of letters, digits and _ . - / with SECTION one of "

@@ -39,7 +39,7 @@ _SQLITE = "sqlite:///"
 _ENVIRONMENT = {
     # No telemetry. MLflow reads this variable when it is imported.
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    # The writer thread retries. MLflow would retry for minutes, without a check whether the run has ended meanwhile.
+    # The writer thread retries. MLflow itself would retry for minutes without checking whether the run has ended.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
 }
@@ -91,7 +91,7 @@ def experiment_of_newest_run(uri: str) -> str | None:
 
 
 def directories_of_runs(uri: str, run_id: str) -> list[Path]:
-    """Return the directories of at most two runs whose run_id, and two whose id in MLflow, begins with ``run_id``.
+    """Return the directories of runs whose run_id or MLflow id begins with ``run_id``, at most two for each kind of id.
 
     run_id: hex digits. A SQLite store that does not exist is not created. Raises StoreUnavailableError.
     """
@@ -126,7 +126,7 @@ def store_errors(what: str) -> Iterator[None]:
 
 
 def source_tags() -> dict[str, str]:
-    """Return the user and the program that started a run, under the names that MLflow's pages use."""
+    """Return the user and the program that started a run, as tags with the names that MLflow's pages use."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container whose user id has no name
@@ -177,7 +177,7 @@ def _experiment_id(client: Any, name: str, uri: str) -> str:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-            # The store has no file lock, and another process created the experiment first.
+            # The store is not locked by a file, and another process has just created the experiment.
             found = client.get_experiment_by_name(name)
     if found.lifecycle_stage != "active":
         raise StoreUnavailableError(
@@ -220,7 +220,7 @@ def safe_tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def safe_metric(value: float) -> float:
-    """Return the value, but NaN for infinity, which MLflow would store as 1.8e308 and thus flatten the chart.
+    """Return the value, or NaN if it is infinite, because MLflow would store 1.8e308, which flattens the chart.
 
     metrics.jsonl keeps the exact value.
     """

@@ -31,8 +31,8 @@ RUN_ID_TAG = "runner.run_id"
 class MlflowStore:
     """The MLflow run that records one training run; ``open`` creates the MLflow run if it does not exist.
 
-    If the store has a metric value for a (key, step) pair when it is opened, no other value is written for this pair.
-    So the curves of a resumed run have no repetitions. started_ms: start time of the run in MLflow; None for now.
+    If the store has a metric value for a (key, step) pair when it is opened, no other value is written for this pair,
+    so the curves of a resumed run have no repeated points. started_ms: start time of the run in MLflow; None for now.
     """
 
     def __init__(self, uri: str, experiment: str, run: RunInfo, started_ms: int | None = None) -> None:
@@ -142,7 +142,7 @@ class MlflowStore:
         history = self._run.history
         if self._run.first_step == 0 or history is None or not history.exists():
             return
-        # A run that is resumed at its end evaluates again. If a metric has two values for a step, the first is kept.
+        # A run that is resumed after its last step evaluates again. Keep the first value of each metric and step.
         first: dict[tuple[str, int], Metrics] = {}
         for record in read_metrics(history):
             if record.step < self._run.first_step:

@@ -42,8 +42,8 @@ def _stored_run_id(uri: str, experiment_id: str, sweep_dir: Path) -> str | None:
 def parent_run_id(client: Any, uri: str, experiment_id: str, sweep_dir: Path, name: str, started_ms: int) -> str:
     """Return the id of the parent run of a sweep; create the parent run, with start time ``started_ms``, if necessary.
 
-    The parent run is created with ``client`` because it ignores the environment variable MLFLOW_RUN_ID. With MLflow's
-    fluent API, the parent run and all child runs would be the run in that variable.
+    ``client`` ignores the environment variable MLFLOW_RUN_ID. With MLflow's fluent API, the parent run and all child
+    runs would be the one run with the id in that variable.
     """
     with file_lock(sweep_dir / f".{SWEEP_FILE}.lock"):
         stored = _stored_run_id(uri, experiment_id, sweep_dir)

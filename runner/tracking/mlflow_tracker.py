@@ -56,7 +56,7 @@ class SystemMonitor:
 
 
 class SystemSampler:
-    """A sampler of CPU and memory use; the first three metrics have the names of MLflow's own monitor.
+    """A sampler of CPU and memory use; the first three metrics have the same names as in MLflow's own monitor.
 
     CPU use is measured since the previous sample or the creation of the sampler. Use a sampler on one thread only.
     """
@@ -100,7 +100,7 @@ class MlflowTracking(Tracking):
     the working directory.
     pictures: see :class:`~runner.tracking.base.NoTracking`.
     system_metrics: record CPU and memory use every ``system_metrics_every_s`` seconds.
-    queue_size: largest number of records held in memory; further records go to the spool file.
+    queue_size: largest number of records kept in memory; further records go to a file in the run directory (the spool).
     finish_timeout_s: longest wait at a run's end for the store to accept the pending records; remaining records are
     written at the end of the run's sweep, or by ``runner sync``.
     """
@@ -138,7 +138,7 @@ class MlflowTracking(Tracking):
 
 
 class MlflowTracker(Tracker):
-    """A tracker of a run in MLflow. :mod:`runner.tracking.writer` writes on a separate thread and handles failures."""
+    """A tracker of one run in MLflow. A ``BackgroundWriter`` writes on a separate thread and handles failures."""
 
     def __init__(self, settings: MlflowTracking, uri: str, run_dir: Path) -> None:
         self._settings = settings
@@ -170,7 +170,7 @@ class MlflowTracker(Tracker):
             self._monitor.start()
 
     def log_params(self, params: Mapping[str, Any]) -> None:
-        """Record a configuration; MLflow keeps the first value of each key."""
+        """Record a configuration. If a resumed run changes the value of a key, MLflow keeps the first value."""
         self._put(Params(flat_params(params)))
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -24,10 +24,10 @@ _MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Origin:
-    """The store of a run and the identity of the run there.
+    """The store in which a run is recorded, and the identity of the run in that store.
 
     store: the address, without user and password. started_ms: first start of the run, in milliseconds since 1970. name,
-    sweep_dir, sweep_name: from ``RunInfo`` at the first start; a job that is resumed alone still belongs to its sweep.
+    sweep_dir, sweep_name: from ``RunInfo`` at the first start, so that a job resumed alone still belongs to its sweep.
     """
 
     store: str
@@ -41,7 +41,7 @@ class Origin:
 
     @classmethod
     def begun(cls, uri: str, experiment: str, run: RunInfo) -> Self:
-        """Return the origin of a run that starts or resumes, and store it in the run's directory.
+        """Return the origin of a run that starts or resumes, and write it to the run's directory.
 
         If the directory cannot be written, the failure is logged and the run continues.
         """
@@ -76,8 +76,8 @@ class Origin:
     def address(self, uri: str | None, folder: Path) -> str:
         """Return the address of the store with user and password.
 
-        If the address needs user and password, ``resolve_uri(uri, folder)`` must return it with both; otherwise,
-        ValueError is raised.
+        If user and password were removed from the stored address, ``resolve_uri(uri, folder)`` must return the same
+        address with both. Raises ValueError if it returns another address.
         """
         if REDACTED not in self.store:
             return resolve_uri(self.store, folder)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _DPI = 120
 _QUANTITIES = ("loss", "accuracy")
 _SPLITS = ("train", "val", "test")
-# Maximum number of classes for which a confusion matrix has counts in its cells, and names along its axes.
+# Maximum numbers of classes for which a confusion matrix has counts in its cells and class names along its axes.
 _MOST_NUMBERED = 20
 _MOST_NAMED = 40
 
@@ -47,8 +47,8 @@ def learning_curves(metrics_path: Path, out_path: Path) -> Path:
 def confusion_matrix(counts: NDArray[np.integer], classes: Sequence[str], out_path: Path) -> Path:
     """Draw a confusion matrix and return ``out_path``.
 
-    counts: (C, C) integers, ``counts[i, j]`` examples of class i that were classified as class j. Cells are
-    coloured by their share of the row. Raises ValueError unless there is one name per class.
+    counts: (C, C) integers; ``counts[i, j]`` is the number of examples of class i that were classified as class j. The
+    colour of a cell is its fraction of the sum of its row. Raises ValueError unless there is one name per class.
     """
     counts = np.asarray(counts)
     if counts.shape != (len(classes), len(classes)):
@@ -70,7 +70,7 @@ def confusion_matrix(counts: NDArray[np.integer], classes: Sequence[str], out_pa
 
 
 def _draw_curve(axes: "Axes", records: Iterable[Metrics], key: str, label: str) -> None:
-    """Draw one line, with gaps at values that are not finite."""
+    """Draw the curve of one metric, with gaps at values that are not finite; draw nothing if there are no values."""
     points = [(record.step, record.values[key]) for record in records if key in record.values]
     if points:
         steps, values = zip(*points, strict=True)

@@ -25,7 +25,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Params:
-    """Configuration values as text, by dotted key."""
+    """Configuration values: dotted key -> value as text."""
 
     values: Mapping[str, str]
 

@@ -16,14 +16,14 @@ PATIENCE_S = 10.0
 
 
 class Replay:
-    """A writer of the pending records of runs, one run after another. A store that did not answer is then skipped."""
+    """A writer of the pending records of runs, one run after another. It skips a store that did not answer before."""
 
     def __init__(
         self, store: Callable[[str, str, RunInfo, int], Store] = MlflowStore, patience_s: float = PATIENCE_S
     ) -> None:
-        """store: returns the store for an address, an experiment, a run and the run's start time in milliseconds.
+        """store: function that returns the store for an address, an experiment, a run and its start time in ms.
 
-        patience_s: longest wait for the lock of a spool. If a write takes this long to fail, its store is skipped.
+        patience_s: longest wait for the lock of a spool. If a write takes this long to fail, the store is then skipped.
         """
         self._store = store
         self._patience_s = patience_s
@@ -33,16 +33,16 @@ class Replay:
         """Write the pending records of a run, in order, and return their number.
 
         uri: the run's setting ``tracking.uri``. end: written if no pending record is an end; None for a killed run,
-        which is recorded as interrupted at the time of its last pending metrics. The caller must prevent a start of the
-        run during the call. Raises StoreUnavailableError or OSError if the records cannot all be written (those that
-        were not written stay pending); ValueError if the file with the run's :class:`Origin` is missing or damaged.
+        which is recorded as interrupted at the time of its last pending metrics. The caller must prevent the run from
+        starting during the call. Raises StoreUnavailableError or OSError if not all records can be written (the rest
+        stays pending), and ValueError if the file with the run's :class:`Origin` is missing or damaged.
         """
         origin = Origin.read(run_dir)
         if origin.store in self._unavailable:
             raise StoreUnavailableError(self._unavailable[origin.store])
         store = self._store(origin.address(uri, Path.cwd()), origin.experiment, origin.run(run_dir), origin.started_ms)
         spool = Spool(run_dir / SPOOL_FILE)
-        # Opening a run in the store marks it as running again; without pending records, nothing would end it again.
+        # Opening a run in the store marks it as running; without pending records, nothing would mark it as ended.
         if not spool.pending:
             return 0
         opened = False
@@ -77,7 +77,7 @@ class Replay:
 
 
 def _add_end(spool: Spool, end: End | None) -> None:
-    """Append the end of the run to its pending records unless they have one; a failed write then cannot lose it."""
+    """Append the end of the run to its spool unless an end is pending, so that a failed write does not lose the end."""
     records, _ = spool.head(limit=None)
     if not any(isinstance(record, End) for record in records):
         last_ms = max((record.time_ms for record in records if isinstance(record, Metrics)), default=now_ms())

@@ -36,9 +36,9 @@ class Spool:
 
     @contextmanager
     def lock(self, wait_s: float | None = None) -> Iterator[None]:
-        """Hold the lock that lets only one thread of one process write from the spool to the store.
+        """Hold the lock under which only one thread, of any process, writes records of the run to the store.
 
-        wait_s: longest wait for the lock, unlimited by default. Raises TimeoutError after that time.
+        wait_s: longest wait for the lock in seconds, unlimited by default. Raises TimeoutError after that time.
         """
         with ExitStack() as stack:
             held = True

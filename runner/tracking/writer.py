@@ -31,7 +31,7 @@ class Store(Protocol):
     """The destination of records, called by one thread. Both methods raise StoreUnavailableError if they fail."""
 
     def open(self) -> None:
-        """Open the store and create or find the run; called until it succeeds."""
+        """Open the store and create or find the run; called again until it succeeds."""
 
     def write(self, records: Sequence[Record]) -> None:
         """Write records in order. After a failure, the same records are passed again; this must not duplicate them."""
@@ -39,7 +39,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class Pace:
-    """When the writer writes and tries again; times are in seconds.
+    """The times between attempts of the writer, in seconds, and the number of final attempts.
 
     flush_s: time between writes. first_retry_s: wait after a failure, doubled after each further failure up to
     last_retry_s. final_tries: maximum number of attempts to write the pending records at the end of a run.
@@ -110,7 +110,7 @@ class BackgroundWriter:
 
     def _try_to_write(self) -> bool:
         try:
-            # A replay elsewhere may begin once ``finish`` no longer waits: the lock lets one of them write at a time.
+            # After a timeout of ``finish``, a ``Replay`` may begin; the lock lets only one of the two write at a time.
             with self._spool.lock():
                 self._open()
                 while self._write_next():

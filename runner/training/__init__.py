@@ -2,7 +2,7 @@
 
 Read the modules in this order; the first five implement a run from its start to its end:
 
-* ``run``: trains a checked configuration in a directory and returns a summary; all other modules serve it.
+* ``run``: the entry point, which trains a checked configuration in a directory and returns a summary.
 * ``trainer``: the loop of steps. ``evaluation``: scores, the best metric, early stopping.
 * ``saving``: the start, progress and checkpoints of a run. ``summary``: the facts and results of a run.
 * ``build`` makes an ``experiment`` from a configuration; ``devices`` and ``placement`` assign its devices;

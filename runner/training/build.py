@@ -105,7 +105,7 @@ def _program(config: Config, facts: Facts, total_steps: int) -> Program:
 
 
 def task_of(config: Config, facts: Facts) -> Task:
-    """Return the training task of a configuration, whatever its strategy. facts: the facts of its data."""
+    """Return the training task of a configuration, the same for all strategies. facts: the facts of its data."""
     return Task(
         network=config.model.network(facts.classes),
         optimizer=config.optimizer,
@@ -162,7 +162,7 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
 
 
 def _interleaving(experiment: Experiment) -> Interleaving | None:
-    """Return how one process orders overlapping clients: by a record or a virtual clock; None if none overlap."""
+    """Return the order of concurrent clients in one process, by a record or a virtual clock; None if there are none."""
     strategy: Strategy = experiment.config.parallelism
     if strategy.replayed is not None and strategy.race is not None and strategy.race.decisions is None:
         return Recorded(read_endings(Path(strategy.replayed), outcome_hash(experiment.config)))

@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 
 
 def cluster_of(config: LocalCluster, program: Program) -> Cluster:
-    """Return the cluster of a program, with the configured cores and links for the cost model, emulated or not.
+    """Return the cluster of a program. For the cost model, it has the configured cores and links, emulated or not.
 
-    Raises ConfigError if NCCL is requested for clients that overlap.
+    Raises ConfigError if NCCL is requested for clients that overlap, that is, whose steps run concurrently.
     """
     gpus = gpus_of(config, program.workers, program.servers)
     sums = config.device_taken == GPU and config.collectives == NCCL and sums_over_workers(program)
@@ -76,7 +76,7 @@ class DeviceReport:
 
 
 def log_run_devices(experiment: Experiment, found: Found, draft: Summary) -> Summary:
-    """Log a run's devices and the reason for their choice; return the summary with both and with the GPU libraries."""
+    """Log a run's devices and the reason for their choice; return the draft with these facts and the GPU libraries."""
     cluster = experiment.config.cluster
     report = log_devices(cluster, experiment.cluster, found)
     if cluster.device_taken == GPU and sums_over_workers(experiment.program):
@@ -92,7 +92,7 @@ def log_run_devices(experiment: Experiment, found: Found, draft: Summary) -> Sum
 
 
 def log_devices(cluster: LocalCluster, placed: Cluster, found: Found) -> DeviceReport:
-    """Log the devices and the reason for their choice; return both. cluster: settings. placed: the devices."""
+    """Log the devices and the reason for their choice; return the report. cluster: settings. placed: the devices."""
     texts = device_texts({device.name: device.gpu for device in placed.devices}, found)
     options = ", float32 products in TF32" if cluster.tf32 else ""
     options += ", the fastest plan of each convolution" if cluster.compare_plans else ""
@@ -130,11 +130,11 @@ def gpus_of(config: LocalCluster, workers: int, servers: int) -> Gpus | None:
 
 
 def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Program:
-    """Return the program, set to run in one process if the configuration requests that or if it is faster on GPUs.
+    """Return the program, set to run in one process if the configuration requests one or if one is faster on GPUs.
 
-    One process copies tensors directly between GPUs. NCCL and emulated links need a process for each worker. So do
-    clients that overlap, because one process would run them one by one. Raises ConfigError if ``cluster.one_process``
-    contradicts the program.
+    One process copies tensors directly between GPUs. NCCL and emulated links need a process for each worker, as do
+    clients that overlap (run concurrently), because one process would run them one by one. Raises ConfigError if
+    ``cluster.one_process`` contradicts the program.
     """
     overlapping = any(client.deferred for client in program.clients.values())
     if config.one_process is False and program.one_process is not None:
@@ -154,7 +154,7 @@ def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Pro
 
 
 def require_kernels(program: Program, cluster: Cluster, registry: Registry) -> None:
-    """Raise ConfigError for a node whose device is not in the cluster, or that is on a GPU and has no kernel for GPUs.
+    """Raise ConfigError for a node whose device is not in the cluster, and for a node on a GPU without a GPU kernel.
 
     Such nodes usually come from a plugin. Raises ResourceError if the library that sums over the GPUs is missing.
     """

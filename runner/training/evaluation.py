@@ -36,7 +36,7 @@ class Scores:
 
 
 def with_validation(program: Program) -> Program:
-    """Return the program with a further client, which runs the nodes of "eval" on validation examples."""
+    """Return the program with another client, "validate", which runs the nodes of "eval" on validation examples."""
     scoring = program.clients[_CLIENTS[TEST]]
     inputs = tuple(replace(slot, split=VALIDATION) for slot in scoring.inputs)
     validating = replace(scoring, name=_CLIENTS[VALIDATION], inputs=inputs)
@@ -63,8 +63,8 @@ class BestMetric:
     """The best value of the monitored metric so far, and the number of evaluations without improvement.
 
     best, best_step: the best value and the number of updates after which it was first reached; None before any value.
-    reference: the value at the last improvement that ``train.patience`` counts; None before any value. waited: number
-    of counted evaluations since then. Values that are not finite never count as better.
+    reference: the value of the last counted evaluation (see :meth:`updated`) that was an improvement; None before any.
+    waited: number of counted evaluations since then. A value that is not finite is never an improvement.
     """
 
     best: float | None = None
@@ -114,7 +114,7 @@ class BestMetric:
         return replace(new, waited=self.waited + 1)
 
     def is_out_of_patience(self, config: Config) -> bool:
-        """Return whether ``train.patience`` evaluations in a row brought no improvement, so that the run ends."""
+        """Return whether the run ends because ``train.patience`` evaluations in a row brought no improvement."""
         return config.train.patience is not None and self.waited >= config.train.patience
 
     def early_stop_text(self, config: Config) -> str:

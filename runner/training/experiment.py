@@ -15,10 +15,10 @@ from runner.training.placement import PlacedProgram
 class Experiment:
     """A configuration and the parts of its run that are known before the run starts.
 
-    total_steps: updates of the whole run. steps_per_epoch: updates that read every training example once, not
-    always an integer. threads_per_worker: kernel threads of each process. emulation: the emulated links and slow
-    workers; None without emulation. placed: the program with the placement of its layers; None if the strategy assigns
-    all devices itself.
+    total_steps: number of updates in the whole run. steps_per_epoch: number of updates in which every training example
+    is read once, not always an integer. threads_per_worker: kernel threads of each process. emulation: the emulated
+    links and slow workers; None without emulation. placed: the program with the placement of its layers; None if the
+    strategy assigns all devices itself.
     """
 
     config: Config
@@ -38,13 +38,13 @@ class Experiment:
 
     @property
     def measured_steps(self) -> int:
-        """The number of steps of each strategy that are measured before training, to compare strategies."""
+        """The number of steps that are measured for each strategy, before training, to compare strategies."""
         placement = self.config.parallelism.layer_placement
         return 0 if placement is None else int(placement.measured_steps)
 
     @property
     def runs_in_virtual_time(self) -> bool:
-        """Whether one process runs overlapping clients on a virtual clock."""
+        """Whether one process runs concurrent clients, in an order that a virtual clock determines."""
         one_process = self.program.one_process
         return one_process is not None and one_process.clock is not None
 

@@ -1,4 +1,4 @@
-"""Scores and predictions of a trained network on one device of this machine, whichever strategy trained it."""
+"""Scores and predictions of a network, trained by any strategy, on one device of this machine."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -40,15 +40,15 @@ PREDICT = "predict"
 
 @dataclass
 class ForwardPasses(Strategy):
-    """A strategy that trains nothing. A configuration cannot choose it, because it is no option of ``parallelism``."""
+    """A strategy that trains nothing. It is not an option of ``parallelism``, so no configuration can choose it."""
 
     name: str = "forward_passes"
 
     def build(self, task: Task) -> Program:
         """Return a program for one device; its only variables are the weights of the network.
 
-        Besides the usual clients except "train", it has "validate" and "predict". The client "predict" fetches "logits"
-        (N, C) for a batch of split "test", where N is the size of an evaluation batch and C the number of classes.
+        The program has the usual clients except "train", and also "validate" and "predict". The client "predict"
+        fetches "logits" (N, C) for an evaluation batch of N examples of split "test"; C is the number of classes.
         """
         graph = Graph()
         replica = Replica(graph, task, device=worker_task(0))
@@ -95,7 +95,7 @@ def weights_of(config: Config) -> Mapping[str, TensorSpec]:
 def score(
     device: OneDevice, checkpoint: Path, settings: DatasetSettings, normalised_as: Normalisation
 ) -> dict[str, Scores]:
-    """Score a checkpoint of the device's network on the test split of a dataset, and on its validation split if any.
+    """Score a checkpoint of the network of ``device`` on the test split and any validation split of a dataset.
 
     settings: the dataset; its images and classes must match those of training. normalised_as: the normalisation used
     in training. Raises CheckpointError if the checkpoint does not hold the network, ConfigError if the pixels are not
@@ -145,7 +145,7 @@ class _Given:
         self._inputs = inputs
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
-        """Return batch number ``step`` of hi - lo inputs; ``lo`` is 0, because one device gets each whole batch."""
+        """Return batch number ``step``, of hi - lo inputs; ``lo`` is 0, because the one device gets whole batches."""
         count = hi - lo
         index = step * count + np.arange(count, dtype=np.int64)
         real = index < len(self._inputs)
@@ -197,9 +197,9 @@ def _weights(path: Path, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[A
 
 
 def _normalised_as(settings: DatasetSettings, known: Normalisation, trained_on: str) -> Dataset:
-    """Load a dataset within its limits, to be normalised with the mean and std of training and its own pixel range.
+    """Load a dataset within its limits, to be normalised by its own pixel range and the mean and std of training.
 
-    Raises ConfigError if only one of this and the training dataset has a pixel range, because their units then differ.
+    Raises ConfigError if only this dataset or only the training dataset has a pixel range: then their units differ.
     """
     dataset = load_limited(settings)
     own = dataset.normalisation

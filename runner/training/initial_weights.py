@@ -1,4 +1,4 @@
-"""Initial weights from another run (``init_from``): the weights taken, and why others are not taken."""
+"""Initial weights from another run (``init_from``): the weights that are taken, and why others are not taken."""
 
 import fnmatch
 from collections.abc import Mapping
@@ -41,8 +41,8 @@ class InitialWeights:
 def with_checkpoint_named(config: Config) -> Config:
     """Return the configuration with ``init_from`` set to the path of the checkpoint that it selects now.
 
-    If ``init_from`` names a run, that run may write newer checkpoints later; a repetition of the new run still begins
-    with the same weights. Raises CheckpointError if there is no checkpoint.
+    A repetition of the new run then begins with the same weights, even if ``init_from`` named a run that has written
+    newer checkpoints since. Raises CheckpointError if there is no checkpoint.
     """
     return config if config.init_from is None else replace(config, init_from=str(find(Path(config.init_from))))
 
@@ -50,8 +50,8 @@ def with_checkpoint_named(config: Config) -> Config:
 def initial_weights(config: Config) -> InitialWeights | None:
     """Return the weights that ``init_from`` names; None if ``init_from`` is not set.
 
-    Weights are the variables of the network, moving averages included, without slots of the optimizer. Values of
-    another dtype are converted. Raises CheckpointError if no checkpoint is usable or none of its weights match,
+    Weights are the variables of the network, including moving averages but not optimizer slots. Values of another
+    dtype are converted. Raises CheckpointError if no checkpoint is usable or none of its weights match,
     ConfigError for a pattern that matches no weight.
     """
     if config.init_from is None:

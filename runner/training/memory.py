@@ -34,9 +34,9 @@ _FETCH_COPIES = 2
 class ProcessMemory:
     """Planned bytes of one process.
 
-    variables: parameters and slots of the optimizer. step: the largest arena (memory for intermediate values), usually
-    that of a training step. sent: tensors that are sent to other devices or fetched by the master. data: the dataset,
-    and the batch that is read ahead. checkpoint: copies of all variables while a checkpoint is written.
+    variables: parameters and optimizer slots. step: the largest arena (memory for intermediate values) of each device,
+    usually the arena of training steps. sent: tensors that are sent to other devices or fetched by the master. data:
+    the dataset and the batch that is read ahead. checkpoint: copies of all variables while a checkpoint is written.
     """
 
     process: str
@@ -114,7 +114,7 @@ def require_memory(experiment: Experiment) -> None:
 def require_fit(memory: Sequence[ProcessMemory], usable: int, room: int | None = None) -> None:
     """Raise ResourceError, with the numbers, if the processes need more memory than is available.
 
-    usable: bytes of this machine. room: bytes by which each process may grow (resource limits); None without limits.
+    usable: bytes of memory of this machine. room: bytes by which resource limits let a process grow; None: no limits.
     """
     largest = max(memory, key=lambda each: each.total)
     parts = (
@@ -136,7 +136,7 @@ def require_fit(memory: Sequence[ProcessMemory], usable: int, room: int | None =
 
 
 def fit_text(memory: Sequence[ProcessMemory], usable: int, available: int) -> str:
-    """Return one line with the needed, the usable and the available memory. usable, available: bytes."""
+    """Return one line with the needed, usable and available memory. usable, available: bytes."""
     needed = sum(each.total for each in memory)
     verdict = "" if needed <= available else ", too little" if needed <= usable else ": the run does not fit"
     return f"memory needed {gib(needed)}; this machine has {gib(usable)}, {gib(available)} available now{verdict}"
@@ -157,7 +157,7 @@ def _largest_arena(plans: Sequence[DevicePlan]) -> int:
 
 
 def most_bytes(experiment: Experiment) -> int:
-    """Return an upper bound, in bytes, on the memory of a run: all values of the graph are in separate buffers."""
+    """Return an upper bound, in bytes, on the memory of a run, as if every value of the graph had its own buffer."""
     program = experiment.program
     values = sum(spec.nbytes for node in program.graph for spec in node.outputs)
     processes = 1 if program.one_process is not None else program.workers + program.servers + 1
@@ -179,8 +179,8 @@ class GpuMemory:
     """Planned bytes of one GPU.
 
     devices: the logical devices on the GPU. processes: the number of processes that use the GPU, including the master
-    if it plans on this GPU. variables: parameters and slots of the optimizer. step: the devices' largest arenas.
-    moved: tensors that are fed, sent or received.
+    if it uses this GPU for planning. variables: parameters and optimizer slots. step: the largest arena of each
+    device, added up. moved: tensors that are fed, sent or received.
     """
 
     gpu: int
@@ -197,14 +197,14 @@ class GpuMemory:
 
 
 def planned_gpu_memory(experiment: Experiment, planned: ProgramPlans) -> list[GpuMemory]:
-    """Return the planned memory of every GPU that a run uses, by GPU number."""
+    """Return the planned memory of every GPU that a run uses, in the order of GPU numbers."""
     found: dict[int, GpuMemory] = {}
     workers = experiment.program.one_process is None
     for device in experiment.cluster.devices:
         if device.gpu is None:
             continue
         plans = _plans_of(device.name, experiment.program, planned)
-        # For each fed tensor, two buffers hold values that are copied to the GPU before their step.
+        # Each fed tensor has two buffers, because values are copied to the GPU before the step that uses them.
         fed = sum(2 * feed.spec.nbytes for plan in plans for feed in plan.feeds)
         received = sum(sum(plan.received_bytes.values()) for plan in plans)
         before = found.get(device.gpu, GpuMemory(device.gpu))
@@ -218,7 +218,7 @@ def planned_gpu_memory(experiment: Experiment, planned: ProgramPlans) -> list[Gp
             moved=before.moved + fed + received + sum(plan.sent_bytes for plan in plans),
         )
     if workers and found:
-        # The master makes the plans of all devices on the GPU of the first device.
+        # The master uses the GPU of the first device to make the plans of all devices.
         home = next(iter(found))
         found[home] = replace(found[home], processes=found[home].processes + 1)
     return [found[gpu] for gpu in sorted(found)]

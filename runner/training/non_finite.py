@@ -43,7 +43,7 @@ def name_the_node(error: NonFiniteLossError, experiment: Experiment, directory: 
 
 
 def replay(session: Session, experiment: Experiment, first_step: int, last_step: int) -> None:
-    """Repeat updates first_step..last_step. As in the run, wait for overlapping clients at each evaluation."""
+    """Repeat updates first_step..last_step. Where the original run evaluated, wait until all clients have ended."""
     step_driver = bind(experiment.program.step_driver, session)
     for step in range(first_step, last_step + 1):
         train_step(step_driver, experiment, step, experiment.learning_rate(step))
@@ -55,9 +55,9 @@ def replay(session: Session, experiment: Experiment, first_step: int, last_step:
 def repeated_experiment(experiment: Experiment, directory: RunDirectory, first_step: int) -> Experiment | None:
     """Return the experiment that repeats the steps from ``first_step`` on, in the recorded order of clients.
 
-    None if the values depend on the order in which clients ended and that order is not known from ``first_step`` on.
-    A record of endings can be replayed only from step 0, not from a checkpoint. In virtual time, the order begins again
-    at each checkpoint, so it is always known.
+    Returns None if the values depend on the order in which clients (see ``Client`` in ``program``) ended and that order
+    is not known from ``first_step`` on: its record can be replayed only from step 0, not from a checkpoint. In virtual
+    time, the order begins again at each checkpoint, so it is always known.
     """
     config = experiment.config
     race = config.parallelism.race

@@ -25,14 +25,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Layers:
-    """The part of a ``placement.json`` that is read."""
+    """The fields that are read from a ``placement.json``; other fields are ignored."""
 
     layers: dict[str, str]
 
 
 @dataclass(frozen=True)
 class _NodeTimes:
-    """The part of a ``trace_summary.json`` that is read: nanoseconds of each node."""
+    """The fields that are read from a ``trace_summary.json``. node_ns: node -> nanoseconds."""
 
     node_ns: Annotated[dict[str, float], MapOf(Text(), Number(0))]
 
@@ -71,7 +71,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class PlacedProgram:
-    """A program with its placement. seconds: the function for the time of a node that was used to find it."""
+    """A program with its placement. seconds: the function for the execution time of a node in simulated steps."""
 
     program: Program
     placement: Placement
@@ -114,7 +114,7 @@ def place_text(placement: Placement, layer: str) -> str:
 
 
 def _seconds_of_nodes(costs: str | None, program: Program, cluster: Cluster) -> Seconds:
-    """Return a function for the time of a node, from the file that ``parallelism.costs`` names or from formulas."""
+    """Return the function for a node's execution time: from file ``costs`` (``parallelism.costs``) or from formulas."""
     if costs is None:
         return node_seconds
     try:
@@ -135,7 +135,7 @@ def read_layers(path: Path) -> dict[str, str]:
 
 
 def _task_named(device: str) -> str:
-    """Return the task of a device name. Other text is returned unchanged and matches no device."""
+    """Return the task in a device name. Text that is no device name is returned unchanged and matches no device."""
     try:
         return task_of(device)
     except ValueError:

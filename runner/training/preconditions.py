@@ -51,9 +51,9 @@ def require_same_data(config: Config, run_dir: Path) -> list[str]:
 
 
 def require_same_normalisation(config: Config, run_dir: Path) -> None:
-    """Raise DataError if the data's mean or deviation differs from the values that the run stored, if there are any.
+    """Raise DataError if the run stored the mean and deviation of its data and one of them has changed.
 
-    Computing mean and deviation can read all of the user's data, so call this function after the memory check.
+    Their computation can require reading all of the user's data, so call this function after the memory check.
     """
     kept = read_record(run_dir)
     if kept is not None and kept.normalisation is not None:
@@ -69,7 +69,7 @@ def _require_none(changed: str, config: Config, run_dir: Path) -> None:
 
 
 def require_whole_record(experiment: Experiment) -> None:
-    """Raise ConfigError if a record of decisions has fewer updates than the run that replays it.
+    """Raise ConfigError if a record (see ``records.decisions``) has fewer updates than the run that replays it.
 
     A run with train.patience is not checked, because its record is complete even if the run ended early.
     """
@@ -93,15 +93,15 @@ def replayed_decisions(config: Config) -> Path | None:
 def require_record_of_one_configuration(config: Config) -> None:
     """Raise ConfigError if the configuration of the recorded run changed between its starts.
 
-    The record of decisions spans all starts, so after a change no single configuration repeats all steps. A changed
-    number of steps is accepted unless the learning rate depends on it. Raises ConfigError or SecurityError if one of
-    the stored configurations cannot be read.
+    The record of decisions spans all starts, so after a change no single configuration can repeat all steps. A changed
+    number of steps is accepted unless the learning rate depends on this number. Raises ConfigError or SecurityError if
+    one of the stored configurations cannot be read.
     """
     path = replayed_decisions(config)
     if path is None:
         return
     folder = path.parent
-    # Compare with the last configuration of the recorded run, because ``config`` may differ in its order of updates.
+    # Compare with the last configuration of the recorded run: in ``config``, keys that order the updates may differ.
     earlier, last = earlier_configurations(folder), folder / CONFIG_FILE
     but = () if config.schedule.goes_by_length else LIMITS
     changed = list(configuration_changes(earlier, load_stored(last), but)) if earlier and last.exists() else []

@@ -68,9 +68,9 @@ def run(
 ) -> Summary:
     """Train a configuration in ``run_dir`` and return the summary, which is also written as ``summary.json``.
 
-    resume: continue from the newest checkpoint in ``run_dir``. repeats: run_id of the run that this one repeats, for
-    the record. Raises the RunnerError that ended the run, after writing the summary; ConfigError if the code of a
-    plugin failed.
+    resume: continue from the newest checkpoint in ``run_dir``. repeats: run_id, for the summary, of the run that this
+    one repeats; "" if it repeats none. Raises the RunnerError that ended the run, after writing the summary;
+    ConfigError if the code of a plugin failed.
     """
     with plugin_errors(provenance()):
         prepared = _prepare(config if resume else with_checkpoint_named(config), run_dir, resume)
@@ -86,7 +86,7 @@ def run(
                 log.info("devices: %s", sweep.gpus)
             training_run = _Run(draft, prepared.experiment, directory, sweep, prepared.start)
             try:
-                with plugin_errors(provenance()):  # so that summary and log contain the message on the terminal
+                with plugin_errors(provenance()):  # so that summary, log and terminal have the same message
                     summary = training_run.execute()
             except BaseException as error:
                 ended = with_error(training_run.summary, error)
@@ -149,7 +149,7 @@ def _opened_directory(prepared: _Prepared, run_dir: Path, resume: bool) -> Itera
             write_record(directory.path, prepared.data)
         config = prepared.experiment.config
         plain = to_plain(config)
-        # Stored last, because a directory with a configuration counts as a run. Only the owner may read secrets.
+        # Stored last, because a directory with a configuration counts as a run. private: only the owner may read it.
         directory.store_configuration(dump(config).encode(), private=redact(plain) != plain)
         yield directory
 
@@ -159,7 +159,7 @@ class _Run:
     """One training run in an opened directory.
 
     summary: facts and results so far, also after an error. new_start: None for a resumed run, whose start is read from
-    its directory. started: seconds of a monotonic clock.
+    its directory. started: reading of a monotonic clock at the start, in seconds.
     """
 
     summary: Summary

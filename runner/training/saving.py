@@ -107,7 +107,7 @@ def write_checkpoint(
     """Flush the metrics, then write a checkpoint of step ``progress.done``; set ``progress.saved_step``.
 
     meta: the entries that are the same in all manifests of the run. Raises NonFiniteLossError if a variable is not
-    finite, because no loss would show this after the last update.
+    finite; after the last update, no later loss would reveal this.
     """
     config, done = experiment.config, progress.done
     for name, value in variables.items():

@@ -52,7 +52,7 @@ class Trainer:
         meta: CheckpointMeta,
         first_step: int,
     ) -> None:
-        """Prepare the loop. meta: the entries common to all checkpoints, and the progress when a resumed run begins."""
+        """Prepare the loop. meta: entries common to all checkpoints, and the progress at the start of a resumed run."""
         self.experiment = experiment
         config = experiment.config
         self.progress = Progress(first_step, first_step, metric=BestMetric.at_start(config, meta.progress))
@@ -92,11 +92,11 @@ class Trainer:
         return self.progress
 
     def decided(self) -> Mapping[str, Any]:
-        """Return the counts of the step driver for the run's record, by name; empty if clients do not overlap."""
+        """Return the step driver's counts for the run's record, by name; empty if no clients run concurrently."""
         return self._step_driver.record()
 
     def variables(self) -> dict[str, NDArray[Any]]:
-        """Return every variable by its unsharded name, after all overlapping clients have ended."""
+        """Wait until all clients have ended; return every variable by its unsharded name."""
         self._step_driver.begin_again()
         return self._session.run("save")
 
@@ -208,7 +208,7 @@ class Trainer:
         elif not self.experiment.runs_in_virtual_time:
             self._save()
         elif self.progress.saved_step != self.progress.done:
-            # In virtual time, a checkpoint restarts the order of clients; an uninterrupted run would not restart it.
+            # A checkpoint here would restart the order of virtual time, which an uninterrupted run would not restart.
             stopped += (
                 ", without a checkpoint, because a checkpoint changes the order of virtual time; the updates since the "
                 "last checkpoint are repeated (checkpoint.every_steps)"

@@ -1,7 +1,7 @@
 """A benchmark subject that computes nothing: ``python -m tests.benchmarks.fake_subject BEHAVIOUR FOLDER``.
 
-BEHAVIOUR: "falls": the losses are 3, 2, 1, ...; "flat": they are 3, 3, ...; "chatty": like "falls", and it prints text;
-"breaks": the second run fails; "sleeps": it starts a process that sleeps, and does not answer run requests.
+BEHAVIOUR: "falls": losses 3, 2, 1, ...; "flat": losses 3, 3, 3, ...; "chatty": like "falls", and prints text; "breaks":
+like "falls", but the second run fails; "sleeps": starts a process that sleeps; a run takes 60 s. FOLDER is ignored.
 """
 
 import subprocess

@@ -18,7 +18,7 @@ def subject(name: str, milliseconds: Sequence[float] = (), **more: Any) -> Subje
 
 
 def case(*subjects: SubjectResult, **more: Any) -> CaseResult:
-    """Return a case of 10 million multiply-adds per step, with a physical limit of 10 ms."""
+    """Return the result of a case with 10 million multiply-adds and a physical limit of 10 ms per step."""
     given = {
         "case": "net",
         "title": "net, batch 4",
@@ -32,13 +32,13 @@ def case(*subjects: SubjectResult, **more: Any) -> CaseResult:
 
 
 def gpu_subject(name: str, milliseconds: float, **more: Any) -> SubjectResult:
-    """Return the result of a GPU subject with this step time, 80 % of it in the forward and backward pass."""
+    """Return the result of a GPU subject with this step time, of which forward and backward pass take 80 %."""
     seconds = {"step": (milliseconds / 1e3,), "gradients": (0.8 * milliseconds / 1e3,)}
     return subject(name, **{"memory_mib": (0.0, 100.0), "seconds": seconds, **more})
 
 
 def measured(*subjects: SubjectResult, case: str = "alexnet", precision: str = "float32", **more: Any) -> Measured:
-    """Return a measured case of 10 billion multiply-adds per step, with a physical limit of 10.1 ms."""
+    """Return a measurement of a case with 10 billion multiply-adds and a physical limit of 10.1 ms per step."""
     work, limits = {"step": 10**10, "gradients": 10**10}, {"step": 0.0101, "gradients": 0.01}
     result = CaseResult(case, f"{case}, made", precision, 1000, work, limits, subjects)
     return Measured(**{"result": result, "rates": RATES, "commit": "abc", "date": "2026-11-22", **more})

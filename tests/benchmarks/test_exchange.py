@@ -1,4 +1,4 @@
-"""Exchanges and their tables: programs, measured collectives, and overlap with computation."""
+"""Exchanges of vectors between workers: programs, measured collectives, overlap with computation, and tables."""
 
 import json
 import math
@@ -98,7 +98,7 @@ SIZES = (4, 1 << 20)
 
 
 class Played:
-    """A process whose exchanges take a millisecond each, and whose sums are wrong from a given size on."""
+    """A fake process. The first exchange of a request takes 1 s, others 1 ms. Sums are wrong from a given size on."""
 
     def __init__(self, wrong_from: float = float("inf")) -> None:
         self.asked: list[tuple[int, int]] = []
@@ -112,7 +112,7 @@ class Played:
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, processes: Mapping[str, Played | None]) -> ExchangeResult:
-    """Measure fake processes. None stands for a subject that is not installed."""
+    """Return the measurement of a collective by fake processes. None stands for a subject that is not installed."""
 
     def started(spec: Any, *_: object) -> Contestant:
         process = processes[spec.name]
@@ -159,7 +159,7 @@ def test_the_table_compares_runners_bandwidth_with_the_peers() -> None:
 def test_sizes_are_in_the_largest_unit_with_a_whole_number() -> None:
     sizes = {4: "4 B", 1024: "1 KiB", 1 << 20: "1 MiB", 64 << 20: "64 MiB", 1025: "1025 B"}
     assert {size: size_text(size) for size in sizes} == sizes
-    # Turns of large vectors have fewer exchanges.
+    # A turn has fewer exchanges if the vectors are large.
     assert [steps_in_a_turn(each) for each in (4, 4 << 20, 16 << 20, 64 << 20)] == [50, 50, 16, 5]
 
 
@@ -188,7 +188,7 @@ def overlap_result(
     [
         ([100, 100, 900], [140, 140, 140], [110, 110, 50], 3, 0.75, (0.75, 0.75)),
         ([100] * 6, [140] * 6, [100, 100, 120, 120, 140, 140], 2, 0.5, (0.25, 0.75)),
-        # Without network time, no hidden fraction is defined.
+        # Without network time, the hidden fraction is undefined.
         ([100], [100], [90], 1, math.nan, None),
     ],
 )
@@ -226,7 +226,7 @@ def test_variants_that_fail_or_have_other_losses_are_refused() -> None:
 
 
 @pytest.mark.parametrize("combine", OVERLAP_CASES.values())
-def test_variants_differ_in_waits_and_held_back_transfers_only(combine: str) -> None:
+def test_variants_differ_only_in_waits_and_delayed_transfers(combine: str) -> None:
     workers = ("parallelism=sync_data", f"parallelism.workers={WORKERS}", f"parallelism.combine={combine}")
     free, blocking, overlapped = (
         build(configuration(CASE.overrides(threads=1, parallelism=(*workers, *overrides))))

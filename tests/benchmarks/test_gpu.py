@@ -66,7 +66,7 @@ def test_modes_without_compilation_are_measured_first() -> None:
         (["--precision", "float16"], "--precision 'float16': expected some of float32, tf32, bfloat16"),
     ],
 )
-def test_unknown_words_are_refused(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_values_are_refused(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         parse(arguments)
     assert complaint in capsys.readouterr().err
@@ -100,7 +100,7 @@ def test_without_a_gpu_the_command_reports_the_reason(
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Replace each measurement by a fake one that takes 100 s and fails for VGG-A; return the measured cases."""
+    """Replace measurements by fakes that take 100 s and fail for VGG-A; return the list of measured cases."""
     clock, seen = Clock(), []
 
     def measure(case: Any, precision: str, modes: Sequence[str], *_: object) -> Any:
@@ -206,7 +206,7 @@ def test_runner_is_compared_with_the_best_mode_with_the_same_losses() -> None:
     assert "Rates: 2.0 TFLOP/s, 2,000 GB/s read and written. Commit abc, 2026-11-22." in text
 
 
-def test_a_failure_has_its_reason_and_utilisation_needs_rates() -> None:
+def test_a_failure_is_shown_with_its_reason_and_utilisation_needs_rates() -> None:
     slow = gpu_subject("torch-max-autotune", 1, failure="no answer within 20 s", seconds={})
     unknown = type(RATES)({}, 0.0)
     text = text_of(measured(gpu_subject("runner", 20), slow, rates=unknown))
@@ -249,7 +249,7 @@ class Given:
 
 
 def losses(program: Program, registry: Registry, *, load: bool) -> list[float]:
-    """Return the losses of three training steps and of a gradient computation after the third step."""
+    """Return the losses of three training steps and of a gradient computation after them. load: feed a batch once."""
     session = LocalSession(program, local_cluster(1), registry, None if load else Given())
     session.run("init")
     if load:

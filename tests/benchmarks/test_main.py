@@ -27,7 +27,7 @@ from tests.benchmarks.made import case, subject
 
 
 def measured(name: str, options: Options, report: Report) -> None:
-    """Replace a measurement: AlexNet succeeds, all other cases fail."""
+    """Stand in for the measurement of a case: AlexNet succeeds, and all other cases fail."""
     if name == "alexnet":
         report.comparisons.append(case(subject("runner", [12]), case=name))
     elif name == "mlp":
@@ -198,7 +198,7 @@ def test_a_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Write a run of twenty steps, 10 ms each until time 100.1, then 20 ms. Its store lacks a point and repeats one."""
+    """Write a run of 20 steps of 10 ms, or 20 ms after time 100.1 s. Its store lacks one point and repeats another."""
     (tmp_path / "run").mkdir()
     with MetricsLog(tmp_path / "run" / "metrics.jsonl") as log:
         for step in range(20):

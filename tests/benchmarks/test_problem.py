@@ -176,7 +176,7 @@ def test_places_counts_pixels_inside_the_image() -> None:
 
 
 def forward_loss(problem: Problem, registry: Registry) -> float:
-    """Return the mean loss of the problem's batch at its initial values, from layers and files alone."""
+    """Return the mean loss on the problem's batch with the initial weights, computed only from the problem's files."""
     graph = Graph()
     with graph.device(worker_device(0)):
         x = ops.placeholder(graph, problem.x.shape, "float32", name="x")

@@ -1,4 +1,4 @@
-"""Subjects in separate processes: environments, requests, answers, faults, and turns."""
+"""Benchmark subjects in separate processes: environments, requests, answers, faults, and turns."""
 
 import os
 import re
@@ -112,7 +112,7 @@ def test_every_peer_has_an_environment_of_fixed_versions() -> None:
 
 
 class Recorder:
-    """A subject that reports 100 s for the first runs of a turn, then 1 s. fails_at: number of the failing call."""
+    """A subject that reports 100 s for the first runs of a turn, then 1 s. fails_at: the call, from 1, that fails."""
 
     def __init__(self, name: str, calls: list[str], fails_at: int = 0) -> None:
         self._name, self._calls, self._fails_at, self._count = name, calls, fails_at, 0

@@ -1,4 +1,4 @@
-"""The tables, read cell by cell."""
+"""The tables of benchmark results, read cell by cell."""
 
 from benchmarks.cases import PRECISIONS
 from benchmarks.cells import markdown

@@ -1,9 +1,9 @@
-"""Kill a save with SIGKILL just before each of its file system calls, in a separate directory for each call.
+"""Kill a process with SIGKILL while it saves a checkpoint: once just before each file system call of the save.
 
     python checkpoint_crash.py SEED ROOT
 
-SEED is a folder with checkpoints 1, 2 and 3. For k = 0, 1, ... a forked child saves step 4 in ROOT/k, a copy of SEED,
-and is killed before its k-th call. Prints the name of each of these calls, and ends when a child finishes its save.
+SEED has checkpoints of steps 1, 2 and 3. For k = 0, 1, ..., a forked child saves step 4 in ROOT/k, a copy of SEED, and
+is killed before call k of the save. The script prints the name of call k. It ends when a child finishes its save.
 """
 
 import itertools
@@ -22,7 +22,7 @@ CALLS = ("mkdir", "open", "posix_fallocate", "fsync", "rename", "unlink", "rmdir
 
 
 def die_before_call(number: int) -> None:
-    """Patch the functions of ``os`` that a save calls, so that call ``number`` to any of them kills the process."""
+    """Patch the functions in CALLS so that the process is killed before call ``number``, counted over all of them."""
     counter = itertools.count()
 
     def deadly(name: str, function: Callable[..., object]) -> Callable[..., object]:
@@ -39,7 +39,7 @@ def die_before_call(number: int) -> None:
 
 
 def main(seed: Path, root: Path) -> None:
-    """Fork one child per call until a child finishes its save."""
+    """Fork one child for each file system call, until a child finishes its save."""
     for number in itertools.count():
         directory = root / str(number)
         shutil.copytree(seed, directory)

@@ -30,12 +30,12 @@ def names(directory: Path) -> list[str]:
 
 
 def of_descriptor(descriptor: int, *rest: object) -> str:
-    """Return the name of the file behind a descriptor."""
+    """Return the name of the open file that ``descriptor`` refers to."""
     return Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
 
 
 def require_whole(directory: Path, allowed: set[int]) -> None:
-    """Require that the newest step is one of ``allowed``, and that every committed step holds its own values."""
+    """Require that the newest step is one of ``allowed``, and that each committed checkpoint has its step's values."""
     found = newest(directory)
     assert found is not None
     assert load(found).step in allowed
@@ -96,7 +96,7 @@ CALLS = ("mkdir", "posix_fallocate", "fsync", "rename", "unlink", "rmdir", "posi
 
 
 def fail_call(patch: pytest.MonkeyPatch, name: str, number: int) -> Iterator[int]:
-    """Let the ``number``-th call of ``os.name`` fail with EIO; yield a counter of the calls."""
+    """Make call ``number`` (from 0) of ``name``, a function of ``os``, fail with EIO; return a counter of its calls."""
     counter, function = itertools.count(), getattr(os, name)
 
     def failing(*arguments: object, **options: object) -> object:
@@ -186,7 +186,7 @@ def test_a_commit_flushes_and_renames_in_order(three: Path, monkeypatch: pytest.
     assert events.index("rename step-1 step-1.discarded-7") > max(map(events.index, read_back))
 
 
-def test_nothing_is_pruned_when_the_read_back_fails(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_checkpoint_is_deleted_if_the_read_back_fails(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rename = os.rename
 
     def rename_and_damage(old: Path, new: Path) -> None:
@@ -218,7 +218,7 @@ def test_damaged_later_checkpoints_do_not_replace_good_ones(three: Path) -> None
 
 
 @pytest.mark.parametrize("keep", [2, 0, -1])
-def test_keeping_fewer_than_three_is_refused(keep: int, tmp_path: Path) -> None:
+def test_keeping_fewer_than_three_checkpoints_is_refused(keep: int, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"checkpoint\.keep={keep}: expected 3 or more"):
         commit(tmp_path, 1, keep=keep)
 
@@ -233,7 +233,7 @@ def test_saving_the_same_values_again_changes_nothing(three: Path, monkeypatch: 
     assert load(three / "step-3").manifest.meta.epoch == 1
 
 
-def test_other_values_under_the_same_step_are_refused(three: Path) -> None:
+def test_saving_other_values_at_an_existing_step_is_refused(three: Path) -> None:
     meta = CheckpointMeta(config_hash="c0ffee", run_id="0123abcd", epoch=1, examples=3)
     with pytest.raises(CheckpointError, match="step-3 exists, and its values differ from those to save"):
         save(three, step=3, variables={"w": np.zeros((64,))}, meta=meta)

@@ -1,4 +1,4 @@
-"""Damaged checkpoints are refused with the reason and never returned. A path selects the right checkpoint."""
+"""Damaged checkpoints are refused with the reason and never returned. ``find`` returns the right checkpoint."""
 
 import logging
 import os
@@ -61,7 +61,7 @@ def test_any_flipped_bit_and_any_truncation_is_found(
         ("variables.safetensors", lambda raw: raw[:-1] + b"x", "its SHA-256 is .*, the manifest has"),
     ],
 )
-def test_damage_is_named(checkpoint: Path, file: str, damage: Callable[[bytes], bytes], message: str) -> None:
+def test_the_damage_is_named(checkpoint: Path, file: str, damage: Callable[[bytes], bytes], message: str) -> None:
     path = checkpoint / file
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(CheckpointError, match=f"checkpoints/step-3: .*{message}"):
@@ -69,7 +69,7 @@ def test_damage_is_named(checkpoint: Path, file: str, damage: Callable[[bytes], 
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_missing_file_is_named(checkpoint: Path, file: str) -> None:
+def test_the_error_names_a_missing_file(checkpoint: Path, file: str) -> None:
     (checkpoint / file).unlink()
     with pytest.raises(CheckpointError, match=f"step-3: cannot be read: No such file or directory .{file}"):
         load(checkpoint)
@@ -96,7 +96,7 @@ def test_newest_returns_none_when_all_are_damaged(checkpoint: Path) -> None:
     assert newest(checkpoint.parent) is None
 
 
-def test_a_renamed_checkpoint_loads_unless_its_name_is_another_step(checkpoint: Path) -> None:
+def test_a_renamed_checkpoint_loads_unless_its_name_has_another_step(checkpoint: Path) -> None:
     renamed = checkpoint.rename(checkpoint.with_name("best"))
     assert load(renamed).step == 3
     with pytest.raises(CheckpointError, match="the manifest is of step 3, but the directory is named"):
@@ -104,7 +104,7 @@ def test_a_renamed_checkpoint_loads_unless_its_name_is_another_step(checkpoint: 
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_symbolic_link_inside_is_refused(checkpoint: Path, file: str) -> None:
+def test_a_symbolic_link_inside_a_checkpoint_is_refused(checkpoint: Path, file: str) -> None:
     target = checkpoint.parent / "elsewhere"
     (checkpoint / file).rename(target)
     (checkpoint / file).symlink_to(target)
@@ -136,7 +136,7 @@ def test_a_missing_checkpoint_and_a_file_in_its_place_are_refused(tmp_path: Path
         load(tmp_path / "step-1")
 
 
-# Finding the checkpoint of a path.
+# ``find``, which returns the checkpoint that a path refers to.
 
 
 def run_with(folder: Path, *steps: int, best: int | None = None) -> Path:
@@ -182,7 +182,7 @@ def test_a_damaged_newest_checkpoint_is_skipped(tmp_path: Path, caplog: pytest.L
         (4, r"best checkpoint, step-4, is unusable \(.*is damaged: it is shorter than the \d+ bytes in the manifest\)"),
     ],
 )
-def test_a_missing_or_damaged_best_is_an_error_only_if_it_is_requested(
+def test_a_missing_or_damaged_best_checkpoint_is_an_error_only_if_it_is_requested(
     best: int, fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = run_with(tmp_path, 4, 5, best=best)
@@ -194,7 +194,7 @@ def test_a_missing_or_damaged_best_is_an_error_only_if_it_is_requested(
     assert re.search(f"{fault}; using step-5", caplog.text)
 
 
-def test_a_requested_best_that_the_run_does_not_have_is_an_error(tmp_path: Path) -> None:
+def test_requesting_the_best_checkpoint_of_a_run_without_one_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no best checkpoint; a run with checkpoint\.keep_best=true keeps"):
         find(run_with(tmp_path, 1), BEST)
 

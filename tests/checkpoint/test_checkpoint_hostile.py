@@ -79,7 +79,7 @@ def test_foreign_formats_are_recognised_by_content(
 
 
 def test_a_header_length_that_looks_like_a_pickle_is_accepted(tmp_path: Path) -> None:
-    """A file with a header of 0x0280 bytes begins with the same two bytes as a pickle of protocol 2."""
+    """If the header has 0x0280 bytes, the file begins with the same two bytes as a pickle of protocol 2."""
     for padding in range(300):
         variables = {"x" * (1 + padding): np.ones(1), "y" * 280: np.ones(1)}
         record, payload = pack(variables)
@@ -97,7 +97,7 @@ def write(path: Path, record: Any, payload: bytes) -> Path:
 
 
 def forge(checkpoint: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the manifest as an attacker would, with a matching checksum."""
+    """Change the manifest and its checksum, as an attacker would, so that they match."""
     path = checkpoint / "manifest.json"
     document = json.loads(path.read_bytes())
     del document["manifest_sha256"]
@@ -117,7 +117,7 @@ def variable_of(document: dict[str, Any]) -> dict[str, Any]:
     return variable
 
 
-def test_a_forged_manifest_without_changes_is_accepted(checkpoint: Path) -> None:
+def test_a_manifest_rewritten_without_changes_is_identical(checkpoint: Path) -> None:
     before = (checkpoint / "manifest.json").read_bytes()
     forge(checkpoint, lambda document: None)
     assert (checkpoint / "manifest.json").read_bytes() == before
@@ -226,7 +226,7 @@ def test_checkpoint_of_several_shards_loads(tmp_path: Path) -> None:
         np.testing.assert_array_equal(variables[name], value)
 
 
-def test_manifest_that_grows_over_its_limit_is_not_written(tmp_path: Path) -> None:
+def test_a_manifest_larger_than_its_limit_is_not_written(tmp_path: Path) -> None:
     variables = {f"{'v' * 500}{k}": np.zeros(1) for k in range(2000)}
     with pytest.raises(CheckpointError, match=r"manifest: \d+ bytes, expected at most 1000000"):
         save(tmp_path, step=1, variables=variables, meta=META)

@@ -1,4 +1,4 @@
-"""Variables of any layout are saved and read back, mismatches are named, and the hash is the documented one."""
+"""Variables in any memory layout are saved and read back, errors name mismatches, and the hash is as documented."""
 
 import hashlib
 import tempfile
@@ -82,7 +82,7 @@ def test_random_variables_are_read_back(data: st.DataObject) -> None:
         assert loaded[name].tobytes() == array.tobytes()
 
 
-def test_loaded_arrays_belong_to_the_caller(tmp_path: Path) -> None:
+def test_writing_to_a_loaded_array_does_not_change_the_checkpoint(tmp_path: Path) -> None:
     path = save(tmp_path, step=1, variables={"w": GRID}, meta=META)
     load(path).variables["w"][:] = 0
     np.testing.assert_array_equal(load(path).variables["w"], GRID)
@@ -148,7 +148,7 @@ def test_newest_is_the_highest_step_not_the_last_in_text_order(tmp_path: Path) -
     assert newest(tmp_path) == tmp_path / "step-100"
 
 
-def test_hash_is_the_documented_one() -> None:
+def test_the_hash_is_as_documented() -> None:
     variables: dict[str, NDArray[Any]] = {
         "b": np.array([True, False]),
         "a/w": np.array([[1.0, 2.0]], np.float32),

@@ -118,7 +118,7 @@ def test_explain_gives_the_reason_for_the_cpu(folder: Path, capsys: Capture) -> 
 
 
 def stored(**cluster: object) -> Config:
-    """Return the configuration of a run of two workers on GPUs."""
+    """Return the stored configuration of a run with two workers on GPUs; ``cluster`` replaces some of its values."""
     config = small_config("parallelism=sync_data", "parallelism.workers=2")
     known = {"device": "gpu", "device_taken": "gpu", "gpus": [3, 4], "emulate": True, "workers": 2, **cluster}
     return replace(config, cluster=LocalCluster(**known))
@@ -131,13 +131,13 @@ def test_keys_of_the_device_are_split_from_files_and_other_overrides() -> None:
     assert others == ["a.png", "./cluster.device=cpu", "cluster.workers=2", "tf32", "cluster.tf32"]
 
 
-def test_the_devices_of_training_do_not_matter() -> None:
+def test_an_evaluation_ignores_the_devices_of_training() -> None:
     assert with_device(stored(), []).cluster == LocalCluster()
     asked = ["cluster.device=gpu", "cluster.gpus=[1]"]
     assert with_device(stored(), asked).cluster == LocalCluster(device="gpu", gpus=[1])
 
 
-def test_gpus_use_the_precision_of_training_by_default() -> None:
+def test_an_evaluation_on_a_gpu_uses_tf32_by_default_if_training_used_it() -> None:
     rounded = stored(tf32=True)
     assert with_device(rounded, []).cluster.tf32
     assert not with_device(rounded, ["cluster.tf32=false"]).cluster.tf32
@@ -154,7 +154,7 @@ def test_gpus_use_the_precision_of_training_by_default() -> None:
         (["cluster.device=tpu"], r"cluster\.device='tpu': expected one of auto, cpu, gpu"),
     ],
 )
-def test_anything_but_one_device_is_refused(asked: list[str], complaint: str) -> None:
+def test_overrides_that_do_not_select_exactly_one_device_are_refused(asked: list[str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         with_device(stored(), asked)
 
@@ -191,7 +191,7 @@ def test_yaml_without_its_plugin_reports_the_missing_plugin(folder: Path, capsys
     assert "There is no such option: correct the name, or give the --plugin that defines it." in message
 
 
-def test_a_plugin_that_fails_ends_the_command_with_the_failing_line(folder: Path, capsys: Capture) -> None:
+def test_an_error_in_a_plugin_ends_the_command_and_names_the_line(folder: Path, capsys: Capture) -> None:
     Path("broken.py").write_text("\nimport no_such_library\n")
     message = refused(["--plugin", "broken.py"], capsys)
     assert f"{folder / 'broken.py'}:2: ModuleNotFoundError: No module named 'no_such_library'" in message
@@ -215,7 +215,7 @@ def test_plugins_of_installed_packages_are_loaded(tmp_path: Path, monkeypatch: p
     assert asked == ["runner.plugins"]
 
 
-def test_an_entry_point_that_is_no_module_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_point_that_is_not_a_module_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins.importlib.metadata, "entry_points", lambda group: entry_points("mine:other"))
     with pytest.raises(ConfigError, match=r"entry point p0 = mine:other of group runner\.plugins: expected a module"):
         install_plugins([])

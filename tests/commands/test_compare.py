@@ -1,4 +1,4 @@
-"""The comparison of two runs: differing values are listed by name, equal values are counted."""
+"""The comparison of two runs lists different values by name and counts equal values."""
 
 import json
 import re
@@ -34,7 +34,7 @@ SUMMARY = Summary(
 
 
 def make_run(path: Path, summary: Summary | None, *overrides: str) -> StoredRun:
-    """Return a run directory with this summary."""
+    """Create the directory of a run with this configuration and summary, and read the run from it."""
     with RunDirectory.open(path, resume=False) as directory:
         directory.config_yaml.write_text(dump(small_config(*overrides)))
         if summary is not None:
@@ -43,11 +43,11 @@ def make_run(path: Path, summary: Summary | None, *overrides: str) -> StoredRun:
 
 
 def rows(first: StoredRun, second: StoredRun) -> dict[str, tuple[str, str]]:
-    """Return the differences as "topic: name" -> values of both runs."""
+    """Return a dict that maps "topic: name" of each difference to its values in the two runs."""
     return {f"{each.topic}: {row[0]}": row[1:] for each in differences(first, second) for row in each.rows}
 
 
-def test_equal_runs_have_no_rows(tmp_path: Path) -> None:
+def test_equal_runs_have_no_differences(tmp_path: Path) -> None:
     found = differences(make_run(tmp_path / "a", SUMMARY), make_run(tmp_path / "b", SUMMARY))
     assert [each.topic for each in found] == ["configuration", "code", "versions and machine", "results"]
     assert all(not each.rows and each.equal > 2 for each in found)
@@ -112,7 +112,7 @@ def test_values_that_look_secret_are_not_printed(folder: Path, capsys: Capture) 
     assert "token" not in output
 
 
-def test_long_values_are_cut_in_the_middle(folder: Path, capsys: Capture) -> None:
+def test_long_values_are_shortened_in_the_middle(folder: Path, capsys: Capture) -> None:
     for name in ("a", "b"):
         untracked = [f"{name}_file_{number}.py" for number in range(20)]
         code = replace(CODE, untracked=untracked)

@@ -1,4 +1,4 @@
-"""`runner explain`: its numbers match the networks and the plans."""
+"""The numbers that ``runner explain`` prints match the networks and the plans."""
 
 import pytest
 
@@ -20,7 +20,7 @@ PHOTOGRAPHS = ("data=synthetic", "data.shape=[3,32,32]", "data.classes=10")
     ("overrides", "parameters", "multiply_adds"),
     [
         (("model=lenet", "data=mnist"), 431_080, 24 * 24 * 20 * 25 + 8 * 8 * 50 * 20 * 25 + 800 * 500 + 500 * 10),
-        # Moving averages are not parameters.
+        # Moving averages are not counted as parameters.
         (("model=cifar_convnet", "data=cifar10"), 551_146, None),
         (("model=alexnet", *IMAGENET), 61_100_840, 714_188_480),
         (("model=alexnet_benchmark", *IMAGENET), 61_100_840, 714_188_480),
@@ -127,7 +127,7 @@ def test_transfers_are_listed_by_link_and_layer_and_in_total() -> None:
     )
 
 
-def test_transfers_count_by_their_average_frequency() -> None:
+def test_transfers_are_weighted_by_their_average_frequency() -> None:
     sent = [
         Sent(Transfer("a", "b", "fc1", 1_000, 1e-3, 0.5e-3), 1 / 3),
         Sent(Transfer("a", "b", "fc1", 1_000, 1e-3, 0.5e-3), 1 / 3),
@@ -145,16 +145,16 @@ def test_transfers_count_by_their_average_frequency() -> None:
 
 
 def sent_rows(config: Config) -> list[tuple[str, str, str]]:
-    """Return layer, messages and bytes from the table of links and layers."""
+    """Return (layer, messages, bytes) of each row of the table of messages by link and layer."""
     lines = [line.split() for line in explain(config).splitlines()]
     return [(cells[2], cells[3], cells[4]) for cells in lines if len(cells) == 5 and cells[0].startswith("/job:")]
 
 
 @pytest.mark.parametrize(("compression", "bytes_per_value"), [("none", 4), ("high16", 2)])
-def test_rows_hold_the_bytes_of_the_formula_in_the_order_of_sends(compression: str, bytes_per_value: int) -> None:
+def test_rows_have_the_bytes_of_the_formula_in_the_order_of_sends(compression: str, bytes_per_value: int) -> None:
     one_by_one = ("parallelism.bucket_bytes=0", f"cluster.compression={compression}")
     config = small_config("parallelism=sync_data", "parallelism.workers=2", *one_by_one)
-    # Each worker sends the other worker's half of a gradient and its own half of the sum, for weights and biases.
+    # For the weights and for the biases, a worker sends half of its gradient, and later half of the summed gradient.
     gradients = [
         ("fc2", "4", f"{(8 * 10 + 10) * bytes_per_value:,}"),
         ("fc1", "4", f"{(64 * 8 + 8) * bytes_per_value:,}"),
@@ -171,10 +171,10 @@ def test_the_text_describes_the_run() -> None:
     text = explain(small_config("train.steps=7", "train.batch_size=16"))
     assert "model mlp on digits, float32, optimizer momentum, parallelism single" in text
     assert "7 of 16 examples" in text
-    # 64*8 + 8 and 8*10 + 10.
+    # (64*8 + 8) + (8*10 + 10).
     assert "parameters              610" in text
     assert "multiply-adds/example   592 (forward)" in text
-    # fc1, relu1, fc2 and the loss in float32; flatten returns the images themselves.
+    # 4 * (8 + 8 + 10 + 1) bytes for fc1, relu1, fc2 and the loss; flatten returns its input and takes no memory.
     assert "activations/example     108 bytes (outputs of all layers)" in text
 
 
@@ -183,7 +183,7 @@ PARAMETERS, VALUE = 610, 4
 
 
 def sent_by(text: str, job: str) -> int:
-    """Return the bytes that the devices of a job send in a step, from the table of devices."""
+    """Return the bytes that all devices of a job together send per step, from the table of devices."""
     rows = [line.split() for line in text.splitlines() if line.startswith(f"/job:{job}/")]
     return sum(int(row[4].replace(",", "")) for row in rows if len(row) == 6 and not row[1].startswith("/"))
 
@@ -203,7 +203,7 @@ def test_replicas_with_rare_fetches_send_the_bytes_of_the_formula(loop: str, n_f
 
 @pytest.mark.parametrize("batch", [96, 71])
 def test_an_evaluation_of_sandblaster_sends_the_bytes_of_the_formula(batch: int) -> None:
-    """The portions of a batch have one size or two sizes."""
+    """The 24 portions of a batch have equal sizes for 96 examples, and two different sizes for 71 examples."""
     workers, servers, portions = 3, 2, 8
     several = (f"parallelism.workers={workers}", f"parallelism.servers={servers}")
     minimised = ("optimizer=lbfgs", "schedule=constant", f"train.batch_size={batch}")

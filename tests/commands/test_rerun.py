@@ -1,4 +1,4 @@
-"""``runner rerun``: the repeated configuration, reasons for a missing guarantee, and the compared weights."""
+"""``runner rerun``: the configuration it uses, why equal weights may not be guaranteed, and the compared weights."""
 
 import json
 import re
@@ -29,7 +29,7 @@ SLOW = ("cluster=slow_worker",)
 
 
 def stored_at(path: Path, *, starts: int = 1) -> StoredRun:
-    """Return a run in ``path``."""
+    """Return a run in ``path`` that was started ``starts`` times and has no summary."""
     return StoredRun(path, "0123", starts, None)
 
 
@@ -206,7 +206,7 @@ def test_a_repetition_has_the_same_weights_and_names_the_repeated_run(
     assert second.config_yaml.read_bytes() == run.config_yaml.read_bytes()
 
 
-def test_other_weights_exit_with_1_and_list_the_differences(run: StoredRun, folder: Path, capsys: Capture) -> None:
+def test_different_weights_exit_with_1_and_list_the_differences(run: StoredRun, folder: Path, capsys: Capture) -> None:
     assert run.summary is not None
     edit_summary(run, weights_sha256="0" * 64, versions=run.summary.versions | {"numpy": "1.0.0"})
     capsys.readouterr()
@@ -251,7 +251,7 @@ def test_a_run_that_was_started_elsewhere_is_reported(
     )
 
 
-def test_a_resumed_run_is_repeated_from_its_last_configuration(run: StoredRun, capsys: Capture) -> None:
+def test_a_resumed_run_is_repeated_with_its_last_configuration(run: StoredRun, capsys: Capture) -> None:
     assert main([f"resume={run.path}", "train.steps=5"]) == 0
     capsys.readouterr()
     # The learning rate of a cosine schedule depends on the number of steps, so the first steps differed.

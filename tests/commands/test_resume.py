@@ -1,4 +1,4 @@
-"""``runner resume=DIR``: the stored configuration is used, and only its limits and strategy can be changed."""
+"""``runner resume=DIR``: the stored configuration is used; only training limits, strategy and cluster can change."""
 
 import dataclasses
 from functools import partial
@@ -30,7 +30,7 @@ def stored(folder: Path) -> Path:
     return directory
 
 
-def test_the_stored_configuration_continues_in_its_directory(fake_training: FakeTraining, stored: Path):
+def test_a_resumed_run_uses_its_stored_configuration_and_directory(fake_training: FakeTraining, stored: Path):
     assert main([f"resume={stored.name}"]) == 0
     call = fake_training.only
     assert (call.config.seed, call.config.model.name, call.config.train.epochs) == (7, "mlp", 30.0)
@@ -60,7 +60,7 @@ def store(directory: Path, config: Config) -> None:
     (directory / "config.yaml").write_text(dump(config))
 
 
-def test_another_strategy_has_its_defaults_and_shares_the_cores_again(fake_training: FakeTraining, stored: Path):
+def test_a_new_strategy_has_its_defaults_and_the_cores_are_divided_again(fake_training: FakeTraining, stored: Path):
     before = fix_machine_values(load_stored(stored / "config.yaml"), cores=2)
     store(stored, before)
     assert (before.parallelism.name, before.cluster.workers, before.cluster.threads_per_worker) == ("sync_data", 2, 1)
@@ -85,7 +85,7 @@ def test_another_strategy_has_its_defaults_and_shares_the_cores_again(fake_train
         ("", 8, ["train.steps=9 train.patience=4"], (2, 4, 4.0)),
     ],
 )
-def test_cluster_keys_that_were_named_stay_and_others_follow_a_new_strategy(
+def test_cluster_keys_set_by_the_user_are_kept_and_others_follow_a_new_strategy(
     fake_training: FakeTraining,
     stored: Path,
     named: str,
@@ -94,7 +94,7 @@ def test_cluster_keys_that_were_named_stay_and_others_follow_a_new_strategy(
     expected: tuple[int, int, float],
 ):
     store(stored, fix_machine_values(compose(["model=mlp", *typed(named)]).config(), cores=cores))
-    for resume in resumes:  # each resume reads the configuration that the previous one stored
+    for resume in resumes:  # each resume reads the configuration that the previous resume stored
         assert main([f"resume={stored}", *typed(resume)]) == 0
         store(stored, fake_training.calls[-1].config)
     cluster = fake_training.calls[-1].config.cluster
@@ -104,7 +104,7 @@ def test_cluster_keys_that_were_named_stay_and_others_follow_a_new_strategy(
     }
 
 
-def test_a_named_number_of_workers_that_a_new_strategy_does_not_allow_is_refused(
+def test_a_number_of_workers_that_a_new_strategy_does_not_allow_is_refused(
     fake_training: FakeTraining, stored: Path, capsys: Capture
 ):
     store(stored, fix_machine_values(compose(["model=mlp", "cluster.workers=2"]).config(), cores=2))
@@ -113,7 +113,7 @@ def test_a_named_number_of_workers_that_a_new_strategy_does_not_allow_is_refused
     assert main([f"resume={stored}", "parallelism=single", "cluster.workers=1"]) == 0
 
 
-def test_patience_can_be_changed_and_dropped_together_with_min_delta(fake_training: FakeTraining, stored: Path):
+def test_patience_can_be_changed_and_can_be_removed_together_with_min_delta(fake_training: FakeTraining, stored: Path):
     store(stored, compose(["train.patience=3", "train.min_delta=0.1"]).config())
     assert main([f"resume={stored}", "train.patience=4"]) == 0
     assert main([f"resume={stored}", "train.patience=null", "train.min_delta=0"]) == 0
@@ -134,7 +134,7 @@ def test_a_run_on_a_gpu_is_resumed_without_one_only_on_request(
 
 
 def gpus_of_resumed(config: Config, found: Found, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> Any:
-    """Return the device and the GPUs with which a run is resumed on a machine."""
+    """Return the device and the GPUs of a run that is resumed on a machine with the GPUs ``found``."""
     filled = "runner.commands.train.fix_machine_values"
     monkeypatch.setattr(filled, lambda config, cores: fix_machine_values(config, 2, lambda: found))
     cluster = _continued(config, overrides).cluster
@@ -152,7 +152,7 @@ def test_a_run_of_an_earlier_version_stays_on_the_cpu_by_default(stored: Path, m
     assert resumed("cluster.device=gpu", "cluster.gpus=[1,1]") == ("gpu", [1, 1])
 
 
-def test_another_strategy_shares_the_gpus_again(stored: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_gpus_are_assigned_again_for_a_new_strategy(stored: Path, monkeypatch: pytest.MonkeyPatch):
     here = machine(gpu(0), gpu(1), gpu(2))
     config = fix_machine_values(load_stored(stored / "config.yaml"), 2, lambda: here)
     resumed = partial(gpus_of_resumed, config, here, monkeypatch)
@@ -167,7 +167,7 @@ def test_a_run_is_resumed_from_python(fake_training: FakeTraining, stored: Path)
     assert fake_training.only.resume
 
 
-def test_resume_null_is_a_run_like_any_other(fake_training: FakeTraining):
+def test_resume_null_starts_a_new_run(fake_training: FakeTraining):
     assert main(["resume=null"]) == 0
     assert not fake_training.only.resume
 

@@ -1,4 +1,4 @@
-"""``runner eval`` and ``runner predict``, from a run directory and from a checkpoint."""
+"""``runner eval`` and ``runner predict``, with a run directory and with a checkpoint."""
 
 import csv
 import json
@@ -27,7 +27,7 @@ TEST = Digits().load().test
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the directory of a short run whose best checkpoint is also the newest."""
+    """Return the directory of a short run that has a validation split and a best checkpoint."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     run(small_config(*SETTINGS), folder, overrides=[])
     return folder
@@ -35,7 +35,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stored(trained: Path, folder: Path) -> Path:
-    """Return a copy of the trained run in the working directory."""
+    """Copy the trained run into the working directory, and return the directory of the copy."""
     return Path(shutil.copytree(trained, folder / "run"))
 
 
@@ -52,7 +52,7 @@ def predicted(*arguments: str) -> Any:
 
 
 def refused(capsys: Capture, *arguments: str) -> str:
-    """Run a command; return its exit code and its message."""
+    """Run a command, and return its exit code followed by its error output."""
     code = main(list(arguments))
     return f"{code} {capsys.readouterr().err}"
 
@@ -116,7 +116,7 @@ def test_another_dataset_of_the_same_kind_is_normalised_as_in_training(folder: P
     run(small_config(*trained_on, "train.batch_size=4"), folder / "run", overrides=[])
     found = evaluated("run", "data=arrays", f"data.path={path}", "data.mean=[0.1]", "data.std=[9.0]")
     assert (found["data"], found["examples"]) == ("arrays", {"test": 4})
-    # The inputs, normalised with the mean and standard deviation of the synthetic images.
+    # The inputs are normalised with the mean and standard deviation of the synthetic images.
     arrays = np.load(path)
     inputs = (arrays["x_test"].reshape(4, 30) / 255 - 0.5) / 0.204
     assert found["results"]["test/loss"] == pytest.approx(cross_entropy(inputs, arrays["y_test"]), rel=1e-5)
@@ -139,7 +139,7 @@ def test_pixels_of_another_range_are_scaled_to_the_range_of_training(folder: Pat
     run(small_config(), folder / "run", overrides=[])
     same = ["data=synthetic", "data.shape=[1,8,8]", "data.classes=10", "data.test_examples=50"]
     found = evaluated("run", *same)
-    # Digits have values up to 16, normalised with mean 0 and deviation 1. Synthetic images have values up to 255.
+    # Pixels of digits are divided by 16, their largest value, and those of synthetic images by 255.
     config: Any = small_config(*same)
     test = config.data.load().test
     expected = cross_entropy(test.images.reshape(50, 64) / 255, test.labels)
@@ -147,7 +147,7 @@ def test_pixels_of_another_range_are_scaled_to_the_range_of_training(folder: Pat
 
 
 def cross_entropy(inputs: np.ndarray, labels: np.ndarray) -> float:
-    """Return the cross-entropy of the network in ``run``, computed in NumPy."""
+    """Return the cross-entropy of the network that is stored in the directory ``run``, computed in NumPy."""
     weights = load(find(Path("run"))).variables
     hidden = np.maximum(inputs @ weights["fc1/weights"] + weights["fc1/bias"], 0)
     logits = hidden @ weights["fc2/weights"] + weights["fc2/bias"]

@@ -25,12 +25,12 @@ HOSTS = [f"127.0.0.1:{PORT}", f"localhost:{PORT}"]
 
 
 class BecameError(Exception):
-    """An error with the command and its environment, raised instead of replacing the process."""
+    """An error that is raised instead of replacing the process, with the command and its environment."""
 
 
 @pytest.fixture
 def serve(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Callable[[], Served]:
-    """Return a function that runs ``runner ui`` and returns the server's command and environment, and the output."""
+    """Return a function that runs ``runner ui`` and returns (command of the server, its environment, output)."""
 
     def become(program: str, command: list[str], environment: dict[str, str]) -> None:
         raise BecameError(command, environment)
@@ -81,7 +81,7 @@ def test_the_store_of_the_environment_variable_is_served_without_its_password(
     assert "hunter2" not in "".join(command) + output
 
 
-def test_a_store_without_runs_opens_at_its_experiments(
+def test_the_list_of_experiments_is_opened_for_a_store_without_runs(
     serve: Callable[[], Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ui, "experiment_of_newest_run", lambda uri: None)
@@ -104,7 +104,7 @@ def test_a_store_or_a_port_that_cannot_be_used_is_refused(
     assert complaint.format(folder=folder) in refused(["ui", *arguments], capsys, code=4)
 
 
-def test_a_taken_port_is_refused(folder: Path, capsys: Capture) -> None:
+def test_a_port_that_is_in_use_is_refused(folder: Path, capsys: Capture) -> None:
     (folder / "mlflow.db").touch()
     with socket.create_server((ui.HOST, 0)) as taken:
         number = taken.getsockname()[1]
@@ -129,7 +129,7 @@ def test_the_state_of_the_store_is_one_line(folder: Path, monkeypatch: pytest.Mo
         ui.store_state()
 
 
-def test_a_database_answers_or_the_reason_is_reported_and_none_is_created(folder: Path) -> None:
+def test_a_database_answers_or_the_reason_is_reported_and_no_file_is_created(folder: Path) -> None:
     assert store_answer() == "to be created by the first run"
     assert list(folder.iterdir()) == []
     with closing(sqlite3.connect(folder / "mlflow.db")) as database:
@@ -140,7 +140,7 @@ def test_a_database_answers_or_the_reason_is_reported_and_none_is_created(folder
 
 
 class Health(BaseHTTPRequestHandler):
-    """A handler that answers 200 at one path, does not speak HTTP at another, and answers 404 at all other paths."""
+    """A handler whose answer is 200 at one path, is not HTTP at another path, and is 404 at all other paths."""
 
     def do_GET(self) -> None:
         if self.path == "/mail/health":

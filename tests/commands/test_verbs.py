@@ -53,7 +53,7 @@ def written(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("taken", ["my_own.py", "conf/model/my_own.yaml"])
-def test_nothing_is_overwritten(taken: str, folder: Path, capsys: Capture) -> None:
+def test_existing_files_are_not_overwritten(taken: str, folder: Path, capsys: Capture) -> None:
     path = folder / taken
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("mine")
@@ -141,7 +141,7 @@ def test_the_description_is_the_first_sentence_of_the_leading_comment(text: str,
 
 @pytest.fixture
 def left(folder: Path) -> Path:
-    """Return the directory of a run with a pending record and without the address of its store."""
+    """Return the directory of a run with a tracking record that is not yet sent; its configuration names no store."""
     run = folder / "outputs" / "run"
     run.mkdir(parents=True)
     (run / "config.yaml").write_text("tracking: {uri: null}\n")
@@ -197,7 +197,7 @@ def report(folder: Path, capsys: Capture) -> Callable[..., str]:
 
 
 def findings(examine: Callable[[], Iterable[doctor.Finding]]) -> list[str]:
-    """Return the findings of one examination, and require that none of them is marked as trouble."""
+    """Return the findings of one function of ``doctor``, and require that no finding is marked as trouble."""
     found = list(examine())
     assert not any(each.trouble for each in found)
     return [f"{each.topic}: {each.found}" for each in found]

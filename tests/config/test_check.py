@@ -1,4 +1,4 @@
-"""Impossible values and combinations are refused, and only certain keys change the outcome of a run."""
+"""Impossible values and combinations of keys are refused, and only certain keys change the outcome of a run."""
 
 import math
 import re
@@ -31,9 +31,9 @@ train.monitor=val/loss
 train.min_delta=0.1
     train.min_delta=0.1 with train.patience=null: it has no effect
 init_include=[a]
-    init_include=['a'] with init_from=null: no weights are taken; set init_from, or init_inc
+    init_include=['a'] with init_from=null: no weights are loaded; set init_from, or init_inc
 init_exclude=[]
-    init_exclude=[] with init_from=null: no weights are taken
+    init_exclude=[] with init_from=null: no weights are loaded
 train.steps=7 train.epochs=2
     train.epochs=2.0 and train.steps=7: expected exactly one; set the other
 train.epochs=null
@@ -45,7 +45,7 @@ train.eval_batch_size=3 parallelism.workers=4
 parallelism=single train.batch_size=4 train.microbatches=5
     train.microbatches=5 is larger than train.batch_size=4
 train.microbatches=2
-    train.microbatches=2 with parallelism=sync_data: the shares of its workers
+    train.microbatches=2 with parallelism=sync_data: each worker's share
 parallelism=model train.batch_size=3 parallelism.concurrent_steps=4
     parallelism.concurrent_steps=4 is larger than train.batch_size=3: every part needs an example; use fewer
 parallelism=model train.microbatches=2
@@ -79,9 +79,9 @@ cluster.compression=high16 precision=float64
 cluster.stragglers.distribution=normal
     cluster.stragglers.distribution='normal': expected one of none, constant, log
 cluster.stragglers.workers=[]
-    cluster.stragglers.workers=[]: expected one or more different worker numbers from 0
+    cluster.stragglers.workers=[]: expected one or more distinct worker numbers, counted from 0
 cluster.stragglers.workers=[1,1]
-    cluster.stragglers.workers=[1, 1]: expected one or more different worker numbers from 0
+    cluster.stragglers.workers=[1, 1]: expected one or more distinct worker numbers, counted from 0
 cluster.stragglers.workers=[0,2]
     cluster.stragglers.workers=[0, 2] with parallelism.workers=2: there is no worker 2; expected numbers up to 1
 cluster.stragglers.median_ms=1
@@ -93,13 +93,13 @@ cluster.stragglers.distribution=lognormal cluster.stragglers.median_ms=1
 cluster.stragglers.distribution=constant cluster.stragglers.median_ms=1 cluster.stragglers.sigma=1
     cluster.stragglers.sigma=1.0: expected 0 unless distribution=lognormal
 parallelism=single cluster=slow_network
-    cluster.emulate=true with parallelism=single: one process has no wire to wait for; use cluster.emulate=false, or
-    parallelism=sync_data
+    cluster.emulate=true with parallelism=single: one process sends nothing over a network; use
+    cluster.emulate=false, or parallelism=sync_data
 cluster.emulate=true
     cluster.emulate=true with nothing to emulate: set cluster.bandwidth_mbit, cluster.latency_ms or
     cluster.stragglers, or use cluster=slow_network
 optimizer=lbfgs schedule=constant
-    optimizer=lbfgs with parallelism=sync_data: only single and sandblaster evaluate a batch along a line; use one
+    optimizer=lbfgs with parallelism=sync_data: only single and sandblaster support a line search; use one
     of them, or another optimizer
 optimizer=lbfgs parallelism=single
     schedule=cosine with schedule.warmup_steps=0 and optimizer=lbfgs: the line search determines the length of every
@@ -111,7 +111,7 @@ parallelism=sandblaster
 tracking.uri=ftp://x
     tracking store 'ftp://x': expected an address that starts with one of sqlite
 """
-"""Overrides, each followed by a part of the expected message."""
+"""Lines of overrides, each followed by indented lines with a part of the expected message."""
 ROWS = re.findall(r"^((?:\S.*\n)+)((?: .*\n)+)", FAULTS, re.MULTILINE)
 
 
@@ -251,7 +251,7 @@ def test_keys_that_change_values_change_the_outcome(override: str) -> None:
         (Launcher("submitit_slurm"), 1),
     ],
 )
-def test_number_of_simultaneous_jobs_of_six_on_four_cores(launcher: Launcher, expected: int) -> None:
+def test_how_many_of_six_jobs_run_at_a_time_on_four_cores(launcher: Launcher, expected: int) -> None:
     assert jobs_at_once(launcher, 6, cores=4) == expected
 
 

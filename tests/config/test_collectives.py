@@ -18,7 +18,7 @@ SUMMED = ("parallelism=sync_data", "parallelism.workers=2", "parallelism.combine
 
 
 def with_nccl(*gpus: int) -> Found:
-    """Return a machine with the given GPUs and NCCL."""
+    """Return the description of a machine with NCCL and GPUs of these numbers."""
     found = machine(*map(gpu, gpus))
     return replace(found, libraries=(*found.libraries, Library("NCCL", "2.32.3", "")))
 
@@ -28,7 +28,7 @@ WITHOUT = machine(gpu(0), gpu(1))
 
 
 def taken(found: Found, *overrides: str) -> Config:
-    """Return a configuration with the values of a machine filled in."""
+    """Return a configuration with the devices of the machine ``found`` filled in."""
     config = compose([*SUMMED, *overrides]).config()
     return replace(config, cluster=take_devices(config, lambda: found))
 
@@ -72,7 +72,7 @@ def test_the_reason_for_not_using_nccl_is_reported(found: Found, overrides: tupl
     ("found", "overrides"),
     [(NO_DRIVER, ()), (TWO, ("cluster.device=cpu",)), (TWO, ("parallelism.combine=ring_all_reduce",))],
 )
-def test_collectives_are_not_chosen_if_gpus_sum_nothing(found: Found, overrides: tuple[str, ...]) -> None:
+def test_no_collectives_are_chosen_if_gpus_sum_nothing(found: Found, overrides: tuple[str, ...]) -> None:
     assert taken(found, *overrides).cluster.collectives is None
 
 
@@ -96,7 +96,7 @@ def test_collectives_change_the_outcome_of_runs_on_gpus() -> None:
     assert differing_keys(to_plain(config), to_plain(other)) == ["cluster.collectives"]
 
 
-def test_a_repeated_run_with_fewer_gpus_reports_its_other_collectives() -> None:
+def test_a_repeated_run_with_fewer_gpus_reports_that_its_collectives_differ() -> None:
     stored = taken(TWO)
     assert retake_devices(stored, lambda: TWO) == (stored, "")
     here, other = retake_devices(stored, lambda: with_nccl(0))

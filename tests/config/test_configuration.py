@@ -1,4 +1,4 @@
-"""Configuration options match their schemas. Valid stored configurations load unchanged; invalid ones are refused."""
+"""Configuration options match their schemas. Valid stored configurations load unchanged; invalid files are refused."""
 
 import dataclasses
 import inspect
@@ -149,7 +149,7 @@ _FLOATS = st.floats(min_value=1e-12, max_value=1e12, allow_nan=False)
 
 @st.composite
 def configurations(draw: st.DrawFn, base: dict[str, Any]) -> dict[str, Any]:
-    """Draw a plain configuration that differs from ``base`` in values of every type."""
+    """Draw a configuration, in nested dicts, that differs from ``base`` in values of every type."""
     plain = {name: dict(value) if isinstance(value, dict) else value for name, value in base.items()}
     plain["seed"] = draw(st.integers(0, 2**62))
     plain["precision"] = draw(st.sampled_from(["float32", "float64", "bfloat16"]))

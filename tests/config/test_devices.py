@@ -1,4 +1,4 @@
-"""The devices of a run: the requested devices, the devices of this machine, and the stored ones."""
+"""The devices of a run: the requested devices, those that the machine has, and those in a stored configuration."""
 
 from dataclasses import replace
 from functools import cache
@@ -31,16 +31,16 @@ SERVED = (*TWO, "parallelism.combine=parameter_server", "parallelism.servers=2")
 
 @cache
 def asked(*overrides: str) -> Config:
-    """Return a checked configuration before the values of the machine are filled in."""
+    """Return a checked configuration in which no values of the machine are filled in yet."""
     return compose([*TWO, *overrides]).config()
 
 
 def taken(found: Found, *overrides: str) -> Any:
-    """Return the cluster section of a run on a machine."""
+    """Return the cluster section of a run, with the devices of the machine ``found`` filled in."""
     return take_devices(asked(*overrides), lambda: found)
 
 
-def test_auto_assigns_all_gpus_in_turn_or_the_cpu() -> None:
+def test_device_auto_assigns_all_gpus_round_robin_or_the_cpu() -> None:
     here = machine(gpu(0), gpu(1))
     cluster = taken(here, "parallelism.workers=3")
     assert (cluster.device, cluster.device_taken, cluster.gpus) == ("auto", "gpu", [0, 1, 0])
@@ -74,7 +74,7 @@ def test_a_requested_gpu_that_does_not_exist_is_an_error() -> None:
     assert refusal.value.exit_code == 4
 
 
-def test_named_gpus_can_be_shared_and_must_exist() -> None:
+def test_requested_gpus_can_be_shared_and_must_exist() -> None:
     here = machine(gpu(0), gpu(1))
     cluster = taken(here, "cluster.gpus=[1,1]")
     assert (cluster.device, cluster.device_taken, cluster.gpus) == ("gpu", "gpu", [1, 1])
@@ -133,7 +133,7 @@ def test_a_cpu_without_bfloat16_is_refused_for_bfloat16() -> None:
 
 
 @pytest.mark.usefixtures("cpu_without_bfloat16")
-def test_the_cpu_is_not_checked_on_a_gpu_or_in_another_precision() -> None:
+def test_the_cpu_is_not_checked_for_a_run_on_a_gpu_or_in_another_precision() -> None:
     here = machine(gpu(0), gpu(1))
     assert taken(here, "precision=bfloat16").device_taken == "gpu"
     for overrides in (["cluster.device=gpu"], ["cluster.gpus=[0,1]"], ["cluster.device=auto"]):
@@ -169,7 +169,7 @@ def test_impossible_devices_are_refused(overrides: list[str], message: str) -> N
         asked(*overrides)
 
 
-def test_servers_on_gpus_need_a_gpu_each() -> None:
+def test_cluster_gpus_needs_a_number_for_each_server_on_a_gpu() -> None:
     with pytest.raises(ConfigError, match=r"\[0, 0, 0\] .*workers=2 and 2 parameter server\(s\) on GPUs: .* 4 in all"):
         compose([*SERVED, "cluster.server_device=gpu", "cluster.gpus=[0,0,0]"]).config()
 
@@ -208,7 +208,7 @@ def test_a_rerun_on_another_machine_uses_and_reports_its_devices() -> None:
         retake_devices(wanted, lambda: NO_DRIVER)
 
 
-def test_unnamed_gpus_are_assigned_again_if_there_are_fewer() -> None:
+def test_gpus_that_were_not_requested_are_assigned_again_if_there_are_fewer() -> None:
     two, one = machine(gpu(0), gpu(1)), machine(gpu(0))
     stored = fix_machine_values(asked(), 4, lambda: two)
     here, other = retake_devices(stored, lambda: one)

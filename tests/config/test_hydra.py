@@ -1,4 +1,4 @@
-"""Hydra's command line, the folder of YAML files, groups within a group, and debug presets."""
+"""Hydra's command line, the folder of YAML files, nested configuration groups, and debug presets."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from tests.small_runs import small_config
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an empty package folder in a checkout; the path of module ``conf_dir`` is in this folder."""
+    """Return an empty package folder in a checkout; the module ``conf_dir`` appears to be in this folder."""
     folder = tmp_path / "checkout" / "runner"
     folder.mkdir(parents=True)
     monkeypatch.setattr(module, "__file__", str(folder / "config" / "conf_dir.py"))
@@ -66,7 +66,7 @@ def test_every_staleness_policy_is_an_option_and_every_asynchronous_strategy_has
     )
 
 
-def test_help_lists_the_group_separately() -> None:
+def test_help_lists_a_nested_group_separately() -> None:
     assert "staleness" not in options(conf_dir())["parallelism"]
     text = help_text(conf_dir(), {})
     assert "\n  parallelism/staleness  bounded, drop, none*, scale  (of async_data, downpour)\n" in text
@@ -170,20 +170,20 @@ def composed(*overrides: str) -> Config:
     return compose(list(overrides)).config()
 
 
-def test_fast_is_a_few_steps_with_checks() -> None:
+def test_preset_fast_trains_a_few_steps_with_checks() -> None:
     config = composed("+debug=fast", "experiment=mnist_lenet")
     assert (config.train.steps, config.train.epochs, config.debug.check_finite) == (25, None, True)
     assert (limited_facts(config.data).train_examples, limited_facts(config.data).test_examples) == (512, 128)
     assert config.model.name == "lenet"
 
 
-def test_overfit_uses_a_few_examples_without_augmentation() -> None:
+def test_preset_overfit_uses_a_few_examples_without_augmentation() -> None:
     config = composed("+debug=overfit", "experiment=cifar10_convnet")
     assert limited_facts(config.data).train_examples == 32
     assert not config.data.augment.active
 
 
-def test_profile_records_a_timeline_within_its_steps() -> None:
+def test_preset_profile_records_a_timeline_within_its_steps() -> None:
     config = composed("+debug=profile")
     assert config.trace
     assert config.train.steps is not None
@@ -213,7 +213,7 @@ def test_presets_can_be_built_for_every_experiment(preset: str, steps: int, expe
     assert build(config).total_steps == steps
 
 
-def test_overfit_learns_its_examples_completely(tmp_path: Path) -> None:
+def test_a_run_with_preset_overfit_learns_its_examples_completely(tmp_path: Path) -> None:
     config = small_config("+debug=overfit", "model.hidden=[64]", "train.steps=150")
     summary = run(config, tmp_path / "run", overrides=())
     assert summary.final["train/loss"] < 0.1

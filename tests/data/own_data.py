@@ -1,4 +1,4 @@
-"""Small files of user data."""
+"""Small data files for tests of the datasets ``arrays`` and ``image_folder``."""
 
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,14 @@ def small_arrays(shape: tuple[int, ...] = (6, 5), dtype: str = "uint8") -> dict[
 
 
 def write_arrays(path: Path, **changes: Array | None) -> Path:
-    """Write an .npz file of :func:`small_arrays` and return its path; an array given as None is left out."""
+    """Write :func:`small_arrays` with ``changes`` to an .npz file and return its path; None leaves an array out."""
     arrays = small_arrays() | changes
     np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
     return path
 
 
 def write_images(folder: Path, side: int = 4) -> Path:
-    """Write two classes, each of two train images and one test image. All pixels of an image are equal."""
+    """Write two classes, each with two train images and one test image, all uniform; return the folder."""
     for split, count in (("train", 2), ("test", 1)):
         for label, name in enumerate(("cat", "dog")):
             (folder / split / name).mkdir(parents=True)

@@ -68,7 +68,7 @@ def tar(*members: Member, mode: str = "w:gz") -> bytes:
 
 
 def ar(members: Mapping[str, bytes]) -> bytes:
-    """Return the bytes of an ar archive as Debian writes it. members: name -> data."""
+    """Return the bytes of an ar archive in the format of Debian packages. members: name -> data."""
     parts = [b"!<arch>\n"]
     for name, data in members.items():
         parts.append(f"{name:16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(data):<10}`\n".encode())
@@ -77,9 +77,9 @@ def ar(members: Mapping[str, bytes]) -> bytes:
 
 
 def serve(data: bytes, *, size: int | None = None, checksum: str | None = None, place: str = "fake place") -> Origin:
-    """Return an origin of TINY whose only archive is ``data`` and which decodes the members ``package/FILENAME``.
+    """Return an origin of TINY that decodes the members ``package/FILENAME`` of its only archive, ``data``.
 
-    size, checksum: the values that the origin states; None for the true values.
+    size, checksum: those of the archive according to the origin; None for the true values.
     """
     true_checksum = f"sha256:{hashlib.sha256(data).hexdigest()}"
     filename = f"{place.replace(' ', '-')}.tgz"

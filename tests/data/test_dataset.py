@@ -1,4 +1,4 @@
-"""Datasets that need no files of the user, limits of datasets, and splits that keep the share of every class."""
+"""Datasets without user files, limits on the number of examples, and splits that keep the proportions of classes."""
 
 import gzip
 import subprocess
@@ -24,7 +24,7 @@ TEST_COUNTS = [36, 36, 35, 37, 36, 36, 36, 36, 35, 36]
 
 
 def made(**changes: object) -> Synthetic:
-    """Return a small synthetic dataset with changed settings."""
+    """Return a small synthetic dataset; ``changes`` replaces some of its settings."""
     return Synthetic(**{"shape": [3, 9, 13], "classes": 7, "examples": 70, "test_examples": 35, **changes})  # type: ignore[arg-type]
 
 
@@ -46,7 +46,7 @@ def test_default_split_has_the_stated_counts_of_every_class() -> None:
     assert made().facts().shape == (3, 9, 13)
 
 
-def test_splits_are_parts_of_the_same_images() -> None:
+def test_all_split_seeds_divide_the_same_images() -> None:
     first, second = Digits(split_seed=0).load(), Digits(split_seed=1).load()
 
     def images(dataset: Dataset) -> list[bytes]:
@@ -102,7 +102,7 @@ def test_synthetic_examples_of_a_class_differ_between_and_within_the_splits() ->
     assert len(np.unique(images.reshape(len(images), -1), axis=0)) == 105
 
 
-def test_the_draws_depend_on_the_data_seed_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_synthetic_images_depend_on_the_data_seed_only(monkeypatch: pytest.MonkeyPatch) -> None:
     first, fewer = made().load().train.images, made(examples=20).load().train.images
     monkeypatch.setattr(synthetic, "_WORDS_PER_CHUNK", 1)
     np.testing.assert_array_equal(made().load().train.images, first)
@@ -209,7 +209,7 @@ def test_a_class_is_emptied_only_if_no_class_has_two_examples_left(sizes: list[i
 def test_classes_with_the_largest_remainders_get_one_more_example():
     labels = np.repeat([0, 1, 2, 3], [10, 14, 9, 7])
     out = validation_split(labels, 10, 0, "x")[1]
-    # The shares are 2.5, 3.5, 2.25 and 1.75; a random draw decides between the first two.
+    # A quarter of each class is 2.5, 3.5, 2.25 and 1.75; a random draw decides which of the first two is rounded up.
     assert np.bincount(labels[out]).tolist() in ([3, 3, 2, 2], [2, 4, 2, 2])
 
 
@@ -219,7 +219,7 @@ def test_a_random_draw_decides_which_classes_of_one_example_become_empty():
     assert len({tuple(out) for _, out in splits}) > 1
 
 
-def test_the_draws_depend_on_the_seed_and_differ_from_each_other():
+def test_the_two_kinds_of_splits_depend_on_the_seed_and_differ_from_each_other():
     labels = np.repeat(np.arange(10), 30)
     ways = ((stratified_split, 0.2), (validation_split, 60))
     draws = [[split(labels, size, seed, "x")[1] for split, size in ways] for seed in (1, 1, 2)]

@@ -47,7 +47,7 @@ def test_a_complete_cache_is_not_changed_and_a_corrupt_one_is_replaced(tmp_path:
     assert (folder / "train-images").read_bytes() == FILES["train-images"]
 
 
-def test_the_next_origin_is_tried_and_reported(tmp_path: Path) -> None:
+def test_if_an_origin_fails_the_next_one_is_tried_and_reported(tmp_path: Path) -> None:
     origins = (serve(ARCHIVE, size=len(ARCHIVE) + 1, place="first"), serve(ARCHIVE, place="second"))
     assert fetched(tmp_path, *origins)[1] == [
         "tiny: trying first (0 MB)",
@@ -71,12 +71,12 @@ NO_FILE = "'package/train-images' is a link or a device, not a file"
             r"fake-place\.tgz is not the known file: md5 is [0-9a-f]{32}, expected 0{32}",
             id="checksum",
         ),
-        pytest.param(serve(ARCHIVE[: len(ARCHIVE) // 2]), DataError, r"fake-place\.tgz is damaged: ", id="cut archive"),
+        pytest.param(serve(ARCHIVE[: len(ARCHIVE) // 2]), DataError, r"fake-place\.tgz is damaged: ", id="truncated"),
         pytest.param(
             serve(ARCHIVE[:-9], size=len(ARCHIVE)),
             DataError,
             f"has {len(ARCHIVE) - 9} bytes, expected {len(ARCHIVE)}",
-            id="cut download",
+            id="incomplete download",
         ),
         *(
             pytest.param(serve(tar(Member(name, b"x"), *MEMBERS)), SecurityError, OUTSIDE, id=name)
@@ -187,12 +187,12 @@ def test_a_file_that_is_no_tar_or_unpacks_beyond_the_limit_is_refused(
 COMPRESSED = gzip.compress(b"abc" * 99, mtime=0)
 
 
-def test_gunzip_returns_the_contents_and_refuses_damage() -> None:
+def test_gunzip_returns_the_contents_and_refuses_damaged_data() -> None:
     assert gunzip(COMPRESSED, 297, "x.gz") == b"abc" * 99
     with pytest.raises(DataError, match=r"x\.gz is cut off after"):
         gunzip(COMPRESSED[:-4], 297, "x.gz")
     damaged = bytearray(COMPRESSED)
-    damaged[-8] ^= 1  # The checksum at the end of the gzip data.
+    damaged[-8] ^= 1  # a bit of the checksum at the end of the gzip data
     with pytest.raises(DataError, match=r"x\.gz is damaged: .*incorrect data check"):
         gunzip(bytes(damaged), 297, "x.gz")
 
@@ -254,7 +254,7 @@ def test_a_download_that_fails_is_named(
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Make ``script`` the only command on the path, under the names npm and apt-get."""
+    """Create commands npm and apt-get that run ``script``, and remove all other commands from the path."""
     folder.mkdir()
     for name in ("npm", "apt-get"):
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
@@ -276,7 +276,7 @@ def test_packages_are_downloaded_into_the_folder_without_scripts(
     ("script", "message"),
     [
         ("echo 'no such package' >&2; exit 7", r"npm pack gone@1 .* ended with exit code 7: 'no such package'"),
-        # With exec, the killed process is the one that holds the pipes.
+        # With exec, the process that is killed is also the process that holds the pipes open.
         ("exec /bin/sleep 600", r"npm pack gone@1 .* took more than"),
     ],
 )

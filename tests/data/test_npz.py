@@ -1,4 +1,4 @@
-"""Reading .npz files: arrays written by NumPy are read, and all other files are refused."""
+"""Reading .npz files: arrays that NumPy wrote are read, and all other contents are refused."""
 
 import io
 import os
@@ -36,7 +36,7 @@ def test_arrays_written_by_numpy_are_read(tmp_path: Path, save) -> None:
 
 
 def member(shape: tuple[int, ...], descr: object = "<f4", payload: bytes = b"") -> bytes:
-    """Return a .npy file with ``shape`` in its header and any payload."""
+    """Return the bytes of a .npy file with this header and this payload, which need not match."""
     file = io.BytesIO()
     npy.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
     return file.getvalue() + payload
@@ -73,7 +73,7 @@ def archive(path: Path, **members: bytes) -> Path:
         (header("-" * 5000 + "1"), "cannot be read as an .npz file"),
     ],
 )
-def test_a_member_that_is_no_plain_array_is_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
+def test_a_member_that_is_not_a_plain_array_is_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
     path = archive(tmp_path / "file.npz", a=content)
     with pytest.raises(DataError, match=complaint) as caught:
         read_headers(path)
@@ -119,7 +119,7 @@ def test_members_that_are_no_arrays_and_too_many_arrays_are_refused(tmp_path: Pa
         read_headers(path)
 
 
-def test_damage_is_found(tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file.npz"
     np.savez(path, x=np.arange(1000))
     raw = bytearray(path.read_bytes())

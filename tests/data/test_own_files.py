@@ -48,7 +48,7 @@ def test_facts_of_arrays_match_the_loaded_data(path: Path) -> None:
     assert arrays(path, {"class_names": names}).facts().class_names == ("cat", "dog", "eel", "fox")
 
 
-def test_facts_read_no_image(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_image_is_read_for_facts(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     original = arrays_module.read_array
     monkeypatch.setattr(arrays_module, "read_array", lambda path, name: read.append(name) or original(path, name))
@@ -93,7 +93,7 @@ def test_train_images_are_normalised_by_their_own_statistics(path: Path, dtype: 
 
 
 @pytest.mark.parametrize("kind", ["bytes", "floats", "folder"])
-def test_no_image_is_read_for_a_normalisation_that_is_set(
+def test_no_image_is_read_if_mean_and_deviation_are_set(
     kind: str, path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own_files: type[OwnFiles] = ImageFolder if kind == "folder" else Arrays
@@ -152,7 +152,7 @@ def test_impossible_files_are_refused(path: Path, changes: dict[str, Array | Non
     assert str(path) in str(caught.value)
 
 
-def test_images_that_are_not_finite_or_constant_are_refused(path: Path) -> None:
+def test_images_that_are_constant_or_not_finite_are_refused(path: Path) -> None:
     bad = np.ones((8, 6, 5), "float32")
     bad[5, 2, 2] = np.nan
     settings = arrays(path, {"x_train": bad, "x_test": np.ones((4, 6, 5), "float32")})

@@ -1,4 +1,4 @@
-"""Images from files: their conversion, and refusals."""
+"""Images from files: how they are converted, and which files are refused."""
 
 import os
 import struct
@@ -71,7 +71,7 @@ def test_an_image_that_does_not_fit_is_refused_unless_fit_is_set(
 
 def test_an_image_is_turned_upright_before_its_size_is_checked(tmp_path: Path) -> None:
     exif = Image.Exif()
-    exif[0x0112] = 6  # a quarter turn to the right
+    exif[0x0112] = 6  # viewers turn the image by 90 degrees to the right
     Image.fromarray(np.rot90(PIXELS)).save(tmp_path / "a.png", exif=exif)
     np.testing.assert_array_equal(read(tmp_path / "a.png")[0].pixels, PIXELS[np.newaxis])
 

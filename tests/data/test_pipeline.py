@@ -1,4 +1,4 @@
-"""Random augmentation of images, and batches, which depend only on seed, split, step and share."""
+"""Random augmentation of images, and batches, which depend only on seed, split, step and positions in the batch."""
 
 import itertools
 from typing import Any
@@ -52,7 +52,7 @@ def joined(batches: list[Batch]) -> dict[str, NDArray[Any]]:
 
 
 def assert_same(left: Batch, right: Batch) -> None:
-    """Require equal keys, types and bits."""
+    """Require equal keys, dtypes and values."""
     assert set(left) == set(right) == set(FIELDS)
     for field in FIELDS:
         assert left[field].dtype == right[field].dtype
@@ -102,7 +102,7 @@ def test_reading_out_of_order_changes_nothing():
         assert_same(backwards.read("train", step, 0, 5), expected[step])
 
 
-def test_fields_have_their_shapes_types_and_positions():
+def test_fields_have_the_documented_shapes_types_and_positions():
     batch = make_pipeline(dtype="float64").read("train", 7, 1, 4)
     assert batch["x"].shape == (3, 2, 4, 5)
     assert [batch[field].dtype for field in FIELDS] == ["float64", "int64", "int64", "float64"]
@@ -129,7 +129,7 @@ def test_augmentation_differs_between_seeds_and_epochs_and_keeps_the_order():
 
 
 def test_augmentation_of_one_example_depends_on_the_seed():
-    # With a single example the order is equal for every seed.
+    # A single example has the same order for every seed.
     first, again, other = (
         make_pipeline(1, 40, seed=seed, augment=ALL_AUGMENTS).read("train", 0, 0, 40) for seed in (0, 0, 1)
     )
@@ -138,7 +138,7 @@ def test_augmentation_of_one_example_depends_on_the_seed():
 
 
 @pytest.mark.parametrize("split", ["test", "val"])
-def test_scored_images_are_never_augmented(split: str):
+def test_images_of_evaluations_are_never_augmented(split: str):
     plain, varied = (make_pipeline(20, augment=each, val_fraction=0.3) for each in (None, ALL_AUGMENTS))
     assert_same(varied.read(split, 0, 0, 5), plain.read(split, 0, 0, 5))
 
@@ -182,7 +182,7 @@ def test_the_examples_of_the_validation_split_depend_on_the_seed():
 
 
 def by_hand(image: NDArray[np.uint8], padding: int, flip: bool, draws: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return one (C, H, W) image, cropped and mirrored by a loop."""
+    """Return one (C, H, W) image after the crop and the reflection that ``draws`` determines."""
     channels, height, width = image.shape
     canvas = np.zeros((channels, height + 2 * padding, width + 2 * padding), np.uint8)
     canvas[:, padding : padding + height, padding : padding + width] = image
@@ -193,7 +193,7 @@ def by_hand(image: NDArray[np.uint8], padding: int, flip: bool, draws: NDArray[n
 
 @pytest.mark.parametrize("padding", [0, 1, 4])
 @pytest.mark.parametrize("flip", [False, True])
-def test_batch_equals_a_loop_over_its_images(padding: int, flip: bool):
+def test_an_augmented_batch_equals_images_augmented_one_by_one(padding: int, flip: bool):
     rng = np.random.default_rng(0)
     images = rng.integers(1, 256, (40, 3, 5, 7), np.uint8)
     draws = rng.random((40, 3))

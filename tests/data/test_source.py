@@ -1,4 +1,4 @@
-"""A worker's input source: settings from plain data, batches, and prefetching."""
+"""The input source of a worker: settings read from the configuration, batches, and prefetching."""
 
 import threading
 from dataclasses import asdict, dataclass
@@ -19,7 +19,7 @@ from runner.data.source import Prefetcher, settings_from_config, source_from_con
 from runner.errors import ConfigError
 
 
-def test_digits_arrive_as_batches():
+def test_digits_are_read_in_batches():
     settings = settings_from_config({"name": "digits", "test_fraction": 0.5, "cache_dir": None})
     assert settings == Digits(test_fraction=0.5)
     with source_from_config({"name": "digits"}, seed=0, batch_size=64, dtype="float64") as source:
@@ -99,7 +99,7 @@ def test_wrong_keys_types_and_numbers_are_refused(change: dict[str, object], mes
 
 
 class Recorder:
-    """A source whose batches contain the arguments of ``read``. It records the calling threads, and one step fails."""
+    """A source whose batches contain the arguments of ``read``. It records its calls and fails at ``failing_step``."""
 
     def __init__(self, failing_step: int = -1) -> None:
         self.failing_step = failing_step
@@ -159,7 +159,7 @@ def test_evaluation_between_steps_keeps_the_prefetched_train_batch():
     assert [each[4] for each in source.made if each[:4] == ("train", 1, 0, 4)] == [True]
 
 
-def test_an_error_in_the_thread_is_raised_by_the_matching_read():
+def test_an_error_while_prefetching_is_raised_by_the_read_of_the_same_batch():
     source = Recorder(failing_step=2)
     with Prefetcher(source) as prefetcher:
         prefetcher.read("train", 0, 0, 4)
@@ -170,7 +170,7 @@ def test_an_error_in_the_thread_is_raised_by_the_matching_read():
         assert prefetcher.read("train", 3, 0, 4)["index"][1] == 3
 
 
-def test_close_ends_the_thread_and_reading():
+def test_after_close_the_thread_has_ended_and_reads_fail():
     before = set(threading.enumerate())
     prefetcher = Prefetcher(Recorder())
     prefetcher.read("train", 0, 0, 4)

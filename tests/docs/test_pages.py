@@ -1,8 +1,8 @@
-"""The documentation: its commands run, the named nodes and files exist, and the pages build.
+"""The commands of the documentation run, the nodes and files that it names exist, and its pages build.
 
 An HTML comment on the line before a fenced block says how the block is tested:
 
-    <!-- run: KEY=VALUE ... -->   these overrides are added to the `runner` commands of the block that train
+    <!-- run: KEY=VALUE ... -->   the overrides are added to those `runner` commands of the block that train
     <!-- not run: REASON -->
     <!-- file: PATH -->           the block is a file in the folder of the page, not commands
 """
@@ -45,7 +45,7 @@ class Block:
 
     @property
     def commands(self) -> list[str]:
-        """Return one command per line; the given overrides are added to the commands that train."""
+        """Return the commands, one per line; the overrides of the comment are added to the commands that train."""
         given = " ".join(map(shlex.quote, self.said.split()))
         return [_limited(line, given) for line in self.text.replace("\\\n", " ").splitlines() if line.strip()]
 
@@ -90,7 +90,7 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     assert bool(tried) == (page.stem not in WITHOUT_COMMANDS)
 
 
-def test_a_key_that_begins_like_a_verb_trains() -> None:
+def test_a_command_whose_first_key_begins_like_a_verb_trains() -> None:
     lines = Block("bash", "runner data.val_fraction=0.1  # early\nrunner data list\n", "run", "train.steps=2").commands
     assert lines == ["runner data.val_fraction=0.1 train.steps=2  # early", "runner data list"]
 

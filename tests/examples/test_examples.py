@@ -85,7 +85,7 @@ def test_bars_are_horizontal_and_vertical() -> None:
 
 @dataclass(frozen=True)
 class OneShare:
-    """A data source for one worker of two: of each training batch of 8, it returns the half of worker ``k``."""
+    """A data source for one of two workers: of each training batch of 8 examples, it returns that of worker ``k``."""
 
     k: int
 
@@ -101,7 +101,7 @@ def local_sgd(**settings: int):
 @pytest.mark.parametrize("optimizer", [Sgd(weight_decay=0.1), Momentum()], ids=["sgd", "momentum"])
 @pytest.mark.parametrize("network", ["dense", "dropped_out", "batch_normalised"])
 def test_local_sgd_with_one_local_step_equals_single(network: str, optimizer, registry: Registry) -> None:
-    """With batch normalization, local SGD equals ``sync_data``: both compute statistics per share of the batch."""
+    """With batch normalization, local SGD equals ``sync_data``: both compute statistics separately on each worker."""
     task = task_of(NETWORKS[network], optimizer, batch_size=8)
     ours, history = trained(local_sgd(workers=2, every=1), task, registry, 4)
     oracle = SyncData(workers=2) if network == "batch_normalised" else Single()
@@ -136,7 +136,7 @@ def test_training_continues_from_a_checkpoint_bit_for_bit(name: str, registry: R
     with opened(strategy, task, registry) as whole:
         whole.session.run("init")
         whole.train(range(3))
-        saved = whole.weights()  # the average of the workers, although none is due after step 3
+        saved = whole.weights()  # averaged over the workers, although no average is due after step 3
         whole.train(range(3, 7))
         expected = whole.weights()
     assert not any("anchor" in variable for variable in saved)
@@ -175,7 +175,7 @@ def test_diloco_with_one_inner_step_and_a_plain_outer_step_equals_single(registr
 
 
 def test_diloco_makes_the_outer_steps_of_its_paper(registry: Registry) -> None:
-    """The expected weights come from two rounds: ``single`` makes two inner steps, then NumPy an outer step."""
+    """The expected weights come from two rounds, each of two inner steps with ``single`` and an outer step in NumPy."""
     strategy = diloco(workers=2, inner_steps=2, outer_lr=0.5, outer_momentum=0.8)
     ours, _ = trained(strategy, task_of(NETWORKS["dense"], Sgd(), batch_size=8), registry, 4)
     expected = alone(0, registry, range(0), Sgd())
@@ -227,7 +227,7 @@ QUICK = {"own_model", "own_optimizer", "own_strategy"}
 
 
 @pytest.mark.parametrize("folder", [pytest.param(f, marks=[] if f in QUICK else pytest.mark.slow) for f in FOLDERS])
-def test_the_commands_run(folder: str, tmp_path: Path) -> None:
+def test_the_commands_of_an_example_run(folder: str, tmp_path: Path) -> None:
     place = shutil.copytree(EXAMPLES / folder, tmp_path / folder)
     lines = command_lines(folder)
     trained = [line for line in lines if "train.steps=200" in line]

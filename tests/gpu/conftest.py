@@ -1,6 +1,6 @@
-"""The choice of the device: ``--on=gpu``, ``--on=emulated``, or by default only the small tests on the emulated GPU.
+"""Options of the GPU tests: ``--on=gpu``, ``--on=emulated``, or by default only the small tests on the emulated GPU.
 
-`make gpu`, which runs with ``--on=gpu``, fails on a machine without a GPU. The suite runs the small tests only.
+`make gpu`, which passes ``--on=gpu``, fails on a machine without a GPU. The test suite runs only the small tests.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers of these tests."""
+    """Register the markers of these tests; if they run on a real GPU, load its libraries."""
     config.addinivalue_line("markers", "small: quick on the emulated GPU, and part of the suite")
     config.addinivalue_line("markers", "slow: part of the suite in `make test-all` only")
     config.addinivalue_line("markers", "gpu_only: needs libraries, memory or speed that only a real GPU has")
@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
             found = open_gpus(False)
         except GpusError as error:
             pytest.exit(f"make gpu needs a GPU: {error}", returncode=4)
-        # Load the libraries here, before warnings of these modules become errors.
+        # Load the libraries here: during the tests, pytest would turn a warning of their modules into an error.
         for name in ("cublas", "cudnn", "nccl"):
             found.library(name)
 
@@ -67,7 +67,7 @@ def _compiled(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def _gpus() -> Callable[[bool], Runtime]:
-    """Return a cached function that opens the real GPU. Its argument: whether tf32 is allowed."""
+    """Return a cached function that opens the real GPU; its argument says whether tf32 is allowed."""
     return cache(partial(open_gpus, code_folder=str(gpu_code_folder())))
 
 

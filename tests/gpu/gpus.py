@@ -1,4 +1,4 @@
-"""The GPU under test, real or emulated, with the kernels and clusters of its sessions."""
+"""The GPU under test, real or emulated, and the kernel registries and clusters for sessions on it."""
 
 import threading
 from collections import Counter
@@ -15,7 +15,7 @@ from runner.kernels.registry import Registry
 
 @dataclass(frozen=True)
 class Gpu:
-    """The GPU under test. opened: (whether tf32 is allowed) -> runtime. emulated: whether kernels run on the host."""
+    """A GPU to test. opened: whether tf32 is allowed -> runtime. emulated: whether its kernels run on the host."""
 
     opened: Callable[[bool], Runtime]
     emulated: bool = False
@@ -25,7 +25,7 @@ class Gpu:
         return registry_of(self.opened(tf32))
 
     def counted(self) -> "tuple[Counted, Registry]":
-        """Return a runtime that counts calls, and a registry of the kernels that use it."""
+        """Return a runtime that counts calls, and a registry whose GPU kernels use this runtime."""
         runtime = Counted(self.opened(False))
         return runtime, registry_of(runtime)
 
@@ -45,9 +45,9 @@ def on_gpu(workers: int, servers: int = 0, *, tf32: bool = False, **more: Any) -
 
 @dataclass
 class Counted:
-    """A runtime that counts its calls by name and the bytes that it allocates.
+    """A wrapper of a :class:`~runner.kernels.gpu.runtime.Runtime`.
 
-    See :class:`~runner.kernels.gpu.runtime.Runtime`.
+    It counts the calls of each method and the bytes that are allocated.
     """
 
     runtime: Any

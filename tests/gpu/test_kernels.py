@@ -14,7 +14,7 @@ from tests.op_cases import CASES, all_cases
 from tests.samples import Case
 
 TOLERANCES = {"float64": 1e-10, "bfloat16": 0.02}
-"""Relative and absolute tolerances. bfloat16 sums may be rounded at other points, which changes the last of 8 bits."""
+"""Relative and absolute tolerances. A kernel may round bfloat16 sums at other points, which changes the last bit."""
 
 TF32_TOLERANCE = 5e-3
 """Relative and absolute tolerance for sums of a few products whose factors are rounded to 10 fraction bits."""
@@ -37,7 +37,7 @@ PARAMETERS = list(_parameters())
 
 
 def check(gpu: Gpu, op: str, case: Case, dtype: str, layout: Any, *, tf32: bool, tolerance: float) -> None:
-    """Compare with the reference every kernel that accepts the case."""
+    """Compare every kernel that accepts the case with the reference."""
     registry, runtime = gpu.registry(tf32=tf32), gpu.opened(tf32)
     runtime.use(0)
     arrays, attributes = drawn_for(op, case, dtype)
@@ -49,7 +49,7 @@ def check(gpu: Gpu, op: str, case: Case, dtype: str, layout: Any, *, tf32: bool,
 
 @pytest.mark.small
 def test_every_case_has_a_kernel(gpu: Gpu) -> None:
-    """The kernels only arrange the nodes and do not run, which is quick enough for the suite."""
+    """The test only asks the kernels whether they accept the nodes. It runs no kernel, so it is quick."""
     registry = gpu.registry()
     for op, case, dtype, layout in (each.values for each in PARAMETERS):
         assert able(registry, op, *drawn_for(op, case, dtype), layout)

@@ -30,7 +30,7 @@ from tests.strategies.training import Trainer, opened
 
 STEPS = 6
 TABLES = 1024
-"""Upper bound of the bytes of the tables for the combined updates of a network with four layers."""
+"""Maximum size in bytes of the tables of the launch that combines the updates of a network with four layers."""
 
 SMALL_LENET = LeNet(filters=[3, 4], units=10).network(classes=3)
 
@@ -109,7 +109,7 @@ def allocations(runtime: Counted, registry: Registry) -> tuple[int, int]:
 def test_the_allocated_memory_is_the_planned_memory(gpu: Gpu) -> None:
     """The plan counts the arena of a step, two buffers for each input, and the variables that are in no checkpoint.
 
-    "init" has allocated the other variables. Combined updates also read a table with a few words per update.
+    "init" has allocated the other variables. A launch of several updates also reads a table of a few words per update.
     """
     allocated, planned = allocations(*gpu.counted())
     assert planned <= allocated <= planned + TABLES

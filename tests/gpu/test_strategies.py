@@ -64,7 +64,7 @@ PER_EXAMPLE: Mapping[str, Made] = {
     "ring_of_4": made(SyncData(workers=4, combine="ring_all_reduce")),
     "parameter_server": made(SyncData(workers=3, combine="parameter_server", servers=2)),
 }
-"""Strategies that compute batch statistics per share; they equal ``single`` without batch normalization."""
+"""Strategies that normalize each worker's part of the batch alone; without batch normalization, equal to ``single``."""
 
 POOLED: Mapping[str, Made] = {
     "single": made(Single()),
@@ -163,7 +163,7 @@ def test_sandblaster_makes_the_same_iterations_as_on_cpus(gpu: Gpu, workers: int
 
 @pytest.mark.parametrize("optimizer", [momentum(), Adam(lr=0.01)], ids=["momentum", "adam"])
 def test_repeated_runs_are_equal_bit_for_bit(gpu: Gpu, optimizer: Optimizer) -> None:
-    """Reductions have one order, which does not depend on the scheduling of the GPU."""
+    """Each reduction adds its terms in a fixed order, which does not depend on how the GPU schedules threads."""
     registry, task = gpu.registry(), task_for("batch_normalised", "float32", optimizer=optimizer)
     first, second = (trained(Single(), task, registry, STEPS, gpus=True) for _ in range(2))
     expect_same_bits(first[0], second[0])

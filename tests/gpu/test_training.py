@@ -68,7 +68,7 @@ def data(name: str, request: pytest.FixtureRequest) -> Dataset:
 
 
 def learned(strategy: str, data: Dataset, dtype: str, registry: Registry, cluster: Cluster) -> float:
-    """Train LeNet; return the share of the test split that is then classified correctly."""
+    """Train LeNet; return the fraction of the test split that the trained network classifies correctly."""
     task = Task(LeNet().network(10), Momentum(lr=0.01), data.shape, dtype, 0, BATCH, TEST_BATCH)
     program = STRATEGIES[strategy].build(task)
     source = Pipeline(data, seed=0, batch_size=BATCH, eval_batch_size=TEST_BATCH, dtype="float32")
@@ -86,7 +86,7 @@ def learned(strategy: str, data: Dataset, dtype: str, registry: Registry, cluste
 
 @pytest.mark.small
 def test_cpus_learn_the_synthetic_images() -> None:
-    """The accuracy required on the GPU can be reached."""
+    """The accuracy that the GPU tests require is reached on CPUs, too."""
     found = learned("single", DATA["synthetic"](), "float32", load_kernels(), local_cluster(1))
     assert found >= ACCURACY["synthetic"]
 

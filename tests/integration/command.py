@@ -1,4 +1,4 @@
-"""The command ``runner`` in a folder: in this process, or in a separate one that can be killed."""
+"""Run the command ``runner`` in a folder: in this process, or in a separate process that can be killed."""
 
 import io
 import os
@@ -122,12 +122,12 @@ def wait_until(condition: Callable[[], bool], what: str = "the awaited event") -
 
 
 def processes_of(run_id: str) -> list[int]:
-    """Return the ids of the processes that still belong to a run."""
+    """Return the ids of the processes that have the id of the run on their command lines."""
     return [process.pid for process in psutil.process_iter(["cmdline"]) if run_id in (process.info["cmdline"] or [])]
 
 
 def abandoned_directories() -> list[str]:
-    """Return and remove the directories of sockets and shared memory that no living process holds."""
+    """Remove the directories of sockets and shared memory that no living process uses, and return their names."""
     before = {path.name for path in SHARED_MEMORY.glob("runner-*")}
     remove_abandoned(SHARED_MEMORY)
     return sorted(before - {path.name for path in SHARED_MEMORY.glob("runner-*")})

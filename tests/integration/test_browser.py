@@ -45,7 +45,7 @@ class Browser:
         self._driver.get(url)
 
     def find(self, xpath: str) -> Any:
-        """Wait until a visible element matches, and return the first one."""
+        """Wait until a visible element matches ``xpath``, and return the first such element."""
         found: list[Any] = []
 
         def visible() -> bool:
@@ -77,7 +77,7 @@ class Browser:
         self._wait(lambda: all(text in self.text() for text in texts), f"text {texts} on the page")
 
     def wait_for_end_of(self, xpath: str) -> None:
-        """Wait until no element matches."""
+        """Wait until no element matches ``xpath``."""
         self._wait(lambda: not self._driver.find_elements("xpath", xpath), f"the end of {xpath}")
 
     def text(self) -> str:
@@ -194,7 +194,7 @@ def test_pages_lead_from_a_sweep_to_the_comparison_of_two_runs(browser: Browser,
 
 
 def see_parent_and_children(browser: Browser, picture: Path) -> None:
-    """Require that the sweep is a row that expands to its jobs, named by swept values, with results as columns."""
+    """Require that the row of the sweep expands to rows of its jobs, named by swept values, with columns of results."""
     browser.click(component("mlflow.assistant.chat_panel.close"))
     browser.click(f"{row(PARENT)}//button")
     for name in ("lr=0.01 seed=1", "lr=0.1 seed=1", *COMPARED):

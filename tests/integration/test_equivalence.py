@@ -1,4 +1,4 @@
-"""Strategies are equivalent to ``single``, also after a resume, and a repeated run has the same weights."""
+"""Strategies are equivalent to ``single``, even after a resume, and a repeated run has the same weights."""
 
 import json
 from collections.abc import Callable
@@ -31,7 +31,7 @@ POOLED = ("model=cifar_convnet", *SYNC_OF_THREE, "parallelism.statistics=pooled"
 
 @pytest.fixture(scope="module")
 def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
-    """Return a function that trains a run with its overrides, once for equal overrides, and returns the directory."""
+    """Return a function that trains a run, but only once for equal overrides, and returns the run's directory."""
     trained: dict[tuple[str, ...], Path] = {}
 
     def train(*overrides: str) -> Path:
@@ -53,7 +53,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
         (SHARDED, ("model=mlp",)),
         pytest.param(POOLED, ("model=cifar_convnet",), marks=pytest.mark.slow),
     ],
-    ids=["sync_data of two", "sync_data of three", "hybrid", "cut layers", "pooled statistics"],
+    ids=["sync_data of two", "sync_data of three", "hybrid", "split layers", "pooled statistics"],
 )
 def test_a_strategy_nearly_equals_single(train: Train, strategy: tuple[str, ...], model: tuple[str, ...]) -> None:
     runs = train(*model, "parallelism=single"), train(*strategy)
@@ -74,7 +74,7 @@ def test_a_strategy_nearly_equals_single(train: Train, strategy: tuple[str, ...]
     ],
     ids=["sync_data of two", "sync_data of three", "parameter servers", "one asynchronous worker"],
 )
-def test_a_strategy_equals_single_in_as_many_microbatches_bit_for_bit(
+def test_a_strategy_equals_single_with_a_microbatch_for_each_worker_bit_for_bit(
     train: Train, strategy: tuple[str, ...], microbatches: int, processes: set[str]
 ) -> None:
     parts = (
@@ -169,7 +169,7 @@ RACING = ("parallelism=async_data", "parallelism.workers=3", "parallelism.server
     ids=["synchronous", "asynchronous", "rare fetches", "direct", "backup workers"],
 )
 def test_a_repeated_run_has_the_same_weights(settings: tuple[str, ...], record: str, tmp_path: Path) -> None:
-    """If workers raced, ``rerun`` replays the record of their order; for asynchronous runs, in one process."""
+    """If workers raced, ``rerun`` replays the record of their order. It replays asynchronous runs in one process."""
     succeed(tmp_path, *SHORT, *settings)
     again = succeed(tmp_path, "rerun", "first", "--output", "second")
     assert "\nthe same weights as run " in again.output

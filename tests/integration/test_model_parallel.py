@@ -23,7 +23,7 @@ def train(folder: Path, run: str, *overrides: str, steps: int = 6, tracking: str
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a traced run of two workers; its step time was compared with those of other strategies."""
+    """Return the folder of a traced run of two workers. The run compared its step time with other strategies."""
     folder = tmp_path_factory.mktemp("model")
     more = ("trace=true", "trace_skip=1", "trace_steps=3", "parallelism.compare_steps=2")
     train(folder, "run", "parallelism=model", f"parallelism.concurrent_steps={PARTS}", SPLIT, *more, tracking="mlflow")
@@ -36,7 +36,7 @@ def test_the_weights_equal_those_of_single_with_as_many_microbatches(folder: Pat
     assert min(summary_of(folder / "run").bytes_sent_per_worker) > 0
 
 
-def test_the_placement_is_an_artifact(folder: Path) -> None:
+def test_the_placement_is_stored_as_an_artifact(folder: Path) -> None:
     own = (folder / "run" / "placement.json").read_bytes()
     layers = json.loads(own)["layers"]
     assert layers["conv1"] == layers["conv2"] != layers["fc1"] == layers["fc2"]

@@ -85,7 +85,7 @@ def test_a_run_is_not_resumed_with_a_changed_plugin(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_reports_a_plugin_that_moved_or_is_not_given(folder: Path) -> None:
-    """The commands are separate processes, because their warnings are printed before the log of the run is open."""
+    """Each command runs in a separate process, because it prints its warnings before the log of the run is open."""
     succeed(folder, "--plugin", "swish.py", "model=mlp", *SHORT)
     (folder / "run" / "summary.json").unlink()  # as after a kill
     shutil.copy(folder / "swish.py", folder / "elsewhere.py")
@@ -133,7 +133,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def package_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder into which pip has installed the package from a wheel, which requires no build backend."""
+    """Return a folder into which pip has installed the package ``mine``, from a wheel, which needs no build."""
     folder = tmp_path_factory.mktemp("site")
     wheel = folder / "mine-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -146,7 +146,7 @@ def package_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_beside(package_site: Path, folder: Path, *arguments: str) -> Command:
-    """Run ``runner`` to its end in an environment with the package."""
+    """Run ``runner`` to its end with ``package_site`` on the search path of Python."""
     places = [str(package_site), *filter(None, [os.environ.get("PYTHONPATH")])]
     command = Command(folder, *arguments, environment={"PYTHONPATH": os.pathsep.join(places)})
     assert command.finish() == 0, command.errors
@@ -218,7 +218,7 @@ def test_the_installed_script_trains_from_any_folder(site: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_the_installed_script_is_the_one_that_runs(site: Path, tmp_path: Path) -> None:
+def test_the_installed_package_is_the_one_that_is_imported(site: Path, tmp_path: Path) -> None:
     probe = [sys.executable, "-c", "import runner; print(runner.__file__)"]
     environment = {**os.environ, "PYTHONPATH": str(site)}
     answer = subprocess.run(probe, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)

@@ -110,7 +110,7 @@ def test_jobs_outlive_a_killed_sweep_and_are_waited_for(start: Start, tmp_path: 
     succeed(tmp_path, "sweep", "resume", "sweep")
     assert [starts(sweep / str(number)) for number in range(3)] == [1, 1, 1]
     assert {row["status"] for row in rows(sweep)} == {"finished"}
-    # For minutes, the processes of joblib wait for more work and hold the output open.
+    # The processes of joblib wait for more work for minutes, and hold the output open.
     for helper in helpers:
         with contextlib.suppress(psutil.NoSuchProcess):
             helper.kill()

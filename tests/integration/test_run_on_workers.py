@@ -87,7 +87,7 @@ def test_a_killed_run_resumes_to_the_weights_of_the_uninterrupted_one(
 @pytest.mark.parametrize(
     ("signum", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
 )
-def test_a_signal_ends_a_run_after_a_checkpoint_and_it_resumes(
+def test_a_run_saves_a_checkpoint_when_a_signal_ends_it_and_can_be_resumed(
     start: Start, uninterrupted: Path, tmp_path: Path, signum: signal.Signals, code: int
 ) -> None:
     command = start(tmp_path, *SHORT)
@@ -197,7 +197,7 @@ class LibraryRun:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LibraryRun]:
-    """Return runs with all libraries, without oneDNN, and without llvmlite, trained at the same time."""
+    """Return three runs, trained at the same time: with all libraries, without oneDNN, and without llvmlite."""
     broken = tmp_path_factory.mktemp("broken")
     (broken / "llvmlite.py").write_text("raise ImportError('not for this CPU')\n", encoding="utf-8")
     search_path = os.pathsep.join(filter(None, [str(broken), os.environ.get("PYTHONPATH")]))
@@ -240,7 +240,7 @@ def test_without_a_library_of_fast_kernels_the_others_compute(
     assert run.first_loss == pytest.approx(runs["all"].first_loss, rel=1e-5)
 
 
-def test_with_all_libraries_none_is_reported_missing(runs: dict[str, LibraryRun]) -> None:
+def test_if_no_library_is_missing_none_is_reported(runs: dict[str, LibraryRun]) -> None:
     assert runs["all"].libraries == {"llvm", "numpy", "onednn"}
     assert runs["all"].summary.kernels_missing == {}
     assert "slower ones are used" not in runs["all"].log
@@ -275,7 +275,7 @@ for threads in sys.argv[1:]:
 
 @pytest.fixture
 def watching() -> dict[str, str]:
-    """Return variables that make a process abort if it wrote past its memory; skip the test without the library."""
+    """Return variables with which a process aborts if it wrote past its memory; skip the test without CHECKING."""
     found = subprocess.run([sys.executable, "-c", f"import ctypes; ctypes.CDLL({CHECKING!r})"], capture_output=True)
     if found.returncode != 0:
         pytest.skip(f"{CHECKING}, which detects writes past the end of memory, is not on this machine")

@@ -1,4 +1,4 @@
-"""Strategies on worker processes: slow workers and networks change no result, and compression only slightly."""
+"""Strategies on worker processes: slow workers and networks change no result; compression changes losses slightly."""
 
 import dataclasses
 import json
@@ -46,7 +46,7 @@ def curve(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_lbfgs_with_a_slow_process_and_a_stop_equals_single_bit_for_bit(tmp_path: Path) -> None:
+def test_lbfgs_with_a_slow_process_and_a_resume_equals_single_bit_for_bit(tmp_path: Path) -> None:
     single = train_in(tmp_path / "single", *LBFGS, "parallelism=single", "train.microbatches=8", "train.steps=6")
     slow = train_in(tmp_path / "slow", *LBFGS, *SANDBLASTER, *SLOW_WORKER, "train.steps=4")
     succeed(tmp_path / "slow", f"resume={slow}", "train.steps=6")
@@ -105,7 +105,7 @@ def test_a_resumed_run_with_slow_workers_is_replayed_bit_for_bit(tmp_path: Path)
     assert not list((slow / "run").glob("endings-*")), "the record of contributors is enough to repeat the run"
 
 
-def test_a_loss_that_is_not_finite_is_traced_to_its_node_over_the_same_shares(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_is_traced_to_its_node_by_repeating_steps(tmp_path: Path) -> None:
     command = run_command(tmp_path, *BACKED, *STRAGGLERS, f"train.steps={BACKUP_STEPS}", "optimizer.lr=1e30")
     assert command.code == 5
     assert "repeating steps 0 to" in (tmp_path / "run" / "run.log").read_text()
@@ -149,7 +149,7 @@ def run_of(folder: Path, *overrides: str) -> Summary:
 
 
 @pytest.mark.slow
-def test_waiting_changes_the_time_of_a_step_and_no_bit(tmp_path: Path) -> None:
+def test_emulated_delays_change_the_step_time_but_not_the_weights(tmp_path: Path) -> None:
     plain_folder, slow_folder = tmp_path / "plain", tmp_path / "slow"
     for folder in (plain_folder, slow_folder):
         folder.mkdir()
@@ -170,7 +170,7 @@ STEPS = 120
 
 
 def losses(*overrides: str) -> list[float]:
-    """Return the loss of every step of two workers in this process."""
+    """Train with two workers in this process, and return the loss of every step."""
     config = small_config(
         "data=digits", "parallelism=sync_data", "parallelism.workers=2", "train.batch_size=64", *overrides
     )

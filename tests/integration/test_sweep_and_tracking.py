@@ -1,4 +1,4 @@
-"""The contents of the MLflow store after sweeps and runs, also if written later, and the files that hold secrets."""
+"""The contents of the MLflow store after sweeps and runs, even if written later, and the files that hold secrets."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def steps(folder: Path, run: str, key: str) -> list[int]:
 
 
 def last_logged_step(run_dir: Path) -> int:
-    """Return the newest step in the metrics.jsonl of a killed run, without an unfinished last line."""
+    """Return the newest step in the metrics.jsonl of a killed run, whose last line may be unfinished."""
     *whole, _ = (run_dir / "metrics.jsonl").read_text().split("\n")
     return max(int(line.split('"step": ')[1].split(",")[0]) for line in whole)
 
@@ -52,7 +52,7 @@ def assert_complete(folder: Path, run: str, lr: str) -> None:
 
 
 def spools(folder: Path) -> list[str]:
-    """Return the directories of the runs with pending records."""
+    """Return the names of the directories of the runs with pending records."""
     return sorted(path.parent.name for path in folder.rglob("tracking-spool.jsonl"))
 
 
@@ -97,7 +97,7 @@ def test_a_killed_run_resumes_in_the_same_mlflow_run_without_gaps(start: Start, 
         tmp_path,
         *ONE_PROCESS,
         "train.steps=1000000",
-        # Most of such a step is spent in matrix products, during which another thread can import MLflow.
+        # With large batches, most time is spent in matrix products, during which another thread can import MLflow.
         "train.batch_size=256",
         f"train.log_every={every}",
         "train.eval_every=1000000",
@@ -177,7 +177,7 @@ def test_records_of_a_sweep_without_store_are_written_by_resume_or_sync(
         assert_complete(store, run, name.removeprefix("lr="))
 
 
-# No server listens at this address, so that the error message contains the address.
+# No server listens at this address, so the log of a run has an error message with the address.
 URI = f"http://me:{SECRET}@127.0.0.1:9"
 SECRET_RUN = (
     *("model=mlp", "model.hidden=[8]", "parallelism=single", "train.steps=2", "cluster.threads_per_worker=1"),

@@ -27,28 +27,28 @@ def read_events(run: Path) -> list[Event]:
 
 
 def complete(events: list[Event], *categories: str) -> list[Event]:
-    """Return the events with a duration, of some categories or of all."""
+    """Return the events that have a duration: those of the given categories, or all if none is given."""
     return [event for event in events if event["ph"] == "X" and (not categories or event["cat"] in categories)]
 
 
 def processes(events: list[Event]) -> dict[int, str]:
-    """Return process number -> name."""
+    """Return a dict that maps the number of each process to its name."""
     return {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
 
 
 def rows(events: list[Event]) -> dict[int, str]:
-    """Return row number -> name."""
+    """Return a dict that maps the number of each row to its name."""
     return {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
 
 
 def transfer(event: Event) -> tuple[str, int, str]:
-    """Return the fields that the two ends of a transfer have in common."""
+    """Return the fields that are equal in the events of the two ends of a transfer."""
     arguments = event["args"]
     return arguments["client"], arguments["number"], arguments["key"]
 
 
 def expect_the_format(events: list[Event]) -> None:
-    """Require that every event has the fields that viewers need, and every flow a beginning and an end."""
+    """Require that every event has the fields that viewers need, and that every flow has a beginning and an end."""
     assert {event["ph"] for event in events} == {"M", "X", "s", "f"}
     for event in complete(events):
         assert set(event) == {"ph", "name", "cat", "pid", "tid", "ts", "dur", "args"}
@@ -62,7 +62,7 @@ def expect_the_format(events: list[Event]) -> None:
 
 
 def expect_one_thing_at_a_time(events: list[Event]) -> None:
-    """Require that a device does one thing at a time, over all runs, on the common clock."""
+    """Require that, on the common clock, a device does only one thing at a time, even if several clients run."""
     own_kinds = [each for each in complete(events, *ON_DEVICES) if not each["name"].startswith("wait for ")]
     for pid in {event["pid"] for event in own_kinds}:
         own = sorted((event for event in own_kinds if event["pid"] == pid), key=lambda event: event["ts"])
@@ -70,7 +70,7 @@ def expect_one_thing_at_a_time(events: list[Event]) -> None:
 
 
 def expect_runs_around_their_parts(events: list[Event]) -> None:
-    """Require that the work of a device lies between launch and answer of its run, as recorded by the session."""
+    """Require that the work of a client run on devices lies between its launch and its answer in the session."""
     runs = {(e["args"]["client"], e["args"]["number"]): e for e in complete(events, "run")}
     for event in complete(events, *ON_DEVICES):
         run = runs.get((event["args"]["client"], event["args"]["number"]))
@@ -136,7 +136,7 @@ def test_a_worker_does_one_thing_at_a_time_within_the_masters_steps(events: list
     assert {(e["args"]["client"], e["args"]["number"]) for e in complete(events, "part")} == runs
 
 
-def test_the_summary_adds_up(folder: Path) -> None:
+def test_the_times_in_the_summary_add_up(folder: Path) -> None:
     summary = json.loads((folder / "run" / "trace_summary.json").read_text())
     assert [each["step"] for each in summary["steps"]] == [2, 3, 4]
     for step in summary["steps"]:
@@ -155,7 +155,7 @@ def test_mlflow_keeps_both_files(folder: Path) -> None:
 
 
 def test_the_timeline_is_lost_if_a_worker_is_killed(start: Callable[..., Command], tmp_path: Path) -> None:
-    # The steps are slow, so that the recorded updates are not finished when the first checkpoint appears.
+    # The steps are slow, so that the recorded steps are not finished when the first checkpoint appears.
     slow = ("cluster.emulate=true", "cluster.latency_ms=200", "train.steps=200", "trace_skip=0", "trace_steps=100")
     command = start(tmp_path, *TRACED, *slow, "tracking=none", "tracking.pictures=false", "checkpoint.every_steps=1")
     wait_until((tmp_path / "run" / "checkpoints" / "step-1").exists, "a first checkpoint")
@@ -168,7 +168,7 @@ def test_the_timeline_is_lost_if_a_worker_is_killed(start: Callable[..., Command
 
 
 STEPS = [3, 4, 5, 6, 7, 8]
-"""The evaluation between these steps waits for all workers, so that the slow worker computes during the steps."""
+"""The recorded steps. An evaluation between them waits for all workers, so the slow worker computes during them."""
 
 SMALL = (
     *QUIET,
@@ -200,7 +200,7 @@ KINDS = {
     "sandblaster": {"compute", "fetch", "gather"},
     "backups": {"read", "share", "apply"},
 }
-"""Kinds of clients that run in these steps at any speed of the workers."""
+"""Kinds of clients that run in the recorded steps no matter how fast the workers are."""
 SERVERS = {"overlapped": 2, "direct": 2, "sandblaster": 1, "backups": 1}
 WORKERS = {"overlapped": 2, "direct": 2, "sandblaster": 2, "backups": 3}
 
@@ -214,7 +214,7 @@ WORKERS = {"overlapped": 2, "direct": 2, "sandblaster": 2, "backups": 3}
     ],
 )
 def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """Return the kind and the directory of a run."""
+    """Return the key of a run in ``TRACED_LAUNCHES``, and the directory of the run."""
     folder = tmp_path_factory.mktemp(request.param)
     succeed(folder, *SMALL, *TRACED_LAUNCHES[request.param])
     return request.param, folder / "run"
@@ -282,7 +282,7 @@ def test_sends_match_their_receives_run_by_run(traced: tuple[str, Path]) -> None
     assert len(set(map(transfer, sends))) == len(sends) > 0
 
 
-def test_the_summary_adds_up_and_lists_the_work_of_processes(traced: tuple[str, Path]) -> None:
+def test_the_times_in_the_summary_add_up_and_processes_are_listed(traced: tuple[str, Path]) -> None:
     name, run = traced
     steps = summary(run)["steps"]
     assert [each["step"] for each in steps] == STEPS
@@ -294,7 +294,7 @@ def test_the_summary_adds_up_and_lists_the_work_of_processes(traced: tuple[str, 
         assert {each["for"] for each in step["waited"]} <= known
     text = (run / "run.log").read_text()
     assert f"critical path of {len(STEPS)} step(s), ms per step, share" in text
-    # If runs are launched ahead, all computations of a worker may be outside the recorded steps.
+    # If clients are launched ahead of their step, all computations of a worker may be outside the recorded steps.
     computed = any("compute" in step["processes_ns"]["worker-1"] for step in steps)
     row = re.search(r"^  worker-1 +(.*)idle \d+\.\d%$", text, re.MULTILINE)
     assert row is not None

@@ -29,7 +29,7 @@ from runner.kernels.memory import ALIGNMENT, allocate, numpy_dtype
 from runner.kernels.registry import Registry
 
 GARBAGE = 0xFF
-"""Byte of unwritten memory; as a float, NaN."""
+"""The byte that fills unwritten memory and guards; as floats, these bytes are NaN."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def run(
     registry: Registry | None = None,
     in_place: bool = False,
 ) -> Ran:
-    """Run a kernel on arrays in the ``offered`` layouts (None: plain), or on operands in memory.
+    """Run a kernel on arrays, offered in the layouts ``offered`` (None: all plain), or on operands in memory.
 
     registry: has the kernels of op ``convert``. in_place: outputs share the memory of inputs if the kernel allows it.
     """
@@ -114,7 +114,7 @@ def run_node(
 
 
 def node_of(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any]) -> Node:
-    """Return a node of the op."""
+    """Return a node of the op whose inputs are placeholders with the shapes and dtypes of ``inputs``."""
     graph = Graph()
     placeholders = [
         graph.add("placeholder", (), {"shape": each.shape, "dtype": each.dtype.name}, name=f"input_{number}")[0]
@@ -141,7 +141,7 @@ def is_float(dtype: str) -> bool:
 
 
 def once_each(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Return input -> output of the first pairs that use no input and no output twice, as a planner chooses them."""
+    """Return input -> output of the pairs that a planner chooses: those whose input and output no chosen pair has."""
     chosen: dict[int, int] = {}
     for i, o in pairs:
         if i not in chosen and o not in chosen.values():

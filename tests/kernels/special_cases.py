@@ -1,6 +1,6 @@
 """Inputs on which kernels often fail: special values, ties, empty tensors, and sizes close to those of tiles and packs.
 
-A GPU thread reads a pack of elements at once. Ops are differentiated only on the samples of ``tests/op_cases.py``.
+A GPU thread reads a pack of elements at once. Gradients are checked only on the cases of ``tests/op_cases.py``.
 """
 
 import itertools
@@ -224,7 +224,7 @@ _BITS = np.array([0x7F800001, 0xFF80FFFF, 0x7FC00000, 0x7F800000, 0x3F80FFFF, 0x
 
 
 def _casts() -> None:
-    """Add casts from and to every dtype, also of floats too large for integers, but none to uint8 undefined in C."""
+    """Add casts between all dtypes, also of floats too large for integers, except casts to uint8 undefined in C."""
     numbers = (0, 1, 2.75, 200.5, 1.00390625, 3.14159265358979, 65537.0)
     pairs_of_dtypes = [
         *(("float32", dtype) for dtype in DTYPES),
@@ -280,7 +280,7 @@ def _factors(m: int, k: int, n: int, a: bool, b: bool) -> tuple[Sample, Sample]:
 
 
 def _products() -> None:
-    """Add products with full and partial tiles, with empty factors, with NaN before a ReLU, and with a long batch."""
+    """Add products with full and partial tiles, with empty factors, with NaN before a ReLU, and with a large batch."""
     turns = list(itertools.product((False, True), repeat=2))
     extents = ((1, 1, 1), (65, 33, 70), (3, 100, 130), (64, 16, 64), (70, 40, 66), (0, 3, 2), (3, 0, 2), (3, 2, 0))
     for size, (a, b) in itertools.product(extents, turns):

@@ -1,4 +1,4 @@
-"""Random draws depend on nothing but their keys; the generator gives its published outputs."""
+"""Random draws depend only on seed, key, step and index; the generator gives the published outputs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -48,7 +48,7 @@ def test_a_mask_drops_at_its_rate_and_keeps_the_mean() -> None:
     assert _mask([1, 2], shape=(2, 3, 4, 5)).shape == (2, 3, 4, 5)
 
 
-def test_draws_fill_their_interval_and_have_their_moments() -> None:
+def test_draws_fill_their_interval_and_have_the_expected_moments() -> None:
     draws = random_uniform(shape=(100, 100), dtype="float64", low=-2.0, high=3.0, **STREAM)
     assert -2.0 <= draws.min() < -1.99
     assert 2.99 < draws.max() < 3.0

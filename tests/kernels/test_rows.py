@@ -80,7 +80,7 @@ def test_rows_are_gathered_and_added_by_index() -> None:
         ("softmax_cross_entropy", (2,), "1", lambda labels: softmax_cross_entropy(np.zeros((2, 4)), labels)),
     ],
 )
-def test_an_index_out_of_range_is_named(
+def test_the_error_names_an_index_out_of_range(
     op: str, shape: tuple[int, ...], place: str, run: Callable[[Array], object], index: int
 ) -> None:
     indices = np.zeros(shape, np.int64)

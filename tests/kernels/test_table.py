@@ -1,4 +1,4 @@
-"""Every reference kernel on every case of ``tests/op_cases.py``: shapes, dtypes and precision."""
+"""Every reference kernel on every case of ``tests/op_cases.py``: shapes, dtypes, precision, and repeatable bits."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Convolution and pooling compared with loops; the order of sums, ties and NaN.
+"""Convolution and pooling: comparison with loops, the order of sums, ties, and NaN.
 
 ``tests/engine/graph/ops/test_gradients.py`` compares gradients with finite differences.
 """
@@ -27,7 +27,7 @@ Window = tuple[Ints, list[tuple[int, tuple[int, int]]]]
 
 
 def visited(shape: Ints, window: Ints, strides: Ints, padding: Ints) -> Iterator[Window]:
-    """Yield each output (n, row, column) with the (position in the window, place in the image) of all its inputs."""
+    """Yield each output (n, row, column) with its inputs as (position in the window, (row, column) of the image)."""
     top, bottom, left, right = padding
     rows = (shape[2] + top + bottom - window[0]) // strides[0] + 1
     columns = (shape[3] + left + right - window[1]) // strides[1] + 1
@@ -106,7 +106,7 @@ def test_the_size_of_runs_of_examples_changes_no_bit(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_pooling_gives_the_maximum_and_the_mean_of_each_window(geometry: dict[str, Ints]) -> None:
-    x = np.random.default_rng(1).standard_normal((2, 3, 7, 6)) - 3  # negative, so that a padding of zeros would win
+    x = np.random.default_rng(1).standard_normal((2, 3, 7, 6)) - 3  # negative, to notice zeros in the padding
     y, argmax = max_pool(x, **geometry)
     means, inner_means = (avg_pool(x, count_padding=counted, **geometry) for counted in (True, False))
     for (n, row, column), inside in visited(x.shape, **geometry):

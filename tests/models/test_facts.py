@@ -1,4 +1,4 @@
-"""Facts about the models: one table for each kind of fact."""
+"""Facts about all models, one table per kind: sizes, layer order, rates, gradients, smallest images, wrong settings."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -19,7 +19,7 @@ IMAGENET, CIFAR, MNIST = (3, 224, 224), (3, 32, 32), (1, 28, 28)
 
 @dataclass(frozen=True)
 class Facts:
-    """The size of a network. layers: number of layers by kind. outputs: output shapes of some layers, without N."""
+    """The size of a network. layers: kind -> number of layers. outputs: ``name:shape`` of some layers, without N."""
 
     model: Model
     image: Image
@@ -36,7 +36,7 @@ def layers(conv: int, dense: int, norm: int = 0, pool: int = 0) -> dict[str, int
 
 
 def resnet(depth: int, block: str, unit: str, classes: int, parameters: int, multiply_adds: int) -> Facts:
-    """Return facts of a residual network: one norm layer per convolution, but none for preactivation projections."""
+    """Return facts of a residual network. Norm layers: one per convolution, but none for preactivation projections."""
     projections = 3 if block == "bottleneck" else 0
     norms = depth - 1 + (projections if unit == "original" else 0)
     widest = (64, 128, 256) if block == "bottleneck" else (16, 32, 64)
@@ -100,12 +100,12 @@ FACTS: dict[str, Facts] = {
         f"alexnet crop={crop}": alexnet(side=side, crop=crop)
         for crop, side in (("ceil", 224), ("pad", 224), ("valid", 227))
     },
-    "alexnet of the footnote": alexnet(61_838_248, 838_788_800, conv4=384),
+    "alexnet conv4=384": alexnet(61_838_248, 838_788_800, conv4=384),
     "alexnet logistic": alexnet(loss="logistic", lrn=False),
     "overfeat": Facts(Overfeat(), (3, 231, 231), 1000, 145_920_872, 2_801_403_904, layers(5, 3, pool=3), OVERFEAT),
     "vgg_a": Facts(VggA(), IMAGENET, 1000, 132_863_336, 7_609_090_048, layers(8, 3, pool=5), VGG_A),
     "googlenet": googlenet(lrn=True, dropout=0.4),
-    "googlenet without extras": googlenet(lrn=False, dropout=0.0),
+    "googlenet lrn=false dropout=0": googlenet(lrn=False, dropout=0.0),
     "resnet-20": resnet(20, "basic", "preactivation", 10, 269_722, 40_551_040),
     "resnet-20 bottleneck": resnet(20, "bottleneck", "preactivation", 10, 219_482, 30_591_488),
     "resnet-110 original": resnet(110, "basic", "original", 10, 1_727_962, 252_887_680),
@@ -122,7 +122,7 @@ FACTS: dict[str, Facts] = {
 
 
 NOT_DIFFERENTIATED = {"resnet-1001 original", "resnet-1001, 100 classes", "resnet-1202 original"}
-"""Networks whose gradients take seconds to add to the graph. ``resnet-1001`` covers networks of this depth."""
+"""Networks without a test of gradients, because adding these takes seconds; ``resnet-1001`` is tested instead."""
 
 
 @pytest.mark.parametrize("label", FACTS)
@@ -293,7 +293,7 @@ REFUSED: dict[str, Callable[[], Model]] = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_impossible_setting_is_refused(message: str) -> None:
+def test_an_impossible_setting_is_refused(message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         REFUSED[message]()
     assert str(caught.value) == message

@@ -125,11 +125,11 @@ BRANCHES = {
         *(("bottleneck", "original", f"stage{i}_unit2", "", f"stage{i}_unit1_relu3") for i in (1, 2, 3)),
         ("bottleneck", "original", "stage1_unit1", "shortcut shortcut_norm", "relu1"),
         ("bottleneck", "original", "stage2_unit1", "shortcut shortcut_norm", "stage1_unit2_relu3"),
-        # In the first unit, the shortcut also reads the activated input; later shortcuts without weights do not.
+        # The first unit's shortcut reads the activated input, as its branch does; later ones without weights do not.
         ("basic", "preactivation", "stage1_unit1", "", "stage1_unit1_relu1"),
         ("basic", "preactivation", "stage1_unit2", "", "stage1_unit1_add"),
         ("basic", "preactivation", "stage2_unit1", "shortcut", "stage1_unit2_add"),
-        # Projections read the activated input.
+        # Projections, the shortcuts with weights, read the activated input.
         *(("bottleneck", "preactivation", f"stage{i}_unit1", "shortcut", f"stage{i}_unit1_relu1") for i in (1, 2, 3)),
         *(("bottleneck", "preactivation", f"stage{i}_unit2", "", f"stage{i}_unit1_add") for i in (1, 2, 3)),
     ],

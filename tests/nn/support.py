@@ -45,7 +45,7 @@ class Bench:
 
 
 def bench(x: Array, *, training: bool = True, step: int = 0, first_index: int = 0, seed: int = 0) -> Bench:
-    """Return a bench whose network has the input x (N, ...) and its dtype; example i has index first_index + i."""
+    """Return a bench whose network has input x (N, ...) and the dtype of x; example i has index first_index + i."""
     graph = Graph()
     return copy_onto(graph, Variables(graph, seed=seed), x, training=training, step=step, first_index=first_index)
 
@@ -71,7 +71,7 @@ def copy_onto(
 
 
 def initial_values(net: NetworkBuilder) -> dict[Tensor, Array]:
-    """Return the initial value of each variable, which its initial assign commits."""
+    """Return variable -> the value that its initial assign node commits."""
     variables = list(net.variables)
     sources = [net.graph.nodes[variable.initial].inputs[1] for variable in variables]
     values = evaluate(net.graph, sources, {})
@@ -99,7 +99,7 @@ STEP = 1e-6
 def network(
     model: Model, *shape: int, classes: int = 10, examples: int = 2, training: bool = True
 ) -> tuple[Bench, Outputs]:
-    """Build ``model`` on random float64 images of shape (C, H, W); the labels are the classes in turn."""
+    """Build ``model`` on random float64 images of shape (C, H, W); the label of example i is i modulo ``classes``."""
     rng = np.random.default_rng(7)
     b = bench(rng.standard_normal((examples, *shape)), training=training, step=3)
     labels = ops.placeholder(b.net.graph, (examples,), "int64", name="y")
@@ -150,7 +150,7 @@ def assert_gradients(b: Bench, outputs: Outputs) -> None:
     assert all(gradient is not None for gradient in found), "every parameter matters to the loss"
     point = {source: value for source, value in {**initial_values(b.net), **b.feeds}.items() if source in sources}
     rng = np.random.default_rng(8)
-    # Move away from the initial values: at zeros, the gradients of biases and betas are special.
+    # Move away from the initial values: biases and betas of zero are a special case.
     point = {source: value + 0.1 * rng.standard_normal(value.shape) for source, value in point.items()}
     direction = {source: rng.standard_normal(value.shape) for source, value in point.items()}
 

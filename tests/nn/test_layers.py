@@ -83,7 +83,7 @@ class TestDense:
         b.set("fc/bias", bias)
         np.testing.assert_allclose(b.value(y), x @ w + bias, rtol=0, atol=1e-12)
 
-    def test_takes_an_initializer_and_no_bias(self) -> None:
+    def test_accepts_an_initializer_and_no_bias(self) -> None:
         b = bench(np.ones((1, 5)))
         y = nn.dense(b.net, b.x, 2, name="fc", bias=None, initializer=Constant(0.5))
         assert b.value(y).tolist() == [[2.5, 2.5]]
@@ -102,7 +102,7 @@ class TestPooling:
         b = bench(images(1, 1, 9, 7))
         assert b.shape(nn.max_pool(b.net, b.x, 3, name="p")) == (1, 1, 3, 2)
 
-    def test_padding_never_wins_over_negative_values(self) -> None:
+    def test_padding_is_never_the_maximum(self) -> None:
         x = -1.0 - np.abs(normal(1, 2, 5, 5))
         b = bench(x)
         y = b.value(nn.max_pool(b.net, b.x, 3, name="p", stride=2, padding=1, ceil=True))

@@ -90,7 +90,7 @@ STRIDES = st.integers(1, 5)
 
 
 def count(side: int, window: int, stride: int, padding: Padding, *, ceil: bool = False) -> int:
-    """Return the number of windows along one side, as the ops count them."""
+    """Return the number of windows along one side, computed as in the ops."""
     placed = place((side, side), window, stride, padding, ceil=ceil)
     return (side + placed.padding[0] + placed.padding[1] - window) // stride + 1
 
@@ -142,7 +142,7 @@ def test_ceil_covers_all_pixels_and_starts_no_window_outside(side: int, window: 
         (2, 3, 2, True, 1),
     ],
 )
-def test_the_number_of_windows_is_the_known_one(side: int, window: int, stride: int, ceil: bool, expected: int) -> None:
+def test_the_number_of_windows_is_as_expected(side: int, window: int, stride: int, ceil: bool, expected: int) -> None:
     assert count(side, window, stride, "valid", ceil=ceil) == expected
 
 
@@ -196,7 +196,7 @@ def test_layer_agrees_with_float32(layer: Layer, training: bool) -> None:
 
 
 @pytest.mark.parametrize("loss", nn.LOSSES)
-def test_classifier_scores_in_float32(loss: str) -> None:
+def test_a_classifier_computes_scores_in_float32(loss: str) -> None:
     b, outputs = classified(loss, LOGITS.astype(NARROW))
     for tensor in (outputs.losses, outputs.logits, outputs.correct):
         assert b.net.graph.spec(tensor).dtype == "float32"

@@ -41,7 +41,7 @@ class NumpyMachine:
 def minimised(
     machine: NumpyMachine, history: History, *, iterations: int = 200, tolerance: float = 1e-7, most: int = 20
 ) -> list[Iteration]:
-    """Iterate until every element of the gradient is within the tolerance, at most ``iterations`` times."""
+    """Call ``iterate`` until no element of the gradient exceeds the tolerance, at most ``iterations`` times."""
     done = []
     while len(done) < iterations:
         done.append(iterate(machine, history, longest=1.0, most=most))

@@ -1,4 +1,4 @@
-"""A trainer that runs an optimizer's nodes for several steps and commits new values after each, as a session does."""
+"""A trainer that runs an optimizer's nodes for several steps and, as a session does, commits values after each step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ START = {
     "fc1/bias": np.array([0.1, -0.2, 0.3]),
 }
 RATES = (0.1, 0.1, 0.03, 0.2, 0.05, 0.01)
-"""Learning rates that change, so that rules which differ only after a change are distinguished."""
+"""The learning rate changes, so that two rules that differ only after a change give different results."""
 
 
 def gradient_steps(seed: int = 0, steps: int = len(RATES)) -> list[dict[str, Array]]:
@@ -56,7 +56,7 @@ class Trainer:
         return self.optimizer.assign(self.variables, clipped, learning_rate=self.rate, step=self.step)
 
     def run(self, gradients: Sequence[dict[str, Array]], rates: Sequence[float]) -> list[dict[str, Array]]:
-        """Run one step per entry and return the trained variables after each step."""
+        """Run one step for each pair of gradients and rate; return the trained variables after each step."""
         history = []
         assigns = [self.graph.nodes[target] for target in self.targets]
         for step, (by_name, rate) in enumerate(zip(gradients, rates, strict=True)):

@@ -19,7 +19,7 @@ from tests.optimizers.support import RATES, START, Trainer, gradient_steps
 from tests.oracles import evaluate
 
 RULES = sorted(set(OPTIMIZERS) - {"lbfgs"})
-"""Optimizers whose update is determined by one gradient."""
+"""Optimizers that compute an update from a single gradient; L-BFGS needs several."""
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -49,7 +49,7 @@ def test_lbfgs_has_no_rule_and_no_learning_rate() -> None:
         Lbfgs(lr=0.5)
 
 
-def test_no_gradients_add_no_nodes() -> None:
+def test_without_gradients_no_node_is_added() -> None:
     trainer = Trainer(Adam(clip_norm=1.0))
     size = len(trainer.graph)
     assert trainer.update([]) == []
@@ -96,7 +96,7 @@ def clipped(tensors: list[Array], limit: float) -> tuple[float, list[Array]]:
 @example(np.zeros(5), np.zeros((2, 3)), 0.5)
 @given(arrays(np.float64, 5, elements=VALUES), arrays(np.float64, (2, 3), elements=VALUES), st.floats(1e-3, 1e3))
 def test_clipped_tensors_are_scaled_to_the_limit(a: Array, b: Array, limit: float) -> None:
-    """All tensors are scaled by one factor to at most the limit; no bit changes if the norm was within the limit."""
+    """One factor scales all tensors, so that their norm is at most the limit; if it already is, no bit changes."""
     norm, after = clipped([a, b], limit)
     assert norm == pytest.approx(float(np.sqrt((a**2).sum() + (b**2).sum())), rel=1e-12)
     factor = min(1.0, limit / norm) if norm > 0 else 1.0
@@ -107,7 +107,7 @@ def test_clipped_tensors_are_scaled_to_the_limit(a: Array, b: Array, limit: floa
     assert np.sqrt(sum((t**2).sum() for t in after)) <= limit * (1 + 1e-12) or norm <= limit
 
 
-def test_only_scalars_cross_devices() -> None:
+def test_clipping_sends_only_scalars_between_devices() -> None:
     graph = Graph()
     tensors = []
     for task in (1, 2):

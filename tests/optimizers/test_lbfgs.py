@@ -35,7 +35,7 @@ def test_lbfgs_finds_the_minimum_with_about_as_many_evaluations_as_scipy(name: s
     settings = {"maxcor": 10, "gtol": 1e-7, "ftol": 0.0}
     reference = minimize(objective, start, jac=True, method="L-BFGS-B", options=settings)
     np.testing.assert_allclose(machine.vectors[X], reference.x, atol=1e-5)
-    # The evaluation with which each iteration begins is left out: SciPy does not need it, as its objective is fixed.
+    # The first evaluation of each iteration does not count: SciPy, whose objective is fixed, does not need it.
     assert len(machine.values) - len(done) <= 1.5 * reference.nfev + 5
 
 
@@ -61,7 +61,7 @@ def test_direction_equals_the_formula(size: int) -> None:
     machine, history = NumpyMachine(rosenbrock, np.tile([-1.2, 1.0], 4)), History(size)
     for _ in range(8):
         iterate(machine, history, longest=1.0, most=20)
-        # The places in the ring buffer, oldest first, before the next iteration changes them.
+        # Positions of the pairs in the ring buffer, oldest first, before the next iteration adds a pair.
         places = history.newest_first()[::-1]
         pairs = [(machine.vectors[s], machine.vectors[y]) for s, y in map(pair_names, places)]
         gradient = rosenbrock(machine.vectors[X])[1]
@@ -157,7 +157,7 @@ def test_a_nonfinite_objective_is_returned_and_a_nonfinite_gradient_is_refused()
 
 
 def test_both_gradients_of_a_pair_belong_to_one_objective() -> None:
-    """The objective of the second iteration has another batch, but y is the change due to the step alone."""
+    """The second iteration has another batch, but y is only the change of the gradient that the step causes."""
     machine, history = after_one_iteration()
     machine.objective = lambda x: (booth(x)[0] + 1000.0 * x[0], booth(x)[1] + np.array([1000.0, 0.0]))
     iterate(machine, history, longest=1.0, most=20)
@@ -209,7 +209,7 @@ def noted(curve: Curve) -> tuple[Along, list[Point]]:
 
 @pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
 @pytest.mark.parametrize("first", [1e-3, 0.1, 1.0, 1.9, 10.0, 1e3])
-def test_found_point_satisfies_both_conditions(curve: Curve, first: float) -> None:
+def test_found_point_satisfies_both_wolfe_conditions(curve: Curve, first: float) -> None:
     along, seen = noted(curve)
     start = Point(0.0, *curve(0.0))
     found = search(along, start, first, 40)
@@ -247,7 +247,7 @@ def test_lowest_point_of_the_bracket_is_returned_after_the_last_evaluation() -> 
 
 
 def test_point_above_the_previous_one_closes_a_bracket() -> None:
-    """The point satisfies the decrease condition, but the slope there is still steep."""
+    """The point at 2 satisfies the decrease condition, but the slope there is still steep."""
     along, _ = noted(lambda t: {1.0: (-1.0, -1.0), 2.0: (-0.9, -1.0)}.get(t, (-1.05, 0.0)))
     found = search(along, Point(0.0, 0.0, -1.0), 1.0, 9)
     assert found is not None

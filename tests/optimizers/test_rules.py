@@ -61,7 +61,7 @@ def torch_adamw(w: Array, g: Array, lr: float, decay: float, t: int, slots: Slot
 def path(formula: Formula, decay: float, bias_factor: float = 1.0) -> tuple[list[dict[str, Array]], list[str]]:
     """Return the variables after each step, and the names of the slots.
 
-    Weights decay. The learning rate of biases is ``bias_factor`` times that of weights.
+    Only weights decay. The learning rate of biases is ``bias_factor`` times that of weights.
     """
     w, steps = dict(START), []
     slots: dict[str, Slots] = {name: defaultdict(lambda: np.zeros(())) for name in START}
@@ -154,7 +154,7 @@ def test_first_step_of_adam_is_the_learning_rate(dtype: str) -> None:
 
 def test_corrections_of_adam_are_accurate_in_float32() -> None:
     after = Trainer(Adam(beta2=0.999), dtype="float32").run([ONES] * 20, [1.0] * 20)
-    # With a constant gradient of 1, a value changes by exactly 1 per step if both corrections are exact.
+    # With gradients of 1 and a learning rate of 1, a value changes by 1 per step if both corrections are exact.
     np.testing.assert_allclose(START["fc1/bias"] - after[-1]["fc1/bias"], 20.0, rtol=2e-6)
 
 

@@ -11,6 +11,6 @@ from tests.plugin_tables import restored_tables
 @pytest.fixture(autouse=True)
 def tables() -> Iterator[None]:
     """Provide tables without plugins, and restore them after the test."""
-    load_kernels()  # here, because kernels that a test loads are removed after it
+    load_kernels()  # before the tables are saved, so that restoring them keeps all kernels
     with restored_tables():
         yield

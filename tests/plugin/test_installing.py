@@ -1,4 +1,4 @@
-"""The content of a plugin, and its installation: all or nothing, only once, and recorded."""
+"""A plugin's content is checked; its installation is complete or refused, happens only once, and is recorded."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,11 +81,11 @@ def test_valid_plugins_are_accepted() -> None:
         ({"datasets": {"tiny": Tiny}}, r"expected a class derived from DatasetSettings"),
         ({"optimizers": {"tiny": Tiny}}, r"expected a class derived from Optimizer"),
         ({"models": {"tiny": Undecorated}}, r"got class Undecorated, expected a dataclass: put @dataclass before it"),
-        ({"models": {"tiny": Abstract}}, r"got class Abstract without forward, expected all its methods"),
+        ({"models": {"tiny": Abstract}}, r"got class Abstract without forward, expected all its abstract methods"),
         ({"models": {"tiny": Nameless}}, r"got class Nameless, expected a first field, name: str = 'tiny'"),
         ({"models": {"small": Tiny}}, r"expected a first field, name: str = 'small'"),
         ({"strategies": {"mine": Alone}}, r"expected a class derived from Strategy"),
-        ({"strategies": {"mine": Buildless}}, r"got class Buildless without build, expected all its methods"),
+        ({"strategies": {"mine": Buildless}}, r"got class Buildless without build, expected all its abstract methods"),
         ({"ops": SWISH}, r"Plugin\(ops=\.\.\.\): got .*, expected a list of OpDef"),
         ({"kernels": [abs]}, r"Plugin\(kernels=\.\.\.\): got .*, expected a list of Kernel"),
         ({"ops": [SWISH]}, r"op 'swish': got no kernel, expected one for 'cpu' among kernels"),
@@ -128,7 +128,7 @@ def model_file(folder: Path, name: str, file: str = "") -> str:
     return str(path)
 
 
-def test_a_model_can_be_configured(tmp_path: Path) -> None:
+def test_the_model_of_a_plugin_can_be_configured(tmp_path: Path) -> None:
     plain = to_plain(small_config()) | {"model": {"name": "tiny", "hidden": [3]}}
     with pytest.raises(ConfigError, match=r"model\.name is 'tiny': expected one of"):
         from_plain(plain)

@@ -127,7 +127,7 @@ plugin = Plugin(models={{"mine": MyNet}})
 
 
 def with_mine(folder: Path, group: str, text: str) -> Config:
-    """Return a configuration that chooses ``mine`` from a plugin with this text."""
+    """Install a plugin with this source text, and return a configuration that selects its option ``mine``."""
     install([written(folder, text)])
     (folder / group).mkdir()
     (folder / group / "mine.yaml").write_text("name: mine\n")
@@ -158,7 +158,7 @@ def test_a_model_that_does_not_return_logits_is_refused_before_the_start(tmp_pat
         build(with_mine(tmp_path, "model", MODEL.format(body=body)))
 
 
-def test_errors_of_a_module_are_located_and_others_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_a_plugin_get_a_location_and_others_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "module_that_divides"
     text = "from runner.plugin import Plugin\ndef divide():\n    return 1 / 0\nplugin = Plugin()\n"
     (tmp_path / f"{name}.py").write_text(text)
@@ -219,7 +219,7 @@ plugin = Plugin(datasets={"mine": Mine})
         ("data", DATASET.replace("FACTS", "None"), r"data\.name=mine: facts returned None; expected Facts"),
     ],
 )
-def test_a_method_that_returns_something_else_is_refused(group: str, text: str, complaint: str, tmp_path: Path) -> None:
+def test_a_method_that_returns_another_type_is_refused(group: str, text: str, complaint: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=complaint):
         build(with_mine(tmp_path, group, text))
 

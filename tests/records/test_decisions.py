@@ -21,7 +21,7 @@ LINES = [
 ]
 
 
-def test_every_name_has_a_file_with_a_line_for_each_decision(tmp_path: Path) -> None:
+def test_every_kind_of_decision_has_a_file_with_a_line_for_each(tmp_path: Path) -> None:
     decisions = Decisions(tmp_path, first_step=0, outcome="abc")
     assert decisions.write({}) == []
     assert decisions.write({"x": LINES[:1], "y": []}) == [tmp_path / "x.jsonl", tmp_path / "y.jsonl"]
@@ -182,7 +182,7 @@ def test_no_link_to_endings_is_followed(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "first", ["", "[1]", first_line(version=2), first_line(first_step=False), first_line(devices=["a", "a"])]
 )
-def test_another_file_is_refused(path: Path, first: str) -> None:
+def test_a_file_that_is_no_record_is_refused(path: Path, first: str) -> None:
     path.write_text(first and first + "\n")
     with pytest.raises(ConfigError, match=rf"^{path}: .*expected a record of endings of version 1"):
         read_endings(path, "abc")
@@ -211,7 +211,7 @@ def test_a_damaged_line_is_reported_with_its_number(path: Path, line: str, expec
 
 
 def test_a_record_that_contradicts_itself_is_refused() -> None:
-    """By the recorded turns, two clients on two devices wait for each other."""
+    """The record has two clients in opposite orders on two devices, so each client waits for the other."""
     there, back = DEVICES
     recorded = Recorded([Ending("go", 0, {there: 0, back: 1}), Ending("come", 0, {there: 1, back: 0})])
     recorded.launched(Launched("go", 0, {there: {back: 4}, back: {}}))

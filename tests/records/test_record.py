@@ -65,7 +65,7 @@ def test_only_keys_that_decide_the_outcome_are_parameters(directory: RunDirector
     assert not directory.shown_config_yaml.exists()
 
 
-def test_the_file_that_is_recorded_has_no_secrets(directory: RunDirectory) -> None:
+def test_the_recorded_configuration_has_no_secrets(directory: RunDirectory) -> None:
     tracker = NotingTracker()
     record = record_into(directory, tracker)
     record.configuration({"seed": 1, "data": {"token": "hunter2", "name": "mine"}})
@@ -117,7 +117,7 @@ FAILED_RUN = Summary(
 )
 
 
-def test_known_facts_are_tags() -> None:
+def test_known_facts_become_tags() -> None:
     known = {
         "runner.run_dir": "/runs/1",
         "runner.cpu_model": "CPU",
@@ -139,12 +139,12 @@ def test_known_facts_are_tags() -> None:
     }
 
 
-def test_the_command_can_be_typed_again_without_its_secrets() -> None:
+def test_the_command_is_recorded_as_it_can_be_typed_without_its_secrets() -> None:
     line = command_line(["/venv/bin/runner", "parallelism.shard={fc1: column}", "my.token=abc"])
     assert shlex.split(line) == ["/venv/bin/runner", "parallelism.shard={fc1: column}", "my.token=[redacted]"]
 
 
-def test_command_machine_and_checkout_are_those_of_this_process(
+def test_the_provenance_has_the_command_machine_and_checkout_of_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -180,7 +180,7 @@ def test_tags_contain_the_whole_provenance() -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Return a repository with one commit of ``code.py``."""
+    """Return a Git repository with one commit, which adds ``code.py``."""
     top = tmp_path / "project"
     top.mkdir()
     git(top, "init", "-q")
@@ -212,7 +212,7 @@ def test_no_diff_is_kept_without_changes(repository: Path) -> None:
     assert text_of([code]) == ""
 
 
-def test_many_changes_are_cut_with_a_note(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_diff_is_truncated_with_a_note(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "MAX_DIFF_BYTES", 60)
     (repository / "code.py").write_text("one = 2\n" * 100)
     (code,) = code_of([repository])
@@ -222,7 +222,7 @@ def test_many_changes_are_cut_with_a_note(repository: Path, monkeypatch: pytest.
     assert text_of([code]).endswith(f"\n# cut: 60 of {code.state.diff_bytes:,} bytes are shown\n")
 
 
-def test_secrets_are_not_kept(repository: Path) -> None:
+def test_secrets_are_removed_from_diffs(repository: Path) -> None:
     (repository / "code.py").write_text('token = "abcdef"\n')
     (code,) = code_of([repository])
     assert "abcdef" not in code.diff

@@ -100,7 +100,7 @@ def test_run_held_by_an_unknown_process_is_refused(tmp_path: Path) -> None:
             resume(tmp_path)
 
 
-def test_lock_ends_with_the_block_also_on_error(tmp_path: Path) -> None:
+def test_the_lock_is_released_at_the_end_of_the_block_even_after_an_error(tmp_path: Path) -> None:
     def fail() -> None:
         with start(tmp_path):
             raise KeyError("x")
@@ -186,7 +186,7 @@ def test_damaged_state_is_refused(content: str, fault: str, tmp_path: Path) -> N
         resume(tmp_path)  # the lock was released
 
 
-def test_crash_while_the_start_is_counted_keeps_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_while_the_start_is_counted_keeps_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start(tmp_path).close()
     with monkeypatch.context() as patch:
 

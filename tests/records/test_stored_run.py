@@ -37,7 +37,7 @@ def nowhere(run_id: str) -> list[Path]:
     return []
 
 
-def test_a_directory_is_read(tmp_path: Path) -> None:
+def test_a_run_is_read_from_its_directory(tmp_path: Path) -> None:
     run_id = make_run(tmp_path / "run", starts=3)
     assert find_run("run", tmp_path, nowhere) == StoredRun(tmp_path / "run", run_id, 3, None)
 
@@ -79,13 +79,13 @@ def test_an_unknown_id_is_looked_up_in_the_store(tmp_path: Path) -> None:
         ("empty", [], r"empty holds no config\.yaml: not the directory of a run"),
     ],
 )
-def test_names_of_no_run_are_refused(text: str, directories: list[str], message: str, tmp_path: Path) -> None:
+def test_a_text_that_names_no_run_is_refused(text: str, directories: list[str], message: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=message):
         find_run(text, tmp_path, lambda run_id: [Path(each) for each in directories])
 
 
-def test_a_damaged_run_next_to_the_searched_one_is_skipped(tmp_path: Path) -> None:
+def test_the_search_for_a_run_skips_a_damaged_run(tmp_path: Path) -> None:
     run_id = make_run(tmp_path / "outputs/day/sound")
     make_run(tmp_path / "outputs/day/damaged")
     (tmp_path / "outputs/day/damaged/run.json").write_text("{")
@@ -139,7 +139,7 @@ class PluginData(Synthetic):
         return Normalisation(scale, self.mean, std)
 
 
-def test_numbers_of_arrays_are_stored_as_plain_numbers(tmp_path: Path) -> None:
+def test_numpy_values_are_stored_as_plain_numbers(tmp_path: Path) -> None:
     """The dataset has one mean for all channels, and a standard deviation for each channel."""
     record = record_of(PluginData())
     assert record.normalisation == Normalisation(1.0, (0.25,), (0.5, 0.25, 0.125))
@@ -190,7 +190,7 @@ def test_a_file_of_an_earlier_version_has_no_normalisation(tmp_path: Path) -> No
         (replace(FACTS, class_names=("cat", "elk")), "class 1 is 'elk', in training it was 'dög'"),
     ],
 )
-def test_data_of_another_kind_are_described(now: Facts, expected: str) -> None:
+def test_a_different_kind_of_data_is_described(now: Facts, expected: str) -> None:
     assert difference(now, FACTS) == expected
 
 
@@ -219,7 +219,7 @@ def test_changes_of_data_are_described(now: DataRecord, expected: str) -> None:
 
 
 class FakeReplay(Replay):
-    """A fake replay that writes three records for each run, or raises the run's error in ``failing``."""
+    """A replay that reports three written records for each run, or raises the error that ``failing`` has for it."""
 
     def __init__(self, failing: dict[str, Exception] | None = None) -> None:
         super().__init__()

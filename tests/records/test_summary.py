@@ -71,7 +71,7 @@ def test_every_field_is_documented() -> None:
     assert [field.name for field in fields(Summary) if f"\n      {field.name} " not in documentation] == []
 
 
-def test_numbers_that_are_not_finite_survive_in_strict_json(path: Path) -> None:
+def test_numbers_that_are_not_finite_are_written_as_strict_json_and_read_back(path: Path) -> None:
     replace(SUMMARY, final={"train/loss": math.inf, "test/loss": math.nan}).write(path)
     json.loads(path.read_text(), parse_constant=pytest.fail)
     final = Summary.read(path).final
@@ -98,7 +98,7 @@ def test_an_older_schema_is_read_with_defaults_of_missing_fields(path: Path) -> 
         ("", {"colour": "red"}, r"unknown \['colour'\], expected the fields run_id"),
     ],
 )
-def test_a_document_of_another_shape_is_refused(
+def test_a_document_with_wrong_fields_is_refused(
     without: str, changes: dict[str, Any], message: str, path: Path
 ) -> None:
     SUMMARY.write(path)
@@ -115,7 +115,7 @@ def test_a_document_of_another_shape_is_refused(
         *((text, "schema_version") for text in ("[]", *(f'{{"schema_version": {n}}}' for n in ('"1"', "0", "true")))),
     ],
 )
-def test_a_file_of_something_else_is_refused(text: str | None, message: str, path: Path) -> None:
+def test_a_file_that_is_no_summary_is_refused(text: str | None, message: str, path: Path) -> None:
     if text is not None:
         path.write_text(text)
     with pytest.raises(DataError, match=rf"summary\.json: {message}"):

@@ -1,4 +1,4 @@
-"""Small networks, one for each property that a strategy must preserve, and endless examples for them."""
+"""Small networks, one for each property that a strategy must preserve, and sources of examples for them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ def dense(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def convolutional(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Build a padded and a grouped convolution, a pooling with overlapping windows, and a dense layer."""
+    """Build a padded convolution, max pooling with overlapping windows, a grouped convolution and a dense layer."""
     h = nn.conv(net, batch["x"], 4, 3, name="conv1", padding="same")
     h = nn.max_pool(net, nn.relu(net, h, name="relu1"), 3, name="pool1", stride=2)
     h = nn.conv(net, h, 4, 2, name="conv2", groups=2)
@@ -60,7 +60,7 @@ def hybrid(net: NetworkBuilder, batch: Batch, loss: str = "softmax") -> Outputs:
 
 
 def branched(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Build two dense layers that read one input, batch normalisation of their sum, and a dense layer."""
+    """Build two dense layers that read the same input, batch normalisation of their sum, and a dense layer."""
     x = nn.flatten(net, batch["x"], name="flat")
     left, right = (nn.dense(net, x, 5, name=name) for name in ("left", "right"))
     h = nn.batch_norm(net, nn.add(net, left, right, name="sum"), name="norm")
@@ -114,7 +114,7 @@ class Examples:
 
 
 class Chosen:
-    """A source that reads the positions ``places`` of a batch. step: the step to read; None for the requested one."""
+    """A source of the examples at positions ``places`` of a batch. step: replaces the requested step, if not None."""
 
     def __init__(self, batch_size: int, step: int | None = None) -> None:
         self.places: Sequence[int] = ()
@@ -122,13 +122,13 @@ class Chosen:
         self._step = step
 
     def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
-        """Return the chosen rows lo..hi-1."""
+        """Return rows lo..hi-1 of the examples at the chosen positions."""
         whole = Examples(self._batch_size).read(split, step if self._step is None else self._step, 0, self._batch_size)
         return {field: values[self.places][lo:hi] for field, values in whole.items()}
 
 
 def convolved(images: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
-    """Return responses (N, filters, positions) of 3x3 filters on images of 6x6 pixels."""
+    """Return the responses of 3x3 filters to images of 6x6 pixels, of shape (N, filters, positions)."""
     places = [(i, j) for i in range(4) for j in range(4)]
     patches = [np.einsum("ncij,fcij->nf", images[:, :, i : i + 3, j : j + 3], weights) for i, j in places]
     return np.stack(patches, axis=-1)

@@ -93,7 +93,7 @@ def virtual(workers: int, variant: str, **more: Any) -> AsyncData:
 
 @cache
 def run_of(workers: int, variant: str, seed: int, again: int = 0) -> tuple[Weights, list[Any], Any]:
-    """Return weights, history and record of a run. again: number of the repetition, so that the cache misses."""
+    """Return weights, history and record of a run. again: another number repeats the run despite the cache."""
     with begun(
         virtual(workers, variant), task_for("batch_normalised", "adagrad", seed=seed), load_kernels()
     ) as trainer:
@@ -113,7 +113,7 @@ def test_a_run_in_virtual_time_can_be_repeated_bit_for_bit(workers: int, variant
 
 
 def turns_of(seed: int, variant: str = "overlapped") -> list[tuple[str, int]]:
-    """Return clients and their steps in the order in which they end."""
+    """Return (client, step) for each client that ends, in the order of the ends."""
     with begun(virtual(3, variant), task_for("dense", seed=seed), load_kernels()) as trainer:
         ended: list[tuple[str, int]] = []
         finished = trainer.session.finished
@@ -222,7 +222,7 @@ def test_gradients_between_pushes_are_summed_and_applied_locally(registry: Regis
 
 
 def test_moving_averages_advance_once_for_each_push_by_the_mean_statistics(registry: Registry) -> None:
-    """The learning rate is 0, so both steps have the same convolution."""
+    """The learning rate is 0, so the convolution has the same weights in both steps."""
     still = Sgd(lr=1e-9)
     task = task_of(NETWORKS["batch_normalised"], still, batch_size=BATCH)
     averages = []
@@ -259,7 +259,7 @@ def test_a_run_in_virtual_time_continues_from_a_checkpoint_bit_for_bit(
 
 
 def test_accumulated_gradients_at_a_checkpoint_are_applied(registry: Registry) -> None:
-    """With a new copy for every step, a checkpoint before the first push has the same effect as that push."""
+    """If a replica fetches before every step, a checkpoint before the first push has the same effect as that push."""
     task, weights = task_for("dense", "adagrad"), []
     for n_push in (2, 3):
         strategy = AsyncData(workers=1, servers=2, n_fetch=1, n_push=n_push, loop="sequential")
@@ -272,7 +272,7 @@ def test_accumulated_gradients_at_a_checkpoint_are_applied(registry: Registry) -
 
 
 def test_fetches_and_pushes_are_compressed(registry: Registry) -> None:
-    """Messages have half the bytes, except for a scalar, and the weights differ slightly."""
+    """All of a message except a scalar is sent in half as many bytes, and the weights differ slightly."""
     task = task_for("dense", "sgd", "float32")
     strategy = AsyncData(workers=1, loop="sequential")
     with begun(strategy, task, registry, compression="high16") as trainer:

@@ -1,4 +1,4 @@
-"""Training in bfloat16: variables are float32, activations have half the bytes."""
+"""Training in bfloat16: variables are float32; activations are bfloat16, in half as many bytes as float32."""
 
 from pathlib import Path
 

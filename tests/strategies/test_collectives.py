@@ -1,4 +1,4 @@
-"""Every collective gives the ordered sum and sends the bytes of its formula, also with compression."""
+"""Every collective adds in its fixed order and sends the bytes of its formula, with and without compression."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -51,7 +51,7 @@ both = pytest.mark.parametrize("combine", [sharded_reduce, ring_all_reduce, all_
 
 
 def reduce_graph(parts: Parts, combine: Combine = sharded_reduce) -> tuple[Graph, list[Tensor], list[Tensor]]:
-    """Return a graph with one placeholder per worker and their sum, the placeholders, and the totals."""
+    """Return a graph that sums one placeholder per worker, these placeholders, and the total on each worker."""
     graph = Graph()
     placed = []
     for k, part in enumerate(parts):
@@ -81,7 +81,7 @@ def cut(x: Array) -> Array:
 
 
 def sum_of_slice(parts: Parts, owner: int, combine: Combine, sent: Callable[[Array], Array]) -> Array:
-    """Return the sum of a slice in the order of the collective. sent: returns a tensor as the receiver gets it."""
+    """Return the sum of a slice in the order of the collective. sent: maps a tensor to what its receiver gets."""
     if combine is not ring_all_reduce:
         return sent(reduce(np.add, [part if k == owner else sent(part) for k, part in enumerate(parts)]))
     workers = len(parts)
@@ -110,7 +110,7 @@ def bytes_of(size: int, width: int, workers: int, combine: Combine) -> list[int]
 def test_every_worker_has_the_ordered_sum_for_the_bytes_of_the_formula(
     combine: Combine, shape: tuple[int, ...], workers: int, dtype: str, registry: Registry
 ) -> None:
-    """With compression, received values are summed; ``all_reduce`` is left out, because its totals would differ."""
+    """With compression, truncated values are added; this is not tested for ``all_reduce``: totals would differ."""
     compressed = dtype == "compressed" and combine is not all_reduce
     parts = parts_of(shape, workers, "float32" if dtype == "compressed" else dtype)
     totals, planned, counted = run(parts, registry, combine, "high16" if compressed else "none")
@@ -215,7 +215,7 @@ def test_replicas_stay_identical(network: str, workers: int, combine: str, stati
 def test_compression_sends_two_bytes_for_four(
     network: str, combine: str, bucket_bytes: int, registry: Registry
 ) -> None:
-    """Scores keep four bytes: each worker but the first sends two scalars."""
+    """Loss and accuracy keep four bytes each; every worker but the first sends them."""
     sent, strategy = {}, SyncData(workers=3, combine=combine, bucket_bytes=bucket_bytes)
     for compression in ("none", "high16"):
         with begun(strategy, task_for(network), registry, compression=compression) as trainer:
@@ -228,7 +228,7 @@ def test_compression_sends_two_bytes_for_four(
 
 
 def test_a_compressed_step_differs_by_the_lost_bits(registry: Registry) -> None:
-    """Parts and their sum each lose less than 1/128 of their size: in all 1/64 of a change, 1/32 if parts cancel."""
+    """Parts and sum each lose less than 1/128 of their size, together 1/64; the limit is 1/32, as parts may cancel."""
     strategy, task = SyncData(workers=4), task_for("dense")
     before, _ = trained(strategy, task, registry, 0)
     exact, lossy = (trained(strategy, task, registry, 1, compression=each)[0] for each in ("none", "high16"))

@@ -1,4 +1,4 @@
-"""``hybrid`` equals ``single`` with the same batch for any shards; several updates in a step follow the paper."""
+"""``hybrid`` equals ``single`` with the same batch; several updates in a step follow section 4 of Krizhevsky 2014."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -193,7 +193,7 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], expected: str
         Hybrid(**{"workers": 3, **settings}).build(BETWEEN)
 
 
-# Several updates of dense layers in a step, and their separate rate, compared with the algorithm in NumPy.
+# Several updates of dense layers in a step, with a separate learning rate, compared with the algorithm in NumPy.
 
 EVEN_BATCH = 12
 Gradient = Mapping[str, Array]
@@ -225,7 +225,7 @@ def shortened(gradient: Gradient, limit: float | None) -> Gradient:
 
 
 class Oracle:
-    """Section 4 of Krizhevsky 2014 with momentum: each pass updates dense layers, each step updates other layers."""
+    """Section 4 of Krizhevsky 2014 with momentum: dense layers are updated in each pass, other layers in each step."""
 
     def __init__(self, weights: Weights, rate_factor: float, limit: float | None) -> None:
         self.weights = dict(weights)
@@ -286,8 +286,8 @@ def test_fast_kernels_give_the_same_results_up_to_rounding(scheme: str, registry
 
 
 @pytest.mark.parametrize("optimizer", [Sgd(), Adam()], ids=lambda each: each.name)
-def test_small_updates_without_layers_below_equal_separate_steps(optimizer: Optimizer, registry: Registry) -> None:
-    """Four updates in a step equal four steps on a quarter of the batch, also if the optimizer counts steps."""
+def test_several_updates_without_layers_below_equal_separate_steps(optimizer: Optimizer, registry: Registry) -> None:
+    """Four updates in a step equal four steps, each on a quarter of the batch, even if the optimizer counts steps."""
     found, _ = trained(Hybrid(workers=2, fc_batch=3), task_of(dense, optimizer, batch_size=EVEN_BATCH), registry, 3)
     source = Chosen(EVEN_BATCH)
     with begun(Single(), task_of(dense, optimizer, batch_size=3), registry, source=source) as trainer:

@@ -94,7 +94,7 @@ def test_no_instruction_writes_the_gradient(registry: Registry, dtype: str) -> N
 
 
 def even_task(microbatches: int = 1) -> Task:
-    """Return a task whose large layer has extents that are multiples of 32."""
+    """Return a task whose large layer has weights with dimensions that are multiples of 32."""
     even = partial(two_layers, inner=1056, columns=1024)
     return task_of(even, Momentum(), batch_size=24, microbatches=microbatches, dtype="bfloat16")
 
@@ -185,7 +185,7 @@ def test_a_step_of_lenet_is_one_fused_call_group(registry: Registry, monkeypatch
         runs.clear()
         trainer.session.run(LOSS_ONLY, feeds=fed)
         (plan,) = trainer.session.plans(LOSS_ONLY).values()
-    # Values that are equal in all steps need not be computed in every step.
+    # A ``fill`` has the same value in all steps, so it need not be computed in every step.
     computed = [instruction for instruction in plan.instructions if instruction.op != "fill"]
     assert len(runs) == 1
     assert len(computed) <= runs[0] <= len(plan.instructions)

@@ -51,7 +51,7 @@ LAYERS = {
     "batch_normalised": {"conv1": 1, "norm1": 0, "fc": 1},
     "dropped_out": {"fc1": 1, "drop": 0, "fc2": 1},
 }
-"""Constraints for two or more workers; the other layers are free."""
+"""Constraints (layers -> worker) for two or more workers; the other layers may be on any worker."""
 
 
 def adam() -> Optimizer:
@@ -278,7 +278,7 @@ def test_a_stale_pipeline_with_one_part_equals_single(network: str, registry: Re
 
 
 def test_every_part_counts_as_an_update_and_advances_the_averages(registry: Registry) -> None:
-    """Compare with ``single`` on each half of a batch: the second keeps only the slots and averages of the first."""
+    """Compare with ``single`` on each half of a batch; the second starts with the slots and averages of the first."""
     optimizer = Adam(lr=0.01, clip_norm=0.5)
     task, half = (task_of(NETWORKS["batch_normalised"], optimizer, batch_size=size) for size in (12, 6))
     start, _ = trained(stale(2, 2), task, registry, 1)

@@ -37,7 +37,7 @@ from tests.strategies.training import (
 )
 
 BATCH = 27
-"""A batch size that the number of portions does not divide, so that portions differ in size."""
+"""A batch size that the number of portions (parts of a batch) does not divide, so that portions differ in size."""
 
 STEPS = 4
 PER_EXAMPLE = sorted(set(NETWORKS) - {"batch_normalised"})
@@ -64,7 +64,7 @@ def blasted(
     interleaving: Interleaving | None = None,
     dtype: str = "float64",
 ) -> Course:
-    """Return the results of a run of ``sandblaster``. portions: number of portions of a batch."""
+    """Return the results of a run of ``sandblaster``. portions: number of portions into which a batch is divided."""
     strategy = Sandblaster(workers=workers, servers=servers, portions_per_worker=portions // workers)
     task = task_for(network, dtype=dtype)
     return iterated(strategy, task, load_kernels(), range(STEPS), interleaving=interleaving)
@@ -102,7 +102,7 @@ def test_a_slow_worker_changes_only_the_assignment(slow_s: float) -> None:
     assert by.count(1) < by.count(0)
 
 
-def test_a_worker_late_for_several_evaluations_computes_no_portion_of_them() -> None:
+def test_a_worker_that_is_late_for_several_evaluations_computes_no_portion_of_them() -> None:
     found = blasted("dense", 2, 1, 4, speeds(1.0, 1e6))
     assert {worker for each in found.record["evaluations"] for worker in each["by"]} == {0}
     assert [each["fetches"] for each in found.record["evaluations"]] == [2] + [1] * (found.evaluations - 1)
@@ -114,7 +114,7 @@ def test_the_order_of_events_changes_no_bit(seed: int) -> None:
     expect_same(blasted("dense", 4, 2, 8, drawn_speeds(seed)), single("dense", 8))
 
 
-def test_backups_save_time_if_a_worker_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duplicated_portions_save_time_if_a_worker_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     with_backups = speeds(1.0, 100.0)
     blasted("dense", 2, 1, 4, with_backups)
     monkeypatch.setattr(Portions, "_again", lambda portions: None)
@@ -209,14 +209,14 @@ def test_untrainable_tasks_are_refused(strategy: Strategy, task: Task, message: 
     ("count", "workers", "events"),
     [
         pytest.param(6, 2, "1:3 0:0 0:1 1:4 0:2 1:5", id="a range of consecutive portions for each worker"),
-        pytest.param(9, 3, "2:6 2:7 2:8 0:0 0:1 2:5 2:4 1:3", id="the last of the longest range"),
-        pytest.param(3, 3, "1:1 0:0 2:2 -2 2:1 -0 0:1", id="the oldest unfinished one, then the only one left"),
-        pytest.param(5, 5, "1:1 0:0 2:2 3:3 4:4 -3 -4 3:1 4:0 -0 0:2 4:1", id="those with the fewest workers first"),
+        pytest.param(9, 3, "2:6 2:7 2:8 0:0 0:1 2:5 2:4 1:3", id="the last portion of the longest range"),
+        pytest.param(3, 3, "1:1 0:0 2:2 -2 2:1 -0 0:1", id="the oldest unfinished portion, then the only one left"),
+        pytest.param(5, 5, "1:1 0:0 2:2 3:3 4:4 -3 -4 3:1 4:0 -0 0:2 4:1", id="fewest workers first"),
         pytest.param(2, 2, "0:0 1:1 -1 1:0 -0 !0 0:None", id="the first worker to finish counts"),
     ],
 )
 def test_portions_are_given_out_in_order(count: int, workers: int, events: str) -> None:
-    """``W:P`` assigns portion P to worker W, ``-P`` is its first result, and ``!P`` is a further result."""
+    """``W:P`` assigns portion P to worker W; ``-P`` and ``!P`` report the first and a further result for portion P."""
     portions, left = Portions(count, workers), set(range(count))
     for event in events.split():
         if event[0] in "-!":

@@ -201,7 +201,7 @@ def test_contradictory_settings_are_refused(settings: dict[str, Any], message: s
     assert str(caught.value) == message
 
 
-# overlap=false: the same bits and bytes, but all gradients exist before the first is sent.
+# overlap=false: equal results and equally many sent bytes, but all gradients exist before the first is sent.
 
 COMBINED = [*sorted(COMBINES), "parameter_server"]
 

@@ -43,7 +43,7 @@ class Trainer:
         self.dtype = dtype
 
     def train(self, steps: Iterable[int]) -> list[tuple[float, float]]:
-        """Run steps with a falling learning rate; return (loss, accuracy) of each step."""
+        """Run steps with a decreasing learning rate; return (loss, accuracy) of each step."""
         fetched = [self.step_driver.update(step, rate_of(step, self.dtype)) for step in steps]
         return [(float(each["loss"]), float(each["accuracy"])) for each in fetched]
 
@@ -60,7 +60,7 @@ class Trainer:
         return self.session.run("eval", step=batch, feeds={"step": scalar(0, "int64")})
 
     def weights(self) -> Weights:
-        """Return every variable by its unsharded name."""
+        """Return every variable by its name in the unsharded network."""
         self.step_driver.synchronize()
         return self.session.run("save")
 
@@ -70,7 +70,7 @@ class Trainer:
 
 
 def rate_of(step: int, dtype: str) -> Array:
-    """Return a learning rate that falls with the step."""
+    """Return a learning rate that decreases with the step number."""
     return scalar(0.1 / (1 + step), dtype)
 
 
@@ -219,7 +219,7 @@ def compiled(program: Program, cluster: Cluster | None = None, observe: Observer
 
 
 def sends_of(program: Program) -> list[Node]:
-    """Return the nodes of a training step that send."""
+    """Return the send nodes of a training step."""
     return [node for part in compiled(program).parts.values() for node in part.graph if node.op == "send"]
 
 
@@ -241,7 +241,7 @@ class Course:
 
     @property
     def duplicated(self) -> int:
-        """Number of redundant computations of portions."""
+        """Number of times that a portion was computed again."""
         return sum(each["duplicated"] for each in self.record["evaluations"])
 
 

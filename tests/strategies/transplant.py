@@ -1,4 +1,4 @@
-"""Run the tests of built-in strategies on copies of the strategies that are plugins outside ``runner``.
+"""Run the tests of built-in strategies on copies of these strategies that are plugins outside ``runner``.
 
 ``pytest -p tests.strategies.transplant --transplanted=FOLDER`` installs every ``own_*`` package of FOLDER as a plugin,
 removes the built-in strategy from the table, and redirects imports of the built-in modules in tests to the copies.
@@ -53,7 +53,7 @@ def transplant(strategy: str, folder: Path) -> str:
 
 
 def private_modules(start: str) -> list[str]:
-    """Return ``start`` and each module of strategies that it imports, even indirectly, and plugins may not import."""
+    """Return ``start`` and the modules of strategies that it imports, even indirectly, but plugins may not."""
     known = modules(SOURCE)
     found: list[str] = []
     left = [start]

@@ -120,7 +120,7 @@ def freeze(folder: Path, number: int, *overrides: str) -> None:
 
 
 def run_nested(folder: Path, numbers: list[int], at_once: int, found: Found) -> list[Work]:
-    """Start each job within the previous one, so that all run at the same time, as in separate processes."""
+    """Start each job within the previous job, so that all run at the same time, as in separate processes."""
     works: list[Work] = []
 
     def train(work: Work) -> None:
@@ -139,7 +139,7 @@ def dealt(works: list[Work]) -> list[list[int] | None]:
     return [work.config.cluster.gpus for work in works]
 
 
-def test_simultaneous_jobs_have_separate_gpus_and_record_it(folder: Path) -> None:
+def test_simultaneous_jobs_have_separate_gpus_and_record_them(folder: Path) -> None:
     for number in range(3):
         freeze(folder, number, "parallelism=sync_data", "parallelism.workers=2")
     works = run_nested(folder, [0, 1], 2, FOUR)
@@ -150,7 +150,7 @@ def test_simultaneous_jobs_have_separate_gpus_and_record_it(folder: Path) -> Non
     assert again.config.cluster.gpus == [0, 1], "the places of the others are free"
 
 
-def test_more_jobs_than_gpus_share_gpus_and_record_it(folder: Path) -> None:
+def test_jobs_share_gpus_and_record_it_if_there_are_fewer_gpus(folder: Path) -> None:
     for number in range(3):
         freeze(folder, number)
     works = run_nested(folder, [0, 1, 2], 3, machine(gpu(0), gpu(1)))
@@ -187,7 +187,7 @@ def test_a_started_run_keeps_its_gpus_and_no_other_job_is_assigned_to_them(folde
 
 
 def begin(directory: Path, share: GpuShare) -> Config:
-    """Write the files of a run that has started."""
+    """Write the files of a run that has started, and return its configuration."""
     found = machine(gpu(0), gpu(1))
     config = fix_machine_values(load_stored(directory / FROZEN_FILE), 1, lambda: found, share)
     (directory / "config.yaml").write_text(dump(config))
@@ -196,7 +196,7 @@ def begin(directory: Path, share: GpuShare) -> Config:
 
 
 def train_unplanned(config: Config, job: Job) -> Summary:
-    """Return the summary of a run, or fail if its seed is 2."""
+    """Write and return the summary of a run, or raise NumericError if its seed is 2."""
     if config.seed == 2:
         raise NumericError("the loss is nan")
     summary = summary_of(Call(config, job.run_dir, job.overrides, job.sweep, resume=False))

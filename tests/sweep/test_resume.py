@@ -27,7 +27,7 @@ def plan(folder: Path) -> dict[str, Any]:
 
 
 def stop_at_seed(seed: int, error: Exception) -> Any:
-    """Return an action that ends the run of this seed with an error, after the run was begun in its directory."""
+    """Return an action that begins the run of this seed in its directory, and then ends it with an error."""
 
     def act(call: Call) -> None:
         if call.config.seed == seed:
@@ -154,7 +154,7 @@ def test_environment_variables_for_jobs_come_from_the_command_line(
     assert seen == ["1", "2", "2"]
 
 
-@pytest.mark.parametrize("stored", [True, False], ids=["configuration stored", "killed before that"])
+@pytest.mark.parametrize("stored", [True, False], ids=["configuration stored", "no configuration"])
 def test_a_killed_job_is_resumed_or_starts_again(interrupted: FakeTraining, folder: Path, stored: bool):
     job = folder / "sweep" / "0"
     (job / "summary.json").unlink()
@@ -166,10 +166,10 @@ def test_a_killed_job_is_resumed_or_starts_again(interrupted: FakeTraining, fold
 
 
 @pytest.mark.parametrize(("ended", "trained"), [(1, []), (-1, [2])], ids=["newer", "older"])
-def test_the_newer_of_summary_and_failure_counts(
+def test_the_newer_of_summary_and_failure_is_the_outcome_of_a_job(
     interrupted: FakeTraining, folder: Path, ended: int, trained: list[int]
 ):
-    """After ``runner resume=sweep/1``, a job can have both, because that command does not change failure.json."""
+    """After ``runner resume=sweep/1``, a job can have both files: the command does not change failure.json."""
     summary, failure = (folder / "sweep" / "1" / name for name in ("summary.json", "failure.json"))
     summary.write_text((folder / "sweep" / "0" / "summary.json").read_text())
     noted = failure.stat().st_mtime_ns
@@ -189,7 +189,7 @@ def test_a_run_is_resumed_with_its_machine_values(interrupted: FakeTraining, fol
     assert by_seed[4] != 7
 
 
-def test_broken_and_edited_files_change_nothing(fake_training: FakeTraining, folder: Path):
+def test_later_changes_of_configuration_files_have_no_effect(fake_training: FakeTraining, folder: Path):
     model = folder / "own" / "model" / "mine.yaml"
     model.parent.mkdir(parents=True)
     model.write_text("defaults: ['/schema/model/mlp@_here_']\nhidden: [5]\n")
@@ -217,7 +217,7 @@ def test_another_grid_is_refused_with_the_difference(interrupted: FakeTraining, 
     assert sorted(path.name for path in (folder / "sweep").iterdir() if path.name.isdigit()) == ["0", "1", "2", "3"]
 
 
-def test_a_grid_that_is_accepted_gives_new_jobs_new_numbers(interrupted: FakeTraining, folder: Path):
+def test_new_jobs_of_an_accepted_grid_get_new_numbers(interrupted: FakeTraining, folder: Path):
     assert main([*RESUME, "--accept-changes", "seed=1,5,2"]) == 0
     assert [(call.config.seed, call.run_dir.name) for call in interrupted.calls] == [(2, "1"), (5, "4")]
     assert sorted(row["seed"] for row in rows(folder)) == ["1", "2", "5"]
@@ -241,7 +241,7 @@ def test_jobs_of_an_unfinished_change_of_the_grid_are_not_trained(
     assert [call.config.seed for call in fake_training.calls[1:]] == trained
 
 
-def test_an_additional_key_adds_jobs(fake_training: FakeTraining, folder: Path):
+def test_an_additional_swept_key_adds_jobs(fake_training: FakeTraining, folder: Path):
     main([*SWEEP, "optimizer.lr=0.1", "seed=1,2"])
     assert main([*RESUME, "--accept-changes", "optimizer.lr=0.1,0.2"]) == 0
     trained = [(call.config.optimizer.lr, call.config.seed) for call in fake_training.calls]

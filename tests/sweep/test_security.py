@@ -28,7 +28,7 @@ def mode(path: Path) -> int:
 
 
 def files_with_the_secret(folder: Path) -> set[str]:
-    """Return the files below a folder that contain the secret, relative to the folder."""
+    """Return the paths, relative to ``folder``, of the files in it that contain the secret."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)) for path in files if SECRET.encode() in path.read_bytes()}
 
@@ -57,7 +57,7 @@ def test_files_of_launchers_are_private(tmp_path: Path) -> None:
     assert mode(tmp_path / ".launch") == 0o700
 
 
-def test_a_sweep_without_secrets_hides_nothing(fake_training: FakeTraining, folder: Path) -> None:
+def test_a_sweep_without_secrets_has_no_private_files(fake_training: FakeTraining, folder: Path) -> None:
     assert main(SECRET_SWEEP) == 0
     assert [mode(folder / "sweep") & 0o055, mode(folder / "sweep" / "plan.json") & 0o044] == [0o055, 0o044]
     assert len(fake_training.calls) == 2
@@ -70,7 +70,7 @@ RESUME = ["sweep", "resume", "sweep"]
 
 @pytest.fixture
 def interrupted(fake_training: FakeTraining, folder: Path) -> FakeTraining:
-    """Provide a sweep over two seeds of a plugin's model that was stopped in its first job."""
+    """Provide a sweep that trains a plugin's model with two seeds and was interrupted in its first job."""
     shutil.copytree(EXAMPLES / "own_model", folder, dirs_exist_ok=True)
 
     fake_training.act = Mock(side_effect=Interrupted(2))

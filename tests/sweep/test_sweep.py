@@ -91,7 +91,7 @@ def test_a_precision_that_the_cpu_lacks_is_refused_before_the_first_job(
     )
 
 
-def test_the_local_cpu_does_not_matter_to_jobs_on_other_machines(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_local_cpu_is_not_checked_for_jobs_on_other_machines(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset({"avx2"}))
     job = replace(compose(["precision=bfloat16"]), launcher=Launcher("submitit_slurm"))
     assert checked_config(job).precision == "bfloat16"

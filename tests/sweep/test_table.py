@@ -52,7 +52,7 @@ def jobs() -> list[Outcome]:
     ]
 
 
-def test_the_best_job_comes_first_and_failed_ones_last(jobs: list[Outcome]) -> None:
+def test_the_best_job_comes_first_and_failed_jobs_last(jobs: list[Outcome]) -> None:
     table = sweep_table(jobs, ACCURACY)
     assert table.headers == ("optimizer.lr", "best test/accuracy", "best test/loss", "step time (ms)", "status")
     assert [row[0] for row in table.rows] == ["0.2", "0.1", "0.3", "10"]
@@ -186,7 +186,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> Ended:
 
 @pytest.fixture
 def sweep(fake_training: FakeTraining, folder: Path) -> Path:
-    """Return a recorded sweep of two jobs, of which the second failed and ended 12.5 s after the epoch."""
+    """Return the directory of a recorded sweep of two jobs: the first ended at 11 s, the second failed at 12.5 s."""
 
     def record(call: Call) -> None:
         call.run_dir.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""The log of a run, its part on the terminal, and text for terminals."""
+"""The log of a run, the part of the log that a terminal shows, and text for terminals."""
 
 import logging
 import os
@@ -30,7 +30,7 @@ def test_the_terminal_shows_only_warnings_of_the_log(tmp_path: Path, capsys: pyt
 
 
 def test_a_closed_terminal_does_not_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any thread can log a warning; for example, the thread that writes tracking records."""
+    """Warnings come from any thread, for example the one that writes tracking records, which logging must not end."""
     read, write = os.pipe()
     os.close(read)
     with open(write, "w", buffering=1) as gone, logging_to(tmp_path / "run.log"):

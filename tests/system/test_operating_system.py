@@ -23,7 +23,7 @@ def test_the_lines_of_the_first_cpu_are_read(tmp_path: Path):
 
 
 @pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16"])
-def test_one_of_the_bfloat16_instructions_is_enough(flag: str, monkeypatch: pytest.MonkeyPatch):
+def test_either_set_of_bfloat16_instructions_is_enough(flag: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset({"avx2", flag}))
     assert bfloat16_flags() == [flag]
 
@@ -38,7 +38,7 @@ def test_memory_is_the_limit_of_the_container_or_that_of_the_machine(tmp_path: P
 
 
 @pytest.mark.parametrize("limited", [resource.RLIMIT_AS, resource.RLIMIT_DATA])
-def test_resource_limits_leave_the_unused_part(limited: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_of_a_process_is_the_unused_part_of_a_limit(limited: int, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {resource.RLIMIT_AS: resource.RLIM_INFINITY, resource.RLIMIT_DATA: resource.RLIM_INFINITY}
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (limits[kind], resource.RLIM_INFINITY))
     assert process_room() is None
@@ -148,7 +148,7 @@ def test_a_regular_file_is_opened_through_a_link_and_not_read_through_it(tmp_pat
         read_regular(tmp_path / "link", limit=100)
 
 
-def test_the_action_receives_the_error_of_the_block_and_the_error_is_raised() -> None:
+def test_the_final_action_receives_the_error_of_the_block_and_the_error_is_raised() -> None:
     received: list[BaseException | None] = []
     with at_the_end("noting", received.append):
         assert received == []
@@ -162,7 +162,7 @@ def failing(error: BaseException | None) -> None:
     raise OSError("no space")
 
 
-def test_a_failure_of_the_action_is_raised_after_success_and_a_warning_after_an_error(
+def test_a_failure_of_the_final_action_is_raised_after_success_and_logged_after_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with pytest.raises(OSError, match="no space"), at_the_end("noting", failing):

@@ -24,7 +24,7 @@ def span(
     client: str = "train",
     number: int = 0,
 ) -> Span:
-    """Return a span of device ``where``. key: key of a transfer, "" for other spans. peer: the other device."""
+    """Return a span of the device with letter ``where``. key, peer: key and other device of a transfer, else ""."""
     return Span(
         process=f"worker-{'abcdefgh'.index(where)}",
         device=device(where),
@@ -87,4 +87,4 @@ SHARE = [
 LAUNCHED = TimelineIndex(
     Timeline((*READ, *SHARE), (run(0, 9, client="read", launched=True), run(10, 28, client="share", launched=True)))
 )
-"""Worker a reads from server b, computes and sends the result back, in two runs that the session launches."""
+"""Device a reads from device b, computes and sends the result back, in two runs that the session launches."""

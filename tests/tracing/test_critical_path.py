@@ -77,7 +77,7 @@ LATE_BEGINNING = [span("a", "compute", 0, 1), span("b", "compute", 4, 5)]
         (SENDER_UNKNOWN, [("b", "compute", 0, 1), ("b", "wait", 1, 5), ("b", "compute", 5, 6)]),
         (LATE_BEGINNING, [("b", "other", 0, 4), ("b", "compute", 4, 5)]),
     ],
-    ids=["alone", "waits", "came-early", "overlap", "there-and-back", "sender-unknown", "late-beginning"],
+    ids=["alone", "waits", "arrived-early", "overlap", "there-and-back", "sender-unknown", "late-beginning"],
 )
 def test_the_path_continues_at_the_sender_of_an_awaited_transfer(spans: list[Span], path: list[Piece]) -> None:
     assert pieces(*one_run(spans)) == path
@@ -113,7 +113,7 @@ FIRST_RUN = [
         (Update(0, 40, 50), [("m", "other", 40, 50)]),
         (Update(0, 28, 29), [("m", "other", 28, 29)]),
     ],
-    ids=["launch after a run", "cut at the beginning", "after all runs", "between runs"],
+    ids=["launch after a run", "update begins within a run", "after all runs", "between runs"],
 )
 def test_the_path_passes_through_the_session_to_the_run_that_ended_before(update: Update, path: list[Piece]) -> None:
     assert pieces(LAUNCHED, update) == path

@@ -57,7 +57,7 @@ def test_every_node_that_computes_has_its_median() -> None:
     assert trace_summary(TimelineIndex(Timeline((*spans, *other), ())), [])["node_ns"] == {"1-3": 2, "y": 4}
 
 
-def test_the_table_has_shares_of_all_steps_and_a_line_of_each() -> None:
+def test_the_table_has_shares_of_all_steps_and_a_line_for_each_step() -> None:
     lines = summary_table(SUMMARY).splitlines()
     assert lines[0] == "critical path of 2 step(s), ms per step, share"
     assert re.fullmatch(r"  kind +compute +0\.000 +71\.4%", lines[1])
@@ -69,7 +69,7 @@ def test_the_table_has_shares_of_all_steps_and_a_line_of_each() -> None:
     ]
 
 
-def test_many_layers_are_cut_and_the_rest_is_summed() -> None:
+def test_eight_layers_are_listed_and_the_rest_is_summed() -> None:
     spans = [replace(span("a", "compute", 10 * k, 10 * k + 10), layer=f"fc{k:02}") for k in range(10)]
     index, update = one_run(spans)
     lines = summary_table(trace_summary(index, [update])).splitlines()
@@ -155,7 +155,7 @@ def rows(events: list[Event]) -> dict[int, str]:
     return {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
 
 
-def test_events_have_microseconds_from_the_first_beginning() -> None:
+def test_times_of_events_are_microseconds_from_the_first_beginning() -> None:
     assert [(e["name"], e["cat"], e["ts"], e["dur"]) for e in events("X")] == [
         ("step 3", "step", 0.0, 6.0),
         ("train 7", "run", 0.5, 5.1),

@@ -1,4 +1,4 @@
-"""The recorded steps, and when their files are written."""
+"""The trace window: which steps are recorded, and when their files are written."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_window_lies_within_the_steps_of_the_process(
 
 
 class Loop:
-    """A training loop with a trace window. announced: (name, finished steps) of each written file."""
+    """A training loop with a trace window. announced: (file name, number of finished steps) of each written file."""
 
     def __init__(self, trainer: Trainer, folder: Path, steps: range) -> None:
         self.files = TraceFiles(folder / "trace.json", folder / "trace_summary.json")
@@ -156,7 +156,7 @@ def test_evaluations_belong_to_their_iteration(registry: Registry, tmp_path: Pat
     assert len({e["args"]["number"] for e in evaluations}) == len(evaluations)
     for event in events:
         update = updates[event["args"]["step"]]
-        # Microseconds are written with three decimals, so an end can differ by a rounded nanosecond.
+        # Microseconds are written with three decimals, so rounding can change an end by a nanosecond.
         assert update["ts"] - 0.002 < event["ts"] <= event["ts"] + event["dur"] < update["ts"] + update["dur"] + 0.002
 
 

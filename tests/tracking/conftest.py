@@ -1,4 +1,4 @@
-"""A real SQLite store, shared by all tests that record in MLflow: creating a store takes seconds."""
+"""A real SQLite store that all tests with MLflow share, because creating a store takes seconds."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A real MLflow server in a separate process, and a proxy that fails, delays and requires a password."""
+"""A real MLflow server in a separate process, and a proxy that drops or delays requests and requires a password."""
 
 import base64
 import http.client
@@ -55,7 +55,7 @@ def wait_for_server(port: int, process: subprocess.Popen[str] | subprocess.Popen
 
 
 def free_port() -> int:
-    """Return a free port of this machine."""
+    """Return the number of a TCP port that is free on this machine."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
@@ -64,8 +64,8 @@ def free_port() -> int:
 class Gate:
     """A proxy that forwards requests to a server.
 
-    user, password: credentials that requests must have. is_open: False drops every connection. loses_answers: True
-    drops the answers. delay_s: delay of each request. passed, dropped, refused: counts of requests.
+    user, password: credentials that requests must have. is_open: if False, every request is dropped. loses_answers: if
+    True, every answer is dropped. delay_s: delay of each request. passed, dropped, refused: counts of requests.
     """
 
     def __init__(self, target: int, user: str = "", password: str = "") -> None:

@@ -36,7 +36,7 @@ def opened(uri: str, run: RunInfo, experiment: str = "runner") -> MlflowStore:
 
 @contextmanager
 def recording(settings: MlflowTracking, run: RunInfo) -> Iterator[MlflowTracker]:
-    """Yield the tracker of a run, which finishes at the end of the block."""
+    """Yield the tracker of a run, and finish it at the end of the block."""
     tracker = settings.create(run.run_dir)
     tracker.start(run)
     yield tracker
@@ -66,7 +66,7 @@ FAST = Pace(flush_s=0.001, first_retry_s=0.001, last_retry_s=0.005, final_tries=
 
 
 class FakeStore:
-    """A store in memory. Its first ``open_failures`` opens and ``write_failures`` writes fail; -1: all of them."""
+    """A store in memory. Its first ``open_failures`` opens and ``write_failures`` writes fail; -1 means all."""
 
     def __init__(self, open_failures: int = 0, write_failures: int = 0) -> None:
         self.written: list[Record] = []

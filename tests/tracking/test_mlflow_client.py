@@ -62,7 +62,7 @@ def test_a_missing_store_has_no_run_and_is_not_created(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_second_holder_waits_for_the_first(tmp_path: Path) -> None:
+def test_a_second_holder_of_a_lock_waits_for_the_first(tmp_path: Path) -> None:
     events: list[str] = []
     started = threading.Event()
 
@@ -85,7 +85,7 @@ def test_a_second_holder_waits_for_the_first(tmp_path: Path) -> None:
 _ACCEPTED = re.compile(r"[/\w.\- :]*")
 
 
-def test_a_configuration_becomes_flat_text() -> None:
+def test_a_configuration_becomes_parameters_with_dotted_names() -> None:
     config = {"seed": 1, "train": {"epochs": None, "lr": 1e-3, "sizes": [1, 2]}, "model": {"name": "mlp"}, "empty": {}}
     assert flat_params(config) == {
         "seed": "1",
@@ -106,7 +106,7 @@ def test_every_key_is_made_acceptable_and_long_keys_stay_distinct(key: str) -> N
     assert safe_key("+a[0],b@c") == "_x2b_a_x5b_0_x5d__x2c_b_x40_c", "their codes"
 
 
-def test_values_are_cut_at_the_limits_of_mlflow_and_infinity_becomes_nan() -> None:
+def test_values_are_truncated_at_the_limits_of_mlflow_and_infinity_becomes_nan() -> None:
     assert len(flat_params({"text": "x" * 7000})["text"]) == 6000
     assert len(safe_tags({"text": "x" * 9000})["text"]) == 8000
     assert all(map(math.isnan, map(safe_metric, (math.inf, -math.inf, math.nan))))
@@ -120,7 +120,7 @@ def test_secrets_do_not_leave_the_machine() -> None:
     assert safe_tags({"my.token": "hunter2"}) == {"my.token": "[redacted]"}
 
 
-def test_the_store_is_set_by_setting_then_variable_then_folder() -> None:
+def test_the_setting_overrides_the_variable_which_overrides_the_default_store() -> None:
     environment = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:5000"}
     assert resolve_uri(None, Path("/data/me"), {}) == "sqlite:////data/me/mlflow.db"
     assert resolve_uri(None, Path("/data"), environment) == "http://127.0.0.1:5000"
@@ -141,7 +141,7 @@ def test_an_unknown_kind_of_store_is_refused_without_showing_the_password() -> N
         (MlflowTracking(experiment=" "), r"tracking\.experiment is empty"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(settings: MlflowTracking, message: str) -> None:
+def test_invalid_settings_are_refused(settings: MlflowTracking, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         settings.check()
 

@@ -164,7 +164,7 @@ def test_a_deleted_experiment_is_named_with_advice(uri: str, client: Any, tmp_pa
         # MLflow's own message begins with the driver's name, and appears after 100 s of retries.
         (None, "OperationalError: unable to open database file"),
     ],
-    ids=["a file of something else", "a folder"],
+    ids=["a file that is no database", "a folder"],
 )
 def test_a_database_that_cannot_be_opened_fails_at_once(content: str | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "mlflow.db"
@@ -191,7 +191,7 @@ def test_jobs_of_a_sweep_are_children_of_one_run(
         run_dir.mkdir()
         children.append(RunInfo(uuid.uuid4().hex, name, run_dir, sweep_dir=sweep, sweep_name="lr sweep"))
         record(settings, children[-1], range(1))
-        # MLflow's fluent functions read this variable. It must not turn the next child into this run.
+        # MLflow's fluent functions read this variable. It must not make the next child continue this run.
         monkeypatch.setenv("MLFLOW_RUN_ID", stored_run(client, children[-1]).info.run_id)
     table = tmp_path / "table.md"
     table.write_text("| lr |")

@@ -1,4 +1,4 @@
-"""A store that is unavailable, locked or slow, or whose answers are lost: every metric arrives, once and in order."""
+"""Every metric is stored once and in order, even if the store is unavailable, locked or slow or loses its answers."""
 
 import logging
 import sqlite3

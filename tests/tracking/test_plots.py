@@ -72,7 +72,7 @@ def test_a_class_without_examples_causes_no_division_by_zero(tmp_path: Path) -> 
     assert _size(confusion_matrix(np.zeros((3, 3), np.int64), "abc", tmp_path / "confusion.png"))
 
 
-def test_one_name_per_class_is_expected(tmp_path: Path) -> None:
+def test_a_confusion_matrix_requires_one_name_per_class(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"shape \(2, 3\): expected \(2, 2\), one name per class"):
         confusion_matrix(np.zeros((2, 3), np.int64), ["a", "b"], tmp_path / "confusion.png")
 
@@ -84,13 +84,13 @@ def test_the_table_has_a_row_for_each_staleness_and_a_column_for_each_server(tmp
 
 
 @pytest.mark.parametrize("counts", [[{}], [{}, {}], [{"0": 1}]])
-def test_few_pushes_also_make_a_picture(counts: list[dict[str, int]], tmp_path: Path) -> None:
+def test_a_histogram_is_drawn_even_of_few_or_no_pushes(counts: list[dict[str, int]], tmp_path: Path) -> None:
     picture = staleness_histogram(counts, tmp_path / "s.png")
     assert np.asarray(imread(picture)).ndim == 3
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(1, 1), (2, 3), (4, 12)])
-def test_every_column_and_row_fits(columns: int, rows: int, tmp_path: Path) -> None:
+def test_a_diagram_has_room_for_every_column_and_row(columns: int, rows: int, tmp_path: Path) -> None:
     boxes: dict[Box, str] = {(f"layer{y}", f"device{x}"): "9 nodes" for x in range(columns) for y in range(rows)}
     assert _size(box_diagram(boxes, {}, tmp_path / "graph.png")) == (420 * columns, 85 * (rows + 1))
 
@@ -157,7 +157,7 @@ def test_a_run_shorter_than_the_interval_is_sampled_once_with_the_cpu_it_used(mo
     known_threads: set[int] = set()
 
     def cpu_percent() -> float:
-        """Return a value like psutil, whose first call in a thread has no interval to measure."""
+        """Return 0 in the first call of a thread, like psutil, which has no interval to measure then."""
         first = threading.get_ident() not in known_threads
         known_threads.add(threading.get_ident())
         return 0.0 if first else 50.0

@@ -34,7 +34,7 @@ def test_a_record_is_read_back_from_its_line(record: Record) -> None:
     assert from_line(line) == record
 
 
-def test_lines_are_strict_json_also_when_values_are_not_finite() -> None:
+def test_lines_are_strict_json_even_if_values_are_not_finite() -> None:
     line = to_line(Metrics(1, 2, {"train/loss": math.nan, "train/norm": -math.inf}))
     assert json.loads(line, parse_constant=pytest.fail)["values"] == {"train/loss": "nan", "train/norm": "-inf"}
     restored = from_line(line)
@@ -77,7 +77,7 @@ def test_appended_values_are_in_the_file_before_append_returns(path: Path) -> No
 @pytest.mark.parametrize(
     ("cut_line", "again", "expected"),
     [("", range(5, 10), range(10)), ("", range(2), range(2)), ('{"step": 8, "ti', range(8, 10), range(10))],
-    ids=["resumed at a checkpoint", "begun again", "killed within a line"],
+    ids=["resumed at a checkpoint", "started again", "killed within a line"],
 )
 def test_a_later_process_keeps_the_lines_before_its_first_step(
     path: Path, cut_line: str, again: range, expected: range
@@ -100,7 +100,7 @@ def test_damage_after_the_checkpoint_does_not_stop_a_resume(path: Path, caplog: 
     assert f"{path}:4" in caplog.text
 
 
-def test_values_that_are_not_finite_survive_in_strict_json(path: Path) -> None:
+def test_values_that_are_not_finite_are_written_as_strict_json(path: Path) -> None:
     with MetricsLog(path) as log:
         log.append(0, {"train/loss": math.nan, "train/gradient_norm": math.inf})
     values = next(iter(read_metrics(path))).values
@@ -182,7 +182,7 @@ def test_a_line_that_is_no_record_is_dropped_and_named(spool_path: Path, caplog:
     assert f"{spool_path}: line dropped" in caplog.text
 
 
-def test_a_file_cut_from_outside_is_an_error_not_an_endless_loop(spool_path: Path) -> None:
+def test_a_file_that_another_process_truncates_is_an_error_not_an_endless_loop(spool_path: Path) -> None:
     spool = Spool(spool_path)
     spool.append(_some_tags(1, 2))
     spool_path.write_text("")

@@ -82,7 +82,7 @@ def test_the_record_of_a_run_that_lost_its_store_is_ended(tmp_path: Path, by_sum
 
 
 class _FillingStore(FakeStore):
-    """A store that accepts the first records and refuses all later ones."""
+    """A store that accepts the records of its first write and refuses all later records."""
 
     def write(self, records: Sequence[Record]) -> None:
         if self.written:
@@ -90,7 +90,7 @@ class _FillingStore(FakeStore):
         super().write(records)
 
 
-@pytest.mark.parametrize("ended", [True, False], ids=["with its end", "killed"])
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "killed"])
 def test_refused_records_stay_pending_with_the_added_end(tmp_path: Path, ended: bool) -> None:
     run = ended_run(tmp_path / "0", left=LEFT if ended else LEFT[:-1])
     store = FakeStore()

@@ -112,7 +112,7 @@ def test_a_killed_run_in_virtual_time_resumes_to_the_weights_of_the_uninterrupte
 
 
 @pytest.mark.parametrize("settings", [("train.eval_every=2",), (*CHECKPOINTED[1:], "parallelism.n_push=2")])
-def test_a_run_is_repeated_from_its_endings(tmp_path: Path, trained: Trained, settings: tuple[str, ...]) -> None:
+def test_a_run_is_repeated_from_its_record(tmp_path: Path, trained: Trained, settings: tuple[str, ...]) -> None:
     first = trained(*ASYNC, VIRTUAL, *settings)
     second = train(tmp_path, f"parallelism.replay={first / 'endings-1.jsonl'}", *settings)
     assert second.weights_sha256 == Summary.read(first / "summary.json").weights_sha256
@@ -160,7 +160,7 @@ def test_a_stopped_repetition_reports_that_it_cannot_be_resumed(
         train(tmp_path / "run", replay, resume=True)
 
 
-def test_a_timeline_in_virtual_time_changes_no_bit(tmp_path: Path, trained: Trained) -> None:
+def test_recording_a_timeline_in_virtual_time_does_not_change_the_weights(tmp_path: Path, trained: Trained) -> None:
     plain = Summary.read(trained(*ASYNC, VIRTUAL) / "summary.json")
     traced = train(tmp_path / "run", VIRTUAL, "trace=true", "trace_skip=1", "trace_steps=2")
     assert traced.weights_sha256 == plain.weights_sha256
@@ -225,7 +225,7 @@ def directory(tmp_path: Path) -> Iterator[RunDirectory]:
 
 @pytest.fixture
 def repeated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return the strategies with which steps are repeated to find the origin of a nonfinite loss."""
+    """Return a list of the strategies with which steps are repeated to find the origin of a nonfinite loss."""
     opened: list[Any] = []
     open_session = origin.open_session
 
@@ -248,7 +248,7 @@ def test_overlapping_clients_are_repeated_in_the_order_in_which_they_ended(tmp_p
 
 
 def test_clients_that_overlap_a_failure_are_in_the_record(tmp_path: Path) -> None:
-    """The turns of a device have no gap, so every part can be repeated after all earlier parts of its device."""
+    """On each device, the record numbers the parts of clients without gaps, so all parts can be repeated in order."""
     settings = (*RUINED, "parallelism.workers=3", "train.eval_every=20")
     with pytest.raises(NumericError, match="Its origin: "):
         train(tmp_path, *settings)
@@ -260,7 +260,7 @@ def test_clients_that_overlap_a_failure_are_in_the_record(tmp_path: Path) -> Non
     assert all(sorted(own) == list(range(len(own))) for own in turns.values())
 
 
-def test_after_a_checkpoint_the_order_is_unknown_and_the_origin_is_a_possible_one(
+def test_after_a_checkpoint_the_order_is_unknown_and_a_possible_origin_is_reported(
     tmp_path: Path, repeated: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     train(tmp_path, *RUINED, "optimizer.lr=0.1", "train.steps=2")

@@ -1,4 +1,4 @@
-"""Resumed runs: with another strategy, with other data, and after a kill at any file operation. Replayed runs."""
+"""Runs resumed with another strategy, with other data, or after a kill at any file operation; and replayed runs."""
 
 import itertools
 import json
@@ -55,13 +55,13 @@ def strategy_in(path: Path) -> tuple[str, int]:
     ],
     ids=" ".join,
 )
-def test_every_strategy_keeps_the_variables_of_single(strategy: Sequence[str], optimizer: Sequence[str]) -> None:
-    """Therefore every strategy can resume every checkpoint, including the optimizer's slots."""
+def test_every_strategy_has_the_variables_of_single(strategy: Sequence[str], optimizer: Sequence[str]) -> None:
+    """The variables, including the optimizer's slots, are equal, so every strategy can resume every checkpoint."""
     alone = build(small_config(*optimizer)).program.variables
     assert build(small_config(*strategy, *optimizer)).program.variables == alone
 
 
-def test_each_configuration_is_kept_under_the_last_start_that_used_it(tmp_path: Path) -> None:
+def test_each_configuration_is_kept_under_the_number_of_its_last_start(tmp_path: Path) -> None:
     train(tmp_path, "train.steps=2")
     train(tmp_path, "train.steps=2", resume=True)
     train(tmp_path, *IN_ONE_PROCESS, "train.steps=4", resume=True)
@@ -141,7 +141,7 @@ def refuse_to_load(self: Arrays) -> Dataset:
 def test_user_files_are_read_again_only_to_compare_a_stored_mean(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``require_same_data`` reads no images: it runs before the memory check, the other comparison after it."""
+    """``require_same_data`` runs before the memory check, so it reads no images. The other comparison runs after it."""
     data = ("data=arrays", f"data.path={write_arrays(tmp_path / 'mine.npz')}", "train.batch_size=4")
     train(tmp_path / "run", *data, "train.steps=2")
     config = small_config(*data)
@@ -158,7 +158,7 @@ def test_user_files_are_read_again_only_to_compare_a_stored_mean(
     require_same_normalisation(config, tmp_path / "run")
 
 
-def test_facts_of_a_built_in_set_are_compared_if_they_were_stored(
+def test_facts_of_a_built_in_dataset_are_compared_if_they_were_stored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     train(tmp_path, "train.steps=2")
@@ -178,11 +178,11 @@ def test_facts_of_a_built_in_set_are_compared_if_they_were_stored(
 
 
 class Killed(BaseException):
-    """Simulates a killed process, which performs no further file operation."""
+    """An exception that simulates a kill of the process, which performs no further file operation."""
 
 
 def kill_at(operation: int, patch: pytest.MonkeyPatch) -> None:
-    """Let the first ``operation`` file operations succeed and all later ones raise :class:`Killed`."""
+    """Let the first ``operation`` file operations succeed and all later operations raise :class:`Killed`."""
     count = itertools.count()
 
     def killing(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,7 +213,7 @@ def prepared(folder: Path, patch: pytest.MonkeyPatch, config: Config, *, resume:
 
 
 def killed_at_each_operation(folder: Path, monkeypatch: pytest.MonkeyPatch, config: Config) -> Iterator[Path]:
-    """For each file operation that prepares a start, yield a copy of ``folder`` with a start killed there.
+    """For each file operation that prepares a start, yield a copy of ``folder`` in which a start was killed there.
 
     The start resumes the run in ``folder``, or begins a run if there is none.
     """
@@ -244,9 +244,7 @@ def test_a_run_that_was_killed_while_its_directory_was_prepared_starts_again_or_
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_while_it_was_being_resumed_resumes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_killed_during_a_resume_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(tmp_path / "run", "train.steps=2")
     config, strategies = small_config(*IN_ONE_PROCESS), set()
     for folder in killed_at_each_operation(tmp_path / "run", monkeypatch, config):
@@ -264,7 +262,7 @@ SHARES = [{"step": step, "contributors": [0, 1], "dropped": []} for step in rang
 
 
 def record(folder: Path, config: Config | str | None = None, lines: int = 3) -> Path:
-    """Write a record of contributors with ``lines`` updates. config: the recorded configuration or outcome hash."""
+    """Write a record of ``lines`` updates. config: configuration or outcome hash for its first line; None omits it."""
     path = folder / "contributors.jsonl"
     outcome = outcome_hash(config) if isinstance(config, Config) else config
     first = [] if outcome is None else [{"version": 1, "outcome": outcome}]
@@ -286,7 +284,7 @@ def test_the_record_of_a_run_with_the_same_outcome_is_accepted(
     require_whole_record(build(replaying(path, *settings, "train.log_every=1")))
 
 
-@pytest.mark.parametrize("origin", ["another", None, small_config(*BACKED, "seed=3")], ids=["other", "none", "seed"])
+@pytest.mark.parametrize("origin", ["another", None, small_config(*BACKED, "seed=3")], ids=["hash", "none", "seed"])
 def test_the_record_of_another_run_is_refused_before_anything_is_started(
     origin: Config | str | None, tmp_path: Path
 ) -> None:
@@ -297,7 +295,7 @@ def test_the_record_of_another_run_is_refused_before_anything_is_started(
 
 
 def left_by(config: Config, folder: Path, *earlier: Config) -> Path:
-    """Write the record of a run and the configurations of its starts: the ``earlier`` ones, and that of the last."""
+    """Write the record of a run and the configurations of its starts, first ``earlier`` and then ``config``."""
     for start, each in enumerate(earlier, 1):
         (folder / f"config-{start}.yaml").write_text(dump(each))
     (folder / "config.yaml").write_text(dump(config))
@@ -325,7 +323,7 @@ def test_the_record_of_a_run_that_did_not_end_or_changed_is_refused_before_anyth
     assert not (tmp_path / "run").exists()
 
 
-def test_more_steps_change_a_run_only_if_the_rate_depends_on_them(tmp_path: Path) -> None:
+def test_more_steps_change_a_run_only_if_the_learning_rate_depends_on_them(tmp_path: Path) -> None:
     for schedule in ("schedule=constant", "schedule=cosine"):
         settings = (*BACKED, schedule)
         path = left_by(small_config(*settings), tmp_path, small_config(*settings, "train.steps=2"))

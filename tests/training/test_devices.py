@@ -48,22 +48,22 @@ OVERLAPPING = ("backup", "async_data", "sandblaster")
 
 @pytest.fixture(autouse=True)
 def emulated_gpus(request: pytest.FixtureRequest) -> None:
-    """Replace the kernels of GPUs by those of the emulated GPU in every test that opens GPUs."""
+    """Replace the kernels of GPUs by those of the emulated GPU in all tests of this file."""
     request.getfixturevalue("gpu_kernels")
 
 
 def config_on(found: Found, *overrides: str) -> Config:
-    """Return a small configuration that is completed with the values of a machine with four cores."""
+    """Return a small configuration, completed with the values of a machine that has four cores and these GPUs."""
     return fix_machine_values(compose([*SMALL, *overrides]).config(), 4, lambda: found)
 
 
 def placed(found: Found, *overrides: str) -> Experiment:
-    """Return the experiment of a small configuration."""
+    """Return the experiment of a configuration from :func:`config_on`."""
     return build(config_on(found, *overrides))
 
 
 def plans(experiment: Experiment) -> dict[str, dict[str, DevicePlan]]:
-    """Return client -> task of a device -> plan."""
+    """Return the plans as dicts: client -> task of a device -> plan."""
     planned = plans_of(experiment)
     return {
         name: {task_of(device): plan for device, plan in planned.plans(client.signature).items()}
@@ -77,7 +77,7 @@ def test_every_strategy_is_planned_on_gpus_without_changes(strategy: str) -> Non
     kinds = {task_of(device.name): device.type for device in experiment.cluster.devices}
     assert set(kinds.values()) == ({"cpu", "gpu"} if experiment.program.servers else {"gpu"})
     assert all((kind == "gpu") == task.startswith("/job:worker") for task, kind in kinds.items())
-    if strategy != "model":  # the placement of "model" depends on the rates
+    if strategy != "model":  # the placement of "model" depends on the rates of the devices
         on_cpu = plans(placed(NO_DRIVER, *STRATEGIES[strategy]))
         assert {name: set(each) for name, each in plans(experiment).items()} == {
             name: set(each) for name, each in on_cpu.items()
@@ -102,7 +102,7 @@ def test_gpus_are_in_one_process_unless_clients_overlap(strategy: str) -> None:
     assert (on_cpu.program.one_process is None) == (strategy != "single")
 
 
-def test_the_configuration_can_set_the_number_of_processes() -> None:
+def test_the_configuration_decides_whether_there_is_one_process() -> None:
     for apart in (("cluster.one_process=false",), ("cluster=slow_network", "cluster.emulate=true")):
         assert placed(machine(gpu()), *STRATEGIES["sync_data"], *apart).program.one_process is None
     assert placed(NO_DRIVER, *STRATEGIES["sync_data"], "cluster.one_process=true").program.one_process is not None
@@ -274,7 +274,7 @@ def test_explain_shows_devices_and_gpus() -> None:
 
 
 def summing(found: Found, *overrides: str) -> Experiment:
-    """Return the experiment of a small configuration whose gradients are summed by all_reduce."""
+    """Return the experiment of a configuration from :func:`config_on` whose gradients are summed by all_reduce."""
     return placed(found, *SUMMED, *overrides)
 
 

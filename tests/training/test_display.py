@@ -1,4 +1,4 @@
-"""The output of a run for people: progress on the terminal, the table of results, and pictures of its graph."""
+"""The output of a run for its user: progress on the terminal, the table of results, and pictures of its graph."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +59,7 @@ WORKERS = ("/job:worker/task:0/device:cpu:0", "/job:worker/task:1/device:cpu:0")
 
 @pytest.fixture
 def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Graph:
-    """Hide Graphviz; return two layers on one device, the first also on another, and a node without a layer."""
+    """Hide Graphviz; return a graph of two layers, the first on two devices, and a node that belongs to no layer."""
     monkeypatch.setenv("PATH", str(tmp_path))
     graph = Graph()
     with graph.device(WORKERS[0]):
@@ -86,7 +86,7 @@ def test_a_graph_has_a_box_for_each_layer_and_device_and_an_arrow_for_their_tens
     assert text.count("subgraph") == 2
 
 
-def test_a_picture_needs_no_program_and_omits_tensors_between_the_step_and_every_layer(
+def test_a_picture_needs_no_graphviz_and_omits_tensors_between_the_step_and_layers(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert draw_graph(graph, tmp_path / "graph.dot") == [tmp_path / "graph.dot", tmp_path / "graph.png"]

@@ -41,7 +41,7 @@ def planned(*overrides: str) -> dict[str, ProcessMemory]:
     return {each.process: each for each in planned_memory(experiment, plans_of(experiment))}
 
 
-def test_one_process_holds_all_memory() -> None:
+def test_the_only_process_of_a_run_needs_all_its_memory() -> None:
     experiment = build(small_config())
     plans = plans_of(experiment)
     (found,) = planned_memory(experiment, plans)
@@ -74,7 +74,7 @@ def test_a_larger_batch_needs_more_step_memory_and_fewer_examples_need_less_data
     assert planned("data.train_limit=100")["main"].data < small["main"].data
 
 
-def test_a_fitting_run_is_reported_and_a_larger_one_refused_with_numbers() -> None:
+def test_a_run_that_fits_is_reported_and_a_larger_run_is_refused_with_numbers() -> None:
     two = [ProcessMemory("worker-0", variables=GIB), ProcessMemory("worker-1", variables=GIB, step=4 * GIB, data=GIB)]
     needed = 7 * GIB + 2 * PROGRAM_BYTES
     require_fit(two, needed)

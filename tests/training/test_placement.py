@@ -73,7 +73,7 @@ def test_shards_of_a_layer_are_kept_with_their_workers(tmp_path: Path) -> None:
         experiment(f"parallelism.placement={tmp_path / 'placement.json'}")
 
 
-def test_layers_and_idle_devices_are_in_the_text() -> None:
+def test_the_text_of_a_placement_lists_layers_and_idle_devices() -> None:
     text = placement_text(placement_of(experiment("parallelism.constraints={*: 1}")))
     assert text.splitlines()[1:] == [
         f"  {worker_device(0)}: no layer",
@@ -170,7 +170,7 @@ def test_measured_costs_are_those_of_all_strategies_that_are_compared(tmp_path: 
     path.write_text(json.dumps({"node_ns": dict.fromkeys(built.program.graph.nodes, 1_000_000)}))
     predicted = predicted_step_s(build(small_config(*everything, f"parallelism.costs={path}")))
     assert predicted["model"] == pytest.approx(predicted["single"])
-    # Every prediction is longer than three successive nodes that take a millisecond each.
+    # Every predicted step is longer than three successive nodes, each of which takes a millisecond.
     assert min(predicted.values()) > 3e-3 > placement_of(built).step_s
 
 

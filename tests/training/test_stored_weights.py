@@ -43,7 +43,7 @@ def of_two_workers(trained: Callable[..., Path]) -> Path:
 
 
 def on(found: Found, *overrides: str, **cluster: Any) -> OneDevice:
-    """Return the device on which a machine with these GPUs evaluates the small network."""
+    """Return the device on which the machine ``found`` evaluates the small network."""
     config = small_config(*SMALL_DATA, *overrides)
     return one_device(replace(config, cluster=LocalCluster(**cluster)), 2, lambda: found)
 
@@ -83,7 +83,7 @@ def test_a_gpu_that_is_not_available_is_refused(
 
 
 def scores_on(device: OneDevice, folder: Path) -> dict[str, Any]:
-    """Return the scores on the data of the run."""
+    """Return the scores of the checkpoint of the run in ``folder``, on the data of the device's configuration."""
     data: Any = device.config.data
     return score(device, find(folder), data, data.normalisation())
 

@@ -86,13 +86,13 @@ def test_resume_with_more_steps_continues_the_curve(tmp_path: Path) -> None:
     overrides = ("schedule=constant", "train.log_every=1")
     whole = train(tmp_path / "whole", *overrides, "train.steps=6")
     train(tmp_path / "run", *overrides, "train.steps=4")
-    for _ in range(2):  # resuming a finished run changes nothing
+    for _ in range(2):  # the second resume, of a finished run, changes nothing
         longer = train(tmp_path / "run", *overrides, "train.steps=6", resume=True)
         assert (longer.weights_sha256, longer.steps) == (whole.weights_sha256, 6)
         assert steps_of(tmp_path / "run", "train/loss") == [1, 2, 3, 4, 5, 6]
 
 
-def test_iterations_of_lbfgs_resume_as_if_they_had_not_stopped(tmp_path: Path) -> None:
+def test_lbfgs_resumes_as_if_it_had_not_been_stopped(tmp_path: Path) -> None:
     """The history of L-BFGS, which includes scalars, is restored, and tracing changes no result."""
     settings = ("optimizer=lbfgs", "schedule=constant", "train.batch_size=100", "train.log_every=1")
     whole = train(tmp_path / "whole", *settings, "train.steps=5")
@@ -189,10 +189,8 @@ def test_the_record_of_a_run_is_complete(tmp_path: Path) -> None:
     assert all(np.isfinite(value).all() for value in stored.values())
 
 
-def test_no_checkpoint_is_written_of_a_variable_that_is_not_finite(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A fast ReLU turns NaN into 0, so the loss of a network with NaN can be finite.
+def test_no_checkpoint_is_written_if_a_variable_is_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A fast ReLU turns NaN into 0, so the loss of a network with NaN in its weights can be finite.
     healthy = Trainer.variables
 
     def ruined(trainer: Trainer) -> dict[str, np.ndarray]:
@@ -205,7 +203,7 @@ def test_no_checkpoint_is_written_of_a_variable_that_is_not_finite(
     assert not list((tmp_path / "checkpoints").glob("step-*"))
 
 
-def test_a_trace_is_two_files_and_a_table_and_changes_no_bit(tmp_path: Path, trained: Callable[..., Path]) -> None:
+def test_a_trace_is_two_files_and_a_table_and_changes_no_weight(tmp_path: Path, trained: Callable[..., Path]) -> None:
     plain = trained("train.steps=6")
     assert not (plain / "trace.json").exists()
     traced = train(tmp_path, "train.steps=6", "trace=true", "trace_skip=2", "trace_steps=3")

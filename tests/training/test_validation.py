@@ -23,7 +23,7 @@ from tests.small_runs import small_config, train
 VALIDATED = ("data.val_fraction=0.2", "train.eval_every=2", "schedule=constant")
 STOPPING = (*VALIDATED, "train.patience=2", "train.steps=30")
 ACCURACIES = {2: 0.3, 4: 0.5, 6: 0.4, 8: 0.6, 10: 0.55, 12: 0.6, 14: 0.9}
-"""Step -> the accuracy that replaces the measured one."""
+"""Step -> the accuracy that replaces the measured accuracy."""
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_every_strategy_scores_the_validation_split_as_one_process_does(strategy
 
 
 def scores(*overrides: str, registry: Registry) -> dict[str, Scores]:
-    """Return the scores of the initial weights by split. The program runs in one process under every strategy."""
+    """Return the scores of the initial weights by split. The program of any strategy runs in this process."""
     experiment = build(small_config(*overrides))
     data = {"name": "digits", "val_fraction": 0.2}
     with (
@@ -239,7 +239,7 @@ ACCURACY, LOSS = monitoring("test/accuracy"), monitoring("test/loss")
     [
         (ACCURACY, [0.5, 0.8, 0.7, 0.8], BestMetric(0.8, 20, 0.8, 2)),
         (LOSS, [0.5, 0.3, 0.7, 0.3], BestMetric(0.3, 20, 0.3, 2)),
-        # A small improvement is the best value, but patience counts from the last improvement by more than min_delta.
+        # A small improvement sets the best value, but patience counts from the last improvement by more than min_delta.
         (monitoring("test/accuracy", BETTER_BY), [0.5, 0.55, 0.59], BestMetric(0.59, 30, 0.5, 2)),
         (monitoring("test/accuracy", BETTER_BY), [0.5, 0.55, 0.59, 0.61], BestMetric(0.61, 40, 0.61, 0)),
         (monitoring("test/loss", BETTER_BY), [0.5, 0.45, 0.41], BestMetric(0.41, 30, 0.5, 2)),
@@ -248,7 +248,7 @@ ACCURACY, LOSS = monitoring("test/accuracy"), monitoring("test/loss")
         (monitoring("test/loss", "train.patience=null"), [0.5, 0.6, 0.4], BestMetric(0.4, 30)),
     ],
 )
-def test_the_best_value_after_some_values(config: Config, values: list[float], expected: BestMetric) -> None:
+def test_the_best_value_and_patience_are_updated(config: Config, values: list[float], expected: BestMetric) -> None:
     assert after(config, values) == expected
 
 
@@ -265,6 +265,6 @@ def test_a_checkpoint_stores_the_whole_state(state: BestMetric) -> None:
     assert BestMetric.at_start(ACCURACY, progress) == state
 
 
-def test_an_evaluation_beyond_the_schedule_changes_the_best_value_only() -> None:
+def test_an_evaluation_that_is_not_due_changes_the_best_value_only() -> None:
     state = after(ACCURACY, [0.5, 0.4])
     assert state.updated(ACCURACY, 25, 0.9, counted=False) == BestMetric(0.9, 25, 0.5, 1)

@@ -1,1 +1,1 @@
-"""The parts of the text of ``runner explain``: ``layers``, ``devices`` with the placement, and ``wires``, the links."""
+"""Parts of the text of ``runner explain``: ``layers``, ``devices`` (with placement), ``wires`` (transfers by link)."""

@@ -1,4 +1,4 @@
-"""The devices of a run, their work in a step, and the placement of layers."""
+"""The parts of ``runner explain`` on the devices of a run, their work in a step, and the placement of layers."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from runner.training.placement import placement_text
 
 
 def plans_of(experiment: Experiment) -> ProgramPlans:
-    """Return the plans of an experiment, which are made when they are requested."""
+    """Return an object that makes the plans of an experiment when they are requested."""
     return ProgramPlans(experiment.program, experiment.cluster, kernels_for(experiment.cluster.devices))
 
 
 def training_plans(experiment: Experiment, planned: ProgramPlans) -> dict[str, list[tuple[DevicePlan, float]]]:
-    """Return device -> its plans, each with the average number of times that a step runs it."""
+    """Return device -> the plans that it runs, each with the average number of runs per training step."""
     plans: dict[str, list[tuple[DevicePlan, float]]] = {}
     for client in experiment.program.training:
         for device, plan in planned.plans(client.signature).items():
@@ -31,7 +31,7 @@ def training_plans(experiment: Experiment, planned: ProgramPlans) -> dict[str, l
 
 
 def device_lines(experiment: Experiment, found: Found) -> list[str]:
-    """Return lines on the devices, the reason for their choice, and their processes. found: GPUs of this machine."""
+    """Return lines on the devices, why they are used, and whether they share a process. found: the local GPUs."""
     cluster = experiment.config.cluster
     texts = device_texts({device.name: device.gpu for device in experiment.cluster.devices}, found)
     counts = Counter(texts.values())
@@ -49,7 +49,7 @@ def device_lines(experiment: Experiment, found: Found) -> list[str]:
 
 
 def device_table(experiment: Experiment, planned: ProgramPlans, per: str) -> str:
-    """Return a table with a row for each device. per: "step" or "evaluation", for the header."""
+    """Return a table with a row for each device. per: the word after "bytes sent per": "step" or "evaluation"."""
     plans = training_plans(experiment, planned)
     return text_table(
         ("device", "nodes", "planned peak bytes", "variable bytes", f"bytes sent per {per}", "messages"),
@@ -58,7 +58,7 @@ def device_table(experiment: Experiment, planned: ProgramPlans, per: str) -> str
 
 
 def placed_lines(experiment: Experiment) -> list[str]:
-    """Return lines on the placement of layers, and the predicted step times of this and other strategies."""
+    """Return lines on the placement of layers and on predicted step times of strategies; [] without a placement."""
     if experiment.placed is None:
         return []
     predicted = predicted_step_s(experiment)
@@ -73,7 +73,7 @@ def placed_lines(experiment: Experiment) -> list[str]:
 
 
 def _device_row(device: str, plans: Sequence[tuple[DevicePlan, float]]) -> tuple[str, ...]:
-    """Return the row of a device. plans: each with the average number of times that a step runs it."""
+    """Return the row of a device. plans: as in :func:`training_plans`."""
     variables = {name: slot.layout.nbytes for plan, _ in plans for name, slot in plan.variables.items()}
     return (
         device,

@@ -1,4 +1,4 @@
-"""The layers of a network: output, parameters and multiply-adds of each."""
+"""The part of ``runner explain`` on layers: output, parameters and multiply-adds of each layer."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ _PASSING_ON = ("reshape", "identity")
 class LayerRow:
     """The size and the work of one layer, for one example.
 
-    output: the output's shape. parameters: number of trained values. multiply_adds: number in convolutions and matrix
-    products of the forward pass. activation_bytes: bytes of the output; 0 if the output shares memory with the input.
+    output: shape of the output. parameters: number of trained values. multiply_adds: number of multiply-adds in forward
+    convolutions and matrix products. activation_bytes: bytes of the output; 0 if the output shares the input's memory.
     """
 
     name: str
@@ -38,7 +38,7 @@ class LayerRow:
 
 
 def layer_rows(experiment: Experiment) -> list[LayerRow]:
-    """Return rows in the order of the network, from a training graph of one example before any compiler pass.
+    """Return the rows in network order. They describe a training graph for one example before any compiler pass.
 
     Layers that add no node to the graph, such as dropout at rate 0, have no row.
     """
@@ -58,7 +58,7 @@ def layer_rows(experiment: Experiment) -> list[LayerRow]:
 
 
 def layer_table(rows: Sequence[LayerRow], experiment: Experiment) -> str:
-    """Return a table with a row for each layer; with a column of devices if the strategy placed the layers."""
+    """Return a table with a row for each layer, and with a column of devices if the strategy placed the layers."""
     headers = ("layer", "kind", "output (one example)", "parameters", "multiply-adds", "activation bytes")
     cells = [
         (r.name, r.kind, r.output, number(r.parameters), number(r.multiply_adds), number(r.activation_bytes))
@@ -82,7 +82,7 @@ def totals(rows: Sequence[LayerRow]) -> list[str]:
 
 
 def _network_of_one_example(experiment: Experiment) -> NetworkBuilder:
-    """Return the network in a separate graph, with the inputs of the training step for one example."""
+    """Return the network, built in a separate graph that has the inputs of a training step with one example."""
     program, config = experiment.program, experiment.config
     inputs = [slot for client in program.training for slot in client.inputs]
     specs = {slot.field: program.graph.spec(slot.tensor) for slot in inputs}

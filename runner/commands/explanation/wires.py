@@ -1,4 +1,4 @@
-"""The transfers of a step, by link and layer."""
+"""The part of ``runner explain`` on the transfers of a step, by link and layer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,17 +15,17 @@ computes between the send and the first node that needs the message. Messages ca
 
 @dataclass(frozen=True)
 class Sent:
-    """A transfer, and how often a step makes it on average."""
+    """A transfer between devices. times: average number of times that a step makes the transfer."""
 
     transfer: Transfer
     times: float = 1.0
 
 
 def sent_text(sent: Sequence[Sent], per: str = "step") -> str:
-    """Return two tables of the transfers of a step: by link and layer, and by link with times of the cost model.
+    """Return two tables of the transfers of a step: one by link and layer, one by link with times of the cost model.
 
-    Links are sorted by name, and the layers of a link by their first send. A dash means no layer. Bytes are
-    rounded. per: "step" or "evaluation", for the header.
+    Links are sorted by name, and the layers of a link by their first send. A dash means that a transfer belongs to no
+    layer. Average bytes are rounded. per: the word after "bytes per" in the header, "step" or "evaluation".
     """
     if not sent:
         return "Nothing is sent between devices."
@@ -73,7 +73,7 @@ def _milliseconds(sent: Sequence[Sent]) -> tuple[str, str]:
 
 
 def sent_of(experiment: Experiment, planned: ProgramPlans) -> list[Sent]:
-    """Return the transfers of every training client. Those of a deferred client count as not hidden."""
+    """Return the transfers of all training clients; set hidden times of deferred clients (see ``Client``) to 0."""
     return [
         Sent(replace(each, hidden_s=0.0) if client.deferred else each, client.per_update)
         for client in experiment.program.training

@@ -1,4 +1,4 @@
-"""Assignments: the part of a client that the master sends to one worker, as plain data with a closed schema."""
+"""Assignments: the parts of a client that the master sends to the workers, as plain data with a closed schema."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Assignment:
 
     @classmethod
     def from_document(cls, document: object, registry: Registry) -> "Assignment":
-        """Read a document of :meth:`to_document`, verify the graph and infer every shape again.
+        """Read a document returned by :meth:`to_document`, verify the graph and infer every shape again.
 
         The returned assignment has a plan, and its arenas have a slot for every tensor that the plan transfers. Raises
         SecurityError if the document is malformed or inconsistent.

@@ -25,7 +25,7 @@ class StateUpdate:
 
 @dataclass(frozen=True)
 class Answers:
-    """Results for N examples. losses: (N,). predictions: (N,) int64 class numbers. correct: (N,), 1 or 0.
+    """Results for N examples. losses: (N,). predictions: (N,) int64 class indices. correct: (N,), 1 or 0.
 
     ``losses`` and ``correct`` have the network's state dtype.
     """

@@ -1,6 +1,6 @@
 """Load the libraries of fast CPU kernels, and find the reason why a library is missing.
 
-Modules that need a package are imported when their library is loaded, because the package may be missing.
+Modules that need other Python packages than NumPy are imported inside functions, because the packages may be missing.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _PACKAGES = ("cffi", "llvmlite")
 
 @dataclass(frozen=True)
 class NativeLibrary:
-    """A library of fast kernels. version: includes its file or the target CPU. missing: why it is not used, or ""."""
+    """A library of fast kernels. version: includes the file or target CPU. missing: why it is not used; "" if it is."""
 
     name: str
     version: str
@@ -68,7 +68,7 @@ def register_machine_code(registry: Registry) -> tuple[str, str]:
 def probe_compiler() -> tuple[str, str]:
     """Return (compiler and target CPU, ""), or ("", reason) if code cannot be compiled."""
     try:
-        import llvmlite.binding  # noqa: F401 - the library itself is loaded here
+        import llvmlite.binding  # noqa: F401 - this import loads the shared library
     except (ImportError, OSError) as error:
         return "", f"llvmlite cannot be loaded ({error}); pip install llvmlite"
     from runner.kernels.cpu.machine_code import compiler, threads

@@ -48,7 +48,7 @@ class Product:
 class Functions:
     """Functions of cuBLAS that are called directly; each returns a status, 0 for success.
 
-    CuPy's bindings of these functions refuse a captured stream or use CuPy's current stream. set_stream:
+    CuPy's bindings of these functions refuse a stream that is being captured or use CuPy's current stream. set_stream:
     ``cublasSetStream_v2``. set_workspace: ``cublasSetWorkspace_v2``. gemm: ``cublasGemmEx``.
     """
 

@@ -1,10 +1,10 @@
-"""Plain NumPy kernels: the definition of each op, and the reference that faster kernels are compared with.
+"""NumPy kernels, which define the results of the ops and are the reference for faster kernels.
 
-Fused ops without a kernel in this package are decomposed; see :mod:`runner.engine.run.kernel_table`.
-Importing this package registers the kernels. The function of a kernel never writes to its inputs. It may return a view
-of an input, because its result is then copied to the output buffer.
+A fused op without a kernel in this package is decomposed; see :mod:`runner.engine.run.kernel_table`.
+Importing this package registers the kernels. The function of a kernel never writes to its inputs. The function may
+return a view of an input, because the engine copies the result to the output buffer.
 
-Read ``arithmetic`` first; every other file contains related ops and can be read separately.
+Read ``arithmetic`` first, then every other file in any order.
 """
 
 from runner.kernels.reference import arithmetic, normalization, rows, structural, windows  # noqa: F401 - they register

@@ -1,7 +1,7 @@
 """Element-wise functions and programs, matrix multiplication, reductions, and broadcasting.
 
-NumPy adds in the order of memory. Sums and means first copy arrays to C order, so that the order of additions depends
-only on the shape."""
+NumPy adds elements in the order of their addresses. Sums and means first bring arrays into C order, so that the order
+of additions depends only on the shape."""
 
 from collections.abc import Callable
 

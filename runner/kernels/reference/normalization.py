@@ -7,18 +7,18 @@ from runner.kernels.registry import reference
 
 
 def _axes(x: Array) -> tuple[int, ...]:
-    """Return all axes but axis 1, the channels."""
+    """Return all axes except axis 1, the channel axis."""
     return tuple(axis for axis in range(x.ndim) if axis != 1)
 
 
 def _per_channel(vector: Array, x: Array) -> Array:
-    """Shape a (C,) vector so that it broadcasts against x."""
+    """Reshape a (C,) vector so that it broadcasts against x."""
     return vector.reshape(-1, *[1] * (x.ndim - 2))
 
 
 @reference("batch_norm")
 def batch_norm(x: Array, gamma: Array, beta: Array, *, epsilon: float) -> tuple[Array, Array, Array]:
-    x = np.asarray(x, order="C")  # NumPy adds in the order of memory
+    x = np.asarray(x, order="C")  # NumPy adds elements in the order of their addresses
     mean = x.mean(axis=_axes(x))
     centred = x - _per_channel(mean, x)
     variance = np.square(centred).mean(axis=_axes(x))
@@ -50,7 +50,7 @@ def batch_norm_gradient(
 
 @reference("channel_window_sum")
 def channel_window_sum(x: Array, *, size: int) -> Array:
-    """Return the sum of each window of ``size`` channels, added from the lowest channel to the highest."""
+    """Return sums over ``size`` (odd) channels around each channel, added from the lowest to the highest channel."""
     channels = x.shape[1]
     reach = min(size // 2, channels - 1)
     total = np.zeros_like(x)

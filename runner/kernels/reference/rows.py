@@ -1,4 +1,4 @@
-"""Gather, scatter and one-hot rows, softmax along rows, activation functions, and cross-entropies of logits."""
+"""Gather and scatter of rows, one-hot encoding, activation functions, softmax, and cross-entropies of logits."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from runner.kernels.registry import reference
 
 
 def check_range(op: str, indices: Array, count: int) -> None:
-    """Raise IndexError if an index is outside 0..count-1; the message has the first such index and its position."""
+    """Raise IndexError if an index is outside 0..count-1; the message states the first such index and its position."""
     error = outside_range(op, indices, count)
     if error is not None:
         raise error

@@ -1,6 +1,6 @@
 """Constants, random draws, copies, sums of several tensors, changes of dtype, and rearrangements.
 
-Random draws come from counter-based streams. They are computed in float64 and then cast to the dtype.
+Random draws come from counter-based streams. They are computed in float64 and then cast to the dtype of the result.
 """
 
 import math
@@ -15,7 +15,7 @@ from runner.kernels.memory import numpy_dtype
 from runner.kernels.registry import reference
 
 QUIET = np.uint16(0x0040)
-"""The highest mantissa bit of bfloat16, which makes a number with all exponent bits set a NaN."""
+"""The highest mantissa bit of bfloat16. A number with this bit and all exponent bits set is a NaN."""
 
 
 @reference("identity")

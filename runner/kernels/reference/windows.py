@@ -4,8 +4,8 @@ Padding is (top, bottom, left, right); strides and windows are (rows, columns).
 
 Convolution is a matrix multiplication: every example's windows are laid out as columns (im2col). Each example and group
 is a separate matrix product, so the result of an example does not depend on other examples, and the weight gradient is
-summed example by example. Examples are processed in runs whose columns fit into the cache of a CPU; the length of a run
-changes no result. Extents: G groups, N examples, K = C/G * R * S values in a window, P = H' * W' windows, O outputs.
+summed example by example. Consecutive examples whose columns fit into the CPU cache are processed together, which does
+not affect the result. Symbols: N examples, G groups, K = C/G * R * S values in a window, P = H' * W' windows.
 
 Pooling makes one pass over the images for every position in a window.
 """
@@ -24,7 +24,7 @@ Place = tuple[slice, slice, slice, slice]
 
 
 def padded(x: Array, padding: Ints, value: float = 0.0) -> Array:
-    """Return images padded with ``value``; without padding, the images themselves."""
+    """Return images padded with ``value``; if all paddings are 0, return the images themselves."""
     if not any(padding):
         return x
     image = np.full(padded_shape(x.shape, padding), value, x.dtype)
@@ -52,7 +52,7 @@ def window_counts(image: Array, window: Ints, strides: Ints) -> Ints:
 
 
 def places(counts: Ints, window: Ints, strides: Ints) -> list[Place]:
-    """Return, for each position in a window, row by row, the slices of padded images that select it in all windows."""
+    """Return, for each pixel of a window, row by row, the slices that select this pixel of every window in images."""
     return [
         (slice(None), slice(None), _every(row, counts[0], strides[0]), _every(column, counts[1], strides[1]))
         for row in range(window[0])
@@ -68,7 +68,7 @@ _RUN_BYTES = 1 << 18
 
 
 def _runs(columns: Ints, itemsize: int) -> Iterator[slice]:
-    """Yield consecutive slices of N examples, each with about ``_RUN_BYTES`` of columns and at least one example."""
+    """Yield consecutive slices of the examples; each covers at most ``_RUN_BYTES`` of columns, or a single example."""
     length = max(1, _RUN_BYTES // max(1, math.prod(columns[1:]) * itemsize))
     for start in range(0, columns[0], length):
         yield slice(start, start + length)
@@ -83,7 +83,7 @@ def _windows(x: Array, window: Ints, strides: Ints, padding: Ints, groups: int) 
 
 
 def _columns_shape(examples: int, weight_shape: Ints, groups: int, counts: Ints) -> Ints:
-    """Return the shape of columns, (N, G, K, P)."""
+    """Return the shape of the columns of ``examples`` examples, (N, G, K, P)."""
     return examples, groups, math.prod(weight_shape[1:]), math.prod(counts)
 
 
@@ -140,7 +140,7 @@ def max_pool(x: Array, *, window: Ints, strides: Ints, padding: Ints) -> tuple[A
     argmax = np.zeros(best.shape, np.int32)
     for position, place in enumerate(others, start=1):
         candidate = image[place]
-        # Positions ascend, so the greatest position with an improvement is the last one.
+        # Positions ascend from call to call, so their maximum is the last position at which ``best`` increased.
         np.maximum(argmax, np.int32(position) * (candidate > best), out=argmax)
         np.maximum(best, candidate, out=best)
     return best, argmax
@@ -166,7 +166,7 @@ def max_pool_gather(x: Array, argmax: Array, *, window: Ints, strides: Ints, pad
 
 
 def _divisor(shape: Ints, window: Ints, strides: Ints, padding: Ints, count_padding: bool) -> Array:
-    """Return the divisor of each window: the window size, or the number of positions inside the image."""
+    """Return the divisor of each window: the size of the window, or the number of its pixels inside the image."""
     if count_padding:
         return np.asarray(window[0] * window[1])
     image = padded(np.ones((1, 1, *shape[2:])), padding)

@@ -38,7 +38,7 @@ SOURCE: Mapping[str, Any] = {
 
 
 class Sessions:
-    """A factory of sessions with separate run ids; also finds the processes and directories of the sessions."""
+    """A factory of sessions with separate run ids. ``worker`` and ``directory`` belong to the newest session."""
 
     def __init__(self, registry: Registry, logs: Path) -> None:
         self.logs = logs
@@ -48,14 +48,14 @@ class Sessions:
     def new(
         self, source: Mapping[str, Any] | None = SOURCE, *, program: Program = PROGRAM, **options: Any
     ) -> ClusterSession:
-        """Return a session that has not been entered."""
+        """Return a new session; the caller enters its ``with`` block."""
         self.run_ids.append(secrets.token_hex(8))
         own: dict[str, Any] = {"run_id": self.run_ids[-1], "epoch": 1, "logs": self.logs, "threads": 1}
         cluster = local_cluster(program.workers, program.servers)
         return ClusterSession(program, cluster, self._registry, source, **(own | options))
 
     def worker(self, index: int, role: str = "worker") -> psutil.Process:
-        """Return a worker or parameter-server process of the newest session."""
+        """Return the process of worker ``index`` or, if the role is "ps", of parameter server ``index``."""
         processes = map(psutil.Process, processes_of(self.run_ids[-1]))
         wanted = (role, str(index))
         (found,) = (each for each in processes if (_option(each, "--role"), _option(each, "--index")) == wanted)
@@ -63,7 +63,7 @@ class Sessions:
 
     @property
     def directory(self) -> Path:
-        """Return the private directory of the newest session."""
+        """The private directory of the newest session."""
         return inbox_path(_option(self.worker(0), "--address")).parent
 
 
@@ -84,13 +84,13 @@ def expect_nothing_left(sessions: Sessions, directories: Sequence[Path]) -> None
 
 
 def train(session: Session, step: int) -> dict[str, Array]:
-    """Run one step at a learning rate that decreases with the step number."""
+    """Run one training step with a learning rate that decreases with the step number."""
     feeds = {"step": np.int64(step), "learning_rate": np.float64(0.1 / (1 + step))}
     return session.run("train", step=step, feeds=feeds)
 
 
 def losses(session: Session, steps: int = 3) -> list[Weights]:
-    """Run a few steps and return the fetches of each step, then those of ``eval`` and ``save``."""
+    """Run ``init``, a few training steps, ``eval`` and ``save``; return the fetches of all runs after ``init``."""
     session.run("init")
     fetched: list[Weights] = [train(session, step) for step in range(steps)]
     fetched.append(session.run("eval", step=1, feeds={"step": np.int64(1)}))
@@ -112,7 +112,7 @@ Start = Callable[..., AbstractContextManager[VirtualCluster]]
 
 
 class Source:
-    """An input source of the program ``there_and_back``. All examples of a step equal ``x`` + step."""
+    """An input source for the program ``there_and_back``. All examples of step s have the value ``x`` + s."""
 
     def __init__(self, x: float = 0.0) -> None:
         self.closed = False
@@ -139,7 +139,7 @@ def start(tmp_path: Path, registry: Registry) -> Start:
 
 @pytest.fixture
 def cluster(start: Start) -> Iterator[VirtualCluster]:
-    """Yield the two workers after setup."""
+    """Yield the two workers of ``there_and_back`` after setup."""
     with start() as cluster:
         cluster.set_up()
         yield cluster
@@ -147,7 +147,7 @@ def cluster(start: Start) -> Iterator[VirtualCluster]:
 
 @pytest.fixture
 def fed(cluster: VirtualCluster) -> VirtualCluster:
-    """Return the two workers with initial values and with feeds for a step of the client ``run``."""
+    """Return the two workers after the client ``init`` has run, with feeds for one step of the client ``run``."""
     cluster.run("init")
     cluster.feed("run", {"rate": 0.5})
     return cluster
@@ -155,7 +155,7 @@ def fed(cluster: VirtualCluster) -> VirtualCluster:
 
 @pytest.fixture
 def sessions(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sessions]:
-    """Yield the sessions of one test; afterwards, check that no process or directory is left."""
+    """Yield a factory of sessions; after the test, check that no process or directory of a session is left."""
     directories: list[Path] = []
 
     @contextmanager

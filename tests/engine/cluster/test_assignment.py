@@ -1,4 +1,4 @@
-"""Assignments: a round trip preserves them, and malformed or inconsistent documents are refused."""
+"""Assignments (the part of a client for one worker): round trips, refused documents, feeds, fetches and transfers."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -44,7 +44,7 @@ def encoded_and_decoded(document: object) -> object:
 
 @pytest.mark.parametrize("network", [*sorted(NETWORKS), "random layouts"])
 def test_training_program_round_trip(network: str, registry: Registry, tmp_path: Path) -> None:
-    """The documents contain the layouts, so the plan of a worker equals the plan of the master."""
+    """A document contains the layouts, so the plan that a worker reads from it equals the plan of the master."""
     network, kernels = ("batch_normalised", random_registry(1)) if " " in network else (network, registry)
     program = SyncData(workers=3).build(task_of(NETWORKS[network], Momentum(), batch_size=7))
     planned = plans_of(program, kernels)
@@ -60,7 +60,7 @@ def assignments(registry: Registry, tmp_path: Path) -> dict[str, Assignment]:
     return remote_plan(plans_of(there_and_back(), registry), "run", tmp_path).assignments
 
 
-def test_transfers_have_their_sizes_and_senders(assignments: dict[str, Assignment]) -> None:
+def test_assignments_contain_the_sizes_and_senders_of_transfers(assignments: dict[str, Assignment]) -> None:
     first, second = assignments["worker-0"], assignments["worker-1"]
     assert feed_sizes(first.plan, first.inputs) == {"feed rate:0": 8}
     assert feed_sizes(first.plan, ()) == {"feed rate:0": 8, "feed x:0": 24}
@@ -87,7 +87,7 @@ def test_transfers_have_their_sizes_and_senders(assignments: dict[str, Assignmen
         ("/job:thief/task:1/device:cpu:0", "peer name 'thief-1'"),
     ],
 )
-def test_device_without_a_process_is_refused(device: str, text: str) -> None:
+def test_device_name_without_a_process_is_refused(device: str, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         peer_of(device)
 

@@ -76,7 +76,7 @@ def test_suspended_process_is_reported_as_silent(sessions: Sessions, program: Pr
 
 
 def test_stuck_worker_logs_its_stack(sessions: Sessions) -> None:
-    """Worker 0 waits for worker 1, which is suspended while it is idle."""
+    """Worker 1 is suspended while it is idle, so worker 0 waits in its step for a tensor from worker 1."""
     monitor = HeartbeatMonitor({STEP: 2.0}, silence_s=1000.0)
     with sessions.new(monitor=monitor) as session:
         session.run("init")
@@ -134,7 +134,7 @@ with ClusterSession(PROGRAM, local_cluster({WORKERS}), load_kernels(), SOURCE, *
 
 @pytest.mark.slow
 def test_run_continues_after_all_its_processes_were_suspended(tmp_path: Path) -> None:
-    """A debugger or a paused container suspends the master and its workers; a worker may be the last to continue."""
+    """A debugger or a paused container can suspend the master and its workers; the last to continue may be a worker."""
     run_id = secrets.token_hex(8)
     command = Command(Path(__file__).parents[2], run_id, str(tmp_path), executable=(sys.executable, "-c", TRAINING))
     beats = tmp_path / "beats"
@@ -171,4 +171,4 @@ def test_killed_worker_is_noticed_while_the_other_one_answers(sessions: Sessions
         session.run("save")
         sessions.worker(1).kill()
         with pytest.raises(ClusterError, match=r"^worker-1 \(pid \d+\) was killed by SIGKILL"):
-            _ = [session.run("save") for _ in range(10_000)]  # Only worker 0 takes part.
+            _ = [session.run("save") for _ in range(10_000)]  # Only worker 0 runs "save".

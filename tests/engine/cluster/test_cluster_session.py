@@ -35,7 +35,7 @@ def expected(registry: Registry) -> tuple[list[Weights], LocalSession]:
 
 @pytest.fixture(scope="module")
 def shared(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterSession, Sessions]]:
-    """Yield one session and its ``Sessions``, for all tests that leave the session usable."""
+    """Yield one session, which several tests share because they leave it usable, and its ``Sessions``."""
     sessions = Sessions(registry, tmp_path_factory.mktemp("logs"))
     with sessions.new() as session:
         directory = sessions.directory
@@ -123,7 +123,7 @@ def test_trace_has_the_steps_of_its_client_on_every_worker(session: ClusterSessi
     train(session, 2)
     expect_matching_transfers(timeline.spans)
     assert [(run.process, run.client, run.step) for run in timeline.runs] == [("master-0", "train", k) for k in (0, 1)]
-    # Other tests in the same session also add runs, so only the difference of the numbers is known.
+    # Other tests use the same session, so only the difference between the run numbers is known.
     numbers = {run.step: run.number for run in timeline.runs}
     assert numbers[1] == numbers[0] + 1
     assert {(span.process, span.client, span.step, span.number) for span in timeline.spans} == {
@@ -200,7 +200,7 @@ def test_recorded_turns_replay_launched_clients_bit_for_bit(sessions: Sessions, 
 
 @pytest.fixture(scope="module")
 def launching(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSession]:
-    """Yield one session of the ``tally`` program for all tests that leave the session usable."""
+    """Yield one session of the ``tally`` program, which several tests share because they leave it usable."""
     with Sessions(registry, tmp_path_factory.mktemp("logs")).new(None, program=tally()) as session:
         session.run("init")
         yield session
@@ -237,7 +237,7 @@ def test_trace_begins_and_ends_while_clients_run(launching: ClusterSession) -> N
     # A client that finishes while spans are collected is reported afterwards.
     ended.append(session.finished())
     assert sorted((each.client, each.step) for each in ended) == [("push_0", 9), ("work_0", 8), ("work_0", 10)]
-    # Other tests in the same session also add runs, so the first number is not known.
+    # Other tests use the same session, so the number of the first run is not known.
     first = next(run.number for run in timeline.runs if run.step == 7)
     runs = {("work_0", first + 1, 8), ("push_0", 0, 9)}
     assert {(run.client, run.number, run.step) for run in timeline.runs} == {("work_0", first, 7), *runs}

@@ -39,7 +39,7 @@ def trainer_on(
 ) -> Trainer:
     """Return a trainer whose workers are initialized, each on a separate GPU.
 
-    wrong: adds errors to the examples, as in ``Spoiled``. options: keyword arguments of the session.
+    wrong: the errors that :class:`Spoiled` adds to the examples. options: keyword arguments of the session.
     """
     task = task_for(network)
     program = strategy.build(task)
@@ -52,7 +52,7 @@ def trainer_on(
 
 @dataclass(frozen=True)
 class Spoiled:
-    """Examples with errors: ``wrong(name, step, first example)`` is added to field ``name``."""
+    """Examples with errors: ``wrong(field, step, lo)`` is added to each field; ``lo`` is the first example read."""
 
     examples: Examples
     wrong: Callable[[str, int, int], Any]
@@ -92,7 +92,7 @@ def with_library(folder: Path, gpus: int) -> tuple[EmulatedRuntime, FakeNccl]:
         (SyncData(workers=2, combine="all_reduce", overlap=False), "convolutional"),
         pytest.param(Hybrid(workers=2, combine="all_reduce"), "convolutional", marks=pytest.mark.slow),
     ],
-    ids=["two", "four", "pooled", "held_back", "hybrid"],
+    ids=["two workers", "four workers", "pooled statistics", "no overlap", "hybrid"],
 )
 def test_sums_by_the_library_equal_sums_by_transfers_bit_for_bit(
     strategy: SyncData, network: str, compiled_sources: Path
@@ -118,7 +118,7 @@ def test_training_without_a_communicator_is_refused(compiled_sources: Path) -> N
         trained_on_gpus(SyncData(workers=2, combine="all_reduce"), "dense", runtime)
 
 
-def test_failure_in_the_background_names_node_and_step(compiled_sources: Path) -> None:
+def test_asynchronous_failure_of_the_library_names_node_and_step(compiled_sources: Path) -> None:
     runtime, library = with_library(compiled_sources, 2)
     library.background = 6
     expected = r"node 'reduce/.*' \(op 'collective_sum'\) on .* failed in step 0: .*ncclError 6"
@@ -150,7 +150,7 @@ def on_two_gpus(folder: Path, **options: Any) -> Trainer:
 
 
 def test_recording_does_not_change_results(compiled_sources: Path) -> None:
-    """While a trace is recorded, each instruction is called and synchronized separately."""
+    """While a trace is recorded, every instruction is called separately and followed by a synchronization."""
     plain, timed = on_two_gpus(compiled_sources), on_two_gpus(compiled_sources)
     timed.session.start_trace(["train"])
     assert timed.train(range(3)) == plain.train(range(3))
@@ -214,7 +214,7 @@ def test_full_gpu_is_reported_with_the_step(compiled_sources: Path, free: int, t
 
 @dataclass
 class Broken:
-    """A runtime in which the operation that ``fails`` names, "synchronize", "capture" or "launch", raises an error."""
+    """A runtime with one failing operation. fails: "synchronize", "capture" or "launch"; "" for none."""
 
     runtime: EmulatedRuntime
     fails: str = field(default="", init=False)
@@ -262,10 +262,10 @@ def test_gpu_fault_is_reported_at_synchronization_and_close(compiled_sources: Pa
         ("launch", 1, r"node '[^']+' \(op '[^']+'\) on .*gpu:0 failed in step 1: RuntimeError: cudaErrorIll"),
         ("capture", 1, r"\d+ nodes fused into one call on .*gpu:0 failed in step 1: RuntimeError: cudaErrorIll"),
     ],
-    ids=["launched", "launched_in_a_capture", "captured"],
+    ids=["launch", "launch in a capture", "capture"],
 )
 def test_rejected_gpu_work_is_reported_with_its_nodes(compiled_sources: Path, where: str, step: int, text: str) -> None:
-    """The first step launches single kernels, the second is captured. After a temporary fault, training continues."""
+    """The first step launches single kernels; the second is captured. After a temporary fault, training continues."""
     runtime = Broken(EmulatedRuntime(compiled_sources))
     trainer = trainer_on(runtime, Single())
     trainer.train(range(step))

@@ -17,7 +17,7 @@ class Inbox:
     """The mailbox of worker 0, which expects tensor ``a`` from worker 1, and the endpoints of the senders."""
 
     def __init__(self, delay_s: float = 0.0, longest_s: float | None = None) -> None:
-        """Let messages take ``delay_s`` seconds, or from ``delay_s`` to ``longest_s`` seconds if both are given."""
+        """Delay each message by ``delay_s`` seconds or, if ``longest_s`` is given, by a random time between the two."""
         self.network = FakeNetwork(faults=Faults(delay_s=(delay_s, longest_s or delay_s)))
         self.clock = self.network.clock
         own = self.network.endpoint(identity("worker-0"), peers=3)
@@ -47,7 +47,7 @@ class Inbox:
         return [each.received.message for each in received if each is not None]
 
     def take(self, step: int = 0) -> int:
-        """Receive the tensor ``a`` and return its number."""
+        """Receive the tensor ``a`` and return the ``number`` with which it was sent."""
         return self.mailbox.tensor("p", step, "a").offset
 
 
@@ -190,7 +190,7 @@ def test_limit_restarts_after_the_worker_was_suspended(monkeypatch: pytest.Monke
     receive = endpoint.receive
 
     def wait(timeout_s: float) -> Received | None:
-        """Suspend the worker and the sender; let the sender continue a little later than the worker."""
+        """Simulate that both processes were suspended and that the sender continues five seconds after the worker."""
         monkeypatch.setattr(endpoint, "receive", receive)
         inbox.clock.advance(2 * RECEIVE_LIMIT_S)
         inbox.network.faults = Faults(delay_s=(5.0, 5.0))
@@ -203,7 +203,7 @@ def test_limit_restarts_after_the_worker_was_suspended(monkeypatch: pytest.Monke
 
 @pytest.fixture
 def inbox() -> Inbox:
-    """Return an inbox that expects ``a`` from worker 1 and ``b`` from worker 2 and has read the hello messages."""
+    """Return an inbox that expects ``a`` from worker 1 and ``b`` from worker 2; its hello messages have been read."""
     inbox = Inbox()
     inbox.mailbox.expect("p", {"b": "worker-2"})
     inbox.read(3)
@@ -216,7 +216,7 @@ def queue(inbox: Inbox) -> LaunchQueue:
 
 
 def launch(queue: LaunchQueue, *received: str) -> QueuedLaunch:
-    """Add a launched step that receives the given tensors."""
+    """Add to the queue a launched step that receives the given tensors; return the queued step."""
     queue.waiting.append(QueuedLaunch(messages.Launch("p", 3), frozenset(received), queue._mailbox.clock()))
     return queue.waiting[-1]
 

@@ -63,7 +63,7 @@ def wait_for_log(worker: WorkerProcess, text: str) -> None:
 
 @pytest.fixture
 def input_of_the_master() -> Iterator[None]:
-    """Replace standard input by a pipe with content, which a worker must not read."""
+    """Replace the standard input of this process by a pipe with data, which a worker must not read."""
     saved = os.dup(0)
     reader, writer = os.pipe()
     os.write(writer, b"for the master")
@@ -147,7 +147,7 @@ def test_first_failure_is_the_cause(supervisor: Supervisor, start: Start) -> Non
 
 
 @pytest.mark.parametrize("error", [None, ZeroDivisionError()])
-def test_exit_ends_all_workers(tmp_path: Path, error: Exception | None) -> None:
+def test_end_of_the_supervisor_ends_all_workers(tmp_path: Path, error: Exception | None) -> None:
     with suppress(ZeroDivisionError), Supervisor(grace_s=SOON_S) as supervisor:
         for index in range(3):
             argv = [sys.executable, "-c", WAITS]
@@ -190,7 +190,7 @@ def test_child_processes_of_a_worker_end_with_it(start: Start, supervisor: Super
     grandchild.wait(SOON_S)
 
 
-def test_workers_are_started_once_and_awaited(supervisor: Supervisor, start: Start) -> None:
+def test_worker_cannot_be_started_twice_and_exits_are_awaited(supervisor: Supervisor, start: Start) -> None:
     start("worker-0", "pass")
     with pytest.raises(ValueError, match="worker-0 is already started"):
         start("worker-0", "pass")

@@ -141,7 +141,7 @@ def test_worker_tries_to_connect_for_longer_than_its_master_waits() -> None:
 
 
 def expect_failure(cluster: VirtualCluster, worker: str, kind: str, code: int, text: str) -> None:
-    """Expect that the next answer is a failure and that the worker ends with the exit code ``code``."""
+    """Expect that ``worker`` reports an error of class ``kind`` with ``text`` and ends with exit code ``code``."""
     failed = cluster.answers(messages.Failed, [worker])[worker]
     assert failed.error == kind
     assert text in failed.text
@@ -150,7 +150,7 @@ def expect_failure(cluster: VirtualCluster, worker: str, kind: str, code: int, t
 
 
 def step(cluster: VirtualCluster, number: int, *workers: str, rate: float = 1.0) -> None:
-    """Begin a step on the given workers, by default on all."""
+    """Initialize the variables, then begin a step on the given workers, by default on all."""
     cluster.run("init")
     cluster.feed("run", {"rate": rate})
     cluster.send(messages.Run("run", number), workers or None)
@@ -240,7 +240,7 @@ def test_worker_without_inputs_needs_no_source(start: Start) -> None:
         (messages.Load("run"), {}, "plan 'run' refused: expected once, after setup"),
     ],
 )
-def test_violation_before_setup_ends_the_worker(
+def test_protocol_violation_before_setup_ends_the_worker(
     start: Start, message: messages.Message, document: object, text: str
 ) -> None:
     with start() as cluster:
@@ -255,7 +255,7 @@ STRAY = messages.TensorReady("run", 0, "key", ArenaTensor("uint8", (1,), "arena"
 
 
 def load(cluster: VirtualCluster, plan: str, of: str) -> None:
-    """Load the client ``run`` on all workers, then send the assignment of worker ``of`` to worker 0 as ``plan``."""
+    """Load the client ``run`` on all workers, then send worker 0 the assignment of worker ``of`` as plan ``plan``."""
     document = cluster.load("run").assignments[of].to_document()
     cluster.send(messages.Load(plan), WORKER_0, document)
 
@@ -318,7 +318,7 @@ VIOLATIONS: list[tuple[Break, str]] = [
 @pytest.mark.parametrize(
     ("break_it", "reported", "text"), [*FAILURES, *((each, ("SecurityError", 8), text) for each, text in VIOLATIONS)]
 )
-def test_failure_and_violation_end_the_worker(
+def test_failure_or_protocol_violation_ends_the_worker(
     cluster: VirtualCluster, break_it: Break, reported: tuple[str, int], text: str
 ) -> None:
     cluster.load("run")

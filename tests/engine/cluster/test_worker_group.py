@@ -173,7 +173,7 @@ def test_failure_is_noticed_while_messages_are_always_waiting(
     assert flooded.network.clock.now < before_s
 
 
-def test_heartbeats_that_wait_behind_other_messages_count(ready: Stage) -> None:
+def test_worker_whose_heartbeats_wait_behind_other_messages_is_not_silent(ready: Stage) -> None:
     """The master takes four seconds to read a message."""
     for worker in range(2):
         ready.beat(worker, STEP, 7, *range(80))
@@ -281,12 +281,12 @@ BYE_OF_0: list[Event] = [lambda stage: stage.send("worker-0", Bye()), lambda sta
 @pytest.mark.parametrize(
     ("events", "error", "text"),
     [
-        # The raised cause is an error of a worker if there is one, else a death if any, else a lost connection.
+        # Priority of causes: an error that a worker reported, the death of a worker, a lost connection.
         ([dies(0), gather], ClusterError, DEATH.format("worker-0")),
         ([reports(0, BROKEN), dies(0), gather], NumericError, VALUE.format(0)),
         ([reports(1, LOST), reports(0, BROKEN, after_s=0.1), gather], NumericError, VALUE.format(0)),
         ([reports(1, LOST), dies(0), gather], ClusterError, DEATH.format("worker-0")),
-        # The exit of the worker that reported the lost connection is not the cause.
+        # A worker that reports a lost connection then exits, so its exit is not the cause.
         ([reports(1, LOST), dies(1), gather], ClusterError, OF_LOSS),
         ([reports(1, LOST), gather], ClusterError, OF_LOSS),
         ([*LOSES_1, *RUNS_1], ClusterError, "could not send 'run' to worker-1: the peer has ended"),

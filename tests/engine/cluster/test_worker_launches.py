@@ -1,4 +1,4 @@
-"""Launched and delayed steps of workers on a virtual network."""
+"""Launched steps of workers, which begin when their tensors have arrived, and delayed steps, on a virtual network."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,12 +54,12 @@ def launch(cluster: VirtualCluster, client: str, *workers: str, delay_s: float =
 
 
 def done(cluster: VirtualCluster, worker: str) -> tuple[str, int]:
-    """Return the plan of the next step that a worker finishes, and the number of launched steps begun before it."""
+    """Return the plan of the next step that a worker finishes, and how many launched steps it began before this one."""
     answer = cluster.answers(Done, [worker])[worker]
     return answer.plan, int(answer.stats["turn"])
 
 
-def test_step_waits_for_its_tensors_and_later_steps_go_first(cluster: VirtualCluster) -> None:
+def test_later_steps_overtake_a_step_that_waits_for_tensors(cluster: VirtualCluster) -> None:
     launch(cluster, "push_0", SERVER)
     launch(cluster, "fetch_1", SERVER)
     assert done(cluster, SERVER) == ("fetch_1", 0)
@@ -119,7 +119,7 @@ def test_delay_begins_when_the_launch_is_read(cluster: VirtualCluster) -> None:
 
 
 def one_way() -> Program:
-    """Return a program in which worker 0 reads and sends, and worker 1 computes."""
+    """Return a program with a client ``away``: worker 0 reads and scales examples, worker 1 computes ``exp``."""
     program = there_and_back()
     run = program.clients["run"]
     away = Client("away", fetches={"away": Tensor("away")}, inputs=run.inputs, feeds=run.feeds, deferred=True)
@@ -176,7 +176,7 @@ def train(cluster: VirtualCluster) -> tuple[Weights, list[Any]]:
 def test_schedule_does_not_change_weights(
     tmp_path_factory: pytest.TempPathFactory, seed: int, workers: int, longest_s: float, duplicate: float, drop: float
 ) -> None:
-    """A lossy network may also end the run with an error."""
+    """If the network drops messages, the run may instead end with an error."""
     faults, program = Faults((0.0, longest_s), drop, duplicate), SyncData(workers=workers).build(TASK)
     made = (program, tmp_path_factory.mktemp("arenas"), load_kernels(), lambda description: Examples(BATCH))
     with virtual_cluster(*made, seed=seed, faults=faults) as cluster:

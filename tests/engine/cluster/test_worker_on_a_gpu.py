@@ -37,7 +37,7 @@ STRATEGIES: Mapping[str, tuple[Strategy, Gpus]] = {
 
 @pytest.fixture
 def opened(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[GpuOptions, EmulatedRuntime]]:
-    """Give each worker emulated GPUs with separate memory; return the options and the GPUs that each worker loads."""
+    """Let each worker load separate emulated GPUs; return a list to which each worker adds its options and its GPUs."""
     found: list[tuple[GpuOptions, EmulatedRuntime]] = []
 
     def load(use: GpuOptions, home: int) -> Registry:
@@ -50,7 +50,7 @@ def opened(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> list[tupl
 
 @contextmanager
 def begun(strategy: Strategy, gpus: Gpus, folders: tuple[Path, Path], source: InputSource) -> Iterator[VirtualCluster]:
-    """Yield initialized workers that train the dense network. folders: folder of arenas, folder of compiled sources."""
+    """Yield initialized workers that train the dense network. folders: one for arenas, one for compiled sources."""
     program = strategy.build(task_for("dense"))
     arenas, compiled = folders
     planned_with = registry_of(EmulatedRuntime(compiled, gpus=2))
@@ -61,7 +61,7 @@ def begun(strategy: Strategy, gpus: Gpus, folders: tuple[Path, Path], source: In
 
 
 def feeds(step: int) -> dict[str, NDArray[Any]]:
-    """Return the feeds of a step, as :class:`tests.strategies.training.Trainer` makes them."""
+    """Return the feeds that :class:`tests.strategies.training.Trainer` uses in a step."""
     return {"step": np.int64(step), "learning_rate": np.float64(0.1 / (1 + step))}  # type: ignore[dict-item]
 
 

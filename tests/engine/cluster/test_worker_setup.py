@@ -1,4 +1,4 @@
-"""The setup document: round trips and refusals; and workers that join a communicator at setup."""
+"""The setup of workers: round trips and refusals of its document, and communicators that workers join at setup."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -91,7 +91,7 @@ def test_mutated_setup_is_refused_or_round_trips(data: st.DataObject) -> None:
 
 @dataclass
 class Library:
-    """A fake collective library that records joins and leaves. refuses: text of the error to raise, empty for none."""
+    """A fake collective library that records its calls. refuses: text of the error that it raises; "" for none."""
 
     refuses: str = ""
     log: list[tuple[Any, ...]] = field(default_factory=list)
@@ -147,7 +147,7 @@ def library() -> Library:
 
 @pytest.fixture
 def cluster(tmp_path: Path, registry: Registry, library: Library) -> Iterator[VirtualCluster]:
-    """Yield two workers that have exchanged greetings with the master, but are not set up."""
+    """Yield two workers that have exchanged hello and welcome with the master, but are not set up."""
     with virtual_cluster(there_and_back(), tmp_path, kernels(registry, library), lambda document: None) as started:  # type: ignore[arg-type,return-value]
         started.greet()
         yield started
@@ -216,7 +216,7 @@ def test_each_worker_joins_with_its_own_gpu(cluster: VirtualCluster, gpus: Emula
         assert (gpus.library("nccl").communicator().rank, gpus.library("nccl").communicator().size) == (rank, 2)
 
 
-def test_plans_with_library_sums_are_sent_to_workers(compiled_sources: Path, tmp_path: Path) -> None:
+def test_round_trip_of_plans_with_sums_by_the_library(compiled_sources: Path, tmp_path: Path) -> None:
     runtime = EmulatedRuntime(compiled_sources, gpus=2)
     with_nccl(runtime)
     kernels_there = registry_of(runtime)

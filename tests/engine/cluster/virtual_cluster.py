@@ -35,7 +35,7 @@ EXAMPLES = 3
 
 
 def there_and_back() -> Program:
-    """Return a program: worker 0 reads examples and a fed rate, worker 1 computes, worker 0 stores the result.
+    """Return a program in which worker 0 reads examples and a rate, worker 1 computes, and worker 0 stores the result.
 
     ``run`` assigns ``w`` = -exp(rate * x) and fetches the new and the old value of ``w``; ``init`` sets ``w`` to 0.
     """
@@ -85,7 +85,7 @@ class Over(BaseException):
 
 
 class Turns:
-    """A scheduler that runs one thread at a time. A thread waiting for a message yields; if all wait, time advances."""
+    """A scheduler: only the thread that has the turn runs. To wait, it yields the turn; if all wait, time advances."""
 
     def __init__(self, network: FakeNetwork, seed: int) -> None:
         self.network = network
@@ -96,11 +96,11 @@ class Turns:
         self._over = False
 
     def join(self, name: str) -> None:
-        """Register a thread under ``name``; the registered thread that is not waiting has the turn."""
+        """Register a thread under ``name``. The one registered thread that is not waiting has the turn."""
         self._batons[name] = threading.Semaphore(0)
 
     def start(self, name: str, body: Callable[[], None]) -> None:
-        """Run ``body`` under ``name`` in a thread that begins with its first turn."""
+        """Start a thread, registered under ``name``, that calls ``body`` when it first has the turn."""
         self.join(name)
         self._waiting[name] = self.network.clock.now
 
@@ -136,7 +136,7 @@ class Turns:
             raise Over
 
     def _pass_on(self) -> None:
-        """Give the turn to one of the threads that can continue earliest, chosen at random."""
+        """Choose at random one of the threads that can continue earliest, and give it the turn."""
         ready = {name: min(deadline, self._due(name)) for name, deadline in self._waiting.items()}
         now = max(self.network.clock.now, min(ready.values()))
         chosen = self._random.choice(sorted(name for name, at in ready.items() if at <= now))
@@ -325,7 +325,7 @@ def virtual_cluster(
     faults: Faults | None = None,
     gpus: Gpus | None = None,
 ) -> Iterator[VirtualCluster]:
-    """Yield workers that have only sent hello. directory: where arenas are created. gpus: the GPUs of the workers."""
+    """Yield a cluster whose workers have only sent hello. directory: folder for arenas. gpus: GPUs of the workers."""
     cluster = VirtualCluster(program, directory, registry, make_source, FakeNetwork(seed, faults), seed, gpus)
     try:
         yield cluster

@@ -24,7 +24,7 @@ def play(
     settled: Mapping[str, Layout],
     device: str = "/job:worker/task:0/device:cpu:0",
 ) -> tuple[Arranged, Placed]:
-    """Arrange a part, assign its memory and simulate its plan; return the arranged part and its memory."""
+    """Arrange the graph of a device, assign memory and simulate the plan; return the arranged graph and its memory."""
     arranged = arrange(device, part, fetches, feeds, registry, settled)
     placed = assign_memory(arranged)
     expect_values_where_they_are_read(arranged, placed)
@@ -34,7 +34,7 @@ def play(
 def expect_values_where_they_are_read(arranged: Arranged, placed: Placed) -> None:
     """Expect that every instruction finds its inputs, and that fetched, assigned and sent values exist at the end.
 
-    The simulation stores, for each cache line, variable and wire, the owner slot of the value it holds, or NOTHING.
+    For each cache line, variable and wire, the simulation stores the slot that owns the value there, or NOTHING.
     """
     memory = _Memory(arranged, placed)
     for instruction in placed.instructions:
@@ -82,7 +82,7 @@ class _Memory:
             self.expect(slot, f"{instruction.node}, which has just written it,")
 
     def expect_sharing_is_allowed(self, instruction: Instruction) -> None:
-        """Expect that an output shares memory only with an input that the kernel allows, at the same place and size."""
+        """Expect that outputs overlap only inputs that the kernel may overwrite, which have an equal place and size."""
         places = self.placed.places
         for i, source in enumerate(instruction.inputs):
             for o, result in enumerate(instruction.outputs):

@@ -1,6 +1,6 @@
-"""Physical layouts: kernels get the layouts they request, with few conversions, and users see C order.
+"""Physical layouts: kernels get the layouts that they request with few conversions; feeds and fetches have C order.
 
-The first reader of a variable decides its layout; values computed from the variable use that layout.
+The first reader of a variable decides the layout of the variable; values computed from the variable use that layout.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ def arranged(
 
 
 def steps(found: Arranged) -> str:
-    """Return the instructions as text: ``neg:rm`` reads reversed and writes masked; p is plain, - is no operand."""
+    """Return the instructions as text. ``neg:rm`` reads layout REVERSED and writes MASKED; p: PLAIN, -: no operand."""
     letters = [
         "".join(LETTERS[side[0].tag] if side else "-" for side in (i.arrangement.inputs, i.arrangement.outputs))
         for i in found.instructions
@@ -76,7 +76,7 @@ Case = tuple[str, str, str, tuple[Kernel, ...], str]
 
 
 def case(text: str, expected: str, *kernels: Kernel, fetch: str = "", variables: str = "w:p") -> Case:
-    """Return a test case. kernels: the kernels besides the reference kernels. variables: the layouts of variables."""
+    """Return a case. kernels: added to the reference ones. expected, variables: texts of ``steps`` and ``layouts``."""
     return text, expected, fetch, kernels, variables
 
 
@@ -103,13 +103,13 @@ CASES = {
     "a plain fetch serves all readers of the plain layout": case(
         "y = neg(x); e = exp(y)", "convert:pr neg:rr convert:rp exp:pp", NEG, fetch="y"
     ),
-    "from one layout to another by the plain one": case(
+    "a conversion through the plain layout": case(
         "y = neg(x); e = exp(y)", "convert:pr neg:rr convert:rp convert:pm exp:mm", NEG, EXP
     ),
-    "from one layout to another directly": case(
+    "a direct conversion between two layouts": case(
         "y = neg(x); e = exp(y)", "convert:pr neg:rr convert:rm exp:mm", NEG, EXP, STRAIGHT
     ),
-    "the plain half of the way is shared": case(
+    "the plain intermediate value is shared": case(
         "y = neg(x); e = exp(y); s = square(y)",
         "convert:pr neg:rr convert:rp convert:pm exp:mm square:pp",
         NEG,
@@ -121,10 +121,10 @@ CASES = {
         "convert:pr neg:rr convert:rp send:p- recv:-p convert:pr neg:rr",
         NEG,
     ),
-    "aliases are no instructions": case(
+    "aliases need no instructions": case(
         "y = neg(x); i = identity(y); s = stop_gradient(i); f = reshape(s, shape=(6,))", "neg:pp", fetch="f"
     ),
-    "another shape is a plain copy": case(
+    "a value is reshaped in the plain layout": case(
         "y = neg(x); f = reshape(y, shape=(6,)); z = neg(f)",
         "convert:pr neg:rr convert:rp convert:pr neg:rr",
         NEG,
@@ -169,7 +169,7 @@ CASES = {
         NEG,
         variables="v:p w:r",
     ),
-    "the output of an assign is its value without an instruction": case(
+    "readers of an assign read the assigned value": case(
         "n = neg(x); s = assign(w, n); a = neg(s)", "convert:pr neg:rr assign:r- neg:rr", NEG, variables="w:r"
     ),
 }
@@ -188,7 +188,7 @@ def test_layouts_are_converted_as_the_table_says(name: str) -> None:
 
 
 def test_alias_shares_the_memory_of_its_input() -> None:
-    found = arranged(CASES["aliases are no instructions"][0], "f")
+    found = arranged(CASES["aliases need no instructions"][0], "f")
     (slot,) = found.fetches.values()
     assert (found.slots[slot].spec.shape, found.owner[slot]) == ((6,), found.instructions[0].outputs[0])
 
@@ -253,7 +253,7 @@ def test_cast_through_the_plain_layout_gives_the_rounded_values() -> None:
     np.testing.assert_array_equal(found, np.exp((-value).astype(np.float32)))
 
 
-def test_kernels_are_offered_layouts_of_inputs_and_none_for_unread_variables() -> None:
+def test_kernels_are_offered_the_decided_layouts_of_their_inputs() -> None:
     offers: list[list[str | None]] = []
 
     def asked(
@@ -268,7 +268,7 @@ def test_kernels_are_offered_layouts_of_inputs_and_none_for_unread_variables() -
 
 
 @pytest.mark.parametrize("tag", NOT_PLAIN)
-def test_layouts_decided_before_are_kept(tag: str) -> None:
+def test_layouts_that_are_already_decided_are_kept(tag: str) -> None:
     found = arranged("n = neg(w)", "w", NEG, settled={"w": WANTED[tag], "unknown": WANTED[MASKED]})
     assert layouts(found) == f"w:{LETTERS[tag]}"
     assert found.slots[found.fetches[Tensor("w")]].layout.is_plain

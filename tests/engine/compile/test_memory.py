@@ -1,7 +1,7 @@
-"""Memory places: which values share bytes, and which values must not.
+"""Places of values in memory: which values may share bytes, and which values must not.
 
 The text of a plan is ``OP=PLACE ... | SIZE``: instructions with the places of their outputs, then the arena's size.
-A place is an offset in the arena, a variable, or a wire (``~key``). Sizes and offsets count cache lines (8 float64).
+A place is an offset in the arena, a variable, or a ``Wire`` (``~KEY``). Offsets and sizes are in 64-byte cache lines.
 """
 
 import random
@@ -51,7 +51,7 @@ Case = tuple[str, str, str, tuple[Kernel, ...]]
 
 
 def case(text: str, expected: str, fetch: str = "", *kernels: Kernel) -> Case:
-    """Return a graph over the input x, its plan, the fetched names, and the kernels besides the reference kernels."""
+    """Return a graph that reads x, its plan, the fetched names, and the kernels added to the reference kernels."""
     return text, expected, fetch, kernels
 
 
@@ -86,15 +86,15 @@ ARENA: dict[str, Case] = {
     ),
     "both inputs may be overwritten": case("b = input(8); y = add(x, b)", "add=0 | 2", "y", greedy("add", BOTH)),
     "no input may be overwritten": case("b = input(8); y = add(x, b)", "add=2 | 3", "y"),
-    "a value that is read twice, one place may be overwritten": case(
+    "a value is read twice, and one input may be overwritten": case(
         "i = identity(x); y = add(x, i)", "add=1 | 2", "y", greedy("add", [(0, 0)])
     ),
-    "a value that is read twice, both places may be overwritten": case(
+    "a value is read twice, and both inputs may be overwritten": case(
         "i = identity(x); y = add(x, i)", "add=0 | 1", "y", greedy("add", BOTH)
     ),
     "an output of another size": case(f"y = {HALF.format('x')}", "slice=1 | 2", "y", greedy("slice")),
     "the memory of a variable is not reused": case("w = weights(8); y = neg(w)", "neg=1 | 2", "y", NEG),
-    "scratch memory is used by others before and after the call": case(
+    "scratch memory holds values before and after the call": case(
         "n = neg(x); e = exp(n)",
         "neg=0 exp=1 | 3",
         "e",
@@ -102,7 +102,7 @@ ARENA: dict[str, Case] = {
         greedy("exp", (), scratch_bytes=1),
     ),
     "values without elements": case("e = input(0, 3); y = neg(e)", "neg=0 | 1", "y e", NEG),
-    "an input gives its memory to no output of another size": case(
+    "outputs of another size do not use the memory of an input": case(
         f"z = input(16); {PARTS.format(8, 8).replace('(x', '(z')}",
         "split=3=4 | 5",
         "low high",
@@ -129,7 +129,7 @@ ARENA: dict[str, Case] = {
         )
         for order in ("abc", "acb", "bac", "bca", "cab", "cba")
     },
-    "a gap at the end is the beginning of a larger value": case(
+    "a larger value begins in the gap at the end": case(
         "n = neg(x); l = fill(value=1.0, shape=(24,), dtype='float64')", "neg=1 fill=1 | 4", "x l"
     ),
 }
@@ -159,11 +159,11 @@ VARIABLES: dict[str, Case] = {
         "n = neg(x); s = assign(w, n); a = neg(n); b = neg(a)", "neg=w neg=0 neg=0 | 1", "b", NEG
     ),
     "a fed value": case("s = assign(w, x)", "assign | 1"),
-    "a fed value, and the old one is fetched": case("s = assign(w, x)", "convert=1 assign | 2", "w"),
-    "a fed value, and the new one is fetched": case("s = assign(w, x)", "assign | 1", "s"),
+    "a fed value, if the old one is fetched": case("s = assign(w, x)", "convert=1 assign | 2", "w"),
+    "a fed value, if the new one is fetched": case("s = assign(w, x)", "assign | 1", "s"),
     "one value for two variables": case("n = neg(x); s = assign(w, n); t = assign(v, n)", "neg=w assign | 1", "n"),
     "two variables that are swapped": case("s = assign(w, v); t = assign(v, w)", "convert=1 convert=v assign | 2"),
-    "each of several outputs in its variable": case(
+    "each of several outputs is computed in its variable": case(
         f"a = weights(3); b = weights(5); {PARTS.format(3, 5)}; s = assign(a, low); t = assign(b, high)",
         "split=a=b | 1",
     ),
@@ -245,7 +245,7 @@ VIEWS_OF_W = ("", "v = identity(w)", "v = reshape(w, shape=(2, 4))", "i = identi
 
 @pytest.mark.parametrize("view", VIEWS_OF_W)
 @pytest.mark.parametrize("pairs", [(), ((0, 0),), BOTH])
-def test_fetched_variable_has_its_value_at_the_start_of_the_step(view: str, pairs: tuple[tuple[int, int], ...]) -> None:
+def test_fetched_variable_has_the_value_at_the_start_of_a_step(view: str, pairs: tuple[tuple[int, int], ...]) -> None:
     text = Text.parse(f"x = input(8); w = weights(8); n = add(w, x); {view}\ns = assign(w, n)", "float64")
     fetches = text.names(f"{'v' if view else 'w'} n s")
     bench = Bench(text.graph, fake_registry(greedy("add", pairs)), fetches)
@@ -278,7 +278,7 @@ class _Sketch:
         self.open = set(NAMES)
 
     def value(self, nbytes: int, owner: int | None = None) -> int:
-        """Add a slot, which aliases slot ``owner`` if given; return its number."""
+        """Add a slot, which is an alias of slot ``owner`` if an owner is given; return the number of the new slot."""
         self.slots.append(Slot(TensorSpec((nbytes,), "uint8"), Layout("", nbytes)))
         self.owner.append(len(self.owner) if owner is None else self.owner[owner])
         return len(self.slots) - 1

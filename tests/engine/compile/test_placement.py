@@ -53,7 +53,7 @@ def devices(text: str, cluster: Cluster = FOUR) -> dict[str, str]:
                 ("/job:worker", "cpu0"),
             )
         ),
-        # A node is placed on a device with a kernel for its op; the nodes of its colocation group follow.
+        # A node is placed on a device with a kernel for its op, and so are all nodes of its colocation group.
         (f"a = {source(CPU_0)}; p = matmul(a, a)", {"a": "cpu0", "p": "gpu0"}),
         (f"a = {source('/task:1')}; p = matmul(a, a, beside='a')", {"a": "gpu1", "p": "gpu1"}),
         # A chain of colocations is one group; only devices that are allowed for all its nodes are feasible.
@@ -107,7 +107,7 @@ def test_node_for_which_no_device_is_feasible_is_refused(text: str, message: str
 def test_node_is_placed_on_the_faster_device_unless_the_transfer_costs_more(
     inputs_on: str, latency_s: float, bytes_per_s: float, device: str
 ) -> None:
-    """The product of two 200x200 matrices takes 16 million operations; each input has 320 kB."""
+    """The product of a 200x200 matrix with itself takes 16 million operations; the matrix has 320 kB."""
     fast = Device(GPU_0, flops_per_s=1e11, gpu=0)
     cluster = Cluster((Device(CPU_0, flops_per_s=1e9), fast), latency_s, bytes_per_s)
     graph = Text.parse(f"a = input(200, 200, on='{inputs_on}'); p = matmul(a, a)", "float64").graph
@@ -134,7 +134,7 @@ def test_placement_satisfies_constraints_and_is_reproducible(sample: Sample) -> 
 
 NEAR = local_cluster(2, latency_s=1e-9, bytes_per_s=1e15)
 FED = "input(200, 200)"
-"""A matrix. A product of two such matrices takes 80 microseconds; a transfer between the devices of NEAR far less."""
+"""A matrix. The product of two such matrices takes 80 microseconds, a transfer between devices of NEAR far less."""
 
 
 def chosen(text: str, cluster: Cluster = NEAR) -> dict[str, str]:
@@ -148,7 +148,7 @@ def chosen(text: str, cluster: Cluster = NEAR) -> dict[str, str]:
 def layer(x: str, name: str) -> str:
     """Return the statements of a colocated layer: a product with a variable, and a bias.
 
-    The reshaped bias is ready first, but must not decide the device.
+    The reshaped bias is ready first, but must not decide the device of the layer.
     """
     w = f"{name}_w"
     return f"""; {w} = weights(200, 200); {name}_b = weights(200)
@@ -164,7 +164,7 @@ def test_branches_are_on_different_devices_and_a_chain_on_one() -> None:
 
 
 def test_two_streams_through_a_chain_of_layers_are_a_pipeline() -> None:
-    """Streams share variables, so each layer has one device; layer b computes one stream while a computes the other.
+    """Streams share variables, so each layer has one device; layer b computes a stream while layer a computes the next.
 
     In the graph, one stream precedes the other, so nodes must be visited in order of their longest remaining path.
     """
@@ -176,7 +176,7 @@ def test_two_streams_through_a_chain_of_layers_are_a_pipeline() -> None:
 
 
 def test_tensor_is_sent_to_a_device_once_for_all_its_readers() -> None:
-    """Sending x occupies its device for 0.8 ms; with one send per reader, ``rest`` would not stay on that device."""
+    """A send of x occupies the device of x for 0.8 ms; with one send per reader, ``rest`` would leave that device."""
     readers = "; ".join(f"reader{k} = neg(x, on='there')" for k in range(20))
     devices = (Device(HERE, flops_per_s=16e9), Device(THERE, flops_per_s=1e30, bytes_per_s=1e30))
     found = chosen(
@@ -188,7 +188,7 @@ def test_tensor_is_sent_to_a_device_once_for_all_its_readers() -> None:
 
 
 def test_tensor_is_received_once_for_several_readers() -> None:
-    """The device of x is busy, so its readers are placed behind a slow link; only the first one waits for x."""
+    """The device of x is busy, so the readers of x run behind a slow link; only the first reader waits for x."""
     busy = "; ".join(f"b{k + 1} = matmul(b{k}, b{k}, on='here')" for k in range(1, 6))
     found = chosen(
         f"""fed = input(200, 200, on='here'); x = neg(fed, on='here'); b1 = matmul(x, x, on='here'); {busy}
@@ -205,7 +205,7 @@ def test_node_without_inputs_is_placed_with_its_first_reader() -> None:
     assert found["labels"] == found["p"] == THERE
 
 
-def test_layer_is_placed_by_its_input_not_by_its_variables() -> None:
+def test_device_of_a_layer_depends_on_its_input_not_on_its_variables() -> None:
     """The reshaped variable is ready first and the other device is idle, but the link is too slow for the input."""
     slow = local_cluster(2, latency_s=1.0, bytes_per_s=1e6)
     text = f"fed = input(200, 200, on='here'); x = neg(fed, on='here'){layer('x', 'a')}"

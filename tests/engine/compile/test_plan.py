@@ -90,7 +90,7 @@ def test_instructions_read_and_write_slots_and_each_slot_has_a_place() -> None:
     assert (len(plan.places), plan.arena_bytes) == (len(plan.slots), 3 * 64)
 
 
-def test_plan_of_a_part_has_feeds_with_tensor_slot_and_spec(registry: Registry) -> None:
+def test_feed_of_a_plan_has_a_tensor_a_slot_and_a_spec(registry: Registry) -> None:
     text = Text.parse("feed__inner_1 = input(4); y = neg(feed__inner_1)", "float64")
     carrier, y = text.names("feed/inner_1 y")
     feeds = {Tensor("inner", 1): carrier}

@@ -39,7 +39,7 @@ def program_of(sample: Sample) -> Program:
 
 
 def all_on_one(program: Program, device: str) -> Graph:
-    """Return the graph with all unconstrained nodes on one device."""
+    """Return the graph of a program with all unconstrained nodes on one device."""
     placed = Graph()
     for node in program.graph:
         placed.insert(replace(node, device=node.device or device))
@@ -120,7 +120,7 @@ def test_only_one_of_several_devices_with_equal_rates_is_tried() -> None:
     assert tried(Cluster((first, slower))) == {"one_device_0", "one_device_1"}
 
 
-def test_pipeline_of_equal_layers_is_cut_in_the_middle() -> None:
+def test_pipeline_of_equal_layers_is_divided_in_the_middle() -> None:
     def tower(net: NetworkBuilder, batch: Batch) -> Outputs:
         h = nn.flatten(net, batch["x"], name="flat")
         for k in range(6):
@@ -142,7 +142,7 @@ def test_no_placement_is_tried_if_all_devices_are_given() -> None:
     assert set(devices_of_layers(placed.program.graph).values()) == {worker_device(1)}
 
 
-def test_placement_is_a_function_of_the_program() -> None:
+def test_equal_programs_have_equal_placements() -> None:
     first, second = (
         place_program(ModelParallel(workers=3, concurrent_steps=2).build(task("convolutional")), local_cluster(3), r)
         for r in (load_kernels(), load_kernels())
@@ -152,7 +152,7 @@ def test_placement_is_a_function_of_the_program() -> None:
 
 
 def step_of(registry: Registry) -> dict[str, Node]:
-    """Return the nodes of a training step of the strategy ``single``, whose durations a run would record."""
+    """Return the nodes, by name, of a training step of strategy ``single``. A run can record their durations."""
     program = Single().build(task())
     compiled = compile_signature(program.graph, program.clients["train"].signature, local_cluster(1), registry)
     return {node.name: node for node in compiled.parts[worker_device(0)].graph}
@@ -176,7 +176,7 @@ def test_measured_seconds_replace_estimates_and_scale_the_estimates_of_unmeasure
 
 
 def test_measured_seconds_decide_the_placement(registry: Registry) -> None:
-    """In the record, the forward pass of one branch takes nearly all the time, so a second device does not help."""
+    """By measurement, the forward pass of one branch takes nearly all the time, so a second device does not help."""
     program, cluster = ModelParallel().build(task()), local_cluster(2, latency_s=1e-5, bytes_per_s=1e12)
     measured = {name: 10.0 if name.startswith("train/left") else 1e-7 for name in step_of(registry)}
     assert sum(measured.values()) == pytest.approx(2 * 10.0, rel=1e-3)
@@ -203,7 +203,7 @@ def chain(widths: list[int], more: str = "") -> Graph:
 
 
 def stage_of(graph: Graph, cluster: Cluster, count: int) -> list[int]:
-    """Return the number of the worker on which each product is placed."""
+    """Return the number of the worker on which each product is placed if the graph has ``count`` stages."""
     groups = colocation_groups(graph, cluster, lambda node: None)
     choice = stages(graph, cluster, groups.of, groups.feasible, node_seconds)[count - 2]
     products = [node.name for node in graph if node.op == "matmul"]
@@ -215,13 +215,13 @@ def stage_of(graph: Graph, cluster: Cluster, count: int) -> list[int]:
     [
         ([300] * 7, 3, 1e30, [0, 0, 1, 1, 2, 2]),
         ([300] * 7, 2, 1e30, [0, 0, 0, 1, 1, 1]),
-        # The large layer gets a separate device.
+        # Each of the two large products gets a separate device.
         ([100, 100, 100, 3000, 100], 2, 1e30, [0, 0, 0, 1]),
-        # A cut in the middle balances compute, but the tensor after the next layer is far smaller.
+        # A cut after the first product would balance compute, but the output of the third product is far smaller.
         ([300, 300, 300, 2, 300], 2, 1e8, [0, 0, 0, 1]),
     ],
 )
-def test_chain_is_cut_evenly_or_at_a_small_tensor(
+def test_chain_is_divided_evenly_or_at_a_small_tensor(
     widths: list[int], count: int, bytes_per_s: float, expected: list[int]
 ) -> None:
     cluster = local_cluster(count, latency_s=0.0, bytes_per_s=bytes_per_s)
@@ -269,7 +269,7 @@ def trained(more: str = "") -> Graph:
     return Text.parse(TRAINED + more).graph
 
 
-def test_node_without_a_layer_stamp_belongs_to_the_layer_of_an_input_or_a_reader() -> None:
+def test_node_without_a_layer_belongs_to_the_layer_of_an_input_or_a_reader() -> None:
     homes = home_layers(trained())
     fc = {"w", "y", "x", "gradient", "clipped", "step", "half", "new", "set", "rate", "unread"}
     assert {name for name, home in homes.items() if home == "fc"} == fc

@@ -1,4 +1,4 @@
-"""Plans of a program: the training step first, one plan per client, and one layout per variable."""
+"""Plans of the clients of a program: the training step decides the layouts of variables for all clients."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -151,7 +151,7 @@ def test_two_deferred_clients_of_one_plan_are_refused() -> None:
 
 
 def expect_layouts_to_reproduce_plans(program: Program, registry: Registry) -> None:
-    """Expect that each part has the same plan if all layouts are given in advance, as they are for workers."""
+    """Expect that a part has the same plan if it is planned again with the layouts of all variables given."""
     plans = ProgramPlans(program, local_cluster(program.workers), registry)
     for each in program.clients.values():
         parts = plans.compiled(each.signature).parts
@@ -177,7 +177,7 @@ def test_layouts_reproduce_plans_with_random_kernels(seed: int, name: str) -> No
     expect_layouts_to_reproduce_plans(PROGRAMS[name], random_registry(seed))
 
 
-def test_step_reads_the_batch_with_its_number() -> None:
+def test_step_reads_the_batch_with_the_number_of_the_step() -> None:
     slot = InputSlot(Tensor("x"), "train", "x", 3, 7)
     assert [slot.share(step) for step in (0, 5)] == [("train", 0, 3, 7), ("train", 5, 3, 7)]
 

@@ -38,7 +38,7 @@ def cut_of(sample: Sample) -> Graph:
 
 @given(samples())
 def test_any_graph_has_a_valid_and_repeatable_order(sample: Sample) -> None:
-    """Expect each node once, after all nodes it needs, sorted by simulated start time; expect the same order again."""
+    """Expect each node once, after all nodes that it needs and by simulated start time; a second run must agree."""
     cut = cut_of(sample)
     starts = start_times(cut, local_cluster(sample.devices))
     assert list(starts.items()) == list(start_times(cut_of(sample), local_cluster(sample.devices)).items())
@@ -70,7 +70,7 @@ def expect_transfers_next_to_their_tensors(nodes: Sequence[Node]) -> None:
 
 
 def test_node_starts_when_its_inputs_have_arrived_and_its_device_is_free() -> None:
-    """Memory access takes no time, one operation one second; a link has a latency of 10 s and 2 bytes per second."""
+    """Memory access takes no time, an operation takes 1 s, and a link has a latency of 10 s and carries 2 bytes/s."""
     graph = Graph()
     with graph.device(HERE):
         x = ops.placeholder(graph, (3,), "float32", name="x")
@@ -90,7 +90,7 @@ def test_node_starts_when_its_inputs_have_arrived_and_its_device_is_free() -> No
 
 
 def run_waiting(queues: Mapping[str, list[str]], cut: Graph) -> None:
-    """Let every device run its queue and wait at each receive for its send; fail if all devices wait."""
+    """Let every device run its queue and wait at each receive for the matching send; fail if all devices wait."""
     sent: set[str] = set()
     at = dict.fromkeys(queues, 0)
     while any(at[device] < len(queue) for device, queue in queues.items()):
@@ -107,7 +107,7 @@ def run_waiting(queues: Mapping[str, list[str]], cut: Graph) -> None:
 
 
 def sent_over(wire_s: float, products: int, *, back: bool, large: bool = False) -> tuple[Graph, Cluster]:
-    """Return a graph in which a device adds a received tensor x to another, besides products of one second each.
+    """Return a graph in which a device receives x, adds another tensor to x, and computes products of 1 s each.
 
     wire_s: the seconds that x occupies the link. back: whether the sum is sent back. large: whether the result of the
     products occupies the link as long as x, rather than for no time. Memory access takes no time.
@@ -139,7 +139,7 @@ def sent_over(wire_s: float, products: int, *, back: bool, large: bool = False) 
         (1.5, 20, True, False, math.ceil(1.5 + PATIENCE * 17)),
         # The sum is on the critical path.
         (9.5, 12, True, False, 10),
-        # The sum is sent from 9.5 to 19 s; only then is the link free for the tensor that is ready after 12 s.
+        # The sum occupies the link from 9.5 s to 19 s, so the result of the products, ready after 12 s, has to wait.
         (9.5, 12, True, True, 10),
         (3.5, 12, True, True, math.ceil(3.5 + PATIENCE * 5)),
         # The sum is not sent, so it waits until there is no other work.
@@ -225,7 +225,7 @@ def test_gradient_of_a_layer_is_sent_before_the_gradients_of_lower_layers_are_co
     for worker, part in enumerate(training_parts(task, workers, registry)):
         for layer, below in pairwise(layers):
             sends = gradient_sends(part, worker, layer)
-            # Weights and biases are sent to each other worker that owns a part of them.
+            # Gradients of weights and biases are sent to each other worker that owns a part of these variables.
             assert len(sends) >= workers
             assert max(sends) < min(backward(part, below))
 

@@ -67,7 +67,7 @@ def test_hidden_time_is_at_most_the_time_of_the_transfer(registry: Registry) -> 
     assert transfer.hidden_s == transfer.seconds == pytest.approx(WIRE_S)
 
 
-def test_compute_after_the_first_need_hides_nothing(registry: Registry) -> None:
+def test_compute_after_the_first_read_hides_nothing(registry: Registry) -> None:
     (short,), (long,) = (
         transfers(compiled(50, registry, followed=followed), two_devices()) for followed in (False, True)
     )

@@ -1,4 +1,4 @@
-"""Invariants of the parts into which a graph is cut, one for each device."""
+"""Checks of a graph that is split into parts, one for each device."""
 
 from collections import defaultdict
 
@@ -8,7 +8,7 @@ from runner.engine.graph.verify import VerificationError, verify
 
 
 def verify_partition(parts: dict[str, Graph]) -> None:
-    """Check that parts are legal, nodes are on their devices, and each send has one receive of the same spec."""
+    """Check that parts are legal, nodes are on their devices, and each send has one receive with an equal spec."""
     sends: dict[tuple[str, str, str], list[TensorSpec]] = defaultdict(list)
     receives: dict[tuple[str, str, str], list[TensorSpec]] = defaultdict(list)
     for device, part in parts.items():

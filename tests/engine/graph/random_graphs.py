@@ -57,7 +57,7 @@ def _drawn_node(draw: st.DrawFn, graph: Graph, tensors: list[Tensor], places: li
         return ops.tanh(graph, a)
     if kind == "add_n":
         return ops.add_n(graph, [a, b, c])
-    # One node has two outputs, which another node joins, perhaps on another device.
+    # One node has two outputs, which another node concatenates, perhaps on another device.
     low, high = ops.split(graph, a, 0, (1, SIZE - 1))
     with graph.device(draw(st.sampled_from(places))):
         return ops.concat(graph, [high, low], axis=0)
@@ -84,7 +84,7 @@ class TrainingSample:
 def training_samples(
     draw: st.DrawFn, *, dtype: str = "float64", max_devices: int = 2, controls: bool = True
 ) -> TrainingSample:
-    """Draw a graph of randomly joined layers, gradients and updates: patterns that passes rewrite, and obstacles.
+    """Draw a graph of layers, gradients and updates: patterns that passes rewrite, and nodes that prevent a rewrite.
 
     controls: whether some nodes wait for other nodes.
     """
@@ -126,8 +126,8 @@ class _Sketch:
     def one_of(self, choices: list[Callable[[], Tensor]]) -> Callable[[], Tensor]:
         """Draw one of several functions by its index.
 
-        Hypothesis compares strategies by the hashes of their elements, and functions hash by their addresses: if they
-        were sampled directly, later examples would depend on memory addresses.
+        Hypothesis compares strategies by the hashes of their elements, and the hash of a function is its address. If
+        functions were sampled directly, later examples would depend on memory addresses.
         """
         return choices[self.draw(st.integers(0, len(choices) - 1))]
 

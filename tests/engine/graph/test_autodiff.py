@@ -29,17 +29,17 @@ def values(text: Text, found: list[Tensor | None], x: list[float]) -> list[list[
 @pytest.mark.parametrize(
     ("text", "ys", "xs", "x", "expected"),
     [
-        # With respect to an intermediate tensor, alone and together with the input.
+        # Gradients with respect to an intermediate tensor, alone and together with the input.
         ("m = exp(x); y = square(m)", "y", "m", [0.0, 1.0], [[2.0, 2 * E]]),
         ("m = square(x); y = square(m)", "y", "m x", [3.0], [[2 * 3.0**2], [4 * 3.0**3]]),
         # The gradients of several ys are added, even if one y depends on another or is listed twice.
         ("y = square(x); z = exp(x)", "y z", "x", [0.5], [[1.0 + np.exp(0.5)]]),
         ("y = square(x); z = square(y)", "y z", "x", [2.0], [[2 * 2.0 + 4 * 2.0**3]]),
         ("y = square(x)", "y y", "x", [3.0], [[12.0]]),
-        # With respect to y itself, and to the same x twice.
+        # Gradients with respect to y itself, and twice with respect to the same x.
         ("", "x", "x", [0.0, 0.0], [[1.0, 1.0]]),
         ("y = square(x)", "y", "x x", [3.0], [[6.0], [6.0]]),
-        # With respect to a tensor that one node reads twice.
+        # The gradient with respect to a tensor that one node reads twice.
         ("y = mul(x, x)", "y", "x", [3.0], [[6.0]]),
     ],
 )
@@ -64,7 +64,7 @@ def test_grad_ys_are_weights_of_the_ys() -> None:
         ("y = square(x); later = exp(y)", "x", "later", "later"),
         ("low, high = split(x, axis=0, sizes=(2, 2)); y = square(high)", "y", "low high", "low"),
     ],
-    ids=["an unused tensor", "a tensor that depends on y", "another port of the same node"],
+    ids=["an unused tensor", "a tensor that depends on y", "another output of the same node"],
 )
 def test_tensor_that_y_does_not_depend_on_has_no_gradient(text: str, y: str, xs: str, missing: str) -> None:
     parsed = Text.parse(f"x = input(4); {text}")
@@ -95,7 +95,7 @@ def test_third_derivative_has_its_exact_value() -> None:
             "x w v",
             2,
         ),
-        # One tensor is passed as two inputs, which the decomposition separates.
+        # One tensor is passed as two inputs; the decomposition keeps the gradients of the two inputs apart.
         (
             """x = input(4, 3); m = reduce_mean(x, axes=(0,)); e = exp(m)
             y, dgamma, dbeta = batch_norm_gradient(x, e, e, e, x, epsilon=0.1)""",
@@ -194,7 +194,7 @@ def test_unknown_tensor_is_refused() -> None:
         gradients(text.graph, text.names("x"), [Tensor("nowhere")])
 
 
-def test_gradient_rule_that_returns_a_wrong_shape_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_gradient_rule_that_returns_a_wrong_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPS, "reduce_sum", replace(OPS["reduce_sum"], gradient=lambda graph, node, totals: totals))
     text = Text.parse("x = input(2); y = reduce_sum(x, axes=(0,))", "float64")
     expected = r"rule of op 'reduce_sum' at node 'y' gave float64\[\] for input x:0, which is"

@@ -1,4 +1,4 @@
-"""Operators on tensors: the nodes that they add, the order of the nodes, and their inputs."""
+"""Operators on tensors: the nodes that each operator adds, in order, and the inputs of these nodes."""
 
 from collections.abc import Callable
 

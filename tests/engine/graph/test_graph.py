@@ -23,7 +23,7 @@ def graph() -> Graph:
     return Graph()
 
 
-def test_node_name_is_the_op_or_the_given_name_with_a_counter_if_taken(graph: Graph) -> None:
+def test_node_name_is_the_op_or_the_given_name_with_a_counter_if_already_used(graph: Graph) -> None:
     x = ops.placeholder(graph, (2,), "float32", name="x")
     for _ in range(3):
         ops.relu(graph, x)
@@ -42,7 +42,7 @@ def test_absolute_scope_ignores_the_scopes_around_it(graph: Graph) -> None:
     assert list(graph.nodes) == ["a/b/x", "c/x", "a/b/y/z", "x"]
 
 
-def test_nested_contexts_are_stamped_on_nodes(graph: Graph) -> None:
+def test_nested_contexts_set_device_layer_and_control_inputs_of_nodes(graph: Graph) -> None:
     x = ops.placeholder(graph, (2,), "float32", name="x")
     first = ops.relu(graph, x, name="first")
     outer, inner = LayerStamp("fc1", "dense"), LayerStamp("fc2", "dense")

@@ -1,4 +1,4 @@
-"""Graphs as documents: nothing is lost, and a graph that breaks the rules of its ops is refused."""
+"""Graphs as documents: a round trip loses nothing, and a graph that breaks the rules of its ops is refused."""
 
 import itertools
 from dataclasses import replace
@@ -42,7 +42,7 @@ def test_training_graph_is_equal_after_a_round_trip(network: str, strategy: Stra
     assert list(received.nodes) == list(graph.nodes)
 
 
-def test_every_part_of_a_cut_graph_is_equal_after_a_round_trip(registry: Registry) -> None:
+def test_every_part_of_a_split_graph_is_equal_after_a_round_trip(registry: Registry) -> None:
     program = SyncData(workers=2).build(task_of(NETWORKS["dense"], Momentum(), batch_size=5))
     for client in program.clients.values():
         compiled = compile_signature(program.graph, client.signature, local_cluster(2), registry)
@@ -173,7 +173,7 @@ def refused(graph: Graph, message: str) -> None:
 
 
 def test_graph_in_memory_is_refused_with_the_name_of_the_node() -> None:
-    """No document can express these graphs, which have wrong names, a wrong order or non-canonical attributes."""
+    """Each graph, built without checks, has a wrong name, order or reference, or attributes in non-canonical form."""
     graph = small_graph()
     verify(graph)
     refused(changed(graph, "y", name="q"), "node 'q' is stored under the name 'y'")

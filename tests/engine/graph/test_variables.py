@@ -1,4 +1,4 @@
-"""Variables of a replica: one variable per name, with the initial values of the unsharded network."""
+"""Variables of a replica: names, devices, slots and parts; initial values do not depend on replicas or sharding."""
 
 from dataclasses import replace
 
@@ -135,7 +135,7 @@ def part_of(spec: TensorSpec, axis: int, begin: int, end: int) -> Declaration:
     return Declaration("w", part.spec, Constant(), True, False, None, part)
 
 
-def test_store_holds_several_parts_of_a_name_with_their_slots() -> None:
+def test_store_holds_several_parts_of_a_variable_with_their_slots() -> None:
     variables = Variables(Graph(), seed=1)
     low, high = (variables.declare(part_of(MATRIX, 1, *share), "") for share in ((0, 10), (10, 25)))
     assert variables.declare(part_of(MATRIX, 1, 0, 10), "") is low

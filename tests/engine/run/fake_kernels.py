@@ -61,7 +61,7 @@ def encode(operand: Operand, array: Array) -> None:
 
 
 def decode(operand: Operand) -> Array:
-    """Return a copy of an operand's value, or garbage if :func:`encode` did not write the padding."""
+    """Return a copy of an operand's value, or garbage if its padding is not that of :func:`encode`."""
     raw, count = operand.data, operand.spec.nbytes
     if operand.layout.tag == REVERSED:
         padding, raw = raw[:-count] if count else raw, raw[::-1][:count]
@@ -115,7 +115,7 @@ def _each(tags: Tags, specs: Sequence[Spec]) -> tuple[Layout, ...]:
 
 
 def fake_kernel(op: str, arrange: Arrange, *, native: bool | int = False) -> Kernel:
-    """Return a kernel of library "fake", tried before the NumPy kernels. native: number of fake machine-code calls."""
+    """Return a kernel of library "fake", preferred to NumPy kernels. native: number of its fake machine-code calls."""
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
         call = _DestructiveCall(op, attributes, arrangement, buffers)
@@ -183,7 +183,7 @@ class _DestructiveCall:
 
 
 def _may_share(i: int, arrangement: Arrangement, buffers: Buffers) -> bool:
-    """Return whether an input shares bytes with outputs, and the kernel allows this for each of these outputs."""
+    """Return whether an input shares memory with some outputs, and the kernel allows this for each of these outputs."""
     mine = buffers.inputs[i]
     met = [(o, each) for o, each in enumerate(buffers.outputs) if np.may_share_memory(mine.data, each.data)]
     return bool(met) and all(

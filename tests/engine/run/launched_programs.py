@@ -1,4 +1,4 @@
-"""A small program of launched clients whose result depends on the order in which their parts run."""
+"""A small program whose clients run concurrently; the order of their parts, one for each device, changes the result."""
 
 from collections.abc import Sequence
 
@@ -32,7 +32,7 @@ def tally(workers: int = 2) -> Program:
 
 
 def pushed(session: Clients, rounds: int) -> list[Finished]:
-    """Let two workers fetch, work and push ``rounds`` times; return the finished clients in order."""
+    """Let two workers fetch, work and push ``rounds`` times; return the clients in the order in which they finished."""
     following = {"fetch": "work", "work": "push", "push": "fetch"}
     finished = []
     for k in range(2):

@@ -60,7 +60,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Stateful:
-    """A graph with state. placeholders, variables: the fed values and the initial values."""
+    """A graph with state. placeholders: the fed values. variables: the initial values."""
 
     graph: Graph
     fetches: Sequence[Tensor]
@@ -77,7 +77,7 @@ class Stateful:
         return cls(graph, sample.fetches, assigns, given["placeholder"], given["variable"], sample.devices)
 
     def expected(self) -> RunResult:
-        """Evaluate each node with the reference kernels; assigned values are used in the next step."""
+        """Evaluate each node with the reference kernels; a variable has its assigned value from the next step on."""
         graph = Graph()
         for node in self.graph:
             value = replace(node, op="identity", inputs=node.inputs[1:], colocate_with=())
@@ -92,7 +92,7 @@ class Stateful:
         return RunResult(fetched, list(values.values()))
 
     def in_a_session(self, registry: Registry) -> RunResult:
-        """Run the steps in a session, which first restores the variables and at the end fetches them."""
+        """Set the variables in a session, run the steps, and fetch the variables."""
         graph = self.graph
         sources = {
             variable: ops.placeholder(graph, value.shape, value.dtype.name)
@@ -155,7 +155,7 @@ HASH_SEEDS = ("1", "2", "3")
 
 
 def numbers() -> list[int]:
-    """Return the examples that Hypothesis draws for an integer."""
+    """Return the integers that Hypothesis draws."""
     found: list[int] = []
 
     @settings(max_examples=200)
@@ -181,7 +181,7 @@ def drawn_plans() -> str:
     return hashlib.sha256("\n".join(found).encode()).hexdigest()
 
 
-def test_constants_of_loaded_modules_do_not_change_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constants_of_loaded_modules_change_no_drawn_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = numbers()
     written = ", ".join(str(7919 * k) for k in range(1000, 1100))
     (tmp_path / "loaded_meanwhile.py").write_text(f"NUMBERS = ({written})\n", encoding="utf-8")

@@ -20,7 +20,7 @@ X = Tensor("x")
 
 @pytest.fixture
 def graph() -> Graph:
-    """Return a graph: x -> n = -x -> e = exp(n)."""
+    """Return a graph that computes n = -x and e = exp(n)."""
     graph = Graph()
     x = ops.placeholder(graph, (2,), "float64", name="x")
     ops.exp(graph, ops.neg(graph, x, name="n"), name="e")
@@ -201,7 +201,7 @@ def test_plan_is_bound_again_after_the_arena_has_grown(graph: Graph, registry: R
     assert bench.arena.nbytes == other.plan.arena_bytes
 
 
-def test_old_arena_is_freed_when_it_grows(graph: Graph, registry: Registry) -> None:
+def test_old_memory_is_freed_when_the_arena_grows(graph: Graph, registry: Registry) -> None:
     bench = Bench(graph, registry, [Tensor("e")])
     small = weakref.ref(bench.arena.at_least(0, bench.executor).base)
     bench.arena.at_least(10_000, bench.executor)

@@ -25,7 +25,7 @@ X = Tensor("x")
 
 
 def counter() -> Graph:
-    """Return a graph with w <- w + 1 and with readers of w before and after the assign in graph order."""
+    """Return a graph that assigns w + 1 to w and has readers of w before and after the assign in graph order."""
     graph = Graph()
     w = ops.variable(graph, (2,), "float64", name="w")
     ops.neg(graph, w, name="before")
@@ -153,7 +153,7 @@ EXPECTED = np.sqrt(np.exp(-np.tanh(np.exp(-ONES))))
 
 @pytest.fixture
 def graph() -> Graph:
-    """Return a graph: x -> n = neg -> e = exp -> t = tanh -> n2 = neg -> e2 = exp -> last = sqrt."""
+    """Return a chain of nodes: x -> n (neg) -> e (exp) -> t (tanh) -> n2 (neg) -> e2 (exp) -> last (sqrt)."""
     graph = Graph()
     x = ops.placeholder(graph, (2,), "float64", name="x")
     chain = {"n": ops.neg, "e": ops.exp, "t": ops.tanh, "n2": ops.neg, "e2": ops.exp, "last": ops.sqrt}

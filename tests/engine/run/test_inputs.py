@@ -1,4 +1,4 @@
-"""Reading of inputs: the devices of a process together read each share of a batch once."""
+"""Reading of inputs: each share (range of examples) of a batch is read once for all devices of a process."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -64,7 +64,7 @@ def test_share_of_two_devices_is_read_once() -> None:
 
 
 def test_second_request_of_a_device_reads_again() -> None:
-    """A second request happens if a split has a single batch, which is evaluated after every epoch."""
+    """The same batch is requested again if its split has no other batch and is evaluated after every epoch."""
     source = Counting()
     shared = SharedReading(source, SLOTS)
     for _ in range(2):
@@ -138,9 +138,9 @@ def test_device_waits_for_the_device_that_reads() -> None:
     assert first.result()[X] is second.result()[X]
 
 
-@pytest.mark.parametrize("gpus", [False, True], ids=["CPUs", "gpus"])
+@pytest.mark.parametrize("gpus", [False, True], ids=["CPUs", "GPUs"])
 def test_layers_on_three_devices_read_every_batch_once(gpus: bool, compiled_sources: Path) -> None:
-    """The first layer reads images and the last layer labels; a GPU reads the inputs of each step in advance."""
+    """The first layer reads the images, the last layer the labels; a GPU reads the inputs of each step in advance."""
     registry = registry_of(EmulatedRuntime(compiled_sources)) if gpus else load_kernels()
     near = local_cluster(3, latency_s=1e-9, bytes_per_s=1e15, gpus=first_gpu(3, 0, gpus))
     layers, task = Placed(ModelParallel(workers=3), near, registry=registry), task_for("dense")

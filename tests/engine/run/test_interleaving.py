@@ -1,4 +1,4 @@
-"""The order in which launched parts run: by a virtual clock, or as recorded in an earlier run."""
+"""The order in which devices run parts of launched clients: set by a virtual clock or recorded in an earlier run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -21,7 +21,7 @@ from tests.engine.run.launched_programs import SIZE, expect_matching_transfers, 
 
 
 def launched(text: str, step: int = 0) -> Launched:
-    """Parse ``a:x``, a step of client a on device x, or ``p:w>s=4``, in which w sends 4 bytes to s (by default 0)."""
+    """Parse ``a:x``: a step of client a on device x; or ``p:w>s=4``: device w sends device s 4 bytes (by default 0)."""
     client, _, parts = text.partition(":")
     source, sends, rest = parts.partition(">")
     destination, _, nbytes = rest.partition("=")
@@ -45,7 +45,7 @@ def events(interleaving: Interleaving, count: int) -> str:
     [
         # Devices work at the same time; the client that ends first is reported first.
         (["a:x", "b:y"], {"a:x": 5.0, "b:y": 2.0}, "a:x b:y b. a.", 5.0),
-        # A device runs one part after the other, in launch order.
+        # A device runs one part after another, in launch order.
         (["b:x", "a:x"], {"a:x": 1.0, "b:x": 1.0}, "b:x b. a:x a.", 2.0),
         # A part waits for the tensors that it receives; later launches overtake the part.
         (["p:w>s=4", "a:s"], {"p:w": 1.0, "p:s": 1.0, "a:s": 2.0}, "p:w a:s a. p:s p.", 6.0),
@@ -90,7 +90,7 @@ def test_parts_that_wait_for_each_other_are_refused() -> None:
 
 
 def ending(text: str, step: int = 0) -> Ending:
-    """Parse ``p:w0s1``: the end of client p, whose parts were number 0 on device w and number 1 on device s."""
+    """Parse ``p:w0s1``: the end of client p, whose part was number 0 on device w and number 1 on device s."""
     client, _, turns = text.partition(":")
     return Ending(client, step, {turns[i]: int(turns[i + 1]) for i in range(0, len(turns), 2)})
 
@@ -192,7 +192,7 @@ def test_fastest_worker_is_served_first(opened: Opened, seconds: tuple[float, fl
 
 
 def outcome(session: LocalSession) -> list[tuple[str, int, Any, dict[str, float]]]:
-    """Run nine rounds; return client, step, turns and fetched values of each finished client."""
+    """Run nine rounds; return client, step, number of the part on each device, and fetches of each finished client."""
     finished = pushed(session, rounds=9)
     return [(each.client, each.step, each.turns, {n: value(v) for n, v in each.fetches.items()}) for each in finished]
 
@@ -241,7 +241,7 @@ def test_trace_begins_and_ends_while_clients_run(opened: Opened) -> None:
 
 
 def fed() -> Program:
-    """Return a program with a deferred client that doubles its feed."""
+    """Return a program with a client that can be launched and that doubles its feed."""
     graph = Graph()
     with graph.device(worker_device(0)):
         there = ops.placeholder(graph, (2,), "float64")

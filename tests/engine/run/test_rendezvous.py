@@ -155,7 +155,7 @@ def runtime(tmp_path: Path) -> EmulatedRuntime:
 
 
 class End:
-    """A device on the emulated GPU, with its wires. alone: whether the process has no rendezvous between GPUs."""
+    """A device on the emulated GPU, with ``GpuWires``. alone: whether the process has no rendezvous between GPUs."""
 
     def __init__(self, runtime: EmulatedRuntime, rendezvous: LocalRendezvous, *, alone: bool = False) -> None:
         self.platform = GpuPlatform(runtime, 0)
@@ -177,7 +177,7 @@ def value(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(SPEC.shape, np.float32)
 
 
-def test_gpus_copy_in_device_order_without_host_waits(runtime: EmulatedRuntime) -> None:
+def test_gpus_copy_in_stream_order_without_waits_on_the_host(runtime: EmulatedRuntime) -> None:
     rendezvous = LocalRendezvous(timeout_s=0.01)
     first, second = End(runtime, rendezvous), End(runtime, rendezvous)
     out, into = first.outgoing("x"), second.incoming("x->GPU 1", "GPU 0")
@@ -187,7 +187,7 @@ def test_gpus_copy_in_device_order_without_host_waits(runtime: EmulatedRuntime) 
         first.write(out, value(step))
         send(step)
         take(wait(step))
-        # The reader synchronizes only the receiving stream, which must have waited for the sending stream.
+        # The reader synchronizes only the receiving stream, so this stream must have waited for the sending stream.
         (found,) = second.platform.reader([into])()
         np.testing.assert_array_equal(found, value(step))
     assert rendezvous.pending == []

@@ -32,7 +32,7 @@ VALUE = np.array([1.0, 2.0])
 
 
 def there_and_back() -> Graph:
-    """Return a graph: x on the first device -> exp on the second -> neg on the first."""
+    """Return a graph that computes -exp(x): exp is on the second device, x and neg are on the first device."""
     graph = Graph()
     with graph.device(CPU_0):
         x = ops.placeholder(graph, (2,), "float64", name="x")

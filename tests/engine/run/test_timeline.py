@@ -72,7 +72,7 @@ def test_times_ascend_on_every_device_and_are_within_the_runs(traced: tuple[Trai
         times = [time for s in timeline.spans if s.device == device for time in (s.begin_ns, s.end_ns)]
         assert all(before <= after for before, after in pairwise(times))
     runs = {(each.client, each.number): each for each in timeline.runs}
-    # An evaluation is a run of another client, so the timeline does not contain it.
+    # Only ``train`` is traced, so the timeline does not contain the run of ``eval`` between the two steps.
     assert [(each.client, each.number, each.step, each.launched) for each in timeline.runs] == [
         ("train", 1, 1, False),
         ("train", 2, 2, False),

@@ -1,4 +1,4 @@
-"""Limit OpenMP to one thread: small tensors gain nothing from a second, and the test processes occupy all cores."""
+"""Limit OpenMP to one thread: more threads do not speed up small tensors, and the test processes occupy all cores."""
 
 from collections.abc import Iterator
 
@@ -10,6 +10,6 @@ from tests.kernels.cpu.onednn.checking import library
 
 @pytest.fixture(autouse=True, scope="package")
 def _one_thread() -> Iterator[None]:
-    library()  # only a loaded library can be limited
+    library()  # load oneDNN first: only the threads of loaded libraries can be limited
     with threadpool_limits(1, user_api="openmp"):
         yield

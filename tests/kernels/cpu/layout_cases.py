@@ -1,6 +1,6 @@
 """Shapes around the sizes at which CPU kernels use different code: blocks of 8 or 16 channels, whole vectors, tiles.
 
-The cases are only for the comparison of kernels in ``tests/kernels/cpu/test_table.py``.
+``tests/kernels/cpu/test_table.py`` compares kernels on LAYOUT_CASES and WIDENED; other tests use some of its shapes.
 """
 
 import itertools
@@ -40,7 +40,7 @@ POOLS: tuple[tuple[Shape, Shape, Shape, Shape], ...] = (
     ((2, 32, 8, 8), (2, 2), (2, 2), (1, 1, 1, 1)),
     ((1, 16, 7, 6), (3, 2), (1, 2), (2, 1, 1, 0)),
     ((3, 5, 8, 8), (1, 1), (2, 2), (0, 0, 0, 0)),
-    ((1, 16, 20, 20), (17, 17), (3, 3), (0, 0, 0, 0)),  # more positions than a byte holds
+    ((1, 16, 20, 20), (17, 17), (3, 3), (0, 0, 0, 0)),  # a byte cannot number all positions
 )
 BATCHES: tuple[Shape, ...] = (
     *((4, 20, 5, 6), (2, 32, 3, 3), (1, 3, 7, 7), (6, 48, 1, 1)),
@@ -54,14 +54,14 @@ RESPONSES: tuple[Attributes, ...] = (
     {"size": 9, "alpha": 0.1, "beta": 0.6, "k": 2.0, "divide_by_size": False},
 )
 PRODUCTS: tuple[tuple[int, int, int], ...] = (
-    # rows, inner extent, columns; weights smaller than linear.LARGE, then weights of at least this size
+    # rows, inner extent, columns. First line: fewer weights than linear.LARGE; second line: at least as many.
     *((1, 1, 1), (7, 33, 17), (1, 17, 33), (33, 1, 7), (17, 7, 1), (3, 1000, 10)),
     *((1, 400, 1000), (4, 131, 1001), (7, 1000, 133), (33, 257, 517), (300, 131, 1001)),
 )
 
 
 def slid(x: Shape, window: Shape, strides: Shape, padding: Shape) -> Shape:
-    """Return the numbers of rows and columns of window positions."""
+    """Return the number of positions of a sliding window along rows and along columns."""
     top, bottom, left, right = padding
     return (x[2] + top + bottom - window[0]) // strides[0] + 1, (x[3] + left + right - window[1]) // strides[1] + 1
 
@@ -89,7 +89,7 @@ def _images() -> None:
     for x, window, strides, padding in POOLS:
         y = (*x[:2], *slid(x, window, strides, padding))
         pool = {"window": window, "strides": strides, "padding": padding}
-        # Negative values, so that zeros in the padding would be the maximum.
+        # The values are negative, so that a kernel that reads zeros in the padding returns a wrong maximum.
         add("max_pool", pool, spread(*x, scale=1.0, mean=-3.0))
         add("max_pool", pool, few(*x))
         add("max_pool_gradient", {**pool, "input_shape": x}, normal(*y), integers(math.prod(window), *y, dtype="int32"))
@@ -145,4 +145,4 @@ WIDENED = {
     op: [replace(case, attributes={**case.attributes, "dtype": "float32"}) for case in LAYOUT_CASES[op]]
     for op in ("conv2d_weight_gradient", "conv2d_weight_bias_gradient", "matmul_fused", "matmul_bias_gradient")
 }
-"""Some cases of LAYOUT_CASES with results in float32, for inputs in bfloat16."""
+"""The cases of some ops in LAYOUT_CASES, changed to give float32 results also for bfloat16 inputs."""

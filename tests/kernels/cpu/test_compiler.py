@@ -56,7 +56,7 @@ def test_the_package_is_imported_without_llvmlite() -> None:
 
 @pytest.fixture
 def forgetful() -> Iterator[None]:
-    """Clear the caches of facts about the machine before and after a test."""
+    """Clear the caches of the functions that probe the machine, before and after a test."""
     probes = (compiler.host, threads.load_openmp)
     for each in probes:
         each.cache_clear()
@@ -110,7 +110,7 @@ def test_the_option_avx2_hides_wider_instructions(request: pytest.FixtureRequest
     assert "bfloat16" not in library().dtypes
 
 
-def test_an_unknown_function_is_named() -> None:
+def test_the_error_for_an_unknown_function_names_it() -> None:
     with pytest.raises(KeyError, match=r"no function 'question' in the module; it has \['answer'\]"):
         MachineCode(ANSWER).address("question")
 
@@ -130,7 +130,7 @@ def test_external_functions_are_called_at_their_addresses() -> None:
 
 
 class Log:
-    """A log and its native calls, each of which appends a number to the log."""
+    """A log, and a method that returns native calls, each of which appends a number to the log."""
 
     def __init__(self) -> None:
         self.notes: list[int] = []
@@ -177,7 +177,7 @@ def test_any_status_that_is_not_zero_is_a_failure(join: Join, log: Log, status: 
 
 
 @both
-def test_no_calls_are_a_success(join: Join) -> None:
+def test_joining_no_calls_gives_a_call_that_succeeds(join: Join) -> None:
     assert join([])() == 0
 
 

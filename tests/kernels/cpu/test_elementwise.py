@@ -1,4 +1,4 @@
-"""Element-wise kernels in machine code equal the definition of their program bit for bit: layouts, in place."""
+"""Element-wise kernels in machine code equal ``evaluate``, the definition of programs, bit for bit, also in place."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -39,7 +39,7 @@ def llvm() -> Registry:
 
 @pytest.fixture
 def threads() -> Iterator[Any]:
-    """Yield a function that sets the number of OpenMP threads for calls of this thread; restore it after the test."""
+    """Yield a function that sets the number of OpenMP threads for calls by this thread; restore it after the test."""
     ffi = cffi.FFI()
     ffi.cdef("void omp_set_num_threads(int); int omp_get_max_threads(void);")
     library = ffi.dlopen(openmp.LIBRARY)
@@ -53,7 +53,7 @@ def attributes_of(program: Program) -> Attributes:
 
 
 def arrays_of(size: int, dtype: str, wide: tuple[bool, ...] = (True, True, True, False), seed: int = 1) -> list[Array]:
-    """Return inputs of a program, by default of MOMENTUM."""
+    """Return an array of ``size`` elements or a scalar for each input; by default, for the inputs of MOMENTUM."""
     return [awkward(seed + k, (size,) if each else (), dtype) for k, each in enumerate(wide)]
 
 
@@ -63,7 +63,7 @@ def expected(program: Program, arrays: list[Array]) -> tuple[Array, ...]:
 
 
 def require_definition(llvm: Registry, program: Program, arrays: list[Array]) -> None:
-    """Require that the kernel gives the same bits as the definition of the program."""
+    """Require that the kernel gives the same bits as ``evaluate``, which defines programs."""
     found = run_node(llvm.find("elementwise", "cpu", "llvm"), attributes_of(program), arrays).outputs
     assert all_same_bits(found, expected(program, arrays)), program.text
 
@@ -95,7 +95,7 @@ def test_vectors_of_any_width_give_the_results_of_the_definition(dtype: str, vec
 
 
 @pytest.mark.parametrize("dtype", WITH_SCALARS_ALONE)
-def test_a_tensor_without_axes_is_one_element(llvm: Registry, dtype: str) -> None:
+def test_a_tensor_without_axes_has_one_element(llvm: Registry, dtype: str) -> None:
     require_definition(llvm, MOMENTUM, arrays_of(1, dtype, (False,) * 4))
 
 
@@ -169,7 +169,7 @@ def test_bfloat16_is_rounded_once_with_ties_to_even(llvm: Registry) -> None:
     sums, differences, twice = run_node(
         llvm.find("elementwise", "cpu", "llvm"), attributes_of(program), [one, small]
     ).outputs
-    last = 2.0**-7  # distance of bfloat16 numbers between 1 and 2
+    last = 2.0**-7  # the step between neighbouring bfloat16 numbers from 1 to 2
     np.testing.assert_array_equal(sums.astype("float64"), [1 + last, 1, 1, 1])
     np.testing.assert_array_equal(differences, small)
     np.testing.assert_array_equal(twice.astype("float64"), [1 + 2 * last, 1 + last, 1, 1])
@@ -207,7 +207,7 @@ def test_a_bound_call_keeps_its_arguments_alive(llvm: Registry) -> None:
     operand = filled(spec, plain(spec))
     bound = kernel.bind({}, arrangement, Buffers((operand,), (operand,), operand.data[:0]))
     assert isinstance(bound, NativeCall)
-    # Freed memory would be reused by arrays of the same size.
+    # If the call's array of addresses were freed, one of these arrays of the same size would reuse its memory.
     others = [np.zeros(2, np.intp) for _ in range(100)]
     assert all(other.ctypes.data not in bound.arguments for other in others)
 
@@ -231,7 +231,7 @@ def layouts(llvm: Registry, text: str, offered: list[Layout | None], outputs: tu
     [
         *(("add 0 1; mul 2 1", (2, 3), each, PLAIN) for each in ([None, None], [PLAIN, None], [PLAIN, PLAIN])),
         *(("add 0 1; mul 2 1", (2, 3), each, PADDED) for each in ([None, PADDED], [PLAIN, PADDED], [PADDED, DENSE])),
-        # A layout with padding is taken only if the padding stays zero.
+        # A layout with padding is chosen only if the program maps the zeros in the padding to zeros.
         ("add 0 #1.0", (1,), [PADDED], PLAIN),
         ("add 0 #1.0", (1,), [DENSE], DENSE),
         ("add 0 1; add 2 #1.0", (3,), [PADDED, DENSE], DENSE),

@@ -1,4 +1,4 @@
-"""Max pooling in machine code: NaN, ties, layouts of positions, refusals. ``test_table.py`` compares other values."""
+"""Max pooling in machine code: NaN, ties, layouts of positions, refused nodes. ``test_table.py`` compares the rest."""
 
 from typing import Any
 

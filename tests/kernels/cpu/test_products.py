@@ -1,4 +1,4 @@
-"""Matrix products computed inside element-wise updates: values, bits, shared memory, and refusals."""
+"""Matrix products computed inside element-wise updates: values, equal bits, shared memory, and refused nodes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ MOMENTUM = parse("mul 1 4; add 5 2; mul 6 3; sub 0 7", 5, (8, 6))
 GRADIENT = 2
 
 SIZES = [(1, 1, 1), (1, 9, 100), (7, 33, 1), (5, 17, 48), (33, 24, 67), (3, 1, 40), (64, 8, 113), (2, 16, 16)]
-"""(terms, rows, columns) of products: whole blocks, and remainders of rows, of vectors and of single numbers."""
+"""(terms, rows, columns): some products fill whole blocks; others leave rows, vectors or single numbers over."""
 
 
 def kernel(library: str = "llvm") -> Kernel:
@@ -65,7 +65,7 @@ def test_terms_are_added_in_order_and_every_sum_is_rounded_once(size: tuple[int,
     (came,) = computed(attributes_of(parse("mul 0 #1", 1, (1,)), 0), [x, dy])
     total = np.zeros((x.shape[1], dy.shape[1]), np.float32)
     for one, other in zip(x.astype(np.float64), dy.astype(np.float64), strict=True):
-        # Products of float32 are exact in float64; the second rounding of a sum matters in one of 2**29 cases.
+        # Products of float32 are exact in float64. Rounding a sum to float64 first matters in one of 2**29 cases.
         total = (total + np.outer(one, other)).astype(np.float32)
     np.testing.assert_array_equal(came, total)
 
@@ -104,7 +104,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -
 
 
 W, V = 2, 3
-"""Positions of parameters and velocity among the inputs."""
+"""Positions of parameters and velocity among the inputs of the node."""
 
 
 @pytest.mark.parametrize("places", [(W, V), (V, W), (W, None), (None, W)])

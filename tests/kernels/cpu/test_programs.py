@@ -30,7 +30,7 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Draw a program of any functions, whose outputs depend on at least one input that is not a scalar."""
+    """Draw a program of any functions, each of whose outputs depends on an input that is not a scalar."""
     inputs = draw(st.integers(1, 5))
     first = draw(st.integers(0, inputs - 1))
     wide = [k == first or draw(st.booleans()) for k in range(inputs)]
@@ -50,7 +50,7 @@ def cases(draw: st.DrawFn) -> Case:
 @st.composite
 def _steps(draw: st.DrawFn, known: int) -> Step:
     function = draw(st.sampled_from(sorted(FUNCTIONS)))
-    # Shrinking prefers the latest values.
+    # Numbers are counted back from the latest value, which shrinking then prefers.
     numbers: st.SearchStrategy[Operand] = st.integers(0, known - 1).map(lambda back: known - 1 - back)
     count, _ = FUNCTIONS[function]
     return Step(function, tuple(draw(numbers | _LITERALS) for _ in range(count)))
@@ -104,11 +104,11 @@ SPOILING = {
     "an offset": "add 0 #1.0",
     "a scalar offset": "sub 0 2",
     "0 / 0": "div 0 1",
-    "division by what may be zero": "sub 2 #1.0; div 0 3",
+    "division by a value that may be zero": "sub 2 #1.0; div 0 3",
     "root of a negative number": "sub 0 #0.1; sqrt 3; mul 0 4",
     "root of a scalar": "sqrt 2; mul 0 3",
-    "division by a scalar cut off": "relu 2; div 0 3",
-    "division by its opposite cut off": "neg 2; relu 3; div 0 4",
+    "division by the ReLU of a scalar": "relu 2; div 0 3",
+    "division by the ReLU of a negated scalar": "neg 2; relu 3; div 0 4",
     "a gradient that may pass": "div 2 0; relu_gradient 2 3; add 0 4",
     "a literal that is not finite": "mul 0 #inf",
     "maximum with a literal": "maximum 0 #0.5",
@@ -140,7 +140,7 @@ def test_a_literal_is_rounded_to_its_dtype() -> None:
 
 
 def _keeps(text: str) -> bool:
-    """Return whether a program with tensors 0 and 1 and scalar 2 keeps zeros; its last step is its output."""
+    """Return whether a program keeps zeros. Inputs: tensors 0 and 1, scalar 2. Output: the result of its last step."""
     return keeps_zeros(parse(text, 3, (3 + text.count(";"),)), [True, True, False], "float32")
 
 

@@ -123,7 +123,7 @@ def test_the_message_of_a_wrong_label_is_the_same_for_all_kernels(batch: int, ch
 
 
 @pytest.mark.parametrize("shape", [(3, 1000), (1, 2049)])
-def test_many_classes_are_refused(shape: tuple[int, int]) -> None:
+def test_too_many_classes_are_refused(shape: tuple[int, int]) -> None:
     logits, labels = Shaped(shape, "float32"), Shaped(shape[:1], "int64")
     assert kernel(LOSS).arrange({}, [logits, labels], [Shaped(shape[:1], "float32"), logits], [None, None]) is None
 
@@ -200,7 +200,7 @@ def test_nan_and_infinity_reach_the_sum(broken: float, place: int) -> None:
         ((3,), (0,), "float64"),
     ],
 )
-def test_other_sums_are_refused(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> None:
+def test_unsupported_sums_are_refused(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> None:
     x = Shaped(shape, dtype)
     kept = tuple(extent for axis, extent in enumerate(shape) if axis not in axes)
     assert (

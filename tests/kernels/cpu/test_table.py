@@ -1,4 +1,4 @@
-"""Every fast CPU kernel against the reference kernel of its op in float64: dtypes, layouts, outputs in place.
+"""Every fast CPU kernel agrees with the float64 reference in all dtypes and layouts, and with outputs in place.
 
 Element-wise programs are tested in ``test_elementwise.py``, conversions of layouts in ``onednn/test_values.py``. The
 values here are finite, because fast kernels may spread NaN further than the reference does.
@@ -50,7 +50,7 @@ def test_a_kernel_gives_the_results_of_the_reference(kernel: Kernel, dtype: str)
     op, compared = kernel.op, 0
     widened = WIDENED.get(op, []) if dtype == "bfloat16" else []
     for number, case in enumerate([*CASES[op], *SPECIAL.get(op, []), *LAYOUT_CASES.get(op, []), *widened]):
-        with np.errstate(all="ignore"):  # as in every step of a run
+        with np.errstate(all="ignore"):  # as the executor does in every step
             arrays, attributes = drawn_for(op, case, dtype)
             try:
                 compared += check(kernel, attributes, arrays) if is_finite(arrays) else 0

@@ -1,4 +1,4 @@
-"""An emulated GPU for each test; compiled sources are shared by all tests and later runs."""
+"""An emulated GPU for each test; all tests and later test runs share the compiled sources."""
 
 from pathlib import Path
 

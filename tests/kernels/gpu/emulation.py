@@ -26,8 +26,8 @@ from runner.kernels.gpu.runtime import Argument, DeviceMemory, Size
 HEADER = Path(__file__).with_name("emulation.hpp")
 GUARD = 256
 UNSET, FENCE = 0xFF, 0xFE
-"""Byte of unwritten memory (as a float, NaN), and of the guards around it (as a float, large enough to spoil a sum)."""
-# -fno-gnu-unique: kernels of equal name from different sources must not share static memory.
+"""UNSET fills unwritten memory; as a float, it is NaN. FENCE fills the guards around memory; as a float, it is huge."""
+# -fno-gnu-unique: kernels that have the same name in different sources must not share static memory.
 COMPILER = ("g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-gnu-unique", "-fPIC")
 WORKING = threading.Condition(threading.RLock())
 PATIENCE_S = 30.0
@@ -39,7 +39,7 @@ Work = Callable[[], None]
 
 @dataclass
 class Capture:
-    """A capture: the captured work in a valid order, and the streams that take part."""
+    """A capture: the captured work, in an order in which it can run, and the streams whose work is captured."""
 
     works: list[Work] = field(default_factory=list)
     streams: "list[EmulatedStream]" = field(default_factory=list)
@@ -52,7 +52,7 @@ class Capture:
 
 @dataclass
 class EmulatedStream:
-    """A stream: a queue of pending work."""
+    """A stream: a queue of work. done: number of works that have started. worker: the thread that runs one of them."""
 
     handle: int
     gpu: int = 0
@@ -66,9 +66,9 @@ class EmulatedStream:
         (self.queue if self.capturing is None else self.capturing.works).append(work)
 
     def drain(self, until: int) -> None:
-        """Run the pending work up to a position, in one thread at a time, because compiled kernels share state.
+        """Run the queue up to position ``until``. Threads take turns, because compiled kernels share state.
 
-        Work that waits for other threads lets these threads run meanwhile; its stream stays blocked.
+        Work that waits for other threads lets them run works of other streams; its own stream stays blocked.
         """
         me = threading.get_ident()
         with WORKING:
@@ -87,7 +87,7 @@ class EmulatedStream:
 
 @dataclass
 class EmulatedEvent:
-    """An event: a position in a stream after it is recorded, and no position before."""
+    """An event. Once it is recorded, it marks a position in a stream; before that, it has no stream."""
 
     gpu: int = 0
     stream: EmulatedStream | None = None
@@ -146,8 +146,8 @@ class EmulatedFunction:
 class EmulatedRuntime:
     """The runtime of an emulated GPU; see :class:`~runner.kernels.gpu.runtime.Runtime`.
 
-    folder: the cache of compiled sources. nbytes: the size of the memory. gpus: the number of GPUs; objects of one GPU
-    fail on a stream of another. Tests set reversed (whether the last thread of a block runs first) and libraries.
+    folder: the cache of compiled sources. nbytes: the size of the memory. gpus: the number of GPUs; a kernel of one GPU
+    fails on a stream of another. Set by tests: reversed (whether the last thread of a block runs first), libraries.
     """
 
     name = "emulated GPU"
@@ -219,8 +219,8 @@ class EmulatedRuntime:
         if event.capture is not None:
             assert source.capturing is event.capture, "a stream waits for an event of a capture that is over"
         if event.capture is not None and stream.capturing is None:
-            # The stream joins the capture. Events recorded before a capture are not part of it, because another
-            # device may wait for them meanwhile.
+            # The stream joins the capture. A stream that waits for an event from before the capture does not join:
+            # it may belong to another device.
             event.capture.join(stream)
         if stream.capturing is None:
             stream.put(lambda: source.drain(position))
@@ -278,7 +278,7 @@ def sources_folder(request: pytest.FixtureRequest) -> Path:
 
 
 def compiled(source: str, folder: Path) -> ctypes.PyDLL:
-    """Return the library that a source compiles to on the host; the folder keeps libraries for later calls."""
+    """Compile a source for the host and return the library; the folder keeps libraries for later calls."""
     names = _KERNEL.findall(source)
     assert names, 'no kernel in the source; expected: extern "C" __global__ void NAME('
     entries = "".join(
@@ -298,7 +298,7 @@ def compiled(source: str, folder: Path) -> ctypes.PyDLL:
 
 
 def _compiled_header(folder: Path) -> Path:
-    """Return a folder with the precompiled header, because compiling a small source is mostly compiling the header."""
+    """Return a folder with the precompiled header, which would take most of the time of compiling a small source."""
     inside = folder / f"header_{_digest(HEADER.read_text())}"
     made = inside / f"{HEADER.name}.gch"
     if not made.exists():
@@ -308,7 +308,7 @@ def _compiled_header(folder: Path) -> Path:
 
 
 def _compile(made: Path, *arguments: str) -> None:
-    """Compile to a temporary name and rename it, so that concurrent processes never see a partial file."""
+    """Compile to a temporary file and rename it, so that concurrent processes never see a partial file."""
     own = made.with_suffix(f".{os.getpid()}")
     done = subprocess.run([*COMPILER, *arguments, "-o", own], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"the source does not compile:\n{done.stderr[:4000]}"

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class CUDARuntimeError(RuntimeError):
-    """A counterpart of CuPy's error. status: a value of the enumeration cudaError."""
+    """A fake of CuPy's error of this name. status: a value of the enumeration cudaError."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"cudaError {status}")
@@ -16,9 +16,9 @@ class CUDARuntimeError(RuntimeError):
 
 @dataclass
 class FakeCupy:
-    """A fake of the module.
+    """A fake of the module. gpus: number of GPUs, or the negated status with which counting them fails.
 
-    gpus: number of GPUs, or a negated error status. memory: bytes of a GPU. capabilities: GPU -> capability, if not 90.
+    memory: free bytes of each GPU. capabilities: GPU -> compute capability, for GPUs whose capability is not 90.
     """
 
     gpus: int = 2
@@ -100,7 +100,7 @@ class FakeCudaRuntime:
 
 @dataclass
 class FakeModule:
-    """A fake of a module: machine code on a GPU."""
+    """A fake CUDA module: machine code that is loaded on a GPU."""
 
     cupy: FakeCupy
 

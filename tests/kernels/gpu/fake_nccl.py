@@ -18,7 +18,7 @@ _TYPES: dict[int, Any] = {2: np.int32, 4: np.int64, 7: np.float32, 8: np.float64
 
 
 class NcclError(RuntimeError):
-    """A counterpart of CuPy's error."""
+    """A fake of CuPy's error of this name."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"ncclError {status}")
@@ -39,7 +39,7 @@ class _Call:
 
 @dataclass
 class _World:
-    """The ranks of one communicator. sums: number of a sum -> rank -> call. done: finished sums."""
+    """The ranks of a communicator. begun: rank -> count of its sums. sums: sum -> rank -> call. done: finished sums."""
 
     size: int
     ranks: set[int] = field(default_factory=set)
@@ -137,7 +137,7 @@ class FakeCommunicator:
 
 
 def _sum(calls: list[_Call]) -> None:
-    """Add in rank order, which NCCL does not guarantee."""
+    """Add the inputs in rank order; the real NCCL does not guarantee an order."""
     assert len({(call.count, call.datatype) for call in calls}) == 1, "ranks must agree on the count and the type"
     parts = [_at(call.source, call).copy() for call in calls]
     total = reduce(np.add, parts)

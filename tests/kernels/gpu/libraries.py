@@ -1,6 +1,6 @@
-"""An emulated GPU with cuBLAS, whose products NumPy computes, and cuDNN, whose plans are the reference kernels.
+"""An emulated GPU with a fake cuBLAS, which multiplies with NumPy, and a fake cuDNN, which runs reference kernels.
 
-Both libraries compute at synchronization."""
+Like kernels on this GPU, both run only when the host synchronizes."""
 
 import ctypes
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ COMPUTED = {68: "float32", 77: "float32", 70: "float64"}
 class NumpyCublas:
     """A fake of CuPy's cuBLAS module, which makes handles, and of the library itself, which computes products.
 
-    There is one handle per GPU; setting a stream resets the workspace.
+    As in the real library, setting a stream resets the workspace. Each GPU has one handle.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class NumpyCublas:
         return cublas.Functions(self.set_stream, self.set_workspace, self.gemm)
 
     def set_workspace(self, handle: int, address: int, nbytes: int) -> int:
-        assert address % ALIGNMENT == 0, f"a workspace at {address:#x}"
+        assert address % ALIGNMENT == 0, f"workspace address {address:#x} is not a multiple of {ALIGNMENT}"
         self._workspace = address, nbytes
         self.lent.append(self._workspace)
         return 0
@@ -70,7 +70,7 @@ class NumpyCublas:
         assert self._workspace is not None, "setting a stream resets the workspace: set the workspace after it"
         workspace = self._workspace
         self.computed.append(told[16])
-        # Scalars in host memory are read during the call, not by the GPU.
+        # The scalars alpha and beta are in host memory: cuBLAS reads them during the call, not on the GPU.
         scalar = COMPUTED[told[16]]
         alpha, beta = (matrix_at(told[place], scalar, 1, 1, 1)[0, 0] for place in (5, 12))
         assert (alpha, beta) == (1, 0)
@@ -88,7 +88,7 @@ def multiply(told: tuple[int, ...], workspace: tuple[int, int]) -> None:
 
 
 def operated(address: int, dtype: str, rows: int, columns: int, leading: int, transposed: int) -> Array:
-    """Return op(X) with shape (rows, columns) of the matrix X at an address."""
+    """Return op(X) = X, or X transposed, for the matrix X at an address; op(X) has shape (rows, columns)."""
     if transposed:
         return matrix_at(address, dtype, columns, rows, leading).T
     return matrix_at(address, dtype, rows, columns, leading)
@@ -123,7 +123,7 @@ class GpuWithCublas(EmulatedRuntime):
 
 @dataclass
 class ReferencePlan:
-    """A plan that overwrites its whole workspace; see :class:`~runner.kernels.gpu.cudnn.library.BuiltPlan`."""
+    """A fake :class:`~runner.kernels.gpu.cudnn.library.BuiltPlan`, which overwrites its whole workspace."""
 
     convolution: Convolution
     workspace_bytes: int
@@ -148,7 +148,7 @@ class ReferencePlan:
 
 @dataclass
 class ReferencePlanner:
-    """A planner like :class:`~runner.kernels.gpu.cudnn.library.CudnnLibrary`. refuses: whether a node has no plan."""
+    """A fake :class:`~runner.kernels.gpu.cudnn.library.CudnnLibrary`. refuses: whether a convolution has no plan."""
 
     workspace_bytes: int = 131
     refuses: Callable[[Convolution], bool] = lambda _: False
@@ -183,7 +183,7 @@ def lying(address: int, convolution: Convolution, role: Role) -> Array:
 
 
 def computed(convolution: Convolution, tensors: Mapping[Role, Array]) -> Array:
-    """Return the result of a convolution."""
+    """Return the result of a convolution, computed by the reference kernels."""
     geometry: dict[str, Any] = {
         "strides": convolution.strides,
         "padding": convolution.padding,

@@ -1,7 +1,7 @@
 """Run a single GPU kernel, as planner and executor do, on an emulated or a real GPU.
 
-Each operand has separate GPU memory, which starts as garbage. Values are copied through pinned memory on the stream of
-the kernel, so a kernel that does not synchronize finds garbage.
+Each operand has separate GPU memory, which starts as garbage. Outputs are copied back on the stream that the kernel
+receives, so they are garbage if the kernel enqueues its work on another stream.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ from tests.samples import PRECISION, Case
 
 Array = NDArray[Any]
 LayoutsOfInputs = str | Sequence[Layout | None] | None
-"""Offered layouts of the inputs: None for plain, "nhwc" for channels last if there are four axes."""
+"""Offered layouts: one per input, or None for plain inputs, or "nhwc" for channels last in inputs with four axes."""
 
 DTYPES = ("float32", "float64", "bfloat16")
 
@@ -52,9 +52,9 @@ def run_op(
 ) -> list[Array]:
     """Run a node and return its outputs as plain arrays.
 
-    library: the kernel's library; None for the first kernel by priority that takes the node. in_place: outputs share
-    the memory of inputs if the kernel allows it. Raises KernelError if no kernel takes the node, AssertionError if the
-    kernel writes to other memory, and RuntimeError with the message of the kernel if the kernel refuses a value.
+    library: the kernel's library; None for the first kernel by priority that accepts the node. in_place: outputs share
+    the memory of inputs if the kernel allows it. Raises KernelError if no kernel accepts the node, AssertionError if
+    the kernel writes to other memory, and RuntimeError with the message of the kernel if the kernel refuses a value.
     """
     node = node_of(op, inputs, attributes or {})
     specs = [harness.Shaped.of(array) for array in inputs]
@@ -63,7 +63,7 @@ def run_op(
 
 
 def offers_for(specs: Sequence[Spec], layouts: LayoutsOfInputs) -> Sequence[Layout | None]:
-    """Return the offered layouts of the inputs."""
+    """Return the offered layout of each input."""
     if layouts is None:
         return [plain(spec) for spec in specs]
     if isinstance(layouts, str):
@@ -87,7 +87,7 @@ def chosen(
 def able(
     registry: Registry, op: str, inputs: Sequence[Array], attributes: Mapping[str, Any], layouts: LayoutsOfInputs = None
 ) -> list[tuple[Kernel, Arrangement]]:
-    """Return the kernels that take a node, each with its arrangement; fail if there is none."""
+    """Return the kernels that accept a node, each with its arrangement; fail if there is none."""
     node, specs = node_of(op, inputs, attributes), [harness.Shaped.of(array) for array in inputs]
     floats = {spec.dtype for spec in (*specs, *node.outputs) if spec.dtype in DTYPES}
     offered = offers_for(specs, layouts)
@@ -120,7 +120,7 @@ def bound_to(
 def run_choice(
     runtime: Runtime, node: Node, choice: Choice, inputs: Sequence[Array], *, in_place: bool = False
 ) -> list[Array]:
-    """Bind and run a choice, and check all memory that it could have overwritten."""
+    """Bind and run a chosen kernel and return its outputs; fail if it wrote to inputs that no output shares."""
     stream, specs = runtime.stream(), [harness.Shaped.of(array) for array in inputs]
     bound, buffers = bound_to(runtime, node, choice, specs, in_place=in_place)
     sources, targets = buffers.inputs, buffers.outputs
@@ -141,7 +141,7 @@ def run_choice(
 
 
 def _replay(runtime: Runtime, stream: Stream, bound: StreamCall, targets: Sequence[Operand]) -> None:
-    """Capture a call and launch it twice, as the steps of a run do; both launches must give the same bits.
+    """Capture a call and launch the graph twice, as steps of a run do; both launches must give the same bits.
 
     On an emulated GPU the threads of a block run in the opposite order the second time.
     """
@@ -186,7 +186,7 @@ def got(runtime: Runtime, stream: Stream, operand: Operand) -> Array:
 def drawn_for(op: str, case: Case, dtype: str) -> tuple[list[Array], dict[str, Any]]:
     """Return inputs and attributes of a case, with floats of ``dtype``.
 
-    In bfloat16, vectors of channels stay float32 for batch normalization.
+    For bfloat16, the inputs of batch normalization that have one number per channel are float32.
     """
     attributes = {name: dtype if value == PRECISION else value for name, value in case.attributes.items()}
     arrays = case.draw(4, dtype)

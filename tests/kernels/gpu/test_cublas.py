@@ -37,7 +37,7 @@ def products(runtime: EmulatedRuntime) -> Registry:
 
 
 def multiplier_of(gpu: GpuWithCublas) -> linear.OwnProducts:
-    """Return the multiplier that uses cuBLAS."""
+    """Return the entry of ``linear.multipliers`` that uses cuBLAS."""
     (found,) = (each for each in linear.multipliers(gpu) if each.library == "cublas")
     return found
 
@@ -80,7 +80,7 @@ def test_the_workspace_is_aligned_and_inside_the_scratch_memory(gpu: GpuWithCubl
         ("gemm", 15, r"cublasGemmEx of Product\(m=1, n=1, k=1, .*: status 15"),
     ],
 )
-def test_a_call_that_fails_is_an_error(gpu: GpuWithCublas, function: str, status: int, message: str) -> None:
+def test_a_failed_call_raises_an_error(gpu: GpuWithCublas, function: str, status: int, message: str) -> None:
     functions = replace(gpu.native.functions, **{function: lambda *_: status})
     library, stream = cublas.CublasLibrary(gpu.native, functions, lambda: 0, tf32=False), gpu.stream()
     with pytest.raises(RuntimeError, match=message.format(handle=hex(stream.handle))):
@@ -127,7 +127,7 @@ int cublasGemmEx(void *handle, int transa, int transb, int m, int n, int k, cons
 """Functions declared as in cublas_api.h; they store their arguments in ``told``."""
 
 HANDLE, STREAM, A, B, C, WORKSPACE = (number << 40 for number in range(1, 7))
-"""Addresses that do not fit into a C int."""
+"""Addresses that do not fit into a C int, so that an argument declared as int changes them."""
 
 
 def offer(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
@@ -156,7 +156,7 @@ def test_native_calls_receive_the_expected_arguments(tmp_path: Path, monkeypatch
     library.enqueue(stream, Product(2, 3, 5, "float32", "float32"), A, B, C, WORKSPACE)
     told = list((ctypes.c_longlong * 21).in_dll(opened, "told"))
     assert told[:2] == [STREAM, WORKSPACE]
-    # The product of the transposes, B first: 3 by 2, alpha 1 and beta 0, float32 everywhere.
+    # cuBLAS is column-major, so it computes C' = B' A', 3 by 2, with alpha 1 and beta 0, float32 everywhere.
     assert told[2:] == [HANDLE, 0, 0, 3, 2, 5, 1, B, 0, 3, A, 0, 5, 0, C, 0, 3, 68, -1]
     assert modes == [(HANDLE, 16)]
 

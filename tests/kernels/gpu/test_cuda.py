@@ -47,7 +47,7 @@ def test_a_missing_gpu_is_refused_with_advice(
 
 
 def test_the_home_gpu_describes_the_gpus_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first GPU of a machine may be an older model than the home GPU."""
+    """The home GPU is the default GPU of the process; GPU 0 of the machine may be an older model."""
     monkeypatch.setitem(sys.modules, "cupy", FakeCupy(capabilities={0: 75}))
     found = open_gpus(tf32=False, home=1)
     assert (found.name, found.capability, found.multiprocessors) == ("A GPU", 90, 132)
@@ -70,7 +70,7 @@ def test_used_gpus_get_access_to_each_other_if_possible() -> None:
 
 
 def test_a_thread_without_a_chosen_gpu_uses_the_home_gpu(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The master plans for its workers and must not use memory of other GPUs."""
+    """The master process, which plans for its workers, must use memory of its home GPU only."""
     monkeypatch.setattr(nvrtc, "compiled", lambda *_: b"code")
     CudaRuntime(cupy, 2, KeptCode(None), tf32=False, home=1).function(SOURCE, "nothing")
     assert cupy.log == [("load", 1, b"code")]
@@ -167,7 +167,7 @@ def test_a_capture_whose_work_fails_is_ended(runtime: CudaRuntime, cupy: FakeCup
 def test_during_a_capture_no_other_thread_calls_a_library(
     runtime: CudaRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cuDNN handle has internal streams: work of another thread would be captured."""
+    """A cuDNN handle has internal streams, so work that another thread enqueued meanwhile would be captured."""
     locks: list[Any] = []
     for library in (cuda.cudnn, cuda.cublas):
         monkeypatch.setattr(library, "open_library", lambda *_, lock, **__: locks.append(lock))
@@ -219,7 +219,7 @@ def test_fused_multiply_add_is_allowed_in_marked_sources_only() -> None:
 
 
 def names(thing: type) -> set[str]:
-    """Return the names in a fake class. Names with one leading underscore belong to CuPy; those with two do not."""
+    """Return the names in a fake class that CuPy must have; a name with two leading underscores is not one of them."""
     return {name for name in vars(thing) if not name.startswith("__") and name != "cupy"}
 
 

@@ -1,4 +1,4 @@
-"""The GPUs of a machine: queries of a driver, here a compiled fake, and the advice if no GPU can be used."""
+"""Discovery of a machine's GPUs: queries to the driver, here a compiled fake, and advice if no GPU can be used."""
 
 import gc
 import shutil
@@ -43,7 +43,7 @@ needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C comp
 
 
 def driver(folder: Path, **settings: int) -> str:
-    """Compile a fake driver with the functions of CUDA and NVML; return its path. settings: results of functions."""
+    """Compile a fake driver with functions of CUDA and NVML; return its path. settings: values of macros of DRIVER."""
     assert COMPILER is not None
     (folder / "driver.c").write_text(DRIVER)
     answers: dict[str, int | str] = {"init": 0, "gpus": 2, "memory": 0, "managed": 0, "unknown": 0} | settings
@@ -132,7 +132,7 @@ ALL = {
 
 
 def found(installed: Mapping[str, str], cuda: int = 13000, gpu: GpuFacts = GPU) -> Found:
-    """Return the findings on a machine with one GPU."""
+    """Return the result of ``discover`` on a machine with one GPU and these installed packages."""
     return discover(lambda: DriverFacts("580.1", cuda, (gpu,)), lambda: installed)
 
 

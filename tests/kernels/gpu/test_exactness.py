@@ -1,4 +1,4 @@
-"""GPU kernels beyond the table: exact results, the division of work, refused values, and the registered kernels."""
+"""GPU kernels beyond ``test_table.py``: exact results, division of work, refused values, and registered kernels."""
 
 import itertools
 from pathlib import Path
@@ -75,7 +75,7 @@ def test_a_draw_is_compared_with_the_rate_exactly(runtime: EmulatedRuntime, abov
 def test_a_product_of_bfloat16_is_rounded_once(
     compiled_sources: Path, result: str, fusion: tuple[bool, bool], library: str
 ) -> None:
-    # Whole numbers, and sixteenths for the bias: every sum is exact in float32.
+    # The factors are whole numbers and the biases multiples of 1/16, so every sum is exact in float32.
     gpu, rng = GpuWithCublas(compiled_sources), np.random.default_rng(0)
     a, b = rng.integers(-9, 9, (9, 65)).astype("bfloat16"), rng.integers(-9, 9, (20, 65)).astype("bfloat16")
     bias = (rng.integers(-99, 99, 20) / 16).astype("bfloat16")
@@ -116,7 +116,7 @@ def test_the_variance_of_large_numbers_is_accurate(runtime: EmulatedRuntime) -> 
 
 
 def test_the_special_cases_are_divided_into_several_parts() -> None:
-    """Otherwise, ``test_table.py`` would not cover the addition of parts."""
+    """With a single part, ``test_table.py`` would not cover the addition of parts."""
     multiprocessors = EmulatedRuntime.multiprocessors
     for shape, last in [((65, 3, 8, 9), False), ((17, 5, 13, 11), True)]:
         assert division(multiprocessors, Shaped(shape, "float32"), last).splits > 1
@@ -168,7 +168,7 @@ MANY[[300, 556, 999]] = 8, 9, 10
         ("softmax_cross_entropy_gradient", [SCORES, LABELS - 1, SCORES[:, 0]], {}, -1, "0"),
     ],
 )
-def test_the_first_index_out_of_range_is_named(
+def test_the_error_names_the_first_index_out_of_range(
     runtime: EmulatedRuntime,
     op: str,
     inputs: list[Array],

@@ -53,7 +53,7 @@ def test_one_offer_of_channels_last_is_enough_if_there_are_four_axes() -> None:
         ([(3, 4, 1), (4, 1, 3)], [(4, 1, 3), (3, 4, 1)]),
         ([(1, 7), (5, 1), (1, 0)], [(5, 1)]),
         ([(1, 1)], []),
-        ([(2, 60), (4, 15), (5, 3)], [(40, 3)]),  # (2, 3, 4, 5) with channels last, without the channels
+        ([(2, 60), (4, 15), (5, 3)], [(40, 3)]),  # the axes of (2, 3, 4, 5) with channels last, except the channels
     ],
 )
 def test_contiguous_axes_are_merged(axes: list[Shape], expected: list[Shape]) -> None:
@@ -120,7 +120,7 @@ def registry(runtime: EmulatedRuntime) -> Any:
 def arranged(
     runtime: EmulatedRuntime, op: str, shapes: list[Shape], attributes: dict[str, Any], tags: list[str | None]
 ) -> Arrangement | None:
-    """Return the arrangement of this project's kernel for float32 inputs with these tags; None is an open layout."""
+    """Return the arrangement of this project's kernel for float32 inputs; the tag None offers an open layout."""
     node = node_of(op, [np.zeros(shape, "float32") for shape in shapes], attributes)
     specs = [Shaped(shape, "float32") for shape in shapes]
     offered = [
@@ -140,7 +140,7 @@ LAST, OVER_PIXELS = CHANNELS_LAST, {"axes": (0, 2, 3), "keepdims": False}
 @pytest.mark.parametrize(
     ("op", "shapes", "attributes", "tags", "taken"),
     [
-        # All tensors of a node take channels last if one offer has channels last.
+        # All tensors of a node have channels last if one offered layout has.
         ("relu", PAIR[:1], {}, [LAST], [LAST] * 2),
         ("sub", PAIR, {}, [None, LAST], [LAST] * 3),
         ("concat", PAIR, {"axis": 1}, ["", LAST], [LAST] * 3),
@@ -150,7 +150,7 @@ LAST, OVER_PIXELS = CHANNELS_LAST, {"axes": (0, 2, 3), "keepdims": False}
         ("conv2d", [(2, 4, 3, 3), (5, 4, 1, 1)], ONE_STEP, [LAST, None], [LAST] * 3),
         ("conv2d", [(2, 4, 3, 3), (5, 4, 1, 1)], ONE_STEP, ["", LAST], [LAST] * 3),
         ("reduce_sum", PAIR[:1], OVER_PIXELS, [LAST], [LAST, ""]),
-        # More axes than a kernel takes are refused.
+        # A node is refused if it has more axes than the kernel supports.
         ("sub", [(2, 1) * 4, (1, 2) * 4], {}, ["", ""], [""] * 3),
         ("sub", [(2, 1) * 5, (1, 2) * 5], {}, ["", ""], None),
         ("pad", [(1,) * 6], {"low": (0,) * 6, "high": (0,) * 6}, [""], ["", ""]),
@@ -160,7 +160,7 @@ LAST, OVER_PIXELS = CHANNELS_LAST, {"axes": (0, 2, 3), "keepdims": False}
         ("reduce_sum", [(2,) * 9], {"axes": (0, 2, 4, 6, 8), "keepdims": False}, [""], None),
     ],
 )
-def test_layouts_that_kernels_take(
+def test_kernels_choose_the_expected_layouts(
     runtime: EmulatedRuntime,
     op: str,
     shapes: list[Shape],

@@ -42,7 +42,7 @@ class CollectingRuntime(EmulatedRuntime):
 
 @pytest.fixture(scope="module")
 def sources() -> list[str]:
-    """Return the sources of all kernels, for all cases of the table, in all dtypes and layouts."""
+    """Return the sources of all kernels for all cases of ``tests/op_cases.py``, in all dtypes and layouts."""
     runtime = CollectingRuntime()
     registry = registry_of(runtime, *MODULES)
     for (op, cases), dtype, layouts in product(CASES.items(), DTYPES, (None, CHANNELS_LAST)):
@@ -52,7 +52,7 @@ def sources() -> list[str]:
 
 
 def bind(runtime: EmulatedRuntime, registry: Registry, op: str, case: Case, dtype: str, layouts: str | None) -> None:
-    """Bind a kernel, so that it requests its sources."""
+    """Bind the kernel that is chosen for a case, so that it requests its sources from ``runtime``."""
     inputs, attributes = drawn_for(op, case, dtype)
     node, specs = node_of(op, inputs, attributes), [Shaped.of(array) for array in inputs]
     bound_to(runtime, node, chosen(registry, node, specs, offers_for(specs, layouts), None), specs)
@@ -74,14 +74,14 @@ def test_a_source_that_does_not_compile_raises_the_log_of_the_compiler() -> None
 
 
 @needs_nvrtc
-def test_a_gpu_that_is_too_new_is_named() -> None:
+def test_the_error_names_a_gpu_that_is_too_new() -> None:
     with pytest.raises(nvrtc.CompileError, match=r"NVRTC \d+\.\d+ compiles for .*, the GPU has 999"):
         nvrtc.compiled("", 999)
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Return the calls of a fake compiler that gives different code for different arguments."""
+    """Replace the compiler by a fake, whose code depends on its arguments; return the list of its calls."""
     asked: Asked = []
 
     def compiled(source: str, capability: int) -> bytes:

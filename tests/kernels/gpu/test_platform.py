@@ -120,7 +120,7 @@ def test_branches_are_captured_together(runtime: EmulatedRuntime, platform: GpuP
 
 
 @pytest.mark.parametrize("failing_turn", [0, 1], ids=["eagerly", "captured"])
-def test_a_failed_call_is_named_and_later_steps_succeed(
+def test_the_error_names_the_failed_call_and_later_steps_succeed(
     runtime: EmulatedRuntime, platform: GpuPlatform, failing_turn: int
 ) -> None:
     x, y = operand(platform, 1.0), operand(platform, 1.0)
@@ -139,7 +139,7 @@ def test_a_failed_call_is_named_and_later_steps_succeed(
             assert str(caught.value.__cause__) == "status 13"
         else:
             assert joined.call() == 0
-    # The calls before the failing one were enqueued, unless they were captured.
+    # In the failing step, the call before the failing one ran if the step was eager, but not if it was captured.
     assert (read(platform, y)[0] == 1 + 4 - failing_turn).all()
 
 

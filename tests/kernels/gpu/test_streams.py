@@ -1,4 +1,4 @@
-"""Calls of GPU kernels: their streams in a step, shared launches, and the emulated GPU that runs them."""
+"""GPU kernel calls: their streams in a step, launches that several calls share, and captures on the emulated GPU."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ from tests.kernels.harness import Shaped, reference
 
 
 def touched(reads: Sequence[int], writes: Sequence[int]) -> Touched:
-    """Return a call's reads and writes as spans; each number stands for a cell of eight bytes."""
+    """Return the spans of bytes that a call reads and writes; each number stands for a cell of eight bytes."""
     return Touched(tuple((8 * k, 8 * k + 8) for k in reads), tuple((8 * k, 8 * k + 8) for k in writes))
 
 
@@ -106,11 +106,11 @@ def test_branches_that_reuse_memory_keep_their_order() -> None:
             [([9], [0]), ([0, 10], [10]), ([9], [1]), ([1, 11], [11]), ([9], [2]), ([2, 12], [12])],
             [None, "update"] * 3,
             [[0], [2], [4], [1, 3, 5]],
-            id="updates are one launch",
+            id="updates share a launch",
         ),
-        pytest.param([([k], [k]) for k in range(6)], "ababab", [[0, 2, 4], [1, 3, 5]], id="two programs are two"),
-        pytest.param([([0], [1]), ([1], [2]), ([3], [4])], ["a", None, "a"], [[0], [1], [2]], id="read later"),
-        pytest.param([([0], [1]), ([], [0]), ([0], [2])], ["a", None, "a"], [[0], [1], [2]], id="overwritten later"),
+        pytest.param([([k], [k]) for k in range(6)], "ababab", [[0, 2, 4], [1, 3, 5]], id="two programs"),
+        pytest.param([([0], [1]), ([1], [2]), ([3], [4])], ["a", None, "a"], [[0], [1], [2]], id="output is read"),
+        pytest.param([([0], [1]), ([], [0]), ([0], [2])], ["a", None, "a"], [[0], [1], [2]], id="overwritten"),
         pytest.param([([2], [1]), ([0], [2])], "aa", [[0], [1]], id="no reads of outputs in one launch"),
         pytest.param([([5, k], [k]) for k in range(4)], "aaaa", [[0, 1, 2, 3]], id="equal reads"),
     ],
@@ -175,7 +175,7 @@ UPDATE = {"program": "mul 1 #0.9; add 3 0; mul 4 2; sub 1 5", "outputs": (4, 6)}
 
 
 def update_of(runtime: EmulatedRuntime, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> FlatCall:
-    """Return the program of an update, bound to operands."""
+    """Return the call of UPDATE on these operands."""
     kernel = registry_of(runtime, elementwise).find("elementwise", "gpu", "cuda")
     arrangement = Arrangement(tuple(each.layout for each in inputs), tuple(each.layout for each in outputs))
     call = kernel.bind(UPDATE, arrangement, Buffers(tuple(inputs), tuple(outputs), DeviceMemory(0, 0)))
@@ -223,7 +223,7 @@ def test_quotients_of_32_and_64_bit_integers_are_exact(runtime: EmulatedRuntime)
 
 
 def test_a_stream_joins_a_capture_if_it_waits_for_an_event_recorded_in_the_capture(runtime: EmulatedRuntime) -> None:
-    """Another device may wait for an event that was recorded before the capture began."""
+    """A stream that waits for an earlier event does not join: another device may wait for it during the capture."""
     captured, branch, other = (runtime.stream() for _ in range(3))
     before, inside, done = (runtime.event() for _ in range(3))
     seen: list[str] = []

@@ -1,6 +1,6 @@
-"""Every GPU kernel on the emulated GPU against the reference kernel of its op: dtypes, layouts, libraries, in place.
+"""Every GPU kernel of every library, on the emulated GPU, agrees with the reference in all dtypes and layouts.
 
-cuBLAS computes with NumPy here and cuDNN with the reference kernels; see ``libraries.py``.
+The fake cuBLAS computes with NumPy and the fake cuDNN with the reference kernels; see ``libraries.py``.
 """
 
 from collections.abc import Iterator
@@ -31,14 +31,14 @@ TOLERANCES: dict[tuple[str, ...], tuple[float, float, float]] = {
     ("exp", "log", "log1p", "sigmoid", "tanh", "pow", "random_normal"): (1e-6, 1e-13, 2**-7),
     ("max_pool", "avg_pool"): (1e-6, 1e-14, 1e-30),
 }
-"""Prefixes of the names of ops -> relative and absolute tolerance in each of DTYPES. Other ops give equal bits.
+"""Prefixes of the names of ops -> relative and absolute tolerance in each of DTYPES. Other ops must match bit for bit.
 
 Pooling adds in the order of the reference and rounds each sum to bfloat16 once.
 """
 
 
 def tolerance_of(op: str, dtype: str) -> float:
-    """Return the tolerance of the longest of these prefixes with which ``op`` begins."""
+    """Return the tolerance for the longest prefix in TOLERANCES with which ``op`` begins, or 0."""
     names = [(name, found) for group, found in TOLERANCES.items() for name in group if op.startswith(name)]
     _, tolerances = max(names, key=lambda each: len(each[0]), default=("", (0.0, 0.0, 0.0)))
     return tolerances[DTYPES.index(dtype)] if dtype in DTYPES else 0.0
@@ -86,7 +86,7 @@ def test_a_kernel_gives_the_results_of_the_reference(
 
 
 def check(gpu: GpuWithLibraries, registry: Registry, op: str, case: Case, dtype: str, layout: str | None) -> None:
-    """Compare every kernel that takes a case with the reference, also with outputs in the memory of inputs."""
+    """Compare each kernel that accepts a case to the reference, also with outputs that share the memory of inputs."""
     with np.errstate(all="ignore"):
         arrays, attributes = drawn_for(op, case, dtype)
     expected = reference(op, arrays, attributes)

@@ -1,4 +1,4 @@
-"""The order of Downpour SGD's fetches, steps and pushes, on fake clients that end in a given order."""
+"""The order of the fetches, steps and pushes of Downpour SGD, tested with fake clients that end in a given order."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,9 +19,9 @@ class Stuck(Exception):
 
 @dataclass
 class Played:
-    """Fake clients that end in the given order; after it, in launch order or, if ``strict``, never: Stuck is raised.
+    """Fake clients. They end in the given order; after it, they end in launch order or, if ``strict``, raise Stuck.
 
-    noted: names of clients, each with a prefix: run (!), launched (+) or reported as ended (-).
+    noted: names of clients with a prefix for each event: run (!), launched (+), reported as ended (-).
     """
 
     order: list[str] = field(default_factory=list)
@@ -94,13 +94,13 @@ IN_TURN = "+fetch_0_0 +fetch_0_1 -fetch_0_0 -fetch_0_1 +compute_0 -compute_0 +pu
             Rules(replicas=1, shards=1, n_fetch=2),
             "fetch_0_0 compute_0 compute_0",
             "+fetch_0_0 -fetch_0_0 +compute_0 -compute_0 +push_0_0 +compute_0 -compute_0",
-            id="overlapped: computes on while it pushes and fetches",
+            id="overlapped: computes while it pushes and fetches",
         ),
         pytest.param(
             Rules(replicas=1, shards=1, fetches=False, overlaps=False),
             "",
             "+compute_0 -compute_0 +push_0_0 -push_0_0 +compute_0 -compute_0 +push_0_0",
-            id="without a copy nothing is fetched",
+            id="direct: a replica without a copy fetches nothing",
         ),
     ],
 )

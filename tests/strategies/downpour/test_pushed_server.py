@@ -1,4 +1,4 @@
-"""A shard's treatment of stale pushes, and the staleness that a replica's own pushes cause.
+"""Stale pushes to a shard (one parameter server), and the staleness that a replica's own pushes cause.
 
 Most tests launch clients in a chosen order, without a step driver.
 """
@@ -37,7 +37,7 @@ def step(trainer: Trainer, client: str, number: int = 0) -> Mapping[str, Any]:
 
 
 def pushed(trainer: Trainer, staleness: int) -> tuple[Weights, int, Weights]:
-    """Push ``staleness`` times from replica 1 between the computation and the push of replica 0.
+    """Let replica 1 push ``staleness`` times between the computation and the push of replica 0.
 
     Return the variables before the push of replica 0, its staleness, and the variables after it.
     """
@@ -103,7 +103,7 @@ def test_policy_scale_divides_the_learning_rate_by_a_staleness_above_one(
     sgd = task_of(NETWORKS["dense"], Sgd(), batch_size=12)
     moves = []
     for policy in ("none", "scale"):
-        # Only the last push is stale, so the policies give the same variables before it.
+        # Only the push of replica 0 can be stale, so both policies give the same variables before this push.
         with begun(AsyncData(staleness=Staleness(policy)), sgd, registry) as trainer:
             before, _, after = pushed(trainer, staleness)
             moves.append({name: after[name] - before[name] for name in after})
@@ -135,7 +135,7 @@ OWN = [
     ("overlapped", 4, 2, 2),
     ("direct", 1, 1, 0),
 ]
-"""(loop, n_fetch, n_push, the staleness that a replica's own pushes cause)."""
+"""Tuples (loop, n_fetch, n_push, staleness that a replica's own pushes cause)."""
 
 
 @pytest.mark.parametrize(("loop", "n_fetch", "n_push", "own"), OWN)

@@ -1,4 +1,4 @@
-"""Bytes that hybrid parallelism sends on each link, dependences between passes, and the loss over sharded classes."""
+"""Hybrid parallelism: bytes on each link, dependencies between passes of the dense layers, and the sharded loss."""
 
 from collections import Counter
 from functools import partial
@@ -32,10 +32,10 @@ BELOW = 2 * 9 + 2
 SHARDED = 6
 """Number of variables of the dense layers."""
 B = 8
-"""Bytes of a float64 or of an int64 index."""
+"""Bytes of a float64 value or an int64 index."""
 
 Wires = Counter[tuple[int, int]]
-"""(sender, receiver) -> bytes sent in a step."""
+"""A map (sender, receiver) -> bytes sent in a step."""
 
 
 def task_for(batch_size: int = BATCH, clip_norm: float | None = None) -> Task:
@@ -47,7 +47,7 @@ def sizes(total: int, workers: int) -> list[int]:
 
 
 def wires(program: Program) -> Wires:
-    """Return the bytes that the plans of a training step send."""
+    """Return the bytes that the plans of a training step send on each link."""
     number = {worker_device(k): k for k in range(program.workers)}
     sent: Wires = Counter()
     for device, part in compiled(program).parts.items():
@@ -59,7 +59,7 @@ def wires(program: Program) -> Wires:
 
 
 def gathered(held: list[int], readers: list[int], each: int, *, backward: bool) -> Wires:
-    """Return the bytes of all workers' ``held`` values to other readers and, if ``backward``, of their gradients."""
+    """Return the bytes of held[j] values from each worker j to all i with readers[i] > 0; backward: gradients too."""
     sent: Wires = Counter()
     for j, i in permutations(range(len(held)), 2):
         sent[j, i] += held[j] * each * (readers[i] > 0)
@@ -68,7 +68,7 @@ def gathered(held: list[int], readers: list[int], each: int, *, backward: bool) 
 
 
 def loss_bytes(examples: list[int], classes: list[int], told: int = 2) -> Wires:
-    """Return the bytes of labels, gradients and, per example and worker, ``told`` values and a prediction."""
+    """Return the bytes of the loss: labels, gradients and, per example and worker, ``told`` values and a prediction."""
     sent: Wires = Counter()
     for j, i in permutations(range(len(examples)), 2):
         sent[j, i] += examples[j] * B * (classes[i] > 0)  # labels
@@ -78,7 +78,7 @@ def loss_bytes(examples: list[int], classes: list[int], told: int = 2) -> Wires:
 
 
 def formula(workers: int, batch: int = BATCH) -> Wires:
-    """Return the bytes on every link in a step with one update; they are the same for all schemes."""
+    """Return the bytes on every link in a step with one update, which are the same for all schemes."""
     examples = sizes(batch, workers)
     fc1, fc2, fc3 = (sizes(units, workers) for units in UNITS)
     sent = gathered(examples, fc1, FEATURES * B, backward=True)
@@ -88,7 +88,7 @@ def formula(workers: int, batch: int = BATCH) -> Wires:
     below = sizes(BELOW, workers)
     for j, i in permutations(range(workers), 2):
         sent[j, i] += loss_bytes(examples, fc3)[j, i]
-        sent[j, i] += (below[i] + below[j]) * B  # gradients of the convolution: the slice that i sums, the sum by j
+        sent[j, i] += (below[i] + below[j]) * B  # gradients of the convolution: a part for the sum by i, the sum by j
         sent[j, i] += 2 * B * (i == 0)  # loss and accuracy
     return sent
 
@@ -173,7 +173,7 @@ def test_a_pass_waits_for_the_previous_one_only_if_an_update_is_between_them(sch
 @pytest.mark.parametrize("fc_batch", [None, 4])
 @pytest.mark.parametrize("scheme", ["b", "c"])
 def test_activations_are_sent_before_the_dense_layers_are_computed(scheme: str, fc_batch: int | None) -> None:
-    """The transfer for the next pass overlaps with the computation of the current pass."""
+    """So the transfer for the next pass overlaps with the computation of the current pass of the dense layers."""
     program = Hybrid(workers=3, scheme=scheme, fc_batch=fc_batch).build(task_for(12))
     for part in compiled(program).parts.values():
         layers = [(node.op, node.layer.name if node.layer else "") for node in part.graph]

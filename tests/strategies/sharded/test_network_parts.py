@@ -139,7 +139,7 @@ def test_every_op_in_by_unit_exists() -> None:
     assert set(OPS) >= BY_UNIT
 
 
-# Passes: the examples that go through the dense layers together, in each scheme.
+# A pass takes examples through the dense layers together; each scheme forms different passes.
 
 
 def sizes(passes: list[Examples]) -> list[list[int]]:
@@ -168,7 +168,7 @@ def test_passes_have_the_sizes_of_their_scheme(
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_an_fc_batch_of_the_whole_batch_equals_null(scheme: str) -> None:
+def test_fc_batch_equal_to_the_batch_size_has_the_effect_of_null(scheme: str) -> None:
     assert dense_passes(scheme, 12, 3, 12) == dense_passes(scheme, 12, 3, None)
     assert updates_per_batch(scheme, 12, 12) == updates_per_batch(scheme, 12, None) == 1
 
@@ -193,7 +193,7 @@ def test_in_scheme_c_workers_have_equally_many_examples_up_to_rounding() -> None
         assert max(counts) - min(counts) <= 1
 
 
-# The layers that are sharded together with the chosen dense layers.
+# Other layers that are sharded if the dense layers next to them are sharded.
 
 
 def ways(network: NetworkFunction, **asked: Way) -> dict[str, Way]:
@@ -238,7 +238,7 @@ def test_a_product_of_layers_with_different_units_is_not_sharded() -> None:
 
 
 def squared(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Build a layer of kind "dense" that has two products."""
+    """Build a layer of kind "dense" that has two matrix products."""
     x = nn.flatten(net, batch["x"], name="flat")
     with net.layer("fc", "dense"):
         h = ops.matmul(net.graph, x, ops.matmul(net.graph, x, x, transpose_a=True))
@@ -251,6 +251,6 @@ def test_a_dense_layer_that_is_more_than_a_product_and_a_bias_is_refused() -> No
         ways(squared, fc=Way.ROW)
 
 
-def test_a_shard_name_gives_back_layer_and_number() -> None:
+def test_layer_and_number_are_read_back_from_a_shard_name() -> None:
     assert shard_of(shard_name("tower/fc6", 12)) == ("tower/fc6", 12)
     assert shard_of("tower/fc6") is None

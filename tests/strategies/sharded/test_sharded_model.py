@@ -1,4 +1,4 @@
-"""``model`` with sharded dense layers equals ``single``, for any shards and any number of workers."""
+"""``model`` with sharded dense layers equals ``single`` for every choice of shards and number of workers."""
 
 from collections import Counter
 from typing import Any
@@ -40,7 +40,7 @@ BATCH = 13
 FEATURES, UNITS = 8, [7, 5, 3]
 """Input features and units of the dense layers of ``hybrid``; no number of workers above 1 divides all units."""
 B = 8
-"""Bytes of a float64 or of an int64 index."""
+"""Bytes of a float64 value or an int64 index."""
 
 WAYS = {
     "column": {"fc1": "column"},
@@ -170,11 +170,11 @@ def test_workers_without_units_have_no_shard() -> None:
 
 
 Wires = Counter[tuple[int, int]]
-"""(sender, receiver) -> bytes sent in a step."""
+"""A map (sender, receiver) -> bytes sent in a step."""
 
 
 def both_ways(held: dict[tuple[int, int], int]) -> Wires:
-    """Return the bytes of values forward and of their gradients backward, without links of a worker to itself."""
+    """Return the bytes on links between workers: ``held`` values per example forward, and their gradients backward."""
     sent: Wires = Counter()
     for (source, destination), count in held.items():
         if source != destination and count:
@@ -209,7 +209,7 @@ BESIDE = {
     "column, row": {"relu3": 1},
     "column, column": {},
 }
-"""Workers of the dense layers that are not sharded, and of the layers between them."""
+"""A map case -> layer -> worker, for the dense layers that are not sharded and the layers between them."""
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
@@ -227,7 +227,7 @@ def test_every_link_carries_the_bytes_of_the_formula(workers: int, case: str, re
 
 
 def wires(program: Program) -> Wires:
-    """Return the bytes that the plans of a training step send."""
+    """Return the bytes that the plans of a training step send on each link."""
     number = {worker_device(k): k for k in range(program.workers)}
     cluster = near(program.workers)
     sent: Wires = Counter()

@@ -1,4 +1,4 @@
-"""Backup workers: an update equals ``single`` over the shares that arrived first, bit for bit."""
+"""Backup workers: an update equals, bit for bit, ``single`` over the shares (parts of a batch) that arrived first."""
 
 import json
 import secrets
@@ -65,19 +65,19 @@ def running(
     source: Examples | None = None,
     saved: Weights | None = None,
 ) -> Iterator[Trainer]:
-    """Yield an initialized trainer. source: the examples, None for the usual ones. saved: values to restore."""
+    """Yield an initialized trainer. source: None for :class:`Examples`. saved: values to restore."""
     source = source or Examples(strategy.examples_per_update(task.batch_size), task.example_shape, task.state_dtype)
     with begun(strategy, task, registry, saved, source=source, interleaving=clock) as trainer:
         yield trainer
 
 
 def lines_of(run: Trainer) -> Sequence[Line]:
-    """Return the lines of the record of contributors so far."""
+    """Return the lines recorded so far, each with the contributors: the workers whose shares the update uses."""
     return list(run.step_driver.decisions()["contributors"])
 
 
 def single_over(task: Task, contributors: Sequence[int], backups: int) -> Program:
-    """Return a program on one device that trains on some shares of a step's examples, as microbatches."""
+    """Return a program on one device that trains on the contributors' shares of a step's examples, as microbatches."""
     workers = len(contributors)
     given_out = -(-task.batch_size * (workers + backups) // workers)
     cut = shares(given_out, workers + backups)
@@ -99,7 +99,7 @@ def single_over(task: Task, contributors: Sequence[int], backups: int) -> Progra
 
 
 def expected_of(task: Task, lines: Sequence[Line], backups: int, registry: Registry, source: InputSource) -> Run:
-    """Return weights and history of ``single`` over the recorded shares, with a program for each set of shares."""
+    """Return weights and history of ``single`` over the recorded shares, with one program per set of contributors."""
     sessions: dict[tuple[int, ...], LocalSession] = {}
     weights: Weights | None = None
     history = []
@@ -119,13 +119,13 @@ def expected_of(task: Task, lines: Sequence[Line], backups: int, registry: Regis
 
 
 def task_for(network: str, batch_size: int = 13, optimizer: Optimizer | None = None) -> Task:
-    """Return a task; no number of workers above 1 divides its default batch. The default optimizer clips and decays."""
+    """Return a task. By default, the batch size is prime, and the optimizer clips gradients and decays weights."""
     chosen = optimizer or Momentum(weight_decay=1e-3, clip_norm=0.5)
     return task_of(NETWORKS[network], chosen, batch_size=batch_size)
 
 
 def late(worker: int, steps: Mapping[int, float], client: str = "share") -> VirtualTime:
-    """Return a clock on which everything takes a second, except one worker's client in ``steps`` (step -> seconds)."""
+    """Return a clock: a part takes a second, or ``steps[step]`` seconds if it belongs to ``client`` of ``worker``."""
     slow = f"{client}_{worker}"
 
     def seconds(client: str, device: str, step: int) -> float:
@@ -221,7 +221,7 @@ def test_a_late_share_is_dropped_and_its_worker_joins_the_running_step(registry:
     assert [line["contributors"] for line in lines] == [[0, 1], [1, 2], [1, 2], [1, 2], [0, 1], [0, 1]]
     assert [line["step"] for line in lines] == list(range(6))
     dropped = {line["step"]: line["dropped"] for line in lines}
-    # The slow worker starts no share in steps 2 and 3. In the steps to which it contributes, worker 2 is late.
+    # Worker 0, which is slow in step 1, starts no share in steps 2 and 3. When worker 0 contributes, worker 2 is late.
     assert dropped[1] == [{"worker": 0, "examples": 6}]
     assert (dropped[2], dropped[3]) == ([], [])
     assert dropped[0] == dropped[4] == dropped[5] == [{"worker": 2, "examples": 6}]
@@ -246,7 +246,7 @@ class Spoilt(Examples):
     hi: int = 0
 
     def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
-        """Return the usual examples, with NaN as x in the spoilt ones."""
+        """Return the examples; x of the spoilt examples is NaN."""
         batch = super().read(split, step, lo, hi)
         spoilt = (np.arange(lo, hi) >= self.lo) & (np.arange(lo, hi) < self.hi) & (split == "train")
         batch["x"] = np.where(spoilt[:, None, None, None], np.nan, batch["x"])

@@ -1,4 +1,4 @@
-"""Statistics of batch normalisation: of each worker's share, of the first worker's share, or of the whole batch."""
+"""Statistics of batch normalisation: of each worker's share of a batch, of the first share, or of the whole batch."""
 
 from functools import cache
 
@@ -114,7 +114,7 @@ def test_gradients_flow_through_pooled_statistics(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
-def test_averages_of_the_first_worker_advance_by_the_decay_to_the_power_of_workers(
+def test_averages_of_the_first_worker_use_the_decay_to_the_power_of_the_number_of_workers(
     workers: int, registry: Registry
 ) -> None:
     (_, end) = shares(BATCH, workers)[0]

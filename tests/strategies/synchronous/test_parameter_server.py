@@ -98,7 +98,7 @@ def test_every_variable_is_on_one_server_together_with_its_slots() -> None:
 
 
 def bytes_of_a_step(program: Program, workers: int, servers: int, clips: bool) -> list[int]:
-    """Return the bytes that each device sends, by the formula in the strategy's docstring: workers, then servers."""
+    """Return the bytes that each worker and then each server sends, by the formula in the docstring of the strategy."""
     kept = {node.name: node.device for node in program.graph if node.op == "variable"}
     network = {name: spec.nbytes for name, spec in program.variables.items() if "velocity" not in name}
     trained_bytes = {name: nbytes for name, nbytes in network.items() if "moving" not in name}
@@ -163,9 +163,9 @@ def floats(**sizes: int) -> dict[str, TensorSpec]:
 @pytest.mark.parametrize(
     ("sizes", "servers", "expected"),
     [
-        # Variables are placed from the largest on, each on the server with the fewest bytes.
+        # Variables are placed in order of decreasing size, each on the server with the fewest bytes.
         ({"a": 1, "b": 10, "c": 6, "d": 5, "e": 2}, 2, {"a": 1, "b": 0, "c": 1, "d": 1, "e": 0}),
-        # Ties go to the variable that was created first, and to the first server with the fewest variables.
+        # Equal variables are placed in order of creation; of equal servers, the first with the fewest variables wins.
         ({"z": 3, "y": 3, "x": 3, "w": 3}, 3, {"z": 0, "y": 1, "x": 2, "w": 0}),
         # Variables without elements are distributed too.
         ({"a": 0, "b": 0, "c": 0}, 2, {"a": 0, "b": 1, "c": 0}),

@@ -3,8 +3,8 @@
     from runner.engine.graph import ops
     y = ops.relu(graph, ops.matmul(graph, x, w))
 
-Each file defines a family of ops: functions that add nodes, then shape rules, gradients and costs. Ops that only passes
-add have no functions; the module docstrings of their files define them. Read in this order:
+Each file defines a family of ops: functions that add nodes, then shape rules, gradients and costs. Ops that only
+compiler passes add have no functions; module docstrings define them. Read in this order:
 
 * ``common``: shape conditions and adapters for gradient formulas that all families share.
 * ``arithmetic``, ``structural``, ``shape``, ``reduction``, ``indexing``: the basic ops.

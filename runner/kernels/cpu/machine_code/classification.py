@@ -25,7 +25,7 @@ _FUNCTIONS = ("expf", "log")
 
 @cache
 def _c_functions() -> dict[str, int]:
-    """Return the address of each C function by name, from the C library of the interpreter."""
+    """Return name -> address of each function in ``_FUNCTIONS``, from the C library of the interpreter."""
     ffi = cffi.FFI()
     ffi.cdef(_DECLARATIONS)
     library = ffi.dlopen(None)
@@ -43,7 +43,7 @@ LARGEST = 2048
 
 _LABEL_BITS = {"int32": 32, "int64": 64}
 _NO_CLASS = 1
-"""Status of a row whose label is out of range."""
+"""The status that a compiled function returns if a label is out of range."""
 
 _ONE = Lanes(DTYPE, 1)
 _DOUBLE = Lanes("float64", 1)
@@ -85,7 +85,7 @@ def _explanation(op: str, labels: Operand, classes: int) -> Callable[[int], str]
 
 @cache
 def _compiled_loss(label_dtype: str) -> MachineCode:
-    """Compile loss = log(sum(e ** (x - max))) - (x[label] - max), probabilities = e ** (x - max) / sum."""
+    """Compile loss = log(sum(e ** (x - max))) - (x[label] - max) and probabilities = e ** (x - max) / sum(...)."""
 
     def row_loss(row: Row) -> None:
         label = _class_of(row, label_dtype)
@@ -176,6 +176,6 @@ def _store(row: Row, value: Value, place: Value) -> None:
 
 
 def _declared(builder: ir.IRBuilder, name: str, number: ir.Type) -> ir.Function:
-    """Return the declaration of a C library function of one number."""
+    """Return the declaration of a C function whose argument and result have the type ``number``."""
     known = builder.module.globals.get(name)
     return known or ir.Function(builder.module, ir.FunctionType(number, [number]), name)

@@ -1,4 +1,4 @@
-"""Kernels of element-wise ops: one pass over memory for a whole program of ``kernels.elementwise``."""
+"""Kernels of element-wise ops, which run a whole program (see ``kernels.elementwise``) in one pass over memory."""
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -25,7 +25,7 @@ _UNKNOWN: Signs = frozenset({None})
 
 
 def keeps_zeros(program: Program, wide: Sequence[bool], dtype: str) -> bool:
-    """Return whether all outputs are zero for arrays of zeros and finite nonzero scalars. wide: True for each array."""
+    """Return whether arrays of zeros and finite nonzero scalars give only zeros. wide: which inputs are arrays."""
     known = [_ZERO if each else _NOT_ZERO for each in wide]
     for step in program.steps:
         operands = [known[o] if isinstance(o, int) else _of_literal(o, dtype) for o in step.operands]
@@ -71,7 +71,7 @@ _SIGNS: dict[str, Callable[..., set[Sign]]] = {
     "relu": _of_known(lambda x: {max(x, 0)}),
     "relu_gradient": _relu_gradient,
 }
-"""Function of the language -> (signs of the operands) -> signs that the result may have."""
+"""Name of an element-wise function -> function (signs of the operands) -> signs that the result may have."""
 
 
 LIBRARY = "llvm"
@@ -110,7 +110,7 @@ def _arrange(
     outputs: Specs,
     offered: Offers,
 ) -> Arrangement | None:
-    """Arrange arrays in one layout. Return None for float64 arrays, unequal shapes or dtypes, or a missing program."""
+    """Arrange all arrays in one layout; return None for float64 arrays, unequal shapes or dtypes, or no program."""
     result = outputs[0]
     alike = all(spec.dtype == result.dtype and spec.shape in (result.shape, ()) for spec in (*inputs, *outputs))
     if not alike or result.dtype not in DTYPES or (result.dtype == "float64" and result.shape):
@@ -128,12 +128,12 @@ def _arrange(
 
 
 def _wide(inputs: Sequence[Spec], result: Spec) -> tuple[bool, ...]:
-    """Return for each input whether the input has the shape of the result; otherwise the input is a scalar."""
+    """Return, for each input, True if it has the shape of the result and False if it is a scalar."""
     return tuple(spec.shape == result.shape for spec in inputs)
 
 
 def _layout(program: Program, wide: Sequence[bool], result: Spec, offered: Offers) -> Layout:
-    """Return the first offered layout without padding or whose padding the program keeps at zero, else C order."""
+    """Return the first offered layout that has no padding or whose padding the program keeps at zero, else C order."""
     offers = [layout for layout, each in zip(offered, wide, strict=True) if each and layout is not None]
     for layout in offers:
         if not layout.is_plain and (
@@ -156,5 +156,5 @@ def _bind(program_of: ProgramOf, attributes: Attributes, arrangement: Arrangemen
 
 @cache
 def _compiled(text: str, inputs: int, outputs: tuple[int, ...], dtype: str, wide: tuple[bool, ...]) -> MachineCode:
-    """Compile a program. Its text is the cache key, because in Python the value number 1 equals the literal 1.0."""
+    """Compile a program. Its text is the cache key, because parsed operands 1 (a value number) and 1.0 are equal."""
     return MachineCode(write_module(ElementLoop(parse(text, inputs, outputs), dtype, wide), host().vector_bytes))

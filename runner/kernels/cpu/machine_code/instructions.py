@@ -145,7 +145,7 @@ _FOR_WRITING, _INTO_ALL_CACHES, _DATA = 1, 3, 1
 
 
 def _rounded(builder: ir.IRBuilder, lanes: Lanes, value: Value) -> Value:
-    """Append instructions that round float32 numbers to their upper halves, ties to even; NaN stays NaN."""
+    """Append instructions that round float32 numbers to bfloat16, their upper halves, ties to even; NaN stays NaN."""
     bits = builder.bitcast(value, lanes.of(ir.IntType(32)))
     last = builder.and_(builder.lshr(bits, lanes.integer(_HALF_BITS)), lanes.integer(1))
     # Adding 0x7FFF carries into the upper half if the lower half is more than 0x8000. Adding the last kept bit as well
@@ -170,7 +170,7 @@ def fold(
 ) -> list[Value]:
     """Append ``for (index = begin; index < stop; index += stride) values = body(index, values)``.
 
-    The values start as ``initial``; returns the final values. The body may append blocks.
+    The values start as ``initial``; the function returns the final values. The body may append basic blocks.
     """
     before = builder.block
     inside, after = builder.append_basic_block("inside"), builder.append_basic_block("after")

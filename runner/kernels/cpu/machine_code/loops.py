@@ -32,7 +32,7 @@ SLICE = ir.FunctionType(ir.VoidType(), [_POINTER, INDEX, INDEX])
 
 @dataclass(frozen=True)
 class ElementLoop:
-    """A loop to compile. wide: True for each input with the shape of the result, False for each scalar."""
+    """A loop to compile. wide: for each input, True if it has the shape of the result, False if it is a scalar."""
 
     program: Program
     dtype: str
@@ -81,7 +81,7 @@ def sweep(
 
 
 def shared_values(builder: ir.IRBuilder, loop: ElementLoop, bases: Sequence[Value]) -> dict[int, Value]:
-    """Append instructions, before the loop, for the values that all elements share; return these values by number."""
+    """Append, before the loop, instructions for values that all elements share; return value number -> value."""
     lanes = Lanes(computed_in(loop.dtype), 1)
     wide = loop.program.widened(loop.wide)
     values = {k: load(builder, lanes, loop.dtype, bases[k]) for k in range(len(loop.wide)) if not wide[k]}
@@ -111,7 +111,7 @@ def _body(
 def emit_steps(
     builder: ir.IRBuilder, loop: ElementLoop, lanes: Lanes, values: dict[int, Value], chosen: Sequence[bool]
 ) -> None:
-    """Append the instructions of the chosen steps and add the results to ``values``, by value number."""
+    """Append the steps that ``chosen`` selects; add their results to ``values``. Both are indexed by value number."""
     for number, step in enumerate(loop.program.steps, loop.program.inputs):
         if chosen[number]:
             operands = [values[o] if isinstance(o, int) else lanes.constant(o) for o in step.operands]

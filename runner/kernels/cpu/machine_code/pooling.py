@@ -1,8 +1,8 @@
 """Max pooling in one pass over the image. Unlike in oneDNN, the maximum of a window with NaN is NaN.
 
-Images are plain, channels last, or in oneDNN's blocks of channels; results have the layout of the images. The compiled
-function computes a range of the rows of all results, numbered across images and channels. The code for a small window
-inside its image is unrolled; for any other window, a loop visits the pixels inside the image.
+Images are plain (in C order), channels last, or in oneDNN's blocks of channels; results have the layout of the images.
+The compiled function computes a range of the rows of all results, numbered across images and channels. The code for a
+small window inside its image is unrolled; for any other window, a loop visits the pixels inside the image.
 """
 
 import math
@@ -34,14 +34,14 @@ from runner.kernels.cpu.machine_code.loops import SLICE, element
 from runner.kernels.registry import Registry
 
 PRIORITY = 25
-"""Above the priority of oneDNN."""
+"""Higher than the priority of the oneDNN kernel."""
 
 DTYPES = frozenset({"float32", "bfloat16"})
 
 _BLOCKS = re.compile(r"aBcd(8|16)b", re.ASCII)
 _CHANNELS_LAST = "acdb"
 _SMALL_WINDOW = 255
-"""Largest window, in pixels, for which oneDNN stores positions in bytes if images are not plain."""
+"""Largest window, in pixels, for which oneDNN stores each position as a byte if images are not plain."""
 
 
 def register(registry: Registry) -> None:
@@ -67,12 +67,12 @@ def _is_known(layout: Layout) -> bool:
 
 
 def _columns(layout: Layout, x: Spec) -> int:
-    """Return how many numbers all images together store for one pixel position, including the padding of blocks."""
+    """Return how many numbers all images together store per pixel position, including the padding of blocks."""
     return layout.nbytes // (ITEMSIZE[x.dtype] * math.prod(x.shape[2:]))
 
 
 def _inner(layout: Layout, x: Spec) -> int:
-    """Return how many adjacent numbers in memory belong to one pixel."""
+    """Return how many numbers of one pixel are adjacent in memory."""
     blocks = _BLOCKS.fullmatch(layout.tag)
     if blocks:
         return int(blocks[1])
@@ -117,8 +117,8 @@ _LOWEST = -float("inf")
 class Pooling:
     """A pooling to compile.
 
-    inner: how many adjacent numbers in memory belong to one pixel. lanes: how many numbers at most are computed
-    together. in_bytes: whether positions are stored as uint8; otherwise they are stored as int32.
+    inner: how many numbers of one pixel are adjacent in memory. lanes: length of the vectors. in_bytes: whether
+    positions are stored as uint8; otherwise they are stored as int32.
     """
 
     dtype: str
@@ -131,7 +131,7 @@ class Pooling:
 
     @property
     def offsets(self) -> list[tuple[Lanes, int, int]]:
-        """The division of the numbers of a pixel into parts: lanes, begin and end of each part."""
+        """(lanes, begin, end) of each part of a pixel's numbers: the whole vectors, then the single numbers."""
         whole = self.inner // self.lanes * self.lanes
         parts = [(Lanes(_COMPUTED, self.lanes), 0, whole), (Lanes(_COMPUTED, 1), whole, self.inner)]
         return [part for part in parts if part[1] < part[2]]
@@ -152,7 +152,7 @@ def write_module(pooling: Pooling) -> str:
 
 @dataclass(frozen=True)
 class _Window:
-    """A window. start: address of its first pixel, even outside the image. rows, columns: its part inside the image."""
+    """A window. start: address of its first pixel, in the image or not. rows, columns: (begin, end) in the image."""
 
     start: Value
     rows: tuple[Value, Value]
@@ -242,7 +242,7 @@ class _Loops:
                 repeat(self.builder, INDEX(begin), INDEX(end), lanes.count, numbers)
 
     def _of_all(self, lanes: Lanes, window: _Window) -> _Best:
-        """Return the greatest number of a window that is completely inside its image."""
+        """Return the greatest number of a window that is completely inside its image, by unrolled code."""
         tall, wide = self.pooling.window
         lines = [self._line(window, INDEX(row)) for row in range(tall)]
         numbers = [self._load(lanes, lines[row], INDEX(column)) for row, column in product(range(tall), range(wide))]
@@ -256,7 +256,7 @@ class _Loops:
         return best
 
     def _of_some(self, lanes: Lanes, window: _Window) -> _Best:
-        """Return the greatest number of a window that overlaps the border of the image."""
+        """Return the greatest number in the part of a window that is inside its image, by loops."""
         b = self.builder
 
         def row(number: Value, values: list[Value]) -> Sequence[Value]:

@@ -1,7 +1,7 @@
 """A matrix product that is read by an element-wise program and never stored in memory.
 
 The product is x' dy (x transposed times dy), a sum over few rows: the weight gradient of a dense layer. The program
-updates the weights. Each block of the product is computed in registers when the weights of the block are updated.
+updates the weights. A block of the product is computed in registers just before the block's weights are updated.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ MOST_TERMS = 64
 """The largest number of rows of x and dy for which the product costs less than the memory traffic that it saves."""
 
 BLOCK_OF_VECTOR_BYTES = {64: (8, 3)}
-"""Vector bytes -> (rows, vectors) of a block of the product. A block takes 24 of 32 registers, x and dy the others."""
+"""Vector bytes -> (rows, vectors) of a block of the product. A block uses 24 of 32 registers; x and dy use the rest."""
 
 SMALL_BLOCK = (4, 3)
 """(rows, vectors) of a block on CPUs with 16 registers."""
@@ -100,7 +100,7 @@ def _compiled(
 
 
 def write_module(update: Update, vector_bytes: int) -> str:
-    """Return the LLVM module whose function ``slice`` computes some rows of the product."""
+    """Return the LLVM module whose function ``slice`` computes and applies a range of rows of the product."""
     module = ir.Module("product")
     function = ir.Function(module, SLICE, "slice")
     _Writer(update, function, vector_bytes).write()
@@ -138,7 +138,7 @@ class _Writer:
         builder.ret_void()
 
     def _all_columns(self, rows: int) -> Callable[[Value], None]:
-        """Append loops over all columns of some rows: blocks of vectors, then vectors, then single numbers."""
+        """Return a function that appends loops over all columns: blocks of vectors, then vectors, then numbers."""
         columns, lanes = self._update.columns, self._lanes
 
         def write(row: Value) -> None:
@@ -152,7 +152,7 @@ class _Writer:
         return write
 
     def _block(self, block: "_Block", column: Value) -> None:
-        """Append the computation of a block of the product and of the program on this block."""
+        """Append instructions that compute a block of the product and run the program on it."""
         builder, lanes = self._builder, block.lanes
         spread = {number: lanes.spread(builder, value) for number, value in self._shared.items()}
         zeros = [lanes.constant(0.0)] * (block.rows * block.vectors)
@@ -208,7 +208,7 @@ class _Writer:
         return load(self._builder, lanes, DTYPE, element(self._builder, base, STORED[DTYPE], index))
 
     def _run_program(self, lanes: Lanes, index: Value, total: Value, spread: Mapping[int, Value]) -> None:
-        """Append the program for the elements from ``index`` on. total: the product at these elements."""
+        """Append the program for one element per lane, from ``index`` on. total: the product at these elements."""
         builder, loop = self._builder, self._update.loop
         kind = STORED[DTYPE]
         values = {**spread, self._update.place: total}

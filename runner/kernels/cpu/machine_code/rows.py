@@ -1,8 +1,8 @@
-"""The common part of kernels that process matrices row by row on the calling thread, and kernels of sums.
+"""The common part of kernels that process matrices row by row on the calling thread, and kernels of ``reduce_sum``.
 
 The compiled function ``rows(arrays, rows, columns, 0)`` processes all rows and returns 0, or stops at an invalid row
-and returns a status that is not 0. ``arrays`` points to the addresses of the inputs, then of the outputs. The kernels
-of sums add over the first axis or, in small arrays, over trailing axes, where a NumPy call costs more than the sum.
+and returns a status that is not 0. ``arrays`` points to the addresses of the inputs, then of the outputs. Sums are over
+the first axis or, in small arrays, over trailing axes; for these, calling NumPy costs more than the additions.
 """
 
 import math
@@ -68,7 +68,7 @@ class Row:
         return self.of_vector(array, kind, self.builder.add(start, column))
 
     def of_vector(self, array: int, kind: ir.Type, position: Value) -> Value:
-        """Return the address of the element of a vector at a position, such as the number of this row."""
+        """Return the address of a vector element. position: index of the element, such as the number of this row."""
         return self.builder.gep(self.bases[array], [position], source_etype=kind)
 
     def load(self, array: int, lanes: Lanes, column: Value) -> Value:
@@ -106,7 +106,7 @@ class Row:
         return fold(builder, whole, self.columns, 1, [total], step(one))[0]
 
     def refuse(self, wrong: Value, status: int) -> None:
-        """Append instructions that return the status if ``wrong`` is true."""
+        """Append instructions by which the compiled function returns ``status`` if ``wrong`` is true."""
         refused, fine = self.builder.append_basic_block("refused"), self.builder.append_basic_block("fine")
         self.builder.cbranch(wrong, refused, fine)
         self.builder.position_at_end(refused)

@@ -40,7 +40,7 @@ LINE_BYTES = 64
 """Bytes of a cache line."""
 
 PARALLEL_BYTES = 512 * 1024
-"""The number of bytes that a call must read and write before several threads are faster than one."""
+"""The smallest number of bytes, read and written by a call, for which several threads are faster than one."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def on_one(loop: Loop) -> NativeCall:
 
 
 def on_all(loop: Loop) -> NativeCall:
-    """Return the call that splits the loop into one range per OpenMP thread, or runs it on one without OpenMP."""
+    """Return the call that runs one range of the loop per OpenMP thread, or :func:`on_one` if OpenMP is missing."""
     return _call("parallel" if load_openmp() else "serial", loop)
 
 

@@ -36,7 +36,7 @@ from runner.kernels.registry import Registry
 
 
 def register(registry: Registry, library: Library) -> None:
-    """Add the kernels of ops ``convert`` and ``cast``. ``convert`` is offered the current and the requested layout."""
+    """Add the kernels of ops ``convert`` and ``cast``. ``convert`` is offered the layouts of both input and output."""
 
     def arrange(node: Node, offered: Layouts) -> Arrangement | None:
         (spec,), (source, wanted) = node.inputs, offered
@@ -60,7 +60,7 @@ def register(registry: Registry, library: Library) -> None:
 
 
 def _register_cast(registry: Registry, library: Library) -> None:
-    """Add the kernel of op ``cast`` between floating-point dtypes. A second offered layout is that of the result."""
+    """Add the kernel of op ``cast`` between float dtypes. If a second layout is offered, it is for the output."""
 
     def arrange(node: Node, offered: Layouts) -> Arrangement | None:
         (x,), (y,) = node.inputs, node.outputs
@@ -88,7 +88,7 @@ def _alike(library: Library, layout: Layout, spec: Spec) -> Layout | None:
 
 
 def _common_view(library: Library, *layouts: Layout) -> str | None:
-    """Return a prefix under which oneDNN can read all layouts, or None if there is no such prefix."""
+    """Return a prefix (see ``memory``) under which oneDNN can read all layouts, or None if there is no such prefix."""
     prefixes = set()
     for layout in layouts:
         if not layout.is_plain:

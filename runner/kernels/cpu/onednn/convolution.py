@@ -11,12 +11,12 @@ from runner.kernels.cpu.onednn.recipe import Description, Layouts, Node, Port, R
 from runner.kernels.registry import Registry
 
 FEW_CHANNELS = 4
-"""Maximum number of channels of images that stay plain: blocks of 8 or 16 channels would be mostly padding.
+"""Maximum number of channels of images that stay plain (in C order), because blocks would be mostly padding.
 
 oneDNN 3.2 itself chooses plain images for most first layers: with AVX-512 the plans of LeNet, AlexNet, GoogLeNet and
-the CIFAR ResNets are the same without this rule, in float32 and bfloat16. The rule matters for 1x1 filters, for weight
-gradients of 4 channels in float32 and, with AVX2, of 1 and 2 channels. For these, oneDNN would choose blocks, although
-it can multiply plain matrices. With the rule, a training step of LeNet on one AVX2 worker converts 8 layouts, not 10.
+the CIFAR ResNets are the same without this rule, in float32 and bfloat16. The rule matters for 1x1 filters, and for
+weight gradients of 4 channels in float32 or, with AVX2, of 1 and 2 channels: oneDNN would choose blocks for them,
+although it can use plain images. By the rule, a training step of LeNet on one AVX2 worker converts 8 layouts, not 10.
 """
 
 
@@ -70,7 +70,7 @@ def _image_as_it_is(image: Spec, offered: Layout | None) -> Layout | None:
 
 
 def _prefix(node: Node) -> str:
-    """Return the prefix under which oneDNN reads the weights."""
+    """Return the prefix (see ``memory``) under which oneDNN reads the weights."""
     groups = node.attributes["groups"]
     return f"g{groups}:" if groups > 1 else ""
 

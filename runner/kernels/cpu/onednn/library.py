@@ -129,8 +129,8 @@ _UNIMPLEMENTED = 3
 class Library:
     """The loaded library with its one CPU engine and stream.
 
-    c, openmp: oneDNN and OpenMP. path: file of oneDNN. version: such as "3.2.0". tags: name of a memory format -> its
-    number. dtypes: the dtypes that oneDNN computes correctly on this CPU.
+    c, openmp: the C functions of oneDNN and OpenMP. path: file of oneDNN. version: such as "3.2.0". tags: name of a
+    memory format -> dnnl_format_tag_t. dtypes: the dtypes that oneDNN computes correctly on this CPU.
     """
 
     ffi: Any

@@ -1,7 +1,7 @@
 """Matrix products, optionally with bias and ReLU, and both gradients of a dense layer.
 
-Every matrix is in C order. oneDNN can also store weights in blocks, but with the right primitive for each product, C
-order is as fast forward and faster backward (measured on two AVX-512 cores: 1 to 512 rows, float32 and bfloat16).
+Every matrix is in C order. oneDNN can also store weights in blocks. C order with the right primitive for each product
+is as fast forward and faster backward (measured on two AVX-512 cores: 1 to 512 rows, float32 and bfloat16).
 """
 
 import math
@@ -24,10 +24,10 @@ FEW_ROWS = 4
 """The largest number of rows of dy for which dy W' (W' is W transposed) is computed by :func:`_input_gradient`."""
 
 TURNED_ROWS = range(8, 257)
-"""The numbers of rows of dy for which dy W' is computed as the transpose of W dy' if W is large."""
+"""The numbers of rows of dy for which, if W has at least ``LARGE`` weights, :func:`_turned_product` is used."""
 
 TRANSPOSED = "t:"
-"""The prefix under which oneDNN reads a matrix in C order with exchanged axes."""
+"""The prefix under which oneDNN reads a matrix in C order as its transpose."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _bound(library: Library, product: Product, buffers: Buffers) -> Bound:
 
 
 def _product(library: Library, node: Node) -> Product:
-    """Return the product of two inputs. With ``bias``, a third input is added; with ``relu``, max(y, 0) follows."""
+    """Return the product of two inputs. ``bias`` adds a third input; ``relu`` then replaces each y by max(y, 0)."""
     turned = (node.attributes["transpose_a"], node.attributes["transpose_b"])
     rows, large = node.outputs[0].shape[0], math.prod(node.inputs[1].shape) >= LARGE
     if turned == (False, False) and large:
@@ -126,8 +126,8 @@ def _matrix_product(library: Library, node: Node) -> Product:
 
 
 def _inner_product(library: Library, node: Node) -> Product:
-    # An inner product reads weights as (outputs, inputs), so the axes of our weights are exchanged. oneDNN's matrix
-    # product would reorder large weights in every step.
+    # oneDNN's matrix product would reorder large weights in every step; its inner product does not. The inner product
+    # reads weights as (outputs, inputs), so the axes of our weights are exchanged.
     a, b = _matrix(library, node.inputs[0]), _matrix(library, node.inputs[1], turned=True)
     goal = (dnnl.FORWARD_TRAINING,)
     return _forward(library, node, "inner_product_forward", goal, a, b, node.outputs[0].shape[1:])
@@ -160,8 +160,8 @@ def _input_gradient(library: Library, node: Node) -> Product:
 def _turned_product(library: Library, node: Node) -> Product:
     """Return dx = dy W' as the transpose of W dy'.
 
-    For dy W' oneDNN first transposes all of W. W dy' reads W in C order, and only dx is transposed. The sums are the
-    same.
+    To compute dy W', oneDNN first transposes all of W. To compute W dy', it reads W in C order, and only the result is
+    transposed. Both ways add the same terms.
     """
     dy, w, dx, across = 0, 1, 2, 3
     large, small = _matrix(library, node.inputs[w]), _matrix(library, node.inputs[dy], turned=True)

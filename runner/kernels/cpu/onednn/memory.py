@@ -15,7 +15,7 @@ from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
 
 BYTES = "u8:"
-"""Prefix of integers stored as uint8, such as small positions of max pooling."""
+"""Prefix of integers stored as uint8, such as the positions of maxima in small windows."""
 
 BITS = "bits:"
 """Prefix of booleans stored as bits: element n is bit n % 8 of byte n // 8."""
@@ -37,7 +37,7 @@ def grouped(shape: Dims, groups: int) -> tuple[int, ...]:
 
 
 def viewed(shape: Dims, prefix: str) -> tuple[int, ...]:
-    """Return the dimensions that oneDNN sees for a tensor of ``shape`` under a prefix."""
+    """Return the dimensions by which oneDNN sees a tensor of ``shape`` under a prefix."""
     if prefix == "t:":
         return transposed(shape)
     if prefix.startswith("g"):
@@ -85,7 +85,7 @@ def in_c_order(library: Library, dims: Dims, dtype: str) -> Any:
 def described(library: Library, spec: Spec, layout: Layout, prefix: str = "") -> Any:
     """Return the descriptor of a tensor in a layout, seen under ``prefix``.
 
-    A plain layout can be seen under any prefix; every other layout, only under the prefix of its tag.
+    A plain layout (C order) can be seen under any prefix, every other layout only under the prefix of its tag.
     """
     if layout.is_plain:
         return strided(library, viewed(spec.shape, prefix), spec.dtype, _plain_strides(spec.shape, prefix))
@@ -93,7 +93,7 @@ def described(library: Library, spec: Spec, layout: Layout, prefix: str = "") ->
     if own != prefix:
         raise ValueError(f"a tensor in layout {layout.tag!r} cannot be read as {prefix!r}")
     descriptor = formatted(library, viewed(spec.shape, own), "uint8" if own == BYTES else spec.dtype, name)
-    # Layouts also arrive from other processes, and oneDNN writes as many bytes as the tag implies.
+    # ``nbytes`` may come from another process and be wrong; oneDNN writes as many bytes as the tag implies.
     if layout.nbytes not in (UNKNOWN, nbytes(library, descriptor)):
         raise ValueError(
             f"{spec} in layout {layout.tag!r} takes {nbytes(library, descriptor)} bytes, not {layout.nbytes}"

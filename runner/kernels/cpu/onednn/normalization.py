@@ -1,6 +1,6 @@
 """Batch normalization and local response normalization across channels, and their gradients.
 
-The kernels are bound by memory, so x keeps its layout, and all other tensors of the same shape get this layout.
+The kernels are bound by memory, so x is not converted, and all other tensors of the shape of x get the layout of x.
 """
 
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ def _training_with_relu(library: Library, node: Node, inputs: Layouts, outputs: 
 
 
 def _let_nan_through(buffers: Buffers) -> PythonCall:
-    """Return a function that sets all of y to NaN if y should contain a NaN, which oneDNN's ReLU turns into 0.
+    """Return a function that sets all of y to NaN if y should contain a NaN; oneDNN's ReLU turns NaN into 0.
 
     y should contain NaN if a mean, a variance, gamma or beta is NaN, or if a mean overflows. A NaN in x makes the mean
     of the channel NaN, so only these vectors are checked. The mask is unchanged.
@@ -104,7 +104,7 @@ def _let_nan_through(buffers: Buffers) -> PythonCall:
 
 
 def _mask(library: Library, normalisation: Description, spec: Spec, name: str) -> Port:
-    """Return the port of the ReLU mask: a byte or a bit for each element of x, in the order of x."""
+    """Return the port of the ReLU mask: a byte or a bit for each element of x, in the memory order of x."""
     kept = normalisation.descriptor(dnnl.WORKSPACE)
     as_bytes = formatted(library, spec.shape, "bool", name)
     given, count = nbytes(library, kept), nbytes(library, as_bytes)
@@ -164,7 +164,7 @@ def _response(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -
 
 
 def _format(node: Node, layouts: Layouts) -> str:
-    """Return the first format of ``layouts`` that is not C order, or C order if oneDNN would compute wrong gradients.
+    """Return the first format that is not C order, or "" (C order) if oneDNN would compute wrong gradients with it.
 
     With channels-last images, oneDNN 3.2 computes wrong gradients if the number of channels is not a multiple of 16
     (the vector length), or if the images are bfloat16 and the window has more than 5 channels.
@@ -190,7 +190,7 @@ def _response_forward(library: Library, node: Node, name: str, goal: int) -> Des
 def _add_response_gradient(registry: Registry, library: Library) -> None:
     """Register the kernel of the gradient, with inputs x and dy and output dx.
 
-    oneDNN's backward pass needs the workspace of the forward pass, which therefore runs first and overwrites dx.
+    oneDNN's backward pass needs the workspace of the forward pass, so the forward pass runs first and writes y to dx.
     """
 
     def arrange(node: Node, offered: Layouts) -> Arrangement:
@@ -224,6 +224,6 @@ def _both_passes(library: Library, node: Node, name: str) -> tuple[Description, 
 
 
 def _scratch(forward: Description, backward: Description) -> tuple[int, int]:
-    """Return the bytes of the forward workspace, in whole cache lines, and of the scratch memory of both passes."""
+    """Return the bytes of the forward workspace, aligned, and of the scratch memory that both passes share."""
     kept = -(-backward.nbytes(dnnl.WORKSPACE) // ALIGNMENT) * ALIGNMENT
     return kept, max(forward.scratch_bytes, backward.scratch_bytes)

@@ -1,6 +1,6 @@
 """Rearrangements: concat, broadcast_to, split, slice and pad; the last three copy between a tensor and its parts.
 
-A blocked tensor can be cut only between its blocks; an op that cuts elsewhere requests C order.
+A tensor in a blocked layout can be divided only between blocks; an op that divides elsewhere requests C order.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,7 +67,7 @@ def _concat(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> 
 
 
 def _joined_format(node: Node, inputs: Layouts) -> str:
-    """Return the format of the largest input if all inputs but the last fill whole blocks of it, else C order."""
+    """Return the largest input's format if all inputs but the last fill whole blocks of this format, else C order."""
     largest = max(range(len(inputs)), key=lambda each: node.inputs[each].nbytes)
     name, axis = format_of(inputs[largest]), node.attributes["axis"]
     whole = all(spec.shape[axis] % block_along(name, axis) == 0 for spec in node.inputs[:-1])
@@ -75,7 +75,7 @@ def _joined_format(node: Node, inputs: Layouts) -> str:
 
 
 def _broadcast(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Return the recipe with input x in C order, read with stride 0 along repeated axes."""
+    """Return the recipe of broadcast_to: x is in C order and is read with stride 0 along repeated axes."""
     (x,), (y,) = node.inputs, node.outputs
     repeated = _repeated(library, x, y.shape)
     result = described(library, y, outputs[0] or _result_layout(library, x, y))
@@ -133,7 +133,7 @@ def _pad_block(node: Node) -> list[_Block]:
 
 
 def _add(registry: Registry, library: Library, op: str, blocks: _Blocks, *, into: bool) -> None:
-    """Register an op that copies parts out of a whole tensor or, with ``into``, into a whole tensor of zeros."""
+    """Add an op that copies parts of its input to its outputs or, with ``into``, its input into an output of zeros."""
 
     def arrange(node: Node, offered: Layouts) -> Arrangement:
         (whole,) = node.outputs if into else node.inputs
@@ -185,7 +185,7 @@ def _copies(library: Library, node: Node, name: str, blocks: Sequence[_Block], *
     copies = []
     for block, piece in zip(blocks, pieces, strict=True):
         offset = 0 if name else _bytes_before(whole, block)
-        # oneDNN copies slowly from descriptors with an offset. In C order the address is moved instead.
+        # oneDNN copies slowly from descriptors with an offset. In C order, the offset is added to the address instead.
         moved = block if name else replace(block, begin=(0,) * len(block.begin))
         inside = _part_of(library, formatted(library, whole.shape, whole.dtype, name), moved)
         alone = formatted(library, piece.shape, piece.dtype, name)

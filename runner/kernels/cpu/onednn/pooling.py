@@ -1,6 +1,6 @@
 """Max and average pooling, their gradients, and the mean over whole images.
 
-oneDNN's maximum ignores NaN. The kernel compiled by LLVM returns NaN and has a higher priority if LLVM is available.
+oneDNN's maximum ignores NaN. The kernel of ``machine_code.pooling`` propagates NaN and, if available, has priority.
 """
 
 import math
@@ -23,7 +23,7 @@ from runner.kernels.cpu.onednn.recipe import (
 from runner.kernels.registry import Registry
 
 _MOST_IN_BYTES = 255
-"""Largest window, in pixels, for which oneDNN stores positions in bytes."""
+"""Largest window, in pixels, for which oneDNN stores each position as a byte."""
 
 
 def register(registry: Registry, library: Library) -> None:
@@ -58,13 +58,13 @@ def _backward(library: Library, node: Node, algorithm: int, forward: Description
 
 
 def _positions(library: Library, pooling: Description) -> Port:
-    """Return the port of positions, in the layout of y, stored as bytes if the positions fit."""
+    """Return the port of positions, which have the layout of y and are stored as bytes if they fit."""
     kept = pooling.descriptor(dnnl.WORKSPACE)
     return Port(dnnl.WORKSPACE, kept, BYTES if data_type(library, kept) == dnnl.TYPES["uint8"] else "")
 
 
 def _request_maxima(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
-    """Request plain images if oneDNN's positions would be wrong: in bfloat16, if positions do not fit in a byte."""
+    """Request C order for bfloat16 if positions do not fit in a byte, because oneDNN's positions would be wrong."""
     if node.outputs[0].dtype == "bfloat16" and math.prod(node.attributes["window"]) > _MOST_IN_BYTES:
         return [plain(spec) for spec in node.inputs], [None] * len(node.outputs)
     return as_offered(node, offered)
@@ -77,7 +77,7 @@ def _max(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Rec
 
 
 def _max_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Return the recipe with inputs dy, argmax and output dx, all in the format of argmax or, if it is plain, of dy."""
+    """Return the recipe with inputs dy and argmax and output dx, all in the format of argmax or, if plain, of dy."""
     dy, positions = inputs
     name = format_of(positions, dy)
     forward = _forward(library, node, dnnl.POOLING_MAX, name, node.outputs[0], node.inputs[0])
@@ -110,7 +110,7 @@ def _request_whole_images(node: Node, offered: Layouts) -> tuple[Layouts, Layout
 
 
 def _mean_of_image(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Return the recipe with input x (N, C, H, W) and output (N, C) or (N, C, 1, 1): one window over the image."""
+    """Return the recipe with input x (N, C, H, W) and output (N, C) or (N, C, 1, 1): pooling with one window."""
     (x,), (y,) = node.inputs, node.outputs
     name = format_of(inputs[0])
     if not _is_array_of_pixels(library, x, name):
@@ -124,7 +124,7 @@ def _mean_of_image(library: Library, node: Node, inputs: Layouts, outputs: Layou
 
 
 def _is_array_of_pixels(library: Library, x: Spec, name: str) -> bool:
-    """Return whether the named format stores images of one pixel, with the channels of x, as C order does."""
+    """Return whether the named format stores images (N, C, 1, 1), with N and C from x, exactly as C order does."""
     dims = (*x.shape[:2], 1, 1)
     pixel, array = formatted(library, dims, x.dtype, name), in_c_order(library, dims, x.dtype)
     return name.rfind("a") <= 0 and nbytes(library, pixel) == nbytes(library, array)

@@ -1,8 +1,8 @@
-"""The common part of oneDNN kernels: a recipe names the primitive of a node and the argument of each tensor.
+"""The common part of oneDNN kernels: a recipe has the primitive of a node and a port (an argument) for each tensor.
 
-Each kernel has a function ``describe``, which returns the recipe for a node, some or all of whose layouts are fixed;
-oneDNN chooses the other layouts. To arrange a node, ``describe`` receives the requested layouts; to bind a node, it
-receives all layouts.
+Each kernel has a function ``describe``, which returns the recipe for a node. Some or all layouts of the node's tensors
+are fixed, and oneDNN chooses the others. When a node is arranged, ``describe`` receives the requested layouts; when it
+is bound, ``describe`` receives all layouts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,28 +52,28 @@ class Description:
         self.handle = library.owned(created, "primitive_desc")
 
     def descriptor(self, argument: int) -> Any:
-        """Return the descriptor of the argument with a DNNL_ARG number; valid as long as this description exists."""
+        """Return the memory descriptor of an argument (DNNL_ARG number); valid as long as this description exists."""
         return self.library.c.dnnl_primitive_desc_query_md(self.handle, dnnl.QUERIES[argument], 0)
 
     def port(self, argument: int, prefix: str = "") -> "Port":
-        """Return the port of an argument that oneDNN sees under a prefix."""
+        """Return the port of an argument. prefix: of oneDNN's tag for the view of the tensor (see ``memory``)."""
         return Port(argument, self.descriptor(argument), prefix)
 
     def nbytes(self, argument: int) -> int:
-        """Return the bytes of an argument."""
+        """Return the size of an argument in bytes."""
         return nbytes(self.library, self.descriptor(argument))
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of scratch memory of the primitive."""
+        """Size, in bytes, of the scratch memory that the primitive needs."""
         return self.nbytes(dnnl.SCRATCHPAD)
 
 
 def attributes(library: Library, *, relu: bool = False, added: Any = None) -> Any:
     """Return the attributes of a primitive whose scratch memory the caller provides.
 
-    added: descriptor of a tensor that is added to the result. relu: whether max(result, 0) follows, where NaN
-    gives NaN, minus infinity gives NaN instead of 0, and a zero may be -0.
+    added: descriptor of a tensor that is added to the result. relu: whether max(result, 0) follows; then NaN gives NaN,
+    minus infinity gives NaN instead of 0, and a zero may be -0.
     """
     attr = library.owned(library.create("primitive_attr_create"), "primitive_attr")
     library.check("scratchpad", library.c.dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl.SCRATCHPAD_BY_USER))
@@ -142,7 +142,7 @@ Layouts = Sequence[Layout | None]
 
 @dataclass(frozen=True)
 class Node:
-    """A node to compute."""
+    """The attributes of a node and the specs of its inputs and outputs."""
 
     attributes: Attributes
     inputs: Sequence[Spec]
@@ -153,7 +153,7 @@ class Node:
 class Port:
     """The argument of one tensor: DNNL_ARG number, descriptor, and the prefix under which oneDNN sees the tensor.
 
-    layout: the layout for the planner if the descriptor does not determine the layout.
+    layout: the layout that the planner sees; None to derive it from the descriptor.
     """
 
     number: int
@@ -176,7 +176,7 @@ class Recipe:
 
 
 Describe = Callable[[Library, Node, Layouts, Layouts], Recipe]
-"""(library, node, layouts of inputs, layouts of outputs) -> recipe; None is a layout that is not fixed yet."""
+"""(library, node, layouts of inputs, layouts of outputs) -> recipe. A layout that is not fixed yet is None."""
 
 Request = Callable[[Node, Layouts], tuple[Layouts, Layouts] | None]
 """(node, offered layouts) -> requested layouts of inputs and outputs, or None if the node is not supported."""
@@ -267,12 +267,12 @@ def _layout(library: Library, port: Port, spec: Spec) -> Layout:
 
 
 def as_offered(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
-    """Request the offered layouts for inputs and none for outputs; for ops that are bound by memory."""
+    """Request the offered layouts for inputs and no layouts for outputs; for memory-bound ops."""
     return offered, [None] * len(node.outputs)
 
 
 def format_of(*layouts: Layout | None) -> str:
-    """Return the name of the first format that is not C order, or ""."""
+    """Return the name of the first format that is not C order, or "" if all are C order."""
     for layout in layouts:
         prefix, name = split_tag(layout.tag) if layout is not None else ("", "")
         if name and prefix in ("", BYTES, BITS):

@@ -40,7 +40,7 @@ ALGORITHMS = {"exp": dnnl.ELTWISE_EXP, "sigmoid": dnnl.ELTWISE_LOGISTIC, "tanh":
 
 
 def register(registry: Registry, library: Library) -> None:
-    """Add the kernels of this module to the registry."""
+    """Add the kernels of this family."""
     for op, algorithm in ALGORITHMS.items():
         _add_function(registry, library, op, algorithm)
     add_kernel(registry, library, "softmax", _softmax, _request_plain)
@@ -110,7 +110,7 @@ def _add_cross_entropy(registry: Registry, library: Library) -> None:
 def _cross_entropy(
     normalise: PythonCall, logits: Array, labels: Array, loss: Array, probabilities: Array
 ) -> Callable[[], None]:
-    """Return the function that computes the loss; ``normalise`` computes the probabilities.
+    """Return the function that computes probabilities, by ``normalise``, and then the loss.
 
     loss = (largest logit - logit of the label) - log(probability of the largest logit); this form does not overflow.
     """

@@ -102,7 +102,7 @@ __device__ __forceinline__ bool speaks(int channel, int channels, int width) {
 // Return the number of channels of a block.
 __device__ __forceinline__ int width_of(int lanes, int last) { return last ? lanes : 1; }
 
-// Read the next values of a thread, and zeros after the last value; return the number of values. In place of a missing
+// Read the next values of a thread, and set the rest of `values` to 0; return the number of values. In place of a missing
 // value, the first value is read again, so that no branch delays the other loads.
 template <int AHEAD>
 __device__ __forceinline__ int read(C *values, const T *x, const Walk<AHEAD> &at) {
@@ -137,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) channel_totals(const Sum *
     if (speaks(at.channel, channels, width_of(lanes, last))) sums[at.channel] = (R)total.value;
 }
 
-// Each thread reads 8 values at a time, computes their moments from their own mean, and merges these into its total.
+// Each thread reads 8 values at a time, computes their moments about their own mean, and merges these into its total.
 extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_moments(const T *x, Moments *partials, SHAPE) {
     Walk<8> at(GIVEN);
     Moments total = {0, 0, 0};

@@ -1,6 +1,6 @@
 """A simulated network in one thread on a virtual clock, with which a test can try many fault schedules quickly.
 
-The endpoints use the encoding and admission of the ZeroMQ endpoints; only the wire is simulated. All random numbers
+The endpoints use the same encoding and admission as ZeroMQ endpoints; only the wire is simulated. All random numbers
 come from the seed, so a fault schedule that finds a defect can be repeated.
 """
 
@@ -19,7 +19,7 @@ from runner.errors import ClusterError
 
 
 class FakeClock:
-    """A clock that only advances on request."""
+    """A clock that advances only on request."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -35,7 +35,7 @@ class FakeClock:
 
 @dataclass(frozen=True)
 class Faults:
-    """Faults of the wire: delays are drawn from [low, high] seconds; drop and duplicate are probabilities."""
+    """Faults of the wire. delay_s: (low, high), the range of random delays. drop, duplicate: probabilities."""
 
     delay_s: tuple[float, float] = (0.0, 0.0)
     drop: float = 0.0
@@ -57,7 +57,7 @@ Channel = tuple[str, str]
 class FakeNetwork:
     """The channels between endpoints. Each channel preserves the order of its messages, as a connection does.
 
-    present: names of the endpoints that were not killed. isolated: a peer to and from which no message arrives.
+    present: names of the endpoints that were not killed. isolated: name of a peer to and from which no message arrives.
     """
 
     def __init__(self, seed: int = 0, faults: Faults | None = None, clock: FakeClock | None = None) -> None:
@@ -158,7 +158,7 @@ class FakeEndpoint:
         self._sequences[peer] += 1
 
     def receive(self, timeout_s: float) -> Received | None:
-        """Return the next message and advance the clock to its due time, or to the deadline if there is none."""
+        """Advance the clock until a message is due, and return it; return None if no message is due by the deadline."""
         deadline = self._network.clock.now + timeout_s
         while True:
             coming = self._network.next_for(self.name)

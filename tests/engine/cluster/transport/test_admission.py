@@ -27,7 +27,7 @@ def hello(name: str, token: str = TOKEN) -> Hello:
 def admit(
     admission: Admission, source: str, sequence: int, message: Message, *frames: bytes, **options: Any
 ) -> Received | None:
-    """Pass a message to ``admission``. options: ``connection``, and keyword arguments of ``identity``."""
+    """Pass a message to ``admission``. options: ``connection`` and arguments for ``identity``."""
     connection = options.pop("connection", CONNECTION)
     header = encode_header(identity(source, **options).envelope(sequence), message)
     received = admission.admit(connection, header, tuple(map(memoryview, frames)))
@@ -56,7 +56,7 @@ def after_hello(master: Admission) -> Admission:
         (hello("worker-0"), 0, Drop.STALE),
     ],
 )
-def test_first_message_other_than_hello_is_dropped(
+def test_first_message_other_than_a_valid_hello_is_dropped(
     master: Admission, caplog: pytest.LogCaptureFixture, message: Message, epoch: int, reason: Drop
 ) -> None:
     assert admit(master, "worker-0", 0, message, epoch=epoch) is None

@@ -101,7 +101,7 @@ def test_skipped_heartbeats_use_no_sequence_numbers(context: Context, directory:
         offered = [outbox.offer(MASTER, Heartbeat("step", step)) for step in range(10_000)]
         assert not all(offered)
         while master.receive(0.05) is not None:
-            pass  # If a sequence number were missing, receive would raise.
+            pass  # receive would raise if a sequence number were missing.
         assert outbox.offer(MASTER, Heartbeat("step", 0))
         assert master.receive(5.0) is not None
         outbox.close()
@@ -179,7 +179,7 @@ def test_worker_that_failed_first_is_reported_first() -> None:
     assert [verdict.worker for verdict in monitor.tick(4.0)] == ["worker-1", "worker-0"]
 
 
-def test_time_before_a_restart_does_not_count(monitor: HeartbeatMonitor) -> None:
+def test_time_before_a_restart_of_the_limits_does_not_count(monitor: HeartbeatMonitor) -> None:
     monitor.watch("worker-1", now=0.0)
     monitor.heartbeat("worker-1", "idle", 3, now=1.0)
     monitor.restart(100.0)

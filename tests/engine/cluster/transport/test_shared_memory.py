@@ -186,7 +186,7 @@ def test_malformed_reference_is_refused(change: dict[str, object], reason: str) 
 
 
 def test_product_of_dimensions_does_not_overflow() -> None:
-    # The product is 0 in 64-bit integers, so a check in 64 bits would pass.
+    # In 64-bit arithmetic, the product overflows to 0, so a 64-bit check would accept this shape.
     with pytest.raises(Violation, match="length: 0 bytes, but uint8"):
         ArenaTensor("uint8", (2**32, 2**32), "a", 0, 0, 1)
     assert nbytes_of("float64", (2**62,) * MAX_RANK) == 8 * 2**496

@@ -77,7 +77,7 @@ def test_messages_both_ways(master: ZmqEndpoint, worker: ZmqEndpoint, address: s
     assert master.receive(SOON_S) == Received("worker-0", Hello("worker", 0, os.getpid(), token=""))
     master.connect("worker-0", worker_address)
     master.send("worker-0", Welcome())
-    # Above a certain size, which this document exceeds, pyzmq can send memory without a copy.
+    # pyzmq can send a document as large as this one without copying it.
     document = bytearray(b"a" * 500_000)
     master.send("worker-0", Load("p"), [memoryview(document)])
     document[:] = b"b" * 500_000
@@ -127,7 +127,7 @@ def test_too_many_parts_are_refused(context: Context, master: ZmqEndpoint, addre
     socket.close()
 
 
-def test_peer_without_answer_is_reported(context: Context, directory: Path) -> None:
+def test_peer_that_does_not_answer_is_reported(context: Context, directory: Path) -> None:
     impatient = LIMITS.__class__(peers=1, connect_timeout_s=0.05)
     deaf = inbox_address(directory, "worker-1")
     (directory / "worker-1").touch()
@@ -145,7 +145,7 @@ def test_handshake_is_repeated_after_the_process_was_suspended(
     poll = zmq.Socket.poll
 
     def stopped(socket: zmq.Socket[bytes], timeout: int, flags: int) -> int:
-        """Let the whole connect timeout pass in the first attempt."""
+        """Simulate a suspended process: the whole connect timeout passes in the first attempt."""
         monkeypatch.setattr(zmq.Socket, "poll", poll)
         time.sleep(1.1)
         return 0

@@ -1,4 +1,4 @@
-"""Checks of every pass: the graph remains legal, and its values remain equal bit for bit."""
+"""Checks that a pass returns a legal graph and that its values equal the original values bit for bit."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ def counts(graph: Graph) -> Counter[str]:
 
 
 def assigned_values(graph: Graph) -> dict[str, Tensor]:
-    """Return name of the assign node -> assigned tensor."""
+    """Return a map from the name of each assign node to the tensor that it assigns."""
     return {node.name: node.inputs[1] for node in graph if node.op == "assign"}
 
 
@@ -32,7 +32,7 @@ def roots_of(graph: Graph, fetches: Sequence[Tensor]) -> Roots:
 
 
 def outcome(graph: Graph, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Array]) -> list[Array]:
-    """Return the reference values of the fetches, then of the assigned tensors, sorted by name of their assign node."""
+    """Return the reference values of the fetches, then of the assigned tensors in order of the assign nodes' names."""
     assigned = [tensor for _, tensor in sorted(assigned_values(graph).items())]
     with np.errstate(all="ignore"):
         return evaluate(graph, [*fetches, *assigned], feeds)

@@ -1,7 +1,7 @@
-"""Graphs as text, and test cases of a pass: a graph before and a graph after.
+"""A text notation for graphs, and test cases that give the graphs before and after a pass.
 
-A text has one statement per node: ``OUTPUTS = OP(INPUTS, ATTRIBUTE=VALUE)``. The node is named after its first
-output or, without outputs, after its op; ``__`` in a name is read as "/". ``x = input(2, 3)`` is a placeholder and
+A text has one statement per node: ``OUTPUTS = OP(INPUTS, ATTRIBUTE=VALUE)``. The first of OUTPUTS names the node; a
+node without OUTPUTS has the name of its op. ``__`` in a name means "/". ``x = input(2, 3)`` is a placeholder and
 ``w = weights(2, 3)`` a variable. Attributes in DEFAULTS may be omitted; the default of ``dtype`` is the dtype of the
 first input. ``on``, ``after``, ``beside`` and ``layer`` set a node's device, control inputs, colocation and layer.
 """
@@ -85,10 +85,10 @@ class Text:
 
 @dataclass(frozen=True)
 class Case:
-    """A graph before and after a pass.
+    """The texts of a graph before and after a pass, the roots of the graph, and the tensors that are fed.
 
     after: None if the pass does not change the graph. fetch: names of tensors, by default the outputs of the last node.
-    targets: names of nodes. dtype: default dtype of inputs and weights. feed: names of tensors that ``prune`` feeds.
+    targets: names of nodes. dtype: default dtype of inputs and weights. feed: names of tensors (only for ``prune``).
     """
 
     before: str
@@ -106,9 +106,9 @@ def check(
     same_bits: bool = True,
     values: Callable[[Graph], dict[Tensor, Array]] | None = None,
 ) -> None:
-    """Check that a pass returns the graph ``case.after`` with equal values, and that a second run changes nothing.
+    """Check that a pass turns ``case.before`` into ``case.after``, and that a second run changes nothing.
 
-    inputs: statements before both texts. values: draws the placeholders and variables, by default normally distributed.
+    inputs: statements that precede both texts. same_bits: also compare the values, drawn by ``values`` or ``drawn``.
     """
     before = Text.parse(f"{inputs}\n{case.before}", case.dtype)
     fetches = before.names(case.fetch) if case.fetch else list(before.last.tensors)

@@ -1,4 +1,4 @@
-"""Constant folding: which nodes become constants, and that no large table is created."""
+"""Constant folding: which nodes become constants, and the limit on the size of stored tables."""
 
 import math
 from functools import partial
@@ -32,7 +32,7 @@ SIX, LINE = np.arange(6.0), np.linspace(0, 1, COUNT + 1)
 SCALED = float(np.float32(0.1) * np.float32(3.0))
 
 FOLDED = {
-    "arithmetic, however large": (
+    "arithmetic on tensors of any size": (
         f"a = {fill(0.1, 64, 64)}; b = {fill(3.0)}; c = mul(a, b); d = {fill(1.0)}"
         "; e = broadcast_to(d, shape=(64, 64)); y = add(c, e)",
         fill(float(np.float32(SCALED) + np.float32(1.0)), 64, 64),
@@ -48,11 +48,11 @@ FOLDED = {
         f"a = {table(SIX.reshape(2, 3), 'float64')}; h = {fill(0.5, dtype='float64')}; b = mul(a, h); y = exp(b)",
         table(np.exp(SIX * 0.5).reshape(2, 3), "float64"),
     ),
-    "bfloat16, rounded as in a step": (
+    "rounding to bfloat16": (
         f"a = {fill(1 / 3, 64, 64, dtype='bfloat16')}; b = {fill(3.0, dtype='bfloat16')}; y = mul(a, b)",
         fill(1.0, 64, 64, dtype="bfloat16"),
     ),
-    "bfloat16, divided by zero": (
+    "division by zero in bfloat16": (
         f"a = {fill(1 / 3, 64, 64, dtype='bfloat16')}; b = {fill(0.0, dtype='bfloat16')}; y = div(a, b)",
         fill(math.inf, 64, 64, dtype="bfloat16"),
     ),
@@ -66,17 +66,17 @@ FOLDED = {
         table(np.array([-0.0, 0.0]), "float64"),
     ),
     "a table that just fits": (f"a = {table(LINE[:-1], 'float64')}; y = tanh(a)", table(np.tanh(LINE[:-1]), "float64")),
-    "whole numbers that a fill holds": (
+    "integers that a fill can hold": (
         f"a = {fill(2.0**52, 3, dtype='int64')}; y = add(a, a)",
         fill(2.0**53, 3, dtype="int64"),
     ),
-    "whole numbers that a fill cannot hold": (
+    "integers that a fill cannot hold": (
         f"a = {fill(2.0**53, 3, dtype='int64')}; b = {fill(1.0, dtype='int64')}; y = add(a, b)",
         table(np.full(3, 2**53 + 1), "int64"),
     ),
-    "a node that waits": (f"x = input(); a = {fill(1.0)}; y = neg(a, after='x')", fill(-1.0)[:-1] + ", after='x')"),
-    "equal parts": (f"a = {fill(0.5, 600)}; b = {fill(0.5, 700)}; y = concat(a, b, axis=0)", fill(0.5, 1300)),
-    "one part": (f"a = {fill(0.5, 600)}; y = concat(a, axis=0)", fill(0.5, 600)),
+    "control inputs": (f"x = input(); a = {fill(1.0)}; y = neg(a, after='x')", fill(-1.0)[:-1] + ", after='x')"),
+    "concat of equal parts": (f"a = {fill(0.5, 600)}; b = {fill(0.5, 700)}; y = concat(a, b, axis=0)", fill(0.5, 1300)),
+    "concat of one part": (f"a = {fill(0.5, 600)}; y = concat(a, axis=0)", fill(0.5, 600)),
 }
 KEPT = {
     "a table beyond the limit": f"a = {table(LINE, 'float64')}; y = tanh(a)",
@@ -87,10 +87,10 @@ KEPT = {
     "a node without inputs": "y = random_normal(shape=(2,), dtype='float32', seed=0, key='w', mean=0.0, stddev=1.0)",
     "a variable": f"v = weights(2); a = {fill(0.0, 2)}; y = assign(v, a)",
     "a copy": f"a = {fill(0.0, 2)}; y = convert(a)",
-    "a split that others wait for": (
+    "a split that another node waits for": (
         f"a = {fill(0.5, 2)}; p, q = split(a, axis=0, sizes=(1, 1)); y = {fill(1.0)[:-1]}, after='p')"
     ),
-    "unequal parts": (
+    "concat of unequal parts": (
         f"a = {fill(0.5, 600, dtype='float64')}; b = {fill(1.5, 600, dtype='float64')}; y = concat(a, b, axis=0)"
     ),
 }
@@ -117,7 +117,7 @@ def test_node_that_cannot_be_folded_is_kept(name: str, registry: Registry) -> No
 
 @pytest.mark.parametrize("op", sorted(UNIFORM | REARRANGING))
 def test_op_on_inputs_of_equal_elements_gives_equal_elements(op: str, registry: Registry) -> None:
-    """Fold each op on fills with the shapes of its sample inputs, and compare the result with that of its kernel."""
+    """Fold each op on fills that have the shapes of its sample inputs, and compare the result with the unfolded op."""
     for case in CASES[op]:
         graph, _, node = case.build(op)
         fills = [
@@ -140,5 +140,5 @@ def test_fills_are_concatenated_and_split_without_a_kernel(registry: Registry) -
     check(case, partial(fold_constants, registry=registry))
 
 
-def test_names_in_the_tables_are_ops() -> None:
+def test_uniform_and_rearranging_contain_only_ops() -> None:
     assert OPS.keys() >= UNIFORM | REARRANGING

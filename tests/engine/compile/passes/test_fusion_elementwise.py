@@ -44,7 +44,7 @@ GROUPS = {
         )
         for function, (arity, _) in FUNCTIONS.items()
     },
-    "a sum of many, from left to right": Case(
+    "add_n adds its inputs from left to right": Case(
         "t = add_n(a, b, a, c); y = square(t)", node("y", "a, b, c", "add 0 1; add 3 0; add 4 2; square 5", 6)
     ),
     "fills of any shape are literals": Case(
@@ -60,18 +60,18 @@ GROUPS = {
         "s = square(rate); r = neg(s); m = mul(a, r); y = abs(m)",
         f"{node('r', 'rate', 'square 0; neg 1', 2)}; {node('y', 'a, r', 'mul 0 1; abs 2', 3)}",
     ),
-    "a single node": Case("s = neg(a); e = exp(s); y = neg(e)"),
+    "a single node is not fused": Case("s = neg(a); e = exp(s); y = neg(e)"),
     "a group ends at a value that is read outside": Case(
         "s = square(a); i = neg(s); d = add(i, b); y = abs(d); t = reduce_sum(i, axes=(0, 1))",
         f"""{node("i", "a", "square 0; neg 1", 2)}; {node("y", "i, b", "add 0 1; abs 2", 3)}
         t = reduce_sum(i, axes=(0, 1))""",
         fetch="y t",
     ),
-    "a detour outside makes no cycle": Case(
+    "no path leaves a group and enters it again": Case(
         "i = neg(a); e = exp(i); d = add(i, e); y = abs(d)",
         f"i = neg(a); e = exp(i); {node('y', 'i, e', 'add 0 1; abs 2', 3)}",
     ),
-    "readers in two groups share a value in neither": Case(
+    "a value that two groups read is in neither group": Case(
         "s = neg(a); d = add(s, b); y = abs(d); e = add(s, c); z = abs(e)",
         f"s = neg(a); {node('y', 's, b', 'add 0 1; abs 2', 3)}; {node('z', 's, c', 'add 0 1; abs 2', 3)}",
         fetch="y z",
@@ -79,7 +79,7 @@ GROUPS = {
     "fetched values are outputs": Case(
         "i = square(a); d = abs(i); y = neg(d)", node("y", "a", "square 0; abs 1; neg 2", 3, 1), fetch="i y"
     ),
-    "assigned values are outputs, and their assigns come later": Case(
+    "assigned values are outputs, and the assign nodes follow the group": Case(
         """v = weights(2, 3); w = weights(2, 3); n = fill(value=0.9, shape=(), dtype='float32'); m = mul(v, n)
         nv = sub(m, a); wv = assign(v, nv, beside='v'); nw = add(w, nv); ww = assign(w, nw, beside='w')""",
         """v = weights(2, 3); w = weights(2, 3); n = fill(value=0.9, shape=(), dtype='float32')
@@ -87,18 +87,18 @@ GROUPS = {
         wv = assign(v, p, beside='v'); ww = assign(w, nw, beside='w')""",
         fetch="a",
     ),
-    "an assign that is read reads the end of a group": Case(
+    "a value is the last of its group if its assign is read": Case(
         "v = weights(2, 3); n = neg(a); i = square(n); w = assign(v, i); e = exp(w); d = add(i, e); y = abs(d)",
         f"""v = weights(2, 3); {node("i", "a", "neg 0; square 1", 2)}; w = assign(v, i); e = exp(w)
         {node("y", "i, e", "add 0 1; abs 2", 3)}""",
     ),
-    "an assign that another node waits for reads the end of a group": Case(
+    "a value is the last of its group if a node waits for its assign": Case(
         """v = weights(2, 3); n = neg(a); i = square(n); w = assign(v, i); e = exp(b, after='w')
         d = add(i, e); y = abs(d)""",
         f"""v = weights(2, 3); {node("i", "a", "neg 0; square 1", 2)}; w = assign(v, i); e = exp(b, after='w')
         {node("y", "i, e", "add 0 1; abs 2", 3)}""",
     ),
-    "a node that others wait for keeps its name": Case(
+    "a node that another node waits for keeps its name": Case(
         "s = square(a); i = neg(s); late = exp(b, after='i'); y = abs(i)",
         f"{node('i', 'a', 'square 0; neg 1', 2)}; late = exp(b, after='i'); y = abs(i)",
         fetch="y late",
@@ -107,7 +107,7 @@ GROUPS = {
     "another device": Case("t = neg(a, on='there'); y = abs(t)"),
     "another shape": Case("r = input(3); n = neg(r); d = add(a, n)"),
     "another dtype": Case("i = input(2, dtype='int64'); n = neg(i); y = neg(n)"),
-    "a scalar that is widened": Case(
+    "a scalar that is broadcast": Case(
         "n = neg(rate); w = fill(value=2.0, shape=(2, 3), dtype='float32'); m = mul(n, w); y = abs(m)"
     ),
     "layer, device and control inputs": Case(
@@ -161,23 +161,23 @@ UPDATE_CASES = {
         new = matmul_elementwise(dw__x, dw__dy, w32, transpose_a=True, product=1, program='sub 0 1', outputs=(2,))""",
         fetch="new db",
     ),
-    "a name that is taken": Case(
+    "the name of the sum is already used": Case(
         f"{DENSE}; dw__reduce_sum = tanh(x); {NEW}",
         f"{TOTAL.replace('sum =', 'sum_1 =')}; dw__reduce_sum = tanh(x); {FUSED_NEW}",
         fetch="new db dw/reduce_sum",
     ),
-    "a product of plain factors": Case(f"a = input(3, 5); b = input(5, 2); dw = matmul(a, b); {NEW}"),
-    "a gradient of inputs": Case(f"a = input(3, 5); b = input(2, 5); dw = matmul(a, b, transpose_b=True); {NEW}"),
+    "a product without a transpose": Case(f"a = input(3, 5); b = input(5, 2); dw = matmul(a, b); {NEW}"),
+    "a gradient of the input": Case(f"a = input(3, 5); b = input(2, 5); dw = matmul(a, b, transpose_b=True); {NEW}"),
     "a product with ReLU": Case(f"dw = matmul_fused(x, dy, transpose_a=True, relu=True); {NEW}"),
     "a product with bias": Case(f"b = input(2); dw = matmul_fused(x, dy, b, transpose_a=True, bias=True); {NEW}"),
     "no product": Case(f"dw = tanh(w); {NEW}"),
-    "another reader": Case(f"{DENSE}; {NEW}; s = square(dw)", fetch="new s"),
-    "a fetch": Case(f"{DENSE}; {NEW}", fetch="new dw"),
-    "a target": Case(f"{DENSE}; {NEW}", targets="dw"),
-    "a node that waits": Case(f"{DENSE}; {NEW}; t = tanh(x, after='dw')", fetch="new t"),
+    "another reader of the gradient": Case(f"{DENSE}; {NEW}; s = square(dw)", fetch="new s"),
+    "a gradient that is fetched": Case(f"{DENSE}; {NEW}", fetch="new dw"),
+    "a gradient that is a target": Case(f"{DENSE}; {NEW}", targets="dw"),
+    "a node that waits for the gradient": Case(f"{DENSE}; {NEW}; t = tanh(x, after='dw')", fetch="new t"),
     "a gradient that is read twice": Case(f"{DENSE}; {NEW.replace('(v', '(dw')}"),
     "an update by another op": Case(f"{DENSE}; y = sub(w, dw)"),
-    # A gradient has parts if two layers share the weights or if the batch is split into two shares.
+    # A gradient is the sum of two parts if two layers share the weights or if the batch is split in two.
     "parts of a gradient": Case(f"{DENSE}; second = {PRODUCT[5:]}; {NEW.replace('(v', '(second')}"),
     "an update on another device": Case(f"{DENSE}; {NEW[:-1]}, on='there')"),
     "an operand from another device": Case(f"t = tanh(w, on='there'); {DENSE}; {NEW.replace('(v', '(t')}"),
@@ -197,7 +197,7 @@ FUSE_UPDATES = partial(fuse_updates, smallest_bytes=0)
 
 
 @pytest.mark.parametrize("name", UPDATE_CASES)
-def test_updates_compute_their_gradient_as_the_table_says(name: str) -> None:
+def test_updates_are_fused_with_gradients_as_the_table_says(name: str) -> None:
     check(replace(UPDATE_CASES[name], dtype="float64"), FUSE_UPDATES, UPDATES)
 
 

@@ -24,25 +24,25 @@ from tests.oracles import evaluate
 MOVING = "x = input(3); d = exp(x); e = tanh(d)"
 LATER = Rule("s = square(x); t = abs(s)", "t = sqrt(x)")
 NOTATION = {
-    "a node is matched by one statement": (
+    "two statements never match one node": (
         [Rule("a = neg(x); b = neg(x)", "a = exp(x)")],
         Case("x = input(3); a = neg(x)"),
     ),
-    "a tensor keeps its shape": (
+    "a rule that would change a shape is not applied": (
         [Rule("y = sub(a, b)", "y = neg(a)")],
         Case("a = input(3); b = input(2, 3); y = sub(a, b)"),
     ),
-    "a fetched tensor that has moved stays": (
+    "a moved tensor that is fetched is kept": (
         [Rule("d = exp(x); e = tanh(d)", "e = square(x, like=d, at=d)"), LATER],
         Case(
             "x = input(3); d = exp(x); e = tanh(d); t = abs(e)", "x = input(3); d = square(x); t = abs(d)", fetch="e t"
         ),
     ),
-    "a moved tensor that is not fetched goes": (
+    "a moved tensor that is not fetched is removed": (
         [Rule("d = exp(x); e = tanh(d)", "e = square(x, like=d, at=d)"), LATER],
         Case(f"{MOVING}; t = abs(e)", "x = input(3); t = sqrt(x)"),
     ),
-    "the first rule that fits": (
+    "the first rule that matches is applied": (
         [Rule("y = neg(neg(x))", "y = exp(x)"), Rule("y = neg(x)", "y = tanh(x)")],
         Case("x = input(3); a = neg(x); y = neg(a)", "x = input(3); y = exp(x)"),
     ),
@@ -114,13 +114,13 @@ BIAS_AND_RELU_CASES = {
         f"{CONV}; d = add(c, x2); y = add(d, column)",
         f"d = conv2d_fused(x, w, x2, residual=True, {FUSED}); y = add(d, column)",
     ),
-    "the later of two summed convolutions takes the sum": Case(
+    "the later of two summed convolutions is fused with the sum": Case(
         f"""short = conv2d(x, w, {FUSED}); biased = add(short, column)
         inner = conv2d(x, w, {FUSED}); outer = conv2d(inner, w, {FUSED}); sum = add(biased, outer); y = relu(sum)""",
         f"""biased = conv2d_fused(x, w, b, bias=True, {FUSED})
         inner = conv2d(x, w, {FUSED}); y = conv2d_fused(inner, w, biased, residual=True, relu=True, {FUSED})""",
     ),
-    "the earlier of two, biased later": Case(
+    "the earlier of two summed convolutions has a late bias": Case(
         f"""short = conv2d(x, w, {FUSED}); long = conv2d(x2, w, {FUSED}); biased = add(short, column)
         y = add(biased, long)""",
         f"biased = conv2d_fused(x, w, b, bias=True, {FUSED}); y = conv2d_fused(x2, w, biased, residual=True, {FUSED})",
@@ -134,7 +134,7 @@ BIAS_AND_RELU_CASES = {
     "a fetch": Case(f"{CONV}; y = relu(c)", fetch="y c"),
     "a target": Case(f"{CONV}; y = relu(c)", targets="c"),
     "a node that waits": Case(f"{CONV}; y = relu(c); z = exp(x, after='c')", fetch="y z"),
-    "a colocated node": Case(f"{CONV}; y = relu(c); z = exp(x, beside='c')", fetch="y z"),
+    "a node colocated with the convolution": Case(f"{CONV}; y = relu(c); z = exp(x, beside='c')", fetch="y z"),
     "the last node is a target": Case(
         f"{CONV}; y = relu(c)", f"y = conv2d_fused(x, w, relu=True, {FUSED})", targets="y"
     ),
@@ -183,12 +183,12 @@ NORMALIZATION_CASES = {
         f"{FUSED_NORM}; gate = relu_gradient(dz, z); {GRADIENT}; other = exp(gate)",
         fetch="dx other",
     ),
-    "the gate is of another ReLU": Case(
+    "the gate belongs to another ReLU": Case(
         f"{BATCH_NORM}; z = relu(n); o = relu(dz); gate = relu_gradient(dz, o); {GRADIENT}",
         f"{FUSED_NORM}; o = relu(dz); gate = relu_gradient(dz, o); {GRADIENT}",
         fetch="dx z",
     ),
-    "the gate is read as x too": Case(
+    "the gate is also the input of the normalization": Case(
         f"{BATCH_NORM}; z = relu(n); gate = relu_gradient(dz, z)\n{GRADIENT.replace('(x', '(gate')}",
         f"{FUSED_NORM}; gate = relu_gradient(dz, z)\n{GRADIENT.replace('(x', '(gate')}",
     ),
@@ -290,7 +290,7 @@ RELU_GRADIENT_CASES = {
     "overlapping windows": Case(
         *(text.replace(HALVES, OVERLAPPING) for text in (f"{POOL}; {D}; {GATE}", f"{POOL}; {HOISTED}"))
     ),
-    "the ReLU is known": Case(f"{POOL_OF_RELU}; {D}; gate = relu_gradient(d, r)", f"{POOL_OF_RELU}; {HOISTED}"),
+    "a pooling of a ReLU": Case(f"{POOL_OF_RELU}; {D}; gate = relu_gradient(d, r)", f"{POOL_OF_RELU}; {HOISTED}"),
     "two poolings": Case(
         f"""{POOL}; top = input(2, 3, 2, 2); twice, second = max_pool(pooled, window=(2, 2))
         p = max_pool_gradient(top, second, window=(2, 2), input_shape=(2, 3, 3, 3)); {D.replace("dy", "p")}; {GATE}""",
@@ -319,8 +319,8 @@ RELU_GRADIENT_CASES = {
     "the ReLU gradient is a target": Case(f"{POOL}; {D}; {GATE}", targets="gate"),
     "a node waits for the ReLU gradient": Case(f"{POOL}; {D}; {GATE}; e = exp(z, after='gate')", fetch="gate e"),
     "the ReLU gradient waits": Case(f"{POOL}; e = exp(z); {D}; {GATE[:-1]}, after='e')"),
-    "another tensor than the pooled one": Case(f"{POOL}; o = input(2, 3, 6, 6); {D}; gate = relu_gradient(d, o)"),
-    "positions of no pooling": Case(
+    "a gate by a tensor that is not pooled": Case(f"{POOL}; o = input(2, 3, 6, 6); {D}; gate = relu_gradient(d, o)"),
+    "positions that no pooling computed": Case(
         f"""z = input(2, 3, 6, 6); argmax = cast(z, dtype='int32')
         d = max_pool_gradient(z, argmax, window=(1, 1), {BACK}); gate = relu_gradient(d, z)"""
     ),
@@ -355,7 +355,7 @@ def test_layer_is_rewritten_as_the_table_says(table: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, case in UNROUNDED_CASES.items() if case.after])
-def test_unrounded_sum_rounds_to_the_previous_value(name: str) -> None:
+def test_unrounded_sum_rounds_to_the_value_before_the_rewrite(name: str) -> None:
     before = Text.parse(SUMS + UNROUNDED_CASES[name].before, "bfloat16")
     casts = [node[0] for node in before.graph if node.op == "cast"]
     result, moved = rewrite(before.graph, Roots.of(casts), UNROUNDED_SUMS)

@@ -1,4 +1,4 @@
-"""Sums by a collective library: used by all devices or by none, and in an order without deadlock."""
+"""Sums by a collective library: all devices use the library or none does, and the order prevents deadlocks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ def on_gpus(workers: int, **more: float) -> Cluster:
 
 
 def parts_on(graph: Graph, devices: Sequence[str], name: str = "part") -> list[Tensor]:
-    """Add a placeholder of four float32 numbers on each device."""
+    """Add a placeholder of four float32 numbers on each device; return the placeholders."""
     parts = []
     for k, device in enumerate(devices):
         with graph.device(device):
@@ -41,7 +41,7 @@ def parts_on(graph: Graph, devices: Sequence[str], name: str = "part") -> list[T
 
 
 def summed(graph: Graph, parts: Sequence[Tensor], group: str, devices: Sequence[str] = GPUS) -> list[Tensor]:
-    """Add a group of all-reduces of all parts, one on each device."""
+    """Add one all-reduce of all parts on each device; these nodes form one group."""
     totals = []
     for k, device in enumerate(devices):
         with graph.device(device):
@@ -54,12 +54,12 @@ def sums(graph: Graph, device: str) -> list[Node]:
 
 
 def inputs(name: str, devices: Sequence[str] = MEMBERS) -> str:
-    """Return statements that add one part of a sum on each device."""
+    """Return statements that create one part of a sum on each device."""
     return "".join(f"{name}_{k} = input(4, on='{device}'); " for k, device in enumerate(devices))
 
 
 def whole(group: str, rank: int, device: str, of: str, size: int = 3) -> str:
-    """Return a statement that sums the parts of all devices on one device."""
+    """Return a statement that sums the parts of all devices on one device. of: the prefix of the parts' names."""
     parts = ", ".join(f"{of}_{k}" for k in range(size))
     return f"{group}_{rank} = all_reduce({parts}, group='{group}', rank={rank}, on='{device}'); "
 
@@ -69,7 +69,7 @@ def wholes(group: str, of: str) -> str:
 
 
 def library(group: str, of: str, after: str = "") -> str:
-    """Return statements that add a library sum on each device. after: the prefix of the sums that must run earlier."""
+    """Return statements that create a library sum on each device. after: name prefix of the sums that run earlier."""
     return "".join(
         f"{group}_{k} = collective_sum({of}_{k}, group='{group}', rank={k}, size=3, on='{device}', "
         f"after='{after and after + str(k)}'); "
@@ -80,7 +80,7 @@ def library(group: str, of: str, after: str = "") -> str:
 TWO = inputs("p") + inputs("q")
 CASES = {
     "each device passes its own part": Case(inputs("p") + wholes("a", "p"), inputs("p") + library("a", "p")),
-    "groups have one order on every device": Case(
+    "groups have the same order on every device": Case(
         TWO + wholes("a", "p") + wholes("b", "q"), TWO + library("a", "p") + library("b", "q", after="a_")
     ),
     "groups whose nodes alternate": Case(
@@ -97,7 +97,7 @@ CASES = {
         inputs("p") + library("a", "p") + library("b", "a", after="a_"),
     ),
     "a device has no sum": Case(inputs("p") + whole("a", 0, "here", "p") + whole("a", 2, "far", "p")),
-    "a device adds other parts": Case(
+    "one device adds different parts": Case(
         TWO + "".join(whole("a", rank, device, "pqq"[rank]) for rank, device in enumerate(MEMBERS))
     ),
     "another order of devices": Case(
@@ -105,7 +105,7 @@ CASES = {
         + "".join(whole("a", rank, device, "p") for rank, device in enumerate(("there", "here", "far")))
     ),
     "parts on another device": Case(inputs("p", ["here"] * 3) + wholes("a", "p")),
-    "a group twice": Case(inputs("p") + wholes("a", "p") + wholes("a", "p").replace("a_", "again_")),
+    "two sums per group and device": Case(inputs("p") + wholes("a", "p") + wholes("a", "p").replace("a_", "again_")),
     "a member is missing": Case(
         inputs("p", MEMBERS[:2]) + "".join(whole("a", rank, MEMBERS[rank], "p", size=2) for rank in range(2))
     ),
@@ -127,7 +127,7 @@ def test_sum_that_other_devices_wait_for_is_not_dead_code() -> None:
     assert [node.name for node in kept if node.op == "collective_sum"] == ["a_0", "a_1", "a_2"]
 
 
-def test_sums_of_a_group_are_adjacent_at_the_place_of_the_last_one() -> None:
+def test_sums_of_a_group_move_to_the_position_of_the_last_one() -> None:
     """Each of two devices has a node before the sum, a node after the sum, and a node independent of the sum."""
     sums_of_two = "".join(
         f"""p_{k} = input(4, on='{device}'); a_{k} = collective_sum(p_{k}, group='a', rank={k}, size=2, on='{device}')
@@ -177,7 +177,7 @@ def test_training_step_sends_no_gradients(workers: int, compiled_sources: Path) 
 
 
 def expect_all_end(found: Compiled) -> None:
-    """Simulate devices on which sums wait for all devices and receives for their sends; expect that all finish."""
+    """Simulate the devices and expect that all finish. A sum waits for all devices and a receive for its send."""
     left = [list(part.graph) for part in found.parts.values()]
     sent: set[str] = set()
     while any(left):

@@ -59,7 +59,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 
 def optimized(step: TrainingStep, passes: tuple[Pass, ...] = PASSES) -> Graph:
-    """Apply passes; check that each graph is legal, that values are equal, and that a second run changes nothing."""
+    """Apply passes; check that each result is legal, that no value changes, and that a second run changes nothing."""
     graph, moved = optimize(step.graph, step.roots, passes, lambda name, result: verify(result))
     assert_unchanged(step.graph, graph, moved, step.fetches, step.feeds)
     again, nothing = optimize(graph, step.roots.after(moved), passes)
@@ -187,7 +187,7 @@ HOIST = partial(rewrite, rules=RELU_GRADIENTS)
 
 @st.composite
 def poolings(draw: st.DrawFn) -> tuple[dict[str, tuple[int, ...]], Array, int]:
-    """Draw the geometry of a pooling, images with few distinct values and many ties, and a seed for dy."""
+    """Draw the geometry of a pooling, images with few distinct values, and a seed for the gradient of the result."""
     window = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     strides = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
     edges = [draw(st.integers(0, extent - 1)) for extent in (window[0], window[0], window[1], window[1])]
@@ -199,7 +199,7 @@ def poolings(draw: st.DrawFn) -> tuple[dict[str, tuple[int, ...]], Array, int]:
 
 
 def pooled_gradient(shape: tuple[int, ...], geometry: Mapping[str, Any], dtype: str) -> Text:
-    """Build the gradient of max_pool(relu(z)) with respect to z, computed from dy."""
+    """Build the gradient of max_pool(relu(z)) with respect to z from dy, the gradient of the pooled result."""
     stated = ", ".join(f"{key}={value}" for key, value in geometry.items())
     graph = Graph()
     z = ops.placeholder(graph, shape, dtype)
@@ -249,7 +249,7 @@ def test_fast_kernels_give_equal_bits_for_relu_gradients_of_pooled_tensors(
     assert_same_bits(before[gate], after[moved[gate]])
 
 
-def test_every_stage_of_vgg_ends_in_a_relu_gradient_of_the_pooled_tensor() -> None:
+def test_last_relu_gradient_of_every_vgg_stage_has_the_pooled_size() -> None:
     network = VggA(widths=[2, 3, 2, 3, 4], units=5).network(3)
     program = Single().build(Task(network, Sgd(), (2, 32, 32), "float32", 0, 4, 4))
     plans = ProgramPlans(program, local_cluster(1), load_kernels()).plans(program.clients["train"].signature)

@@ -53,20 +53,20 @@ CASES = {
         "write_v__copy = convert(w); write_v = assign(v, write_v__copy)"
         "; write_w = assign(w, write_v__copy, after='write_v/copy')",
     ),
-    "the name of a copy is taken": Case(
+    "the name of a copy is already used": Case(
         "write__copy = neg(v); write = assign(v, w)",
         "write__copy = neg(v); write__copy_1 = convert(w); write = assign(v, write__copy_1, after='write/copy')",
     ),
-    "a fused update waits itself for the other readers": Case(
+    "a fused update, not its assign, waits for the other readers": Case(
         "u = elementwise(v, program='mul 0 #0.9; add 1 0', outputs=(2,)); write = assign(v, u); r = exp(v)",
         "r = exp(v); u = elementwise(v, program='mul 0 #0.9; add 1 0', outputs=(2,), after='r'); write = assign(v, u)",
     ),
-    "momentum is one node that waits for the readers of both": Case(
+    "momentum is one node that waits for the readers of both variables": Case(
         f"g = tanh(v); n, m = {MOMENTUM}); write_v = assign(v, m); write_w = assign(w, n); r = exp(w)",
         f"g = tanh(v); r = exp(w); n, m = {MOMENTUM}, after='g r'); write_v = assign(v, m); write_w = assign(w, n)",
     ),
-    # An update cannot write in place if another node reads its value, if a reader of the variable needs it, if it is
-    # not fused, or if it is on another device. In these cases, the assign node waits for the readers.
+    # An update cannot write in place if it is not fused, if it is on another device, if another node reads its value,
+    # or if a reader of the variable needs its value. In these cases, the assign node waits for the readers.
     "another reader of the update": Case(
         f"u = {NEG_V}; o = exp(u); r = add(v, w); {WAITING.format('')}",
         f"u = {NEG_V}; o = exp(u); r = add(v, w); {WAITING.format('u r')}",
@@ -74,7 +74,7 @@ CASES = {
     "a reader that needs the update": Case(
         f"u = {NEG_V}; r = add(v, u); {WAITING.format('')}", f"u = {NEG_V}; r = add(v, u); {WAITING.format('u r')}"
     ),
-    "another op": Case(
+    "an update that is not fused": Case(
         f"u = neg(v); r = add(v, w); {WAITING.format('')}", f"u = neg(v); r = add(v, w); {WAITING.format('u r')}"
     ),
     "an update on another device": Case(
@@ -86,7 +86,7 @@ CASES = {
         f"from_v = {NEG_V}; from_w = {NEG_W[:-1]}, after='from_v'); write_v = assign(v, from_w)"
         "; write_w = assign(w, from_v, after='from_w')",
     ),
-    "a late reader is moved before the assign, with what it needs and no more": Case(
+    "a late reader and only the nodes that it needs move before the assign": Case(
         "new = neg(w); write = assign(v, new); x = exp(w); r = add(x, v); y = exp(w)",
         "new = neg(w); x = exp(w); r = add(x, v); write = assign(v, new, after='r'); y = exp(w)",
     ),

@@ -1,4 +1,4 @@
-"""Removal of nodes that are unneeded, return their input or duplicate a node; nodes that differ in one bit remain."""
+"""Removal of unneeded nodes, of nodes that return their input, and of duplicates that are equal bit for bit."""
 
 import numpy as np
 import pytest
@@ -58,11 +58,11 @@ CHAINS = {
         "a = reshape(x, shape=(6,)); y = reshape(a, shape=(1, 6)); r = relu(y)",
         "a = reshape(x, shape=(6,)); y = reshape(x, shape=(1, 6)); r = relu(y)",
     ),
-    "several": Case(
+    "a chain of several ops": Case(
         f"a = stop_gradient(x); {ONE}; b = mul(a, n); y = identity(b); r = relu(y)",
         f"a = stop_gradient(x); {ONE}; b = mul(x, n); y = identity(x); r = relu(x)",
     ),
-    "an assign names its variable and gives its value": Case(
+    "an assign keeps its variable; its readers read the assigned value": Case(
         "v = weights(2, 3); i = identity(v); new = neg(i); w = assign(v, new); r = exp(w)",
         "v = weights(2, 3); i = identity(v); new = neg(v); w = assign(v, new); r = exp(new)",
     ),
@@ -91,7 +91,7 @@ SCALAR = "fill(value={}, shape=(), dtype='float{}')"
 DRAW = "random_normal(shape=(2,), dtype='float32', seed=0, key='{}', mean=0.0, stddev=1.0)"
 SEND, RECV = (f"send(x, key='k', destination='{THERE}')", f"recv(key='k', source='{THERE}', shape=(), dtype='float32')")
 EQUAL_NODES = {
-    "equal nodes, through and through": Case(
+    "equal nodes that read equal nodes": Case(
         f"a = exp(x); p, q = {PARTS.format('a')}; b = exp(x); r, s = {PARTS.format('b')}; total = concat(q, r, axis=0)",
         f"a = exp(x); p, q = {PARTS.format('a')}; total = concat(q, p, axis=0)",
         fetch="total s",
@@ -116,7 +116,7 @@ EQUAL_NODES = {
         fetch="late later",
     ),
     "a node that waits": Case("a = exp(x); free = neg(x); bound = neg(x, after='a')"),
-    "a partner of a merged node": Case(
+    "a node colocated with a merged node": Case(
         "first = exp(x); second = exp(x); partner = tanh(x, beside='second')",
         "first = exp(x); partner = tanh(x, beside='first')",
     ),
@@ -148,14 +148,14 @@ PRUNED = {
     "an inner tensor instead of its placeholder": Case(
         GRAPH, f"feed__a_0 = input(4); {HALVES.format('feed__a_0')}; b = add(low, high)", fetch="b", feed="a"
     ),
-    "one port, while the other is computed": Case(
+    "one output is fed, the other is computed": Case(
         GRAPH,
         f"feed__x_0 = input(4); feed__low_1 = input(2); a = neg(feed__x_0); {HALVES.format('a')}"
         "; b = add(low, feed__low_1)",
         fetch="b low",
         feed="x high",
     ),
-    "all ports that are read": Case(
+    "all outputs that are read are fed": Case(
         GRAPH,
         "feed__low_0 = input(2); feed__low_1 = input(2); b = add(feed__low_0, feed__low_1)",
         fetch="b",
@@ -188,7 +188,7 @@ PRUNED = {
     "colocation is no reason to run a node": Case(
         f"{GRAPH}; n = neg(a, beside='v a')", f"{FED_X}; n = neg(a, beside='a')", fetch="n", feed="x"
     ),
-    "an assign names its variable, also if that is fed": Case(
+    "an assign writes its variable even if the variable is fed": Case(
         "w = weights(2); d = add(w, w); s = assign(w, d)",
         "feed__w_0 = input(2); w = weights(2); d = add(feed__w_0, feed__w_0); s = assign(w, d)",
         feed="w",
@@ -209,7 +209,7 @@ def test_graph_is_pruned_as_the_table_says(name: str) -> None:
     assert before.graph.nodes == nodes
 
 
-def test_fed_and_fetched_tensors_have_their_values(registry: Registry) -> None:
+def test_fed_values_replace_computed_values(registry: Registry) -> None:
     text = Text.parse(GRAPH, "float64")
     a, b, low, high = text.names("a b low high")
     fed = np.array([1.0, 2.0, 3.0, 4.0])
@@ -236,7 +236,7 @@ def test_fed_variable_is_read_as_fed_and_its_assign_writes_the_variable(registry
         (Tensor("b"), ["ghost"], Tensor("x"), "target 'ghost' is not in the graph"),
     ],
 )
-def test_unknown_tensors_and_missing_feeds_are_named(
+def test_error_names_unknown_tensors_and_missing_feeds(
     fetch: Tensor, targets: list[str], feed: Tensor, message: str
 ) -> None:
     with pytest.raises(ShapeError, match=message):

@@ -34,7 +34,7 @@ def of_op(graph: Graph, op: str) -> list[Node]:
 
 
 def sent(name: str, to: str, node: str = "", port: int = 0, shape: tuple[int, ...] = (3,), layer: str = "") -> str:
-    """Return statements that send a tensor from ``here`` to a device. node: its node, by default ``name``."""
+    """Return statements that send a tensor from ``here`` to a device. node: the tensor's node, by default ``name``."""
     node = node or name
     place = f"{node}_{port}__{SLUGS[to]}"
     key, more = transfer_key(Tensor(node.replace("__", "/"), port), DEVICES[to]), f", layer='{layer}'" * bool(layer)
@@ -85,7 +85,7 @@ TRANSFERS = {
 
 
 @pytest.mark.parametrize("name", TRANSFERS)
-def test_edges_between_devices_are_cut_as_the_table_says(name: str) -> None:
+def test_transfers_are_inserted_as_the_table_says(name: str) -> None:
     before, after = TRANSFERS[name]
     cut = insert_transfers(Text.parse(before).graph)
     verify(cut)
@@ -135,7 +135,7 @@ COMPRESSED = {
         {X_FAR}; c = concat({AFAR}, {AFAR}, axis=0, on='far')""",
         fetch="x home c",
     ),
-    "only on devices that read it": Case(
+    "a tensor is widened only on devices that read it": Case(
         "x = input(3, on='here'); a = neg(x, on='there')",
         f"x = input(3, on='here'); {TRUNCATED}; {X_THERE}; a = neg({AWAY}, on='there')",
     ),
@@ -144,7 +144,7 @@ COMPRESSED = {
         f"""x = input(3, on='here', layer='fc1'); {TRUNCATED[:-1]}, layer='fc1'); {OF_FC1}
         a = neg({AWAY}, on='there')""",
     ),
-    "the value of a variable is whole on its device": Case(
+    "a variable is not truncated for readers on its device": Case(
         f"{STATE}; home = identity(set, on='here'); away = add(w, set, on='there')",
         f"""{STATE}; home = identity(set, on='here')
         compress__w_0 = truncate_to_bfloat16(w, on='here'); {W_THERE}

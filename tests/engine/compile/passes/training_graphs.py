@@ -59,7 +59,7 @@ def training_step(
 
 
 def update_step(optimizer: Optimizer, shapes: Sequence[tuple[int, ...]], dtype: str = "float32") -> TrainingStep:
-    """Return an update, with weight decay, of weights of the given shapes; their gradients are fed."""
+    """Return the update, with weight decay, of weights that have the given shapes; the gradients are fed."""
     graph = Graph()
     variables = Variables(graph, seed=0)
     pairs: list[tuple[Variable, Tensor]] = []

@@ -1,6 +1,6 @@
-"""Nodes as text: ``built("matmul(f4[2, 3], f4[3, 4], transpose_a=False)")`` adds placeholders and one node.
+"""Nodes as text: ``built("matmul(f4[2, 3], f4[3, 4], transpose_a=False)")`` returns a graph with this node.
 
-Inputs are written as dtype and shape, such as ``f4[()]`` for a scalar. Attributes in DEFAULTS may be omitted; the
+Each input is the dtype and shape of a placeholder; ``f4[()]`` is a scalar. Attributes in DEFAULTS may be omitted; the
 default of ``dtype`` is the dtype of the first input.
 """
 
@@ -23,7 +23,7 @@ RESPONSE = {"alpha": 0.3, "beta": 0.75, "k": 1.0, "divide_by_size": False}
 
 
 def built(call: str) -> tuple[Graph, Node]:
-    """Return a graph with the nodes of a call, and the node of its op."""
+    """Return a graph with the placeholders and the node that a text describes, and this node."""
     graph, tree = Graph(), ast.parse(call, mode="eval").body
     assert isinstance(tree, ast.Call)
     op = ast.unparse(tree.func)
@@ -44,7 +44,7 @@ def _placeholder(graph: Graph, argument: ast.expr) -> Tensor:
 def with_decomposition(
     graph: Graph, inputs: Sequence[Tensor], node: Node, feeds: dict[Tensor, Array]
 ) -> list[tuple[Array, Array]]:
-    """Return pairs of an output of a node and the same output computed by the decomposition of the node."""
+    """Return, for each output of a node, the value from its kernel and the value from the decomposition of the node."""
     decompose = op_table.lookup(node.op).decompose
     assert decompose is not None
     parts = decompose(graph, inputs, node.attributes)

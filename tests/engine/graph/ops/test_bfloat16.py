@@ -18,7 +18,7 @@ from tests.samples import Array
 
 NARROW = "bfloat16"
 ULP = 2**-7
-"""The largest relative distance of neighboring bfloat16 numbers: a bound on the difference of two roundings."""
+"""The largest relative distance between adjacent bfloat16 numbers; two roundings of a number differ by at most this."""
 
 
 def drawn(graph: Graph) -> dict[Tensor, Array]:
@@ -84,7 +84,7 @@ def test_float32_sum_of_bfloat16_products_is_not_rounded() -> None:
 
 
 @pytest.mark.parametrize("dtype", [NARROW, "float32"])
-def test_product_in_a_chain_is_rounded_like_a_stored_product(dtype: str) -> None:
+def test_fused_product_is_rounded_like_a_stored_product(dtype: str) -> None:
     program = "program='mul 1 #0.7; sub 0 2', outputs=(3, 2)"
     text = Text.parse(
         f"""x = input(7, 3); dy = input(7, 5); w = input(3, 5, dtype='{dtype}')
@@ -124,7 +124,7 @@ KEPT = {
 
 
 def there_and_back(shape: tuple[int, ...]) -> tuple[Graph, Tensor, list[Tensor]]:
-    """Return a graph, its placeholder, and the placeholder truncated to 16 bits and cast back."""
+    """Return a graph, a placeholder x, and two fetches: x truncated to bfloat16, and the result cast to float32."""
     graph = Graph()
     x = ops.placeholder(graph, shape, "float32")
     narrow = ops.truncate_to_bfloat16(graph, x)

@@ -1,4 +1,4 @@
-"""Gradient rules: comparison with central differences up to second order; values at ties, kinks and stops."""
+"""Gradient rules: comparison with central differences up to second order; ties, kinks and ``stop_gradient``."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ _DIFFERENTIABLE = [
 
 
 @pytest.mark.parametrize(("op", "case"), _DIFFERENTIABLE)
-def test_gradient_agrees_with_differences(op: str, case: Case) -> None:
+def test_gradient_agrees_with_central_differences(op: str, case: Case) -> None:
     """Check the gradient of all float outputs together and, if there are several, of each output alone."""
     arrays = case.draw(seed=1)
     _, _, built = case.build(op)
@@ -56,7 +56,7 @@ ONES = [1.0, 1.0, 1.0]
         ("i = cast(x, dtype='int32'); y = cast(i, dtype='float64')", [1.0], None),
     ],
 )
-def test_gradient_at_ties_kinks_and_stops(text: str, x: list[float], expected: list[float] | None) -> None:
+def test_gradient_at_ties_kinks_and_stop_gradient(text: str, x: list[float], expected: list[float] | None) -> None:
     parsed = Text.parse(f"x = input{np.shape(x)}; {text}", "float64")
     (dx,) = gradients(parsed.graph, parsed.names("y"), parsed.names("x"))
     if expected is None:

@@ -121,13 +121,13 @@ conv2d_weight_gradient(b2[1, 2, 3, 3], b2[1, 1, 3, 3], weight_shape=(2, 1, 1, 1)
     -> a result of dtype bfloat16 or float32 for bfloat16[1,2,3,3], got float64
 truncate_to_bfloat16(f8[2]) -> input of dtype float32, got float64[2]
 """
-"""Each row is a node as text, then the op's expectation and the value that the node has."""
+"""Each row is a node as text (see ``built``), then the expected and the actual value that the error must name."""
 
 ROWS = [tuple(row.split(" -> ")) for row in re.sub(r"\n +", " ", REFUSALS).strip().splitlines()]
 
 
 @pytest.mark.parametrize(("call", "expected"), ROWS)
-def test_broken_rule_is_named_with_its_node_and_op(call: str, expected: str) -> None:
+def test_error_names_the_node_the_op_and_the_broken_rule(call: str, expected: str) -> None:
     op = call.partition("(")[0]
     with pytest.raises(ShapeError) as caught:
         built(call)
@@ -143,7 +143,7 @@ def x_of(graph: Graph) -> Tensor:
     return ops.placeholder(graph, (2, 3, 4), "float32", name="x")
 
 
-# Extents of -1, negative axes, reductions over all axes, and outputs that are declared by attributes of the node.
+# Extents of -1, negative axes, reductions over all axes, and outputs whose specs are attributes of the node.
 SPECS: list[tuple[Callable[[Graph, Tensor], Tensor | Sequence[Tensor]], str]] = [
     (lambda graph, x: ops.reshape(graph, x, (2, -1)), "float32[2,12]"),
     (lambda graph, x: ops.reduce_sum(graph, x, [-1, 0]), "float32[3]"),

@@ -25,7 +25,7 @@ def test_every_op_has_a_reference_kernel_and_samples() -> None:
     assert computed <= {op for op, cases in CASES.items() if cases} <= OPS.keys()
 
 
-def test_every_op_has_a_documented_function_or_if_added_by_passes_a_decomposition() -> None:
+def test_every_op_has_a_documented_function_or_a_decomposition() -> None:
     for op, definition in OPS.items():
         if definition.gradient is MADE_BY_PASSES:
             assert definition.decompose

@@ -1,4 +1,4 @@
-"""Comparison of oneDNN kernels, in all layouts, with the reference in float64. The padding of blocks must stay zero."""
+"""Checks that oneDNN kernels agree with the float64 reference in all layouts and keep the padding of blocks zero."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -37,7 +37,7 @@ def kernel(op: str) -> Kernel:
 
 
 def layout(spec: Spec, tag: str) -> Layout:
-    """Return the layout with a tag, for a tensor."""
+    """Return the layout of a tensor for a format tag; the empty tag is the plain layout."""
     if not tag:
         return plain(spec)
     prefix, name = split_tag(tag)
@@ -66,7 +66,7 @@ def check(
 
 
 def assert_close(came: Array, wanted: Array, tolerance: float = TOLERANCE) -> None:
-    """Require floats within the tolerance, relative to the largest magnitude, and equal values of other dtypes."""
+    """Require equal values; floats may differ by the tolerance, relative to the largest magnitude in ``wanted``."""
     assert came.shape == wanted.shape
     if is_float(came.dtype.name):
         deviation = np.abs(came.astype(np.float64) - wanted).max()
@@ -76,7 +76,7 @@ def assert_close(came: Array, wanted: Array, tolerance: float = TOLERANCE) -> No
 
 
 def assert_broken_alike(came: Array, wanted: Array) -> None:
-    """Require NaN at the same positions, but not at all of them, and other numbers within the tolerance."""
+    """Require that both arrays have NaN at the same positions, some but not all, and that other numbers are close."""
     broken = np.isnan(wanted)
     assert 0 < broken.sum() < broken.size
     np.testing.assert_array_equal(np.isnan(came), broken)
@@ -84,7 +84,7 @@ def assert_broken_alike(came: Array, wanted: Array) -> None:
 
 
 def assert_padding_is_zero(operand: Operand) -> None:
-    """Require zeros in the padding of blocks."""
+    """Require zeros in the padding of blocks that the channels do not fill."""
     if operand.layout.is_plain or split_tag(operand.layout.tag)[0] == BITS:
         return
     there_and_back = converted(kernels(), converted(kernels(), operand, plain(operand.spec)), operand.layout)

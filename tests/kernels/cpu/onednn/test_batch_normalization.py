@@ -1,4 +1,4 @@
-"""Batch normalization with ReLU: NaN before the ReLU, and the mask. ``test_table.py`` compares the other values."""
+"""Batch normalization with ReLU: the mask, NaN before the ReLU. ``tests/kernels/cpu/test_table.py`` tests the rest."""
 
 import numpy as np
 import pytest
@@ -14,14 +14,14 @@ SHAPE = (4, 20, 5, 6)
 
 
 def _inputs(shape: tuple[int, ...]) -> list[Array]:
-    """Return x with a mean away from zero, gamma and beta."""
+    """Return x, with a mean away from zero, gamma and beta."""
     return [2 * normal(1, *shape) + 1, normal(2, shape[1]), 0.1 * normal(3, shape[1])]
 
 
 def _with_relu(shape: tuple[int, ...], tag: str, arrays: list[Array] | None = None) -> Ran:
     vector = plain(floats(shape[1]))
     offered = [checking.layout(floats(*shape), tag), vector, vector]
-    with np.errstate(all="ignore"):  # as in every step of a run
+    with np.errstate(all="ignore"):  # as the executor does in every step
         return run_node(kernel("batch_norm_relu"), EPSILON, arrays or _inputs(shape), offered, registry=kernels())
 
 
@@ -61,7 +61,7 @@ def test_relu_of_infinity_is_not_nan() -> None:
 
 
 def _gradient(forward: Ran, mask: Layout | None = None, *, in_place: bool = False) -> Ran | None:
-    """Run the gradient in the layout of its forward pass; None if it refuses the layout of the mask."""
+    """Run the gradient with x in the layout of the forward pass; None if the kernel refuses the layout of the mask."""
     _, mean, variance, positive = forward.outputs
     x, gamma, _ = _inputs(positive.shape)
     arrays = [x, gamma, mean, variance, positive, normal(6, *x.shape)]

@@ -45,7 +45,7 @@ PARTS = [
         ("concat", {"axis": 1}, [(2, each, 5, 6) for each in channels], tags, tags, [joined])
         for channels, tags, joined in (
             ((32, 16, 48), [BLOCKS] * 3, BLOCKS),
-            ((32, 16, 20), [BLOCKS] * 3, BLOCKS),  # only the last block is not full
+            ((32, 16, 20), [BLOCKS] * 3, BLOCKS),  # only the last block is partly filled
             ((20, 32, 16), [BLOCKS] * 3, ""),  # the second input would start inside a block
             ((32, 16, 64), ["", "aBcd8b", BLOCKS], BLOCKS),
             ((24, 40, 8), ["aBcd8b", "aBcd8b", ""], "aBcd8b"),
@@ -116,7 +116,7 @@ IMAGES = [
             ((3, 20, 7, 5), BLOCKS, ""),
         )
     ),
-    # Only functions that map zero to zero take blocks with padding.
+    # Only functions that map zero to zero accept partly filled blocks, because the padding must stay zero.
     *(
         (op, {}, [shape], [tag], [taken], [taken])
         for op, padded in (("exp", ""), ("sigmoid", ""), ("tanh", BLOCKS))
@@ -134,7 +134,7 @@ NORMALISED = [
     )
     for tag in tags
 ]
-"""Shapes and tags of images and matrices (N, C) in the layouts that batch normalization keeps."""
+"""Shapes and tags of images (N, C, H, W) and matrices (N, C) that batch normalization normalizes without conversion."""
 
 POSITIVE = np.abs(normal(3, 20))
 OTHERS = [
@@ -278,9 +278,9 @@ def _specs(*arrays: Array | Ints | Shaped) -> list[Shaped]:
 BFLOAT16, MATRIX = {"dtype": "bfloat16"}, floats(4, 6)
 FOREIGN = Layout("somebody:else's", 96)
 REFUSED = [
-    pytest.param("broadcast_to", {"shape": (3, 4)}, [()], [(3, 4)], None, id="broadcast without axes"),
+    pytest.param("broadcast_to", {"shape": (3, 4)}, [()], [(3, 4)], None, id="broadcast of a scalar"),
     pytest.param("concat", {"axis": 1}, [Shaped((2, 3), "int64")] * 2, [Shaped((2, 6), "int64")], None, id="int64"),
-    pytest.param("concat", {"axis": 1}, [(2, 0), (2, 3)], [(2, 3)], None, id="concat of nothing"),
+    pytest.param("concat", {"axis": 1}, [(2, 0), (2, 3)], [(2, 3)], None, id="an empty input"),
     pytest.param("matmul", MATRICES, [(0, 3), (3, 2)], [(0, 2)], None, id="product without rows"),
     pytest.param("matmul", MATRICES, [(2, 0), (0, 3)], [(2, 3)], None, id="product without terms"),
     pytest.param("softmax", {}, [(0, 3)], [(0, 3)], None, id="softmax without rows"),
@@ -297,7 +297,7 @@ REFUSED = [
             ("booleans", Shaped((4,), "bool"), floats(4), [None]),
             ("floats to integers", floats(4), Shaped((4,), "int32"), [None]),
             ("float64", Shaped((4,), "float64"), floats(4), [None]),
-            ("no axes", floats(), Shaped((), "bfloat16"), [None]),
+            ("a scalar", floats(), Shaped((), "bfloat16"), [None]),
             ("another library's layout", MATRIX, Shaped((4, 6), "bfloat16"), [FOREIGN]),
             ("two views", MATRIX, Shaped((4, 6), "bfloat16"), [Layout("t:ab", 96), Layout("ba", 48)]),
         )
@@ -308,8 +308,8 @@ REFUSED = [
             ("between views", MATRIX, ("t:ab", "ba")),
             ("to another library's layout", MATRIX, ("", FOREIGN.tag)),
             ("into bits", Shaped((4, 16), "bool"), ("", "bits:ab")),
-            ("no axes", floats(), ("", "")),
-            ("nothing", floats(0, 3), ("", "")),
+            ("a scalar", floats(), ("", "")),
+            ("an empty tensor", floats(0, 3), ("", "")),
             ("int64", Shaped((4, 6), "int64"), ("", "")),
         )
     ),

@@ -85,7 +85,7 @@ def test_c_order_is_plain(shape: Ints, prefix: str) -> None:
         ((20, 3, 1, 5), "Acdb16a", "Acdb16a"),
         ((19, 33), "ba", "ba"),
         ((19, 1), "ba", ""),
-        ((19, 33), "t:ba", ""),  # with exchanged axes, this is C order
+        ((19, 33), "t:ba", ""),  # ba of the transposed matrix is the C order of the matrix
         ((19, 33), "t:ab", "t:ab"),
         ((19, 33), "t:BA16a16b", "t:BA16a16b"),
         ((12, 33, 3, 2), "g2:aBCde16c16b", "g2:aBCde16c16b"),
@@ -93,7 +93,7 @@ def test_c_order_is_plain(shape: Ints, prefix: str) -> None:
         ((2, 1, 3, 3), "g2:Abcde16a", "g2:Abcde16a"),
     ],
 )
-def test_a_format_has_one_name_also_with_extents_of_1(shape: Ints, tag: str, found: str) -> None:
+def test_a_format_has_one_name_even_with_extents_of_1(shape: Ints, tag: str, found: str) -> None:
     spec = floats(*shape)
     prefix, name = split_tag(tag)
     descriptor = formatted(library(), viewed(shape, prefix), spec.dtype, name)
@@ -109,7 +109,7 @@ def test_a_layout_of_bytes_is_never_plain() -> None:
     assert layout_of(library(), descriptor, spec, "u8:") == Layout("u8:abcd", 120)
 
 
-def test_padding_counts_in_the_size_of_a_layout() -> None:
+def test_the_size_of_a_layout_includes_its_padding() -> None:
     assert layout(floats(2, 20, 3, 3), "aBcd16b").nbytes == 2 * 32 * 3 * 3 * 4
 
 
@@ -139,7 +139,7 @@ def test_an_empty_tensor_has_strides_in_c_order() -> None:
 
 @pytest.fixture
 def fresh() -> Any:
-    """Return the loading function without its cache."""
+    """Return the function ``load`` without its cache."""
     return load.__wrapped__
 
 
@@ -230,7 +230,7 @@ def test_arrangements_are_cached_for_each_number_of_threads() -> None:
 
 
 def test_additional_threads_have_scratch_memory() -> None:
-    """``check`` detects writes past the scratch memory. oneDNN needs scratch memory here only with AVX-512."""
+    """``check`` detects writes past the scratch memory, which oneDNN needs for this product only with AVX-512."""
     attributes = {"transpose_a": False, "transpose_b": False, "bias": False, "relu": False, "dtype": "float32"}
     for threads in (1, 2, 7):
         with threadpool_limits(threads, user_api="openmp"):
@@ -255,7 +255,7 @@ def test_bfloat16_is_refused_without_avx512(isa: int, asks: int) -> None:
     assert len(asked.nodes) == asks + 1
 
 
-def test_the_first_layout_with_a_format_decides() -> None:
+def test_the_format_comes_from_the_first_layout_that_has_one() -> None:
     assert format_of(None, Layout("", 8), Layout("aBcd16b", 8), Layout("acdb", 8)) == "aBcd16b"
     assert format_of(Layout("u8:acdb", 8)) == "acdb"
     assert format_of(Layout("bits:aBcd16b", 8)) == "aBcd16b"
@@ -300,7 +300,7 @@ def test_a_failed_call_reports_the_reason() -> None:
         in_turn(library(), [call])()
 
 
-def test_a_bound_call_keeps_its_memory() -> None:
+def test_a_bound_call_keeps_its_scratch_memory_alive() -> None:
     made, arguments = _doubling()
     scratch = allocate(64)
     alive = weakref.ref(scratch)

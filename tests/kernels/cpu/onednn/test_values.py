@@ -1,6 +1,6 @@
-"""Values of oneDNN kernels: conversions and casts, accuracy of functions, NaN before a ReLU, softmax and its losses.
+"""Values of oneDNN kernels: conversions, casts, accuracy of functions, NaN before a ReLU, softmax, cross-entropy.
 
-The table of ``tests/kernels/cpu/test_table.py`` compares the other values.
+``tests/kernels/cpu/test_table.py`` compares the other values with the float64 reference.
 """
 
 import itertools
@@ -47,7 +47,7 @@ PAIRS = [
 
 
 def _moved(op: str, operand: Operand, dtype: str, wanted: Layout | None) -> Operand:
-    """Convert or cast a tensor into a layout, even if it already has this layout; None keeps the tensor's layout."""
+    """Run "convert" or "cast" even if the tensor already has the layout ``wanted``; None keeps the tensor's layout."""
     result, attributes = Shaped(operand.spec.shape, dtype), {"dtype": dtype} if op == "cast" else {}
     offered = [operand.layout, *([wanted] if wanted else [])]
     arrangement = kernel(op).arrange(attributes, [operand.spec], [result], offered)
@@ -131,7 +131,7 @@ def test_casts_round_to_nearest(dtype: str, source: str, result: str | None) -> 
 
 
 @has_bfloat16
-def test_a_source_with_an_open_layout_is_taken_as_plain() -> None:
+def test_a_source_with_an_open_layout_is_treated_as_plain() -> None:
     x, y = Shaped((4, 6), "float32"), Shaped((4, 6), "bfloat16")
     arrangement = kernel("cast").arrange({"dtype": "bfloat16"}, [x], [y], [None])
     assert arrangement is not None
@@ -151,7 +151,7 @@ ACCURACY = 5e-7
 """Allowed relative deviation of functions of one variable from the float64 result."""
 
 LEAST = float(np.exp(-86.6))
-"""Results below this value may be zero instead."""
+"""For results below this value, kernels may return zero."""
 
 EXACT = {"exp": np.exp, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "tanh": np.tanh}
 
@@ -215,7 +215,7 @@ def test_softmax_of_large_logits_equals_the_reference() -> None:
 
 
 def _cross_entropy(logits: Array, labels: Array, tolerance: float | None = 1e-6) -> Ran:
-    """Run the kernel; unless ``tolerance`` is None, compare with the reference, relative to the largest result."""
+    """Run the kernel; compare with the reference unless ``tolerance``, relative to the largest result, is None."""
     op = "softmax_cross_entropy"
     if tolerance is None:
         return run_node(kernel(op), {}, [logits, labels])
@@ -230,7 +230,7 @@ def test_cross_entropy_equals_the_reference(shape: tuple[int, int], dtype: str) 
     _cross_entropy(4 * normal(1, *shape), labels)
 
 
-def test_extreme_logits_have_exact_losses() -> None:
+def test_extreme_logits_give_accurate_losses() -> None:
     logits = np.array([[0, 2000, 1999], [0, 2000, 0], [-3e38, 0, 0], [1e30, 1e30, 0]], np.float32)
     ran = _cross_entropy(logits, np.array([0, 1, 1, 0]))
     assert ran.outputs[0][1] == 0
@@ -253,6 +253,6 @@ def test_a_logit_that_is_not_finite_gives_a_nan_loss(broken: float, label: int) 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("label", [-1, 3, 2**31 - 1])
-def test_a_label_out_of_range_is_named(label: int, dtype: str) -> None:
+def test_the_error_names_a_label_out_of_range(label: int, dtype: str) -> None:
     with pytest.raises(IndexError, match=rf"op 'softmax_cross_entropy': index {label} at \[1\] is outside 0\.\.2"):
         _cross_entropy(normal(1, 3, 3), np.array([0, label, 1], dtype), tolerance=None)

@@ -9,12 +9,12 @@ NOTES = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "N
 
 
 class NotSupportedError(Exception):
-    """A counterpart of ``cudnn.cudnnGraphNotSupportedError``, which is not a RuntimeError."""
+    """A fake ``cudnn.cudnnGraphNotSupportedError``; like the original, it is not a RuntimeError."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """One offered plan. compiled: whether the plan is compiled at run time. fails: whether building the plan fails."""
+    """A plan that a graph offers. compiled: whether it is compiled at run time. fails: whether building it fails."""
 
     name: str
     notes: tuple[str, ...] = ()

@@ -31,7 +31,7 @@ ALIKE = {
     "cudaDeviceId": 0,
     "driverVer": 13000,
 }
-"""Properties that cuDNN needs and that all these GPUs share."""
+"""Properties that cuDNN needs and that are equal for all entries of GPUS."""
 
 GPUS = {
     "A100": {"deviceVer": 800, "multiProcessorCount": 108, "maxSharedMemoryPerBlockOptin": 166912}
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def planned(gpu: str, tf32: bool, fields: dict[str, Any]) -> tuple[str, int] | None:
-    """Return name and workspace bytes of the plan of one convolution, or None."""
+    """Return name and workspace bytes of the plan of one convolution, or None if there is no plan."""
     from runner.kernels.gpu.cudnn.graphs import Convolution
 
     lists_are_tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
@@ -62,7 +62,7 @@ def planned(gpu: str, tf32: bool, fields: dict[str, Any]) -> tuple[str, int] | N
 
 @cache
 def library(gpu: str, tf32: bool) -> Any:
-    """Return a cuDNN library for a described GPU."""
+    """Return a cuDNN library for the GPU with this name in GPUS, which may be absent."""
     import cudnn
 
     from runner.kernels.gpu.cudnn.library import CudnnLibrary

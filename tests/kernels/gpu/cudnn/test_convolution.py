@@ -47,7 +47,7 @@ INPUTS = [normal(2, 3, 5, 5), normal(4, 3, 3, 3)]
 
 
 def choice_of(registry: Registry) -> Choice:
-    """Return the kernel for a convolution of INPUTS."""
+    """Return the chosen kernel for a convolution of INPUTS, with its arrangement."""
     specs = [Shaped.of(each) for each in INPUTS]
     return chosen(registry, node_of("conv2d", INPUTS, ONE), specs, offers_for(specs, None), None)
 

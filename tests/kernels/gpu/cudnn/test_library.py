@@ -22,7 +22,7 @@ SHAPES = {
     Role.BIAS: ([1, 4, 1, 1], [4, 1, 4, 4]),
     Role.RESIDUAL: ([2, 4, 3, 8], [96, 1, 32, 4]),
 }
-"""Extents in cuDNN's order, and strides with the channels last, of each tensor."""
+"""Tensor -> (extents in cuDNN's order of axes, strides in memory with channels last)."""
 
 
 def built(convolution: Convolution) -> FakeGraph:
@@ -99,7 +99,7 @@ def library(
 
 @dataclass
 class FakeBench:
-    """A bench on which the name of a plan is its time in seconds."""
+    """A bench for plans whose names are numbers: it returns the name of the executed plan as the time in seconds."""
 
     cudnn: FakeCudnn
     allocated: list[int] = field(default_factory=list)

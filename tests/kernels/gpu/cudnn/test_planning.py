@@ -1,4 +1,4 @@
-"""The real cuDNN has plans for this project's networks, also for absent GPUs. Skipped if cuDNN is not installed."""
+"""The real cuDNN has plans for this project's networks, on GPUs that may be absent. Skipped if cuDNN is missing."""
 
 import importlib.util
 import json
@@ -40,7 +40,7 @@ GEOMETRIES = {
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the path of a stub driver, for machines without a GPU."""
+    """Return the path of a stub of the CUDA driver, which cuDNN needs on machines without a GPU."""
     library = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
     command = ["gcc", "-w", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, HERE / "no_driver.c"]
     subprocess.run(command, check=True)
@@ -48,7 +48,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def planned(driver: Path, jobs: Sequence[Job]) -> list[tuple[str, int] | None]:
-    """Return name and workspace bytes of each plan, or None."""
+    """Return name and workspace bytes of the plan of each job, or None for a job without a plan."""
     told = {"driver": str(driver), "jobs": [(gpu, tf32, asdict(convolution)) for gpu, tf32, convolution in jobs]}
     command = [sys.executable, HERE / "plan_without_gpu.py"]
     done = subprocess.run(command, input=json.dumps(told), capture_output=True, text=True, check=False)
