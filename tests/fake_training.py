@@ -55,7 +55,7 @@ class FakeTraining:
 
 
 def summary_of(call: Call) -> Summary:
-    """Return the summary of a finished run whose best test accuracy is a tenth of its seed."""
+    """Return the summary of a finished run whose test accuracy is a tenth of its seed."""
     return Summary(
         run_id="0123456789abcdef",
         status="finished",
@@ -67,5 +67,5 @@ def summary_of(call: Call) -> Summary:
         platform="",
         cpu_model="",
         overrides=call.overrides,
-        best={"test/accuracy": call.config.seed / 10},
+        headline={"test/accuracy": call.config.seed / 10},
     )

@@ -74,7 +74,7 @@ MAY_IMPORT = {
     "config.devices": "kernels.gpu.driver config.schema errors engine.graph.device"
     " kernels.gpu.discovery system.machine",
     "config.hydra_app": "config config.configuration config.hydra_sweep errors",
-    "config.hydra_sweep": "config.launcher errors system.redaction",
+    "config.hydra_sweep": "config.launcher config.monitor errors system.redaction",
     # Training. Only ``build`` connects the parts.
     "training": "system.console config config.configuration records strategies data checkpoint"
     " tracking tracing plugin engine errors system.files system.json_file system.schema system.shutdown"

@@ -87,6 +87,53 @@ def _number_cells(axes: "Axes", counts: NDArray[np.integer], shares: NDArray[np.
             axes.text(column, row, str(count), ha="center", va="center", color=colour, fontsize=8)
 
 
+_MOST_LABELLED = 8
+_LOG_RATIO = 50.0
+"""Positive values whose largest and smallest differ at least by this factor are drawn on a logarithmic axis."""
+
+Series = dict[str, dict[str, list[float]]]
+"""Label of a line -> value of the key, as text -> values of the metric, one for each repetition."""
+
+
+def metric_over_keys(panels: Mapping[str, Series], metric: str, out_path: Path) -> Path:
+    """Draw a metric over each key, one panel per key, and return ``out_path``.
+
+    panels: key -> lines. A point is the mean over repetitions; its error bar is the sample standard deviation.
+    """
+    figure = new_figure(5.0 * len(panels), 4.0)
+    for place, (key, series) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(1, len(panels), place)
+        _draw_lines(axes, series)
+        axes.set(xlabel=key, ylabel=metric)
+        axes.grid(alpha=0.3)
+    return save_figure(figure, out_path)
+
+
+def _draw_lines(axes: "Axes", series: Series) -> None:
+    texts = list(dict.fromkeys(text for points in series.values() for text in points))
+    numbers = {text: _number(text) for text in texts}
+    if any(math.isnan(number) for number in numbers.values()):
+        numbers = {text: float(place) for place, text in enumerate(texts)}
+        axes.set_xticks(range(len(texts)), texts)
+    elif min(numbers.values()) > 0 and max(numbers.values()) >= _LOG_RATIO * min(numbers.values()):
+        axes.set_xscale("log")
+    for label, points in series.items():
+        ordered = sorted(points, key=numbers.__getitem__)
+        means = [float(np.mean(points[text])) for text in ordered]
+        spreads = [float(np.std(points[text], ddof=1)) if len(points[text]) > 1 else 0.0 for text in ordered]
+        x = [numbers[text] for text in ordered]
+        axes.errorbar(x, means, spreads, label=label, marker="o", markersize=3, capsize=2)
+    if 1 < len(series) <= _MOST_LABELLED:
+        axes.legend(fontsize=7)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def new_figure(width_inches: float, height_inches: float) -> "Figure":
     """Return an empty picture."""
     # Unlike pyplot, this constructor has no global state and needs no display: the figure is drawn with Agg.

@@ -102,14 +102,21 @@ def test_decisions_without_staleness_have_no_plot_and_empty_ones_no_file(directo
     assert tracker.artifacts == ["/asynchronous.json"]
 
 
-def test_best_is_the_lowest_loss_or_highest_accuracy_and_final_is_the_last_value(directory: RunDirectory) -> None:
+@pytest.mark.parametrize(("best_step", "kept"), [(None, 0.3), (0, 0.5)], ids=["last", "of the best checkpoint"])
+def test_results_are_the_last_the_best_and_the_kept_values(
+    directory: RunDirectory, best_step: int | None, kept: float
+) -> None:
     record = record_into(directory, NotingTracker())
     for step, (loss, accuracy) in enumerate([(0.5, 0.8), (0.2, 0.9), (0.3, 0.7)]):
         record.metrics(step, {"test/loss": loss, "test/accuracy": accuracy, "perf/step_time_s": loss})
-    final, best = record.final_and_best()
+    record.metrics(3, {"train/loss": 0.1})
+    found = record.results(best_step)
     record.close("finished")
-    assert final == {"test/loss": 0.3, "test/accuracy": 0.7, "perf/step_time_s": 0.3}
-    assert best == {"test/loss": 0.2, "test/accuracy": 0.9}
+    assert found.final == {"train/loss": 0.1, "test/loss": 0.3, "test/accuracy": 0.7, "perf/step_time_s": 0.3}
+    assert found.best == {"train/loss": 0.1, "test/loss": 0.2, "test/accuracy": 0.9}
+    assert found.headline["test/loss"] == kept
+    assert found.headline.keys() - {"train/loss"} == {"test/loss", "test/accuracy"}
+    assert found.evaluations == 3
 
 
 FAILED_RUN = Summary(

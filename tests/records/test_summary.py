@@ -38,6 +38,8 @@ SUMMARY = Summary(
     examples_per_s=3200.0,
     final={"test/accuracy": 0.97, "train/loss": 0.1},
     best={"test/accuracy": 0.98},
+    evaluations=10,
+    headline={"test/accuracy": 0.97},
     bytes_sent_per_worker=[1000, 1001],
     peak_memory_bytes={"master": 1 << 30, "worker-0": 1 << 29},
     weights_sha256="f" * 64,
@@ -88,7 +90,7 @@ def test_an_older_schema_is_read_with_defaults_of_missing_fields(path: Path) -> 
 @pytest.mark.parametrize(
     ("without", "changes", "message"),
     [
-        ("", {"schema_version": 4, "surprise": True}, r"schema_version 4, expected 1 to 3; read it with a newer"),
+        ("", {"schema_version": 5, "surprise": True}, r"schema_version 5, expected 1 to 4; read it with a newer"),
         ("run_id", {"schema_version": 1}, r"missing \['run_id'\]"),
         ("weights_sha256", {}, r"missing \['weights_sha256'\]"),
         ("", {"steps": True}, r"steps: True, expected a whole number"),

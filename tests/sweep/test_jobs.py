@@ -1,26 +1,22 @@
 """Jobs of a sweep: in this process, on their share of the GPUs, and from a sweeper that needs their results."""
 
-import dataclasses
 import os
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from runner.commands.planned_sweep import run_in_turn
 from runner.config.configuration import dump, fix_machine_values, load_stored
 from runner.config.devices import GpuShare
-from runner.config.hydra_app import Job, compose
-from runner.config.launcher import Launcher, SweepPlace
+from runner.config.hydra_app import compose
+from runner.config.launcher import Launcher
 from runner.config.schema import Config
-from runner.errors import NumericError
 from runner.kernels.gpu.discovery import Found
-from runner.records.summary import Summary
 from runner.sweep.frozen_job import Work, gpu_share, run_frozen_job
 from runner.sweep.locks import place_lock
 from runner.sweep.plan import FROZEN_FILE, PlannedJob
-from runner.sweep.sweep import Sweep, run_in_turn
 from runner.system.machine import usable_cores
-from tests.fake_training import Call, summary_of
 from tests.gpus import NO_DRIVER, gpu, machine
 from tests.small_runs import SMALL, SMALL_MODEL
 
@@ -193,31 +189,3 @@ def begin(directory: Path, share: GpuShare) -> Config:
     (directory / "config.yaml").write_text(dump(config))
     (directory / "run.json").write_text("{}")
     return config
-
-
-def train_unplanned(config: Config, job: Job) -> Summary:
-    """Write and return the summary of a run, or raise NumericError if its seed is 2."""
-    if config.seed == 2:
-        raise NumericError("the loss is nan")
-    summary = summary_of(Call(config, job.run_dir, job.overrides, job.sweep, resume=False))
-    job.run_dir.mkdir()
-    summary.write(job.run_dir / "summary.json")
-    return summary
-
-
-def test_jobs_of_a_sweeper_run_as_they_arrive_and_are_reported_together(folder: Path) -> None:
-    sweep = Sweep(train_unplanned)
-    for number in range(3):
-        job = compose(["tracking=none", f"seed={number}"])
-        place = SweepPlace(folder, number, {"seed": str(number)})
-        sweep.run(dataclasses.replace(job, run_dir=folder / str(number), sweep=place))
-    assert sweep.finish() == 1
-    lines = (folder / "jobs.csv").read_text().splitlines()
-    assert [line.split(",")[0] for line in lines] == ["seed", "1", "0", "2"]
-    assert lines[-1].endswith("failed: NumericError: the loss is nan")
-    assert not (folder / "plan.json").exists()
-
-
-def test_without_a_job_there_is_nothing_to_report(folder: Path) -> None:
-    assert Sweep(train_unplanned).finish() == 0
-    assert not list(folder.iterdir())

@@ -52,8 +52,9 @@ def test_a_failed_job_does_not_stop_the_sweep_and_is_last_in_the_table(
     assert [row["seed"] for row in rows(folder)] == ["3", "1", "2"]
     assert statuses(folder) == ["finished", "finished", "failed"]
     out, err = capsys.readouterr()
-    assert "failed: NumericError: the loss of step 3 is nan" in out
-    assert "job 0 (seed=2): error: the loss of step 3 is nan\n" in err
+    assert "NumericError: the loss of step 3 is nan" in out
+    assert "job 0 (seed=2): error: the loss of step 3 is nan\njob 0 (seed=2): failed; 1 of 3 jobs ended, about" in err
+    assert "job 2 (seed=3): finished, test/accuracy 0.3; 3 of 3 jobs ended\n" in err
     sweep_dir = folder / "sweep"
     again = f"run the remaining jobs with: runner sweep resume {sweep_dir}"
     assert err.endswith(f"runner: 1 of 3 jobs failed; see {sweep_dir}; {again}\n")
@@ -100,27 +101,28 @@ def test_the_local_cpu_is_not_checked_for_jobs_on_other_machines(folder: Path, m
 
 
 @pytest.mark.parametrize(
-    ("error", "best", "status"),
+    ("error", "accuracy", "text"),
     [
-        (NumericError("nan"), "0.4000", "failed: NumericError: nan"),
-        (DirectoryInUseError("in use"), None, "failed: DirectoryInUseError: in use"),
+        (NumericError("nan"), "0.4", "NumericError: nan"),
+        (DirectoryInUseError("in use"), None, "DirectoryInUseError: in use"),
     ],
     ids=["of the job", "of another run"],
 )
 def test_the_table_has_the_summary_of_a_failed_run_but_not_of_another_run(
-    fake_training: FakeTraining, folder: Path, error: RunnerError, best: str | None, status: str
+    fake_training: FakeTraining, folder: Path, error: RunnerError, accuracy: str | None, text: str
 ):
     def fail_with_a_summary(call: Call) -> None:
         written = summary_of(call)
         call.run_dir.mkdir(exist_ok=True)
-        if best:
+        if accuracy:
             written = replace(written, status="failed", error=Failure(type(error).__name__, str(error), 5))
         written.write(call.run_dir / "summary.json")
         raise error
 
     fake_training.act = fail_with_a_summary
     assert main([*SWEEP, "seed=4"]) == 1
-    assert [(row.get("best test/accuracy"), row["status"]) for row in rows(folder)] == [(best, status)]
+    found = [(row.get("test_accuracy"), row["status"], row["error"]) for row in rows(folder)]
+    assert found == [(accuracy, "failed", text)]
 
 
 def test_an_interruption_ends_the_whole_sweep(fake_training: FakeTraining, folder: Path, capsys: Capture):
@@ -147,7 +149,7 @@ def test_the_tracking_record_of_the_sweep_is_ended(
         (folder / name, status, [folder / name / "jobs.csv", folder / name / "jobs.md"])
         for name, status in (("sweep", "finished"), ("other", "failed"))
     ]
-    assert ended[0][3].splitlines()[-1] == "| none | 1 | 0.1000 |  | finished |"
+    assert ended[0][3].splitlines()[-1] == f"| 0 | none | 1 | 0.1 |  | finished | {folder / 'sweep' / '0'} |  |"
     assert (folder / "sweep" / "jobs.md").read_text() == ended[0][3] + "\n"
 
 
@@ -228,5 +230,5 @@ def test_a_sweep_over_secrets_shows_none_of_them(
     tables = "".join(path.read_text() for path in (folder / "sweep").glob("*.*") if path.suffix in (".csv", ".md"))
     assert "hunter" not in out + err + tables
     jobs = 2 * len(seeds.split(","))
-    assert [row["tracking.uri"].replace("\\", "") for row in rows(folder)] == ["http://[redacted]@127.0.0.1:9"] * jobs
+    assert [row["tracking_uri"].replace("\\", "") for row in rows(folder)] == ["http://[redacted]@127.0.0.1:9"] * jobs
     assert out.count("[redacted]") == 2, "rows of different secrets stay apart"

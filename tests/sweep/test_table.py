@@ -4,11 +4,13 @@ import csv
 import io
 import math
 import os
+import re
 import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 
 from runner.cli import main
@@ -18,7 +20,7 @@ from runner.records.summary import Failure, Summary
 from runner.sweep.locks import job_lock, sweep_lock
 from runner.sweep.outcome import Outcome
 from runner.sweep.report import end_late, recorded_sweeps
-from runner.sweep.table import over_seeds, seeds_table, spread_of, sweep_table, swept_values
+from runner.sweep.table import Cell, SweepTable, over_seeds, seeds_table, spread_of, sweep_table, swept_values
 from runner.tracking.mlflow_tracker import SPOOL_FILE
 from runner.tracking.origin import ORIGIN_FILE, Origin
 from runner.tracking.records import End, Tags
@@ -36,29 +38,35 @@ def outcome_of(summary: Summary) -> Outcome:
 
 
 def _job(lr: str, accuracy: float | None, **changes: object) -> Outcome:
-    best = {} if accuracy is None else {"test/accuracy": accuracy, "test/loss": 1 - accuracy}
+    headline = {} if accuracy is None else {"test/accuracy": accuracy, "test/loss": 1 - accuracy}
     overrides = [f"optimizer.lr={lr}", "+model=mlp"]
-    return outcome_of(replace(SUMMARY, overrides=overrides, best=best, **changes))
+    return outcome_of(replace(SUMMARY, overrides=overrides, headline=headline, **changes))
 
 
 @pytest.fixture
 def jobs() -> list[Outcome]:
-    failure = Failure("NumericError", "the loss of step 3 is nan;\nlower optimizer.lr | or clip", 5)
+    failure = Failure("NumericError", "the loss of step 3 is nan;\nlower optimizer.lr | or clip or read the log", 5)
     return [
         _job("10", None, status="failed", error=failure, step_time_s={}),
         _job("0.1", 0.5),
-        _job("0.2", 0.9),
+        replace(_job("0.2", 0.9 + 1e-9), number=7, directory="/sweep/7", mlflow_run_id="0123456789ab"),
         _job("0.3", math.nan),
     ]
 
 
+def column(table: SweepTable, name: str) -> list[Cell]:
+    """Return the cells of a column."""
+    return [row[table.headers.index(name)] for row in table.rows]
+
+
 def test_the_best_job_comes_first_and_failed_jobs_last(jobs: list[Outcome]) -> None:
     table = sweep_table(jobs, ACCURACY)
-    assert table.headers == ("optimizer.lr", "best test/accuracy", "best test/loss", "step time (ms)", "status")
-    assert [row[0] for row in table.rows] == ["0.2", "0.1", "0.3", "10"]
-    assert table.rows[0] == ("0.2", "0.9000", "0.1000", "10.00", "finished")
-    assert table.rows[-1][1:4] == ("", "", "")
-    assert table.rows[-1][-1].startswith("failed: NumericError: the loss of step 3 is nan; lower")
+    metrics = ("test_accuracy", "test_loss", "step_time_ms")
+    assert table.headers == ("job", "optimizer_lr", *metrics, "status", "error", "run_dir", "mlflow_run_id")
+    assert column(table, "optimizer_lr") == ["0.2", "0.1", "0.3", "10"]
+    assert table.rows[0] == (7, "0.2", 0.9 + 1e-9, 0.1 - 1e-9, 10.0, "finished", "", "/sweep/7", "0123456789ab")
+    error = "NumericError: the loss of step 3 is nan; lower optimizer.lr | or clip or read the log"
+    assert table.rows[-1] == (0, "10", None, None, None, "failed", error, "", "")
 
 
 @pytest.mark.parametrize(
@@ -69,18 +77,21 @@ def test_jobs_are_compared_by_the_monitored_metric_and_without_it_by_loss(metric
         "1": {"train/loss": 0.9, "val/accuracy": 0.8, "test/accuracy": 0.1, "test/loss": 1.0},
         "2": {"train/loss": 0.5, "val/accuracy": 0.1, "test/accuracy": 0.2, "test/loss": 2.0},
     }
-    jobs = [outcome_of(replace(SUMMARY, overrides=[f"lr={lr}"], best=best)) for lr, best in values.items()]
+    jobs = [outcome_of(replace(SUMMARY, overrides=[f"lr={lr}"], headline=kept)) for lr, kept in values.items()]
     for given in (jobs, jobs[::-1]):
         table = sweep_table(given, Monitor(metric))
-        assert [row[0] for row in table.rows] == list(order)
-        assert table.headers[1] == ("best test/accuracy" if metric == "val/loss" else f"best {metric}")
+        assert column(table, "lr") == list(order)
+        assert table.headers[2] == ("test_accuracy" if metric == "val/loss" else metric.replace("/", "_"))
 
 
 def test_a_job_without_a_summary_shows_its_status() -> None:
     table = sweep_table(
         [Outcome(0, ["lr=1"], {}, "not started"), Outcome(1, ["lr=2"], {}, "finished", SUMMARY)], ACCURACY
     )
-    assert [(row[0], row[-1]) for row in table.rows] == [("2", "finished"), ("1", "not started")]
+    assert list(zip(column(table, "lr"), column(table, "status"), strict=True)) == [
+        ("2", "finished"),
+        ("1", "not started"),
+    ]
 
 
 def test_only_keys_that_differ_or_that_some_jobs_have_are_columns(jobs: list[Outcome]) -> None:
@@ -89,26 +100,28 @@ def test_only_keys_that_differ_or_that_some_jobs_have_are_columns(jobs: list[Out
     assert swept_values([]) == []
     jobs = [outcome_of(replace(SUMMARY, overrides=overrides)) for overrides in (["a=1", "b=2"], ["a=1"])]
     assert swept_values(jobs) == [{"b": "2"}, {}]
-    assert [row[0] for row in sweep_table(jobs, ACCURACY).rows] == ["2", ""]
+    assert column(sweep_table(jobs, ACCURACY), "b") == ["2", ""]
 
 
-def test_markdown_and_csv_hold_every_cell(jobs: list[Outcome]) -> None:
+def test_files_have_every_cell_in_full(jobs: list[Outcome]) -> None:
     table = sweep_table(jobs, ACCURACY)
+    exact = ["" if cell is None else str(cell) for row in table.rows for cell in row]
+    assert [cell for row in list(csv.reader(io.StringIO(table.csv())))[1:] for cell in row] == exact
     lines = table.markdown().splitlines()
-    assert lines[1] == "| --- | --- | --- | --- | --- |"
-    assert all(line.replace("\\|", "").count("|") == len(table.headers) + 1 for line in lines)
-    assert [tuple(row) for row in csv.reader(io.StringIO(table.csv()))] == [table.headers, *table.rows]
+    assert [
+        cell.strip().replace("\\|", "|") for row in lines[2:] for cell in re.split(r"(?<!\\)\|", row)[1:-1]
+    ] == exact
+    frame = pandas.read_csv(io.StringIO(table.csv()))
+    assert frame.test_accuracy[0] == 0.9 + 1e-9
+    assert all(name.isidentifier() for name in frame.columns)
 
 
-def test_a_table_in_a_file_is_plain_text_with_aligned_columns(
-    jobs: list[Outcome], capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = sweep_table(jobs, ACCURACY)
-    table.print()
-    assert capsys.readouterr().out == table.text() + "\n"
-    header, rule, first, *_ = table.text().splitlines()
-    starts = [header.index("best test/accuracy"), rule.index("  -") + 2, first.index("0.9000")]
-    assert starts == [starts[0]] * 3
+def test_printed_columns_are_aligned_and_shortened(jobs: list[Outcome], capsys: pytest.CaptureFixture[str]) -> None:
+    sweep_table(jobs, ACCURACY).print()
+    header, _, first, *_, last = capsys.readouterr().out.splitlines()
+    assert first.split() == ["7", "0.2", "0.9", "0.1", "10", "finished", "7", "01234567"]
+    assert last.endswith("failed    NumericError: the loss of step 3 is nan; lower optimizer....")
+    assert header.index("status") == first.index("finished") == last.index("failed")
 
 
 def test_a_table_on_a_terminal_shows_every_row_and_no_markup(
@@ -126,8 +139,8 @@ def seed_job(seed: int, lr: str, accuracy: float | None) -> Outcome:
     overrides = [f"seed={seed}", f"lr={lr}"]
     if accuracy is None:
         error = Failure("NumericError", "the loss is nan", 5)
-        return Outcome(0, overrides, {}, "failed", replace(SUMMARY, status="failed", error=error, best={}))
-    return Outcome(0, overrides, {}, "finished", replace(SUMMARY, best={"test/accuracy": accuracy}))
+        return Outcome(0, overrides, {}, "failed", replace(SUMMARY, status="failed", error=error, headline={}))
+    return Outcome(0, overrides, {}, "finished", replace(SUMMARY, headline={"test/accuracy": accuracy}))
 
 
 def test_each_combination_is_a_row_with_mean_spread_and_count_and_the_best_is_first() -> None:
@@ -139,24 +152,17 @@ def test_each_combination_is_a_row_with_mean_spread_and_count_and_the_best_is_fi
         seed_job(3, "0.2", 0.7),
     ]
     table = seeds_table(over_seeds(jobs, ACCURACY), ACCURACY)
-    assert table.headers == ("lr", "n", "best test/accuracy (mean ± sd)", "step time (ms)", "status")
-    assert table.rows[0] == ("0.2", "3", f"0.8000 ± {statistics.stdev([0.8, 0.9, 0.7]):.4f}", "10.00", "finished")
-    assert table.rows[1][:3] == ("0.1", "2", f"0.5500 ± {math.sqrt(2 * 0.05**2):.4f}")
-
-
-def test_csv_has_mean_and_spread_in_separate_columns() -> None:
-    jobs = [seed_job(1, "0.1", 0.5), seed_job(2, "0.1", 0.7)]
-    table = seeds_table(over_seeds(jobs, ACCURACY), ACCURACY, columns_apart=True)
-    assert table.headers[:3] == ("n", "best test/accuracy mean", "best test/accuracy sd")
-    assert table.rows[0][:3] == ("2", "0.6000", "0.1414")
+    assert table.headers == ("lr", "n", "test_accuracy_mean", "test_accuracy_sd", "step_time_ms", "status")
+    assert table.rows[0] == ("0.2", 3, pytest.approx(0.8), statistics.stdev([0.8, 0.9, 0.7]), 10.0, "finished")
+    assert table.rows[1][:4] == ("0.1", 2, pytest.approx(0.55), pytest.approx(math.sqrt(2 * 0.05**2)))
 
 
 def test_failed_seeds_are_shown_but_not_averaged() -> None:
     jobs = [seed_job(1, "0.1", 0.5), seed_job(2, "0.1", None), seed_job(1, "9", None), seed_job(2, "9", None)]
     table = seeds_table(over_seeds(jobs, ACCURACY), ACCURACY)
-    assert [row[:3] for row in table.rows] == [("0.1", "1", "0.5000"), ("9", "0", "")]
-    assert table.rows[0][-1] == "1 finished, 1 failed (failed: NumericError: the loss is nan)"
-    assert table.rows[1][-1].startswith("2 failed (")
+    assert [row[:4] for row in table.rows] == [("0.1", 1, 0.5, None), ("9", 0, None, None)]
+    assert column(table, "status") == ["1 finished, 1 failed", "2 failed"]
+    assert column(table, "error") == ["NumericError: the loss is nan"] * 2
 
 
 @pytest.mark.parametrize("seeds", [(1, 1), (3,)])
