@@ -163,8 +163,8 @@ def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str,
     composed: the settings that :func:`_launch` made, with the number of the job.
     """
     directory = sweep_dir / job.directory
-    if composed["joined"] and not sweep_is_running(sweep_dir):
-        return
+    if composed["joined"]:
+        _end_with_sweep(sweep_dir)
     print(job.label, file=sys.stderr, flush=True)
     plugins = [f"{OPTION}={plugin}" for plugin in composed["plugins"]]
     at_once = ["--at-once", str(composed["jobs_at_once"])]
@@ -184,6 +184,14 @@ def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str,
         print(f"{job.label}: error: {error}", file=sys.stderr, flush=True)
     elif summary is not None and summary.error is not None:
         print(f"{job.label}: error: {summary.error.message}", file=sys.stderr, flush=True)
+    if composed["joined"]:
+        _end_with_sweep(sweep_dir)
+
+
+def _end_with_sweep(sweep_dir: Path) -> None:
+    """End this process of the launcher if the sweep was killed; otherwise it would wait minutes for another job."""
+    if not sweep_is_running(sweep_dir):
+        os._exit(1)
 
 
 def _killed(code: int, directory: Path) -> RunnerError:

@@ -1,6 +1,8 @@
 """Train a configuration or a sweep of configurations, or continue a stored run (``resume=DIR``); print the results."""
 
 import dataclasses
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -16,6 +18,7 @@ from runner.errors import ConfigError, RunnerError
 from runner.records.run_directory import CONFIG_FILE
 from runner.records.summary import Summary
 from runner.system.machine import usable_cores
+from runner.system.redaction import redact_overrides
 from runner.system.text import significant
 
 KEY = "resume"
@@ -87,7 +90,13 @@ def train(arguments: Sequence[str], *, debug: bool = False) -> int:
         return 0
     with ExitStack() as ended:
         optimized = OptimizedSweep(arguments, ended, debug=debug)
-        jobs = hydra_app.compose_jobs(arguments, optimized.run_batch)
+        try:
+            jobs = hydra_app.compose_jobs(arguments, optimized.run_batch)
+        except KeyboardInterrupt:
+            if optimized.running is None:
+                again = shlex.join(["runner", *redact_overrides(arguments)])
+                print(f"runner: stopped before the first job; start it again with: {again}", file=sys.stderr)
+            raise
     match jobs:
         case []:
             return 0 if optimized.running is None else optimized.running.exit_code

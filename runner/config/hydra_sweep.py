@@ -98,9 +98,10 @@ class BatchLauncher(BasicLauncher):
                 )
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Compose the jobs, then call ``end_batch`` of the task function, which sets the results of the jobs."""
-        returns = super().launch(job_overrides, initial_job_idx)
+        """Compose the jobs between ``begin_batch`` and ``end_batch`` of the task function, which sets their results."""
         task: Any = self.task_function
+        task.begin_batch(len(job_overrides))
+        returns = super().launch(job_overrides, initial_job_idx)
         task.end_batch(returns)
         return returns
 

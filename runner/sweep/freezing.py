@@ -10,16 +10,13 @@ from runner.config.configuration import dump, to_plain
 from runner.config.devices import require_precision
 from runner.config.hydra_app import Job
 from runner.config.schema import Config
-from runner.errors import ConfigError, DirectoryInUseError
+from runner.errors import ConfigError, DataError, DirectoryInUseError
 from runner.records.run_directory import holds_run
 from runner.sweep.outcome import FAILURE_FILE, note_failure
-from runner.sweep.plan import FROZEN_FILE, PLAN_FILE, Plan, PlannedJob
+from runner.sweep.plan import FROZEN_FILE, HYDRA_FILE, PLAN_FILE, Plan, PlannedJob
 from runner.system.console import print_error
 from runner.system.files import create_directory, replace_durably
 from runner.system.redaction import redact
-
-HYDRA_FILE = "multirun.yaml"
-"""The file in which Hydra stores its own settings for the sweep."""
 
 
 def sweep_directory(jobs: Sequence[Job]) -> Path:
@@ -76,7 +73,7 @@ def freeze_job(job: Job, directory: Path, of_plan: PlannedJob) -> None:
     create_directory(directory)
     try:
         config = checked_config(job)
-    except ConfigError as error:
+    except (ConfigError, DataError) as error:
         print_error(error, what=of_plan.label)
         (directory / FROZEN_FILE).unlink(missing_ok=True)
         note_failure(error, directory, job.overrides)
@@ -88,10 +85,14 @@ def freeze_job(job: Job, directory: Path, of_plan: PlannedJob) -> None:
 
 
 def checked_config(job: Job) -> Config:
-    """Return the configuration of a job. Raises ConfigError if it is invalid or, for a local job, cannot run here."""
+    """Return the configuration of a job.
+
+    Raises ConfigError if it is invalid or, for a job on this machine, ConfigError or DataError if it cannot run here.
+    """
     config = job.config()
     if job.launcher is not None and job.launcher.is_local:
         require_precision(config)
+        config.data.require_present()
     return config
 
 

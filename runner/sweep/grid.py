@@ -12,7 +12,7 @@ from runner.config.command_line import split_arguments
 from runner.config.configuration import load_stored
 from runner.config.hydra_app import Job
 from runner.config.launcher import STORED_LAUNCHERS
-from runner.errors import ConfigError, SecurityError
+from runner.errors import ConfigError, DataError, SecurityError
 from runner.sweep.freezing import checked_config, freeze_job, planned, require_own_directories
 from runner.sweep.plan import FROZEN_FILE, Plan, PlannedJob
 from runner.system.redaction import redact_overrides
@@ -154,7 +154,7 @@ def _identified(jobs: Sequence[_J]) -> list[tuple[_Identity, _J]]:
 def _same_configuration(job: Job, directory: Path) -> bool:
     try:
         config = checked_config(job)
-    except ConfigError:
+    except (ConfigError, DataError):
         return not (directory / FROZEN_FILE).exists()
     return (directory / FROZEN_FILE).exists() and config == load_stored(directory / FROZEN_FILE)
 

@@ -5,17 +5,25 @@ outcome of a job is not in the plan but in the directory of the job; see :mod:`r
 """
 
 import dataclasses
+import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from runner.config import safe_yaml
 from runner.config.launcher import BASIC, Launcher
 from runner.errors import ConfigError
 from runner.system.json_file import JsonFile
 from runner.system.redaction import redact, redact_overrides
 from runner.system.schema import LenientRecord
+from runner.system.text import printable
 
 PLAN_FILE = "plan.json"
+HYDRA_FILE = "multirun.yaml"
+"""The file in which Hydra stores its settings for the sweep, before it composes the first job."""
+_MOST_CHARACTERS = 2000
 FROZEN_FILE = "frozen.yaml"
 """The file in a job's directory with a copy of the job's configuration; later edits of YAML files do not affect it."""
 
@@ -83,7 +91,7 @@ class Plan:
         except FileNotFoundError:
             raise ConfigError(
                 f"{directory} holds no {PLAN_FILE}: expected the directory of a sweep that began to train. "
-                "If it was stopped earlier, start it again"
+                f"If it was stopped earlier, start it again{_start_command(directory)}"
             ) from None
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error}") from error
@@ -100,6 +108,24 @@ _SCHEMA = LenientRecord(Plan, complete=False)
 _FILE: JsonFile[Plan] = JsonFile(
     _SCHEMA, ConfigError, "expected a plan that this version of runner wrote", limit=64 * 2**20
 )
+
+
+_OWN_SETTING = re.compile(
+    r"\+?hydra(\.job\.name|/job_logging|/hydra_logging|\.output_subdir|\.callbacks\.runner|\.mode)=.*"
+)
+"""Overrides that runner adds to each sweep."""
+
+
+def _start_command(directory: Path) -> str:
+    """Return the command line of a sweep without a plan, from Hydra's settings for it; "" if they are missing."""
+    try:
+        settings: Any = safe_yaml.load(directory / HYDRA_FILE)
+        overrides = settings["hydra"]["overrides"]
+        given = [str(text) for text in (*overrides["hydra"], *overrides["task"])]
+    except (ConfigError, OSError, KeyError, TypeError):
+        return ""
+    arguments = redact_overrides(text for text in given if not _OWN_SETTING.fullmatch(text))
+    return f" with: {printable(shlex.join(['runner', '-m', *arguments]), _MOST_CHARACTERS)}"
 
 
 def job_label(number: int, swept: Mapping[str, str]) -> str:

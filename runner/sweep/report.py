@@ -106,7 +106,7 @@ def _write_late(directory: Path, interrupted: bool) -> None:
 
 def _terminal_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
     groups = over_seeds(outcomes, monitor)
-    return seeds_table(groups, monitor) if groups else sweep_table(outcomes, monitor)
+    return seeds_table(groups, monitor, narrow=True) if groups else sweep_table(outcomes, monitor)
 
 
 def write_tables(outcomes: Sequence[Outcome], monitor: Monitor, directory: Path) -> tuple[list[Path], str]:
@@ -116,7 +116,7 @@ def write_tables(outcomes: Sequence[Outcome], monitor: Monitor, directory: Path)
     markdown = jobs.markdown()
     if groups:
         contents["seeds.csv"] = seeds_table(groups, monitor).csv()
-        markdown = f"{seeds_table(groups, monitor).markdown()}\n\nEvery seed:\n\n{markdown}"
+        markdown = f"{seeds_table(groups, monitor, narrow=True).markdown()}\n\nEvery seed:\n\n{markdown}"
     contents["jobs.md"] = f"{markdown}\n"
     for name, text in contents.items():
         (directory / name).write_text(text, encoding="utf-8")

@@ -220,18 +220,21 @@ def over_seeds(outcomes: Sequence[Outcome], monitor: Monitor) -> list[OverSeeds]
     return sorted(found, key=lambda each: rank(bool(each.finished), _means(each, monitor), monitor))
 
 
-def seeds_table(groups: Sequence[OverSeeds], monitor: Monitor) -> SweepTable:
-    """Return a row for each group: swept values, n (finished jobs), mean and sd of metrics, step time, status."""
+def seeds_table(groups: Sequence[OverSeeds], monitor: Monitor, *, narrow: bool = False) -> SweepTable:
+    """Return a row for each group: swept values, n (finished jobs), mean and sd of metrics, step time, status.
+
+    narrow: put mean and standard deviation in one cell, ``mean ± sd``, for people.
+    """
     keys = list(dict.fromkeys(key for group in groups for key in group.swept))
     metrics = shown_metrics([outcome for group in groups for outcome in group.outcomes], monitor)
     errors = [next(filter(None, map(error_text, group.outcomes)), "") for group in groups]
-    statistic = {"mean": mean_of, "sd": spread_of}
-    headers = (*keys, "n", *(f"{name}_{each}" for name in metrics for each in statistic), "step_time_ms", "status")
+    ends = ("",) if narrow else ("_mean", "_sd")
+    headers = (*keys, "n", *(f"{name}{end}" for name in metrics for end in ends), "step_time_ms", "status")
     rows = tuple(
         (
             *(shown_value(group.swept, key) for key in keys),
             len(group.finished),
-            *(compute(group.values(name)) for name in metrics for compute in statistic.values()),
+            *(cell for name in metrics for cell in _mean_and_spread(group.values(name), narrow)),
             mean_of([time for job in group.finished if (time := step_milliseconds(job)) is not None]),
             group.status,
             *([error] if any(errors) else []),
@@ -239,6 +242,13 @@ def seeds_table(groups: Sequence[OverSeeds], monitor: Monitor) -> SweepTable:
         for group, error in zip(groups, errors, strict=True)
     )
     return SweepTable((*map(typed, headers), *(["error"] if any(errors) else [])), rows)
+
+
+def _mean_and_spread(values: Sequence[float], narrow: bool) -> tuple[Cell, ...]:
+    mean, spread = mean_of(values), spread_of(values)
+    if narrow and mean is not None and spread is not None:
+        return (f"{significant(mean)} ± {significant(spread)}",)
+    return (mean,) if narrow else (mean, spread)
 
 
 def _means(group: OverSeeds, monitor: Monitor) -> dict[str, float]:

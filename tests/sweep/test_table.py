@@ -155,6 +155,9 @@ def test_each_combination_is_a_row_with_mean_spread_and_count_and_the_best_is_fi
     assert table.headers == ("lr", "n", "test_accuracy_mean", "test_accuracy_sd", "step_time_ms", "status")
     assert table.rows[0] == ("0.2", 3, pytest.approx(0.8), statistics.stdev([0.8, 0.9, 0.7]), 10.0, "finished")
     assert table.rows[1][:4] == ("0.1", 2, pytest.approx(0.55), pytest.approx(math.sqrt(2 * 0.05**2)))
+    narrow = seeds_table(over_seeds(jobs, ACCURACY), ACCURACY, narrow=True)
+    assert narrow.headers == ("lr", "n", "test_accuracy", "step_time_ms", "status")
+    assert column(narrow, "test_accuracy") == ["0.8 ± 0.1", "0.55 ± 0.07071"]
 
 
 def test_failed_seeds_are_shown_but_not_averaged() -> None:
