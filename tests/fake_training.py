@@ -23,9 +23,13 @@ class Call:
 
 @dataclass
 class FakeTraining:
-    """A replacement of ``runner.training.run.run``. act: a function called in each run; its exception ends the run."""
+    """A replacement of ``runner.training.run.run``.
+
+    act: a function called in each run; its exception ends the run. metric: the only metric of the summary.
+    """
 
     act: Callable[[Call], None] = lambda call: None
+    metric: str = "test/accuracy"
     calls: list[Call] = field(default_factory=list)
 
     def run(
@@ -42,7 +46,7 @@ class FakeTraining:
         call = Call(config, run_dir, list(overrides), sweep, resume, repeats)
         self.calls.append(call)
         self.act(call)
-        summary = summary_of(call)
+        summary = summary_of(call, self.metric)
         run_dir.mkdir(parents=True, exist_ok=True)
         summary.write(run_dir / "summary.json")
         return summary
@@ -54,8 +58,8 @@ class FakeTraining:
         return call
 
 
-def summary_of(call: Call) -> Summary:
-    """Return the summary of a finished run whose test accuracy is a tenth of its seed."""
+def summary_of(call: Call, metric: str = "test/accuracy") -> Summary:
+    """Return the summary of a finished run, in which the value of ``metric`` is a tenth of the seed."""
     return Summary(
         run_id="0123456789abcdef",
         status="finished",
@@ -67,5 +71,5 @@ def summary_of(call: Call) -> Summary:
         platform="",
         cpu_model="",
         overrides=call.overrides,
-        headline={"test/accuracy": call.config.seed / 10},
+        headline={metric: call.config.seed / 10},
     )

@@ -1,0 +1,118 @@
+"""Sweeps of hydra-optuna-sweeper, which chooses jobs by the results of earlier jobs."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from runner.cli import main
+from runner.errors import Interrupted, NumericError
+from runner.sweep.plan import Plan
+from tests.fake_training import Call, FakeTraining
+from tests.refusal import Capture, refused
+from tests.sweep.tables import rows, statuses
+
+# The plugin allows only Optuna 2, whose import warns with current versions of Python and SQLAlchemy.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+OPTUNA = ["-m", "hydra/sweeper=optuna", "hydra.sweeper.sampler.seed=1", "hydra.sweep.dir=sweep", "tracking=none"]
+TRIALS = [*OPTUNA, "hydra.sweeper.n_trials=3", "seed=range(1,9)"]
+
+
+@pytest.fixture(autouse=True)
+def without_logging() -> None:
+    """Optuna would write to the standard error of the first test, which is closed in later ones."""
+    import optuna
+
+    optuna.logging.disable_default_handler()
+
+
+def test_the_objective_is_the_metric_of_the_table_and_its_direction_follows(
+    fake_training: FakeTraining, folder: Path, capsys: Capture
+):
+    assert main(TRIALS) == 0
+    seeds = [call.config.seed for call in fake_training.calls]
+    assert len(seeds) == 3
+    found = yaml.safe_load((folder / "sweep" / "optimization_results.yaml").read_text())
+    assert found["best_value"] == max(seeds) / 10
+    assert [int(row["job"]) for row in rows(folder)] == sorted(range(3), key=lambda job: -seeds[job])
+    assert [job.swept for job in Plan.read(folder / "sweep").jobs] == [{"seed": str(seed)} for seed in seeds]
+    capsys.readouterr()
+    assert main(["sweep", "best", "sweep"]) == 0
+    assert capsys.readouterr().out == f"{folder / 'sweep' / str(seeds.index(max(seeds)))}\n"
+
+
+def test_low_values_of_a_loss_are_better(fake_training: FakeTraining, folder: Path):
+    fake_training.metric = "train/loss"
+    assert main([*TRIALS, "train.monitor=train/loss"]) == 0
+    found = yaml.safe_load((folder / "sweep" / "optimization_results.yaml").read_text())
+    assert found["best_value"] == min(call.config.seed for call in fake_training.calls) / 10
+
+
+def test_a_direction_that_contradicts_the_metric_is_refused(fake_training: FakeTraining, folder: Path, capsys: Capture):
+    message = refused([*TRIALS, "hydra.sweeper.direction=minimize"], capsys)
+    assert "hydra.sweeper.direction=minimize: jobs return test/accuracy (train.monitor), whose high values" in message
+    assert fake_training.calls == []
+
+
+def fail(call: Call) -> None:
+    raise NumericError("the loss is nan")
+
+
+@pytest.mark.parametrize(
+    ("settings", "jobs", "code"),
+    [([], 1, 1), (["hydra.sweeper.max_failure_rate=1"], 3, 1)],
+    ids=["the first failed job ends the sweep", "a rate of failed jobs is allowed"],
+)
+def test_a_failed_job_is_a_failed_trial(
+    fake_training: FakeTraining, folder: Path, capsys: Capture, settings: list[str], jobs: int, code: int
+):
+    fake_training.act = fail
+    main([*TRIALS, "hydra.sweeper.n_jobs=1", *settings])
+    assert statuses(folder) == ["failed"] * jobs
+    assert "error: the loss is nan" in capsys.readouterr().err
+
+
+def test_an_interruption_ends_the_sweep_with_a_table(fake_training: FakeTraining, folder: Path, capsys: Capture):
+    def act(call: Call) -> None:
+        if len(fake_training.calls) == 2:
+            raise Interrupted(2)
+
+    fake_training.act = act
+    assert main([*TRIALS, "hydra.sweeper.n_jobs=1"]) == 130
+    assert sorted(statuses(folder)) == ["finished", "interrupted"]
+    assert "runner: sweep interrupted" in capsys.readouterr().err
+
+
+def test_jobs_that_were_chosen_can_be_finished_but_no_others_added(
+    fake_training: FakeTraining, folder: Path, capsys: Capture
+):
+    def act(call: Call) -> None:
+        if len(fake_training.calls) == 2:
+            raise Interrupted(2)
+
+    fake_training.act = act
+    main(TRIALS)
+    assert main(["sweep", "resume", "sweep"]) == 0
+    assert set(statuses(folder)) == {"finished"}
+    capsys.readouterr()
+    message = refused(["sweep", "resume", "sweep", "seed=9"], capsys)
+    assert "seed=9: sweeper optuna chose the jobs of this sweep by their results, so its grid cannot be" in message
+
+
+@pytest.mark.slow
+def test_trials_run_in_parallel_processes(folder: Path, capsys: Capture):
+    parallel = [
+        "hydra/launcher=joblib",
+        "hydra.launcher.n_jobs=2",
+        "hydra.sweeper.n_jobs=2",
+        "hydra.sweeper.n_trials=4",
+    ]
+    axis = "optimizer.lr=tag(log,interval(0.001,0.3))"
+    assert main([*OPTUNA, *parallel, axis, "train.steps=2", "parallelism=single"]) == 0
+    assert statuses(folder) == ["finished"] * 4
+    values = [float(row["test_accuracy"]) for row in rows(folder)]
+    assert values == sorted(values, reverse=True)
+    found = yaml.safe_load((folder / "sweep" / "optimization_results.yaml").read_text())
+    assert found["best_value"] == values[0]
+    assert capsys.readouterr().err.count("2 of 2 jobs ended") == 2
