@@ -2,7 +2,8 @@
 
 Read in this order:
 
-* ``schema``: the sections and their bounds. ``configuration``: YAML to dataclasses. ``check``: combinations of keys.
+* ``schema``: the sections and their bounds. ``groups``: the options of each group.
+* ``configuration``: YAML to dataclasses. ``check``: combinations of keys.
 * ``safe_yaml`` and ``outcome``: stored configurations, and their comparison.
 * ``devices``, ``launcher`` and ``monitor``: devices of a run, launchers of jobs, and the metric of the best run.
 * ``hydra_app``, ``hydra_sweep``, ``command_line``, ``conf_dir`` and ``error_text``: everything that depends on Hydra.

@@ -44,7 +44,12 @@ def with_checkpoint_named(config: Config) -> Config:
     If ``init_from`` names a run, that run may write newer checkpoints later; a repetition of the new run still begins
     with the same weights. Raises CheckpointError if there is no checkpoint.
     """
-    return config if config.init_from is None else replace(config, init_from=str(find(Path(config.init_from))))
+    if config.init_from is None:
+        return config
+    try:
+        return replace(config, init_from=str(find(Path(config.init_from))))
+    except CheckpointError as error:
+        raise CheckpointError(f"init_from: {error}") from error
 
 
 def initial_weights(config: Config) -> InitialWeights | None:

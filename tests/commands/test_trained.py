@@ -178,7 +178,7 @@ def test_the_same_pixels_of_another_type_are_refused(folder: Path, capsys: Captu
         ("eval run model=lenet", "model=lenet: the stored configuration is evaluated; only data=NAME, data.KEY, "),
         ("eval run cluster.workers=3", "cluster.workers=3: the stored configuration is evaluated"),
         ("eval run train.steps=3", "train.steps=3: the stored configuration is evaluated"),
-        ("eval run data.colour=3", "Key 'colour' not in 'Digits'"),
+        ("eval run data.colour=3", "data.colour: no such key"),
         ("eval run data=mnist data.cache_dir=absent", "data=mnist has images of (1, 28, 28)"),
         ("eval run --output absent/file.json", "4 runner: error: absent/file.json: cannot be written: No such file"),
         ("predict run large.png", "3 runner: error: large.png: it is 9 x 8 pixels, the network takes 8 x 8"),
