@@ -17,7 +17,7 @@ from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
 from runner.plugin import pinned_references
 from runner.sweep.frozen_job import Work, run_frozen_job
 from runner.sweep.locks import sweep_is_running
-from runner.sweep.outcome import FINISHED, last_ended, note_failure, recorded
+from runner.sweep.outcome import ENDED, last_ended, note_failure, recorded
 from runner.sweep.plan import Plan, PlannedJob
 from runner.sweep.report import report_plan
 from runner.sweep.sweep import run_in_turn
@@ -118,7 +118,7 @@ def _launch(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool
 
 def _has_ended(directory: Path, before: int | None) -> bool:
     """Return whether a job is finished, or has ended again. before: the time of its previous end, if any."""
-    return recorded(directory)[0] == FINISHED or last_ended(directory) not in (None, before)
+    return recorded(directory)[0] in ENDED or last_ended(directory) not in (None, before)
 
 
 def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str, Any]) -> None:
@@ -141,7 +141,7 @@ def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str,
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
         ).wait()
     status, summary = recorded(directory)
-    if status != FINISHED and (summary is None or summary.error is None):
+    if status not in ENDED and (summary is None or summary.error is None):
         error = _killed(code, directory)
         note_failure(error, directory, job.overrides)
         print(f"{job.label}: error: {error}", file=sys.stderr, flush=True)

@@ -17,8 +17,11 @@ FAILURE_FILE = "failure.json"
 _RECORDS = (FAILURE_FILE, SUMMARY_FILE)
 """Files with an outcome. If both exist, the newer one is valid, because a run can be resumed outside of its sweep."""
 
-FINISHED, FAILED, INTERRUPTED = "finished", "failed", "interrupted"
+FINISHED, DIVERGED, FAILED, INTERRUPTED = "finished", "diverged", "failed", "interrupted"
 RUNNING, KILLED, NOT_STARTED = "running", "killed", "not started"
+
+ENDED = (FINISHED, DIVERGED)
+"""Statuses of jobs that reached their last step."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,16 @@ class Outcome:
     def error(self) -> Failure | None:
         """The recorded error, None if there is none."""
         return None if self.summary is None else self.summary.error
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the job ended without an error. Divergence is an error only with ``train.fail_on_divergence``."""
+        return self.status in ENDED and self.error is None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the job ended with an error and was not interrupted."""
+        return self.status == FAILED or (self.status == DIVERGED and self.error is not None)
 
     @property
     def best(self) -> Mapping[str, float]:

@@ -18,6 +18,8 @@ from tests.plugin_tables import EXAMPLES, restored_tables
 from tests.refusal import Capture, refused
 from tests.small_runs import small_config
 
+SMALL_RUN = ("model=mlp", "parallelism=single", "tracking=none")
+
 
 @pytest.mark.parametrize(
     ("arguments", "complaints"),
@@ -73,6 +75,92 @@ def test_a_configuration_error_exits_with_2_and_names_the_key(
     assert not fake_training.calls
 
 
+@pytest.mark.parametrize(
+    ("line", "answer", "listed"),
+    [
+        ("lr=0.1", "lr: no such key; did you mean 'optimizer.lr'?", "Keys of the top level"),
+        ("epoch=5", "epoch: no such key; did you mean 'train.epochs'?", "Keys of the top level"),
+        ("train.lr=0.1", "train.lr: no such key; did you mean 'optimizer.lr'?", "Keys of train"),
+        (
+            "n_push=3",
+            "n_push: no such key; did you mean 'parallelism.n_push' (of parallelism=async_data)?",
+            "Keys of the top level",
+        ),
+        (
+            "parallelism.n_push=3",
+            "parallelism.n_push: no such key; it is a key of parallelism=async_data",
+            "Keys of parallelism=sync_data",
+        ),
+        (
+            "optimizer=sgd optimizer.momentum=0.5",
+            "optimizer.momentum: no such key; it is a key of optimizer=momentum, optimizer=heavy_ball",
+            "Keys of optimizer=sgd",
+        ),
+        ("model=mpl", "model=mpl: no such option; did you mean 'mlp'?", "Options of model"),
+        ("+debug=fst", "debug=fst: no such option; did you mean 'fast'?", "Options of debug"),
+        (
+            "-m seed=1,2 hydra/launcher=jobib",
+            "hydra/launcher=jobib: no such option; did you mean 'joblib'?",
+            "Options of hydra/launcher",
+        ),
+        ("--epochs 5", "--epochs: no such option; write train.epochs=5", ""),
+        ("--epochs=5", "--epochs=5: no such option; write train.epochs=5", ""),
+        ("--optimizer.lr 0.1 model=mlp", "--optimizer.lr: no such option; write optimizer.lr=0.1", ""),
+        ("--batch-size model=mlp", "--batch-size: no such option; write train.batch_size=VALUE", ""),
+        (
+            "--workers 2",
+            "--workers: no such option; write parallelism.workers=2 or cluster.workers=2 or "
+            "cluster.stragglers.workers=2",
+            "",
+        ),
+        (
+            "-e 5",
+            "-e: no such option; keys are set by KEY=VALUE; see `runner --help` and `runner --hydra-help`",
+            "",
+        ),
+        ("model=mlp model.hidden=128", "model.hidden=128: expected a list; write model.hidden=[128]", ""),
+        ("init_include=conv*", "init_include=conv*: expected a list; write init_include=[conv*]", ""),
+        (
+            "ls",
+            "unknown verb 'ls': did you mean 'list'? Expected one of explain, rerun, compare, list, eval, predict, "
+            "sweep, data, ui, sync, doctor, new, or overrides such as seed=1 or resume=DIR; without a verb, runner "
+            "trains",
+            "",
+        ),
+        ("seed=99999999999999999999", "seed: found a whole number of 67 bits, expected at most 64", ""),
+        ("seed=9223372036854775808", "seed=9223372036854775808: expected 0 to 9223372036854775807", ""),
+    ],
+)
+def test_a_wrong_command_line_is_answered_with_the_one_to_write(
+    fake_training: FakeTraining, folder: Path, capsys: Capture, line: str, answer: str, listed: str
+):
+    first, *lists = refused(line.split(), capsys).splitlines()
+    assert first == f"runner: error: {answer}"
+    assert [text.partition(":")[0] for text in lists] == ([listed] if listed else [])
+    assert not fake_training.calls
+    assert list(folder.iterdir()) == [], "nothing is left behind"
+
+
+def test_initial_weights_that_do_not_exist_are_refused_before_anything_is_written(folder: Path, capsys: Capture):
+    message = refused([*SMALL_RUN, "init_from=/nonexistent"], capsys, code=6)
+    assert message == (
+        "runner: error: init_from: /nonexistent: no such directory; expected the directory of a run, or a checkpoint\n"
+    )
+    assert list(folder.iterdir()) == []
+
+
+def test_a_directory_of_the_user_is_kept_if_a_run_in_it_is_refused(folder: Path, capsys: Capture):
+    (folder / "mine").mkdir()
+    (folder / "mine" / "notes").touch()
+    refused(["seed=-1", "hydra.run.dir=mine/deep/run"], capsys)
+    assert [path.name for path in folder.rglob("*")] == ["mine", "notes"]
+
+
+@pytest.mark.parametrize("option", ["model.hidden=[]", "parallelism=sync_data parallelism.bucket_bytes=0"])
+def test_empty_and_zero_values_that_have_a_meaning_are_accepted(fake_training: FakeTraining, option: str):
+    assert main(["model=mlp", *option.split()]) == 0
+
+
 @pytest.mark.parametrize("command", [(), ("explain",)], ids=["train", "explain"])
 def test_a_precision_that_the_cpu_lacks_is_refused_before_anything_is_created(
     command: tuple[str, ...], folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
@@ -99,9 +187,6 @@ def test_a_directory_that_cannot_be_created_exits_with_4(
 @pytest.mark.parametrize("option", ["--experimental-rerun=run.pickle", "--exp=run.pickle"])
 def test_pickles_are_not_loaded(fake_training: FakeTraining, capsys: Capture, option: str):
     assert "executes code of a pickle" in refused([option], capsys, code=8)
-
-
-SMALL_RUN = ("model=mlp", "parallelism=single", "tracking=none")
 
 
 @pytest.mark.parametrize("verb", [(), ("explain",)])
