@@ -76,6 +76,10 @@ def _output_was_closed() -> bool:
 
 
 def _dispatch(arguments: list[str], *, debug: bool) -> int:
+    if any(argument.startswith("query=") for argument in arguments):
+        from runner.commands.completion import complete
+
+        return complete(arguments, [name for name, verb in VERBS.items() if verb.text])
     references, arguments = split_plugins(arguments)
     first = arguments[0] if arguments else ""
     if first in VERBS:

@@ -24,6 +24,8 @@ _NO_MATCH = re.compile(r"Could not override '([^']+)'\. No match in the defaults
 _IN_FILE = re.compile(r"In '(([^'/]+)/[^']+)': ")
 """The file, other than the primary one, whose defaults list has an unknown option, and the file's group."""
 
+_OWN_FILES = "; for an option in your own YAML files, give --config-dir DIR"
+
 _ELSEWHERE = 0.75
 """Smallest similarity of a suggested key in another section; many keys compete, so it is above the usual 0.6."""
 
@@ -55,7 +57,7 @@ def unknown_option(text: str, path: str, options: Iterable[str]) -> str:
     file = _IN_FILE.match(text)
     # The command line can replace a file's choice of an option in the file's own group.
     place = f"{file[1]}.yaml: " if file and file[2] != group.partition("/")[0] else ""
-    hint = _most_similar(name, options)
+    hint = _most_similar(name, options) or ("" if group.startswith("hydra") else _OWN_FILES)
     return f"{place}{group}={name}: no such option{hint}\nOptions of {group}: {', '.join(options)}"
 
 

@@ -126,7 +126,7 @@ def test_another_dataset_can_be_named_by_a_yaml_file_of_the_user(stored: Path, f
     (folder / "conf" / "data").mkdir(parents=True)
     mine = folder / "conf" / "data" / "mine.yaml"
     mine.write_text('defaults: ["/schema/data/digits@_here_"]\ntest_limit: 7\n')
-    assert "Could not find 'data/mine'" in refused(capsys, "eval", "run", "data=mine")
+    assert "data=mine: no such option; for an option in your own" in refused(capsys, "eval", "run", "data=mine")
     assert evaluated("run", "data=mine", "--config-dir", "conf")["examples"] == {"test": 7}
     assert evaluated("run", "-cd", "conf", "data=mine", "data.test_limit=6")["examples"] == {"test": 6}
     shutil.copytree("conf", "other")
