@@ -35,12 +35,7 @@ SMALL_RUN = ("model=mlp", "parallelism=single", "tracking=none")
         ),
         (["train.batch_size=2.5"], ["train.batch_size: Value '2.5' of type 'float' could not be converted to Integer"]),
         (["model=lenet5"], ["model=lenet5: no such option; did you mean 'lenet'?"]),
-        (
-            ["experiment=none"],
-            [
-                "experiment=none: no such option; for an option in your own YAML files, give --config-dir DIR\nOptions of "
-            ],
-        ),
+        (["experiment=none"], ["experiment=none: no such option; for an option in your own YAML files, give"]),
         (["seed=null"], ["seed: field 'seed' is not Optional"]),
         (["seed=???"], ["seed: missing value"]),
         (["~model"], ["model: missing value"]),

@@ -89,7 +89,7 @@ NO_GROUP = (
         ),
         (
             (ASYNC_DATA, "parallelism/staleness=late"),
-            r"^parallelism/staleness=late: no such option; [\s\S]*\nOptions of parallelism/staleness: bounded, drop, no",
+            r"^parallelism/staleness=late: no such option; [^\n]*\nOptions of parallelism/staleness: bounded, drop, n",
         ),
     ],
 )
