@@ -59,7 +59,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	@echo 'Installing runner into $(VENV) with $(LIBRARIES)'
-	@echo 'and the packages that they need: about 110 packages, 1.2 GB, two minutes with a fast connection.'
+	@echo 'and the packages that they need: about 110 packages, 1.2 GB, one to two minutes with a fast connection.'
 	$(BIN)/python -m pip install --editable .
 	touch $@
 
