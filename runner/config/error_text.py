@@ -69,7 +69,7 @@ def unknown_command_line_option(option: str, following: str | None) -> str:
     name, has_value, value = option.lstrip("-").partition("=")
     if not has_value:
         value = "VALUE" if following is None or following.startswith("-") or "=" in following else following
-    keys = _keys_like(name.replace("-", "_")) if option.startswith("--") else []
+    keys = _keys_like(name) if option.startswith("--") else []
     instead = " or ".join(f"{key}={value}" for key in keys)
     advice = f"write {instead}" if keys else "keys are set by KEY=VALUE; see `runner --help` and `runner --hydra-help`"
     return f"{option}: no such option; {advice}"

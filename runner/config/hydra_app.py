@@ -83,7 +83,8 @@ def compose_jobs(arguments: Sequence[str], run: Callable[[Job], None]) -> list[J
             raise
 
     _refuse_fixed(arguments)
-    _refuse_unknown_options(arguments)
+    _, others = get_args_parser().parse_known_args(overrides_first(arguments))
+    refuse_options(others, arguments)
     register_schemas()
     decorate = hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name=CONFIG_NAME)
     application = decorate(task)
@@ -175,9 +176,8 @@ def _refuse_fixed(arguments: Sequence[str]) -> None:
             raise ConfigError(f"{argument}: cannot be changed; the setting is always {fixed[name]}")
 
 
-def _refuse_unknown_options(arguments: Sequence[str]) -> None:
-    """Raise ConfigError for options that Hydra does not have; each message names the override to write instead."""
-    _, others = get_args_parser().parse_known_args(overrides_first(arguments))
+def refuse_options(others: Sequence[str], arguments: Sequence[str]) -> None:
+    """Raise ConfigError for options among ``others``, the part of ``arguments`` that a parser did not accept."""
     if unknown := [argument for argument in others if argument.startswith("-")]:
         following = dict(pairwise([*arguments, None]))
         raise ConfigError("\n".join(unknown_command_line_option(each, following.get(each)) for each in unknown))

@@ -105,6 +105,7 @@ def test_a_configuration_error_exits_with_2_and_names_the_key(
         ),
         ("--epochs 5", "--epochs: no such option; write train.epochs=5", ""),
         ("--epochs=5", "--epochs=5: no such option; write train.epochs=5", ""),
+        ("explain seed=1 --epochs 5", "--epochs: no such option; write train.epochs=5", ""),
         ("--optimizer.lr 0.1 model=mlp", "--optimizer.lr: no such option; write optimizer.lr=0.1", ""),
         ("--batch-size model=mlp", "--batch-size: no such option; write train.batch_size=VALUE", ""),
         (
