@@ -69,11 +69,13 @@ MAY_IMPORT = {
     # The configuration consists of the dataclasses of the packages that it configures.
     "config": "bounds errors system.files engine.graph.device",
     "config.check": "config.monitor config.schema errors engine.graph.device strategies.base",
-    "config.configuration": "config bounds errors models optimizers strategies data tracking kernels.gpu.discovery",
+    "config.groups": "config models optimizers strategies data tracking",
+    "config.error_text": "config config.groups",
+    "config.configuration": "config config.error_text config.groups bounds errors kernels.gpu.discovery",
     "config.outcome": "config config.configuration engine.graph.device",
     "config.devices": "kernels.gpu.driver config.schema errors engine.graph.device"
     " kernels.gpu.discovery system.machine",
-    "config.hydra_app": "config config.configuration config.hydra_sweep errors",
+    "config.hydra_app": "config config.configuration config.error_text config.groups config.hydra_sweep errors",
     "config.hydra_sweep": "config.launcher config.monitor errors system.redaction",
     # Training. Only ``build`` connects the parts.
     "training": "system.console config config.configuration records strategies data checkpoint"
@@ -85,7 +87,7 @@ MAY_IMPORT = {
     " tracking system.files system.json_file system.schema errors system.redaction system.text",
     "sweep.frozen_job": "sweep config config.configuration config.devices engine.graph.device system.console"
     " system.machine records errors kernels.gpu.discovery",
-    "commands": "training sweep config config.configuration config.hydra_app config.hydra_sweep"
+    "commands": "training sweep config config.groups config.configuration config.hydra_app config.hydra_sweep"
     " records checkpoint optimizers engine data tracking plugin system.console system.machine"
     " system.files errors system.redaction system.text kernels.gpu.discovery"
     " kernels.gpu.driver",

@@ -104,12 +104,20 @@ def train(arguments: Sequence[str], *, debug: bool = False) -> int:
             try:
                 print(results_table(_train_job(job.config(), job)))
             except RunnerError:
-                # Hydra created the run directory, which is still empty if the run was refused: remove it then.
-                with suppress(OSError):
-                    job.run_dir.rmdir()
+                _remove_empty(job.run_dir)
                 raise
             return 0
     return start(jobs, arguments, debug=debug)
+
+
+def _remove_empty(run_dir: Path) -> None:
+    """Remove a run directory that Hydra created and, below the working directory, its parents, as far as empty."""
+    with suppress(OSError):
+        run_dir.rmdir()
+        for parent in run_dir.parents:
+            if parent == Path.cwd() or not parent.is_relative_to(Path.cwd()):
+                break
+            parent.rmdir()
 
 
 def run(overrides: Sequence[str]) -> Summary:

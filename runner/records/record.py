@@ -131,7 +131,12 @@ class Record:
                     found.best[name] = pick(found.best.get(name, value), value)
         return found
 
+    def training_losses(self) -> list[float]:
+        """Return every logged training loss of the whole run, in order."""
+        values = (record.values.get("train/loss") for record in read_metrics(self._directory.metrics_jsonl))
+        return [value for value in values if value is not None]
+
     def close(self, status: str) -> None:
-        """End the record with a status: "finished", "failed" or "interrupted"."""
+        """End the record with one of :data:`runner.tracking.base.STATUSES`."""
         self._log.close()
         self._tracker.finish(status)

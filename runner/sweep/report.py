@@ -80,13 +80,13 @@ def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, 
     files, description = write_tables(outcomes, monitor, directory)
     if config is not None and config.tracking.pictures:
         files += filter(None, [draw_sweep(outcomes, monitor, directory / PLOT_FILE)])
-    done = all(outcome.status == FINISHED for outcome in outcomes)
+    done = all(outcome.succeeded for outcome in outcomes)
     status = INTERRUPTED if interrupted else FINISHED if done else FAILED
     _write_late(directory, interrupted)
     if config is not None:
         config.tracking.finish_sweep(directory, status, files, description)
     if status != FINISHED:
-        jobs = f"{sum(outcome.status == FAILED for outcome in outcomes)} of {len(outcomes)} jobs failed"
+        jobs = f"{sum(outcome.failed for outcome in outcomes)} of {len(outcomes)} jobs failed"
         what = f"sweep interrupted, {jobs}" if interrupted else jobs
         # A sweep has no plan if its jobs were not known in advance; such a sweep cannot be resumed.
         resume = f"; run the remaining jobs with: runner sweep resume {shlex.quote(str(directory))}"
@@ -155,7 +155,6 @@ def end_late(directory: Path) -> None:
 
 
 def _status(outcomes: Sequence[Outcome]) -> str:
-    found = {outcome.status for outcome in outcomes}
-    if found <= {FINISHED}:
+    if all(outcome.succeeded for outcome in outcomes):
         return FINISHED
-    return FAILED if found <= {FINISHED, FAILED} else INTERRUPTED
+    return FAILED if all(outcome.succeeded or outcome.failed for outcome in outcomes) else INTERRUPTED

@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.system.redaction import redact
 
-STATUSES = ("finished", "failed", "interrupted")
+STATUSES = ("finished", "diverged", "failed", "interrupted")
 _NAMELESS = ("none", "null", "true", "false")
 
 

@@ -16,7 +16,7 @@ from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
 from runner.engine.run.kernel_table import native_libraries
 from runner.engine.run.session import Session
-from runner.errors import NonFiniteLossError
+from runner.errors import DivergenceError, NonFiniteLossError
 from runner.kernels.gpu.discovery import Found
 from runner.plugin import plugin_errors, provenance
 from runner.records.data_facts import DataRecord, record_of, write_record
@@ -34,6 +34,7 @@ from runner.training.build import build, open_session
 from runner.training.comparison import measured_step_s, predicted_step_s, verdict
 from runner.training.devices import log_run_devices
 from runner.training.display import create_display
+from runner.training.divergence import divergence
 from runner.training.experiment import Experiment
 from runner.training.graph_picture import draw_graph
 from runner.training.initial_weights import initial_weights, with_checkpoint_named
@@ -173,6 +174,7 @@ class _Run:
         """Train and return the summary."""
         start = self.new_start or continued_start(self.experiment, self.directory)
         self._log_start(start)
+        self._log_warm_up()
         self._log_kernels()
         if self.summary.emulated:
             log.info("emulated: %s", self.summary.emulated)
@@ -203,6 +205,18 @@ class _Run:
             log.info("%s", weights.report())
             self._note(init_from=str(weights.path), init_taken=list(weights.values), init_left=dict(weights.left))
 
+    def _log_warm_up(self) -> None:
+        """Warn if the warm-up is longer than the run."""
+        warmup, total = self.experiment.config.schedule.warmup_steps, self.experiment.total_steps
+        if warmup >= total:
+            log.warning(
+                "schedule.warmup_steps=%d with a run of %d steps: the run ends during the warm-up, at %.3g of the "
+                "learning rate; use fewer warm-up steps, or a longer run",
+                warmup,
+                total,
+                total / (warmup + 1),
+            )
+
     def _log_kernels(self) -> None:
         """Log which libraries of fast kernels are used, and which are missing and why."""
         libraries = native_libraries()
@@ -231,8 +245,9 @@ class _Run:
 
     def _train(self, session: Session, start: Start, stop: StopRequest) -> None:
         directory, config = self.directory, self.experiment.config
+        diverged: DivergenceError | None = None
         record = self._open_record(start.step)
-        with at_the_end("closing the record", lambda error: record.close(status_of(error))):
+        with at_the_end("closing the record", lambda error: record.close(status_of(error or diverged))):
             self._record_artifacts(record)
             meta = CheckpointMeta(self.summary.config_hash, directory.run_id, directory.epoch, 0, start.progress)
             trainer = Trainer(self.experiment, session, directory, record, create_display(), stop, meta, start.step)
@@ -249,7 +264,13 @@ class _Run:
             with at_the_end("writing the summary", add_results), at_the_end("drawing plots", draw):
                 trainer.run()
                 self._note(weights_sha256=weights_sha256(trainer.variables()))
-        self._note(status=status_of(None))
+            classes, advice = self.experiment.facts.classes, self.experiment.advice_on_divergence
+            diverged = divergence(record.training_losses(), classes, advice)
+            self._note(status=status_of(diverged))
+            if diverged is not None:
+                if config.train.fail_on_divergence:
+                    raise diverged
+                log.warning("%s", diverged)
 
     def _record_artifacts(self, record: Record) -> None:
         """Record the configuration, the uncommitted changes of the code, the graph and the placement."""

@@ -126,7 +126,7 @@ def test_another_dataset_can_be_named_by_a_yaml_file_of_the_user(stored: Path, f
     (folder / "conf" / "data").mkdir(parents=True)
     mine = folder / "conf" / "data" / "mine.yaml"
     mine.write_text('defaults: ["/schema/data/digits@_here_"]\ntest_limit: 7\n')
-    assert "Could not find 'data/mine'" in refused(capsys, "eval", "run", "data=mine")
+    assert "data=mine: no such option; for an option in your own" in refused(capsys, "eval", "run", "data=mine")
     assert evaluated("run", "data=mine", "--config-dir", "conf")["examples"] == {"test": 7}
     assert evaluated("run", "-cd", "conf", "data=mine", "data.test_limit=6")["examples"] == {"test": 6}
     shutil.copytree("conf", "other")
@@ -178,7 +178,7 @@ def test_the_same_pixels_of_another_type_are_refused(folder: Path, capsys: Captu
         ("eval run model=lenet", "model=lenet: the stored configuration is evaluated; only data=NAME, data.KEY, "),
         ("eval run cluster.workers=3", "cluster.workers=3: the stored configuration is evaluated"),
         ("eval run train.steps=3", "train.steps=3: the stored configuration is evaluated"),
-        ("eval run data.colour=3", "Key 'colour' not in 'Digits'"),
+        ("eval run data.colour=3", "data.colour: no such key"),
         ("eval run data=mnist data.cache_dir=absent", "data=mnist has images of (1, 28, 28)"),
         ("eval run --output absent/file.json", "4 runner: error: absent/file.json: cannot be written: No such file"),
         ("predict run large.png", "3 runner: error: large.png: it is 9 x 8 pixels, the network takes 8 x 8"),

@@ -17,7 +17,7 @@ from runner.commands import doctor
 from runner.commands.list import KINDS, leading_comment, lines
 from runner.commands.new import KINDS as TEMPLATES
 from runner.config.conf_dir import conf_dir
-from runner.config.configuration import GROUPS
+from runner.config.groups import GROUPS
 from runner.engine.run.kernel_table import load_kernels
 from runner.records.run_directory import RunDirectory
 from runner.tracking.mlflow_tracker import SPOOL_FILE

@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.tracking import MlflowTracking, NoTracking, RunInfo, job_name, mlflow_client, sweep_name
+from runner.records import summary
+from runner.tracking import MlflowTracking, NoTracking, RunInfo, base, job_name, mlflow_client, sweep_name
 from runner.tracking.mlflow_client import (
     KEY_LENGTH,
     directories_of_runs,
@@ -162,8 +163,12 @@ def test_a_tracker_must_be_started_and_ended_with_a_known_status(tmp_path: Path)
     tracker = MlflowTracking(uri="sqlite:////nowhere/mlflow.db").create(tmp_path)
     with pytest.raises(RuntimeError, match="call start"):
         tracker.log_metrics(0, {})
-    with pytest.raises(ValueError, match="'done': expected one of finished, failed, interrupted"):
+    with pytest.raises(ValueError, match="'done': expected one of finished, diverged, failed, interrupted"):
         tracker.finish("done")
+
+
+def test_every_status_of_a_run_has_a_status_in_the_store() -> None:
+    assert set(mlflow_client.RUN_STATUS) == set(base.STATUSES) == set(summary.STATUSES)
 
 
 def test_jobs_are_named_by_their_swept_values_and_sweeps_by_the_keys_they_vary() -> None:
