@@ -80,7 +80,7 @@ MAY_IMPORT = {
     # Training. Only ``build`` connects the parts.
     "training": "system.console config config.configuration records strategies data checkpoint"
     " tracking tracing plugin engine errors system.files system.json_file system.schema system.shutdown"
-    " system.machine system.redaction"
+    " system.machine system.redaction system.text"
     " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
     # Commands.
     "sweep": "config config.configuration config.devices config.hydra_app system.console records"

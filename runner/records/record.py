@@ -40,7 +40,8 @@ def summary_tags(summary: Summary) -> dict[str, str]:
 
 
 _SMALLER_IS_BETTER = ("loss",)
-_SCORED = ("train/", "val/", "test/")
+_EVALUATED = ("val/", "test/")
+_SCORED = ("train/", *_EVALUATED)
 # Keys for recording and resuming, which do not change the result.
 _NO_PARAMETERS = ("tracking", "resume", "trace", "trace_skip", "trace_steps")
 
@@ -118,17 +119,19 @@ class Record:
 
     def results(self, best_step: int | None) -> Results:
         """Return the results of the whole run. best_step: step of the best checkpoint, None if there is none."""
-        found = Results()
+        found, evaluated = Results(), set[int]()
         for record in read_metrics(self._directory.metrics_jsonl):
             found.final.update(record.values)
             scores = {name: value for name, value in record.values.items() if name.startswith(_SCORED)}
-            found.evaluations += any(name.startswith("test/") for name in scores)
+            # An evaluation that a resumed run repeats has the step of the first one.
+            evaluated.update(record.step for name in scores if name.startswith(_EVALUATED))
             if best_step is None or record.step == best_step:
                 found.headline.update(scores)
             for name, value in scores.items():
-                pick = min if name.endswith(_SMALLER_IS_BETTER) else max
-                if name.endswith(("loss", "accuracy")):
+                if name.startswith(_EVALUATED):
+                    pick = min if name.endswith(_SMALLER_IS_BETTER) else max
                     found.best[name] = pick(found.best.get(name, value), value)
+        found.evaluations = len(evaluated)
         return found
 
     def training_losses(self) -> list[float]:

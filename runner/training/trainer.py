@@ -22,6 +22,7 @@ from runner.records.endings import NotingClients, Origin
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.system.shutdown import StopRequest, at_the_end
+from runner.system.text import significant
 from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
 from runner.training.display import Display
 from runner.training.evaluation import TEST, BestMetric, evaluate
@@ -160,7 +161,9 @@ class Trainer:
         # Wait until all overlapping clients have ended and are recorded; otherwise the run could not be repeated.
         with at_the_end("waiting for overlapping clients", lambda error: self._step_driver.synchronize()):
             advice = self.experiment.advice_on_divergence
-            raise NonFiniteLossError(step, f"the loss of step {step} is {loss}, with learning rate {rate:g}: {advice}")
+            raise NonFiniteLossError(
+                step, f"the loss of step {step} is {loss}, with learning rate {significant(rate)}: {advice}"
+            )
 
     def _evaluate(self, *, counted: bool) -> None:
         """Score every split. counted: whether ``train.patience`` counts this evaluation."""
@@ -171,7 +174,7 @@ class Trainer:
         for split, batches in self.experiment.eval_batches.items():
             scores = evaluate(self._session, batches=batches, classes=classes, split=split)
             scored |= {f"{split}/loss": scores.loss, f"{split}/accuracy": scores.accuracy}
-            loss, accuracy = f"{split} loss {scores.loss:.4f}", f"{split} accuracy {scores.accuracy:.2%}"
+            loss, accuracy = f"{split} loss {significant(scores.loss)}", f"{split} accuracy {scores.accuracy:.2%}"
             self._display.message(f"step {done}: {loss}, {accuracy}")
             if split == TEST:
                 self.progress.scores = scores

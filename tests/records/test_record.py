@@ -110,10 +110,11 @@ def test_results_are_the_last_the_best_and_the_kept_values(
     for step, (loss, accuracy) in enumerate([(0.5, 0.8), (0.2, 0.9), (0.3, 0.7)]):
         record.metrics(step, {"test/loss": loss, "test/accuracy": accuracy, "perf/step_time_s": loss})
     record.metrics(3, {"train/loss": 0.1})
+    record.metrics(2, {"test/loss": 0.3, "test/accuracy": 0.7})
     found = record.results(best_step)
     record.close("finished")
     assert found.final == {"train/loss": 0.1, "test/loss": 0.3, "test/accuracy": 0.7, "perf/step_time_s": 0.3}
-    assert found.best == {"train/loss": 0.1, "test/loss": 0.2, "test/accuracy": 0.9}
+    assert found.best == {"test/loss": 0.2, "test/accuracy": 0.9}
     assert found.headline["test/loss"] == kept
     assert found.headline.keys() - {"train/loss"} == {"test/loss", "test/accuracy"}
     assert found.evaluations == 3

@@ -84,6 +84,22 @@ def test_jobs_are_compared_by_the_monitored_metric_and_without_it_by_loss(metric
         assert table.headers[2] == ("test_accuracy" if metric == "val/loss" else metric.replace("/", "_"))
 
 
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_the_test_split_does_not_decide_between_equal_validation_accuracies(seeds: int) -> None:
+    losses = {"1": {"val/loss": 0.2, "test/loss": 0.9}, "2": {"val/loss": 0.3, "test/loss": 0.1}}
+    jobs = [
+        outcome_of(
+            replace(SUMMARY, overrides=[f"lr={lr}", f"seed={seed}"], headline={"val/accuracy": 0.8, **losses[lr]})
+        )
+        for seed in range(seeds)
+        for lr in ("2", "1")
+    ]
+    monitor = Monitor("val/accuracy")
+    groups = over_seeds(jobs, monitor)
+    ranked = column(sweep_table(jobs, monitor), "lr") if seeds == 1 else [group.swept["lr"] for group in groups]
+    assert ranked == ["1", "2"]
+
+
 def test_a_job_without_a_summary_shows_its_status() -> None:
     table = sweep_table(
         [Outcome(0, ["lr=1"], {}, "not started"), Outcome(1, ["lr=2"], {}, "finished", SUMMARY)], ACCURACY
