@@ -35,6 +35,8 @@ def test_the_results_table_has_a_line_for_each_known_fact() -> None:
         step_time_s={"median": 0.002, "p10": 0.001, "p90": 0.004},
         final={"test/accuracy": 0.97},
         best={"test/accuracy": 0.98},
+        headline={"test/accuracy": 0.97},
+        evaluations=30,
         bytes_sent_per_worker=[2**20, 3 * 2**20],
     )
 
@@ -43,7 +45,12 @@ def test_the_results_table_has_a_line_for_each_known_fact() -> None:
         return {name.strip(): value.strip() for name, value in (line.split("  ", 1) for line in lines)}
 
     values = facts()
-    assert values["test/accuracy"] == "0.9700  (best 0.9800)"
+    assert values["test/accuracy"] == "0.97  (best of 30 evaluations on the test split: 0.98)"
+    kept = {"monitor": "val/loss", "best_value": 0.5, "best_checkpoint": "checkpoints/step-3"}
+    values_of_best = facts(**kept, headline={"test/accuracy": 0.96})
+    assert values_of_best["test/accuracy"] == "0.96  (best checkpoint; at the end 0.97)"
+    best = "checkpoints/step-3, val/loss 0.5, best of 30 evaluations on the val split"
+    assert values_of_best["best checkpoint"] == best
     assert values["step time"] == "median 2.00 ms, p10 1.00 ms, p90 4.00 ms"
     assert values["MiB sent per worker"] == "1.0, 3.0"
     assert values["run directory"] == "/here"
