@@ -27,7 +27,7 @@ def forward_layers(task: Task) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
     step = ops.placeholder(graph, (), "int64", name="step")
     net = NetworkBuilder(graph, variables, dtype="float32", seed=task.seed, training=True, step=step, index=index)
     outputs = task.network(net, {"x": x, "y": y, "index": index})
-    layers = describe(graph, x, outputs.logits, net.state_updates)
+    layers = describe(graph, x, outputs.prediction, net.state_updates)
     return layers, tuple(variable.name for variable in variables.trainable)
 
 

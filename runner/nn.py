@@ -352,7 +352,7 @@ def classify(net: NetworkBuilder, logits: Tensor, labels: Tensor, loss: str = "s
         losses = net.output(_losses(net, logits, labels, loss))
         predictions = ops.argmax(graph, logits, axis=1)
         correct = ops.cast(graph, ops.equal(graph, predictions, labels), net.state_dtype)
-    return Outputs(losses, predictions, correct, logits)
+    return Outputs(losses, {"accuracy": correct}, {"predictions": predictions, "labels": labels}, logits)
 
 
 def _losses(net: NetworkBuilder, logits: Tensor, labels: Tensor, loss: str) -> Tensor:

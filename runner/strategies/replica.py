@@ -9,7 +9,7 @@ from runner.engine.compile.program import FIELDS, InputSlot
 from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import NetworkBuilder, Outputs, StateUpdate
+from runner.engine.graph.network import LOSS, NetworkBuilder, Outputs, StateUpdate
 from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.engine.graph.variables import Variable, Variables
 from runner.strategies.base import Task
@@ -42,23 +42,26 @@ class Pass:
 class Forward(Pass):
     """The forward pass of one copy, from images to loss.
 
-    loss, accuracy: sums over the share, divided by the size of the whole batch.
+    metrics: loss and metrics by name: sums over the share, divided by the size of the whole batch.
     """
 
-    loss: Tensor
-    accuracy: Tensor
+    metrics: Mapping[str, Tensor]
+
+    @property
+    def loss(self) -> Tensor:
+        """The share's part of the batch's mean loss."""
+        return self.metrics[LOSS]
 
 
 @dataclass(frozen=True)
 class Gradients:
     """The results of one copy on its share, already divided by the size of the whole batch.
 
-    The results, summed over the shares, are the loss, the accuracy, the gradients and the statistics of the batch.
+    The results, summed over the shares, are the loss and metrics, the gradients and the statistics of the batch.
     settled: updates of moving averages whose values are final, equal in all copies and not summed.
     """
 
-    loss: Tensor
-    accuracy: Tensor
+    metrics: Mapping[str, Tensor]
     gradients: Sequence[tuple[Variable, Tensor]]
     state_updates: Sequence[StateUpdate]
     settled: Sequence[StateUpdate] = ()
@@ -105,7 +108,7 @@ class Replica:
         """Add the forward and backward passes over a share of the training batch."""
         forward = self.forward(share, scope)
         pairs = self.differentiate(forward)
-        return Gradients(forward.loss, forward.accuracy, pairs, self.weighted(forward))
+        return Gradients(forward.metrics, pairs, self.weighted(forward))
 
     def forward(self, share: Share, scope: str) -> Forward:
         """Add the forward pass over a share of the training batch."""
@@ -114,9 +117,8 @@ class Replica:
             net = self.builder(batch, training=True)
             outputs = self.task.network(net, batch)
             # A gradient is the sum over examples divided by the batch size, so that gradients of shares can be added.
-            loss = self._share_of_mean(outputs.losses, "loss")
-            accuracy = self._share_of_mean(outputs.correct, "accuracy")
-        return Forward(share, scope, net.state_updates, loss, accuracy)
+            metrics = {name: self._share_of_mean(each, name) for name, each in outputs.summed.items()}
+        return Forward(share, scope, net.state_updates, metrics)
 
     def differentiate(self, forward: Forward) -> list[tuple[Variable, Tensor]]:
         """Add the backward pass of a forward pass; return each trainable variable with the gradient of the loss."""
@@ -247,20 +249,20 @@ def summed(computed: Sequence[Gradients], total: Callable[[Variable, Sequence[Te
     return computed[0].with_parts([total(column[0][0], [tensor for _, tensor in column]) for column in columns])
 
 
-def batch_scores(
+def batch_metrics(
     replica: Replica, parts: Sequence[Forward | Gradients], weights: Sequence[float] | None = None
-) -> tuple[Tensor, Tensor]:
-    """Add the loss and accuracy of the batch, summed over its parts in order, on the device of ``replica``.
+) -> dict[str, Tensor]:
+    """Add the loss and metrics of the batch, summed over its parts in order, on the device of ``replica``.
 
     weights: the factor of each part; None if the parts are already divided by the size of the whole batch.
     """
     graph = replica.graph
     with graph.device(replica.device), graph.absolute_scope("train/total"):
-        scores = []
-        for name in ("loss", "accuracy"):
-            values = [getattr(each, name) for each in parts]
+        metrics = {}
+        for name in parts[0].metrics:
+            values = [each.metrics[name] for each in parts]
             if weights is not None:
                 pairs = zip(values, weights, strict=True)
                 values = [scaled(graph, value, weight, graph.spec(value).dtype, "part") for value, weight in pairs]
-            scores.append(ordered_sum(graph, values, name))
-    return scores[0], scores[1]
+            metrics[name] = ordered_sum(graph, values, name)
+    return metrics

@@ -52,7 +52,7 @@ def evaluate(clients: Clients, *, batches: int, classes: int, split: str = TEST)
         feeds = {"step": scalar(batch, "int64")}
         answer: dict[str, NDArray[Any]] = clients.run(_CLIENTS[split], step=batch, feeds=feeds)
         loss += float(answer["loss"])
-        correct += float(answer["correct"])
+        correct += float(answer["accuracy"])
         real = answer["mask"] > 0
         np.add.at(confusion, (answer["labels"][real], answer["predictions"][real]), 1)
     examples = int(confusion.sum())

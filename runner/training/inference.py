@@ -54,7 +54,7 @@ class ForwardPasses(Strategy):
         replica = Replica(graph, task, device=worker_task(0))
         outputs, batch = replica.evaluate((0, task.eval_batch_size))
         scoring = with_validation(program_of(graph, [replica], [], scored=[(outputs, batch)]))
-        predict = Client(PREDICT, fetches={"logits": outputs.logits}, inputs=tuple(replica.eval_inputs), exact=True)
+        predict = Client(PREDICT, fetches={"logits": outputs.prediction}, inputs=tuple(replica.eval_inputs), exact=True)
         return replace(scoring, clients={**scoring.clients, PREDICT: predict})
 
 

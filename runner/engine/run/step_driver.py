@@ -56,7 +56,7 @@ class StepDriver(ABC):
 
     @abstractmethod
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
-        """Make update number ``step`` and return its "loss" and "accuracy", both of shape ().
+        """Make update number ``step`` and return its loss and metrics by name, each of shape ().
 
         learning_rate: shape (), in the dtype of the variables.
         """
@@ -73,7 +73,7 @@ class StepDriver(ABC):
         self.synchronize()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return metrics other than loss and accuracy, by name, of the updates since the last call."""
+        """Return other metrics by name, of the updates since the last call."""
         return {}
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:

@@ -54,9 +54,9 @@ class Blueprint:
     @property
     def forward(self) -> list[Node]:
         """The nodes that the outputs and the statistics depend on, in graph order."""
-        outputs = self.outputs
-        answers = (outputs.losses, outputs.logits, outputs.predictions, outputs.correct)
-        return list(self.needed_for([*answers, *(each.batch_value for each in self.state_updates)]).values())
+        return list(
+            self.needed_for([*self.outputs.tensors, *(each.batch_value for each in self.state_updates)]).values()
+        )
 
     def needed_for(self, tensors: Iterable[Tensor]) -> dict[str, Node]:
         """Return the nodes that tensors depend on, in graph order, except the inputs: the step and the batch."""

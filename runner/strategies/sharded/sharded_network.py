@@ -56,8 +56,7 @@ class ShardedNetwork:
         added.add(blueprint.forward)
         for each in blueprint.state_updates:
             net.advance(net.variables[each.variable.name], added.whole(each.batch_value), each.decay)
-        drawn = blueprint.outputs
-        return Outputs(*map(added.whole, (drawn.losses, drawn.predictions, drawn.correct, drawn.logits)))
+        return blueprint.outputs.mapped(added.whole)
 
 
 class _ShardedPass:

@@ -93,9 +93,9 @@ def single_over(task: Task, contributors: Sequence[int], backups: int) -> Progra
 
     with graph.device(replica.device), graph.absolute_scope("train/total"):
         totals = summed(computed, lambda _, parts: total(parts))
-        loss, accuracy = total([each.loss for each in computed]), total([each.accuracy for each in computed])
+        metrics = {name: total([each.metrics[name] for each in computed]) for name in computed[0].metrics}
     targets = replica.apply(totals.gradients, totals.state_updates)
-    return program(graph, [replica], loss=loss, accuracy=accuracy, targets=targets)
+    return program(graph, [replica], metrics=metrics, targets=targets)
 
 
 def expected_of(task: Task, lines: Sequence[Line], backups: int, registry: Registry, source: InputSource) -> Run:
