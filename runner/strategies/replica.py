@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from runner.engine.compile.program import FIELDS, InputSlot
+from runner.engine.compile.program import InputSlot
 from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import LOSS, NetworkBuilder, Outputs, StateUpdate
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable, Variables
 from runner.strategies.base import Task
 
@@ -183,11 +183,11 @@ class Replica:
         )
 
     def inputs(self, split: str, share: Share) -> dict[str, Tensor]:
-        """Add the placeholders for a share of a batch of ``split``; images are cast to the network's dtype."""
+        """Add the placeholders for a share of a batch of ``split``; floats are cast to the network's dtype."""
         batch = placeholders(self.graph, self.task, share[1] - share[0])
         fed = self.train_inputs if split == "train" else self.eval_inputs
         fed += [InputSlot(tensor, split, field, *share) for field, tensor in batch.items()]
-        return {**batch, "x": ops.as_dtype(self.graph, batch["x"], self.task.dtype)}
+        return cast_fields(self.graph, self.task, batch)
 
     def _scoped(self, scope: str) -> str:
         return f"{self.prefix}/{scope}" if self.prefix else scope
@@ -204,14 +204,16 @@ class Replica:
 
 def placeholders(graph: Graph, task: Task, count: int) -> dict[str, Tensor]:
     """Add the placeholders of a batch of ``count`` examples, one for each field."""
-    dtype = task.state_dtype
-    specs = {
-        "x": TensorSpec((count, *task.example_shape), dtype),
-        "y": TensorSpec((count,), "int64"),
-        "index": TensorSpec((count,), "int64"),
-        "mask": TensorSpec((count,), dtype),
+    return {
+        name: ops.placeholder(graph, (count, *each.shape), each.dtype or task.dtype, name=name)
+        for name, each in task.specs.items()
     }
-    return {field: ops.placeholder(graph, specs[field].shape, specs[field].dtype, name=field) for field in FIELDS}
+
+
+def cast_fields(graph: Graph, task: Task, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a batch in which the fields without a dtype of their own have the dtype of activations."""
+    floats = [name for name, each in task.fields.items() if each.dtype is None]
+    return {**batch, **{name: ops.as_dtype(graph, batch[name], task.dtype) for name in floats}}
 
 
 def weighted(graph: Graph, update: StateUpdate, weight: float) -> StateUpdate:

@@ -11,7 +11,7 @@ from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Declaration, Variable, Variables
 from runner.strategies.base import Task
-from runner.strategies.replica import Share, placeholders, shares
+from runner.strategies.replica import Share, cast_fields, placeholders, shares
 
 BY_UNIT = frozenset(
     (
@@ -43,8 +43,7 @@ class Blueprint:
         graph = Graph()
         variables = _Recorded(graph, seed=task.seed)
         step = ops.placeholder(graph, (), "int64", name="step")
-        batch = placeholders(graph, task, examples)
-        batch["x"] = ops.as_dtype(graph, batch["x"], task.dtype)
+        batch = cast_fields(graph, task, placeholders(graph, task, examples))
         net = NetworkBuilder(
             graph, variables, dtype=task.dtype, seed=task.seed, training=training, step=step, index=batch["index"]
         )

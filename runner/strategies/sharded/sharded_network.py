@@ -51,7 +51,7 @@ class ShardedNetwork:
 
     def __call__(self, net: NetworkBuilder, batch: Mapping[str, Tensor]) -> Outputs:
         """Add the network over a batch; raises ConfigError for a layer that cannot be sharded."""
-        blueprint = Blueprint.of(self.task, net.graph.spec(batch["y"]).shape[0], training=net.training)
+        blueprint = Blueprint.of(self.task, net.graph.spec(batch["index"]).shape[0], training=net.training)
         added = _ShardedPass(net, blueprint, batch, cut_layers(blueprint, self.ways, self.workers))
         added.add(blueprint.forward)
         for each in blueprint.state_updates:
