@@ -21,6 +21,7 @@ from runner.tracking.mlflow_client import (
     store_errors,
 )
 from runner.tracking.mlflow_sweep import parent_run_id
+from runner.tracking.origin import Origin
 from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags, now_ms
 
 _log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class MlflowStore:
         self._client, experiment_id = connect(self._uri, self._experiment)
         with self._errors():
             self.run_id = self._find_run(experiment_id) or self._create_run(experiment_id)
+            Origin.created(self._run.run_dir, self.run_id)
             run = self._client.get_run(self.run_id)
             self._params = dict(run.data.params)
             histories = {key: self._client.get_metric_history(self.run_id, key) for key in run.data.metrics}

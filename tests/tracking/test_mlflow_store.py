@@ -16,6 +16,7 @@ from runner.tracking import MetricsLog, MlflowTracking, RunInfo
 from runner.tracking.mlflow_client import experiment_of_newest_run
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.mlflow_tracker import SPOOL_FILE
+from runner.tracking.origin import Origin
 from runner.tracking.records import Metrics, Tags
 from runner.tracking.writer import StoreUnavailableError
 from tests.tracking.recorded import a_run, away, opened, record, recording, stored_run, stored_steps
@@ -39,6 +40,7 @@ def test_a_run_is_recorded(settings: MlflowTracking, client: Any, tmp_path: Path
     assert stored_steps(client, run, "train/loss") == [0, 1, 2]
     assert [file.path for file in client.list_artifacts(stored.info.run_id, "plots")] == ["plots/curve.png"]
     assert not (tmp_path / SPOOL_FILE).exists()
+    assert Origin.read(tmp_path).mlflow_run_id == stored.info.run_id
 
 
 @pytest.mark.parametrize("experiment", ["runner", "../../up", "a/b"])
