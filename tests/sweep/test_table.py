@@ -19,10 +19,9 @@ from runner.sweep.locks import job_lock, sweep_lock
 from runner.sweep.outcome import Outcome
 from runner.sweep.report import end_late, recorded_sweeps
 from runner.sweep.table import over_seeds, seeds_table, spread_of, sweep_table, swept_values
-from runner.tracking.mlflow_tracker import SPOOL_FILE
 from runner.tracking.origin import ORIGIN_FILE, Origin
 from runner.tracking.records import End, Tags
-from runner.tracking.spool import Spool
+from runner.tracking.spool import SPOOL_FILE, Spool
 from tests.fake_training import Call, FakeTraining
 from tests.records.test_summary import SUMMARY
 from tests.tracking.recorded import a_run

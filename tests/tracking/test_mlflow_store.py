@@ -15,9 +15,9 @@ import pytest
 from runner.tracking import MetricsLog, MlflowTracking, RunInfo
 from runner.tracking.mlflow_client import experiment_of_newest_run
 from runner.tracking.mlflow_store import MlflowStore
-from runner.tracking.mlflow_tracker import SPOOL_FILE
 from runner.tracking.origin import Origin
 from runner.tracking.records import Metrics, Tags
+from runner.tracking.spool import SPOOL_FILE
 from runner.tracking.writer import StoreUnavailableError
 from tests.tracking.recorded import a_run, away, opened, record, recording, stored_run, stored_steps
 

@@ -13,7 +13,6 @@ import pytest
 from matplotlib.image import imread
 
 from runner.tracking.metrics_log import MetricsLog, check_metric_name
-from runner.tracking.mlflow_tracker import SystemMonitor, SystemSampler
 from runner.tracking.plots import (
     Box,
     box_diagram,
@@ -22,6 +21,7 @@ from runner.tracking.plots import (
     staleness_histogram,
     staleness_table,
 )
+from runner.tracking.system_monitor import SystemMonitor, SystemSampler
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from runner.tracking import RunInfo
-from runner.tracking.mlflow_tracker import SPOOL_FILE
 from runner.tracking.origin import ORIGIN_FILE, Origin
 from runner.tracking.records import End, Metrics, Record, Tags
 from runner.tracking.replay import Replay
-from runner.tracking.spool import Spool
+from runner.tracking.spool import SPOOL_FILE, Spool
 from runner.tracking.writer import StoreUnavailableError
 from tests.tracking.recorded import FakeStore, a_run
 

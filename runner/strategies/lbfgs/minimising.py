@@ -78,6 +78,11 @@ class LbfgsStepDriver(StepDriver):
         first = self._evaluations[0]
         return {"loss": first.loss, "accuracy": first.accuracy}
 
+    @property
+    def passes(self) -> int:
+        """The number of evaluations in the newest iteration."""
+        return len(self._evaluations)
+
     def metrics(self) -> Mapping[str, float]:
         """Return the last objective and step length, and counts of evaluations and kept pairs since the last call."""
         done, self._done = self._done, []
