@@ -18,7 +18,7 @@ from runner.tracking.records import DataSplit
 FACTS_FILE = "data.json"
 # In standard deviations. Rounding on another machine changes mean and deviation by less; a changed image, by more.
 _ROUNDING = 1e-9
-_DIGEST_LENGTH = 32
+_DIGEST_LENGTH = 16
 
 
 @dataclass(frozen=True)

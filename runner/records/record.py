@@ -60,19 +60,18 @@ def _changed(summary: Summary) -> list[str]:
 
 def description(summary: Summary, what: str) -> str:
     """Return Markdown about an ended run: what was trained, how, and with which result. what: the task, as text."""
-    reason = "" if summary.error is None else f": {summary.error.class_name}: {summary.error.message}"
-    changed = ", ".join(f"`{override}`" for override in _changed(summary))
-    lines = [
-        f"**{what}**, {summary.workers} worker(s): {summary.status} after {summary.steps:,} updates "
-        f"({summary.examples:,} examples) in {summary.wall_seconds:.1f} s{reason}",
-        *([f"Changed: {changed}"] if changed else []),
-    ]
-    scores = [f"| {name} | {value:.4g} |" for name, value in summary.final.items() if name.startswith(_SCORED)]
-    if scores:
-        lines.append("\n".join(["| metric | last value |", "| --- | --- |", *scores]))
+    ended = f"{summary.status} after {summary.steps:,} updates ({summary.examples:,} examples)"
+    lines = [f"**{what}**, {summary.workers} worker(s): {ended} in {summary.wall_seconds:.1f} s."]
+    last = [f"{name} {value:.4g}" for name, value in summary.final.items() if name.startswith(_SCORED)]
+    if last:
+        lines.append(f"Last: {', '.join(last)}.")
     if summary.best_value is not None:
         lines.append(f"Best {summary.monitor}: {summary.best_value:.4g}, after {summary.best_step:,} updates.")
-    return "\n\n".join(lines)
+    if summary.error is not None:
+        lines.append(f"{summary.error.class_name}: {summary.error.message}")
+    if changed := _changed(summary):
+        lines.append(f"\n\nChanged: {', '.join(f'`{override}`' for override in changed)}")
+    return " ".join(lines)
 
 
 STALENESS = "staleness"

@@ -135,11 +135,11 @@ def job_name(swept: Mapping[str, str]) -> str:
 
 
 def sweep_name(swept: Collection[str], directory: Path) -> str:
-    """Return the name of a sweep: the shortened keys that it varies, and its directory, so that two sweeps differ.
+    """Return the name of a sweep: the name of its directory, so that two sweeps differ, and the keys that it varies.
 
-    A sweep over a learning rate in multirun/2026-01-31/12-00-00 is "sweep lr (2026-01-31/12-00-00)".
+    A sweep over a learning rate in multirun/2026-01-31/12-00-00 is "sweep 12-00-00: lr".
     """
-    return f"{' '.join(['sweep', ', '.join(_short_keys(swept))]).rstrip()} ({_place(directory)})"
+    return f"sweep {directory.name}: {', '.join(_short_keys(swept))}".removesuffix(": ")
 
 
 DESCRIPTION_TAG = "mlflow.note.content"
@@ -151,14 +151,9 @@ GROUP_TAG = "runner.group"
 
 
 def group_of(swept: Mapping[str, str], directory: Path) -> str:
-    """Return the group of a job: its sweep and its swept values without the seed, such as "lr=0.1 (my_sweep)"."""
+    """Return the group of a job: its swept values without the seed, and its sweep, such as "lr=0.1 (12-00-00)"."""
     others = {key: value for key, value in swept.items() if key != SEED}
-    return f"{job_name(others)} ({_place(directory)})".lstrip()
-
-
-def _place(directory: Path) -> str:
-    # By default, Hydra names the directory of a sweep by its time, in a directory of that day.
-    return str(Path(directory.parent.name, directory.name)) if directory.name[:1].isdigit() else directory.name
+    return f"{job_name(others)} ({directory.name})".lstrip()
 
 
 def _short_keys(keys: Collection[str]) -> list[str]:

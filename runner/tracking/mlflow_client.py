@@ -232,11 +232,11 @@ def safe_tags(tags: Mapping[str, str]) -> dict[str, str]:
 def metric_key(name: str) -> str:
     """Return the name of a metric in MLflow.
 
-    MLflow's pages open every section of charts, except that system metrics have a page of their own and come last in
-    comparisons. Speeds and counts of transfers are shown there: "perf/step_time_s" becomes "system/step_time_s".
+    MLflow's pages sort the sections of charts by name and open all of them, so speeds and counts of transfers would come
+    before the results. They get a section that is the last one: "perf/step_time_s" becomes "workers/step_time_s".
     """
     section, _, rest = name.partition("/")
-    return f"system/{rest}" if section in ("perf", "comm") else name
+    return f"workers/{rest}" if section in ("perf", "comm") else name
 
 
 def safe_metric(value: float) -> float:

@@ -40,8 +40,8 @@ def _save(path: Path, record: ExportedModel, run_id: str, model: Any) -> None:
     from mlflow.types import Schema, TensorSpec
 
     # Pixels of any dtype fit in float64 without rounding.
-    inputs = TensorSpec(np.dtype(np.float64), (-1, *record.shape), "pixels")
-    outputs = TensorSpec(np.dtype(np.float64), (-1, record.outputs), "probabilities")
+    inputs = TensorSpec(np.dtype(np.float64), (-1, *record.shape))
+    outputs = TensorSpec(np.dtype(np.float64), (-1, record.outputs))
     pixels = np.broadcast_to(np.reshape(record.example, (1, -1, *[1] * (len(record.shape) - 1))), (1, *record.shape))
     mlflow.pyfunc.save_model(
         path,

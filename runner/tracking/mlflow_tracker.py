@@ -29,7 +29,7 @@ class MlflowTracking(Tracking):
     the working directory.
     log_model: the network that is recorded as an MLflow model at the end of a run: none, best or last.
     pictures: see :class:`~runner.tracking.base.NoTracking`.
-    system_metrics: record CPU and memory use every ``system_metrics_every_s`` seconds.
+    system_metrics: record CPU and memory use every ``system_metrics_every_s`` seconds; off by default, as in MLflow.
     queue_size: largest number of records held in memory; further records go to the spool file.
     finish_timeout_s: longest wait at a run's end for the store to accept the pending records; remaining records are
     written at the end of the run's sweep, or by ``runner sync``.
@@ -40,7 +40,7 @@ class MlflowTracking(Tracking):
     uri: str | None = None
     log_model: str = NO_NETWORK
     pictures: bool = True
-    system_metrics: bool = True
+    system_metrics: bool = False
     system_metrics_every_s: Annotated[float, Bounds(0.01, 86_400)] = 5.0
     queue_size: Count = 10_000
     finish_timeout_s: Annotated[float, Bounds(0, 86_400, above=True)] = 60.0

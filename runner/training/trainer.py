@@ -154,9 +154,9 @@ class Trainer:
                     "train/loss": loss,
                     "train/accuracy": float(answer["accuracy"]),
                     "train/learning_rate": rate,
+                    **self._step_driver.metrics(),
                     "perf/step_time_s": mean_s,
                     "perf/examples_per_s": config.train.batch_size / mean_s,
-                    **self._step_driver.metrics(),
                 }
             )
 

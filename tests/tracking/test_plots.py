@@ -162,7 +162,7 @@ def test_a_run_shorter_than_the_interval_is_sampled_once_with_the_cpu_it_used(mo
         known_threads.add(threading.get_ident())
         return 0.0 if first else 50.0
 
-    monkeypatch.setattr("runner.tracking.mlflow_tracker.psutil.cpu_percent", cpu_percent)
+    monkeypatch.setattr("runner.tracking.system_monitor.psutil.cpu_percent", cpu_percent)
     samples: list[Mapping[str, float]] = []
     monitor = SystemMonitor(every_s=NEVER_S, on_sample=samples.append)
     monitor.start()
