@@ -69,9 +69,8 @@ def description(summary: Summary, what: str) -> str:
         lines.append(f"Best {summary.monitor}: {summary.best_value:.4g}, after {summary.best_step:,} updates.")
     if summary.error is not None:
         lines.append(f"{summary.error.class_name}: {summary.error.message}")
-    if changed := _changed(summary):
-        lines.append(f"\n\nChanged: {', '.join(f'`{override}`' for override in changed)}")
-    return " ".join(lines)
+    changed = ", ".join(f"`{override}`" for override in _changed(summary))
+    return " ".join(lines) + (f"\n\nChanged: {changed}" if changed else "")
 
 
 STALENESS = "staleness"
