@@ -84,6 +84,7 @@ class Record:
         self._directory = directory
         self._pictures = pictures
         self._tracker = tracker
+        self._scores: dict[int, Mapping[str, float]] = {}
         self._log = MetricsLog(directory.metrics_jsonl, info.first_step)
         tracker.start(info)
 
@@ -101,6 +102,7 @@ class Record:
         """Record values after ``step`` updates."""
         self._log.append(step, values)
         self._tracker.log_metrics(step, values)
+        self._keep_scores(step, values)
 
     def sync(self) -> None:
         """Flush the metrics to the disk, so that after a crash no metrics before a stored checkpoint are missing."""
@@ -145,10 +147,15 @@ class Record:
 
     def best(self, step: int) -> None:
         """Record the metrics of the evaluation after ``step`` updates as "best/..." of this step."""
-        for record in read_metrics(self._directory.metrics_jsonl):
-            scores = {f"{BEST}/{name}": value for name, value in record.values.items() if name.startswith(_SCORED)}
-            if record.step == step and scores:
-                self._tracker.log_metrics(step, scores)
+        if step not in self._scores:  # an earlier process made this evaluation
+            for record in read_metrics(self._directory.metrics_jsonl):
+                self._keep_scores(record.step, record.values)
+        scores = self._scores.get(step, {})
+        self._tracker.log_metrics(step, {f"{BEST}/{name}": value for name, value in scores.items()})
+
+    def _keep_scores(self, step: int, values: Mapping[str, float]) -> None:
+        if scores := {name: value for name, value in values.items() if name.startswith(_SCORED)}:
+            self._scores[step] = scores
 
     def result(self, summary: Summary, what: str) -> None:
         """Record the result of an ended run: its description, and its small files. what: the task, as text."""

@@ -140,10 +140,11 @@ def _result(
     keys = dict.fromkeys(key for values in swept for key in values)
     params = {key: ", ".join(dict.fromkeys(shown_value(values, key) for values in swept)) for key in keys}
     counts = Counter(outcome.status for outcome in outcomes)
-    metrics = {f"jobs/{name}": float(counts[name]) for name in (FINISHED, FAILED)}
+    # Names without a slash: MLflow shows these metrics in the last section of charts, after those of the jobs.
+    metrics = {f"jobs_{name}": float(counts[name]) for name in (FINISHED, FAILED)}
     values = [outcome.best[monitor.metric] for outcome in outcomes if monitor.metric in outcome.best]
     if values:
-        metrics[f"best/{monitor.metric}"] = max(values) if monitor.highest else min(values)
+        metrics[f"best_{monitor.metric.replace('/', '_')}"] = max(values) if monitor.highest else min(values)
     return SweepResult(status, artifacts, description, params, metrics)
 
 

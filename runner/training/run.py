@@ -36,7 +36,6 @@ from runner.training.comparison import measured_step_s, predicted_step_s, verdic
 from runner.training.devices import log_run_devices
 from runner.training.display import create_display
 from runner.training.experiment import Experiment
-from runner.training.exported import export
 from runner.training.graph_picture import draw_graph
 from runner.training.initial_weights import initial_weights, with_checkpoint_named
 from runner.training.memory import require_gpu_memory, require_memory
@@ -206,6 +205,9 @@ class _Run:
         step = {NO_NETWORK: None, BEST_NETWORK: summary.best_step, LAST_NETWORK: summary.steps}[config.tracking.exports]
         if step is None:
             return
+        # Imported here, because few runs export a network.
+        from runner.training.exported import export
+
         checkpoint = directory.checkpoints / f"step-{step}"
         try:
             record.model(export(config, directory.path, checkpoint, directory.model, summary.versions["runner"]))

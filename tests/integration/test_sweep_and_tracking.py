@@ -120,7 +120,7 @@ def test_a_job_has_its_data_its_best_evaluation_and_its_result_in_the_store(tmp_
         stored(tmp_path, "SELECT key, value FROM metrics JOIN runs USING (run_uuid) WHERE name = 'sweep mine: seed'")
     )
     values = [Summary.read(path).best_value for path in sorted(tmp_path.glob("mine/*/summary.json"))]
-    assert metrics == {"jobs/finished": 2.0, "jobs/failed": 0.0, "best/val/accuracy": max(values)}
+    assert metrics == {"jobs_finished": 2.0, "jobs_failed": 0.0, "best_val_accuracy": max(values)}
 
 
 def test_a_killed_run_resumes_in_the_same_mlflow_run_without_gaps(start: Start, tmp_path: Path) -> None:

@@ -128,7 +128,12 @@ def test_the_evaluation_at_the_best_step_is_recorded_at_that_step(directory: Run
         record.metrics(step, {"val/accuracy": accuracy, "test/accuracy": 0.5, "train/epoch": 1.0})
     record.best(1)
     record.close("finished")
-    assert tracker.metrics[-1] == (1, {"best/val/accuracy": 0.9, "best/test/accuracy": 0.5})
+    resumed = NotingTracker()
+    record = Record(directory, resumed, RunInfo(directory.run_id, "a run", directory.path, first_step=3))
+    record.best(1)
+    record.close("finished")
+    expected = (1, {"best/val/accuracy": 0.9, "best/test/accuracy": 0.5})
+    assert (tracker.metrics[-1], resumed.metrics) == (expected, [expected])
     assert "best/" not in directory.metrics_jsonl.read_text()
 
 

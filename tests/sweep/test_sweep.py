@@ -151,9 +151,9 @@ def test_the_tracking_record_of_the_sweep_is_ended(
                 "sweep",
                 "finished",
                 {"tracking": "none", "seed": "1"},
-                {"jobs/finished": 1.0, "jobs/failed": 0.0, "best/test/accuracy": 0.1},
+                {"jobs_finished": 1.0, "jobs_failed": 0.0, "best_test_accuracy": 0.1},
             ),
-            ("other", "failed", {"tracking": "none", "seed": "2"}, {"jobs/finished": 0.0, "jobs/failed": 1.0}),
+            ("other", "failed", {"tracking": "none", "seed": "2"}, {"jobs_finished": 0.0, "jobs_failed": 1.0}),
         )
     ]
     table = ended[0][1].description

@@ -212,7 +212,7 @@ def test_the_record_ends_with_the_status_of_its_jobs_and_the_tables(sweep: Path,
     assert result.artifacts[0].exists()
     assert "the loss is nan" in result.description
     assert result.params == {"seed": "1, 2"}
-    assert result.metrics == {"jobs/finished": 1.0, "jobs/failed": 1.0, "best/test/accuracy": 0.1}
+    assert result.metrics == {"jobs_finished": 1.0, "jobs_failed": 1.0, "best_test_accuracy": 0.1}
 
 
 def test_the_record_of_a_sweep_with_an_unfinished_job_is_interrupted(sweep: Path, ended: Ended) -> None:

@@ -230,7 +230,7 @@ def test_jobs_of_a_sweep_are_children_of_one_run(
         monkeypatch.setenv("MLFLOW_RUN_ID", stored_run(client, children[-1]).info.run_id)
     table = tmp_path / "table.md"
     table.write_text("| lr |")
-    long, metrics = ", ".join(map(str, range(5000))), {"jobs/failed": 1.0, "best/test/accuracy": 0.5}
+    long, metrics = ", ".join(map(str, range(5000))), {"jobs_failed": 1.0, "best_test_accuracy": 0.5}
     result = SweepResult("failed", [table], "| lr |", {"optimizer.lr": "0.1, 0.2", "seed": long}, metrics)
     settings.finish_sweep(sweep, result)
     settings.finish_sweep(sweep, replace(result, params={"optimizer.lr": "0.1, 0.2, 0.3"}))
