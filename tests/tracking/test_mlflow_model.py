@@ -1,6 +1,8 @@
 """A network as an MLflow model: registered, loaded without its run directory, and equal to ``runner predict``."""
 
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from runner.tracking import MlflowTracking
 from runner.training.exported import ExportedNetwork
 from runner.training.inference import one_device, probabilities
 from runner.training.run import run
+from tests.integration.command import succeed
 from tests.small_runs import small_config
 
 KEPT = ("checkpoint.keep_best=true", "train.eval_every=1", "train.log_every=1", "train.steps=4", "optimizer.lr=0.3")
@@ -101,3 +104,24 @@ def _weights(folder: Path) -> list[str]:
     path = newest(folder / "weights")
     assert path is not None
     return list(load(path).variables)
+
+
+LOAD = """
+import mlflow, numpy, sys
+loaded = mlflow.pyfunc.load_model(sys.argv[1])
+print(loaded.predict(numpy.zeros((2, 1, 8, 8))).shape)
+"""
+
+
+@pytest.mark.slow
+def test_a_network_with_an_op_of_a_plugin_is_loaded_by_a_process_without_the_plugin(tmp_path: Path) -> None:
+    plugin = shutil.copytree(Path(__file__).parents[2] / "examples" / "own_op", tmp_path / "plugin")
+    given = ("--plugin", str(plugin / "swish.py"), "--config-dir", str(plugin / "conf"))
+    options = ("model=swish_mlp", "parallelism=single", "train.steps=2", "tracking.log_model=last")
+    succeed(tmp_path, *given, *options, "tracking.pictures=false", "hydra.run.dir=run")
+    shutil.rmtree(plugin)
+    shutil.rmtree(tmp_path / "run")
+    (model,) = (tmp_path / "mlruns" / "runner" / "models").iterdir()
+    command = [sys.executable, "-c", LOAD, str(model / "artifacts")]
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert answer.stdout == "(2, 10)\n", answer.stderr
